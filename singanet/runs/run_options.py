@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import NoneType
+from types import NoneType, SimpleNamespace
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from singanet.errors import (
@@ -105,10 +106,11 @@ def options_of(told: Any) -> dict[str, OptionHint]:
     Their hints are ``Annotated[type, metavar, help, ...]``: behind these come a `NumberRange`, a
     tuple of short flags and a dict for argparse, as they are wanted.
     """
+    # As of an object that is no function: Python 3.10 would put what may be None into other hints.
+    bare = told if isinstance(told, type) else SimpleNamespace(__annotations__=told.__annotations__)
+    names = vars(sys.modules[told.__module__])
     found = {}
-    for name, hint in get_type_hints(told, include_extras=True).items():
-        # Python 3.10 puts the hint of an argument that may be None into another one.
-        hint = hint if hasattr(hint, "__metadata__") else next(iter(get_args(hint)), hint)
+    for name, hint in get_type_hints(bare, names, include_extras=True).items():
         if not hasattr(hint, "__metadata__"):
             continue
         one, *words = get_args(hint)
