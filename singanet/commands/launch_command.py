@@ -10,10 +10,14 @@ from typing import Annotated, Any
 
 from singanet.commands.parser import RootParser, UsageError
 from singanet.errors import FileAccessError
-from singanet.runs.run_options import refusal
+from singanet.runs.run_options import NumberRange, refusal
 
 _FINAL = frozenset({2, 3})
 """Exit statuses of ``train`` that another attempt would have too."""
+
+
+_FROM_0 = NumberRange("0 or more", lambda value: value >= 0, "pass 0 or more")
+"""Infinite seconds, too, are those of a wait that never ends."""
 
 
 def _sizes(text: str) -> tuple[int, int]:
@@ -32,9 +36,9 @@ def launch(
     ],
     *,
     ranks: Annotated[int | None, "N", "how many processes; of an allocation, all", ("-n",)] = None,
-    servers: Annotated[int, "N", "so many of them hold parameters"] = 0,
+    servers: Annotated[int, "N", "so many of them hold parameters", _FROM_0] = 0,
     hosts: Annotated[Path | None, "FILE", "machines: lines such as node1 slots=4"] = None,
-    restarts: Annotated[int, "N", "begin anew so often where it fails"] = 0,
+    restarts: Annotated[int, "N", "begin anew so often where it fails", _FROM_0] = 0,
     elastic: Annotated[
         tuple[int, int] | None,
         "MIN:MAX",
@@ -44,15 +48,18 @@ def launch(
     ] = None,
     log_dir: Annotated[Path | None, "DIR", "what ranks other than 0 write: rank-1.log"] = None,
     trace: Annotated[Path | None, "FILE", "a Chrome trace, a process a rank"] = None,
-    patience: Annotated[float, "S", "end it where a rank is stopped for so long; 5 seconds"] = 5.0,
+    patience: Annotated[
+        float, "S", "end it where a rank is stopped for so long; 5 seconds", _FROM_0
+    ] = 5.0,
     stall: Annotated[
-        float, "S", "tell which ranks have waited for so long, and for what; 60 seconds"
+        float, "S", "tell which ranks have waited for so long, and for what; 60 seconds", _FROM_0
     ] = 60.0,
-    deadline: Annotated[float, "S", "a wait of so long is an error; 300 seconds"] = 300.0,
+    deadline: Annotated[float, "S", "a wait of so long is an error; 300 seconds", _FROM_0] = 300.0,
     rest: Annotated[
         float,
         "S",
         "with --elastic, rest a slot whose rank died; twice as long each time; 10 seconds",
+        _FROM_0,
     ] = 10.0,
     root: RootParser,
 ) -> int:
@@ -64,12 +71,8 @@ def launch(
     from singanet.launch import JobOptions, launch
 
     count = _all_slots(hosts, elastic) if ranks is None else ranks
-    numbers = {"n": count, "servers": servers, "restarts": restarts, "patience": patience}
-    numbers |= {"stall": stall, "deadline": deadline, "rest": rest}
-    for name, value in numbers.items():
-        if not value >= (least := int(name == "n")):
-            dashes = "-" if name == "n" else "--"
-            raise UsageError(f"argument {dashes}{name}: {value} is less than {least}")
+    if count < 1:
+        raise UsageError(f"argument -n: {count} is less than 1")
     if servers >= count:
         raise UsageError(f"argument --servers: of {count} ranks one has to train")
     if elastic is not None and not elastic[0] <= count <= elastic[1]:
