@@ -25,6 +25,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 import singanet
@@ -52,7 +53,7 @@ from singanet.saving.nets import net_from_proto, net_to_proto
 from singanet.schema.onnx_pb2 import ModelProto
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping
-from tests.charts import HERE
+from tests.charts import HERE, draw_once
 from tests.checkpoint.gguf_files import of_all_types
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import VALUES, changed, mutated
@@ -558,7 +559,11 @@ def read_run_folder(path):
         run = Path(beside) / "run"
         shutil.copytree(path.parent / "whole", run)
         shutil.copyfile(path, run / path.name.partition("+")[2])
-        write_report(run) if HERE else read_run(run)
+        read_run(run)
+        if HERE:
+            with pytest.MonkeyPatch.context() as patch:
+                draw_once(patch)
+                write_report(run)
         if path.name.endswith("config.json"):
             with contextlib.suppress(singanet.errors.FileAccessError):
                 saved_options(run)

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from singanet.errors import DataError, FileAccessError, SingaNetError
-from singanet.report import pages, read_run, recorders, write_comparison, write_report
+from singanet.report import read_run, recorders, write_comparison, write_report
 from singanet.report.reading import WRITTEN
-from tests.charts import NEEDED
+from tests.charts import NEEDED, draw_once
 
 pytestmark = NEEDED
 
@@ -81,21 +81,7 @@ def spoilt(raw, name, draw):
 
 @pytest.fixture
 def drawn_once(monkeypatch):
-    """What was drawn before is not drawn again: most charts of a spoilt folder are as they were."""
-
-    def once(draw):
-        known = {}
-
-        def drawn(*told):
-            key = repr(told)
-            if key not in known:
-                known[key] = draw(*told)
-            return known[key]
-
-        return drawn
-
-    for name in ("confusion_chart", "heat_map", "legend", "line_charts"):
-        monkeypatch.setattr(pages, name, once(getattr(pages, name)))
+    draw_once(monkeypatch)
 
 
 def fuzz(folder, count, seed):
