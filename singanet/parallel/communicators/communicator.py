@@ -134,7 +134,7 @@ class Communicator(ABC):
             advice="use that of parallel.init() on the host, or one of testing.communicators(n)",
         )
 
-    def ring(self, to: int) -> None:  # noqa: B027 - most find messages without
+    def _ring(self, to: int) -> None:  # noqa: B027 - most find messages without
         """Wake the rank ``to``, where it waits for the `next_message`: one is on its way."""
 
     def all_reduce(self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce") -> Array:

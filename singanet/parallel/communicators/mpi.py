@@ -436,7 +436,7 @@ class MpiCommunicator(Communicator):
             message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
         return message
 
-    def ring(self, to: int) -> None:
+    def _ring(self, to: int) -> None:
         """As `Communicator`, where it is on the same machine; others look by themselves."""
         name = self._bells[to] if self._bells else None
         if name is not None and self._bell is not None and not self._bell.ring(name):

@@ -203,7 +203,7 @@ class Post:
                 self._sent = [request for request in self._sent if not request.test()]
                 self._kept = 0
             self._sent.append(self._world.start_send(data, to, self._tag, what))
-            self._world.ring(to)
+            self._world._ring(to)
 
     def flush(self) -> None:
         """Wait until all is taken."""
