@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from singanet.parallel.communicators import Alone, Communicator, Exchanged, ReduceOp, Request
     from singanet.parallel.initialize import init
     from singanet.parallel.parameter_server import ParameterServer
-    from singanet.parallel.pipeline import Pipeline, schedule, simulate, stage
+    from singanet.parallel.pipeline import Pipeline, schedule, stage
     from singanet.parallel.reductions import (
         AllReduce,
         LocalSGD,
@@ -47,7 +47,6 @@ __all__ = [
     "SplitEmbedding",
     "init",
     "schedule",
-    "simulate",
     "stage",
 ]
 

@@ -2,6 +2,6 @@
 
 from singanet.layers.symbol import stage
 from singanet.parallel.pipeline.pipeline import Pipeline
-from singanet.parallel.pipeline.timetable import schedule, simulate
+from singanet.parallel.pipeline.timetable import schedule
 
-__all__ = ["Pipeline", "schedule", "simulate", "stage"]
+__all__ = ["Pipeline", "schedule", "stage"]
