@@ -580,7 +580,7 @@ def add_upto(made: GraphBuilder, net: GraphBuilder, names: Sequence[str]) -> Non
     wanted = list(dict.fromkeys(names))
     nodes = {node.name: node for node in net.nodes()}
     needed = _needed(nodes, wanted)
-    _expect_whole(needed, wanted)
+    _expect_whole(needed)
     inputs = net.ports().inputs
     # Inputs first, as lists feed them: among layers that are ready the first added comes first.
     order = {node.name: k for k, node in enumerate(net.ordered(), len(inputs))}
@@ -619,7 +619,7 @@ def _needed(nodes: Mapping[str, Node], names: Sequence[str]) -> list[Node]:
     return list(found.values())
 
 
-def _expect_whole(needed: Iterable[Node], wanted: Sequence[str]) -> None:
+def _expect_whole(needed: Iterable[Node]) -> None:
     """Errors: a part of a nested net, or arrays that are elsewhere."""
     ends = {node.name for node in needed if node.within == node.name}
     for node in needed:

@@ -126,7 +126,7 @@ def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
         raise RunInterrupted(signals.received, options.out)
     if pipeline is not None:
         pipeline.gather()
-    return _tested(net, task, options, recipe, figures, history)
+    return _tested(net, task, options, figures, history)
 
 
 def _keeping(options: RunOptions, task: Task, described: bytes | None) -> list[Callback]:
@@ -223,7 +223,6 @@ def _tested(
     net: FeedForwardNet,
     task: Task,
     options: RunOptions,
-    recipe: Recipe,
     trained: RunFigures,
     history: History,
 ) -> RunResult:

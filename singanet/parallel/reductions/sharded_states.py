@@ -70,7 +70,7 @@ def cut_net(
     ]
     if not large:
         return
-    _expect_cuttable(net, comm, around)
+    _expect_cuttable(net, around)
     facts = [f"{p.name} {p.shape} {p.array_type} {p.trainable}" for p in params]
     expect_alike(comm, facts, False)
     executor: Any = net.executor
@@ -118,7 +118,7 @@ def _evenly(param: Param, size: int) -> list[int]:
     return [rows * rank // size for rank in range(size + 1)]
 
 
-def _expect_cuttable(net: Net, comm: Communicator, around: Sequence[Wrapper]) -> None:
+def _expect_cuttable(net: Net, around: Sequence[Wrapper]) -> None:
     where = "Sharded(level=3)"
     expect_host(net, where)
     executor = net.executor
