@@ -26,7 +26,8 @@ from hypothesis import find, settings
 from hypothesis.strategies import booleans
 
 from singanet.device import cuda
-from singanet.testing import device_like, strict_device
+from singanet.testing import strict_device
+from singanet.testing.device_like import device_like
 
 # The default selection says the same each time; wider ones see other examples in each run but CI's.
 settings.register_profile("default", max_examples=10, deadline=None, derandomize=True)

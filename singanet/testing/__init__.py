@@ -1,7 +1,7 @@
 """Tools to test with: numerical gradients, the case of every layer, ranks in threads, a device."""
 
 from singanet.testing.communicators import FakeCommunicator, Ranks, communicators
-from singanet.testing.device_like import device_like, strict_device
+from singanet.testing.device_like import strict_device
 from singanet.testing.device_watch import DeviceUseError, DeviceWatch, watch_device
 from singanet.testing.gradient_checks import (
     GradientError,
@@ -22,7 +22,6 @@ __all__ = [
     "check_gradients",
     "check_net_gradients",
     "communicators",
-    "device_like",
     "strict_device",
     "watch_device",
 ]

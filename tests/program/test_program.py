@@ -13,7 +13,8 @@ from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropo
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
-from singanet.testing import device_like, strict_device
+from singanet.testing import strict_device
+from singanet.testing.device_like import device_like
 
 from .twins import Twins, expect_same
 

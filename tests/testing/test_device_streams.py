@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.testing import DeviceUseError, device_like, watch_device
+from singanet.testing import DeviceUseError, watch_device
+from singanet.testing.device_like import device_like
 
 cuda = device_like.cuda
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError
-from singanet.testing import DeviceUseError, device_like, watch_device
+from singanet.testing import DeviceUseError, watch_device
+from singanet.testing.device_like import device_like
 
 
 def there(*values):

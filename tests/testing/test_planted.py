@@ -9,7 +9,8 @@ import singanet
 from singanet.layers import Dense, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
-from singanet.testing import DeviceUseError, device_like, strict_device, watch_device
+from singanet.testing import DeviceUseError, strict_device, watch_device
+from singanet.testing.device_like import device_like
 
 
 class Scaled(Layer):

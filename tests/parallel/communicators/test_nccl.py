@@ -16,7 +16,8 @@ from singanet.optimizer import SGD
 from singanet.parallel import AllReduce, LocalSGD, Sharded, SparseAllReduce, initialize
 from singanet.parallel.communicators import nccl
 from singanet.parallel.communicators.nccl import NcclCommunicator
-from singanet.testing import communicators, device_like, strict_device
+from singanet.testing import communicators, strict_device
+from singanet.testing.device_like import device_like
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

@@ -7,7 +7,7 @@ import pytest
 
 from singanet.program.ir import NotRecordableError, gather, scatter, store, take_rows
 from singanet.program.on_device.functions import on_device
-from singanet.testing import device_like
+from singanet.testing.device_like import device_like
 
 
 def lowered(function, *given, **named):

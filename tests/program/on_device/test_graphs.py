@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from singanet.program.on_device.device_products import Graphs
-from singanet.testing import device_like, watch_device
+from singanet.testing import watch_device
+from singanet.testing.device_like import device_like
 
 NAMES = "abcdef"
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from singanet.program.trace.reduced_updates import HostCopy
-from singanet.testing import device_like
+from singanet.testing.device_like import device_like
 
 
 def test_a_buffer_goes_there_and_back_in_memory_that_stays():
