@@ -213,11 +213,9 @@ class CompiledPlan:
         self.sizes = (0,) * len({*reads, *writes})
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """See `Runnable`."""
         self.bound(addresses, scratch)()
 
     def bound(self, addresses: Sequence[int], scratch: int) -> CompiledCalls:
-        """See `Runnable`."""
         given = (*addresses, scratch) if self.scratch else tuple(addresses)
         stages = [
             [CompiledCall(self._call, (*given, *numbers)) for numbers in stage]
@@ -326,11 +324,9 @@ class StagedPlan:
         self.threads = workers
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """See `Runnable`."""
         self.bound(addresses, scratch)()
 
     def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
-        """See `Runnable`."""
         common, first = Area(addresses, scratch, self._shared, None), scratch + self._common
         places = [first + k * self._each for k in range(self.threads)]
         stages = self._lay([Area(addresses, place, self._buffers, common) for place in places])

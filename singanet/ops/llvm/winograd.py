@@ -108,7 +108,6 @@ class Geometry(NamedTuple):
 def forward(
     ops: PlannedOps, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Array | None:
-    """See `Ops.conv2d`."""
     geometry = _expected(Case("forward", x.shape, weight.shape, window))
     y: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
     rest = [] if bias is None else [ops.ordered(bias)]
@@ -119,7 +118,6 @@ def forward(
 
 
 def data(ops: PlannedOps, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array | None:
-    """See `Ops.conv2d_backward_data`."""
     geometry = _expected(Case("data", x_shape, weight.shape, window))
     dx: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
     given = ops.channels_last(dy), ops.ordered(weight)
@@ -132,7 +130,6 @@ def data(ops: PlannedOps, dy: Array, weight: Array, x_shape: Shape, window: Wind
 def weights(
     ops: PlannedOps, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array | None:
-    """See `Ops.conv2d_backward_weights`."""
     geometry = _expected(Case("weights", x.shape, weight_shape, window))
     dw: Array = ops.xp.empty(weight_shape, np.float32)
     images, slopes = ops.channels_last(x), ops.channels_last(dy)

@@ -53,16 +53,13 @@ class NumpyOps:
 
     @property
     def on_host(self) -> bool:
-        """See `Ops`."""
         return bool(self.xp.__name__ == "numpy")
 
     @property
     def sees_values(self) -> bool:
-        """See `Ops`."""
         return self.on_host
 
     def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
-        """See `Ops`."""
         yield from linear.parts(samples, self.lane_count(samples, multiplications))
 
     def lane_count(self, samples: int, multiplications: int) -> int:
@@ -76,11 +73,9 @@ class NumpyOps:
     def sweep(
         self, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
     ) -> Any:
-        """See `Ops`."""
         return None
 
     def team(self) -> tuple[int, Callable[[Parts], None]]:
-        """See `Ops`."""
         return default_threads(), workers.side_by_side
 
     def settings(self) -> Hashable:
@@ -106,7 +101,6 @@ class NumpyOps:
         working: tuple[int, Any],
         adds: int,
     ) -> None:
-        """See `Ops`."""
         function(self, self.xp.empty(*working), *made, *read)
 
     empty = pointwise.empty

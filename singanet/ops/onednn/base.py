@@ -55,11 +55,9 @@ class Marking:
         self._samples, self._rows, self._kind = samples, rows, kind
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """See `KernelPlan`."""
         self.bound(addresses, scratch)()
 
     def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
-        """See `KernelPlan`."""
         row = _at(addresses[0], self._rows, np.float32)
         first = _at(addresses[1], self._samples, self._kind)[:, : self._rows[1]]
         nan = _NAN[self._kind]

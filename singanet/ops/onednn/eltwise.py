@@ -200,7 +200,6 @@ _OPERANDS = ((Arg.SRC, Arg.SCALE_OF_SRC), (Arg.SRC_1, Arg.SCALE_OF_SRC_1))
 
 
 def has_sweep(ops: OneDnnBase, function: Any, size: int) -> bool:
-    """See `Ops`."""
     offered = size >= _LEAST and (function in _BINARY or function is np.sqrt)
     return offered and ops.runtime() is not None
 
@@ -208,7 +207,6 @@ def has_sweep(ops: OneDnnBase, function: Any, size: int) -> bool:
 def sweep(
     ops: OneDnnBase, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
 ) -> Runnable | None:
-    """See `Ops`."""
     runtime = ops.runtime() if has_sweep(ops, function, size) else None
     if runtime is None:
         return None

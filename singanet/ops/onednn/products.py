@@ -490,7 +490,6 @@ multiply_held = in_order(
 
 
 def prepared_held(ops: OneDnnBase, x: Array, held: HeldMatrix) -> Callable[..., None] | None:
-    """See `Ops`."""
     if not few_rows.fits(ops, x, held) and ops.serves(1, x):
         by_words = isinstance(held, Bfloat16Matrix) and not held.turned and _rounds(ops, len(x))
         if by_words or _widens(ops, x, held):

@@ -238,7 +238,6 @@ _GAIN = 1.02
 def forward(
     ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Array | None:
-    """See `Ops.conv2d`."""
     tiles = expect_tiles(ops, Case("forward", x.shape, weight.shape, window))
     y: Array = ops.xp.empty((tiles.n, *tiles.out), np.float32)
     given = ops.channels_last(x), ops.ordered(weight)
@@ -250,7 +249,6 @@ def forward(
 
 
 def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array | None:
-    """See `Ops.conv2d_backward_data`."""
     tiles = expect_tiles(ops, Case("data", x_shape, weight.shape, window))
     dx: Array = ops.xp.empty((tiles.n, *tiles.out), np.float32)
     given = ops.channels_last(dy), ops.ordered(weight)
@@ -261,7 +259,6 @@ def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Wind
 def weights(
     ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array | None:
-    """See `Ops.conv2d_backward_weights`."""
     tiles = expect_tiles(ops, Case("weights", x.shape, weight_shape, window))
     dw: Array = ops.xp.empty(weight_shape, np.float32)
     images, slopes = ops.channels_last(x), ops.channels_last(dy)
@@ -406,7 +403,6 @@ def constant(
     relu: bool = False,
     add: Array | None = None,
 ) -> Array | None:
-    """See `Ops.conv2d_constant`."""
     tiles = expect_tiles(ops, Case("constant", x.shape, weight.shape, window))
     y: Array = ops.xp.empty((tiles.n, *tiles.out), np.float32)
     kernels: Array = ops.xp.empty((POINTS, tiles.image[2] * tiles.out[2]), np.float32)

@@ -138,7 +138,6 @@ def _phases(window: Window, axis: int, size: int, out: int) -> list[_Phase]:
 
 
 def conv(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
-    """See `Ops.conv2d`."""
     out = window.out_size(*x.shape[2:])
     y: Array = ops.xp.zeros((len(x), *out, len(weight)), x.dtype)
     for plane, met, outputs in _planes(window, x.shape[2], out[0]):
@@ -150,7 +149,6 @@ def conv(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) 
 
 
 def data(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_data`."""
     n, c, depth, *size = x_shape
     dx: Array = ops.xp.zeros((n, depth, *size, c), dy.dtype)
     for plane, met, outputs in _planes(window, depth, dy.shape[2]):
@@ -162,7 +160,6 @@ def data(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> 
 
 
 def weights(ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_weights`."""
     dw: Array = ops.xp.zeros(weight_shape, dy.dtype)
     shape = (*weight_shape[:2], *weight_shape[3:])
     for plane, met, outputs in _planes(window, x.shape[2], dy.shape[2]):
@@ -211,7 +208,6 @@ def is_narrow(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> 
 
 
 def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
-    """See `Ops`."""
     xp, (f, cg, kh, kw), (n, oh, ow) = ops.xp, weight.shape, _sizes(x, window)
     groups, fg = window.groups, f // window.groups
     by_row = weight.reshape(groups, fg, cg, kh, kw).transpose(3, 0, 4, 2, 1)
@@ -254,7 +250,6 @@ def _narrow_into(
 def conv2d_backward_weights(
     ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array:
-    """See `Ops`."""
     xp, (f, cg, kh, kw), groups = ops.xp, weight_shape, window.groups
     # On the grid of padded pixels, zero where no window starts.
     pads = ((0, kh - 1), (0, kw - 1))

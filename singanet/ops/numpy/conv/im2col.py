@@ -36,19 +36,16 @@ def joined(groups: int, weight_shape: Shape) -> int:
 
 
 def joined_conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
-    """See `Ops`."""
     wide, window = _wide(ops, weight, window)
     return ops.conv2d(x, wide, bias, window)
 
 
 def data(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_data`."""
     wide, window = _wide(ops, weight, window)
     return ops.conv2d_backward_data(dy, wide, x_shape, window)
 
 
 def weights(ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_weights`."""
     (f, cg, *kernel), groups = weight_shape, window.groups
     many = joined(groups, weight_shape)
     shape, window = (f, many * cg, *kernel), replace(window, groups=groups // many)

@@ -58,7 +58,6 @@ def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
 
 
 def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
-    """See `Ops`."""
     f, c = weight.shape[:2]
     kernels = _kernels(ops, weight, turned=False).reshape(-1, f, c).transpose(0, 2, 1)
     y: Array = ops.xp.empty((len(x), *window.out_size(*x.shape[2:]), f), x.dtype)
@@ -76,7 +75,6 @@ def data(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> 
 
 
 def weights(ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_weights`."""
     xp, (f, c, taps, _) = ops.xp, weight_shape
     grid, multiply, count = _grid(dy.shape[2:]), _product(ops, len(x)), wg.span(taps) ** 2
     (top, _), (left, _) = window.pads

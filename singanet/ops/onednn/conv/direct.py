@@ -61,7 +61,6 @@ def data(
 def weights(
     ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array | None:
-    """See `Ops.conv2d_backward_weights`."""
     images, slopes = ops.channels_last(x), ops.channels_last(dy)
     dw: Array = ops.xp.empty(weight_shape, np.float32)
     key = (images.shape, slopes.shape, window)

@@ -46,7 +46,6 @@ _FASTER = 0.99
 
 
 def forward(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
-    """See `Ops.conv2d`."""
     out = window.out_size(*x.shape[2:])
     rows, matrix = _windows(ops, x, window), ops.ordered(weight).reshape(len(weight), -1).T
     y = ops.affine(rows, matrix, bias)
@@ -54,7 +53,6 @@ def forward(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window
 
 
 def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_data`."""
     n, f, h, w = dy.shape
     slopes = ops.channels_last(dy).reshape(-1, f)
     dx = ops.matmul(slopes, ops.ordered(weight).reshape(f, -1))
@@ -62,7 +60,6 @@ def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Wind
 
 
 def weights(ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_weights`."""
     f, c, *kernel = weight_shape
     slopes, rows = ops.channels_last(dy).reshape(-1, f), _windows(ops, x, window, last=True)
     # Windows are copied by whole rows of pixels, and the channels of the sums brought forward.
