@@ -2,7 +2,7 @@
 
 Each side is a process of its own, asked in turn for one turn's time.
 
-    python benchmarks/default_install.py [--threads 1] [--rounds 9]
+    python benchmarks/default_install.py [--threads 1] [--rounds 9] [--kernels llvm]
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 from apart import Entrant, apart
 from report import introduction, publish, spread, table
 
-KERNELS = ("numpy", "onednn")
 NETS = (("lenet", 32), ("resnet20", 32), ("vgg11", 8), ("mobilenet_v2", 8),
         ("mlp", 32), ("transformer", 8), ("lstm", 32))  # fmt: skip
 
@@ -43,15 +42,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=introduction(__doc__))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--kernels", choices=("llvm", "onednn"), default="onednn")
     given = parser.parse_args()
+    kernels, named = ("numpy", given.kernels), {"llvm": "LLVM", "onednn": "oneDNN"}[given.kernels]
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(given.threads)
-    taken = apart(make, KERNELS, range(2 * len(NETS)), given.rounds, 12)
+    taken = apart(make, kernels, range(2 * len(NETS)), given.rounds, 12)
     rows, factors = [], {"step": [], "prediction": []}  # type: ignore[var-annotated]
     for number, sides in enumerate(taken):
         model, batch = NETS[number // 2]
         what = "prediction" if number % 2 else "step"
-        seconds = [sides[name].seconds for name in KERNELS]
+        seconds = [sides[name].seconds for name in kernels]
         ratios = [slow / fast for slow, fast in zip(*seconds, strict=True)]
         factors[what].append(statistics.median(ratios))
         rows.append([
@@ -60,12 +61,14 @@ def main() -> None:
         ])  # fmt: skip
     told = [
         f"{what}s take {math.exp(statistics.fmean(map(math.log, found))):.2f} times as long"
-        f" without oneDNN at the geometric mean, {min(found):.2f} to {max(found):.2f}."
+        f" without {named} at the geometric mean, {min(found):.2f} to {max(found):.2f}."
         for what, found in factors.items()
     ]
-    header = ["net", "what", "NumPy's kernels", "oneDNN's", "times", "spread"]
+    header = ["net", "what", "NumPy's kernels", f"{named}'s", "times", "spread"]
     body = f"{given.threads} thread(s). {' '.join(told)}\n\n{table(header, rows)}"
-    publish(f"default_install_{given.threads}t", "With and without the extra fast", body)
+    beside = "" if given.kernels == "onednn" else f"_{given.kernels}"
+    title = "With and without the extra fast" + (f", by {named}" if beside else "")
+    publish(f"default_install{beside}_{given.threads}t", title, body)
 
 
 if __name__ == "__main__":
