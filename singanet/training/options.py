@@ -124,8 +124,8 @@ def tell_once(net: Model) -> None:
 def advice(net: Model) -> str:
     """What to install for nets such as ``net``; empty where nothing is to be gained.
 
-    That is where NumPy's kernels were asked for by name, no wheel fits the machine, or ``net`` is
-    not on the CPU, or has few convolutions.
+    That is where other kernels serve than NumPy's, or these were asked for by name, no wheel fits
+    the machine, or ``net`` is not on the CPU, or has few convolutions.
     """
     if not isinstance(net, Net) or net.device.ops is not numpy_ops or os.environ.get(VARIABLE):
         return ""

@@ -9,6 +9,7 @@ from singanet import FeedForwardNet, device, models
 from singanet.layers import Conv2D, Dense, Flatten, Input
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import backends, selection
+from singanet.ops.llvm import LlvmOps
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn import library
 from singanet.optimizer import SGD
@@ -64,7 +65,7 @@ def test_who_hides_the_progress_is_told_nothing(capsys):
     assert SAID not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("why", ["there", "no wheel", "by name", "dense"])
+@pytest.mark.parametrize("why", ["there", "no wheel", "by name", "LLVM", "dense"])
 def test_nothing_is_said_where_nothing_is_to_be_gained(why, monkeypatch):
     net = net_of()
     assert SAID in faster.advice(net)
@@ -74,6 +75,8 @@ def test_nothing_is_said_where_nothing_is_to_be_gained(why, monkeypatch):
         monkeypatch.setattr(faster, "has_wheel", lambda: False)
     elif why == "by name":
         monkeypatch.setenv("SINGANET_OPS", "numpy")
+    elif why == "LLVM":
+        net.to_device(device.Device("cpu", LlvmOps()))
     else:
         net = models.build("mlp")
     assert faster.advice(net) == ""
