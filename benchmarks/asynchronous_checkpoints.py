@@ -70,7 +70,7 @@ def ours(given: argparse.Namespace) -> dict[str, Way]:
     class Clock(Callback):
         """The times of the steps but the first."""
 
-        runs_last = True
+        _runs_last = True
 
         def on_batch_end(self, batch: int, logs: Any) -> None:
             now = time.perf_counter()

@@ -45,7 +45,7 @@ SHAPES = [
 def width_columns(x: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
     """Windows of the width copied, one product for each row of the kernel. Stride 1."""
     f, c, kh, kw = w.shape
-    (oh, ow), n = window.out_size(*x.shape[2:]), len(x)
+    (oh, ow), n = window._out_size(*x.shape[2:]), len(x)
     matrices = np.ascontiguousarray(w.transpose(2, 3, 1, 0)).reshape(kh, kw * c, f)
     y = np.empty((n, oh, ow, f), x.dtype)
     for samples, _ in blocks(n, 1, (oh + kh) * ow * (kw * c + f) * 4):
@@ -64,7 +64,7 @@ def width_columns(x: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
 def shifted(x: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
     """No columns: every kw-th pixel of the flat image starts a row of kw·C values. Stride 1."""
     f, c, kh, kw = w.shape
-    (oh, ow), n = window.out_size(*x.shape[2:]), len(x)
+    (oh, ow), n = window._out_size(*x.shape[2:]), len(x)
     matrices = np.ascontiguousarray(w.transpose(2, 3, 1, 0)).reshape(kh, kw * c, f)
     y = np.empty((n, oh, ow, f), x.dtype)
     for samples, _ in blocks(n, 1, (oh + kh) * (ow + kw) * (c + 2 * f) * 4):
@@ -124,7 +124,7 @@ def main() -> None:
     for name, n, c, f, side, k, stride, pad in SHAPES:
         rng = np.random.default_rng(0)
         window = Window((k, k), (stride, stride), ((pad, pad), (pad, pad)))
-        out = window.out_size(side, side)
+        out = window._out_size(side, side)
         x = rng.standard_normal((n, side, side, c), np.float32).transpose(0, 3, 1, 2)
         w = rng.standard_normal((f, c, k, k), np.float32)
         dy = rng.standard_normal((n, *out, f), np.float32).transpose(0, 3, 1, 2)

@@ -68,7 +68,7 @@ class Case:
         _, n, c, f, side, k, stride, pad, self.groups = shape
         rng = np.random.default_rng(0)
         self.window = Window((k, k), (stride, stride), ((pad, pad), (pad, pad)), groups=self.groups)
-        out = self.window.out_size(side, side)
+        out = self.window._out_size(side, side)
         self.x = rng.standard_normal((n, side, side, c), np.float32).transpose(0, 3, 1, 2)
         self.w = rng.standard_normal((f, c // self.groups, k, k), np.float32)
         self.dy = rng.standard_normal((n, *out, f), np.float32).transpose(0, 3, 1, 2)

@@ -43,7 +43,7 @@ CLOCK = time.process_time
 def last_of(net: Any, stage: int) -> str:
     """The last layer of ``stage``."""
     return [
-        step.name for step in net.execution_plan().steps if step.name.startswith(f"stage{stage}_")
+        step.name for step in net._execution_plan().steps if step.name.startswith(f"stage{stage}_")
     ][-1]
 
 

@@ -136,12 +136,12 @@ def _left_out(name: str, size: int, large: bool) -> str | None:
 
 def _fewest(name: str) -> int:
     return max(
-        step.layer.traits.fewest_samples for step in build(name, seed=0).execution_plan().steps
+        step.layer.traits.fewest_samples for step in build(name, seed=0)._execution_plan().steps
     )
 
 
 def _values(name: str) -> int:
-    plan = build(name, seed=0).execution_plan()
+    plan = build(name, seed=0)._execution_plan()
     return sum(int(np.prod(shape)) for shape in plan.slot_shapes if -1 not in shape)
 
 

@@ -140,7 +140,7 @@ def half(kind: Kind) -> Kind:
 def ready(name: str, batch: int, shape: Any = None, **options: Any) -> Kind:
     """A net of the list, with SGD and momentum."""
     net = build(name, shape, seed=0, **options)
-    plan = net.execution_plan()
+    plan = net._execution_plan()
     of = plan.by_name[plan.inputs[0]].layer.in_shapes
     to = plan.by_name[plan.outputs[0]].out_shapes[0]
     x = _ids(90, batch, *of) if name == "char_rnn" else _numbers(batch, *of)
@@ -161,7 +161,7 @@ def several(batch: int) -> Kind:
     y = {
         "kind": _ids(10, batch),
         "box": _numbers(batch, 4),
-        "mask": _numbers(batch, *net.execution_plan().by_name["mask"].out_shapes[0]),
+        "mask": _numbers(batch, *net._execution_plan().by_name["mask"].out_shapes[0]),
     }
     return Kind(net, _numbers(batch, 3, 64, 64), y, Adam(lr=1e-3))
 

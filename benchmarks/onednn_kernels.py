@@ -64,7 +64,7 @@ def operands(shape: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray, Window]:
     _, n, c, f, side, k, stride, pad = shape
     window = Window((k, k), (stride, stride), ((pad, pad), (pad, pad)))
     weight = np.ascontiguousarray(images(f, c, k, k)) / k
-    return images(n, c, side, side), weight, images(n, f, *window.out_size(side, side)), window
+    return images(n, c, side, side), weight, images(n, f, *window._out_size(side, side)), window
 
 
 def make(name: str, row: int) -> Run:

@@ -179,7 +179,7 @@ def work(given: argparse.Namespace) -> None:
 
 def rest(comm: object) -> None:
     """Wait for the other process without taking its core's memory or time."""
-    request = comm.start_barrier()
+    request = comm._start_barrier()
     while not request.test():
         time.sleep(1e-3)
 

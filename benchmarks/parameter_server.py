@@ -279,7 +279,7 @@ def stepped(model: Any, optimizer: Any) -> Any:
 def counted(comm: Any) -> list[int]:
     """What has an entry for each message that ``comm`` sends or takes from now on."""
     seen: list[int] = []
-    send, take = comm.start_send, comm.next_message
+    send, take = comm._start_send, comm._next_message
 
     def sent(array: Any, *rest: Any) -> Any:
         seen.append(array.nbytes)
@@ -291,7 +291,7 @@ def counted(comm: Any) -> list[int]:
             seen.append(came[1].nbytes)
         return came
 
-    comm.start_send, comm.next_message = sent, taken
+    comm._start_send, comm._next_message = sent, taken
     return seen
 
 

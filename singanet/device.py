@@ -44,7 +44,7 @@ class Device:
         """By name and `changes`: the process that reads it chooses its kernels."""
         return _made_anew, (self.index, self.changes)
 
-    def with_ops(self, ops: Ops, change: Callable[[Device], Device]) -> Device:
+    def _with_ops(self, ops: Ops, change: Callable[[Device], Device]) -> Device:
         """The device with kernels ``ops``, as ``change`` makes it of this one."""
         return Device(self.name, ops, self.index, (*self.changes, change))
 
@@ -80,9 +80,9 @@ class Device:
         ops = narrowed(self.ops, where, stores)
         if ops is self.ops:
             return self
-        return self.with_ops(ops, partial(Device.narrowed, where="a copy", stores=stores))
+        return self._with_ops(ops, partial(Device.narrowed, where="a copy", stores=stores))
 
-    def narrow_pays(self) -> bool:
+    def _narrow_pays(self) -> bool:
         """Whether the device can be `narrowed`, and multiplies bfloat16 faster by a good part."""
         from singanet.ops.onednn.products import narrow_pays as pays
 

@@ -91,7 +91,7 @@ class FeedForwardNet(Net):
         """
         from singanet.graph.building import add_upto
 
-        self.execution_plan()  # filled by this net's own seed, as far as it is not yet
+        self._execution_plan()  # filled by this net's own seed, as far as it is not yet
         made = FeedForwardNet(seed=seed)
         made.device, made.dtype = self.device, self.dtype
         add_upto(made, self, [each if isinstance(each, str) else each.name for each in layers])

@@ -148,7 +148,8 @@ class Traits:
     """Traits of a layer, as its class declares them or as its arguments make them.
 
     ``input_kinds`` are those of the inputs, in order, where not all are floats: see
-    `Layer.input_kind`. ``gives_integers`` says that outputs are whole numbers or booleans, whatever
+    `Layer._input_kind`. ``gives_integers`` says that outputs are whole numbers or booleans,
+    whatever
     comes in; ``moves_only`` that they are the input's elements, moved: integers for later layers
     pass through. With ``any_extent`` a sample axis may be None, of another extent at each call;
     shapes show it as -1.

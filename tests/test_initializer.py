@@ -107,7 +107,7 @@ def test_variance_and_ends_are_those_of_keras(
     ends = [np.quantile(np.abs(drawn), 0.999) for drawn in (x, wanted)]
     assert abs(ends[0] / ends[1] - 1) < 0.01
     assert np.abs(x).max() <= 2.0 / 0.8796 * x.std() * 1.02
-    assert not rule.draws_one_by_one((300, 500)) or "distribution" in settings
+    assert not rule._draws_one_by_one((300, 500)) or "distribution" in settings
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -30,7 +30,7 @@ class Collectives(Protocol):
     def all_gather(self, array: Array, what: str = "an all-gather") -> list[Array]:
         """The arrays of all ranks, which may differ in length along axis 0."""
 
-    def gather_parts(
+    def _gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Array:
         """Each part of ``array``, between two of ``bounds``, becomes what its rank has there."""

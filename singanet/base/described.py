@@ -62,7 +62,7 @@ class Described(metaclass=CheckedType):
     """Keeps the constructor's arguments, by name, in ``arguments``; defaults are left out."""
 
     arguments: dict[str, Any]
-    always_shown: ClassVar[tuple[str, ...]] = ()
+    _always_shown: ClassVar[tuple[str, ...]] = ()
     """Settings in which a repr shows the value even where it is the default."""
     moved: ClassVar[tuple[str, ...]] = ()
     """Settings that training moves by itself: a repr shows what was said to the constructor."""
@@ -104,7 +104,7 @@ class Described(metaclass=CheckedType):
             before = self.arguments[name] if given else parameter.default
             now = before if name in self.moved else getattr(self, name, before)
             changed = type(now) is type(before) and is_plain(now) and now != before
-            if given or changed or name in self.always_shown:
+            if given or changed or name in self._always_shown:
                 found[name] = now if is_plain(now) or isinstance(now, Described) else before
         return found
 
@@ -390,15 +390,15 @@ class CountedType(CheckedType):
 class Counted(metaclass=CountedType):
     """Objects of which every assignment to a public attribute, a method or the class is a change.
 
-    But to those in ``asked_anew``, which are read again whenever they are needed.
+    But to those in ``_asked_anew``, which are read again whenever they are needed.
     """
 
-    asked_anew: Collection[str] = ()
+    _asked_anew: Collection[str] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name[0] != "_":
-            if name not in self.asked_anew:
+            if name not in self._asked_anew:
                 changes.add()
         elif callable(getattr(type(self), name, None)) or name == "__class__":
             changes.add()

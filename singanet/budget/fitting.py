@@ -78,7 +78,7 @@ def fit_within(
         size, targets, begun = _largest_batch(net, x, y, options, ranks)
         optimizer = _alone(compiled, options)
         before = _bytes_without(net, optimizer)
-        with net.unfilled() as filling:
+        with net._unfilled() as filling:
             plan = plan_memory(
                 net,
                 size,
@@ -246,7 +246,7 @@ def _samples(batch: Any, may_be_empty: bool) -> int:
 
 def _extent(net: Net, x: Any) -> int | None:
     """The longest axis of any extent among the data; None where every axis is known."""
-    plan, found = net.execution_plan(), []
+    plan, found = net._execution_plan(), []
     for name in plan.inputs:
         shape = plan.by_name[name].layer.in_shapes or ()
         if not isinstance(shape, list) and -1 in shape:
@@ -269,7 +269,7 @@ def _same_shape(x: Any, size: int, options: FitOptions) -> bool:
     """Whether every batch of a fit is known to have ``size`` samples, validation's too."""
     arrays = arrays_in(x) if holds_arrays(x) else []
     whole = options.drop_last or all(len(array) % size == 0 for array in arrays)
-    return bool(arrays) and whole and not options.validates
+    return bool(arrays) and whole and not options._validates
 
 
 def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
@@ -277,7 +277,7 @@ def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
     measures = compiled.measures(net.loss, alone=True)
     if not compiled.metrics or not is_shown_copies(measures, net.loss):
         return 0
-    plan = net.execution_plan()
+    plan = net._execution_plan()
     sizes = plan.slot_bytes(size, net.dtype.itemsize, _extent(net, x))
     return sum(sizes[slot] for slot in plan.slots_of(plan.outputs))
 
@@ -292,12 +292,12 @@ def _beside(
 ) -> dict[str, int]:
     """Bytes of batches that are drawn and waiting, of callbacks, checkpoints, sums under way."""
     reducers = UpdateChain(compiled.optimizer).reducers
-    fed = ones(net.execution_plan(), 1, net.device, _extent(net, x))
+    fed = ones(net._execution_plan(), 1, net.device, _extent(net, x))
     sample = sum(array.nbytes for array in arrays_in(fed))
     # Targets are as large as the inputs at most, where nobody can look at them.
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
     # Beside the one in work lies what the one before left: the next need not fit there.
-    waiting = int(getattr(x, "capacity", 0)) + 2 + options.validates
+    waiting = int(getattr(x, "capacity", 0)) + 2 + options._validates
     # Those of loaders wait on the host.
     waiting = waiting if net.device.ops.xp is np else 2
     sizes = [param.nbytes for param in net.params()]

@@ -155,7 +155,7 @@ def of_one_rank(net: Net, optimizer: Any, ranks: int) -> dict[str, int]:
     count = checked_count("net.plan", "ranks", ranks, 1)
     if count == 1:
         return {}
-    params = [*net.execution_plan().trained_params()]
+    params = [*net._execution_plan().trained_params()]
     chain = UpdateChain(as_trained(net, optimizer))
     largest = nlargest(_UNDER_WAY, (param.nbytes for param in params))
     spared = Cut(SMALL).spared(params, chain, count)

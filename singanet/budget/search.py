@@ -98,7 +98,7 @@ def plan_memory(
     level = programs_of(net).recompute
     if light is None:
         light = light_optimizer(optimizer)
-    with net.unfilled() as of_these:
+    with net._unfilled() as of_these:
         optimizer = as_trained(net, optimizer)
         whys = {
             MICRO_BATCHES: not_in_parts(net, optimizer),
@@ -151,15 +151,15 @@ def expect_measures(where: str, allow: Any) -> None:
 
 def not_in_parts(net: Net, optimizer: Any) -> str | None:
     """Why steps of ``net`` are not the same in micro-batches, if so."""
-    if not net.passes_are_its_own:
+    if not net._passes_are_its_own:
         return "a forward or backward of the user's own sees whole batches"
-    for step in net.execution_plan().steps:
+    for step in net._execution_plan().steps:
         moved = [p for p in step.layer.params.values() if p.is_state and not p.is_constant]
         if moved and not step.frozen:
             return f"layer {step.name!r} takes statistics of its whole batch"
     if getattr(net.loss, "reduction", "mean") == "sum":
         return "the loss is a sum over its batch"
-    if getattr(net.loss, "counts_apart", False):
+    if getattr(net.loss, "_counts_apart", False):
         return "its outputs' losses count apart, and micro-batches have one weight for all"
     if any(stage.gathers for stage in UpdateChain(optimizer).stages):
         return "the optimizer accumulates over batches already"

@@ -320,7 +320,7 @@ class Hdf5Reader(StreamReader):
             self.entries = {entry.name: entry for _, entry in sorted(order, key=_index)}
 
     @property
-    def foreign_layout(self) -> bool:
+    def _foreign_layout(self) -> bool:
         """Whether this is a file of Keras' weights, current or legacy."""
         with hdf5_errors(self.where):
             return is_legacy(self._file) or any(map(_KERAS_PATH.match, self.entries))

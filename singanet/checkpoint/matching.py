@@ -479,7 +479,7 @@ def load_into(
             held[found.file_name] = reader.read(found.file_name)
             left -= nbytes
         else:
-            reader.verify_array(found.file_name)
+            reader._verify_array(found.file_name)
     with interrupted_after():
         for found in assigned:
             array = held.pop(found.file_name, None)

@@ -51,7 +51,7 @@ class Reader(ABC):
         self._beside = Beside()
 
     @property
-    def foreign_layout(self) -> bool:
+    def _foreign_layout(self) -> bool:
         """Whether names and layouts are Keras', to be read with ``layers`` of a net."""
         return False
 
@@ -165,7 +165,7 @@ class Reader(ABC):
         for name in self.entries:
             yield name, self.read(name)
 
-    def verify_array(self, name: str) -> None:
+    def _verify_array(self, name: str) -> None:
         """Read the array called ``name`` once and drop it, by `pieces`. Errors: as for `read`."""
         for piece in self.pieces(name):
             del piece

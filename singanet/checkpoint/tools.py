@@ -75,7 +75,7 @@ def _options(reader: Reader, target: str, dtype: str | None) -> dict[str, Any]:
 
 
 def _expect_plain(reader: Reader, target: str) -> None:
-    if reader.foreign_layout or target.startswith("keras"):
+    if reader._foreign_layout or target.startswith("keras"):
         plain = [name for name in FORMATS if not name.startswith("keras")]
         raise ArgumentError(
             f"convert of {str(Path(reader.path))!r}",

@@ -172,7 +172,7 @@ def _write_relative(g: WrittenGraph, layer: layers.MultiHeadAttention) -> Value:
         raise NoFormError("relative positions of a number of steps that is left open")
     assert layer.relative is not None
     distance = np.arange(keys) - np.arange(queries)[:, None]
-    buckets = g.constant(layer.relative.buckets_of(distance), "buckets", np.int64)
+    buckets = g.constant(layer.relative._buckets_of(distance), "buckets", np.int64)
     rows = g.node("Gather", g.param(layer, "relative_weight"), buckets)
     return g.unsqueeze(g.transpose(rows, 2, 0, 1), 0)
 

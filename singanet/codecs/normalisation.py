@@ -102,7 +102,7 @@ def write_rms(
 
 def _write_group_norm(g: WrittenGraph, layer: layers.GroupNorm, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
-    channels, groups = shape[0], layer.groups_of(shape[0])
+    channels, groups = shape[0], layer._groups_of(shape[0])
     if groups == channels:
         return _write_instance_norm(g, layer, xs)
     if g.opset >= 21 and len(shape) > 1:

@@ -201,7 +201,7 @@ def _read_conv(use: Use) -> Tensor:
         layer = layers.DepthwiseConv2D(name, depth_multiplier=len(weight) // channels, **given)
     else:
         layer = known_kind("Conv", axes)(name, len(weight), groups=groups, **given)
-    if axes == 1 and x.sample[-1] == -1 and any(layer.window.out_size(n) != (n,) for n in STEPS):
+    if axes == 1 and x.sample[-1] == -1 and any(layer.window._out_size(n) != (n,) for n in STEPS):
         raise RefusedError("as many steps as come in, where they may be any number", "others")
     y = over_last(use, x, axes + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})

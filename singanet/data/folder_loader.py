@@ -170,9 +170,9 @@ class FolderLoader(Described):
         return len(self._places)
 
     @property
-    def smallest_batch(self) -> int:
-        """As `ArrayLoader.smallest_batch`."""
-        return self._places.smallest_batch
+    def _smallest_batch(self) -> int:
+        """As `ArrayLoader._smallest_batch`."""
+        return self._places._smallest_batch
 
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
         epoch = self._places.epoch

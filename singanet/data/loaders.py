@@ -167,7 +167,7 @@ class ArrayLoader(Described):
         return -(-shard // self.batch_size)
 
     @property
-    def smallest_batch(self) -> int:
+    def _smallest_batch(self) -> int:
         """Samples of the smallest batch of this rank, which is the last one of an epoch.
 
         With ``split_batches`` that of any rank, empty ones apart.
@@ -312,7 +312,7 @@ class GeneratorLoader(Described):
     goes on with another number of ranks: what all of them had taken is not taken again.
     """
 
-    may_be_empty = False
+    _may_be_empty = False
     """Whether other processes may have batches where this one has none."""
 
     def __init__(
@@ -347,7 +347,7 @@ class GeneratorLoader(Described):
             yield checked
             # Nobody holds a batch while the next one is made: there would be memory for two.
             del checked
-        if not drawn and not self.may_be_empty:
+        if not drawn and not self._may_be_empty:
             raise DataError(
                 "GeneratorLoader",
                 expected="at least one batch",

@@ -50,14 +50,14 @@ class Decoder:
         fixed: Mapping[str, Any] | None = None,
         spare: int = 0,
     ) -> None:
-        if placed_by(net) is not None or not net.passes_are_its_own:
+        if placed_by(net) is not None or not net._passes_are_its_own:
             raise ArgumentError(
                 "net.decoder",
                 expected="a net of this process alone, whose forward is singanet's",
                 received="one on several ranks" if placed_by(net) else "a forward of its own",
                 advice="merge the ranks first; put what forward does into a layer",
             )
-        self.net, self._plan = net, net.execution_plan()
+        self.net, self._plan = net, net._execution_plan()
         self._fixed = dict(own_arrays("decoder, fixed", fixed or {}))
         self._sequences = [name for name in self._plan.inputs if name not in self._fixed]
         self._readers = self._reading()
@@ -341,7 +341,7 @@ class Decoder:
         return found
 
     def _expect_same_net(self) -> None:
-        if self.net.execution_plan() is not self._plan:
+        if self.net._execution_plan() is not self._plan:
             raise CallOrderError(
                 "decoder",
                 expected="the net as it was",

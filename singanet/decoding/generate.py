@@ -172,7 +172,7 @@ class Sampling:
         found = np.take_along_axis(order, place[:, None], axis=1)[:, 0]
         return found
 
-    def adjusted(self, probabilities: Array) -> Array:
+    def _adjusted(self, probabilities: Array) -> Array:
         """The probabilities (N, C) with which each is drawn, in float64; ones where it is sure."""
         made = np.zeros(probabilities.shape)
         if self.temperature == 0:
@@ -272,7 +272,7 @@ def offered(
     ahead = 1 + follower.room(ahead - 1)
     follower.mark()
     for k in range(ahead):
-        chances.append(sampling.adjusted(expected))
+        chances.append(sampling._adjusted(expected))
         ids.append(picked(chances[-1], rng))
         if k + 1 < ahead:
             expected = follower.ahead(ids[-1][:, None])[:, 0]
@@ -396,7 +396,7 @@ class Writer:
         self._net.mark()
         last = np.array([[text[-1]] for text in self._texts])
         expected = self._net.ahead(np.concatenate([last, offer.ids], axis=1))
-        wanted = self._sampling.adjusted(expected.reshape(-1, expected.shape[-1]))
+        wanted = self._sampling._adjusted(expected.reshape(-1, expected.shape[-1]))
         taken, rest = judged(offer, wanted.reshape(expected.shape), self._rng)
         self._draft.offered += offer.ids.size
         self._draft.taken += int(taken.sum())
@@ -424,7 +424,7 @@ class Writer:
 def _expect_same_words(net: Net, small: Net) -> None:
     words, of_draft = (
         {plan.by_name[name].out_shapes[0][-1] for name in plan.outputs}
-        for plan in (net.execution_plan(), small.execution_plan())
+        for plan in (net._execution_plan(), small._execution_plan())
     )
     if words != of_draft:
         raise ArgumentError(

@@ -75,12 +75,12 @@ def _adapt(net: Net, where: list[Any], pair_of: Callable[[_Weight], LowRank]) ->
     chosen = [(weight, pair_of(weight)) for weight in _chosen(list(_weights(net)), where)]
     for weight, pair in chosen:
         _expect_rank(weight, pair)
-    net.refit(_WHERE)
+    net._refit(_WHERE)
     for layer in layers:
         layer.trainable = False
     for weight, pair in chosen:
         _put(weight, pair)
-    net.execution_plan()  # which fills them
+    net._execution_plan()  # which fills them
     return [weight.name for weight, _ in chosen]
 
 
@@ -102,11 +102,11 @@ def merge(net: Net) -> list[str]:
         if weight.param.is_constant:
             advice = constant_advice(weight.param)
             raise _unfit(where, weight.name, "its array is read-only", advice)
-    net.refit(where)
+    net._refit(where)
     for weight in found:
         add_pair(weight.layer, weight.suffix, weight.param.value)
         drop_pair(weight.layer, weight.suffix)
-    net.execution_plan()
+    net._execution_plan()
     return [weight.name for weight in found]
 
 
@@ -191,7 +191,7 @@ def pairs_from_config(layers: Iterable[Layer], told: Mapping[str, Any]) -> None:
 
 
 def _weights(net: Net) -> Iterator[_Weight]:
-    plan = net.execution_plan()
+    plan = net._execution_plan()
     nested = {id(node.layer) for node in net.nodes() if node.within is not None}
     sparse = {
         id(step.layer)

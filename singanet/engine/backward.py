@@ -113,7 +113,7 @@ class BackwardWalk:
                 self.store.bring(ctx)
             ctx.needs_input_grad = sources_useful
             # A user's subclass may look at what the layer it overrides gives.
-            ctx.needs_param_grads = trained or step.foreign
+            ctx._needs_param_grads = trained or step.foreign
             if step.foreign:
                 in_shapes = [self.plan.slot_shapes[slot] for slot in step.in_slots]
                 dx, by_suffix = run_backward(step.owner, step.layer, ctx, dy, in_shapes)
@@ -145,7 +145,7 @@ class BackwardWalk:
             step = self.plan.steps[i]
             if self.plan.apart.get(id(param)) == step.name and self.uses_left.get(id(param), 1) > 1:
                 self.uses_left[id(param)] -= 1
-                item.unfinished = (*item.unfinished, param.name)
+                item._unfinished = (*item._unfinished, param.name)
             elif self.uses_left:
                 own = step.layer.traits.owns_gradients and not step.foreign
                 grad = self._complete(param, grad, ops, own)
@@ -355,7 +355,7 @@ class MethodPass(Pass):
     """A pass by the net's own methods, one of which its user has overridden or replaced."""
 
     def __init__(self, net: Any, x: Any) -> None:
-        self.plan: Plan = net.execution_plan()
+        self.plan: Plan = net._execution_plan()
         self.shapes: Mapping[str, Any] = {}
         self._net, self._x = net, x
 

@@ -99,7 +99,7 @@ class LayerByLayer:
         other: Plan | None = None,
     ) -> dict[str, Any]:
         """As `NetExecutor`; ``other`` is a plan that takes the place of the net's."""
-        return self._run(net, other or net.execution_plan(), feed, False, asked)[1]
+        return self._run(net, other or net._execution_plan(), feed, False, asked)[1]
 
     def forward(
         self,
@@ -115,7 +115,7 @@ class LayerByLayer:
         The arrays of contexts are in ``store``, if any; none of these is recomputed. ``other`` is
         a plan that takes the place of the net's.
         """
-        plan = other or net.execution_plan()
+        plan = other or net._execution_plan()
         if plan.apart and (self.streams or self._recompute.asked(plan)):
             # A folder is written once a step, and what runs again may look up rows once more.
             plan = plan.summed()
@@ -127,14 +127,14 @@ class LayerByLayer:
 
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
         """As `NetExecutor`, by the net's methods where they are overridden."""
-        feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
+        feed = check_feed(net._execution_plan(), request.x, net.device, net.dtype)
         executor = net.executor
         chain = self.register(net, request.optimizer)
         if net.executor is not executor:
             # A stage has put the net where another one carries it out.
             return net.executor.step(net, request)
         run: Callable[[], Pass] = partial(MethodPass, net, request.x)
-        if net.passes_are_its_own:
+        if net._passes_are_its_own:
             run = forward_of_step(self.forward, net, feed, request, chain)
         return self.train(net, run, request, chain)
 
@@ -195,7 +195,7 @@ def plan_of_step(net: NetCore, request: StepRequest) -> Plan | None:
     And with shared parameters that are updated by each use, where the rule says so; else None.
     """
     plan: Plan | None = None
-    if getattr(net.loss, "goes_by_rows", False):
+    if getattr(net.loss, "_goes_by_rows", False):
         from singanet.engine.fusion import headed
 
         plan = headed(net, request)
@@ -204,7 +204,7 @@ def plan_of_step(net: NetCore, request: StepRequest) -> Plan | None:
     from singanet.engine.step import by_each_use
     from singanet.optimizer.chain import UpdateChain
 
-    whole = plan or net.execution_plan()
+    whole = plan or net._execution_plan()
     made = by_each_use(whole, UpdateChain(request.optimizer))
     return plan if made is whole else made
 

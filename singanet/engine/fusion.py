@@ -254,7 +254,7 @@ def headed(net: NetCore, request: StepRequest) -> Plan | None:
     if looks is None:
         return None
     plan, loss, weight, kind = (
-        net.execution_plan(),
+        net._execution_plan(),
         net.loss,
         request.weight,
         net.device.ops.xp.ndarray,

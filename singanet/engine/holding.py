@@ -69,7 +69,7 @@ class Holding(LayerByLayer):
 
     def _expect_steps(self, net: Any, chain: UpdateChain) -> None:
         """Errors: blocks that are to be trained; several ranks that would round each at random."""
-        self._expect_trainable(net.execution_plan())
+        self._expect_trainable(net._execution_plan())
         expect_rounded_alike(net.params(), chain)
 
     def forward(
@@ -82,7 +82,7 @@ class Holding(LayerByLayer):
         other: Plan | None = None,
     ) -> Pass:
         """As `LayerByLayer`. Errors: weights in blocks that are to be trained."""
-        self._expect_trainable(net.execution_plan())
+        self._expect_trainable(net._execution_plan())
         made = super().forward(net, feed, asked, starts, store, other)
         return _HeldPass(made)
 
@@ -206,7 +206,7 @@ def hold(net: Net, where: str, holder: Holder) -> list[str]:
     expect_whole(net, where)
     if not net.executor.can.holds:
         expect_in_memory(params, where)
-    net.expect_outermost(where)
+    net._expect_outermost(where)
     before: list[tuple[Param, ParamStorage]] = []
     try:
         for param, turned in matrices_of(net):
@@ -364,7 +364,7 @@ def _values(net: Net, param: Param) -> Array:
     if param.filled:
         return param.peek()
     param.seed, param.dtype = net.seed, net.dtype
-    return net.first_value(param)
+    return net._first_value(param)
 
 
 def let_go(net: Net) -> None:

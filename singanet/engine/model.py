@@ -48,7 +48,7 @@ def looks_of(measure: Measure) -> tuple[Hashable, ...] | None:
     found = []
     for metric in shown:
         # A user's own that only judges single batches has none.
-        settings = metric.row_settings() if hasattr(metric, "row_settings") else None
+        settings = metric._row_settings() if hasattr(metric, "_row_settings") else None
         if settings is None:
             return None
         found.append(settings)
@@ -93,7 +93,7 @@ class Placed(Protocol):
     def on_first(self, work: Callable[[], Any]) -> Any:
         """``work()`` on rank 0, where all parameters can be read meanwhile. All ranks call it."""
 
-    def can_move(self, places: Mapping[str, int]) -> bool:
+    def _can_move(self, places: Mapping[str, int]) -> bool:
         """Whether the layers may be where ``places`` says."""
 
     def move(self, places: Mapping[str, int]) -> None:
@@ -128,10 +128,10 @@ class NetCore(Protocol):
         """Another number after each change of the graph."""
 
     @property
-    def passes_are_its_own(self) -> bool:
+    def _passes_are_its_own(self) -> bool:
         """Whether `forward` and `backward` are not overridden."""
 
-    def execution_plan(self) -> Plan:
+    def _execution_plan(self) -> Plan:
         """The sorted steps, with every parameter filled."""
 
     def params(self) -> list[Param]:

@@ -109,9 +109,9 @@ class Net(GraphBuilder):
 
         Those of a nested net stand where it was nested, with its name before theirs.
         """
-        return list({id(step.layer): step.layer for step in self.execution_plan().steps}.values())
+        return list({id(step.layer): step.layer for step in self._execution_plan().steps}.values())
 
-    def execution_plan(self) -> Plan:
+    def _execution_plan(self) -> Plan:
         """The plan of the net as it is now, with every parameter filled."""
         made_for = self._graph.version, self.dtype
         if self._plan is None or self._planned_for != made_for:
@@ -121,7 +121,7 @@ class Net(GraphBuilder):
         return self._plan
 
     @contextmanager
-    def unfilled(self) -> Iterator[int]:
+    def _unfilled(self) -> Iterator[int]:
         """Inside, parameters that have no values yet are zeros, which take next to no memory.
 
         It gives the bytes that these will take at a time as they are filled. Afterwards they have
@@ -142,11 +142,11 @@ class Net(GraphBuilder):
                 param.storage = Memory()
 
     @contextmanager
-    def filled_by(self, value_of: Callable[[Param], Array]) -> Iterator[None]:
+    def _filled_by(self, value_of: Callable[[Param], Array]) -> Iterator[None]:
         """Inside, parameters that have no values yet get those of ``value_of``, not drawn ones.
 
-        It is asked for one after the other, as `execution_plan` or `offload` come to them; an error
-        leaves the net partly filled.
+        It is asked for one after the other, as `_execution_plan` or `offload` come to them; an
+        error leaves the net partly filled.
         """
         before, self._fill = self._fill, value_of
         try:
@@ -154,7 +154,7 @@ class Net(GraphBuilder):
         finally:
             self._fill = before
 
-    def first_value(self, param: Param) -> Array:
+    def _first_value(self, param: Param) -> Array:
         """The values that ``param`` begins with, which has none yet."""
         return self._fill(param)
 
@@ -172,7 +172,7 @@ class Net(GraphBuilder):
         return self._graph.version
 
     @property
-    def passes_are_its_own(self) -> bool:
+    def _passes_are_its_own(self) -> bool:
         """Whether `forward` and `backward` are `Net`'s, overridden by no class nor on the instance.
 
         Else only calls of the methods themselves do as they say.
@@ -253,7 +253,7 @@ class Net(GraphBuilder):
         """
         return buckets_of((param.name, param.value) for param in self._walk_back_params())
 
-    def regroup(self) -> None:
+    def _regroup(self) -> None:
         """Lay all small trained parameters in buckets anew, as where many were assigned.
 
         Arrays that were handed out before are no longer the net's.
@@ -272,18 +272,18 @@ class Net(GraphBuilder):
         its ``trainable`` to False. Further calls freeze further layers. A parameter that unfrozen
         layers share is trained by their gradients alone. Errors: an unknown layer.
         """
-        for name in self.use_of(layer):
+        for name in self._use_of(layer):
             self._graph.freeze(name)
 
     @checked_call
     def unfreeze(self, layer: Layer | GraphBuilder | str | None = None) -> None:
         """Undo `freeze` of ``layer``, or every one of them. Errors: one that was not called."""
-        for name in [None] if layer is None else self.use_of(layer):
+        for name in [None] if layer is None else self._use_of(layer):
             self._graph.unfreeze(name)
 
     def frozen(self) -> list[str]:
         """The names of the frozen layers, in topological order."""
-        return [step.name for step in self.execution_plan().steps if step.frozen]
+        return [step.name for step in self._execution_plan().steps if step.frozen]
 
     @property
     def trainable(self) -> bool:
@@ -316,7 +316,7 @@ class Net(GraphBuilder):
         apart = [(p, p.storage.moved(device.put)) for p in params if not p.storage.in_memory]
         expect_in_memory([param for param, storage in apart if storage is None], "net.to_device")
         moved = [(p, device.put(p.value)) for p in params if p.storage.in_memory]
-        self.run_on(device, self.dtype)
+        self._run_on(device, self.dtype)
         for param, storage in apart:
             if storage is not None and storage is not param.storage:
                 param.storage = storage
@@ -353,15 +353,15 @@ class Net(GraphBuilder):
         stays = all(param.array_type == param.kept_as(wanted) for param in params)
         if not stays:
             expect_in_memory(params, "net.as_type")
-        self.run_on(device, wanted)
+        self._run_on(device, wanted)
         if not stays:
             self._lay(params, lambda param: param.value.astype(param.kept_as(wanted)))
 
-    def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
+    def _run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Take in arrays of this device and type, as the nested nets do from now on."""
         self.device, self.dtype = device, dtype
         for net in self.nested.values():
-            net.run_on(device, dtype)
+            net._run_on(device, dtype)
 
     # -- frames -----------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class Net(GraphBuilder):
         """``x`` with arrays of NumPy or CuPy alone, see `Intake.arrays`."""
         if self.intake.leaves(x):
             return x
-        by_name, names = self.execution_plan().by_name, self.ports().inputs
+        by_name, names = self._execution_plan().by_name, self.ports().inputs
         return self.intake.arrays(where, x, {name: by_name[name].layer.in_shapes for name in names})
 
     def _remember(self, x: Any, taken: Any) -> None:
@@ -419,7 +419,7 @@ class Net(GraphBuilder):
         needs. Errors: an unknown, missing or extra name; a shape that does not fit.
         """
         train = is_training(flag)
-        plan = self.execution_plan()
+        plan = self._execution_plan()
         asked = self._names(output)
         given, x = x, self.taken("net.forward, x", x)
         feed = checks.check_feed(plan, x, self.device, self.dtype)
@@ -494,14 +494,14 @@ class Net(GraphBuilder):
 
         given, x = x, self.taken("net.train, x", x)
         y = own_arrays("net.train, y", y)
-        feed = checks.check_feed(self.execution_plan(), x, self.device, self.dtype)
+        feed = checks.check_feed(self._execution_plan(), x, self.device, self.dtype)
         self._forget_pass()
         by_name: dict[str, Gradient] = {}
 
         with self.rehearsal(only_failed=True):
             made: Pass = (
                 self.executor.forward(self, feed, ())
-                if self.passes_are_its_own
+                if self._passes_are_its_own
                 else MethodPass(self, x)
             )
             seen = Seen(y, measure_of(self))
@@ -551,7 +551,7 @@ class Net(GraphBuilder):
         A pass that is run again after it draws the same numbers and moves the state once. With
         ``only_failed`` it is undone where an error ends it.
         """
-        before = Before(self, self.execution_plan().settings().state)
+        before = Before(self, self._execution_plan().settings().state)
         done = False
         try:
             yield

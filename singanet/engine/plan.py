@@ -88,7 +88,7 @@ class NodeStep:
         self.many_out = isinstance(node.out_shapes, list)
         self.fed = not in_slots
         self.integers = frozenset(
-            k for k in range(self.in_count) if self.layer.input_kind(k) == "integers"
+            k for k in range(self.in_count) if self.layer._input_kind(k) == "integers"
         )
         self.gives_integers = self.layer.traits.gives_integers
         # Whether the batch sizes of its inputs are known only when they come.
@@ -365,13 +365,13 @@ class Plan:
             if step.layer.traits.moves_only and wanted == {"integers"}:
                 step.integers = frozenset(range(step.in_count))
             for k, slot in enumerate(step.in_slots):
-                kind = "integers" if k in step.integers else step.layer.input_kind(k)
+                kind = "integers" if k in step.integers else step.layer._input_kind(k)
                 readers.setdefault(self.producer[slot], []).append(kind)
         for step in self.steps:
             if step.layer.traits.moves_only:
                 step.gives_integers |= step.fed and bool(step.integers)
                 for k, slot in enumerate(step.in_slots):
-                    if step.layer.input_kind(k) == "any":
+                    if step.layer._input_kind(k) == "any":
                         step.gives_integers |= self.steps[self.producer[slot]].gives_integers
 
     def _or_before(self, marks: list[bool]) -> list[bool]:
@@ -542,7 +542,7 @@ class Plan:
             results = {name: results[name] for name in self.by_name if name in results}
         return results, contexts
 
-    def params_of(self, walk: BackwardPlan) -> list[Param]:
+    def _params_of(self, walk: BackwardPlan) -> list[Param]:
         """The parameters whose gradients ``walk`` yields, each once."""
         found = {
             id(param): param

@@ -161,12 +161,12 @@ class Taken:
         """Give the step up if gradients are not finite, here or on another process."""
         refused = self._chain.agree(self._refused)
         if refused is not None:
-            self._chain.conclude(refused)
+            self._chain._conclude(refused)
             raise NotFiniteError(refused)
 
     def succeeded(self) -> None:
         """The step is taken."""
-        self._chain.conclude(None)
+        self._chain._conclude(None)
 
 
 class Before:
@@ -217,7 +217,7 @@ def carry_out(step: Carrier, chain: UpdateChain) -> None:
 
     A step that is not taken is undone too, and raises nothing.
     """
-    before = Before(step.net, step.net.execution_plan().settings().state)
+    before = Before(step.net, step.net._execution_plan().settings().state)
     chain.updated = False
     try:
         tell(step, chain)
@@ -252,7 +252,7 @@ class Counts:
         samples = float(len(next(iter(outputs.values())) if several else outputs))
         losses = loss.losses if isinstance(loss, MultiLoss) else dict.fromkeys(by_output, loss)
         sums = [n for n, own in losses.items() if getattr(own, "reduction", "mean") == "sum"]
-        return cls(samples, by_output, frozenset(sums), getattr(loss, "counts_apart", False))
+        return cls(samples, by_output, frozenset(sums), getattr(loss, "_counts_apart", False))
 
     def __add__(self, other: Counts) -> Counts:
         return self.with_numbers(self.numbers + other.numbers)
@@ -330,7 +330,7 @@ def tells(plan: Plan, loss: Any) -> bool:
     if not isinstance(loss, MultiLoss) or len(loss.losses) < 2 or loss.reduction == "sum":
         return False
     slots = plan.slots_of(loss.losses)
-    return loss.counts_apart or any(-1 in plan.slot_shapes[slot] for slot in slots)
+    return loss._counts_apart or any(-1 in plan.slot_shapes[slot] for slot in slots)
 
 
 def train_step(
@@ -408,7 +408,7 @@ class ByLayers:
 class Seen:
     """Looks at the loss of a batch with targets ``y``, and at the metric by ``measure``.
 
-    A measure that says that it ``weighs`` gets the ``weight`` of the samples too. ``whole`` are
+    A measure that says that it ``_weighs`` gets the ``weight`` of the samples too. ``whole`` are
     the counts of a larger batch that this one is a part of, if they are known beforehand.
     """
 
@@ -434,7 +434,7 @@ class Seen:
         if measure is None:
             self.score = None
             return
-        weight = weights_for(self.weight) if getattr(measure, "weighs", False) else ()
+        weight = weights_for(self.weight) if getattr(measure, "_weighs", False) else ()
         if found is None:
             self.score = measure(outputs, self.y, *weight)
         else:
@@ -462,7 +462,7 @@ def gradients_of_loss(
     dy = differentiated(loss, out, seen.y, seen.weight, seen, names)
     plan = made.plan
     shares: Mapping[str, float] = {}
-    if chain is not None and chain.weighs:
+    if chain is not None and chain._weighs:
         shares = weighed(chain, exchanged(plan, loss), loss, out, seen)
     if chain is not None and chain.scaled is not None:
         dy = changed(dy, chain.scaled.precision.scaled)
@@ -507,7 +507,7 @@ def _gradients_of_headed(
         seen(losses, scores, found)
     except SingaNetError as error:
         raise of_output(error, plan.outputs) from None
-    if chain is not None and chain.weighs:
+    if chain is not None and chain._weighs:
         weighed(chain, exchanged(plan, net.loss), net.loss, scores, seen)
     start = start_of(len(losses), net.device.ops, net.dtype, chain)
     return {plan.slots_of(plan.outputs)[0]: start}
@@ -547,11 +547,11 @@ class NetMeasure:
         # The loss whose link makes what the metric looks at.
         self._link = loss if getattr(metric, "linked", False) else None
         # A user's own loss, and a loss of several outputs, need not say which positions count.
-        self._loss = loss if hasattr(loss, "where_counted") else None
+        self._loss = loss if hasattr(loss, "_where_counted") else None
 
     def __call__(self, outputs: Any, y: Any) -> Any:
         shown = outputs if self._link is None else self._link.link(outputs)
-        there = None if self._loss is None else self._loss.where_counted(shown, y)
+        there = None if self._loss is None else self._loss._where_counted(shown, y)
         if there is not None:
             shown, y = counted_positions(shown, y, there)
         return self.metric.evaluate(shown, y)
@@ -565,7 +565,7 @@ class NetMeasure:
         """As called with ``outputs``, of which the metric has ``found`` what it needs by rows."""
         alone = self.metric.anew()
         loss: Any = self._loss
-        alone.gather(*counted_positions(*found, y, loss.where_counted(outputs, y)))
+        alone.gather(*counted_positions(*found, y, loss._where_counted(outputs, y)))
         return alone.number()
 
     @property

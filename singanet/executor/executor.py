@@ -129,7 +129,7 @@ def _adopt(found: Mapping[str, Array], trained: Trained) -> None:
         for k, optimizer in enumerate(optimizers):
             optimizer.load_state_dict(below(f"optimizer/{k}/", state))
             rule = UpdateChain(optimizer).rule
-            rule.check_loaded({param.name: param.outline for param in net.params()})
+            rule._check_loaded({param.name: param.outline for param in net.params()})
         for draw, position in zip(draws, stands["loaders"], strict=True):
             draw.load_state_dict(position)
         seed = int(about["seed"])

@@ -45,7 +45,7 @@ class Several(Optimizer):
     """
 
     hypers = ()
-    by_parameter: ClassVar[bool] = False
+    _by_parameter: ClassVar[bool] = False
 
     def __init__(self, by_name: Mapping[str, Any]) -> None:
         super().__init__(lr=None)
@@ -106,10 +106,10 @@ class Several(Optimizer):
         """As `Optimizer`: those of all."""
         return list(chain.from_iterable(one.states() for one in self._all))
 
-    def will_change(self, name: str) -> bool:
-        return bool(self._by_name[name].will_change(name))
+    def _will_change(self, name: str) -> bool:
+        return bool(self._by_name[name]._will_change(name))
 
-    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
         """As `Optimizer`. Errors: NotImplementedError, as it depends on the parameter."""
         raise NotImplementedError
 
@@ -218,7 +218,7 @@ class NamedProgram:
         self._expect_apart(heads)
         alone = len(self.updates) == 1
         self.optimizer = wrapped(self.updates[0].optimizer if alone else Several(by_name))
-        counts = self._counted(heads) if UpdateChain(self.optimizer).weighs else []
+        counts = self._counted(heads) if UpdateChain(self.optimizer)._weighs else []
         read = (port[0] for _, *pair in counts for port in pair)
         nodes = self._nodes([*dict.fromkeys(heads), *read])
         loss = Objective(list(dict.fromkeys(heads)), counts, len(nodes) == 1)
@@ -271,7 +271,7 @@ class NamedProgram:
 
     def _counted(self, heads: Sequence[str]) -> list[tuple[Any, Port, Port]]:
         """The losses that ``heads`` are made of, with the places of their scores and targets."""
-        plan = View(self._drawing.net, list(heads), None, ()).execution_plan()
+        plan = View(self._drawing.net, list(heads), None, ())._execution_plan()
         losses = self._drawing.losses
         return [losses[name] for name in plan.by_name if name in losses]
 
@@ -320,7 +320,7 @@ class NamedProgram:
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arrays that the view reads, as its layers take them. Errors: others."""
-        view, plan = self.view, self.view.execution_plan()
+        view, plan = self.view, self.view._execution_plan()
         mine = {name: given[name] for name in plan.inputs}
         return check_feed(plan, mine, view.device, view.dtype, self.where)
 
@@ -394,7 +394,7 @@ class NamedProgram:
             mask = None if by is None else picked(outputs, by) != 0
             if own is None:
                 return metric.evaluate(*counted_positions(scores, targets, mask))
-            return metric.evaluate(*own.unmasked(scores, targets, mask))
+            return metric.evaluate(*own._unmasked(scores, targets, mask))
 
         return read
 

@@ -313,7 +313,7 @@ class View:
     A step trains those of the parameters ``params`` that are to be trained by then; None are all.
     """
 
-    passes_are_its_own = True
+    _passes_are_its_own = True
 
     def __init__(
         self,
@@ -347,12 +347,12 @@ class View:
         self.executor.follow(cast("Programs", of_net))
         return self.executor
 
-    def execution_plan(self) -> Plan:
+    def _execution_plan(self) -> Plan:
         """The steps of the part, worked out anew where other parameters are trained."""
         # A change that comes while this looks is seen the next time.
         now = self.net.version, changes.now
         if self._part is None or self._planned != now:
-            whole = self.net.execution_plan()
+            whole = self.net._execution_plan()
             heads = () if self.loss is None else whole.slots_of(self.loss.heads)
             chosen = self._trained(whole) if heads else []
             if self._part is None or self._planned[0] != now[0] or chosen != self._chosen:
@@ -372,18 +372,18 @@ class View:
 
     def updated(self) -> list[Param]:
         """The parameters that a step changes now."""
-        part = self.execution_plan()
-        return part.params_of(part.backward((), ()))
+        part = self._execution_plan()
+        return part._params_of(part.backward((), ()))
 
     @property
     def layers(self) -> list[Layer]:
         """The layers of the part."""
-        return list({id(step.layer): step.layer for step in self.execution_plan().steps}.values())
+        return list({id(step.layer): step.layer for step in self._execution_plan().steps}.values())
 
     def params(self) -> list[Param]:
         """All parameters of the part, a shared one once."""
         params = [
-            param for step in self.execution_plan().steps for param in step.layer.params.values()
+            param for step in self._execution_plan().steps for param in step.layer.params.values()
         ]
         return list({id(param): param for param in params}.values())
 
@@ -454,7 +454,7 @@ class DrawnNet:
         _expect_names(self.inputs)
         self.net = FeedForwardNet(inputs=self.inputs, outputs=_once(symbols), seed=seed)
         _expect_no_stages(self.net)
-        self.net.choose_params()
+        self.net._choose_params()
         self.names: dict[Any, str] = {}
         for symbol in self.inputs:
             name = str(symbol.call.layer.name)
@@ -464,7 +464,7 @@ class DrawnNet:
             for node in self.net.nodes()
             if isinstance(node.layer, LossLayer)
         }
-        plan = self.net.execution_plan()
+        plan = self.net._execution_plan()
         for loss, (scores, _), _ in self.losses.values():
             expect_scores(plan, MultiLoss({scores: loss}))
 

@@ -78,7 +78,7 @@ class Resolver:
     """Finds what names mean in ``net``; ``where`` is who asks."""
 
     def __init__(self, net: Net, where: str) -> None:
-        self.plan: Plan = net.execution_plan()
+        self.plan: Plan = net._execution_plan()
         self.where = where
         self.params = {param.name: param for param in net.params()}
         self.inputs = {self._input_name(name): name for name in self.plan.inputs}
@@ -355,14 +355,14 @@ def asked_of(
             received=repr(unreachable),
             advice="'zeros' gives zeros for what no gradient comes to",
         )
-    if not net.passes_are_its_own:
+    if not net._passes_are_its_own:
         raise CallOrderError(
             where,
             expected="a net that runs FeedForwardNet's own forward and backward",
             received=f"a {type(net).__name__} that overrides them",
             advice="call its forward and backward",
         )
-    resolver, plan = Resolver(net, where), net.execution_plan()
+    resolver, plan = Resolver(net, where), net._execution_plan()
     heads, of_loss = _heads(resolver, ys, dys)
     loss_scale = of_loss if of_loss is not None else None
     outputs = plan.outputs if loss_scale is not None else []

@@ -142,12 +142,12 @@ def _record(asked: Asked, recorder: Recorder) -> None:
 
 def _in_double(net: Net) -> Net:
     """The net as one that computes in float64; on the CPU by NumPy."""
-    net.execution_plan()
+    net._execution_plan()
     double = copy.copy(net)
     double.dtype, double._pass = np.dtype(np.float64), None
     if net.device.ops.on_host:
         double.device = Device("cpu", numpy_ops)
-    # Not by `execution_plan`, which would have the net's parameters put in their places anew.
+    # Not by `_execution_plan`, which would have the net's parameters put in their places anew.
     double._plan, double._planned_for = double.planned(), (double.version, double.dtype)
     return double
 

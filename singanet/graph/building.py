@@ -229,11 +229,11 @@ class GraphBuilder(metaclass=CheckedType):
         return self._order
 
     @property
-    def declared_ports(self) -> Ports | None:
+    def _declared_ports(self) -> Ports | None:
         """Inputs and outputs in the order in which symbols gave them, if they did."""
         return self._ports
 
-    def declare(self, inputs: list[str], outputs: list[tuple[str, int]]) -> None:
+    def _declare(self, inputs: list[str], outputs: list[tuple[str, int]]) -> None:
         """Say which nodes are inputs and outputs, in which order. Errors: others than there are."""
         nodes = {node.name: node for node in self.nodes()}
         self._expect_layers([*inputs, *(name for name, _ in outputs)], "net, inputs and outputs")
@@ -249,14 +249,14 @@ class GraphBuilder(metaclass=CheckedType):
         return self._graph.frozen_before()
 
     @checked_call
-    def params_of(self, name: str) -> list[Param]:
+    def _params_of(self, name: str) -> list[Param]:
         """The parameters of the layer or nested net added as ``name``; none is filled by this."""
         nodes = self._graph.nodes
         inner = nodes.values() if name in self._nests.nets else ()
         use = [nodes[name], *(n for n in inner if n.within == name)]
         return [param for node in use for param in node.layer.params.values()]
 
-    def use_of(self, layer: Layer | GraphBuilder | str) -> list[str]:
+    def _use_of(self, layer: Layer | GraphBuilder | str) -> list[str]:
         """The nodes through which arrays enter ``layer``: itself, or the inputs of a nested net."""
         name = layer if isinstance(layer, str) else str(layer.name)
         self._expect_layers([name], "net")
@@ -291,7 +291,7 @@ class GraphBuilder(metaclass=CheckedType):
             elif inputs or outputs:
                 self._add_symbols(inputs, outputs)
 
-    def refit(self, where: str) -> None:
+    def _refit(self, where: str) -> None:
         """Count that layers have other parameters than before, as pairs beside their weights.
 
         Errors: a net that is nested in another, whose layers are copies of these; one of whose
@@ -299,10 +299,10 @@ class GraphBuilder(metaclass=CheckedType):
         """
         if self._params_chosen:
             raise chosen_already(where)
-        self.expect_outermost(where)
-        self._graph.refit()
+        self._expect_outermost(where)
+        self._graph._refit()
 
-    def expect_outermost(self, where: str) -> None:
+    def _expect_outermost(self, where: str) -> None:
         """Errors: a net that is nested in another, whose layers are copies of these."""
         if self._fixed:
             raise nested_already(where, self.name)
@@ -322,10 +322,10 @@ class GraphBuilder(metaclass=CheckedType):
         _check_part("net.add", layer)
         if getattr(layer, "mask_layer", None) or layer.traits.begins_mask:
             raise masked_by_add(str(layer.name))
-        self.add_node(layer, sources_of(layer, src, self._last), str(layer.name))
+        self._add_node(layer, sources_of(layer, src, self._last), str(layer.name))
         return layer
 
-    def add_node(
+    def _add_node(
         self, layer: Layer | GraphBuilder, sources: list[tuple[str, int | None]], name: str
     ) -> None:
         """Add a use of ``layer`` as ``name`` behind ``(name, output index)`` sources.
@@ -361,7 +361,7 @@ class GraphBuilder(metaclass=CheckedType):
             begins: Any = part if own else getattr(part, "mask_layer", None)
             if begins is not None and self._last is None:
                 shape = part.input_sample_shape if isinstance(part, Layer) else None
-                self.add_node(Dummy(ONLY_INPUT, input_sample_shape=shape), [], ONLY_INPUT)
+                self._add_node(Dummy(ONLY_INPUT, input_sample_shape=shape), [], ONLY_INPUT)
             sources: list[tuple[str, int | None]] = []
             if self._last is not None:
                 sources = [(self._last, None)]
@@ -369,10 +369,10 @@ class GraphBuilder(metaclass=CheckedType):
                 shapes = self._graph.shapes_from(sources) or [()]
                 read, mask = travelled(part, shapes, [mask])
                 given = sources if read is None else [*sources, read]
-                self.add_node(part, given, str(part.name))
+                self._add_node(part, given, str(part.name))
             if begins is not None:
                 last = self._last if begins is not part else sources[0][0]
-                self.add_node(begins, sources, begins.name)
+                self._add_node(begins, sources, begins.name)
                 self._last, mask = last, (begins.name, 0)
         if mask is not None:
             raise unread_mask(str(self._last))
@@ -391,7 +391,7 @@ class GraphBuilder(metaclass=CheckedType):
                 parts, self.pending = self.pending, []
                 if isinstance(shapes, list):
                     raise other_shapes(self.name, "one sample shape", shapes)
-                self.add_node(Dummy(ONLY_INPUT, input_sample_shape=shapes), [], ONLY_INPUT)
+                self._add_node(Dummy(ONLY_INPUT, input_sample_shape=shapes), [], ONLY_INPUT)
                 self._chain(parts)
         nodes = {node.name: node for node in self.nodes()}
         ports = self.ports()
@@ -420,7 +420,7 @@ class GraphBuilder(metaclass=CheckedType):
         """Take no more layers, since another net has copies of those that are here."""
         self._fixed = True
 
-    def choose_params(self) -> None:
+    def _choose_params(self) -> None:
         """Let no layer get other parameters: somebody has chosen among those that there are."""
         self._params_chosen = True
 
@@ -463,7 +463,7 @@ class GraphBuilder(metaclass=CheckedType):
             ]
             part: Any = call.layer
             with stage(call.stage):
-                self.add_node(part, sources, name)
+                self._add_node(part, sources, name)
         self._drawn = names
         self._ports = Ports(
             [names[symbol.call.born] for symbol in inputs],
@@ -588,18 +588,18 @@ def add_upto(made: GraphBuilder, net: GraphBuilder, names: Sequence[str]) -> Non
     uses = dict.fromkeys(_use(node) for node in sorted(needed, key=lambda n: order[n.name]))
     for name in uses:
         node = nodes[name]
-        entries = net.use_of(name) if node.within is not None else [name]
+        entries = net._use_of(name) if node.within is not None else [name]
         sources: list[tuple[str, int | None]] = [
             (source.name, index) for entry in entries for source, index in nodes[entry].inputs
         ]
         with stage(node.stage):
             part = node.layer if node.within is None else net.nested[name]
-            made.add_node(part, sources, name)
+            made._add_node(part, sources, name)
     outputs = [
         (name, index) for name in wanted for index in range(len(nodes[name].output_shapes()))
     ]
     made._last = wanted[-1]
-    made.declare([name for name in inputs if name in made], outputs)
+    made._declare([name for name in inputs if name in made], outputs)
 
 
 def _use(node: Node) -> str:

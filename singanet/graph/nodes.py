@@ -132,7 +132,7 @@ class Graph:
             for node, inputs, out_shapes, consumers in edges:
                 node.inputs, node.out_shapes, node.consumers = inputs, out_shapes, consumers
             for layer in self._built[built:]:
-                layer.unbuild()
+                layer._unbuild()
             del self._built[built:]
             raise
 
@@ -172,7 +172,7 @@ class Graph:
                     source.consumers -= 1
                 node.inputs = []
             for layer in fresh:
-                layer.unbuild()
+                layer._unbuild()
             raise
         self._built += fresh
         return settled
@@ -200,7 +200,7 @@ class Graph:
         for source, _ in inputs:
             source.consumers += 1
 
-    def refit(self) -> None:
+    def _refit(self) -> None:
         """Count that layers have other parameters than before."""
         self.version += 1
 

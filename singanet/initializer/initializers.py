@@ -28,7 +28,7 @@ class Initializer(metaclass=CheckedType):
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
         """A new float64 array of ``shape``; ``fans`` is (fan in, fan out), (0, 0) if unknown."""
 
-    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+    def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
         """Whether a large array may be drawn in pieces, one after the other, to the same numbers.
 
         The answer of a class does not count for classes that inherit from it.
@@ -83,7 +83,7 @@ class Constant(Initializer):
         """Draw; see `Initializer`."""
         return np.full(shape, self.value, np.float64)
 
-    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+    def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
         """Yes; see `Initializer`."""
         return type(self) is Constant
 
@@ -109,7 +109,7 @@ class Uniform(Initializer):
         """Draw; see `Initializer`."""
         return rng.uniform(self.low, self.high, shape)
 
-    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+    def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
         """Yes; see `Initializer`."""
         return type(self) is Uniform
 
@@ -129,7 +129,7 @@ class Gaussian(Initializer):
         """Draw; see `Initializer`."""
         return rng.normal(self.mean, self.std, shape)
 
-    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+    def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
         """Yes; see `Initializer`."""
         return type(self) is Gaussian
 
@@ -256,7 +256,7 @@ class Scaled(Initializer):
             return TruncatedNormal(0.0, std / _CUT)(rng, shape, fans)
         return rng.normal(0.0, std, shape)
 
-    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+    def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
         """Where the fans are known, and the shape need not be; see `Initializer`."""
         own = type(self).__call__ is Scaled.__call__
         return own and min(fans) > 0 and (self.uniform or not self.truncated)

@@ -21,19 +21,19 @@ class Context:
     ``ops`` are the kernels, ``rng`` the generator for every random draw, ``params`` the live
     parameter arrays by suffix, ``train`` tells training from evaluation, and
     ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient,
-    ``needs_param_grads`` whether one of a parameter is wanted: else a layer may leave them all out.
-    Of which ones it is, `wants` tells.
+    ``_needs_param_grads`` whether one of a parameter is wanted: else a layer may leave them all
+    out. Of which ones it is, `wants` tells.
     ``dtype`` is the net's float type, for layers that make floats of something else. ``past`` is
     what the layer has left of the steps before, where sequences come in parts, else None.
     ``in_shapes`` are those of what a user's layer was given.
     """
 
     __slots__ = (
+        "_needs_param_grads",
         "dtype",
         "in_shapes",
         "keep",
         "needs_input_grad",
-        "needs_param_grads",
         "ops",
         "out_shapes",
         "params",
@@ -59,7 +59,7 @@ class Context:
         self.params = params
         self.train = train
         self.keep = train if keep is None else keep
-        self.needs_input_grad = self.needs_param_grads = True
+        self.needs_input_grad = self._needs_param_grads = True
         self.wanted: Container[str] | None = None
         self.in_shapes: list[Shape] | None = None
         self.out_shapes: list[Shape] = []
@@ -99,7 +99,7 @@ class Context:
 
         ``wanted`` are those of which somebody does; None, where that is not known, means all.
         """
-        return self.needs_param_grads and (self.wanted is None or suffix in self.wanted)
+        return self._needs_param_grads and (self.wanted is None or suffix in self.wanted)
 
     def update_state(self, suffix: str, array: Array) -> None:
         """Replace the content of the state parameter ``suffix``, a running mean for example."""

@@ -66,20 +66,20 @@ class Convolving(Windowed):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, F, ...)."""
-        x = self.first_image(x)
+        x = self._first_image(x)
         if self.padding_mode != "zeros":
             x = ctx.ops.pad(x, self._border, 0.0, self.padding_mode)
         ctx.save(x=x)
         convolve, *_ = self._by(ctx.ops)
         y = convolve(x, self._kernels(ctx, x), ctx.params.get("bias"), self._inner)
-        return self.as_sample(y, self.out_shapes)
+        return self._as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """Gradients of x, weight and bias; x, with its border, is the only array kept."""
-        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
+        ops, x, dy = ctx.ops, ctx.saved["x"], self._as_image(dy)
         weight, (_, of_input, of_weight) = self._kernels(ctx, x), self._by(ops)
         grads = {}
-        if ctx.needs_param_grads:
+        if ctx._needs_param_grads:
             dw = of_weight(x, dy, weight.shape, self._inner)
             grads["weight"] = dw.reshape(ctx.params["weight"].shape)
             if self.use_bias:
@@ -89,7 +89,7 @@ class Convolving(Windowed):
         dx = of_input(dy, weight, x.shape, self._inner)
         if self.padding_mode != "zeros":
             dx = ops.pad_backward(dx, self._border, self.padding_mode)
-        return self.as_sample(dx, self.in_shapes), grads
+        return self._as_sample(dx, self.in_shapes), grads
 
 
 class Convolution(Convolving):
@@ -125,9 +125,9 @@ class Convolution(Convolving):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, ...) → (nb_kernels, ...)."""
-        shape = self.channels_first(in_shapes)
+        shape = self._channels_first(in_shapes)
         expect_groups(self, shape[0], self.nb_kernels, self.groups)
-        out = self.out_size(shape)
+        out = self._out_size(shape)
         expect_repeated(self, self.padding_mode, shape[1:], self.window.pads)
         per_output = shape[0] // self.groups * prod(self.window.kernel)
         fans = (per_output, self.nb_kernels * per_output // shape[0])
@@ -177,7 +177,7 @@ class Conv3D(Convolution):
 class TransposedConvolution(Convolving):
     """`Conv2DTranspose` along so many axes."""
 
-    modes = ("same", "valid", "keras_same", "keras_valid")
+    _modes = ("same", "valid", "keras_same", "keras_valid")
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class TransposedConvolution(Convolving):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, ...) → (nb_kernels, ...)."""
-        shape = self.channels_first(in_shapes)
+        shape = self._channels_first(in_shapes)
         expect_groups(self, shape[0], self.nb_kernels, self.groups)
         out = self._sizes(shape[1:])
         if min(out) < 1:
@@ -249,13 +249,13 @@ class TransposedConvolution(Convolving):
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, F, ...)."""
         ops, bias, out = ctx.ops, ctx.params.get("bias"), self._sizes(x.shape[-self.axes :])
-        x = self.as_image(x)
+        x = self._as_image(x)
         ctx.save(x=x)
         ones = (1,) * (x.ndim - 2)
         shape = (len(x), self.nb_kernels, *ones[self.axes :], *out)
         y = ops.conv2d_backward_data(x, self._kernels(ctx, x), shape, self._inner)
         y = y if bias is None else ops.add(y, bias.reshape(-1, *ones), out=y)
-        return self.as_sample(y, self.out_shapes)
+        return self._as_sample(y, self.out_shapes)
 
     def _by(self, ops: Ops) -> tuple[Any, Any, Any]:
         """Those of the convolution from output to input, the other way round."""
@@ -345,8 +345,8 @@ class DepthwiseConvolution(Convolving):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, ...) → (C·depth_multiplier, ...)."""
-        shape = self.channels_first(in_shapes)
-        out, size = self.out_size(shape), prod(self.window.kernel)
+        shape = self._channels_first(in_shapes)
+        out, size = self._out_size(shape), prod(self.window.kernel)
         channels = shape[0] * self.depth_multiplier
         fans = (size, size * self.depth_multiplier)
         return self._add_kernels((channels, size), fans, (channels, *out))
@@ -413,8 +413,8 @@ class SeparableConvolution(Windowed):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, ...) → (nb_kernels, ...)."""
-        shape = self.channels_first(in_shapes)
-        out, size = self.out_size(shape), prod(self.window.kernel)
+        shape = self._channels_first(in_shapes)
+        out, size = self._out_size(shape), prod(self.window.kernel)
         many = shape[0] * self.depth_multiplier
         fans = (size, size * self.depth_multiplier)
         self.add_param("depthwise_weight", (many, size), self.depthwise_specs, fans=fans)
@@ -426,21 +426,21 @@ class SeparableConvolution(Windowed):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, F, ...); keeps x and what the first step makes."""
-        x = self.first_image(x)
+        x = self._first_image(x)
         depthwise, pointwise = self._kernels(ctx)
         inner = ctx.ops.depthwise_conv2d(x, depthwise, None, self._inner)
         ctx.save(x=x, inner=inner)
         y = ctx.ops.conv2d(inner, pointwise, ctx.params.get("bias"), _POINT)
-        return self.as_sample(y, self.out_shapes)
+        return self._as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """Gradients of x, both weights and bias."""
         ops, x, inner = ctx.ops, ctx.saved["x"], ctx.saved["inner"]
-        dy = self.as_image(dy)
+        dy = self._as_image(dy)
         depthwise, pointwise = self._kernels(ctx)
         d_inner = ops.conv2d_backward_data(dy, pointwise, inner.shape, _POINT)
         grads = {}
-        if ctx.needs_param_grads:
+        if ctx._needs_param_grads:
             made = {
                 "depthwise_weight": ops.depthwise_conv2d_backward_weights(
                     x, d_inner, depthwise.shape, self._inner
@@ -453,7 +453,7 @@ class SeparableConvolution(Windowed):
         if not ctx.needs_input_grad:
             return None, grads
         dx = ops.depthwise_conv2d_backward_data(d_inner, depthwise, x.shape, self._inner)
-        return self.as_sample(dx, self.in_shapes), grads
+        return self._as_sample(dx, self.in_shapes), grads
 
     def _kernels(self, ctx: Context) -> tuple[Array, Array]:
         """The weights as (C, M, kh, kw) and (F, C·M, 1, 1)."""

@@ -248,7 +248,7 @@ class Scale(Layer):
         if self.factor is not None:
             return ops.multiply(dy, self.factor), {}
         grads = {}
-        if ctx.needs_param_grads:
+        if ctx._needs_param_grads:
             grads["gamma"] = _total_of_products(ops, dy, ctx.saved["x"])
             if self.use_bias:
                 grads["beta"] = ops.channel_total(dy)

@@ -59,7 +59,7 @@ class ClassToken(Layer):
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """The steps' part of ``dy`` as a view, and the sum over the samples of the rest."""
         dx = dy[:, self.count :]
-        if not ctx.needs_param_grads:
+        if not ctx._needs_param_grads:
             return dx, {}
         return dx, {"weight": ctx.ops.sum(dy[:, : self.count], axis=0)}
 
@@ -119,7 +119,7 @@ class PositionEmbedding(Layer):
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """``dy``, and its sum over the samples for the positions that were there."""
-        if not ctx.needs_param_grads:
+        if not ctx._needs_param_grads:
             return dy, {}
         dweight = ctx.ops.zeros(ctx.params["weight"].shape, dy)
         ctx.ops.sum(dy, axis=0, out=dweight[: dy.shape[1]])

@@ -137,7 +137,7 @@ class Windowed(Layer, metaclass=WindowType):
 
     axes: ClassVar[int] = 2
 
-    modes: ClassVar[tuple[str, ...]] = ("same", "valid")
+    _modes: ClassVar[tuple[str, ...]] = ("same", "valid")
     """The values of ``border_mode``; along one axis "causal" is another."""
 
     def __init__(
@@ -168,10 +168,10 @@ class Windowed(Layer, metaclass=WindowType):
             pads = tuple((total // 2, total - total // 2) for total in totals)
         elif border_mode == "causal" and self.axes == 1:
             pads = ((totals[0], 0),)
-        elif border_mode in self.modes:
+        elif border_mode in self._modes:
             pads = ((0, 0),) * self.axes
         else:
-            modes = (*self.modes, "causal") if self.axes == 1 else self.modes
+            modes = (*self._modes, "causal") if self.axes == 1 else self._modes
             raise ArgumentError(
                 f"layer {name!r}, argument border_mode",
                 expected=one_of(map(repr, modes)),
@@ -190,19 +190,19 @@ class Windowed(Layer, metaclass=WindowType):
         """Kernel, stride, padding and dilation, axis by axis."""
         return self._window
 
-    def channels_first(self, in_shapes: Any) -> Shape:
+    def _channels_first(self, in_shapes: Any) -> Shape:
         """``in_shapes`` itself when it is one sample shape, of (L,) that with its one channel."""
         flat = self.axes == 1 and not isinstance(in_shapes, list) and len(in_shapes) == 1
         return expect_image(self, (1, *in_shapes) if flat else in_shapes, self.axes)
 
-    def out_size(self, shape: Shape) -> Sizes:
+    def _out_size(self, shape: Shape) -> Sizes:
         """Along each axis of (C, ...), the number of windows; any, -1, of any.
 
         Errors: `ShapeError` where none fits.
         """
         # What is made for sequences of any length does not depend on it.
         given = [e if n == -1 else n for n, e in zip(shape[1:], self.window.extent, strict=True)]
-        out = self.window.out_size(*given)
+        out = self.window._out_size(*given)
         if min(out) < 1:
             window = [_plain(part) for part in (self.window.kernel, self.window.dilation)]
             what = "sequences at least as long" if self.axes == 1 else "images at least as large"
@@ -214,21 +214,23 @@ class Windowed(Layer, metaclass=WindowType):
             )
         return tuple(-1 if n == -1 else count for n, count in zip(shape[1:], out, strict=True))
 
-    def as_image(self, x: Array) -> Array:
+    def _as_image(self, x: Array) -> Array:
         """(N, C, L) or (N, L) as (N, C, 1, L); of more axes ``x`` itself."""
         if self.axes > 1:
             return x
         return x[:, None, None] if x.ndim == 2 else x[:, :, None]
 
-    def first_image(self, x: Array) -> Array:
-        """`as_image` of what comes in. Errors: `ShapeError` where any length comes, for too few."""
+    def _first_image(self, x: Array) -> Array:
+        """`_as_image` of what comes in. Errors: `ShapeError` where any length comes, for too
+        few.
+        """
         shape: Any = self.in_shapes
         if shape[-1] == -1:
-            self.out_size(self.channels_first(x.shape[1:]))
-        return self.as_image(x)
+            self._out_size(self._channels_first(x.shape[1:]))
+        return self._as_image(x)
 
-    def as_sample(self, image: Array, sample_shape: Any) -> Array:
-        """`as_image` undone, for a sample shape (C, L) or (L,)."""
+    def _as_sample(self, image: Array, sample_shape: Any) -> Array:
+        """`_as_image` undone, for a sample shape (C, L) or (L,)."""
         if self.axes > 1:
             return image
         return image[:, 0, 0] if len(sample_shape) == 1 else image[:, :, 0]

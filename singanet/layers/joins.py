@@ -37,7 +37,7 @@ class Combine(Layer):
             "pass src=[layer, layer] whose output shapes agree; Reshape adds axes of extent 1",
         )
 
-    def combined(self, ctx: Context, mode: str, x: Sequence[Array], relu: bool = False) -> Array:
+    def _combined(self, ctx: Context, mode: str, x: Sequence[Array], relu: bool = False) -> Array:
         """The inputs combined by ``mode``; an error where their extents differ."""
         shape = x[0].shape
         if any(part.shape != shape for part in x):
@@ -59,11 +59,11 @@ class Add(Combine):
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """The sum; no array is kept."""
         ctx.save(shapes=[part.shape for part in x])
-        return self.combined(ctx, "add", x)
+        return self._combined(ctx, "add", x)
 
     def forward_relu(self, ctx: Context, x: Sequence[Array]) -> Array:
         """The relu of the sum, which is kept."""
-        y = self.combined(ctx, "add", x, relu=True)
+        y = self._combined(ctx, "add", x, relu=True)
         ctx.save(shapes=[part.shape for part in x], y=y)
         return y
 
@@ -87,7 +87,7 @@ class Average(Combine):
 
     @in_float32
     def _mean(self, ctx: Context, x: Sequence[Array]) -> Array:
-        y = self.combined(ctx, "add", x)
+        y = self._combined(ctx, "add", x)
         return ctx.ops.multiply(y, 1.0 / len(x), out=y)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
@@ -104,7 +104,7 @@ class Maximum(Combine):
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """The extreme; which input held it is kept, one small integer an element."""
-        y = self.combined(ctx, self.chosen, x)
+        y = self._combined(ctx, self.chosen, x)
         if ctx.keep:
             ctx.save(where=ctx.ops.first_equal(y, x), shapes=[part.shape for part in x])
         return y
@@ -138,7 +138,7 @@ class Subtract(_OfTwo):
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """The difference; no array is kept."""
         ctx.save(shapes=[part.shape for part in x])
-        return self.combined(ctx, "subtract", x)
+        return self._combined(ctx, "subtract", x)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
         """``dy`` and its negative."""
@@ -150,7 +150,7 @@ class Divide(_OfTwo):
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """The quotient, which is kept with the inputs."""
-        y = self.combined(ctx, "divide", x)
+        y = self._combined(ctx, "divide", x)
         ctx.save(x=list(x), y=y)
         return y
 
@@ -202,7 +202,7 @@ class Multiply(Combine):
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """The product; the inputs are kept."""
         ctx.save(x=list(x))
-        return self.combined(ctx, "multiply", x)
+        return self._combined(ctx, "multiply", x)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
         """``dy`` times the other inputs; no division, so zeros are no special case."""

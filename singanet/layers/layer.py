@@ -120,7 +120,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None
 
-    def input_kind(self, k: int) -> InputKind:
+    def _input_kind(self, k: int) -> InputKind:
         """The kind of input ``k``: "floats", "integers" (without a gradient), or "any" of both.
 
         Integers are whole numbers or booleans, such as indices and masks. The net leaves them as
@@ -131,7 +131,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
             return traits.input_kinds[k]
         return "any" if traits.moves_only or traits.stops_gradient else "floats"
 
-    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+    def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
         """The number of the input whose mask is read as one more input; None if none is."""
         return None
 
@@ -273,7 +273,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
                 "give the axis a number; only layers over sequences take any extent",
             )
 
-    def unbuild(self) -> None:
+    def _unbuild(self) -> None:
         """Forget the shapes and parameters, as before `build`."""
         self.in_shapes = self.out_shapes = None
         self.params.clear()

@@ -86,7 +86,7 @@ class RelativePositions(Configurable):
         return view
 
     @in_float32
-    def table_gradient(self, ops: Ops, dadded: Array) -> Array:
+    def _table_gradient(self, ops: Ops, dadded: Array) -> Array:
         """The gradient of the table, from that of what `added` made at ``first`` 0."""
         _, heads, queries, keys = dadded.shape
         drow = ops.zeros((heads, queries + keys - 1), dadded)
@@ -103,7 +103,7 @@ class RelativePositions(Configurable):
         here = ops.xp.asarray(_one_hot(queries, keys, drow.dtype, *self._key))
         return ops.matmul(here, drow.T)
 
-    def buckets_of(self, distance: Array) -> Array:
+    def _buckets_of(self, distance: Array) -> Array:
         """The bucket of each ``distance``, the position of a key less that of its query."""
         return _bucket_of(distance, *self._key)
 
@@ -318,15 +318,15 @@ class MultiHeadAttention(Layer):
                 advice=f"leave {what} out, or pass such a value",
             )
 
-    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+    def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
         """The keys: the last input, or without a mask to read the last sequence."""
         if self.mask == "boolean":
             return len(shapes) - 1
         sequences = shapes[: len(shapes) - (self.mask is not None)]
         return max((k for k, shape in enumerate(sequences) if len(shape) == 2), default=None)
 
-    def input_kind(self, k: int) -> InputKind:
-        """As `Layer.input_kind`, and "any" for lengths, segments and a boolean mask."""
+    def _input_kind(self, k: int) -> InputKind:
+        """As `Layer._input_kind`, and "any" for lengths, segments and a boolean mask."""
         if self.in_shapes is None:
             # Only the shapes tell which inputs are sequences.
             return "any" if k else "floats"
@@ -579,7 +579,7 @@ class MultiHeadAttention(Layer):
         dheads = heads_of(dmerged, self.dims["value"])
         q, k, v = heads = [saved[key] for key in ("q", "k", "v")]
         case = self._placed(ctx, saved["case"], q, k)
-        wanted = self._moves_mask(ctx) or (self.relative is not None and ctx.needs_param_grads)
+        wanted = self._moves_mask(ctx) or (self.relative is not None and ctx._needs_param_grads)
         if self.return_weights or are_few(case, q, k, v):
             found = attend_whole_back(ctx, case, dheads, of_weights, heads, wanted)
         else:
@@ -616,9 +616,9 @@ class MultiHeadAttention(Layer):
 
     def _added_back(self, ctx: Context, d: Array, grads: dict[str, Array]) -> Array | None:
         """The mask's gradient, from that of all that is added; the table's goes into ``grads``."""
-        if self.relative is not None and ctx.needs_param_grads:
+        if self.relative is not None and ctx._needs_param_grads:
             of_all = ctx.ops.sum_to(d, (1, *d.shape[1:]))
-            grads["relative_weight"] = self.relative.table_gradient(ctx.ops, of_all)
+            grads["relative_weight"] = self.relative._table_gradient(ctx.ops, of_all)
         if not self._moves_mask(ctx):
             return None
         dmask: Array = ctx.ops.sum_to(d, ctx.saved["case"].added.shape)

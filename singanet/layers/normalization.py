@@ -327,20 +327,20 @@ class GroupNorm(Layer):
         self.gamma_specs = gamma_specs
         self.beta_specs = beta_specs
 
-    def groups_of(self, channels: int) -> int:
+    def _groups_of(self, channels: int) -> int:
         """How many groups ``channels`` channels form."""
         return self.groups
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, ...), unchanged."""
         shape = expect_one_input(self, in_shapes)
-        if not shape or 0 in shape or shape[0] % self.groups_of(shape[0]):
+        if not shape or 0 in shape or shape[0] % self._groups_of(shape[0]):
             raise self.shape_error(
                 f"samples whose channels form {self.groups} groups",
                 f"sample shape {shape}",
                 "choose groups that divides the channels",
             )
-        groups = self.groups_of(shape[0])
+        groups = self._groups_of(shape[0])
         if prod(shape) == groups:
             raise self.shape_error(
                 "more than one number in a group",
@@ -356,7 +356,7 @@ class GroupNorm(Layer):
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``; x and two numbers a group are kept."""
         gamma, beta = self._factors(ctx)
-        groups = self.groups_of(x.shape[1])
+        groups = self._groups_of(x.shape[1])
         y, statistics = ctx.ops.group_norm(x, groups, gamma, beta, self.epsilon)
         ctx.save(x=x, statistics=statistics)
         return y
@@ -365,7 +365,7 @@ class GroupNorm(Layer):
         """Gradients of x, gamma and beta."""
         x, statistics = ctx.saved["x"], ctx.saved["statistics"]
         dx, dgamma, dbeta = ctx.ops.group_norm_backward(
-            dy, x, self.groups_of(x.shape[1]), self._factors(ctx)[0], statistics
+            dy, x, self._groups_of(x.shape[1]), self._factors(ctx)[0], statistics
         )
         named = {"gamma": dgamma, "beta": dbeta}
         return dx, {k: g for k, g in named.items() if g is not None and k in ctx.params}
@@ -403,7 +403,7 @@ class InstanceNorm(GroupNorm):
             scale=scale,
         )
 
-    def groups_of(self, channels: int) -> int:
+    def _groups_of(self, channels: int) -> int:
         """One group a channel."""
         return channels
 

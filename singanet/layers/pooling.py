@@ -41,8 +41,8 @@ class Pooling(Windowed):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, ...) → (C, ...), (L,) → (L',)."""
-        shape, window = self.channels_first(in_shapes), self.window
-        out = self.out_size(shape)
+        shape, window = self._channels_first(in_shapes), self.window
+        out = self._out_size(shape)
         if any(max(ends) >= k for ends, k in zip(window.pads, window.extent, strict=True)):
             raise self.shape_error(
                 f"padding smaller than the kernel {window.kernel}",
@@ -57,16 +57,16 @@ class MaxPooling(Pooling):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, C, ...); keeps one small integer an output."""
-        x = self.as_image(x)
+        x = self._as_image(x)
         y, where = ctx.ops.max_pool(x, self._inner, ctx.keep)
         ctx.save(where=where, x_shape=x.shape)
-        return self.as_sample(y, self.out_shapes)
+        return self._as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient goes to the position of its maximum."""
-        saved = self.as_image(dy), ctx.saved["where"], ctx.saved["x_shape"]
+        saved = self._as_image(dy), ctx.saved["where"], ctx.saved["x_shape"]
         dx = ctx.ops.max_pool_backward(*saved, self._inner)
-        return self.as_sample(dx, self.in_shapes), {}
+        return self._as_sample(dx, self.in_shapes), {}
 
 
 class AvgPooling(Pooling):
@@ -90,16 +90,16 @@ class AvgPooling(Pooling):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, C, ...); keeps no array."""
-        x = self.as_image(x)
+        x = self._as_image(x)
         ctx.save(x_shape=x.shape)
         y = ctx.ops.avg_pool(x, self._inner, self.count_include_pad)
-        return self.as_sample(y, self.out_shapes)
+        return self._as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient is shared equally by the positions of its window."""
         given = ctx.saved["x_shape"], self._inner, self.count_include_pad
-        dx = ctx.ops.avg_pool_backward(self.as_image(dy), *given)
-        return self.as_sample(dx, self.in_shapes), {}
+        dx = ctx.ops.avg_pool_backward(self._as_image(dy), *given)
+        return self._as_sample(dx, self.in_shapes), {}
 
 
 class MaxPooling1D(MaxPooling):

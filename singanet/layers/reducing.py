@@ -58,11 +58,11 @@ class Reduce(Layer):
         elif self.axes == (-1,):
             self.traits = replace(self.traits, masks="keeps")
 
-    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+    def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
         """The only input, if the layer reduces over steps."""
         return 0 if self.traits.masks == "ends" and len(shapes) == 1 else None
 
-    def input_kind(self, k: int) -> InputKind:
+    def _input_kind(self, k: int) -> InputKind:
         """Floats, and perhaps a mask."""
         return "any" if k else "floats"
 

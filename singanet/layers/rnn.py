@@ -110,12 +110,12 @@ class RNN(Layer):
         self.runs: list[StackDirection] = list(all_runs(self.num_stacks, bidirectional))
         self.directions = 2 if bidirectional else 1
 
-    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+    def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
         """The sequences, unless lengths or a mask come with them as an input."""
         others = ((), (1,), shapes[0][:1])
         return None if len(shapes) > 1 and shapes[-1] in others else 0
 
-    def input_kind(self, k: int) -> InputKind:
+    def _input_kind(self, k: int) -> InputKind:
         """Floats, but the mask or the lengths; what each is, is known with the shapes."""
         last = isinstance(self.in_shapes, list) and k == len(self.in_shapes) - 1
         tells = last and bool(self.inputs.tells)
@@ -231,7 +231,7 @@ class RNN(Layer):
             for k, gate in enumerate(self.cell.gates)
         }
 
-    def packed_size(self) -> int:
+    def _packed_size(self) -> int:
         """The number of elements of the packed form: Σ G·D·H·(in + H + 2) over the stacks."""
         self._expect_built()
         return sum(prod(param.shape) for param in self.params.values() if not param.is_state)
@@ -244,7 +244,7 @@ class RNN(Layer):
 
     def unpack(self, array: Array) -> None:
         """Fill the parameters from the packed form. Errors: a wrong shape; nothing changed then."""
-        size = self.packed_size()
+        size = self._packed_size()
         if tuple(array.shape) != (size,):
             raise self.shape_error(
                 f"packed weights of shape ({size},)",
@@ -515,18 +515,18 @@ class TimeDistributed(Layer):
         self._built_it = self.layer.out_shapes is None
         out = self.layer.build(shape[1:])
         if isinstance(out, list):
-            self.unbuild()
+            self._unbuild()
             raise self.shape_error(
                 "a layer of one output", f"{self.layer!r}", "wrap the layers behind it one by one"
             )
         self.params.update(self.layer.params)
         return (shape[0], *out)
 
-    def unbuild(self) -> None:
+    def _unbuild(self) -> None:
         """Forget the shapes, and those of the wrapped layer unless it had them before."""
-        super().unbuild()
+        super()._unbuild()
         if self._built_it:
-            self.layer.unbuild()
+            self.layer._unbuild()
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, T, ...) → (N, T, ...); what is kept is up to the layer."""

@@ -247,7 +247,7 @@ def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
         try:
             _expect_kinds(layer, inputs)
         except ArgumentError:
-            fresh.unbuild()
+            fresh._unbuild()
             raise
     call = Application(layer, inputs)
     if isinstance(out_shapes, list):
@@ -273,7 +273,7 @@ def travelled(
     there = [mask for mask in masks if mask is not None]
     if not there:
         return None, None
-    use, reads = layer.traits.masks, getattr(layer, "reads_mask", None)
+    use, reads = layer.traits.masks, getattr(layer, "_reads_mask", None)
     at = None if reads is None else reads(shapes)
     if not use and at is not None and masks[at] is None:
         # Masked queries stay masked: steps of queries never mix.
@@ -338,7 +338,7 @@ def _kind_of(call: Application) -> str:
     layer: Any = call.layer
     if layer.traits.gives_integers:
         return "integers"
-    if not hasattr(layer, "input_kind") or not call.inputs:
+    if not hasattr(layer, "_input_kind") or not call.inputs:
         # Of a net, or of an input that has no type.
         return "any"
     kinds = _kinds_moved(layer, call.inputs) if layer.traits.moves_only else {"floats"}
@@ -346,14 +346,14 @@ def _kind_of(call: Application) -> str:
 
 
 def _kinds_moved(layer: Any, inputs: Sequence[Symbol]) -> set[str]:
-    return {symbol.kind for k, symbol in enumerate(inputs) if layer.input_kind(k) == "any"}
+    return {symbol.kind for k, symbol in enumerate(inputs) if layer._input_kind(k) == "any"}
 
 
 def _expect_kinds(layer: Any, inputs: Sequence[Symbol]) -> None:
     """Errors: integers for a layer that computes with floats, or floats where it takes indices."""
     moved = _kinds_moved(layer, inputs) if layer.traits.moves_only else set()
     for k, symbol in enumerate(inputs):
-        wanted = layer.input_kind(k) if hasattr(layer, "input_kind") else "any"
+        wanted = layer._input_kind(k) if hasattr(layer, "_input_kind") else "any"
         if wanted == "any" and "floats" in moved:
             wanted = "floats"
         if {wanted, symbol.kind} == {"floats", "integers"}:

@@ -237,17 +237,17 @@ class _OfClasses(Loss):
 
     def count(self, x: Array, y: Array) -> float:
         """Rows, without those whose label is ``ignore_index``."""
-        return int(self.count_there(x, y, None))
+        return int(self._count_there(x, y, None))
 
-    def count_there(self, x: Array, y: Array, mask: Array | None) -> Any:
+    def _count_there(self, x: Array, y: Array, mask: Array | None) -> Any:
         """Rows of steps that are there, without those whose label is ``ignore_index``."""
         if self.ignore_index is None or _is_soft(x, y):
             rows = prod(x.shape[:-1])
             return rows if mask is None else mask.sum() * (rows / max(mask.size, 1))
-        there: Any = self.where_counted(x, y, mask)
+        there: Any = self._where_counted(x, y, mask)
         return there.sum()
 
-    def where_counted(self, x: Array, y: Array, mask: Array | None = None) -> Array | None:
+    def _where_counted(self, x: Array, y: Array, mask: Array | None = None) -> Array | None:
         """The rows that the mask keeps and whose label is not ``ignore_index``."""
         if self.ignore_index is None or y.shape not in (x.shape[:-1], (*x.shape[:-1], 1)):
             return mask
@@ -317,7 +317,7 @@ class SoftmaxCrossEntropy(_OfClasses):
     ) -> None:
         super().__init__(label_smoothing, ignore_index, reduction, class_weight)
         # What a subclass does nobody knows.
-        self.goes_by_rows = type(self) is SoftmaxCrossEntropy and class_weight is None
+        self._goes_by_rows = type(self) is SoftmaxCrossEntropy and class_weight is None
 
     def link(self, x: Array) -> Array:
         """softmax(x) along the last axis."""

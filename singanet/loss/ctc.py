@@ -116,7 +116,7 @@ class CTC(Loss):
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
 
-    def unmasked(
+    def _unmasked(
         self, x: Array, y: Array, mask: Array | None = None, *weight: Array
     ) -> tuple[Array, ...]:
         """Outputs whose frames that are there come first, with sure blanks behind them."""
@@ -143,13 +143,15 @@ class CTC(Loss):
         return beam_search(x, self.blank, checked_count("CTC.beam", "width", width, 1), mask)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        return self.compute_masked(ops, x, y, None)
+        return self._compute_masked(ops, x, y, None)
 
-    def count_there(self, x: Array, y: Array, mask: Array | None) -> float:
+    def _count_there(self, x: Array, y: Array, mask: Array | None) -> float:
         """Samples."""
         return len(x)
 
-    def compute_masked(self, ops: Ops, x: Array, y: Array, mask: Array | None) -> tuple[Array, Any]:
+    def _compute_masked(
+        self, ops: Ops, x: Array, y: Array, mask: Array | None
+    ) -> tuple[Array, Any]:
         """See `Loss`; frames that are not there are passed over."""
         self._expect(ops, x, y, mask)
         xp, lattice = ops.xp, _Lattice(ops, ops.log_softmax(x), y, self.blank, self.padding, mask)

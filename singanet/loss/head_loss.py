@@ -82,7 +82,7 @@ class HeadLoss(Layer):
                 received=type(head).__name__,
                 advice="wrap the layer that makes the scores",
             )
-        if not getattr(self.loss, "goes_by_rows", False):
+        if not getattr(self.loss, "_goes_by_rows", False):
             raise ArgumentError(
                 f"layer {name!r}, argument loss",
                 expected="a SoftmaxCrossEntropy without class_weight",
@@ -110,11 +110,11 @@ class HeadLoss(Layer):
         """The head's."""
         return self.head.matrices()
 
-    def unbuild(self) -> None:
+    def _unbuild(self) -> None:
         """Forget the shapes, and those of the head unless it had them before."""
-        super().unbuild()
+        super()._unbuild()
         if self._built_it:
-            self.head.unbuild()
+            self.head._unbuild()
 
     def forward(self, ctx: Context, x: Any) -> Array:
         """Losses (N,), each times its weight."""
@@ -125,7 +125,7 @@ class HeadLoss(Layer):
         """The gradients of features and parameters; labels and weights have none."""
         x = ctx.saved["x"]
         batch = HeadBatch(self, ctx, *x)
-        batch.differentiate(dy, ctx.needs_input_grad, ctx.needs_param_grads)
+        batch.differentiate(dy, ctx.needs_input_grad, ctx._needs_param_grads)
         return [batch.dx, *(None for _ in x[1:])], batch.grads
 
 
@@ -156,7 +156,7 @@ class HeadBatch:
         # Checks ask for its shape and type.
         scores = unmade_scores((*self.positions, dense.num_output), score_type(features.dtype))
         try:
-            self.weight = None if weight is None else self.loss.checked_weight(ops, scores, weight)
+            self.weight = None if weight is None else self.loss._checked_weight(ops, scores, weight)
             given = class_labels(type(self.loss).__name__, ops, scores, y, self.loss.ignore_index)
             self.labels, self.there = given
             # The results of ignored rows are not counted.
@@ -294,7 +294,7 @@ class MultiLoss(Counted, Configurable):
     that tells which of its steps count, in its loss and in the metrics of `fit`.
     """
 
-    asked_anew = ("parts",)
+    _asked_anew = ("parts",)
 
     _moving = ("parts",)
 
@@ -402,7 +402,7 @@ class MultiLoss(Counted, Configurable):
     def count(self, x: Mapping[str, Array], y: Mapping[str, Array]) -> dict[str, float]:
         """`Loss.count` by output: each output's losses have a mean of their own."""
         return {
-            name: float(loss.count_there(x[name], y[name], x[self.masks[name]] != 0))
+            name: float(loss._count_there(x[name], y[name], x[self.masks[name]] != 0))
             if name in self.masks
             else counted(loss, x[name], y[name])[""]
             for name, loss in self.losses.items()
@@ -415,7 +415,7 @@ class MultiLoss(Counted, Configurable):
         return "sum" if kinds == {"sum"} else "mean"
 
     @property
-    def counts_apart(self) -> bool:
+    def _counts_apart(self) -> bool:
         """Whether the outputs' losses are means over numbers that are not alike in every batch.
 
         So they are where labels are ignored or steps masked, sums and means stand beside each

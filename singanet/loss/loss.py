@@ -37,7 +37,7 @@ class LossLayer(Layer):
         self.loss = loss
         self.masked = masked
 
-    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+    def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
         """The scores."""
         return 0
 
@@ -78,7 +78,7 @@ class LossLayer(Layer):
             factor = factor * saved["scale"]
         for weight in saved["weight"]:
             factor = weight * spread(factor, weight)
-        dx = self.loss.gradient_masked(ctx.ops, saved["saved"])
+        dx = self.loss._gradient_masked(ctx.ops, saved["saved"])
         dx *= spread(factor, dx)
         return [
             dx.astype(saved["kind"], copy=False),
@@ -163,7 +163,7 @@ class Loss(Counted, Configurable, ABC):
     and means among it, is done by `forward` and `backward`. The guide on own losses shows one.
     """
 
-    goes_by_rows = False
+    _goes_by_rows = False
     """Whether a `HeadLoss` can be of it."""
 
     link_name: ClassVar[str] = ""
@@ -218,7 +218,7 @@ class Loss(Counted, Configurable, ABC):
         ops, kind = ops_for(x), x.dtype
         x, y = widened(x), widened(native(y, ops.xp))
         if sample_weight is not None:
-            sample_weight = self.checked_weight(ops, x, sample_weight)
+            sample_weight = self._checked_weight(ops, x, sample_weight)
         losses, saved, count = self.of_samples(ops, x, y, sample_weight, mask)
         if training:
             scale = 1.0 if self.reduction == "sum" else reciprocal(ops, count, x)
@@ -240,7 +240,7 @@ class Loss(Counted, Configurable, ABC):
                 advice="call forward(True, x, y) first; evaluation keeps nothing",
             )
         ops, saved, scale, sample_weight, kind = self._kept.pop()
-        dx = self.gradient_masked(ops, saved)
+        dx = self._gradient_masked(ops, saved)
         if sample_weight is not None:
             dx *= spread(sample_weight * scale, dx)
         elif not isinstance(scale, float) or scale != 1.0:
@@ -257,15 +257,15 @@ class Loss(Counted, Configurable, ABC):
     ) -> tuple[Array, Any, Any]:
         """Losses of shape (B,), whose mean is that of all positions, as `forward` gives them.
 
-        With what `gradient_masked` needs, and the positions by `count_there`.
+        With what `_gradient_masked` needs, and the positions by `_count_there`.
         Errors: `ShapeError` for a ``weight`` neither of samples nor of positions.
         """
         if mask is None:
             losses, saved = self.compute(ops, x, y)
         else:
             mask = ops.xp.not_equal(mask, 0)
-            losses, saved = self.compute_masked(ops, x, y, mask)
-        count = self.count_there(x, y, mask)
+            losses, saved = self._compute_masked(ops, x, y, mask)
+        count = self._count_there(x, y, mask)
         return self.averaged(ops, losses, count, weight), (saved, mask), count
 
     def averaged(self, ops: Ops, losses: Array, count: Any, weight: Array | None) -> Array:
@@ -286,14 +286,14 @@ class Loss(Counted, Configurable, ABC):
             losses *= weight
         return losses
 
-    def gradient_masked(self, ops: Ops, saved: Any) -> Array:
+    def _gradient_masked(self, ops: Ops, saved: Any) -> Array:
         """`gradient` for what `of_samples` kept: zero where the mask was."""
         dx, mask = self.gradient(ops, saved[0]), saved[1]
         if mask is not None:
             ops.xp.copyto(dx, 0, where=~spread(mask, dx))
         return dx
 
-    def compute_masked(self, ops: Ops, x: Array, y: Array, mask: Array) -> tuple[Array, Any]:
+    def _compute_masked(self, ops: Ops, x: Array, y: Array, mask: Array) -> tuple[Array, Any]:
         """`compute`, with no loss where the booleans ``mask`` (B, T) say that there is no step.
 
         Errors: `ShapeError` for a mask that is not one of the steps that have losses.
@@ -308,7 +308,7 @@ class Loss(Counted, Configurable, ABC):
             )
         return ops.where(spread(mask, losses), losses, 0), saved
 
-    def count_there(self, x: Array, y: Array, mask: Array | None) -> Any:
+    def _count_there(self, x: Array, y: Array, mask: Array | None) -> Any:
         """`count` of the steps that are there, all without a ``mask``; an array where values say.
 
         Here all steps have as many positions.
@@ -355,15 +355,15 @@ class Loss(Counted, Configurable, ABC):
         """
         return len(x)
 
-    def where_counted(self, x: Array, y: Array, mask: Array | None = None) -> Array | None:
+    def _where_counted(self, x: Array, y: Array, mask: Array | None = None) -> Array | None:
         """Which positions have a loss, as booleans (B, ...); None for all of them."""
         return mask
 
-    def unmasked(
+    def _unmasked(
         self, x: Array, y: Array, mask: Array | None = None, *weight: Array
     ) -> tuple[Array, ...]:
         """Outputs, targets and weights for metrics: the positions with a loss, as samples."""
-        return counted_positions(x, y, self.where_counted(x, y, mask), *weight)
+        return counted_positions(x, y, self._where_counted(x, y, mask), *weight)
 
     def link(self, x: Array) -> Array:
         """What outputs ``x`` mean to a reader of predictions: here themselves."""
@@ -377,7 +377,7 @@ class Loss(Counted, Configurable, ABC):
     def gradient(self, ops: Ops, saved: Any) -> Array:
         """Gradient of the sum over all positions, as a new array that the caller may change."""
 
-    def checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:
+    def _checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:
         """``weight`` of samples or positions of ``x``, in its type. Errors: another shape."""
         weight = ops.xp.asarray(weight)
         if weight.ndim < 2 and weight.shape != x.shape[:1]:

@@ -168,7 +168,7 @@ class Metric(Configurable):
         """`update` with the result of `rows`, (B, ...) of a batch or (N,) of positions."""
         raise NotImplementedError
 
-    def row_settings(self) -> Hashable:
+    def _row_settings(self) -> Hashable:
         """What decides over `rows` beside arrays; None for a metric that needs all scores."""
         if self.by_rows is None or self.linked or vars(self).keys() & _OF_ROWS:
             return None
@@ -190,7 +190,7 @@ class Metric(Configurable):
                 setattr(self, name, other if own is None else own + other)
 
     @classmethod
-    def can_merge(cls) -> bool:
+    def _can_merge(cls) -> bool:
         """Whether `merge` knows all that is gathered; subclasses with a new `reset` say it anew."""
         says = next(kind for kind in cls.__mro__ if {"gathered", "merge"} & vars(kind).keys())
         resets = next(kind for kind in cls.__mro__ if "reset" in vars(kind))
@@ -272,7 +272,7 @@ class MeanMetric(Metric):
         # Without the copy that other metrics make: small nets ask at each step.
         ops, x, y = self._outputs(x, y)
         total, count = self._sums(self.values(ops, x, y), weight)
-        return self.of_mean(total / (count or 1.0))
+        return self._of_mean(total / (count or 1.0))
 
     def _sums(self, values: Array, weight: Array | None) -> tuple[float, float]:
         """The weighted sum of the values, and that of the weights."""
@@ -283,9 +283,9 @@ class MeanMetric(Metric):
 
     def compute(self) -> float:
         """The mean; 0 where all weights are."""
-        return self.of_mean(self._sum / (self._count or 1.0))
+        return self._of_mean(self._sum / (self._count or 1.0))
 
-    def of_mean(self, mean: float) -> float:
+    def _of_mean(self, mean: float) -> float:
         """The measure of the mean: itself."""
         return mean
 

@@ -37,7 +37,7 @@ class RootMeanSquaredError(MeanMetric):
         square: Array = ops.square(off)
         return square
 
-    def of_mean(self, mean: float) -> float:
+    def _of_mean(self, mean: float) -> float:
         """Its root."""
         return math.sqrt(mean)
 

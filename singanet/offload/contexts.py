@@ -142,9 +142,9 @@ def rows_of_parts(chain: UpdateChain, param: Param) -> list[slice]:
     nbytes = prod(param.shape) * chain.rule_type(param).itemsize
     if rule is None or nbytes <= PART or {shape for shape, _ in slots} != {param.shape}:
         return []
-    penalty = rule.spec_of(param).regularizer or rule.regularizer
+    penalty = rule._spec_of(param).regularizer or rule.regularizer
     alike = chain.treats_alike(param) and (penalty is None or is_library(type(penalty)))
-    if not alike or not all(stage.needs_norm for stage in chain.stages):
+    if not alike or not all(stage._needs_norm for stage in chain.stages):
         return []
     count = max(1, PART * param.shape[0] // nbytes)
     return [slice(at, min(at + count, param.shape[0])) for at in range(0, param.shape[0], count)]

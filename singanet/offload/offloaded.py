@@ -79,7 +79,7 @@ class _Behind(Wrapper):
     What was updated goes back to the folder by ``leave``.
     """
 
-    reads_gradients = False
+    _reads_gradients = False
 
     def __init__(
         self, optimizer: Optimizer | Wrapper, leave: Callable[[Sequence[str]], object]
@@ -144,7 +144,7 @@ class Offloaded(LayerByLayer):
         asked: tuple[str, ...],
         other: Plan | None = None,
     ) -> dict[str, Any]:
-        plan = fused(other or net.execution_plan(), asked)
+        plan = fused(other or net._execution_plan(), asked)
         self._begin(lambda: forward_groups(plan))
         return super().evaluate(net, feed, asked, other)
 
@@ -159,7 +159,7 @@ class Offloaded(LayerByLayer):
     ) -> Pass:
         """As `LayerByLayer`. Errors: the folder fails, and the net is as it was; no room."""
         self._expect_room_of_walk()
-        plan = fused(other or net.execution_plan(), asked)
+        plan = fused(other or net._execution_plan(), asked)
         self._begin(lambda: self._training_groups(plan))
         if not self.activations:
             made = super().forward(net, feed, asked, starts, other=other)
@@ -212,7 +212,7 @@ class Offloaded(LayerByLayer):
         self, net: Any, asked: Asked, store: ContextStore | None = None
     ) -> Iterator[LayerGradients]:
         self._expect_room_of_walk()
-        plan = net.execution_plan()
+        plan = net._execution_plan()
         self._begin(lambda: self._training_groups(plan))
         own = self._store(asked.plan, asked.feed) if self.activations else None
         return self.watched(super().gradients(net, asked, own), own)
@@ -233,7 +233,7 @@ class Offloaded(LayerByLayer):
         moved = False
         for item in items:
             # A first walk for the norm of all gradients updates none of them, and sums them whole.
-            updates = self._sees_updates and not self._rule_chain.needs_norm()
+            updates = self._sees_updates and not self._rule_chain._needs_norm()
             apart = [name for name in item.names if name in self._rows and updates]
             handed, parts = [item], []
             if apart:

@@ -176,7 +176,7 @@ def _write_first(net: Net, folder: Path, params: list[Param]) -> None:
     try:
         made.lay_out(entries_of(params))
         for param in params:
-            array = param.value if param.filled else net.first_value(param)
+            array = param.value if param.filled else net._first_value(param)
             made.write(f"net/{param.name}", bytes_of(on_host(array)))
             del array
         made.write(SESSION, bytes_of(session_bytes(net)))

@@ -234,7 +234,7 @@ def build(
         raise FileFormatError(
             where, expected=error.expected, received=error.received[:200], advice=error.advice
         ) from None
-    net.run_on(net.device, np.dtype(np.float64 if double else np.float32))
+    net._run_on(net.device, np.dtype(np.float64 if double else np.float32))
     held = {id(param) for param in _params(net)}
     for param, array in sheet.fills:
         if id(param) in held:
@@ -243,7 +243,7 @@ def build(
         layer.trainable = False
     for fixed in sheet.fixed:
         fixed.trainable = False
-    net.regroup()
+    net._regroup()
     return net
 
 

@@ -236,7 +236,7 @@ def save(
             advice="of an Executor, save the net that it runs",
         )
     expect_own_calls(net, _WHERE)
-    made = _Export(net.execution_plan(), opset, net.dtype)
+    made = _Export(net._execution_plan(), opset, net.dtype)
     write(path, made.graph, net.name or "net", made.inputs, made.outputs, external_data)
 
 
@@ -314,7 +314,7 @@ class _Export:
         xs = [self._slots[slot] for slot in step.in_slots] if fed is None else fed
         # Whole numbers that it computes with are taken as floats.
         xs = [
-            g.cast(x, g.dtype) if step.layer.input_kind(k) == "floats" else x
+            g.cast(x, g.dtype) if step.layer._input_kind(k) == "floats" else x
             for k, x in enumerate(xs)
         ]
         made = put(g, step.layer, xs)

@@ -95,7 +95,7 @@ class Speeds(NamedTuple):
         return self.direct / self.narrow
 
     @property
-    def narrow_pays(self) -> bool:
+    def _narrow_pays(self) -> bool:
         """Whether that is enough for "auto" to ask for them."""
         return self.narrow_gain >= _PAYS
 

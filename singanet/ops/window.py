@@ -50,7 +50,7 @@ class Window:
         """How many positions the window spans along each axis."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
-    def out_size(self, *sizes: int) -> Sizes:
+    def _out_size(self, *sizes: int) -> Sizes:
         """floor((in + pads - extent) / stride) + 1 for each axis."""
         found = []
         for size, (before, after), extent, stride in zip(
@@ -67,7 +67,7 @@ class Window:
         """The pads, those behind at least as many as the last windows need."""
         found = []
         for size, (before, after), extent, stride, count in zip(
-            sizes, self.pads, self.extent, self.stride, self.out_size(*sizes), strict=True
+            sizes, self.pads, self.extent, self.stride, self._out_size(*sizes), strict=True
         ):
             found.append((before, max(after, (count - 1) * stride + extent - size - before)))
         return tuple(found)

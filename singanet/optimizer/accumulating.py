@@ -230,7 +230,7 @@ class Accumulator(Wrapper):
         self._share: Scale | None = None
 
     @property
-    def weighs(self) -> bool:
+    def _weighs(self) -> bool:
         """Whether micro-batches weigh by what their losses counted."""
         return self.mean
 
@@ -295,7 +295,7 @@ class Accumulator(Wrapper):
             total = self._totals.get(name)
             check_fit("Accumulator", name, value, grad, None if total is None else total.shape)
         # A rate that is refused later is refused after its gradients were added.
-        self.optimizer.expect_rates(n for n in jobs if self._begun(n)[0] + 1 >= self.every)
+        self.optimizer._expect_rates(n for n in jobs if self._begun(n)[0] + 1 >= self.every)
         self.settle(list(jobs), [value for value, _ in jobs.values()])
         sums = {name: self._add(name, value, grad, scale) for name, (value, grad) in jobs.items()}
         # The count goes back only after the update, so that a refused one loses nothing.
@@ -379,17 +379,17 @@ class Accumulator(Wrapper):
 
         And whether those before weigh 1. Once for all of them where they go together.
         """
-        if self.is_together():
+        if self._is_together():
             turns: Hashable = self._micro_batch(*next(self._gone()))
         else:
             turns = tuple(self._micro_batch(*gone) for gone in self._gone())
         return turns, self._unit
 
-    def is_together(self) -> bool:
+    def _is_together(self) -> bool:
         """Whether all parameters have seen as many micro-batches, of the same weights."""
         return len(set(self._gone())) == 1
 
-    def is_even(self) -> bool:
+    def _is_even(self) -> bool:
         """Whether all the micro-batches of the means in work weigh 1, this one too."""
         return is_one(self._weight) and all(count == weight for count, weight in self._gone())
 
@@ -433,7 +433,7 @@ class Accumulator(Wrapper):
             self._by_rows.pop(name, None)
 
     @contextmanager
-    def before_last(self, names: Sequence[str], values: Sequence[Array]) -> Iterator[None]:
+    def _before_last(self, names: Sequence[str], values: Sequence[Array]) -> Iterator[None]:
         """Within it the next micro-batch is the last and weighs other than those before.
 
         Afterwards all is as it was, without buffers that were not there. No other micro-batch
@@ -451,9 +451,9 @@ class Accumulator(Wrapper):
         finally:
             vars(self).update(before)
 
-    def will_change(self, name: str) -> bool:
+    def _will_change(self, name: str) -> bool:
         fills = self._begun(name)[0] + 1 >= self.every
-        return fills and self.optimizer.will_change(name)
+        return fills and self.optimizer._will_change(name)
 
     @property
     def pending(self) -> bool:
@@ -472,8 +472,8 @@ class Accumulator(Wrapper):
             # As the walk itself: one layer's gradients are let go before the next one's exist.
             del names, values, grads
 
-    def previewed_in_parts(self, items: Iterable[Any]) -> Iterator[Any]:
-        """As `Wrapper.previewed_in_parts`: rows at a time, of which copies are made."""
+    def _previewed_in_parts(self, items: Iterable[Any]) -> Iterator[Any]:
+        """As `Wrapper._previewed_in_parts`: rows at a time, of which copies are made."""
         for item in items:
             for number, name in enumerate(item[0]):
                 # A layer's gradients are let go before the next one's exist: no name has them.
@@ -512,8 +512,8 @@ class Accumulator(Wrapper):
             total *= in_type(ops.xp, share, total.dtype)
         return total
 
-    def own_state(self) -> dict[str, Array]:
-        """As `Wrapper.own_state`: gradients and counts."""
+    def _own_state(self) -> dict[str, Array]:
+        """As `Wrapper._own_state`: gradients and counts."""
         saved: dict[str, Array] = {}
         for name, count in self._counts.items():
             if count:

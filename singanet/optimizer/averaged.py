@@ -31,7 +31,7 @@ class Averaged(Wrapper):
     Of parameters in slices each process averages its own.
     """
 
-    reads_gradients = False
+    _reads_gradients = False
 
     def __init__(self, optimizer: Optimizer | Wrapper, decay: float) -> None:
         super().__init__(optimizer)
@@ -83,7 +83,7 @@ class Averaged(Wrapper):
     ) -> Iterator[Handed]:
         """As `Wrapper.take`; gradients are handed on as they are."""
         given = [name for name, grad in zip(names, grads, strict=True) if grad is not None]
-        changed = [name for name in given if self.optimizer.will_change(name)]
+        changed = [name for name in given if self.optimizer._will_change(name)]
         yield names, values, grads, scale
         self._changed.update(dict.fromkeys(changed))
 
@@ -182,10 +182,10 @@ class BlockCoordinate(Wrapper):
     Accumulators stand around it: what is gathered for several steps has to be of all of them.
     """
 
-    by_parts = True
-    selects = True
+    _by_parts = True
+    _selects = True
     # Whose turn it is is known by what the whole net trains.
-    across_layers = True
+    _across_layers = True
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class BlockCoordinate(Wrapper):
         self._block_of = {name: block for block, names in found.items() for name in names}
 
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
-        self.train(param.name for param in net.execution_plan().trained_params())
+        self.train(param.name for param in net._execution_plan().trained_params())
 
     def take(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
@@ -275,12 +275,12 @@ class BlockCoordinate(Wrapper):
         """The block at work."""
         return self.at_work if self._largest is None else self._largest
 
-    def will_change(self, name: str) -> bool:
+    def _will_change(self, name: str) -> bool:
         turn = self._at_work(self._done + (name in self._seen))
-        return self._block_of.get(name) == turn and self.optimizer.will_change(name)
+        return self._block_of.get(name) == turn and self.optimizer._will_change(name)
 
     @contextmanager
-    def before_last(self, names: Sequence[str], values: Sequence[Array]) -> Iterator[None]:
+    def _before_last(self, names: Sequence[str], values: Sequence[Array]) -> Iterator[None]:
         """Within it the block with most elements is at work, and no state is dropped."""
         before = dict(vars(self))
         self.train(names)
@@ -293,8 +293,8 @@ class BlockCoordinate(Wrapper):
         finally:
             vars(self).update(before)
 
-    def own_state(self) -> dict[str, Array]:
-        """As `Wrapper.own_state`: the steps so far, by which blocks take turns."""
+    def _own_state(self) -> dict[str, Array]:
+        """As `Wrapper._own_state`: the steps so far, by which blocks take turns."""
         return {_DONE: np.array(self._done + bool(self._seen), np.int64)}
 
     def _is_own(self, key: str) -> bool:

@@ -73,7 +73,7 @@ def global_norm(items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[G
 
 
 class ToldNorm(Protocol):
-    """A stage that `Wrapper.needs_norm`, such as `ClipByGlobalNorm`."""
+    """A stage that `Wrapper._needs_norm`, such as `ClipByGlobalNorm`."""
 
     @property
     def knows(self) -> bool:
@@ -105,10 +105,10 @@ class UpdateChain:
         self.owners = inner.owners if isinstance(inner, Optimizer) else Owners()
         self.reducers = cast("tuple[Reducer, ...]", tuple(s for s in stages if s.waits))
         # Scaled gradients are all there before the first goes on to the stages behind.
-        holds = bool(stages) and stages[0].holds_all
+        holds = bool(stages) and stages[0]._holds_all
         self.scaled = cast("ScaledUpdates", stages[0]) if holds else None
-        self.weighs = any(stage.weighs for stage in stages)
-        self.selects = any(stage.selects for stage in stages)
+        self._weighs = any(stage._weighs for stage in stages)
+        self._selects = any(stage._selects for stage in stages)
         self.updated = False
         """Whether any update of the step in work was made."""
 
@@ -123,7 +123,10 @@ class UpdateChain:
         A rule that looks at norms of a whole parameter, or a constraint on them, does not do so.
         """
         alike = isinstance(self.rule, ElementWise) and type(self.rule)._sweep is ElementWise._sweep
-        return alike and (self.rule.constraint, self.rule.spec_of(param).constraint) == (None, None)
+        return alike and (self.rule.constraint, self.rule._spec_of(param).constraint) == (
+            None,
+            None,
+        )
 
     def updates_by_each_use(self, param: Param) -> bool:
         """Whether gradients of the uses of ``param`` are applied one by one; see `Optimizer`."""
@@ -147,7 +150,7 @@ class UpdateChain:
         if rule is None or not param.trainable:
             return {}
         whole, dtype = prod(param.shape), self.rule_type(param)
-        sizes = zip(rule.slots, rule.slot_sizes(param.shape), strict=True)
+        sizes = zip(rule.slots, rule._slot_sizes(param.shape), strict=True)
         return {slot: (param.shape if size == whole else (size,), dtype) for slot, size in sizes}
 
     def state_bytes(self, param: Param) -> int:
@@ -161,7 +164,7 @@ class UpdateChain:
         if self.scaled is not None:
             held += self.scaled.precision.masters.values()
         for stage in self.stages:
-            held += stage.own_state().values()
+            held += stage._own_state().values()
         return sum(int(array.nbytes) for array in held)
 
     def rule_type(self, param: Param) -> np.dtype[Any]:
@@ -183,7 +186,7 @@ class UpdateChain:
         """Tell the rule how the parameters of ``net`` are trained, and the stages which."""
         self.turn(net)
         if self.stages:
-            trained = [param.name for param in net.execution_plan().trained_params()]
+            trained = [param.name for param in net._execution_plan().trained_params()]
             for stage in self.stages:
                 stage.train(trained)
         if isinstance(self.rule, Optimizer):
@@ -196,9 +199,9 @@ class UpdateChain:
         self.follow(net)
         in_parts = False
         for place, stage in enumerate(self.stages):
-            if stage.over_parts is not None and not in_parts:
+            if stage._over_parts is not None and not in_parts:
                 # It was inside of a reducer before.
-                stage.over_parts = None
+                stage._over_parts = None
             stage.meet(net, self.stages[:place])
             in_parts = in_parts or (stage.waits and cast("Reducer", stage)._in_parts)
 
@@ -218,10 +221,10 @@ class UpdateChain:
             refused = reducer._agree(refused)
         return refused
 
-    def conclude(self, refused: str | None) -> None:
+    def _conclude(self, refused: str | None) -> None:
         """Tell stages that the step was taken, or the layer for which it was ``refused``."""
         for stage in self.stages:
-            stage.conclude(refused)
+            stage._conclude(refused)
 
     def refused(self) -> None:
         """Tell the stages that the step in work failed before its first update."""
@@ -243,10 +246,10 @@ class UpdateChain:
         for item in items:
             if on_layer is not None:
                 on_layer(item)
-            unfinished: Any = getattr(item, "unfinished", ())
+            unfinished: Any = getattr(item, "_unfinished", ())
             if unfinished:
                 part, item = split(item, unfinished)
-                self.rule.update_part(*part)
+                self.rule._update_part(*part)
                 self.updated = True
                 del part
             if item[0]:
@@ -276,15 +279,15 @@ class UpdateChain:
         """
         around: list[Wrapper] = []
         for stage in self.stages:
-            if stage.needs_norm:
+            if stage._needs_norm:
                 for each in around:
                     _expect_preview(each)
                 return TwoPasses(tuple(around), cast("ToldNorm", stage))
-            if stage.reads_gradients:
+            if stage._reads_gradients:
                 around.append(stage)
         return None
 
-    def needs_norm(self) -> bool:
+    def _needs_norm(self) -> bool:
         """Whether the next step is clipped by a norm that is not known yet."""
         return self.norm is not None and self.norm.due()
 
@@ -293,7 +296,7 @@ class UpdateChain:
         return self.norm is not None and self.norm.clip.knows
 
     @property
-    def holds_all(self) -> bool:
+    def _holds_all(self) -> bool:
         """Whether something has to see all gradients of a step before any is applied."""
         return self.scaled is not None or self.norm is not None
 
@@ -319,7 +322,7 @@ class TwoPasses(NamedTuple):
         *around, last = self.gathering
         for stage in around:
             items = stage.previewed(items)
-        return last.previewed_in_parts(items)
+        return last._previewed_in_parts(items)
 
     def knowing(self, items: Iterable[Any]) -> AbstractContextManager[None]:
         """Within the block, the norm is that of the gradients ``items``, none of which is kept."""
@@ -344,7 +347,7 @@ def with_reduction(
     """
     if not isinstance(optimizer, Wrapper) or optimizer.waits:
         return reduce(optimizer)
-    if not optimizer.gathers and not optimizer.holds_all and optimizer.reads_gradients:
+    if not optimizer.gathers and not optimizer._holds_all and optimizer._reads_gradients:
         return reduce(optimizer)
     optimizer.optimizer = with_reduction(optimizer.optimizer, reduce)
     return optimizer
@@ -464,7 +467,7 @@ def update_rows(rule: Optimizer, name: str, value: Array, grad: RowSparse, scale
     state = rule.settle(name, value)
     penalty, scalars = rule.numbers(state)
     numbers = state.arrays, penalty, scalars, scale
-    rule.apply_rule_to_rows(grad.indices, ParamUpdate(state, value, grad.rows, *numbers))
+    rule._apply_rule_to_rows(grad.indices, ParamUpdate(state, value, grad.rows, *numbers))
     state.step += 1
 
 
@@ -590,7 +593,7 @@ def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> l
             return own
     if isinstance(optimizer, Wrapper) and kind.state_dict is Wrapper.state_dict:
         inner = {source.name: source for source in state_sources(optimizer.optimizer, first_rows)}
-        mine = sources_of(optimizer.own_state(), kind.__name__)
+        mine = sources_of(optimizer._own_state(), kind.__name__)
         return list((inner | {source.name: source for source in mine}).values())
     if isinstance(optimizer, Optimizer) and kind.state_dict is Optimizer.state_dict:
         found = [

@@ -29,8 +29,8 @@ class ClipByGlobalNorm(Wrapper):
     dropped once they are read. A norm that is not finite clips nothing, so that it is seen.
     """
 
-    needs_norm = True
-    by_parts = True
+    _needs_norm = True
+    _by_parts = True
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float) -> None:
         super().__init__(optimizer)
@@ -116,7 +116,7 @@ class ClipByLayerNorm(Wrapper):
     With the streaming backward that is one layer. Costs a reading of the gradients, no memory.
     """
 
-    by_parts = True
+    _by_parts = True
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float) -> None:
         super().__init__(optimizer)
@@ -148,8 +148,8 @@ class ClipByRunningNorm(Wrapper):
     large gradient is clipped from the layer on in which it shows. Costs no pass and no memory.
     """
 
-    across_layers = True
-    by_parts = True
+    _across_layers = True
+    _by_parts = True
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float, decay: float = 0.9) -> None:
         super().__init__(optimizer)
@@ -222,8 +222,8 @@ class ClipByRunningNorm(Wrapper):
             self._seen.clear()
         self._seen.update(dict.fromkeys(names))
 
-    def own_state(self) -> dict[str, Array]:
-        """As `Wrapper.own_state`: the estimate, and what it is of."""
+    def _own_state(self) -> dict[str, Array]:
+        """As `Wrapper._own_state`: the estimate, and what it is of."""
         numbers = dict(zip(_KEYS, (self.estimate, float(self._squares)), strict=True))
         numbers.update((_SEEN + name, 1.0) for name in sorted(self._seen))
         return {key: np.array(number, np.float64) for key, number in numbers.items()}

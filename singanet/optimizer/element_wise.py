@@ -24,11 +24,11 @@ class ElementWise(Optimizer):
     A block of value, gradient, state and two scratch arrays stays in the cache between the
     arithmetic steps of the rule, and the scratch arrays are all the memory an update needs,
     whatever the size of the parameter. CuPy arrays, and those that are not contiguous, are one
-    block. Where the gradient is there ``only_with_rate``, times the first number of the rule, what
+    block. Where the gradient is there ``_only_with_rate``, times the first number of the rule, what
     it is to be multiplied by goes into that number, which saves a sweep.
     """
 
-    only_with_rate: ClassVar[bool] = False
+    _only_with_rate: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ElementWise(Optimizer):
         regularizer = None if state.regularizer is None else update.regularizer
         # Of an array nobody asks the value.
         bare = regularizer is None and isinstance(scale, (int, float)) and scale == 1
-        if self.only_with_rate and regularizer is None and not bare:
+        if self._only_with_rate and regularizer is None and not bare:
             rate, *others = scalars
             scalars, bare = (in_type(xp, rate * scale, value.dtype), *others), True
         for w, g, parts, a, b in self._blocks(xp, value, grad, arrays):

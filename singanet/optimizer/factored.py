@@ -154,8 +154,8 @@ class FactoredAdam(Optimizer):
         self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
         self.epsilon = checked(where, "epsilon", epsilon)
 
-    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """As `Optimizer.slot_sizes`: m, then rows and columns, or every element of a vector."""
+    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """As `Optimizer._slot_sizes`: m, then rows and columns, or every element of a vector."""
         size = math.prod(shape)
         return (
             (size, shape[0], size // max(shape[0], 1), 0) if len(shape) > 1 else (size, 0, 0, size)
@@ -242,8 +242,8 @@ class GaLore(Optimizer):
         self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
         self.epsilon = checked(where, "epsilon", epsilon)
 
-    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """As `Optimizer.slot_sizes`: P and the moments of R, or those of every element."""
+    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """As `Optimizer._slot_sizes`: P and the moments of R, or those of every element."""
         size = math.prod(shape)
         if len(shape) < 2 or not size:
             return 0, size, size
@@ -364,8 +364,8 @@ class Adafactor(Optimizer):
         self.epsilon_2 = at(checked(where, "epsilon_2", epsilon_2), 0)
         self.clip = at(checked(where, "clip", clip, 1e-300), 0)
 
-    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """As `Optimizer.slot_sizes`: rows and columns, or every element of a vector."""
+    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """As `Optimizer._slot_sizes`: rows and columns, or every element of a vector."""
         if len(shape) > 1:
             return shape[0], math.prod(shape[1:]), 0
         return 0, 0, math.prod(shape)

@@ -184,7 +184,7 @@ class ScaledUpdates(Wrapper):
     It updates the float32 masters by the gradients without the scale, and rounds them.
     """
 
-    holds_all = True
+    _holds_all = True
 
     def __init__(self, optimizer: Optimizer | Wrapper, precision: MixedPrecision) -> None:
         super().__init__(optimizer)
@@ -221,8 +221,8 @@ class ScaledUpdates(Wrapper):
             # As the walk itself: one layer's gradients are let go before the next one's exist.
             del item
 
-    def conclude(self, refused: str | None) -> None:
-        """As `Wrapper.conclude`: count the step, from which the scale follows."""
+    def _conclude(self, refused: str | None) -> None:
+        """As `Wrapper._conclude`: count the step, from which the scale follows."""
         if refused is None:
             self.precision.succeeded()
         else:

@@ -146,7 +146,7 @@ class Optimizer(Counted, Configurable, ABC):
     slots: tuple[str, ...] = ()
     hypers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     decoupled: ClassVar[bool] = False
-    by_parameter: ClassVar[bool] = True
+    _by_parameter: ClassVar[bool] = True
     """Whether `state`, `numbers` and `apply_rule` say all of an update, for programs to record."""
     in_one_call: ClassVar[bool] = False
     """Whether programs call `apply_rule` as it is: it goes over a parameter block by block."""
@@ -157,12 +157,12 @@ class Optimizer(Counted, Configurable, ABC):
     """
     every: int = 1
     """Updates that are one step to schedules, more than 1 where a rule gathers micro-batches."""
-    always_shown = ("lr",)
+    _always_shown = ("lr",)
     _given: Mapping[str, Hyper | None] = {}
 
     def __init_subclass__(cls) -> None:
         """Hyper-parameters are read at every update."""
-        cls.asked_anew = cls.hypers
+        cls._asked_anew = cls.hypers
 
     if not TYPE_CHECKING:  # else type checkers accept any name
         __getattr__ = missing_attribute
@@ -217,10 +217,10 @@ class Optimizer(Counted, Configurable, ABC):
             self.register(spec.name, spec)
 
     def follow(self, params: Iterable[Param]) -> None:
-        """Train the parameters of a net as `spec_of` says of each."""
+        """Train the parameters of a net as `_spec_of` says of each."""
         for param in params:
             self._owners.turn(param.name, param.root, self._states)
-            self._settle_as(param.name, self.spec_of(param))
+            self._settle_as(param.name, self._spec_of(param))
 
     def turn(self, params: Sequence[Param]) -> bool:
         """Go on with the state of the ``params`` of a net, and with what its schedules learnt.
@@ -240,7 +240,7 @@ class Optimizer(Counted, Configurable, ABC):
         """The parameters that its state belongs to."""
         return self._owners
 
-    def spec_of(self, param: Param) -> ParamSpec:
+    def _spec_of(self, param: Param) -> ParamSpec:
         """The newest spec of a parameter: from `register`, or assigned to the parameter."""
         when, spec = self._told.get(param.name, (None, param.spec))
         later = when is not None and (param.said is None or when > param.said)
@@ -269,7 +269,7 @@ class Optimizer(Counted, Configurable, ABC):
         """
         self._run(names, values, grads, scale, None)
 
-    def update_part(
+    def _update_part(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
     ) -> None:
         """`update` by some of the gradients of a step, of which others come: no step is counted."""
@@ -310,7 +310,7 @@ class Optimizer(Counted, Configurable, ABC):
         """The entries of `state_dict` under ``*``, which belong to no parameter."""
         return dump_hypers(self, self.hypers, self._given)
 
-    def load_hyper_state(self, state: Mapping[str, Array]) -> None:
+    def _load_hyper_state(self, state: Mapping[str, Array]) -> None:
         """`load_state_dict` of what `hyper_state` gave."""
         load_hypers(type(self).__name__, self, self.hypers, self._given, state)
 
@@ -323,7 +323,7 @@ class Optimizer(Counted, Configurable, ABC):
         learnt = {key: array for key, array in state.items() if key.startswith("*/")}
         rest = {key: array for key, array in state.items() if key not in learnt}
         parsed = parse(where, rest, self.slots)
-        self.load_hyper_state(learnt)
+        self._load_hyper_state(learnt)
         for known in (*self._states.values(), *self._owners.aside()):
             if isinstance(known, ParamState):
                 known.forget()
@@ -331,12 +331,12 @@ class Optimizer(Counted, Configurable, ABC):
         for name, (step, arrays) in parsed.items():
             self.state(name).resume(step, arrays)
 
-    def check_loaded(self, values: Mapping[str, Array]) -> None:
+    def _check_loaded(self, values: Mapping[str, Array]) -> None:
         """Errors: `ShapeError` for loaded state that does not fit its parameter in ``values``."""
         for state in self._states.values():
             if state.arrays and state.name in values:
                 value = values[state.name]
-                check_loaded(type(self).__name__, state, self.slot_sizes(value.shape), value)
+                check_loaded(type(self).__name__, state, self._slot_sizes(value.shape), value)
 
     def _run(
         self,
@@ -357,15 +357,15 @@ class Optimizer(Counted, Configurable, ABC):
                     state = self._state_of(name, value)
                 check_fit(where, name, value, grad, state.shape)
                 if state.shape is None and state.arrays:
-                    check_loaded(where, state, self.slot_sizes(value.shape), value)
+                    check_loaded(where, state, self._slot_sizes(value.shape), value)
                 jobs.append((state, value, grad, *self.numbers(state, lr)))
         for state, value, grad, penalty, scalars in jobs:
             if state.shape is None:
-                state.settle_on(value, self.slot_sizes(value.shape), self._buckets)
+                state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
             numbers = state.arrays, penalty, scalars, scale
             if isinstance(grad, tuple):
                 indices, rows = grad
-                self.apply_rule_to_rows(indices, ParamUpdate(state, value, rows, *numbers))
+                self._apply_rule_to_rows(indices, ParamUpdate(state, value, rows, *numbers))
             else:
                 self.apply_rule(ParamUpdate(state, value, grad, *numbers))
             state.step += counts
@@ -394,20 +394,20 @@ class Optimizer(Counted, Configurable, ABC):
         """
         state = self._state_of(name, value)
         if state.shape is None:
-            sizes = self.slot_sizes(value.shape)
+            sizes = self._slot_sizes(value.shape)
             if state.arrays:
                 check_loaded(type(self).__name__, state, sizes, value)
             state.settle_on(value, sizes, self._buckets)
         elif state.arrays and self._buckets.lacks(name, value, state.arrays):
-            state.settle_on(value, self.slot_sizes(value.shape), self._buckets)
+            state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
         return state
 
-    def will_change(self, name: str) -> bool:
+    def _will_change(self, name: str) -> bool:
         """Whether the next gradient of the parameter changes it, and is not only gathered."""
         step = self.state(name).step
         return (step + 1) // self.every != step // self.every
 
-    def expect_rates(self, names: Iterable[str]) -> None:
+    def _expect_rates(self, names: Iterable[str]) -> None:
         """Errors: `DataError` where the next rate of one of ``names`` is not finite.
 
         A user's own schedule is not called, as it may count its calls.
@@ -470,7 +470,7 @@ class Optimizer(Counted, Configurable, ABC):
         if constraint is not None:
             constraint.project(update.value)
 
-    def apply_rule_to_rows(self, indices: Array, update: ParamUpdate) -> None:
+    def _apply_rule_to_rows(self, indices: Array, update: ParamUpdate) -> None:
         """`apply_rule` for the rows ``indices`` of value and state, whose gradients are given.
 
         Rows that are kept by a table are updated there.
@@ -484,7 +484,7 @@ class Optimizer(Counted, Configurable, ABC):
             update = update._replace(scale=plain(constraint.factor(rows, update.scale)))
         self._sweep_rows(indices, update)
 
-    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
         """Number of elements of each state array of a parameter."""
         return (math.prod(shape),) * len(self.slots)
 

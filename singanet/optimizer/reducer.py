@@ -307,7 +307,7 @@ class Reducer(Wrapper):
         """
 
     @property
-    def weighs(self) -> bool:
+    def _weighs(self) -> bool:
         return True
 
     @property
@@ -609,7 +609,7 @@ class GradientRound:
         """The updates of ``landed`` that are handed on; the stages around see each of them."""
         optimizer, around = self._reducer.optimizer, self._around
         for names, values, grads, factor in landed:
-            changed = [name for name in names if optimizer.will_change(name)]
+            changed = [name for name in names if optimizer._will_change(name)]
             by_name = dict(zip(names, values, strict=True))
             other = [name for name in names if name not in self._had]
             for stage in around if other else ():

@@ -27,7 +27,7 @@ class SGD(ElementWise):
     """
 
     hypers = (*ElementWise.hypers, "momentum", "dampening")
-    only_with_rate = True
+    _only_with_rate = True
 
     def __init__(
         self,

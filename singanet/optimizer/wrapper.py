@@ -26,29 +26,29 @@ class Wrapper(Counted, Configurable, ABC):
     It is used like an optimizer: `update`, `register`, `state_dict`. A subclass says in `take`
     what becomes of the gradients of a layer, or overrides `update` altogether. In a step a stage
     is asked, in this order: `meet` once a net, `begin`, `previewed` where a stage behind it
-    `needs_norm`, `take` for each layer, and `end`.
+    `_needs_norm`, `take` for each layer, and `end`.
     """
 
-    reads_gradients: ClassVar[bool] = True
+    _reads_gradients: ClassVar[bool] = True
     """Whether `take` looks at gradients, and does not only hand them on."""
     by_element: ClassVar[bool] = False
     """Whether each element of a gradient is changed by itself: parts of it may be, elsewhere."""
-    by_parts: ClassVar[bool] = False
+    _by_parts: ClassVar[bool] = False
     """Whether gradients may be parts, others of which other processes have: it asks `joined`."""
-    across_layers: ClassVar[bool] = False
+    _across_layers: ClassVar[bool] = False
     """Whether what becomes of a layer's gradients depends on those of layers before."""
-    selects: ClassVar[bool] = False
+    _selects: ClassVar[bool] = False
     """Whether it hands on gradients of some parameters alone: programs do not make the others."""
     gathers: ClassVar[bool] = False
     """Whether it hands on what it has gathered over ``every`` steps, see `left`."""
     every: int = 1
-    needs_norm: ClassVar[bool] = False
+    _needs_norm: ClassVar[bool] = False
     """Whether it is to be told the norm of a step before its first gradients, by `knowing`."""
-    holds_all: ClassVar[bool] = False
+    _holds_all: ClassVar[bool] = False
     """Whether all gradients of a step have to be there, and finite, before it takes the first."""
     waits: ClassVar[bool] = False
     """Whether it is a `Reducer`, which waits for other processes."""
-    over_parts: Callable[[Any], Any] | None = None
+    _over_parts: Callable[[Any], Any] | None = None
     """What sums a number over the processes that have the other parts of gradients, if any."""
 
     if not TYPE_CHECKING:  # else type checkers accept any name
@@ -65,7 +65,7 @@ class Wrapper(Counted, Configurable, ABC):
         self.optimizer = optimizer
 
     @property
-    def weighs(self) -> bool:
+    def _weighs(self) -> bool:
         """Whether `begin` has to be called, since what the loss counts decides over gradients."""
         return False
 
@@ -110,7 +110,7 @@ class Wrapper(Counted, Configurable, ABC):
 
         All processes that have parts come here, at the same gradients.
         """
-        return total if self.over_parts is None else self.over_parts(total)
+        return total if self._over_parts is None else self._over_parts(total)
 
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
         """Train ``net`` from now on, behind the stages ``around``, the first of them outermost."""
@@ -131,11 +131,11 @@ class Wrapper(Counted, Configurable, ABC):
     def previewed(self, items: Iterable[Any]) -> Iterable[Any]:
         """What would be handed on of the gradients ``items`` of a step, nothing changed.
 
-        A stage that changes gradients has to override it to stand before one that `needs_norm`.
+        A stage that changes gradients has to override it to stand before one that `_needs_norm`.
         """
         return items
 
-    def previewed_in_parts(self, items: Iterable[Any]) -> Iterable[Any]:
+    def _previewed_in_parts(self, items: Iterable[Any]) -> Iterable[Any]:
         """As `previewed`, for who looks at elements: a gradient may come in several items."""
         return self.previewed(items)
 
@@ -150,7 +150,7 @@ class Wrapper(Counted, Configurable, ABC):
         if isinstance(self.optimizer, Wrapper):
             self.optimizer.join()
 
-    def conclude(self, refused: str | None) -> None:
+    def _conclude(self, refused: str | None) -> None:
         """The step was taken, or not, as the gradients of the layer ``refused`` are not finite."""
 
     def refused(self) -> None:
@@ -162,7 +162,7 @@ class Wrapper(Counted, Configurable, ABC):
     def written(self, names: Sequence[str], values: Sequence[Array]) -> None:
         """Let ``values`` follow what `settle` made, to which somebody wrote; it was no update."""
 
-    def before_last(
+    def _before_last(
         self, names: Sequence[str], values: Sequence[Array]
     ) -> AbstractContextManager[None]:
         """Within it the next step is one whose gradients are handed on; then all is as before."""
@@ -185,13 +185,13 @@ class Wrapper(Counted, Configurable, ABC):
     def skip(self, names: Sequence[str]) -> None:
         """Go on as `take` does, the arrays apart: a program has changed those."""
 
-    def will_change(self, name: str) -> bool:
-        """As `Optimizer.will_change`."""
-        return self.optimizer.will_change(name)
+    def _will_change(self, name: str) -> bool:
+        """As `Optimizer._will_change`."""
+        return self.optimizer._will_change(name)
 
-    def expect_rates(self, names: Iterable[str]) -> None:
-        """As `Optimizer.expect_rates`."""
-        self.optimizer.expect_rates(names)
+    def _expect_rates(self, names: Iterable[str]) -> None:
+        """As `Optimizer._expect_rates`."""
+        self.optimizer._expect_rates(names)
 
     @checked_call
     def minimize(self, loss: Any, params: Any = None) -> Update:
@@ -208,7 +208,7 @@ class Wrapper(Counted, Configurable, ABC):
 
     def state_dict(self) -> dict[str, Array]:
         """The state of the optimizer inside, and that of the wrapper."""
-        return {**self.optimizer.state_dict(), **self.own_state()}
+        return {**self.optimizer.state_dict(), **self._own_state()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on exactly where the wrapper of the `state_dict` stood."""
@@ -218,7 +218,7 @@ class Wrapper(Counted, Configurable, ABC):
         self.optimizer.load_state_dict({k: a for k, a in state.items() if k not in own})
         self._take(take)
 
-    def own_state(self) -> dict[str, Array]:
+    def _own_state(self) -> dict[str, Array]:
         """What the wrapper itself has gathered."""
         return {}
 

@@ -65,9 +65,9 @@ class Taking(Optimizer):
         """As `Optimizer`: it is the rule that is told."""
         self.rule.register(name, spec)
 
-    def spec_of(self, param: Param) -> ParamSpec:
+    def _spec_of(self, param: Param) -> ParamSpec:
         """As `Optimizer`: what the rule goes by."""
-        found: ParamSpec = UpdateChain(self.rule).rule.spec_of(param)
+        found: ParamSpec = UpdateChain(self.rule).rule._spec_of(param)
         return found
 
     def _settle_as(self, name: str, spec: ParamSpec) -> None:
@@ -147,7 +147,7 @@ class ParameterServer(RankReducer):
         if not isinstance(clip, ClipByGlobalNorm):
             clip = None
         for stage in stages if clip is None else stages[1:]:
-            if stage.reads_gradients and not stage.by_element:
+            if stage._reads_gradients and not stage.by_element:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"{kind} in ParameterServer",
@@ -213,7 +213,7 @@ class ParameterServer(RankReducer):
         around clipping by the global norm.
         """
         self._expect_outside(around)
-        if self._clip is not None and any(stage.holds_all for stage in around):
+        if self._clip is not None and any(stage._holds_all for stage in around):
             raise ArgumentError(
                 "ParameterServer and ClipByGlobalNorm",
                 expected="one precision, as each worker skips steps of its own in mixed precision",
@@ -455,7 +455,7 @@ class ParameterServer(RankReducer):
                 UpdateChain(self.optimizer).rule.state(name).step = int(array)
         rule = UpdateChain(self.rule).own_rule
         if rule is not None:
-            rule.load_hyper_state({k: a for k, a in state.items() if k.startswith("*/")})
+            rule._load_hyper_state({k: a for k, a in state.items() if k.startswith("*/")})
         # All meet again, whether the net has changed or not.
         changes.add()
 

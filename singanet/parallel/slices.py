@@ -231,7 +231,7 @@ class Gathers(Gathering):
         memory = self._memory(bounds[-1] * slices.dtype.itemsize)
         flat = memory.lend((bounds[-1],), slices.dtype)
         flat[bounds[rank] : bounds[rank + 1]] = slices.own.reshape(-1)
-        request = self.comm.start_gather_parts(flat, bounds, f"the values of {slices.name}")
+        request = self.comm._start_gather_parts(flat, bounds, f"the values of {slices.name}")
         self._counting._count_gathered(slices.nbytes, flat.nbytes)
         return flat.reshape(slices.shape), request, memory
 
@@ -307,7 +307,7 @@ class Gathered(LayerByLayer):
         other: Plan | None = None,
     ) -> dict[str, Any]:
         """As `NetExecutor`; all ranks call it, with batches of their own."""
-        plan = fused(other or net.execution_plan(), asked)
+        plan = fused(other or net._execution_plan(), asked)
         groups = [_slices(needed) for needed in forward_needs(plan)]
         number = self.gathers.follow("an evaluation", groups)
         try:
@@ -325,7 +325,7 @@ class Gathered(LayerByLayer):
         other: Plan | None = None,
     ) -> Pass:
         """As `LayerByLayer`; all ranks call it, with batches of their own."""
-        number = self._follow(fused(other or net.execution_plan(), asked))
+        number = self._follow(fused(other or net._execution_plan(), asked))
         made = super().forward(net, feed, asked, starts, store, other)
         return WatchedPass(
             made, lambda walk: self._watched(walk, number), partial(self.gathers.end, number)
@@ -347,7 +347,7 @@ class Gathered(LayerByLayer):
         self, net: Any, asked: Asked, store: ContextStore | None = None
     ) -> Iterator[LayerGradients]:
         """As `NetExecutor`; all ranks call it."""
-        number = self._follow(net.execution_plan())
+        number = self._follow(net._execution_plan())
         return self._watched(super().gradients(net, asked, store), number)
 
     def _follow(self, plan: Plan) -> int:

@@ -19,7 +19,7 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
 
     layer: str
     output_grads: dict[str, Any]
-    unfinished: tuple[str, ...] = ()
+    _unfinished: tuple[str, ...] = ()
     """The parameters of which more comes, by other uses: these are parts of one update."""
 
     def __new__(

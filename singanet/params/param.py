@@ -394,7 +394,7 @@ class Param:
     def drawing_bytes(self) -> int:
         """The bytes that `initial` takes for a moment beside the array that it makes."""
         count = math.prod(self.shape)
-        if self.initializer.draws_one_by_one(self.fans):
+        if self.initializer._draws_one_by_one(self.fans):
             count = min(count, _PIECE)
         return 8 * count * self.initializer.copies
 
@@ -405,7 +405,7 @@ class Param:
         """
         rng = np.random.default_rng([self.seed, zlib.crc32((name or self.name).encode())])
         count = math.prod(self.shape)
-        if count <= size or not self.initializer.draws_one_by_one(self.fans):
+        if count <= size or not self.initializer._draws_one_by_one(self.fans):
             yield 0, self.initializer(rng, self.shape, self.fans).reshape(-1)
             return
         for start in range(0, count, size):

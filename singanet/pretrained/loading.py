@@ -251,10 +251,10 @@ def load(
         reader = source.reader
         made = make(source.config, source.where, reader.entries, inputs, source.sentence, seed)
         net, names = made.net, _with_tied(made)
-        net.run_on(net.device, np.dtype(dtype if wide else "float32"))
+        net._run_on(net.device, np.dtype(dtype if wide else "float32"))
         arrays = stored_arrays(made.drawing.places.values())
         _expect_to_fit(reader, arrays, names, made)
-        with net.filled_by(_reading(reader, arrays, names, net.dtype)):
+        with net._filled_by(_reading(reader, arrays, names, net.dtype)):
             net.programs.recompute = recompute
             if offload_folder is not None:
                 net.offload(offload_folder, keep)
@@ -262,7 +262,7 @@ def load(
                 net.as_type(dtype, rounding)
             elif dtype in KINDS:
                 hold_blocks(net, dtype, "pretrained.load", _blocks(reader, arrays, names))
-            net.execution_plan()
+            net._execution_plan()
         _expect_copies(reader, made)
         net.origin = origin_in(source, made)
     return net

@@ -240,7 +240,7 @@ def _same(live: Iterable[Any], held: list[Any]) -> bool:
 
 def _taken(part: Counted) -> list[str]:
     """The attributes that a recording takes as they are."""
-    hidden = {"arguments", *part.asked_anew}
+    hidden = {"arguments", *part._asked_anew}
     return [name for name in vars(part) if not name.startswith("_") and name not in hidden]
 
 

@@ -93,8 +93,8 @@ def planned_memory(
     expect_alone("net.memory", optimizer)
     programs = programs_of(net)
     level = programs.level("net.memory", recompute)
-    at_once = programs.records_at_once(net) or level != "none"
-    with net.unfilled() as filling, expect_recorded("net.memory"):
+    at_once = programs._records_at_once(net) or level != "none"
+    with net._unfilled() as filling, expect_recorded("net.memory"):
         step = rehearsed_step(net, size, as_trained(net, optimizer), extent, at_once)
         memory = step.at(level).memory
     del step
@@ -143,7 +143,7 @@ def as_trained(net: Net, optimizer: Optimizer | Wrapper | None) -> Optimizer | W
         optimizer = ScaledUpdates(optimizer, precision) if scaled is None else optimizer
     chain = UpdateChain(optimizer)
     if chain.own_rule is not None:
-        for param in net.execution_plan().trained_params():
+        for param in net._execution_plan().trained_params():
             check_type(type(chain.rule).__name__, param.name, chain.rule_type(param))
     return optimizer
 
@@ -160,7 +160,7 @@ def rehearsed_step(
 
     With targets ``y`` the loss's own arrays are in it. Raises `NotRecordableError`.
     """
-    feed = ones(net.execution_plan(), batch_size, net.device, extent)
+    feed = ones(net._execution_plan(), batch_size, net.device, extent)
 
     # What the loss makes lies between the other arrays, and decides where these can.
     guessed = y is None
@@ -196,7 +196,7 @@ def targets_of(net: Net, feed: Mapping[str, Any], extent: int | None) -> Any:
 
     None without a loss, where it is not singanet's or would take others, and on a device.
     """
-    plan, loss = net.execution_plan(), net.loss
+    plan, loss = net._execution_plan(), net.loss
     first = next(iter(feed.values()), None)
     if loss is None or not isinstance(first, np.ndarray) or not is_own(loss):
         return None
@@ -238,7 +238,7 @@ def _at_last_micro_batch(net: Net, optimizer: Any) -> Iterator[None]:
         values = [param.value for param in trained]
     with ExitStack() as stack:
         for stage in UpdateChain(optimizer).stages:
-            stack.enter_context(stage.before_last(names, values))
+            stack.enter_context(stage._before_last(names, values))
         del values
         yield
 

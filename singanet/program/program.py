@@ -57,7 +57,7 @@ class Program:
                 received="targets alone" if optimizer is None else "an optimizer alone",
                 advice="pass net.record(x, y, optimizer), or net.record(x) for an evaluation",
             )
-        if not net.passes_are_its_own:
+        if not net._passes_are_its_own:
             raise CallOrderError(
                 "net.record",
                 expected="a net that runs FeedForwardNet's own forward and backward",
@@ -114,7 +114,7 @@ class Program:
 
     def _feed(self, x: Any) -> dict[str, Any]:
         net = self.net
-        return checks.check_feed(net.execution_plan(), x, net.device, net.dtype)
+        return checks.check_feed(net._execution_plan(), x, net.device, net.dtype)
 
     @no_collections()
     def _record(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:

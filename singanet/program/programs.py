@@ -133,7 +133,7 @@ class Programs:
 
         return self.recompute if value is None else checked_recompute(where, value)
 
-    def records_at_once(self, net: Net) -> bool:
+    def _records_at_once(self, net: Net) -> bool:
         """Whether a call is recorded when it first comes."""
         # The layers would not round what programs store.
         return self.at_once or getattr(net.device.ops, "stores", False)
@@ -176,7 +176,7 @@ class Programs:
         if other is not None:
             return self._layers.forward(net, feed, asked, other=other)
         # The order of sums, and so the last bit, depends on how gradients lie.
-        orders = {slot: self._orders.get(slot) for slot in output_slots(net.execution_plan())}
+        orders = {slot: self._orders.get(slot) for slot in output_slots(net._execution_plan())}
         found = None
         if not asked:
             found = self._find(
@@ -224,7 +224,7 @@ class Programs:
                 )
 
     def _step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
-        if not (self.enabled and net.passes_are_its_own):
+        if not (self.enabled and net._passes_are_its_own):
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
         chain = self._layers.register(net, optimizer)
@@ -241,7 +241,7 @@ class Programs:
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
-            feed = x = check_feed(net.execution_plan(), x, net.device, net.dtype)
+            feed = x = check_feed(net._execution_plan(), x, net.device, net.dtype)
             by_layers = on_layer is not None or chain.knows_norm()
             first = False
             if not by_layers:
@@ -251,7 +251,7 @@ class Programs:
                 first = self._was_first(key, case)
             if found is None:
                 # Passes of their own for steps that no program may ever make.
-                alone = by_layers or chain.holds_all or bool(chain.reducers)
+                alone = by_layers or chain._holds_all or bool(chain.reducers)
                 forward = self.forward if alone else self._layers.forward
                 run = forward_of_step(forward, net, feed, request, chain)
                 with self._before_recording(first):
@@ -357,7 +357,7 @@ class Programs:
         found = self._known_to_hold(net, key)
         if found is not None:
             return found
-        at_once = at_once or self.records_at_once(net)
+        at_once = at_once or self._records_at_once(net)
         this = key, case
         for program in self._known.get(key, ()):
             if program.lost and program.case != case:

@@ -376,7 +376,7 @@ class LivePage(Callback):
     `BackendError` without the extra ``report``.
     """
 
-    runs_last = True
+    _runs_last = True
     first_rank_only = True
 
     def __init__(self, folder: str | PathLike[str], ends: bool = True) -> None:

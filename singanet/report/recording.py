@@ -124,7 +124,7 @@ class ConfusionLog(Callback):
     which are numbered else.
     """
 
-    runs_last = True
+    _runs_last = True
 
     def __init__(self, path: str | PathLike[str], labels: Sequence[str] = ()) -> None:
         self.path = path_of(path)

@@ -76,8 +76,8 @@ def drawn_net(
             for param in layer.params.values():
                 param.storage = theirs[param.name].storage
     # As after a load, which draws no values; zeros take no memory until they are touched.
-    with net.filled_by(lambda param: np.zeros(param.shape, net.dtype)):
-        net.execution_plan()
+    with net._filled_by(lambda param: np.zeros(param.shape, net.dtype)):
+        net._execution_plan()
     return net
 
 

@@ -190,7 +190,7 @@ def _fit(
     numbers = recipe.optimizer, recipe.lr, recipe.weight_decay
     rule: Optimizer | Wrapper
     if options.method == "blocks":
-        trained = [param.name for param in net.execution_plan().trained_params()]
+        trained = [param.name for param in net._execution_plan().trained_params()]
         rule = rules.in_blocks(*numbers, trained, epochs * updates, options.seed)
     else:
         rule = rules.make_optimizer(

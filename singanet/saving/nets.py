@@ -87,7 +87,7 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
         "loss": None if net.loss is None else object_to_config(net.loss),
         "metric": None if net.metric is None or not metric else object_to_config(net.metric),
     }
-    declared = net.declared_ports
+    declared = net._declared_ports
     if net.name is not None:
         config["name"] = net.name
     if declared is not None:
@@ -157,7 +157,7 @@ def _uses(net: Net) -> list[dict[str, Any]]:
                 entry |= object_to_config(part)
         entry["sources"] = [
             [source.name, index if isinstance(source.out_shapes, list) else None]
-            for name in net.use_of(node.name)
+            for name in net._use_of(node.name)
             for source, index in by_name[name].inputs
         ]
         described.append(entry)
@@ -217,7 +217,7 @@ def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
     _add_uses(net, _sequence(config, "layers"))
     if "outputs" in config:
         outputs = [_output(part) for part in _sequence(config, "outputs")]
-        net.declare(_names(config, "inputs"), outputs)
+        net._declare(_names(config, "inputs"), outputs)
     if "most_steps" in config:
         net.most_steps = _most_steps(config["most_steps"])
     for name in _names(config, "frozen") if "frozen" in config else ():
@@ -277,8 +277,8 @@ def _add_uses(net: Net, entries: Sequence[Any]) -> None:
                 made[name] = _net(type(net), entry["net"], net.seed)
             else:
                 made[name] = object_from_config(entry, shared, Layer)
-            net.add_node(made[name], sources, name)
-        shared.update({param.name: param for param in net.params_of(name)})
+            net._add_node(made[name], sources, name)
+        shared.update({param.name: param for param in net._params_of(name)})
 
 
 def _fix(params: list[Param], names: list[str]) -> None:
@@ -484,7 +484,7 @@ def _packed(layer: RNN) -> Packed:
     members = tuple(param.name for param in layer.params.values() if not param.is_state)
     dtype = np.dtype(next(iter(layer.params.values())).value.dtype)
     rule = f"unpacked into {len(members)}: {PACKED_RULE}"
-    target = Target((layer.packed_size(),), dtype, rule)
+    target = Target((layer._packed_size(),), dtype, rule)
     return Packed(_name(layer), target, members, layer.pack, layer.unpack)
 
 
@@ -580,7 +580,7 @@ def load_parameters(
         }
 
     with open_state(f, format) as reader:
-        if not reader.foreign_layout:
+        if not reader._foreign_layout:
             if optimizer is not None:
                 raise _no_place(f, reader.format)
             if layout == "torch" or (reader.format == "torch" and layout is None):

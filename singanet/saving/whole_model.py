@@ -283,7 +283,7 @@ def _registered(net: Net, rule: Any) -> dict[str, Any]:
     """The specs that were registered with the ``rule`` and override the parameters' own."""
     if not isinstance(rule, Optimizer):
         return {}
-    pairs = [(param, rule.spec_of(param)) for param in distinct_params(net.nodes())]
+    pairs = [(param, rule._spec_of(param)) for param in distinct_params(net.nodes())]
     return {param.name: spec_to_config(spec) for param, spec in pairs if spec != param.spec}
 
 
@@ -393,7 +393,7 @@ def _built(cls: type[_Net], about: dict[str, Any], reader: Reader, training: boo
             raise wrong("the model", f"one of {one_of(ROUNDINGS)} under 'rounding'", repr(rounding))
         first = None if rounding is None else partial(_hold, net, rounding)
         fill({param.name: param for param in params}, reader, NET, first)
-        net.regroup()
+        net._regroup()
     if training and about.get("training") is not None:
         compile_as(net, about["training"], partial(below, reader))
     return net
@@ -409,7 +409,7 @@ def described(cls: type[_Net], about: Mapping[str, Any]) -> Iterator[_Net]:
         raise wrong("the model", "a float type under 'dtype'", repr(dtype))
     with refusing("the model"):
         net = net_from_config(cls, about["net"], seed)
-        net.run_on(net.device, np.dtype(dtype))
+        net._run_on(net.device, np.dtype(dtype))
         net.rng.bit_generator.state = about["generator"]
         net.intake = intake_from_config(about, net.ports().inputs)
         yield net
@@ -417,7 +417,7 @@ def described(cls: type[_Net], about: Mapping[str, Any]) -> Iterator[_Net]:
 
 def _hold(net: Net, rounding: str, value_of: Callable[[Param], Array]) -> None:
     """Hold matrices in bfloat16, each as soon as it is read."""
-    with net.filled_by(value_of):
+    with net._filled_by(value_of):
         hold_words(net, rounding)
 
 

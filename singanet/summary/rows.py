@@ -160,7 +160,7 @@ def layer_rows(net: Net, known: Mapping[str, list[Shape]] | None = None) -> list
     rows: list[Row] = []
     owner: dict[int, str] = {}
     nodes = {node.name: node for node in net.nodes()}
-    for step in net.execution_plan().steps:
+    for step in net._execution_plan().steps:
         node = nodes[step.name]
         params = list(step.layer.params.values())
         fresh = [p for p in params if id(p) not in owner]

@@ -68,7 +68,7 @@ def measure(net: Net, extent: int | None = None) -> Footprint:
     ``extent`` stands in for axes of any extent. Errors: such axes and no ``extent``; what layers
     raise when they compute.
     """
-    plan, device = net.execution_plan(), net.device
+    plan, device = net._execution_plan(), net.device
     params = roots_in([param.value for param in net.params()])
     feeds = [ones(plan, size, device, extent) for size in _BATCHES]
     with net.rehearsal(), device.scope(), np.errstate(all="ignore"):

@@ -83,7 +83,7 @@ class FakeCommunicator(Communicator):
         self._count_reduced(array.nbytes)
         return self._collective(f"{op} of", array, what, reduced, (array.shape, array.dtype.str))
 
-    def start_reduce_scatter(
+    def _start_reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
     ) -> Request:
         self._checked(what, array)
@@ -95,7 +95,7 @@ class FakeCommunicator(Communicator):
         begun.only(own, start, stop)
         return begun
 
-    def start_gather_parts(
+    def _start_gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Request:
         def joined(parts: list[Array]) -> Array:
@@ -108,24 +108,24 @@ class FakeCommunicator(Communicator):
         facts = (array.shape, array.dtype.str, *bounds)
         return self._collective("parts of", array, what, joined, facts)
 
-    def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
+    def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         self._checked(what, array)
         facts = (array.shape[1:], array.dtype.str)
         # What the others give is counted once it is there.
         self._count_gathered(array.nbytes, array.nbytes)
         return self._collective("gathered", array, what, lambda parts: list(parts), facts, False)
 
-    def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
+    def _start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         self._checked(what, array)
         checked_peer(what, root, self.size)
         facts = (array.shape, array.dtype.str)
         self._count_broadcast(root, array.nbytes)
         return self._collective(f"from {root},", array, what, lambda parts: parts[root], facts)
 
-    def start_barrier(self, what: str = "a barrier") -> Request:
+    def _start_barrier(self, what: str = "a barrier") -> Request:
         return self._collective("barrier", np.empty(0), what, lambda _: None, (), False)
 
-    def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
+    def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         """As `Communicator`; what is sent is buffered."""
         self._checked(what, array)
         mail = self._own, self._members[checked_peer(what, to, self.size)], self._tagged(tag)
@@ -141,7 +141,7 @@ class FakeCommunicator(Communicator):
             world.changed.notify_all()
         return Done()
 
-    def start_receive(
+    def _start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
         self._checked(what, array)
@@ -162,7 +162,7 @@ class FakeCommunicator(Communicator):
         members = tuple(self._members[rank] for rank in checked_group(self, ranks))
         return FakeCommunicator(self._world, members, self._own)
 
-    def next_message(
+    def _next_message(
         self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
     ) -> tuple[int, Array] | None:
         """As `Communicator`: the one that arrives first by the clocks."""

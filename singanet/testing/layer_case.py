@@ -179,7 +179,7 @@ class LayerCase:
     """
 
     in_shapes: Shapes = (4,)
-    modes: tuple[bool, ...] = (True, False)
+    _modes: tuple[bool, ...] = (True, False)
     """Which of training and evaluation to check."""
     tolerance = 1e-6
     """Relative error allowed between backward and numerical gradients in float64."""
@@ -265,7 +265,7 @@ class LayerCase:
         assert [part.shape[1:] for part in parts_of(y)] == shapes
 
     def test_gradients_equal_numerical_ones(self) -> None:
-        for train in self.modes:
+        for train in self._modes:
             layer = self.built(np, np.float64)
             check_gradients(
                 layer, self.inputs(np, np.float64), train=train, tolerance=self.tolerance
@@ -273,7 +273,7 @@ class LayerCase:
 
     def test_keeps_the_float_type(self, xp: Any) -> None:
         for dtype in (np.float32, np.float64):
-            for train in self.modes:
+            for train in self._modes:
                 layer = self.built(xp, dtype)
                 ctx, y = self.run(layer, self.inputs(xp, dtype), train)
                 dx, grads = self.run_backward(layer, ctx, self.gradient_like(y))
@@ -285,7 +285,7 @@ class LayerCase:
                 assert {part.dtype for part in floats if part is not None} <= {np.dtype(dtype)}
 
     def test_takes_an_empty_batch(self, xp: Any) -> None:
-        for train in self.modes:
+        for train in self._modes:
             layer = self.built(xp)
             before = [on_host(param.value).copy() for param in layer.params.values()]
             x = self.inputs(xp, np.float32, batch=0)
@@ -310,7 +310,7 @@ class LayerCase:
         for case in (self, *self.narrowed()):
             layer = case.built(xp, np.float64)
             x = case.inputs(xp, np.float64)
-            for train in self.modes:
+            for train in self._modes:
                 first, *others = (case._outcome(layer, x, train, k) for k in range(LAYOUTS))
                 for a, *several in zip(first, *others, strict=True):
                     for b in several if a is not None else ():
@@ -338,13 +338,13 @@ class LayerCase:
             with suppress(SingaNetError):
                 layer, x = case.built(np, np.float64), case.inputs(np, np.float64)
                 if [part.shape[1:] for part in parts_of(x)] == narrow:
-                    for train in self.modes:
+                    for train in self._modes:
                         case.run(layer, x, train)
                     found.append(case)
         return found
 
     def test_changes_neither_input_nor_gradient(self, xp: Any) -> None:
-        for train in self.modes:
+        for train in self._modes:
             layer = self.built(xp)
             x = self.inputs(xp, np.float32)
             copies = map_parts(lambda a: a.copy(), x)
@@ -358,7 +358,7 @@ class LayerCase:
                 np.testing.assert_array_equal(on_host(now), on_host(then))
 
     def test_several_forwards_may_be_in_flight(self, xp: Any) -> None:
-        for train in self.modes:
+        for train in self._modes:
             layer = self.built(xp, np.float64)
             xs = [self.inputs(xp, np.float64, seed=seed) for seed in (1, 2)]
             alone = []
@@ -375,7 +375,7 @@ class LayerCase:
                     np.testing.assert_array_equal(on_host(grad), on_host(grads2[suffix]))
 
     def test_holds_no_array_between_calls(self, xp: Any) -> None:
-        for train in self.modes:
+        for train in self._modes:
             layer = self.built(xp)
             before = arrays_on(layer)
             ctx, y = self.run(layer, self.inputs(xp, np.float32), train)
@@ -398,7 +398,7 @@ class LayerCase:
         ctx, y = self.run(layer, self.inputs(xp, np.float64), train=False)
         dy = self.gradient_like(y)
         dx, _ = self.run_backward(layer, ctx, dy)
-        ctx.needs_param_grads = False
+        ctx._needs_param_grads = False
         alone, _ = self.run_backward(layer, ctx, dy)
         for one, two in zip(parts_of(dx), parts_of(alone), strict=True):
             assert (one is None) == (two is None)

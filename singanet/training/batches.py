@@ -198,7 +198,7 @@ def sample_count(
 ) -> int:
     """How many samples all arrays of ``parts`` have.
 
-    Errors: `DataError` for unequal numbers, and for no samples unless ``may_be_empty``.
+    Errors: `DataError` for unequal numbers, and for no samples unless ``_may_be_empty``.
     """
     lengths: dict[str, int] = {}
     for what, data in parts.items():
@@ -291,7 +291,7 @@ class Batches(ABC):
     """How many batches the epoch before had, None before its end."""
     counted: tuple[str, int] = ("samples", 1)
     """What a speed is told in, and how many of these a sample has."""
-    may_be_empty = False
+    _may_be_empty = False
     """Whether other processes may have batches where this one has none."""
     where = "net.fit"
     """Who was given the data, as errors say it."""
@@ -317,7 +317,7 @@ class Batches(ABC):
                 yield item
                 # Nobody holds a batch while the next one is drawn: there would be memory for two.
                 del item
-            if count == 0 and not self.may_be_empty:
+            if count == 0 and not self._may_be_empty:
                 raise ended(self.where, "at least one batch", "none")
             self.last = count
             return
@@ -378,7 +378,7 @@ class ArrayBatches(Batches):
         self._single = not isinstance(y, Mapping)
         # Of several processes each has its part of every batch.
         self.loader = ArrayLoader(x, targets, batch_size, shuffle, seed, drop_last, *part, True)
-        self.smallest = self.loader.smallest_batch
+        self.smallest = self.loader._smallest_batch
         self.steps = len(self.loader) if steps is None else steps
         self._given = steps
 
@@ -453,7 +453,7 @@ class IteratedBatches(Batches):
         self._drawn = 0
         self._skip = 0
         self._given = steps
-        self.smallest = getattr(source, "smallest_batch", None)
+        self.smallest = getattr(source, "_smallest_batch", None)
         self.counted = getattr(source, "counted", self.counted)
         self.steps = self._length() if steps is None else steps
 
@@ -520,7 +520,7 @@ class IteratedBatches(Batches):
         y = by_name(f"{self.where}, batch y", y, self._outputs, all_of_them=False)
         weight = joined_weight(y, weight, self._class_weight)
         # Of a batch of all processes a part may be empty.
-        count = sample_count({"x": x, "y": y, "sample_weight": weight}, self.may_be_empty)
+        count = sample_count({"x": x, "y": y, "sample_weight": weight}, self._may_be_empty)
         if self._largest is not None and count > self._largest:
             raise DataError(
                 "net.fit, memory_budget",

@@ -172,7 +172,7 @@ def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> Non
         if not net.executor.can.holds:
             net.as_type("float32_fast")
         device = net.device.narrowed("net.compile", stores=narrow == "bfloat16")
-        net.run_on(device, net.dtype)
+        net._run_on(device, net.dtype)
     if precision is not None:
         # The masters begin as what is there now, not as what is left of it after rounding.
         for param in net.params():
@@ -189,7 +189,7 @@ def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
     if mixed_precision is None or mixed_precision not in FACTORS:
         return None
     if mixed_precision == "auto":
-        return "bfloat16" if net.device.narrow_pays() else None
+        return "bfloat16" if net.device._narrow_pays() else None
     net.device.narrowed("net.compile, mixed_precision")
     return str(mixed_precision)
 

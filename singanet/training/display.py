@@ -192,7 +192,7 @@ class History(dict[str, list[float]]):
         for name, values in self.items():
             values.append(float(logs.get(name, math.nan)))
 
-    def amend(self, logs: Mapping[str, float]) -> None:
+    def _amend(self, logs: Mapping[str, float]) -> None:
         """Set the values of the last epoch."""
         for name, value in logs.items():
             if name not in self:

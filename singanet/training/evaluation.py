@@ -74,10 +74,10 @@ def _gathered_by_rows(net: Net, x: Any, y: Any, weight: Any, measures: Measures)
     Errors: those of the loss, and of what is fed.
     """
     request = StepRequest(x, y, None, weight, measures)
-    plan = plan_of_step(net, request) if net.passes_are_its_own and not placed_by(net) else None
+    plan = plan_of_step(net, request) if net._passes_are_its_own and not placed_by(net) else None
     if plan is None:
         return False
-    feed = check_feed(net.execution_plan(), x, net.device, net.dtype)
+    feed = check_feed(net._execution_plan(), x, net.device, net.dtype)
     # Nobody reads the gradient of the losses.
     beside = y, start_of(len(y), net.device.ops, net.dtype, None), weight
     feed = {**feed, **dict(zip(plan.of_loss, beside, strict=False))}
@@ -174,7 +174,7 @@ def _takes_lists(net: Model) -> bool:
     """Whether an input layer takes several arrays, which a list holds: they are one batch."""
     if not isinstance(net, Net) or net.pending:
         return False
-    plan = net.execution_plan()
+    plan = net._execution_plan()
     shapes = [plan.by_name[name].layer.in_shapes for name in plan.inputs]
     return any(isinstance(shape, list) and len(shape) > 1 for shape in shapes)
 

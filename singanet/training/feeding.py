@@ -157,7 +157,7 @@ def iterated(
         IteratedBatches(net, loader, steps, class_weight, learns, begun, where, largest)
     )
     if loader is not source:
-        loader.may_be_empty = made.may_be_empty
+        loader._may_be_empty = made._may_be_empty
     return made
 
 

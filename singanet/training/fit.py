@@ -83,7 +83,7 @@ def _expect_enough(net: Model, data: Batches) -> None:
     """Refuse a last batch that is too small for a layer before the first one is trained on."""
     if data.smallest is None or not isinstance(net, Net):
         return
-    for step in net.execution_plan().steps:
+    for step in net._execution_plan().steps:
         if step.in_training and step.layer.traits.fewest_samples > data.smallest:
             raise DataError(
                 f"net.fit, layer {step.name!r}",
@@ -172,9 +172,9 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     for hook in hooks.epoch_end:
         hook(epoch, logs)
         # A checkpoint among the later hooks saves the history, with what the earlier ones added.
-        session.history.amend(logs)
+        session.history._amend(logs)
     session.is_whole()
-    session.history.amend(ranks.decide(session, logs))
+    session.history._amend(ranks.decide(session, logs))
 
 
 def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:

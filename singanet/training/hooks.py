@@ -42,7 +42,7 @@ class Hooks:
             for name in ("on_batch_begin", "on_batch_end")
         )
         self.callbacks = [each for each in self.callbacks if session.ranks.runs(each)]
-        self._in_order = sorted(self.callbacks, key=lambda callback: callback.runs_last)
+        self._in_order = sorted(self.callbacks, key=lambda callback: callback._runs_last)
         self.begun: list[Callback] = []
         self.epoch_begin = self._overriding("on_epoch_begin")
         self.epoch_end = self._overriding("on_epoch_end")
@@ -98,7 +98,7 @@ class Hooks:
     def train_end(self) -> None:
         """Let every callback that began end, then raise the first error of these."""
         first: BaseException | None = None
-        ends = sorted(self.begun, key=lambda each: (not each.ends_first, each.runs_last))
+        ends = sorted(self.begun, key=lambda each: (not each._ends_first, each._runs_last))
         for callback in ends:
             try:
                 self._told(callback, callback.on_train_end)()

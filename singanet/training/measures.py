@@ -58,7 +58,7 @@ class Measures:
         return cls(loss, copies, outputs, weighted)
 
     @property
-    def weighs(self) -> bool:
+    def _weighs(self) -> bool:
         """Whether a step is to give it the samples' weights: see `Seen`."""
         return bool(self.weighted)
 
@@ -75,7 +75,7 @@ class Measures:
     def gather(self, found: Iterable[Array], out: Any, y: Any, weight: Any = None) -> None:
         """As a call with ``out``, for metrics that have ``found`` what they need by rows."""
         self.count(out, y)
-        there = self.of.where_counted(out, y)
+        there = self.of._where_counted(out, y)
         for (name, metric), rows in zip(self.metrics.items(), found, strict=True):
             given = [weight] if weight is not None and name in self.weighted else []
             metric.gather(*counted_positions(rows, y, there, *given))
@@ -138,7 +138,7 @@ class Measures:
         """Every metric by name, with its outputs and targets, and weights if it takes any.
 
         A metric that is ``linked`` gets the outputs after the loss's link. Each gets the
-        positions that have a loss (`Loss.unmasked`).
+        positions that have a loss (`Loss._unmasked`).
         """
         found = {}
         meant = None
@@ -157,8 +157,8 @@ class Measures:
             seen = own, targets, *given
             # A user's own loss need not say which positions it has.
             counts = isinstance(loss, Loss)
-            if mask is not None or (counts and loss.where_counted(own, targets) is not None):
-                seen = loss.unmasked(own, targets, mask, *given)
+            if mask is not None or (counts and loss._where_counted(own, targets) is not None):
+                seen = loss._unmasked(own, targets, mask, *given)
             found[name] = metric, *seen
         return found
 

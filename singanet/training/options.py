@@ -84,7 +84,7 @@ class FitOptions:
         object.__setattr__(self, name, value)
 
     @property
-    def validates(self) -> bool:
+    def _validates(self) -> bool:
         """Whether epochs end with a validation."""
         return self.validation_data is not None or bool(self.validation_split)
 

@@ -63,7 +63,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         session.optimizer.load_state_dict(
             {key: array for key, array in learnt.items() if key.rpartition("/")[0] not in away}
         )
-        session.rule.check_loaded({param.name: param.outline for param in here})
+        session.rule._check_loaded({param.name: param.outline for param in here})
         # What was gathered so far counts once.
         if progress.batch and ranks.has_measured:
             metrics, arrays = session.measures.metrics, below("metric/", state)
@@ -113,7 +113,7 @@ def _by_params(session: Session) -> dict[str, Shape]:
     return {
         f"{start}/{param.name}": param.shape
         for start, each in callbacks_by_name(session).items()
-        if getattr(each, "goes_by_params", False)
+        if getattr(each, "_goes_by_params", False)
         for param in session.net.params()
     }
 

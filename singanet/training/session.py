@@ -204,11 +204,11 @@ class Session(Course):
         return list(self.ranks.here(self.net).params())
 
     @property
-    def can_write(self) -> bool:
+    def _can_write(self) -> bool:
         """Whether a state can be had after the error that ends the fit: all ranks know of it."""
         return self.phase == "whole" and self.ranks.agreed
 
-    def add_stage(self, stage: Callable[[Optimizer | Wrapper], Wrapper]) -> None:
+    def _add_stage(self, stage: Callable[[Optimizer | Wrapper], Wrapper]) -> None:
         """Let steps go through ``stage`` of the optimizer, from the next one on.
 
         It is no part of ``optimizer``, nor of its state.
@@ -235,7 +235,7 @@ class Session(Course):
     def state(self) -> dict[str, Array]:
         """The state to resume from, as copies by name: see `training_sources`.
 
-        A callback that asks for it sets ``runs_last``, so that the others have seen the step. All
+        A callback that asks for it sets ``_runs_last``, so that the others have seen the step. All
         ranks ask at the same point: running state is unified, parameters are compared; those
         other than 0 get nothing.
         Errors: `CallOrderError` within a step, of which a half could be in it.

@@ -126,7 +126,7 @@ class MicroBatches:
         count = self._most(-(-samples // self._size))
         if gathered.every != count:
             gathered.every = count
-        before = Before(self._net, self._net.execution_plan().settings().state)
+        before = Before(self._net, self._net._execution_plan().settings().state)
         number = 0
         try:
             total = weights = 0.0

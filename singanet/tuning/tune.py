@@ -102,7 +102,7 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     known = set() if again else set(choices.choices(runtime))
     # That the file can be written is better known before minutes are spent.
     costs.add(path, version, threads, {})
-    feed = ones(net.execution_plan(), size, net.device, extent)
+    feed = ones(net._execution_plan(), size, net.device, extent)
     constant: Any = ConstantNet(net, net.device)
     met = cases_met(net, lambda recorder: recorder.rehearsed_step(feed, None))
     # Of an evaluation only what a predictor does otherwise is left.

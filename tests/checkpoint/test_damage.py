@@ -68,7 +68,7 @@ def test_a_wrong_number_is_named(format, path, holder):
         with pytest.raises(error, match="second/weight"):
             reader.read("second/weight")
         with pytest.raises(error, match="second/weight"):
-            reader.verify_array("second/weight")
+            reader._verify_array("second/weight")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_reading_and_verifying(path, peak):
             del array
         assert peak() <= ALLOWED
         for name in reader.entries:
-            reader.verify_array(name)
+            reader._verify_array(name)
         assert peak() <= ALLOWED
 
 

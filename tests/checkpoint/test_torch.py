@@ -44,7 +44,7 @@ def found(path: Path) -> dict[str, Any]:
     with open_state(path) as reader:
         assert reader.format == "torch"
         for name in reader.entries:
-            reader.verify_array(name)
+            reader._verify_array(name)
         return dict(reader)
 
 

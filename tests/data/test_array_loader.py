@@ -251,7 +251,7 @@ def test_split_batches_are_those_of_one_process_with_any_number_of_ranks(
         loader.load_state_dict(loaders[0].state_dict())
     made = [rows(loader) for loader in later]
     assert taken + joined(made) == [sorted(batch) for batch in alone]
-    assert later[0].smallest_batch == min(len(part) for each in made for part in each if part)
+    assert later[0]._smallest_batch == min(len(part) for each in made for part in each if part)
 
 
 def test_a_position_goes_on_with_another_number_of_ranks_of_as_large_batches():

@@ -174,7 +174,7 @@ def test_draws_come_as_often_as_they_should(temperature, top_k, top_p):
     bound = 4 * np.sqrt(20000 * want * (1 - want))
     assert (abs(counts - 20000 * want) <= bound).all()
     assert not counts[want == 0].any()
-    told = Sampling(temperature, top_k, top_p).adjusted(p[None])
+    told = Sampling(temperature, top_k, top_p)._adjusted(p[None])
     np.testing.assert_allclose(told, want[None], rtol=0, atol=1e-12)
 
 

@@ -130,7 +130,7 @@ def test_unlike_sizes_are_refused_by_every_call(name, sizes):
     # And the layer is named, before anything is computed.
     net = net_of(name)
     with pytest.raises(SingaNetError, match=r"layer '.*': expected inputs of one batch size"):
-        check_feed(net.execution_plan(), feed_of(name, *sizes), net.device, net.dtype)
+        check_feed(net._execution_plan(), feed_of(name, *sizes), net.device, net.dtype)
     net.forward(False, feed_of(name, 3, 3))
 
 

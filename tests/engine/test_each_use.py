@@ -66,7 +66,7 @@ def test_steps_are_those_of_the_sum_to_rounding(monkeypatch, blocks, twice, reco
         found.append(trained(net, rule))
         assert not net.programs.refusals
         assert {state.step for state in rule.states()} == {5}
-        assert bool(net.execution_plan().headed) is blocks
+        assert bool(net._execution_plan().headed) is blocks
         if recorded:
             names = [k.name for k in net.programs.reports()[-1].kernels]
             assert ("add to rows" in names) is not each
@@ -82,9 +82,9 @@ def test_no_use_waits_for_another():
             told.append(("whole", *names))
             super().update(names, values, grads, scale)
 
-        def update_part(self, names, values, grads):
+        def _update_part(self, names, values, grads):
             told.append(("part", *names))
-            super().update_part(names, values, grads)
+            super()._update_part(names, values, grads)
 
     for each in (True, False):
         told: list[Any] = []

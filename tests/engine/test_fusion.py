@@ -198,7 +198,7 @@ def test_a_users_layer_may_do_the_relu_after_it(rng, kind, steps, recorded):
         net.programs.enabled = recorded
         losses = [net.step(x, y, sgd)[0] for _ in range(4)]
         results.append((losses, net.predict(x), net.predictor()(x)))
-        assert len(fused(net.execution_plan()).steps) == (steps if relu is Activation else 6)
+        assert len(fused(net._execution_plan()).steps) == (steps if relu is Activation else 6)
         assert not net.programs.notes or relu is Separate
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -260,10 +260,10 @@ def test_a_class_whose_pass_was_replaced_runs_it(batch, monkeypatch):
 @pytest.mark.parametrize("name", ["norm1", "relu1"])
 def test_a_layer_that_says_whether_it_is_recomputed_stands_alone(batch, name):
     net, _ = built()
-    fewer = len(fused(net.execution_plan()).steps)
+    fewer = len(fused(net._execution_plan()).steps)
     before = net.train(*batch)
     net.layers[[layer.name for layer in net.layers].index(name)].recompute = True
-    assert len(fused(net.execution_plan()).steps) == fewer + 1
+    assert len(fused(net._execution_plan()).steps) == fewer + 1
     for one, other in zip(before[0], net.train(*batch)[0], strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -281,7 +281,7 @@ def test_a_relu_that_becomes_something_else_is_that(batch):
 
 def test_what_changes_elsewhere_leaves_the_plan_as_it_was(batch):
     net, _ = built()
-    first = fused(net.execution_plan())
+    first = fused(net._execution_plan())
     net.layers[0].label = "looked at"
-    assert fused(net.execution_plan()) is first
-    assert fused(net.execution_plan(), ["norm1"]) is not first
+    assert fused(net._execution_plan()) is first
+    assert fused(net._execution_plan(), ["norm1"]) is not first

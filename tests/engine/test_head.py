@@ -260,7 +260,7 @@ def test_metrics_that_go_by_rows_see_what_they_see_of_all_scores(
                 x, y, batch_size=BATCH, epochs=2, clip=clip, clip_by="global", verbose=False,
                 sample_weight=weight,
             )  # fmt: skip
-            assert bool(net.execution_plan().headed) is (each == rows)
+            assert bool(net._execution_plan().headed) is (each == rows)
             assert not net.programs.refusals
             assert not net.programs.notes
             found.append(history)
@@ -306,7 +306,7 @@ def test_float16_goes_by_blocks_as_it_does_whole(blocks, tied, recorded):
         net.compile(SGD(lr=0.5), net.loss, metrics=[Accuracy()], mixed_precision=precision)
         x, y = (np.concatenate(parts) for parts in zip(*(batch(k) for k in range(4)), strict=True))
         history = net.fit(x, y, batch_size=BATCH, epochs=4, verbose=False, shuffle=False)
-        assert bool(net.execution_plan().headed) is bool(rows)
+        assert bool(net._execution_plan().headed) is bool(rows)
         assert precision.skipped
         masters = {name: master.copy() for name, master in precision.masters.items()}
         found.append((history["loss"][1:], masters))
@@ -360,7 +360,7 @@ def test_where_somebody_needs_the_scores_there_are_scores(blocks, change):
     assert np.isfinite(loss_value)
     if change == "measure":
         assert score == (BATCH, STEPS, WORDS)
-    assert not net.execution_plan().headed or change == "overridden"
+    assert not net._execution_plan().headed or change == "overridden"
 
 
 def test_labels_that_do_not_fit_are_refused_as_ever(blocks):
@@ -382,7 +382,7 @@ def test_a_fit_without_metrics_takes_it_and_one_that_needs_scores_does_not(block
         net = net_of()
         net.compile(SGD(lr=0.1), net.loss, metrics=metrics)
         history = net.fit(x, y, batch_size=2, epochs=3, verbose=False, shuffle=False)
-        found[bool(metrics)] = history["loss"], bool(net.execution_plan().headed)
+        found[bool(metrics)] = history["loss"], bool(net._execution_plan().headed)
     assert found[False][1]
     assert not found[True][1]
     assert np.allclose(found[False][0], found[True][0], rtol=1e-5)

@@ -17,7 +17,7 @@ def test_a_walk_is_worked_out_once_for_what_is_trained(rng):
         net.add(Dense(name, 3, **({"input_sample_shape": (3,)} if name == "a" else {})))
     x = rng.standard_normal((2, 3)).astype("float32")
     net.train(x, x)
-    plan = net.execution_plan()
+    plan = net._execution_plan()
     slots = plan.by_name["b"].out_slots
     first = plan.backward(slots, ())
     assert plan.backward(slots, ()) is first

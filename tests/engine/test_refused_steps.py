@@ -343,7 +343,7 @@ def test_a_fit_in_mixed_precision():
 def test_a_part_of_a_batch_whose_gradients_are_gathered():
     net = moving()
     net.compile(Adam(0.1))
-    net.execution_plan()
+    net._execution_plan()
     step = MicroBatches(
         net,
         gathered := Accumulator(net.compiled.optimizer, 1),

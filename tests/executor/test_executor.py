@@ -258,7 +258,7 @@ def test_each_of_several_optimizers_follows_what_is_said_of_its_parameters():
     own = SGD(0.1)
     images, labels = batch()
     view = executor._programs["train"].view
-    planned = view.execution_plan()
+    planned = view._execution_plan()
     for rate in (1.0, 0.5, 0.25):
         for one in (executor.net, net):
             weight = one["a"].params["weight"]
@@ -267,7 +267,7 @@ def test_each_of_several_optimizers_follows_what_is_said_of_its_parameters():
             executor.run("train", {x: images, y: labels})
             net.step(images, labels, own)
         assert_same_bits(executor.net, net)
-    assert view.execution_plan() is planned  # as rates are nothing that steps are made of
+    assert view._execution_plan() is planned  # as rates are nothing that steps are made of
 
 
 def test_losses_apart_are_updated_in_one_run():

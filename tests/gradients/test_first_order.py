@@ -101,7 +101,7 @@ def test_ready_nets_agree_with_differences(name):
     net = models.build(name, seed=3)
     net.as_type(np.float64)
     rng = RNG(1)
-    feed = ones(net.execution_plan(), 2, net.device, 5)
+    feed = ones(net._execution_plan(), 2, net.device, 5)
     inputs = [key for key, array in feed.items() if array.dtype.kind == "f" and array.ndim > 1]
     for key in inputs:
         feed[key] = rng.standard_normal(feed[key].shape)
@@ -116,7 +116,7 @@ def test_ready_nets_agree_with_differences(name):
     # Of length one, so that few units come over their kinks.
     length = np.sqrt(sum((v**2).sum() for v in along.values()))
     along = {key: v / length for key, v in along.items()}
-    y = net.execution_plan().outputs[0]
+    y = net._execution_plan().outputs[0]
     dy = rng.standard_normal(net.forward(False, feed, [y])[y].shape)
     found = net.gradients(y, list(along), feed, dy)
     starts = {key: p.value.copy() for key, p in params.items()}
@@ -152,7 +152,7 @@ def test_what_lies_below_no_x_keeps_nothing_and_is_not_run_back(monkeypatch):
         return forward(layer, ctx, x)
 
     def told_backward(layer, ctx, dy):
-        backs.append((layer.name, ctx.needs_input_grad, ctx.needs_param_grads))
+        backs.append((layer.name, ctx.needs_input_grad, ctx._needs_param_grads))
         return backward(layer, ctx, dy)
 
     monkeypatch.setattr(Dense, "forward", told_forward)
@@ -257,7 +257,7 @@ def by_torch(net, nodes, ys, xs, feed, dys):
     }
     for k, (op, i, j) in enumerate(nodes):
         name, x, z = f"n{k}", values.get(listed[i]), values.get(listed[j])
-        if name not in net.execution_plan().by_name:
+        if name not in net._execution_plan().by_name:
             continue
         y = made[op](name, x, z)
         values[name] = y if y.requires_grad else y.requires_grad_()
@@ -284,7 +284,7 @@ def test_random_graphs_are_as_by_layers_and_as_by_torch(drawn):
     nodes, ys, xs, train = drawn
     twins = [built(nodes) for _ in range(2)]
     twins[1].programs.enabled = False
-    here = set(twins[0].execution_plan().by_name)
+    here = set(twins[0]._execution_plan().by_name)
     ys = [y for y in ys if y in here or y == "loss"] or ["loss"]
     params = [p.name for p in twins[0].params() if not p.is_state]
     xs = [x for x in xs if x in here]
@@ -550,9 +550,9 @@ def test_a_stop_keeps_gradients_and_contexts_from_what_lies_below():
         net.forward(True, X)
         walk = net.backward(np.ones((6, 4), np.float32))
         assert [item.layer for item in walk] == ["y", "side"]
-    contexts = net.execution_plan().forward({"x": X}, ["y"], net.device.ops, net.rng, True)[1]
+    contexts = net._execution_plan().forward({"x": X}, ["y"], net.device.ops, net.rng, True)[1]
     kept = {
-        s.name: bool(c.saved) for s, c in zip(net.execution_plan().steps, contexts, strict=True)
+        s.name: bool(c.saved) for s, c in zip(net._execution_plan().steps, contexts, strict=True)
     }
     assert kept["side"]
     assert not kept["below"]

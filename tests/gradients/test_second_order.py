@@ -294,7 +294,7 @@ def test_as_torch_func_on_an_mlp_and_an_lstm(name):
     xs = ["input", *randomised(net, rng)]
     x = rng.standard_normal((2, *net.layers[0].in_shapes))
     tensors = {p.name: torch.tensor(p.value) for p in net.params()} | {"input": torch.tensor(x)}
-    y = net.execution_plan().outputs[0]
+    y = net._execution_plan().outputs[0]
 
     def out(p):
         return torch_value(torch, name, net, p, p["input"])

@@ -347,7 +347,7 @@ def test_a_copied_net_shares_within_itself_alone(copied):
     other["block/a"].params["weight"].value[...] = 0
     assert not other.nested["block"]["a"].params["weight"].value.any()
     np.testing.assert_array_equal(net.forward(False, x), y)
-    other.add_node(other.nested["block"], [("top", None)], "block@2")
+    other._add_node(other.nested["block"], [("top", None)], "block@2")
     assert other.param_names() == net.param_names()
 
 

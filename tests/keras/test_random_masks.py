@@ -110,7 +110,7 @@ def differs(seed, path):
         net = load_model(path)
     except FileFormatError:
         return None, told
-    names = net.execution_plan().inputs
+    names = net._execution_plan().inputs
     given = {name: feed[name] for name in names} if len(names) > 1 else feed[names[0]]
     found = net.forward(False, given)
     # The mean of no step is 0 over 0 in Keras, which is no number, and 0 here.

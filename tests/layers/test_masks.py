@@ -194,7 +194,7 @@ def test_losses_and_metrics_on_symbols_leave_masked_steps_out(kind):
         got, measured, _ = programs.run("train", {x: data, y: target})
         if labels:
             wanted = loss.forward(False, out, target, mask=there).mean()
-            seen = metric.evaluate(*loss.unmasked(out, target, there))
+            seen = metric.evaluate(*loss._unmasked(out, target, there))
         else:
             wanted = SquaredError().evaluate(False, out[there], target[there])
             seen = metric.evaluate(out[there], target[there])

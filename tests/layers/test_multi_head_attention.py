@@ -110,7 +110,7 @@ def loops(layer, p, query, value, key, lengths, mask, segments=None):
 
 
 class AttentionCase(LayerCase):
-    modes = (True,)
+    _modes = (True,)
 
     def expected(self, params, x):
         layer = self.built()
@@ -332,7 +332,7 @@ class TestSegmentsOfTwoSequencesUnderAMask(AttentionCase):
 
 
 class TestDropout(TestSelfAttention):
-    modes = (True, False)
+    _modes = (True, False)
 
     def make(self):
         return MultiHeadAttention("att", 2, dropout=0.4)

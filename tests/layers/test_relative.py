@@ -21,7 +21,7 @@ def test_buckets_equal_transformers(buckets, longest, bidirectional):
     want = m.T5Attention._relative_position_bucket(
         torch.tensor(distance), bidirectional, num_buckets=buckets, max_distance=longest
     )
-    got = RelativePositions(buckets, longest, bidirectional).buckets_of(distance)
+    got = RelativePositions(buckets, longest, bidirectional)._buckets_of(distance)
     np.testing.assert_array_equal(got, want.numpy())
 
 

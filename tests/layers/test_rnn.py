@@ -78,7 +78,7 @@ def loops(layer, params, x, h0=None, c0=None, there=None):
 class RNNCase(LayerCase):
     """The layer ``make`` gives, against the loops."""
 
-    modes = (True,)
+    _modes = (True,)
 
     def expected(self, params, x):
         layer = self.built()
@@ -171,7 +171,7 @@ class TestMask(RNNCase):
 
     mode = "lstm"
     batch = 4
-    modes = (True, False)
+    _modes = (True, False)
 
     @property
     def in_shapes(self):
@@ -225,7 +225,7 @@ class TestStatesWithoutLengths(RNNCase):
 
 class TestDropoutBetweenStacks(RNNCase):
     in_shapes = (4, 3)
-    modes = (True, False)
+    _modes = (True, False)
 
     def make(self):
         return LSTM("rnn", 3, dropout=0.4, num_stacks=3)

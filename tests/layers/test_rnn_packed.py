@@ -29,7 +29,7 @@ def built(layer, features=2):
 )
 def test_size(layer, features, size):
     built(layer, features)
-    assert layer.packed_size() == size
+    assert layer._packed_size() == size
     assert layer.pack().shape == (size,)
     assert sum(value.size for value in layer.param_values()) == size
 
@@ -38,7 +38,7 @@ def test_size(layer, features, size):
 @pytest.mark.parametrize("input_mode", ["linear", "skip"])
 def test_reading_and_writing_is_exact(mode, input_mode, rng):
     layer = built(RNN("r", 3, mode, 0.0, 2, input_mode, True), features=3)
-    file = rng.standard_normal(layer.packed_size()).astype(np.float32)
+    file = rng.standard_normal(layer._packed_size()).astype(np.float32)
     layer.unpack(file)
     np.testing.assert_array_equal(layer.pack(), file)
     other = built(RNN("o", 3, mode, 0.0, 2, input_mode, True), features=3)
@@ -49,7 +49,7 @@ def test_reading_and_writing_is_exact(mode, input_mode, rng):
 
 def test_layout_matrices_of_each_run_first_and_then_the_biases():
     layer = built(GRU("r", 2, bidirectional=True), features=3)
-    layer.unpack(np.arange(layer.packed_size(), dtype=np.float32))
+    layer.unpack(np.arange(layer._packed_size(), dtype=np.float32))
     gates = layer.gates()
     # Forward: three input matrices of 2 rows and 3 columns, then three of 2 by 2; then backward.
     np.testing.assert_array_equal(gates["l0/forward/r/weight_x"].T, np.arange(6).reshape(2, 3))
@@ -97,7 +97,7 @@ def test_refuses_another_size_and_stays_as_it_was(shape):
     np.testing.assert_array_equal(layer.pack(), before)
 
 
-@pytest.mark.parametrize("method", ["pack", "gates", "packed_size"])
+@pytest.mark.parametrize("method", ["pack", "gates", "_packed_size"])
 def test_needs_a_layer_that_was_set_up(method):
     with pytest.raises(CallOrderError, match="layer 'r': expected a layer that was set up"):
         getattr(LSTM("r", 3), method)()

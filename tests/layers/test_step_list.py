@@ -63,7 +63,7 @@ def test_forward_and_backward_in_singas_form(mode, rng):
 
     dys = [rng.standard_normal(y.shape) for y in outs]
     dxs, (dw,) = call.backward(True, dys)
-    assert dw.shape == (layer.packed_size(),)
+    assert dw.shape == (layer._packed_size(),)
 
     def value(inputs):
         return sum((y * d).sum() for y, d in zip(call.forward(False, inputs), dys, strict=True))

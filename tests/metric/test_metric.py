@@ -132,7 +132,7 @@ def test_merged_it_is_as_if_one_had_seen_all(case: tuple[Any, Any, Any], parts: 
     whole.update(x, y)
     np.testing.assert_allclose(merged.result(), whole.result(), rtol=1e-9)
     assert merged.samples == whole.samples
-    assert type(metric).can_merge()
+    assert type(metric)._can_merge()
 
 
 def test_a_subclass_that_gathers_more_does_not_merge_before_it_says_how() -> None:
@@ -147,5 +147,5 @@ def test_a_subclass_that_gathers_more_does_not_merge_before_it_says_how() -> Non
         def merge(self, state: Any) -> None:
             self.worst = min(self.worst, state["worst"])
 
-    assert not More.can_merge()
-    assert Told.can_merge()
+    assert not More._can_merge()
+    assert Told._can_merge()

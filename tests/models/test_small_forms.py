@@ -48,7 +48,7 @@ def test_the_slope_is_that_of_differences(name, shape, options):
         p.value += 0.1 * rng.standard_normal(p.shape) * (p.value.ndim == 1)
     along = {key: rng.standard_normal(p.shape) for key, p in params.items()}
     length = np.sqrt(sum((v**2).sum() for v in along.values()))
-    y = net.execution_plan().outputs[0]
+    y = net._execution_plan().outputs[0]
     dy = rng.standard_normal(net.forward(False, x).shape)
     found = net.gradients(y, list(along), x, dy)
     slope = sum(float((found[key] * v).sum()) for key, v in along.items()) / length

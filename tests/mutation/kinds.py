@@ -207,7 +207,7 @@ def read_folder(path):
         shutil.copyfile(path, model / path.name.partition("+")[2])
         with watch().over(model), open_state(model) as reader:
             for name in reader.entries:
-                reader.verify_array(name)
+                reader._verify_array(name)
 
 
 # -- published models -----------------------------------------------------------------------------
@@ -441,7 +441,7 @@ TARGETS = ROWS.argmax(1) % 3
 class Keep(Callback):
     """Keeps the state after the sixth step, and whether a resumption was accepted."""
 
-    runs_last = True
+    _runs_last = True
     state: Any = None
     begun = False
 

@@ -91,7 +91,7 @@ def expect_same(net, feed, path, opset=17, tolerance=1e-5):
     for count in (None, 1):
         part = {name: x[:count] for name, x in feed.items()}
         want = net.forward(False, part)
-        want = want if isinstance(want, dict) else {net.execution_plan().outputs[0]: want}
+        want = want if isinstance(want, dict) else {net._execution_plan().outputs[0]: want}
         wanted = {
             (f"{name}/{k}" if isinstance(y, list) else name): array
             for name, y in want.items()

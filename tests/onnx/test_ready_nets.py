@@ -19,7 +19,7 @@ def small(name):
     shape = (3, 40, 40) if entry.input_shape[0] == 3 else entry.input_shape
     net = build(name, shape, min(entry.num_classes, 30), seed=0)
     rng = np.random.default_rng(1)
-    plan = net.execution_plan()
+    plan = net._execution_plan()
     feed = {}
     for given in plan.inputs:
         step = plan.by_name[given]

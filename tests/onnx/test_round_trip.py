@@ -16,7 +16,7 @@ QUICK = ("lenet", "transformer", "dcn")
 def gradients(net, feed, dy):
     """The output, and the gradients of Σ dy y by the trained parameters, by their names."""
     out = net.forward(False, feed)
-    (end,) = net.execution_plan().outputs
+    (end,) = net._execution_plan().outputs
     names = [param.name for param in net.params() if param.trainable]
     return out, net.gradients(end, names, feed, dys={end: dy})
 
@@ -43,7 +43,7 @@ def test_a_ready_net_comes_back_as_it_went(name, tmp_path):
     net, feed = small(name)
     save(net, tmp_path / "net.onnx")
     back = load(tmp_path / "net.onnx")
-    again = dict(zip(back.execution_plan().inputs, feed.values(), strict=True))
+    again = dict(zip(back._execution_plan().inputs, feed.values(), strict=True))
     dy = np.random.default_rng(3).standard_normal(net.forward(False, feed).shape)
     dy = dy.astype(np.float32)
     (y, here), (found, there) = gradients(net, feed, dy), gradients(back, again, dy)
@@ -70,7 +70,7 @@ def test_a_layer_comes_back_in_some_form(name, tmp_path):
     save(net, tmp_path / "net.onnx")
     back = load(tmp_path / "net.onnx")
     feed = inputs_of(name)
-    again = {given: feed[given] for given in back.execution_plan().inputs}
+    again = {given: feed[given] for given in back._execution_plan().inputs}
     here, there = (arrays(n.forward(False, f)) for n, f in ((net, feed), (back, again)))
     for one, other in zip(here, there, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-5, atol=2e-6)

@@ -119,7 +119,7 @@ def test_a_failure_leaves_the_old_file_and_its_arrays(tmp_path, apart, monkeypat
     save(wide(0), path, external_data=True)
     before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
     net = wide(1)
-    net.execution_plan()
+    net._execution_plan()
     weight = net.layers[1].params["weight"]
 
     class Gone(Memory):
@@ -144,7 +144,7 @@ def test_no_copy_of_the_net_is_made(tmp_path, apart):
     net = FeedForwardNet(
         [Dense(f"fc{k}", 512, input_sample_shape=(512,) if k == 0 else None) for k in range(16)]
     )
-    net.execution_plan()
+    net._execution_plan()
     gc.collect()
     tracemalloc.start()
     save(net, tmp_path / "net.onnx", external_data=apart)

@@ -121,7 +121,7 @@ def expect_sums(kinds, mean, resumed, seed):
             came |= {*indices.tolist()}
             if k == 2:
                 foretold = made.preview(["w"], [w], [grad])[0]
-                parts = [g for _, _, (g,) in made.previewed_in_parts([(["w"], [w], [grad])])]
+                parts = [g for _, _, (g,) in made._previewed_in_parts([(["w"], [w], [grad])])]
             made.update(["w"], [w], [grad])
             if k == resumed:
                 again = Accumulator(Told(lr=1.0), 3, mean=mean)

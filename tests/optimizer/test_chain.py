@@ -117,9 +117,9 @@ def test_the_case_is_that_of_every_stage_and_of_the_rule() -> None:
 
 def test_only_means_are_weighed() -> None:
     mean, plain_sum = Accumulator(SGD(lr=1.0), 2), Accumulator(SGD(lr=1.0), 2, mean=False)
-    assert UpdateChain(ClipByValue(mean, 1.0)).weighs
-    assert not UpdateChain(plain_sum).weighs
-    assert not UpdateChain(SGD(lr=1.0)).weighs
+    assert UpdateChain(ClipByValue(mean, 1.0))._weighs
+    assert not UpdateChain(plain_sum)._weighs
+    assert not UpdateChain(SGD(lr=1.0))._weighs
 
 
 def test_the_updates_of_a_step() -> None:
@@ -229,15 +229,15 @@ def test_what_only_hands_on_may_stand_around_it() -> None:
     ):
         found = UpdateChain(optimizer).norm
         assert found is not None
-        assert not any(stage.reads_gradients and not stage.holds_all for stage in found.gathering)
+        assert not any(stage._reads_gradients and not stage._holds_all for stage in found.gathering)
 
 
 def test_what_needs_all_gradients() -> None:
     rule = SGD(lr=1.0)
-    assert not UpdateChain(rule).holds_all
-    assert not UpdateChain(Accumulator(ClipByLayerNorm(rule, 1.0), 2)).holds_all
-    assert UpdateChain(Accumulator(ClipByGlobalNorm(rule, 1.0), 2)).holds_all
-    assert UpdateChain(ScaledUpdates(rule, MixedPrecision())).holds_all
+    assert not UpdateChain(rule)._holds_all
+    assert not UpdateChain(Accumulator(ClipByLayerNorm(rule, 1.0), 2))._holds_all
+    assert UpdateChain(Accumulator(ClipByGlobalNorm(rule, 1.0), 2))._holds_all
+    assert UpdateChain(ScaledUpdates(rule, MixedPrecision()))._holds_all
     assert not UpdateChain(rule).knows_norm()
 
 

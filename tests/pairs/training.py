@@ -368,7 +368,7 @@ def missing(case: Case, net: Any, report: Callable[[], Any] | None = None) -> st
 
 def headed(net: Any) -> bool:
     """Whether steps of ``net`` have made scores by blocks of rows."""
-    return hasattr(net, "execution_plan") and bool(net.execution_plan().headed)
+    return hasattr(net, "_execution_plan") and bool(net._execution_plan().headed)
 
 
 def train(case: Case, folder: Path, comm: Any = None, servers: Any = None) -> Outcome:
@@ -453,7 +453,7 @@ def by_executor(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
     prepare(case, net)
     for kind in PRECISIONS & case.on:
         if kind == "bfloat16":
-            net.run_on(net.device.narrowed("tests"), net.dtype)
+            net._run_on(net.device.narrowed("tests"), net.dtype)
         else:
             net.as_type(kind)
     if averaged is not None:

@@ -224,6 +224,6 @@ def test_norms_of_rows_that_servers_sum_are_refused():
 
 
 def test_a_users_own_count_is_asked_for():
-    assert MultiLoss({"a": Halved(), "b": SquaredError()}).counts_apart
-    assert not MultiLoss({"a": SquaredError(), "b": SoftmaxCrossEntropy()}).counts_apart
+    assert MultiLoss({"a": Halved(), "b": SquaredError()})._counts_apart
+    assert not MultiLoss({"a": SquaredError(), "b": SoftmaxCrossEntropy()})._counts_apart
     assert issubclass(Halved, Loss)

@@ -140,7 +140,7 @@ def test_an_assigned_array_is_the_parameters_and_leaves_the_bucket():
     param.value = before
     assert "one/weight" in net.buckets()[0].names
     param.value = mine
-    net.regroup()
+    net._regroup()
     assert net.buckets()[0].names[2] == "one/weight"
     mine[...] = 1.0
     assert not param.value.any()

@@ -208,7 +208,7 @@ def batch(net, seed=0, samples=2, steps=STEPS):
     padding = net.config.get("pad_token_id") or 0
     rng = np.random.default_rng(seed)
     found = {}
-    for name in net.execution_plan().inputs:
+    for name in net._execution_plan().inputs:
         if name == "pixel_values":
             found[name] = rng.standard_normal((samples, 3, 12, 8)).astype(np.float32)
         elif name == "decoder_input_ids":

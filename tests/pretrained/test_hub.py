@@ -123,7 +123,7 @@ def test_a_sentence_model_of_the_cache_is_loaded_and_saved(hub, tmp_path):
     files = {name: (folder / name).read_bytes() for name in [*names, "model.safetensors"]}
     lay_out(hub, "Org/Sentences", files)
     net = pretrained.load("Org/Sentences")
-    assert net.execution_plan().outputs == ["sentence_embedding"]
+    assert net._execution_plan().outputs == ["sentence_embedding"]
     pretrained.save(net, tmp_path / "again")
     there = {
         p.relative_to(tmp_path / "again").as_posix() for p in (tmp_path / "again").rglob("*.*")

@@ -108,7 +108,7 @@ def test_inputs_are_chosen(tmp_path):
     ids = np.random.default_rng(0).integers(1, 20, (2, 5))
     ones, zeros = np.ones_like(ids), np.zeros_like(ids)
     whole = pretrained.load(folder)
-    assert whole.execution_plan().listed == ["input_ids", "attention_mask", "token_type_ids"]
+    assert whole._execution_plan().listed == ["input_ids", "attention_mask", "token_type_ids"]
     feed = {"input_ids": ids, "attention_mask": ones, "token_type_ids": zeros}
     alone = pretrained.load(folder, inputs=["input_ids"])
     assert np.allclose(alone.forward(False, ids), whole.forward(False, feed), atol=1e-6)
@@ -196,7 +196,7 @@ def test_sentence_embeddings(mode, unit, tmp_path):
         wanted = np.stack([hidden[0].max(0), hidden[1, :4].max(0)])
     if unit:
         wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
-    assert net.execution_plan().outputs == ["sentence_embedding"]
+    assert net._execution_plan().outputs == ["sentence_embedding"]
     assert np.allclose(net.forward(False, x), wanted, atol=1e-6)
 
 
@@ -378,7 +378,7 @@ def test_a_folder_is_loaded_into_a_folder(kind, level, tmp_path, monkeypatch):
     assert not all(param.storage.in_memory for param in net.params())
     for a, b in zip(plain.params(), net.params(), strict=True):
         assert np.array_equal(a.value, b.peek()), a.name
-    ids = {name: np.arange(12).reshape(2, 6) % 7 for name in plain.execution_plan().inputs}
+    ids = {name: np.arange(12).reshape(2, 6) % 7 for name in plain._execution_plan().inputs}
     for name in ids:
         ids[name] = np.ones((2, 6), np.int64) if "mask" in name else ids[name]
     labels = np.arange(12).reshape(2, 6) % 5

@@ -162,7 +162,7 @@ def test_overridden_passes():
             return super().backward(np.float32(2) * dy, output)
 
     plain = net()
-    assert plain.passes_are_its_own
-    assert not Mine().passes_are_its_own
+    assert plain._passes_are_its_own
+    assert not Mine()._passes_are_its_own
     plain.forward = plain.forward
-    assert not plain.passes_are_its_own
+    assert not plain._passes_are_its_own

@@ -77,7 +77,7 @@ def chain(kinds, precision, own=None):
     net.add(Dense("fc", 10))
     if precision != "float32":
         device = net.device.narrowed("tests", stores=precision == "bfloat16")
-        net.run_on(device, net.dtype)
+        net._run_on(device, net.dtype)
     return net
 
 

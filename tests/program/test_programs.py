@@ -576,7 +576,7 @@ def test_ready_nets_in_the_callers_loop(name, rng):
     for _ in range(4):
         x = {
             key: [drawn(part) for part in value] if isinstance(value, list) else drawn(value)
-            for key, value in ones(net.execution_plan(), 2, net.device, 5).items()
+            for key, value in ones(net._execution_plan(), 2, net.device, 5).items()
         }
         outs = twins.both(lambda net, _, x=x: net.forward(True, x))
         expect_same(*outs)

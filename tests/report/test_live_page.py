@@ -23,7 +23,7 @@ REFRESH = '<meta http-equiv="refresh" content="3">'
 class Looking(Callback):
     """Reads the page after every step and epoch, as a browser might at any time."""
 
-    runs_last = True
+    _runs_last = True
 
     def __init__(self, path):
         self.path, self.pages = path, []

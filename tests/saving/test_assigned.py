@@ -210,9 +210,9 @@ def test_what_is_registered_later_goes_before_what_was_pickled():
     made = pickle.loads(pickle.dumps(net))
     register(made, lr_mult=0.5)
     param = made["b"].params["weight"]
-    assert rule(made).spec_of(param).lr_mult == 0.5
+    assert rule(made)._spec_of(param).lr_mult == 0.5
     respecify(made, lr_mult=0.25)
-    assert rule(made).spec_of(param).lr_mult == 0.25
+    assert rule(made)._spec_of(param).lr_mult == 0.25
 
 
 def test_predictors_predict_by_what_was_assigned(tmp_path):

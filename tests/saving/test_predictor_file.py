@@ -60,7 +60,7 @@ def test_ready_nets(name, tmp_path):
     net = models.build(name, seed=0)
     stir(net)
     predictor = net.predictor()
-    feed = ones(net.execution_plan(), 2, net.device, 8)
+    feed = ones(net._execution_plan(), 2, net.device, 8)
     wanted, made = predictor(feed), again(predictor, tmp_path)(feed)
     np.testing.assert_array_equal(made, wanted)
 

@@ -31,12 +31,12 @@ def test_collective_operations_give_every_rank_what_they_say():
 def test_parts_are_summed_where_they_lie_and_gathered_there(bounds):
     def work(comm):
         own = np.arange(7.0) * (comm.rank + 1)
-        begun = comm.start_reduce_scatter(own, bounds)
+        begun = comm._start_reduce_scatter(own, bounds)
         hidden = np.isnan(own).all()
         part = begun.wait()
         start, stop = bounds[comm.rank], bounds[comm.rank + 1]
         lies = np.shares_memory(part, own) or not part.size
-        assert comm.gather_parts(own, bounds) is own
+        assert comm._gather_parts(own, bounds) is own
         return hidden, lies, part.tolist(), (6 * np.arange(7.0))[start:stop].tolist(), own
 
     with communicators(3) as comms:
@@ -48,13 +48,13 @@ def test_parts_are_summed_where_they_lie_and_gathered_there(bounds):
     alone = Alone()
     array = np.arange(3.0)
     assert alone.reduce_scatter(array, [0, 3]) is not None
-    assert alone.gather_parts(array, [0, 3]) is array
+    assert alone._gather_parts(array, [0, 3]) is array
 
 
 @pytest.mark.parametrize("bounds", [[0, 4], [0, 3, 5], [1, 2, 4], [0, 3, 2, 4], [0, 5, 4]])
 def test_bounds_that_do_not_cut_an_array_are_refused(bounds):
     with communicators(2) as comms:
-        for start in (comms[0].start_reduce_scatter, comms[0].start_gather_parts):
+        for start in (comms[0]._start_reduce_scatter, comms[0]._start_gather_parts):
             with pytest.raises(ArgumentError, match="3 bounds from 0 to its size"):
                 start(np.zeros(4), bounds)
             with pytest.raises(ArgumentError, match="a flat array"):
@@ -212,7 +212,7 @@ def test_bytes_are_counted_as_each_rank_sends_to_each_other_what_that_needs(size
         told.append(comm.exchanged)
         comm.reduce_scatter(np.zeros(rows, np.float32), bounds)
         told.append(comm.exchanged)
-        comm.gather_parts(np.zeros(rows, np.float32), bounds)
+        comm._gather_parts(np.zeros(rows, np.float32), bounds)
         told.append(comm.exchanged)
         assert (comm.bytes_sent, comm.bytes_received) == comm.exchanged
         return [after.since(before) for before, after in pairwise(told)]

@@ -18,7 +18,7 @@ def test_messages_come_in_the_order_of_the_clocks():
             comm.send(DATA * comm.rank, 0, tag=3)
             return None
         found = []
-        while (message := comm.next_message([1, 2, 3], tag=3)) is not None:
+        while (message := comm._next_message([1, 2, 3], tag=3)) is not None:
             found.append((message[0], message[1].view(np.int64).tolist()))
         return found, comm.bytes_received
 
@@ -34,10 +34,10 @@ def test_a_look_does_not_wait():
             comm.advance(1.0)
             comm.send(DATA, 0)
             return None
-        early = comm.next_message([1], wait=False)
+        early = comm._next_message([1], wait=False)
         comm.advance(2.0)
-        late = comm.next_message([1], wait=False)
-        return early, late[0], comm.next_message([1], wait=False)
+        late = comm._next_message([1], wait=False)
+        return early, late[0], comm._next_message([1], wait=False)
 
     with communicators(2) as comms:
         assert comms.run(work)[0] == (None, 1, None)
@@ -46,7 +46,7 @@ def test_a_look_does_not_wait():
 def test_nobody_waits_for_one_that_waits():
     def work(comm):
         if comm.rank == 0:
-            comm.next_message([1])
+            comm._next_message([1])
         comm.receive(DATA.copy(), 0)
 
     with communicators(2) as comms, pytest.raises(RankError):
@@ -73,6 +73,6 @@ def test_a_group_counts_its_ranks_from_zero():
 
 def test_others_say_that_they_cannot():
     with pytest.raises(ArgumentError, match="any of the others"):
-        Alone().next_message([0])
+        Alone()._next_message([0])
     with pytest.raises(ArgumentError, match="of which 0 is one"):
         Alone().group([])

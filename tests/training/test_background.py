@@ -287,7 +287,7 @@ def test_the_parameters_are_held_once(build, data, tmp_path):
     sizes = []
 
     class Looks(Callback):
-        runs_last = True
+        _runs_last = True
 
         def on_epoch_end(self, epoch, logs):
             copies = self.session.copies(tmp_path / "a.npz", tmp_path / "b.npz")

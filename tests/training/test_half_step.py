@@ -177,7 +177,7 @@ def test_it_learns_as_well(rng):
 @pytest.mark.parametrize("at", [2, 7, 10])
 def test_an_interrupted_training_goes_on_to_the_bit(half, data, same, at):
     class Keep(Callback):
-        runs_last = True
+        _runs_last = True
 
         def on_batch_end(self, batch, logs):
             if self.session.step == at:
@@ -204,7 +204,7 @@ def test_a_checkpoint_file_holds_the_masters(half, data, same, tmp_path, suffix)
     from singanet.training import training_state
 
     class Write(Callback):
-        runs_last = True
+        _runs_last = True
 
         def on_epoch_end(self, epoch, logs):
             if epoch == 0:

@@ -30,7 +30,7 @@ def test_what_an_epoch_did_not_measure_is_nan():
     history.record(0, {"loss": 1.0})
     history.record(1, {"loss": 2.0, "lr": 0.1})
     history.record(2, {"lr": 0.2})
-    history.amend({"more": 7.0, "lr": 0.3})
+    history._amend({"more": 7.0, "lr": 0.3})
     assert history["loss"][:2] == [1.0, 2.0]
     assert math.isnan(history["loss"][2])
     assert math.isnan(history["lr"][0])

@@ -93,7 +93,7 @@ def test_rank_0_holds_one_array_of_another_rank_at_a_time():
     """All of all ranks were gathered before the first was written."""
 
     class Asks(Callback):
-        runs_last = True
+        _runs_last = True
 
         def on_epoch_end(self, epoch, logs):
             sources, comm = self.session.sources(), self.session.ranks.comm
@@ -144,7 +144,7 @@ def test_rows_of_all_ranks_are_put_together_where_all_have_theirs():
 class Longest(Callback):
     """A user's callback: the largest value that each element of a parameter has had."""
 
-    goes_by_params = True
+    _goes_by_params = True
 
     def __init__(self):
         self.most = {}

@@ -35,7 +35,7 @@ STEPS = EPOCHS * 4  # 50 samples: four batches an epoch, the last of two
 class Stop(Callback):
     """Stops after ``at`` steps, or lets them pass where it is None; keeps the state at the end."""
 
-    runs_last = True
+    _runs_last = True
 
     def __init__(self, at=None):
         self.at = at
@@ -142,7 +142,7 @@ def test_sources_of_batches_are_found_again(build, data, same, kind):
 class Keep(Callback):
     """Keeps the state after each step; nothing is stopped, so that epochs end as they do."""
 
-    runs_last = True
+    _runs_last = True
 
     def __init__(self):
         self.states = {}

@@ -103,7 +103,7 @@ def test_other_clipping_may_stand_inside(build, data):
 
 def test_an_interrupted_training_goes_on_to_the_bit(build, data, same):
     class Keep(Callback):
-        runs_last = True
+        _runs_last = True
 
         def on_batch_end(self, batch, logs):
             if self.session.step == 4:

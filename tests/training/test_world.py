@@ -23,7 +23,7 @@ X, Y = RNG.standard_normal((23, 4), np.float32), RNG.integers(0, 2, 23)
 class Keeps(Callback):
     """The state after the fifth step, and what was heard."""
 
-    runs_last = True
+    _runs_last = True
 
     def on_train_begin(self):
         self.heard, self.state = [], {}

@@ -123,7 +123,7 @@ class Chat(TokenLoader):
         try:
             if self.answers_only:
                 return self.tokenizer.chat(messages, tools=tools)
-            text = self.tokenizer.chat_text(messages, tools=tools)
+            text = self.tokenizer._chat_text(messages, tools=tools)
             ids = self.tokenizer.encode(text, special=False)
         except DataError as error:
             raise error.within(record.where) from None

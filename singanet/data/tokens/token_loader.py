@@ -108,7 +108,7 @@ class TokenLoader(Described):
         return "tokens", self.length
 
     @property
-    def smallest_batch(self) -> int:
+    def _smallest_batch(self) -> int:
         """Rows of the smallest batch of any rank."""
         return max(self._together // self.world_size, 1)
 

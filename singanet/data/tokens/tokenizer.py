@@ -211,7 +211,7 @@ class Tokenizer:
         """A decoder of ids that come one by one, which holds back what is no whole character."""
         return TextStream(lambda ids: self.decode(ids, special))
 
-    def chat_text(self, messages: Sequence[Message], ask: bool = False, **variables: Any) -> str:
+    def _chat_text(self, messages: Sequence[Message], ask: bool = False, **variables: Any) -> str:
         """The conversation as text by the template; with ``ask`` up to where an answer begins.
 
         A message is ``{"role": "user", "content": "..."}``; templates may know more entries, and
@@ -221,14 +221,14 @@ class Tokenizer:
 
     def prompt(self, messages: Sequence[Message], **variables: Any) -> Array:
         """The ids after which the next answer begins, (T,) int32: what `net.generate` takes."""
-        return self.encode(self.chat_text(messages, True, **variables), special=False)
+        return self.encode(self._chat_text(messages, True, **variables), special=False)
 
     def chat(self, messages: Sequence[Message], **variables: Any) -> tuple[Array, Array]:
         """The conversation as ids (T,) int32, and which of them are answers (T,) bool.
 
         An answer is what the assistant says with the token that ends it: where the template has
         ``{% generation %}`` what that marks, else what follows where it would be asked for.
-        Errors: `DataError` as `chat_text`, and where answers cannot be told from the rest.
+        Errors: `DataError` as `_chat_text`, and where answers cannot be told from the rest.
         """
         text, spans = self._checked_template(messages).answers(messages, variables)
         made = self._encoding(text, special=False)

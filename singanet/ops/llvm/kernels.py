@@ -38,7 +38,7 @@ def _max_pool(
 ) -> tuple[Array, Array | None] | None:
     images = ops.channels_last(x)
     n, *size, c = images.shape
-    y: Array = ops.xp.empty((n, *window.out_size(*size), c), np.float32)
+    y: Array = ops.xp.empty((n, *window._out_size(*size), c), np.float32)
     where: Array | None = ops.xp.empty(y.shape, np.uint8) if keep else None
     given = [images, y] if where is None else [images, y, where]
     if not y.size or not ops.runs(_max_forward, (images.shape, window, keep), *given):
@@ -63,7 +63,7 @@ max_pool = Route("compiled", _max_pool, _compiled_pool_fits)
 def _max_forward(crew: Crew, images: Shape, window: Window, keep: bool) -> CompiledPlan:
     """Operands: images, maxima and, if they are kept, positions."""
     n, *size, c = images
-    outs, before = window.out_size(*size), [pad for pad, _ in window.pads]
+    outs, before = window._out_size(*size), [pad for pad, _ in window.pads]
     numbers = [c]
     for values in (size, outs, window.kernel, window.stride, before, window.dilation):
         # Of an image the depth is 1, and has no padding.

@@ -229,7 +229,7 @@ def geometry_of(case: Case) -> Geometry | None:
     plain = taps in wg.POINTS and window.kernel == (taps, taps)
     if not plain or window.stride != (1, 1) or window.dilation != (1, 1) or case.window.groups > 1:
         return None
-    oh, ow = window.out_size(h, w)
+    oh, ow = window._out_size(h, w)
     if not all(0 <= pad < taps for pad in pads) or min(n, c, h, w, oh, ow, f) < 1:
         return None
     top, _, left, _ = pads

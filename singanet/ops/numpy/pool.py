@@ -30,7 +30,7 @@ _BLOCK_BYTES = 1 << 19
 @kernel(half="native")
 def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
     xp, n, c, size = ops.xp, x.shape[0], x.shape[1], x.shape[2:]
-    out = window.out_size(*size)
+    out = window._out_size(*size)
     y: Array = xp.full((n, *out, c), float("-inf"), x.dtype)
     where: Array | None = None
     if keep:
@@ -67,7 +67,7 @@ def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window:
 @kernel(half="lift")
 def avg_pool(ops: Ops, x: Array, window: Window, count_pads: bool = False) -> Array:
     xp, n, c, size = ops.xp, x.shape[0], x.shape[1], x.shape[2:]
-    out = window.out_size(*size)
+    out = window._out_size(*size)
     y: Array = xp.zeros((n, *out, c), x.dtype)
     counts = _counts(xp, x.shape, window, count_pads, x.dtype)
     for samples in _sample_blocks(ops, x.shape, x.itemsize):
@@ -147,7 +147,7 @@ def _sample_blocks(ops: Ops, x_shape: Shape, itemsize: int) -> Iterator[slice]:
 def _counts(xp: Any, x_shape: Shape, window: Window, count_pads: bool, dtype: Any) -> Array:
     """How many positions of each window count, (..., 1); at least 1."""
     size, sides = x_shape[2:], []
-    for k, out in enumerate(window.out_size(*size)):
+    for k, out in enumerate(window._out_size(*size)):
         before, after = window.pads[k]
         first = np.arange(out) * window.stride[k] - before
         position = first[:, None] + np.arange(window.kernel[k]) * window.dilation[k]

@@ -142,7 +142,7 @@ class OneDnnBase(PlannedOps):
         if runtime.library.bfloat16:
             speeds = self.speeds()
             gain = f"multiplies bfloat16 {speeds.narrow_gain:.1f} times as fast as float32"
-            told.append(gain if speeds.narrow_pays else f'{gain}, too little for "auto"')
+            told.append(gain if speeds._narrow_pays else f'{gain}, too little for "auto"')
         return {**super().remarks(), self.name: told}
 
     def serves(self, least: int, *arrays: Array) -> bool:

@@ -108,7 +108,7 @@ avg_pool_backward = in_order(
 
 def _outputs(images: Shape, window: Window) -> Shape:
     n, *size, c = images
-    return (n, *window.out_size(*size), c)
+    return (n, *window._out_size(*size), c)
 
 
 def _forward_desc(

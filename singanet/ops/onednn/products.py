@@ -561,7 +561,7 @@ def narrow_pays(ops: Ops) -> bool:
     library = ops.library() if isinstance(ops, OneDnnBase) else None
     if not isinstance(ops, OneDnnBase) or library is None:
         return False
-    return library.bfloat16 and ops.speeds().narrow_pays
+    return library.bfloat16 and ops.speeds()._narrow_pays
 
 
 def _narrow(ops: OneDnnBase, stores: bool) -> OneDnnBase:

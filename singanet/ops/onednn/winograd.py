@@ -289,7 +289,7 @@ def tiles_of(case: Case, threads: int) -> Tiles | None:
     plain = window.kernel == (3, 3) and window.stride == (1, 1) == window.dilation
     if not plain or case.window.groups > 1 or not all(0 <= pad <= 2 for pad in pads):
         return None
-    oh, ow = window.out_size(h, w)
+    oh, ow = window._out_size(h, w)
     if min(n, c, h, w, oh, ow, f) < 1:
         return None
     # As many as have samples, where each but the last has the same number.

@@ -114,7 +114,7 @@ class Hybrid(AllReduce):
 
     def _expect_by_value(self) -> None:
         for stage in UpdateChain(self.optimizer).stages:
-            if stage.reads_gradients and not stage.by_element:
+            if stage._reads_gradients and not stage.by_element:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"Hybrid(consistency='bsp') and {kind}",

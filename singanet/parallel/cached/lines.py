@@ -57,7 +57,7 @@ class CachedRows(TableRows):
         self.pending = np.full((lines, table.width), -0.0, self.dtype)
         self.gathered = np.zeros(lines, np.int64)
         self._followed, self._rule = rule, bare_copy(rule)
-        self._rule.register(param.name, rule_of(rule).spec_of(param))
+        self._rule.register(param.name, rule_of(rule)._spec_of(param))
 
     def flush(self) -> None:
         waiting = np.flatnonzero(self.gathered)
@@ -208,7 +208,7 @@ def to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
     found: dict[int, tuple[Param, Cache | None]] = {}
     read_whole: set[int] = set()
     # Planned only, a net does not fill its parameters.
-    plan = net.planned() if isinstance(net, Net) else net.execution_plan()
+    plan = net.planned() if isinstance(net, Net) else net._execution_plan()
     layers = {id(step.layer): step.layer for step in plan.steps if not step.frozen}
     for layer in layers.values():
         for param in layer.params.values():

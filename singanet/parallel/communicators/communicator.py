@@ -72,11 +72,11 @@ class Communicator(ABC):
         """``array`` becomes the sum, maximum or minimum of those of all ranks; the result."""
 
     @abstractmethod
-    def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
+    def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         """A list of the arrays of all ranks, which may differ in length along axis 0."""
 
     @abstractmethod
-    def start_reduce_scatter(
+    def _start_reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
     ) -> Request:
         """The part of the flat ``array`` that is this rank's becomes the sum of all; that part.
@@ -86,7 +86,7 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def start_gather_parts(
+    def _start_gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Request:
         """Every part of the flat ``array`` becomes what its rank has there; the array.
@@ -95,21 +95,21 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
+    def _start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         """``array`` becomes that of ``root``; the result."""
 
     @abstractmethod
-    def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
+    def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         """Send ``array``; the ``tag``-ged ones from one rank to another arrive in order."""
 
     @abstractmethod
-    def start_receive(
+    def _start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
         """``array`` becomes what ``source`` sent; the result."""
 
     @abstractmethod
-    def start_barrier(self, what: str = "a barrier") -> Request:
+    def _start_barrier(self, what: str = "a barrier") -> Request:
         """Done once all ranks have started it."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Communicator(ABC):
         All ranks call it at the same point, each with a group of its own; groups do not overlap.
         """
 
-    def next_message(
+    def _next_message(
         self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
     ) -> tuple[int, Array] | None:
         """The rank that has sent, and the bytes of, the next message by ``tag``, of any length.
@@ -135,7 +135,7 @@ class Communicator(ABC):
         )
 
     def _ring(self, to: int) -> None:  # noqa: B027 - most find messages without
-        """Wake the rank ``to``, where it waits for the `next_message`: one is on its way."""
+        """Wake the rank ``to``, where it waits for the `_next_message`: one is on its way."""
 
     def all_reduce(self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce") -> Array:
         """As `start_all_reduce`, waited for."""
@@ -143,41 +143,41 @@ class Communicator(ABC):
         return reduced
 
     def all_gather(self, array: Array, what: str = "an all-gather") -> list[Array]:
-        """As `start_all_gather`, waited for."""
-        gathered: list[Array] = self.start_all_gather(array, what).wait()
+        """As `_start_all_gather`, waited for."""
+        gathered: list[Array] = self._start_all_gather(array, what).wait()
         return gathered
 
     def reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
     ) -> Array:
-        """As `start_reduce_scatter`, waited for."""
-        part: Array = self.start_reduce_scatter(array, bounds, what).wait()
+        """As `_start_reduce_scatter`, waited for."""
+        part: Array = self._start_reduce_scatter(array, bounds, what).wait()
         return part
 
-    def gather_parts(
+    def _gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Array:
-        """As `start_gather_parts`, waited for."""
-        whole: Array = self.start_gather_parts(array, bounds, what).wait()
+        """As `_start_gather_parts`, waited for."""
+        whole: Array = self._start_gather_parts(array, bounds, what).wait()
         return whole
 
     def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
-        """As `start_broadcast`, waited for."""
-        received: Array = self.start_broadcast(array, root, what).wait()
+        """As `_start_broadcast`, waited for."""
+        received: Array = self._start_broadcast(array, root, what).wait()
         return received
 
     def send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> None:
-        """As `start_send`, waited for."""
-        self.start_send(array, to, tag, what).wait()
+        """As `_start_send`, waited for."""
+        self._start_send(array, to, tag, what).wait()
 
     def receive(self, array: Array, source: int, tag: int = 0, what: str = "a receive") -> Array:
-        """As `start_receive`, waited for."""
-        received: Array = self.start_receive(array, source, tag, what).wait()
+        """As `_start_receive`, waited for."""
+        received: Array = self._start_receive(array, source, tag, what).wait()
         return received
 
     def barrier(self, what: str = "a barrier") -> None:
-        """As `start_barrier`, waited for."""
-        self.start_barrier(what).wait()
+        """As `_start_barrier`, waited for."""
+        self._start_barrier(what).wait()
 
     def _count_reduced(self, nbytes: int) -> None:
         """Count an all-reduce of ``nbytes``; communicators do so by themselves."""
@@ -234,35 +234,35 @@ class Alone(Communicator):
     ) -> Request:
         return Done(array)
 
-    def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
+    def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         return Done([array.copy()])
 
-    def start_reduce_scatter(
+    def _start_reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
     ) -> Request:
         return Done(array[slice(*checked_bounds(self, array, bounds))])
 
-    def start_gather_parts(
+    def _start_gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Request:
         checked_bounds(self, array, bounds)
         return Done(array)
 
-    def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
+    def _start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         checked_peer("Alone", root, 1)
         return Done(array)
 
-    def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
+    def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         """As `Communicator`. Errors: there is nobody to send to."""
         raise _nobody(what)
 
-    def start_receive(
+    def _start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
         """As `Communicator`. Errors: there is nobody to receive from."""
         raise _nobody(what)
 
-    def start_barrier(self, what: str = "a barrier") -> Request:
+    def _start_barrier(self, what: str = "a barrier") -> Request:
         return Done()
 
     def group(self, ranks: Sequence[int]) -> Communicator:
@@ -403,9 +403,9 @@ class _HalfSum(Request):
             theirs = self._part(self._own, rank)
             sent, received = (theirs, self._parts[rank]) if phase == 0 else (mine, theirs)
             if rank != comm.rank and received.size:
-                yield comm.start_receive(received, rank, tag, self._what)
+                yield comm._start_receive(received, rank, tag, self._what)
             if rank != comm.rank and sent.size:
-                yield comm.start_send(sent, rank, tag, self._what)
+                yield comm._start_send(sent, rank, tag, self._what)
 
     def _add(self) -> None:
         """Add the parts in the order of ranks, and send the sum on."""

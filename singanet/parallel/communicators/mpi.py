@@ -308,7 +308,7 @@ class MpiCommunicator(Communicator):
         )
         return self._under_way(request, array, what)
 
-    def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
+    def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         """As `Communicator`; returns once all ranks have started it, and so their lengths."""
         checked_array(what, array)
         lengths = np.empty(self.size, np.int64)
@@ -330,7 +330,7 @@ class MpiCommunicator(Communicator):
         request = self._comm.Iallgatherv(array.reshape(-1), [flat, counts])
         return self._under_way(request, (array, flat, made), what, parts)
 
-    def start_reduce_scatter(
+    def _start_reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
     ) -> Request:
         checked_array(what, array)
@@ -350,7 +350,7 @@ class MpiCommunicator(Communicator):
         request = self._comm.Ireduce_scatter(array, part, counts)
         return self._under_way(request, (array, part), what, put)
 
-    def start_gather_parts(
+    def _start_gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Request:
         checked_array(what, array)
@@ -363,21 +363,21 @@ class MpiCommunicator(Communicator):
         request = self._comm.Iallgatherv(MPI.IN_PLACE, [moved, places])
         return self._under_way(request, (array, moved), what, lambda _: array)
 
-    def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
+    def _start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         checked_array(what, array)
         root = checked_peer(what, root, self.size)
         self._count_broadcast(root, array.nbytes)
         request = self._comm.Ibcast(array, root)
         return self._under_way(request, array, what)
 
-    def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
+    def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         checked_array(what, array)
         to = checked_peer(what, to, self.size)
         self.bytes_sent += array.nbytes
         request = self._comm.Isend(array, to, tag)
         return self._under_way(request, array, what, peer=to)
 
-    def start_receive(
+    def _start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
         checked_array(what, array)
@@ -386,7 +386,7 @@ class MpiCommunicator(Communicator):
         request = self._comm.Irecv(array, source, tag)
         return self._under_way(request, array, what, peer=source)
 
-    def start_barrier(self, what: str = "a barrier") -> Request:
+    def _start_barrier(self, what: str = "a barrier") -> Request:
         request = self._comm.Ibarrier()
         return self._under_way(request, None, what)
 
@@ -402,7 +402,7 @@ class MpiCommunicator(Communicator):
         made._bells = [self._bells[rank] for rank in sorted(ranks)] if self._bells else []
         return made
 
-    def next_message(
+    def _next_message(
         self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
     ) -> tuple[int, Array] | None:
         status = MPI.Status()

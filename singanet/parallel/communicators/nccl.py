@@ -82,10 +82,10 @@ class NcclCommunicator(Communicator):
         self._count_reduced(array.nbytes)
         return self._started(start, array, what)
 
-    def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
+    def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         """As `Communicator`. NCCL's parts have one length: they are filled up to the longest."""
         if _is_on_host(array):
-            return self._by_control(self.control.start_all_gather, array, what)
+            return self._by_control(self.control._start_all_gather, array, what)
         own = np.array([len(array)], np.int64)
         lengths = np.concatenate(self.control.all_gather(own, f"the lengths of {what}")).tolist()
         shape = max(lengths), *array.shape[1:]
@@ -103,12 +103,12 @@ class NcclCommunicator(Communicator):
             start, (sent, made), what, lambda _: [made[k, :n] for k, n in enumerate(lengths)]
         )
 
-    def start_reduce_scatter(
+    def _start_reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
     ) -> Request:
         """As `Communicator`. NCCL's parts have one length: they are filled up to the longest."""
         if _is_on_host(array):
-            return self._by_control(self.control.start_reduce_scatter, array, bounds, what)
+            return self._by_control(self.control._start_reduce_scatter, array, bounds, what)
         start, stop = checked_bounds(self, array, bounds)
         lengths = np.diff(bounds)
         longest = int(lengths.max())
@@ -132,12 +132,12 @@ class NcclCommunicator(Communicator):
         self._count_scattered(made.nbytes, self.size * made.nbytes)
         return self._started(begin, (sent, made), what, put)
 
-    def start_gather_parts(
+    def _start_gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Request:
         """As `Communicator`. NCCL's parts have one length: they are filled up to the longest."""
         if _is_on_host(array):
-            return self._by_control(self.control.start_gather_parts, array, bounds, what)
+            return self._by_control(self.control._start_gather_parts, array, bounds, what)
         start, stop = checked_bounds(self, array, bounds)
         longest = int(np.diff(bounds).max())
         with self._cupy.cuda.Device(self.index):
@@ -156,10 +156,10 @@ class NcclCommunicator(Communicator):
         self._count_gathered(sent.nbytes, made.nbytes)
         return self._started(begin, (sent, made), what, put)
 
-    def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
+    def _start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         root = checked_peer(what, root, self.size)
         if _is_on_host(array):
-            return self._by_control(self.control.start_broadcast, array, root, what)
+            return self._by_control(self.control._start_broadcast, array, root, what)
 
         def start(stream: int) -> None:
             pointer = _pointer(array)
@@ -168,18 +168,18 @@ class NcclCommunicator(Communicator):
         self._count_broadcast(root, array.nbytes)
         return self._started(start, array, what)
 
-    def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
+    def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         """As `Communicator`; of NumPy's arrays, as NCCL knows no tags."""
-        return self._by_control(self.control.start_send, array, to, tag, what)
+        return self._by_control(self.control._start_send, array, to, tag, what)
 
-    def start_receive(
+    def _start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
         """As `Communicator`; into NumPy's arrays, as NCCL knows no tags."""
-        return self._by_control(self.control.start_receive, array, source, tag, what)
+        return self._by_control(self.control._start_receive, array, source, tag, what)
 
-    def start_barrier(self, what: str = "a barrier") -> Request:
-        return self.control.start_barrier(what)
+    def _start_barrier(self, what: str = "a barrier") -> Request:
+        return self.control._start_barrier(what)
 
     def group(self, ranks: Sequence[int]) -> NcclCommunicator:
         return NcclCommunicator(self.index, self.control.group(ranks), self._cupy)

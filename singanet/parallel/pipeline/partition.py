@@ -149,7 +149,7 @@ def by_names(net: Net, firsts: Sequence[str]) -> list[int]:
             advice="there are as many stages as ranks, or as ranks by replicas",
         )
     names = [node.name for node in net.ordered()]
-    starts = [names.index(net.use_of(str(name))[0]) for name in firsts]
+    starts = [names.index(net._use_of(str(name))[0]) for name in firsts]
     if sorted({0, *starts}) != [0, *starts]:
         raise ArgumentError(
             "parallel.Pipeline, stages",
@@ -208,7 +208,7 @@ def counted(net: Net) -> list[Cost]:
     Multiply-adds of products, as `summary.multiply_adds` has them, and elements read and written.
     """
     found = []
-    for step in net.execution_plan().steps:
+    for step in net._execution_plan().steps:
         ins: Any = step.layer.in_shapes
         reads, writes = _extents(ins if isinstance(ins, list) else [ins]), _extents(step.out_shapes)
         elements: float = sum(map(prod, reads)) + sum(map(prod, writes))
@@ -234,8 +234,8 @@ def _extents(shapes: Sequence[Shape]) -> list[Shape]:
 
 def measured(net: Net) -> list[Cost]:
     """The measured cost of each step of ``net`` on zeros; unfilled parameters stay unfilled."""
-    with net.unfilled(), net.rehearsal(), net.device.scope():
-        plan = net.execution_plan()
+    with net._unfilled(), net.rehearsal(), net.device.scope():
+        plan = net._execution_plan()
         best = [float("inf")] * len(plan.steps)
         for _ in range(3):
             seconds, nbytes = _one_pass(net, plan)
@@ -359,7 +359,7 @@ def _entry(step: NodeStep) -> NodeStep:
 class StagePart:
     """The part of ``net`` that is on this rank, as stages of optimizers see a net."""
 
-    passes_are_its_own = True
+    _passes_are_its_own = True
 
     def __init__(self, net: Net, plan: StagePlan) -> None:
         self.net, self.plan = net, plan
@@ -373,7 +373,7 @@ class StagePart:
         """The own layers, each once."""
         return list({id(step.layer): step.layer for step in self.plan.own}.values())
 
-    def execution_plan(self) -> Plan:
+    def _execution_plan(self) -> Plan:
         """The own steps."""
         return self.plan
 

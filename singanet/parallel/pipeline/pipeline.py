@@ -155,7 +155,7 @@ class Pipeline:
         here = [name for name in asked if self.places[name] == self.stage]
         made = [run.forward(i, False, here) for i in range(len(cuts))]
         self._wire.settle()
-        outputs = net.execution_plan().outputs
+        outputs = net._execution_plan().outputs
         roots = {name: self.places[name] for name in asked}
         roots |= dict.fromkeys(outputs, self.count - 1)
         own: dict[str, list[Array]] = {}
@@ -172,7 +172,7 @@ class Pipeline:
         for name, root in roots.items():
             arrays = own.get(name) or [np.empty(*form) for form in every[root][name]]
             told = [self.row.broadcast(a, root, f"the output of {name!r}") for a in arrays]
-            several = net.execution_plan().by_name[name].many_out
+            several = net._execution_plan().by_name[name].many_out
             found[name] = [*map(net.device.put, told)] if several else net.device.put(told[0])
         return found
 
@@ -186,12 +186,12 @@ class Pipeline:
         _expect_layer_by_layer(chain)
         self._expect_same_stage(chain)
         loss = expected_loss(net)
-        expect_scores(net.execution_plan(), loss)
-        feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
+        expect_scores(net._execution_plan(), loss)
+        feed = check_feed(net._execution_plan(), request.x, net.device, net.dtype)
         cuts = self._cuts(feed)
         self._layers.register(part, optimizer)
         if self._blank:
-            expect_trainable(part.execution_plan())
+            expect_trainable(part._execution_plan())
             expect_rounded_alike(part.params(), chain)
         behind = optimizer if chain.scaled is None else chain.scaled.optimizer
         if self._gather is None or self._gather.optimizer is not behind:
@@ -219,7 +219,7 @@ class Pipeline:
 
     def _whole(self, net: Net, chain: UpdateChain, loss: Any) -> Callable[[Counts], Counts] | None:
         """A function from this replica's counts to the whole batch's; None if not needed."""
-        plan = net.execution_plan()
+        plan = net._execution_plan()
         synchronized = plan.settings().synchronized and self.replicas.size > 1
         if not (synchronized or tells(plan, loss)):
             return None
@@ -357,7 +357,7 @@ class Pipeline:
         return found
 
     def _part_of(self, net: Net) -> StagePart:
-        plan = net.execution_plan()
+        plan = net._execution_plan()
         if [step.name for step in plan.steps] != list(self.places):
             raise CallOrderError(
                 "parallel.Pipeline",
@@ -367,7 +367,7 @@ class Pipeline:
             )
         return StagePart(net, StagePlan(plan, list(self.places.values()), self.stage))
 
-    def can_move(self, places: Mapping[str, int]) -> bool:
+    def _can_move(self, places: Mapping[str, int]) -> bool:
         """Whether the layers may be where ``places`` says, since no user has said where they are.
 
         Another number of stages, and other layers, are no place for them.
@@ -375,7 +375,7 @@ class Pipeline:
         if self._said or places.keys() != self.places.keys():
             return False
         made: dict[int, int] = {}
-        for step in self.net.execution_plan().steps:
+        for step in self.net._execution_plan().steps:
             own = places[step.name]
             if any(made[slot] > own for slot in step.in_slots):
                 return False
@@ -383,9 +383,9 @@ class Pipeline:
         return {*places.values()} == {*range(self.count)}
 
     def move(self, places: Mapping[str, int]) -> None:
-        """Let the layers be where ``places`` says, which `can_move`; all ranks call it."""
+        """Let the layers be where ``places`` says, which `_can_move`; all ranks call it."""
         before, self.places = self._users, {name: places[name] for name in self.places}
-        self._users = self._users_of(self.net.execution_plan())
+        self._users = self._users_of(self.net._execution_plan())
         for name, param in self._params.items():
             users = self._users[name]
             if users == before[name]:
@@ -490,7 +490,7 @@ def _of_pair(first: Array | None, second: Array | None) -> Gradient | None:
 def _expect_layer_by_layer(chain: UpdateChain) -> None:
     """Errors: what goes by all layers so far, of which each stage has some."""
     for stage in chain.stages:
-        if stage.across_layers:
+        if stage._across_layers:
             raise ArgumentError(
                 f"net.step, {type(stage).__name__}",
                 expected="stages that see each layer by itself, as others are on other ranks",

@@ -57,7 +57,7 @@ class Wire:
                 row[2 : 2 + array.ndim] = array.shape
         for array in [header, *own]:
             if array is not None:
-                self._pending.append(self.comm.start_send(array, to, tag, what))
+                self._pending.append(self.comm._start_send(array, to, tag, what))
 
     def receive(self, count: int, source: int, tag: int, what: str) -> tuple[list[Any], float]:
         """The ``count`` arrays that ``source`` has sent, and the number."""
@@ -133,7 +133,7 @@ class StageRun:
         self._of_whole = whole
         self._whole: Counts | None = None
         self._left: dict[int, tuple[dict[str, Any], list[Any]]] = {}
-        net = part.net.execution_plan()
+        net = part.net._execution_plan()
         below = net.backward(net.slots_of(net.outputs), ()).below
         places = {step.name: i for i, step in enumerate(net.steps)}
         # Of what takes no gradient none is asked for.

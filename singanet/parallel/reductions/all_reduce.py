@@ -89,8 +89,8 @@ class AllReduce(RankReducer):
         if self.reduction.unsent is not None:
             self.reduction.unsent.turn(params, other)
 
-    def own_state(self) -> dict[str, Array]:
-        """As `Wrapper.own_state`: what was not sent yet."""
+    def _own_state(self) -> dict[str, Array]:
+        """As `Wrapper._own_state`: what was not sent yet."""
         unsent = self.reduction.unsent
         return {} if unsent is None else unsent.state(self.comm.rank, self.comm.size)
 
@@ -143,7 +143,7 @@ class AllReduce(RankReducer):
                 self._gathered(np.zeros(0))
             elif said.kind == "agree":
                 for outer in self._around if said.refused else ():
-                    outer.conclude("of another rank")
+                    outer._conclude("of another rank")
             elif said.kind == "preview":
                 clipped = UpdateChain(self).norm
                 joined = self.joined if clipped is None else clipped.clip.joined
@@ -156,7 +156,7 @@ class AllReduce(RankReducer):
                 knowing = nullcontext()
                 for outer in self._around:
                     outer.end()
-                    outer.conclude(None)
+                    outer._conclude(None)
             else:
                 return
 

@@ -157,7 +157,7 @@ class Cut:
             own = slice(bounds[comm.rank], bounds[comm.rank + 1])
             if own.start < own.stop:
                 flat[own] = ops_for(state[key]).host(state[key]).reshape(-1)
-            made[key] = comm.gather_parts(flat, bounds, what=key).reshape(shape)
+            made[key] = comm._gather_parts(flat, bounds, what=key).reshape(shape)
         # In the order of one process's, as far as ranks know it.
         return {**made, **{key: array for key, array in state.items() if key not in made}}
 
@@ -193,5 +193,5 @@ def _by_parts(chain: UpdateChain, param: Param) -> bool:
     """Whether the rule of ``chain`` updates rows of ``param`` apart as it does together."""
     rule = chain.own_rule
     size = prod(param.shape)
-    alike = rule is not None and {*rule.slot_sizes(param.shape)} <= {size}
+    alike = rule is not None and {*rule._slot_sizes(param.shape)} <= {size}
     return alike and chain.treats_alike(param)

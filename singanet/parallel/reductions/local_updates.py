@@ -263,8 +263,8 @@ class LocalUpdates(RankReducer):
 
     # -- saving -----------------------------------------------------------------------------------
 
-    def own_state(self) -> dict[str, Array]:
-        """As `Wrapper.own_state`: how far the round is."""
+    def _own_state(self) -> dict[str, Array]:
+        """As `Wrapper._own_state`: how far the round is."""
         progress = self._progress
         return {_STATE: np.array([progress.steps, progress.turn, *progress.pending])}
 

@@ -178,7 +178,7 @@ def _as_it_is(name: str, value: Array) -> Array:
 
 def _trained(net: NetCore) -> list[list[Param]]:
     """The parameters that ``net`` trains now, a list a layer, from the last layer to the first."""
-    plan = net.execution_plan()
+    plan = net._execution_plan()
     # What layers share is yielded by the first of them, which a walk back reaches last.
     owned: set[int] = set()
     layers: list[list[Param]] = []
@@ -305,7 +305,7 @@ class RankReducer(Reducer):
         self.arguments.pop("comm", None)
         inside = UpdateChain(optimizer).stages
         for stage in inside:
-            if stage.weighs or stage.gathers or stage.holds_all:
+            if stage._weighs or stage.gathers or stage._holds_all:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     type(self).__name__,
@@ -315,7 +315,7 @@ class RankReducer(Reducer):
                     if stage.waits
                     else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
                 )
-        self.order = Order(any(stage.reads_gradients for stage in inside))
+        self.order = Order(any(stage._reads_gradients for stage in inside))
         self._met: tuple[int, list[ParamSpec]] | None = None
         self._net: weakref.ref[Any] | None = None
         self._nets: list[weakref.ref[Any]] = []
@@ -342,7 +342,7 @@ class RankReducer(Reducer):
             self.comm = init(net.device)
             self.batch.comm = self.comm
         self._share_batch(net)
-        self.order.start(net, self._settled, any(stage.holds_all for stage in around))
+        self.order.start(net, self._settled, any(stage._holds_all for stage in around))
         if self.comm.size > 1:
             settings = settings_text(around[0] if around else self)
             facts = [*self.order.facts(self._rates()), settings]
@@ -399,7 +399,7 @@ class RankReducer(Reducer):
     def _rates(self) -> list[ParamSpec]:
         """How the parameters are trained by what was said last."""
         rule = UpdateChain(self.optimizer).rule
-        return [rule.spec_of(param) for param in self.order.params]
+        return [rule._spec_of(param) for param in self.order.params]
 
     def begin(self, count: float | None) -> float | None:
         """As `Wrapper.begin`: ``count`` is what the gradients of this rank weigh, 0 for none."""
@@ -438,7 +438,7 @@ class RankReducer(Reducer):
     def _expect_outside(self, around: Sequence[Wrapper]) -> None:
         """Errors: `ArgumentError` for clipping around the reduction."""
         for stage in around:
-            if stage.reads_gradients and not (stage.gathers or stage.holds_all):
+            if stage._reads_gradients and not (stage.gathers or stage._holds_all):
                 kind, own = type(stage).__name__, type(self).__name__
                 raise ArgumentError(
                     f"{kind} around {own}",

@@ -222,7 +222,7 @@ class Round(Reduction):
         if self.halves is not None:
             rows = self.halves.rounded(rows)
         self.count(indices.nbytes + rows.nbytes)
-        gather, what = self.comm.start_all_gather, f"the rows of {name}"
+        gather, what = self.comm._start_all_gather, f"the rows of {name}"
         return gather(indices, what), gather(rows, what)
 
     def count(self, nbytes: int) -> None:

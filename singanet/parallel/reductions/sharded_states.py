@@ -108,7 +108,7 @@ def _slice(
         whole = np.array(param.value, order="C")
     else:
         param.seed, param.dtype = net.seed, net.dtype
-        whole = np.ascontiguousarray(net.first_value(param))
+        whole = np.ascontiguousarray(net._first_value(param))
     whole = comm.broadcast(whole, 0, f"the value of {param.name}")
     param.storage = Slices(gathers, param.name, whole, rows)
 
@@ -128,7 +128,7 @@ def _expect_cuttable(net: Net, around: Sequence[Wrapper]) -> None:
         received = f"one that {executor.can.is_so}"
     elif elsewhere := [p for p in params_of(net) if _is_elsewhere(p)]:
         received = f"one whose {elsewhere[0].name!r} is {elsewhere[0].storage.place}"
-    elif any(stage.holds_all for stage in around):
+    elif any(stage._holds_all for stage in around):
         received = "one in mixed precision, whose float32 masters are whole"
     if received:
         raise ArgumentError(
@@ -189,7 +189,7 @@ class Parts(Cutting):
             elif self._lies_flat(target):
                 flat, bounds = target.reshape(-1), self._cut.bounds(name)
                 self._owner.reduction.count(target.nbytes)
-                requests.append(self._comm.start_gather_parts(flat, bounds, what))
+                requests.append(self._comm._start_gather_parts(flat, bounds, what))
             else:
                 many.append(_Told(target, rows))
         for like in {told.target.dtype: told.target for told in many}.values():
@@ -217,7 +217,7 @@ class Parts(Cutting):
             flat[start : start + own.size] = own.reshape(-1) if xp is not np else _hosted(own)
             start += own.size
         self._owner.reduction.count(flat.nbytes)
-        request = self._comm.start_gather_parts(flat, places, what)
+        request = self._comm._start_gather_parts(flat, places, what)
         return _Apart(request, some, places, self._comm.rank)
 
     def hear(self) -> None:
@@ -339,7 +339,7 @@ class ShardedRound(Round):
                 requests.append(self._all_of(buffer[done:start], what))
             self.count(part.nbytes)
             bounds = self.cut.bounds(name)
-            scattered = self.comm.start_reduce_scatter(buffer[start:end], bounds, what)
+            scattered = self.comm._start_reduce_scatter(buffer[start:end], bounds, what)
             requests.append(scattered)
             done = end
         return _All([*requests, self._all_of(buffer[done:], what)], buffer)
@@ -379,7 +379,7 @@ class Sharded(AllReduce):
 
     ``state_dict`` is called by all ranks, and has the whole state on each; any number of ranks
     takes it. Clipping stands inside; a stage of a user's own there has to work `by_element`, or
-    `by_parts`.
+    `_by_parts`.
     """
 
     _in_parts = True
@@ -405,7 +405,7 @@ class Sharded(AllReduce):
         super().__init__(optimizer, comm, (4, 4, 1)[self.level - 1] if window is None else window)
         self.smallest = checked_count(where, "smallest", smallest, 0)
         for stage in UpdateChain(optimizer).stages:
-            if stage.reads_gradients and not (stage.by_element or stage.by_parts):
+            if stage._reads_gradients and not (stage.by_element or stage._by_parts):
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"{kind} in {where}",
@@ -458,9 +458,9 @@ class Sharded(AllReduce):
             cut_net(*own, UpdateChain(self.optimizer), around)
         super().meet(net, around)
         for stage in UpdateChain(self.optimizer).stages:
-            if stage.over_parts != self.joined:
+            if stage._over_parts != self.joined:
                 # Assigned it counts as a change, after which all meet again.
-                stage.over_parts = self.joined
+                stage._over_parts = self.joined
         chain, cut = UpdateChain(self.optimizer), self._cut
         planned = cut.planned(self.order.params, chain, self.comm.size)
         if cut.differs(planned) and not cut.loaded:
@@ -473,7 +473,7 @@ class Sharded(AllReduce):
         cut.cut_loaded(chain.rule, self.comm.rank)
 
     def _spared(self, net: NetCore) -> int:
-        params, chain = [*net.execution_plan().trained_params()], UpdateChain(self.optimizer)
+        params, chain = [*net._execution_plan().trained_params()], UpdateChain(self.optimizer)
         return self._cut.spared(params, chain, self.comm.size)
 
     def join(self) -> None:

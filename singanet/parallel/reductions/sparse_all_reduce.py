@@ -86,7 +86,7 @@ class SparseRound(UnsentRound):
         message = self._message(names, buffer, scales, rows)
         self.count(message.nbytes)
         what = f"the gradients of {listed(names)}"
-        return Flight(self.comm.start_all_gather(message, what))
+        return Flight(self.comm._start_all_gather(message, what))
 
     def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
         assert buffer is not None

@@ -202,7 +202,7 @@ class Post:
             if self._kept > _KEPT:
                 self._sent = [request for request in self._sent if not request.test()]
                 self._kept = 0
-            self._sent.append(self._world.start_send(data, to, self._tag, what))
+            self._sent.append(self._world._start_send(data, to, self._tag, what))
             self._world._ring(to)
 
     def flush(self) -> None:
@@ -261,7 +261,7 @@ class ServerRanks:
         if number not in self._answers:
             self._post.send(what)
         while number not in self._answers:
-            came = self.world.next_message(self.ranks, ANSWER, wait, what)
+            came = self.world._next_message(self.ranks, ANSWER, wait, what)
             if came is None:
                 if not wait:
                     return None

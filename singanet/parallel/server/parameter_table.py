@@ -212,7 +212,7 @@ class Shard(ServedTable):
         if self._folder is None:
             return
         loaded = state.arrays or [0.0] * len(rule.slots)
-        sizes = rule.slot_sizes(self.values.shape)
+        sizes = rule._slot_sizes(self.values.shape)
         arrays = []
         for slot, size, array in zip(rule.slots, sizes, loaded, strict=True):
             place = _room(self._folder, f"{self.name}.{slot}", (size,), self.dtype)

@@ -183,7 +183,7 @@ class Servers:
 
     def _bare(self, param: Param, dtype: Any, initializer: Any) -> Param:
         """What servers have to know of ``param``, without its values."""
-        spec = UpdateChain(self.optimizer).rule.spec_of(param)
+        spec = UpdateChain(self.optimizer).rule._spec_of(param)
         made = Param(spec, param.shape, initializer, param.fans)
         made.dtype, made.seed = np.dtype(dtype), param.seed
         return made
@@ -465,5 +465,5 @@ class _Together(Request):
 def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:
     """Whether rows of ``param`` are updated alike wherever the others are."""
     chain = UpdateChain(optimizer)
-    apart = all(stage.by_element or not stage.reads_gradients for stage in chain.stages)
+    apart = all(stage.by_element or not stage._reads_gradients for stage in chain.stages)
     return chain.treats_alike(param) and apart

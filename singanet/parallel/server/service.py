@@ -644,7 +644,7 @@ class Server:
         # Workers may compute, or evaluate, for as long as they like.
         self._world.deadline = float("inf")
         sources = self._ranks.workers
-        while (came := self._world.next_message(sources, ASK, what=_WHAT)) is not None:
+        while (came := self._world._next_message(sources, ASK, what=_WHAT)) is not None:
             for message in parsed(came[1]):
                 self._take(self._workers[came[0]], message)
             self._post.send(_ANSWER)

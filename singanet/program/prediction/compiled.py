@@ -72,7 +72,7 @@ class ConstantNet:
         self.rng = copy.deepcopy(net.rng)
         self.intake = net.intake.copy()
         plan, self.loss = _copied(
-            net.execution_plan() if norms is None else net.planned(), net.loss, device.ops.host
+            net._execution_plan() if norms is None else net.planned(), net.loss, device.ops.host
         )
         self.link = None if self.loss is None or is_own(self.loss) else self.loss.link
         if norms is None:
@@ -84,7 +84,7 @@ class ConstantNet:
         self.constants = _constants(self.loose)
         self.version = 0
 
-    def execution_plan(self) -> Plan:
+    def _execution_plan(self) -> Plan:
         """The plan, with one step for all that one kernel does."""
         if self._plan is None:
             self.has_nan = self.constants.hold_nan()
@@ -122,8 +122,8 @@ class ConstantNet:
         # A copy, in which kernels note what they passed over.
         ops = copy.copy(self.device.ops)
         ops.prepared = self._prepared()
-        outputs, _ = self.execution_plan().forward(
-            feed, self.execution_plan().outputs, ops, self.rng, train=False
+        outputs, _ = self._execution_plan().forward(
+            feed, self._execution_plan().outputs, ops, self.rng, train=False
         )
         # The link goes by its arrays: as in a program they name these kernels, for the same bits.
         kind: Any = type("Output", (np.ndarray,), {"kernels": staticmethod(lambda: ops)})
@@ -141,8 +141,8 @@ class ConstantNet:
         if ops.prepared is not None and ops.prepared.drops_nan:
             _show_nan(ops, given, outputs)
         made: Any = map_arrays(outputs, widened)
-        if len(self.execution_plan().outputs) == 1:
-            made = made[self.execution_plan().outputs[0]]
+        if len(self._execution_plan().outputs) == 1:
+            made = made[self._execution_plan().outputs[0]]
         if self.loss is not None and self.link is None:
             made = self.loss.link(made)
         return {"": made}
@@ -295,7 +295,7 @@ class CompiledNet:
         if latest is not None and latest.alike(x, settings):
             return self._replayed(mine, latest.program, x, out)
         feed = check_feed(
-            self._net.execution_plan(), x, self._net.device, self._net.dtype, "predictor"
+            self._net._execution_plan(), x, self._net.device, self._net.dtype, "predictor"
         )
         key = (*shapes_of_feed(feed), settings)
         program = mine.known.get(key) or self._made(mine, key, feed)
@@ -316,13 +316,13 @@ class CompiledNet:
     @property
     def inputs(self) -> dict[str, Shapes | None]:
         """Sample shapes by the names of the inputs; -1 is any extent."""
-        plan = self._net.execution_plan()
+        plan = self._net._execution_plan()
         return {name: plan.by_name[name].layer.in_shapes for name in plan.inputs}
 
     @property
     def outputs(self) -> list[str]:
         """The names of the outputs."""
-        return list(self._net.execution_plan().outputs)
+        return list(self._net._execution_plan().outputs)
 
     @property
     def nbytes(self) -> int:

@@ -41,7 +41,7 @@ class ReplayedPass(Pass):
         give_back: Callable[[Array], None],
         walked: Callable[[Mapping[int, Array]], None],
     ) -> None:
-        self.plan = net.execution_plan()
+        self.plan = net._execution_plan()
         self.shapes: Mapping[str, Any] = {}
         self.program = program
         self.arena = arena

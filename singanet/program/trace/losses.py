@@ -350,7 +350,7 @@ class RecordedStep:
         single = recorder.single(outputs)
         scale = None if scaled is None else scaled.precision.scaled
         dy = loss.record(tape, single, y, weight, not again, scale)
-        if updates.weighs:
+        if updates._weighs:
             updates.begin(loss.weight(tape, single, y, updates), single)
             dy = loss.shared(tape, dy, updates)
         del single

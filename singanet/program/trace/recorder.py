@@ -79,7 +79,7 @@ class Recorder:
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
-        plan = plan or fused(net.execution_plan())
+        plan = plan or fused(net._execution_plan())
         for step in plan.steps:
             if step.layer.traits.sparse:
                 raise NotRecordableError(
@@ -143,7 +143,7 @@ class Recorder:
             kind = LossStep if self.plan.head is None else LossOfHead
             self.loss = kind(self.net, self.plan, y, weighted)
             tell(RecordedStep(self, updates, given, beside), chain)
-        self.tape.drops_unread = chain.selects
+        self.tape.drops_unread = chain._selects
         self._keep(updates)
 
     def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
@@ -160,7 +160,7 @@ class Recorder:
         updates = updates_of(self.tape, chain, self.guard, self._trained(), self.held)
         with self._running():
             tell(RehearsedStep(self, updates, self._fed(feed)), chain)
-        self.tape.drops_unread = chain.selects
+        self.tape.drops_unread = chain._selects
         self._keep(updates)
 
     def _keep(self, updates: Updates | ReducedUpdates) -> None:
@@ -328,7 +328,7 @@ class Recorder:
     def _trained(self) -> list[Param]:
         """The parameters that the walk back from the outputs trains."""
         slots = [slot for name in self.plan.outputs for slot in self.plan.by_name[name].out_slots]
-        return self.plan.params_of(self.plan.backward(slots, ()))
+        return self.plan._params_of(self.plan.backward(slots, ()))
 
     def _take_in(self, name: MarkName, given: Any, seen: Any = ()) -> None:
         """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""

@@ -126,7 +126,7 @@ class ReducedUpdates:
         self.numbers, self.members = self._inner.numbers, self._inner.members
         written = self._writing()
         for stage in self._inner.traced if reducer._in_parts else ():
-            stage.over_parts = written.joined
+            stage._over_parts = written.joined
 
     @property
     def reasons(self) -> list[str]:
@@ -134,7 +134,7 @@ class ReducedUpdates:
         return self._inner.reasons
 
     @property
-    def weighs(self) -> bool:
+    def _weighs(self) -> bool:
         """As `Updates`."""
         return True
 
@@ -153,7 +153,7 @@ class ReducedUpdates:
         """As `Reducer`."""
         return self._made("preview").previewed(self._seen(items))
 
-    previewed_in_parts = previewed
+    _previewed_in_parts = previewed
 
     def _made(self, kind: RoundKind) -> GradientRound:
         written = self._writing()

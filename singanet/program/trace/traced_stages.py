@@ -62,7 +62,7 @@ class TracedStages:
     @property
     def scaled(self) -> Any:
         """The first of them, where it holds all gradients of a step."""
-        return self.traced[0] if self.traced and self.stages[0].holds_all else None
+        return self.traced[0] if self.traced and self.stages[0]._holds_all else None
 
     def traced_of(self, stage: Any) -> Any:
         """The twin of ``stage`` in the recording."""
@@ -71,7 +71,7 @@ class TracedStages:
     @property
     def read_gradients(self) -> bool:
         """Whether one of them looks at gradients."""
-        return any(stage.reads_gradients for stage in self.stages)
+        return any(stage._reads_gradients for stage in self.stages)
 
     def own(self, name: str, value: Array) -> Array:
         """The array behind ``value``, as the last stage hands it on: where state is made for it.
@@ -132,15 +132,15 @@ class TracedStages:
         # Numbers that differ from replay to replay, by the stages that have them.
         numbers: list[tuple[Any, Array, Array]] = []
         for stage, one, watching in zip(self.stages, self.traced, self._watching, strict=False):
-            if not stage.weighs:
+            if not stage._weighs:
                 continue
             if not callable(told):
                 one.begin(told)
                 # The count that weighs 1 is known from now on; it was this one all along.
                 watching.allow(one.case())
-                if one.is_even():
+                if one._is_even():
                     continue
-            if not one.is_together():
+            if not one._is_together():
                 why = "its parameters are at different micro-batches"
             weight, share = np.ones(()), np.ones(())
             one.weigh(weight.view(Traced), share.view(Traced))
@@ -228,7 +228,7 @@ def refusal(parts: Iterable[Any]) -> str | None:
             return f"{kind} is not singanet's"
         told_by_parts = type(part).update is Wrapper.update
         if isinstance(part, Optimizer):
-            told_by_parts = part.by_parameter and is_library(_teller(type(part), "update"))
+            told_by_parts = part._by_parameter and is_library(_teller(type(part), "update"))
         if not told_by_parts:
             return f"{kind} has an update of its own"
         if is_patched(part):

@@ -369,9 +369,9 @@ class Updates:
         return self._traced.traced_of(stage)
 
     @property
-    def weighs(self) -> bool:
+    def _weighs(self) -> bool:
         """Whether a stage has to be told what the loss of the batch counts."""
-        return bool(self._local) or any(stage.weighs for stage in self.stages)
+        return bool(self._local) or any(stage._weighs for stage in self.stages)
 
     def begin(self, weight: float | Callable[[Any], None] | None, outputs: Any) -> None:
         """Tell stages the ``weight`` of a batch; a function tells it at each replay."""
@@ -386,7 +386,7 @@ class Updates:
             return
         names, values, grads = list(item.names), list(item.values), list(item.grads)
         self.held.count(names, self.tape)
-        for name in item.unfinished:
+        for name in item._unfinished:
             at = names.index(name)
             self._part(names.pop(at), values.pop(at), grads.pop(at))
         self.record_scaled(names, values, grads, 1.0)
@@ -636,7 +636,7 @@ class Updates:
 
             def change(values: list[Array]) -> None:
                 now = ParamUpdate(state, values.pop(), rows.rows, state.arrays, *of_step)
-                rule.apply_rule_to_rows(rows.indices, now)
+                rule._apply_rule_to_rows(rows.indices, now)
 
             held.change([name], [value], change)
 

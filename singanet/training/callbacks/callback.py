@@ -22,16 +22,16 @@ class Callback(Described):
     """
 
     _session: Session | None = None
-    runs_last = False
+    _runs_last = False
     """Whether its hooks run after those of the others, as a checkpoint's must."""
-    ends_first = False
+    _ends_first = False
     """Whether its `on_train_end` comes before those of the others, which see what it leaves."""
     first_rank_only = False
     """Whether only rank 0 has it run, of several that train together: what prints, writes files.
 
     It evaluates on its own there. All others run on every rank, with the same logs.
     """
-    goes_by_params = False
+    _goes_by_params = False
     """Whether its state has an array a parameter, by its name, of which ranks with slices of that
     have theirs: on another number of ranks it goes on with all rows."""
 

@@ -45,8 +45,8 @@ class EMA(Callback):
     net. Costs one copy of all parameters; of those in slices each rank averages its own.
     """
 
-    ends_first = True
-    goes_by_params = True
+    _ends_first = True
+    _goes_by_params = True
 
     def __init__(self, decay: float = 0.999, keep_at_end: bool = True) -> None:
         if not isinstance(decay, (int, float)) or not 0.0 <= decay < 1.0:
@@ -65,7 +65,7 @@ class EMA(Callback):
     def on_train_begin(self) -> None:
         """Begin with the parameters as they are, behind the optimizer's rule."""
         net = self.session.net
-        self.session.add_stage(self._around)
+        self.session._add_stage(self._around)
         # What a step of the user's own updates by, nobody knows.
         self._by_itself = type(net).step is not Net.step or "step" in vars(net)
 
@@ -162,7 +162,7 @@ class ModelCheckpoint(Callback):
     has one thread to serve.
     """
 
-    runs_last = True
+    _runs_last = True
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class ModelCheckpoint(Callback):
 
         What is in flight is waited for.
         """
-        if not self.session.can_write:
+        if not self.session._can_write:
             self._background.give_up()
             return
         try:

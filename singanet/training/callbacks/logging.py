@@ -318,7 +318,7 @@ class MemoryCheck(Callback):
     arrays there take. ``stream`` None is standard error.
     """
 
-    runs_last = True
+    _runs_last = True
     first_rank_only = True
 
     def __init__(

@@ -139,7 +139,7 @@ class FitRanks(World):
                 )
 
     def share(self, data: Batches) -> Batches:
-        data.may_be_empty = True
+        data._may_be_empty = True
         steps = gathered(self.comm, data.steps, "the steps of an epoch")
         data.steps = None if None in steps else max(steps)
         return data
@@ -468,7 +468,7 @@ class StagedRanks(FitRanks):
     @contextmanager
     def moved(self, places: Mapping[str, int]) -> Iterator[None]:
         placed, before = self._placed, self.places
-        if places == before or not placed.can_move(places):
+        if places == before or not placed._can_move(places):
             yield
             return
         placed.move(places)

@@ -284,7 +284,7 @@ def expect_same_parameters(comm: Collectives, here: Model) -> None:
 def expect_mergeable(where: str, metrics: Mapping[str, Any]) -> None:
     """Errors: a metric that does not say what it has gathered."""
     for name, metric in metrics.items():
-        if not isinstance(metric, Metric) or not metric.can_merge():
+        if not isinstance(metric, Metric) or not metric._can_merge():
             raise ArgumentError(
                 f"{where}, metric {name!r}",
                 expected="a metric that several processes can measure together",

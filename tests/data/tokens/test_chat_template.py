@@ -256,7 +256,7 @@ def test_threads_render_at_the_same_time(tokenizer):
 def test_a_prompt_ends_where_the_answer_begins(tokenizer):
     ids = tokenizer.prompt(ASKED)
     told = "<|im_start|>user\nWho's there?<|im_end|>\n<|im_start|>assistant\n"
-    assert tokenizer.decode(ids, special=True) == told == tokenizer.chat_text(ASKED, ask=True)
+    assert tokenizer.decode(ids, special=True) == told == tokenizer._chat_text(ASKED, ask=True)
     whole, answers = tokenizer.chat([*ASKED, {"role": "assistant", "content": "I."}])
     assert whole[: len(ids)].tolist() == ids.tolist()
     assert answers.argmax() == len(ids)
@@ -266,7 +266,7 @@ def test_a_template_has_variables(folder):
     backend = Tokenizer.of(folder).backend
     source = "{{ bos_token }}{{ tools | tojson }}{{ documents is none }}{{ name }}"
     tokenizer = Tokenizer(backend, bos_token="<|im_start|>", chat_template=source)
-    made = tokenizer.chat_text(ASKED, tools=[{"a": "<é>"}], name="Ay")
+    made = tokenizer._chat_text(ASKED, tools=[{"a": "<é>"}], name="Ay")
     assert made == '<|im_start|>[{"a": "<é>"}]TrueAy'
 
 
@@ -393,7 +393,7 @@ def test_equals_transformers(folder, messages):
     assert ids.tolist() == list(made["input_ids"])
     assert answers.astype(int).tolist() == list(made["assistant_masks"])
     text = peer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
-    assert tokenizer.chat_text(messages[:-1], ask=True) == text
+    assert tokenizer._chat_text(messages[:-1], ask=True) == text
     json_text = "{%- for m in messages %}\n  {{- m | tojson(indent=1) }}{% endfor %}"
     plain = [each for each in messages if each["role"] != "system"]
     for source in (THINKING, UNMARKED, json_text, PHI, QWEN, *LAYOUTS):
@@ -402,4 +402,4 @@ def test_equals_transformers(folder, messages):
         mine = Tokenizer(tokenizer.backend, "<|endoftext|>", "<|im_end|>", chat_template=source)
         for ask in (False, True):
             told = peer.apply_chat_template(plain, tokenize=False, add_generation_prompt=ask)
-            assert mine.chat_text(plain, ask) == told
+            assert mine._chat_text(plain, ask) == told

@@ -414,7 +414,7 @@ def net_of_two_inputs():
 @pytest.mark.parametrize("at", [3, 12])
 def test_an_interrupted_training_goes_on_to_the_bit(tokenizer, texts, at):
     class Keep(Callback):
-        runs_last = True
+        _runs_last = True
 
         def on_batch_end(self, batch, logs):
             if self.session.step == at:

@@ -178,10 +178,10 @@ def test_cutting_and_filling_that_a_file_asks_for_is_left_out(folder):
 
 
 def test_a_tokenizer_is_copied(tokenizer):
-    tokenizer.chat_text([{"role": "user", "content": "Ay?"}])
+    tokenizer._chat_text([{"role": "user", "content": "Ay?"}])
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.fingerprint == tokenizer.fingerprint
-    assert again.chat_text([{"role": "user", "content": "Ay?"}]).startswith("<|im_start|>user")
+    assert again._chat_text([{"role": "user", "content": "Ay?"}]).startswith("<|im_start|>user")
 
 
 def test_what_is_saved_is_read_again(tmp_path, tokenizer, text):
@@ -314,7 +314,7 @@ def test_gguf_metadata(tokenizer, text):
     line = "<|im_start|>" + text[:2000] + "<|im_end|>"
     assert read.encode(line).tolist() == tokenizer.encode(line).tolist()
     assert (read.bos_id, read.eos_id, read.pad_id) == (1, 2, 0)
-    assert read.chat_text([{"role": "user", "content": "Ay?"}]) == "Ay?"
+    assert read._chat_text([{"role": "user", "content": "Ay?"}]) == "Ay?"
     begun = Tokenizer.of_gguf(gguf_values(tokenizer.backend, add_bos_token=True))
     assert begun.encode("ay").tolist() == [1, *tokenizer.encode("ay")]
     both = Tokenizer.of_gguf(gguf_values(tokenizer.backend, add_bos_token=True, add_eos_token=True))

@@ -26,7 +26,7 @@ WINDOWS = [
 def by_windows(x, dy, window):
     """Maximum and mean of each window cut to the image, and where their gradients go."""
     n, c, h, w = x.shape
-    oh, ow = window.out_size(h, w)
+    oh, ow = window._out_size(h, w)
     largest, mean = np.full((n, c, oh, ow), -np.inf), np.zeros((n, c, oh, ow))
     d_largest, d_mean = np.zeros_like(x), np.zeros_like(x)
     for i, j in np.ndindex(oh, ow):
@@ -56,7 +56,7 @@ def test_equals_the_windows_one_by_one(window, ties, block, monkeypatch, rng):
     x = rng.standard_normal((3, 2, 6, 7))
     if ties:
         x = np.round(x)
-    dy = rng.standard_normal((3, 2, *window.out_size(6, 7)))
+    dy = rng.standard_normal((3, 2, *window._out_size(6, 7)))
     largest, mean, d_largest, d_mean = by_windows(x, dy, window)
     for laid_out in (x, x.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)):
         y, where = ops.max_pool(laid_out, window, True)

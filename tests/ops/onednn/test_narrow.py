@@ -113,7 +113,7 @@ def test_weights_of_small_images_have_their_gradient_by_a_product(narrow, rng, s
     window = Window((3, 3), (stride, stride), ((1, 1), (1, 1)))
     x = rng.standard_normal((32, 2, 2, 40), np.float32).transpose(0, 3, 1, 2)
     shape = (96, 40, 3, 3)
-    size = window.out_size(2, 2)
+    size = window._out_size(2, 2)
     dy = rng.standard_normal((32, *size, 96), np.float32).transpose(0, 3, 1, 2)
     case = Case("weights", x.shape, shape, window)
     assert product.estimate(narrow, case) < 1

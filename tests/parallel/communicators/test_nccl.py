@@ -107,9 +107,9 @@ def test_parts_of_any_length_go_by_nccl(bounds):
     def work(comm):
         array = device_like.asarray(np.arange(6.0) * (comm.rank + 1))
         part = comm.reduce_scatter(array, bounds)
-        whole = comm.gather_parts(array, bounds)
+        whole = comm._gather_parts(array, bounds)
         host = comm.reduce_scatter(np.arange(6.0), bounds)
-        host_whole = comm.gather_parts(np.arange(6.0), bounds)
+        host_whole = comm._gather_parts(np.arange(6.0), bounds)
         return part.get(), whole.get(), host, host_whole
 
     made, told = on_gpus(work, 3)

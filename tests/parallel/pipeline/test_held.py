@@ -190,7 +190,7 @@ def test_layers_move_with_their_words():
         other = dict(pipeline.places, b=1 - pipeline.places["b"])
         other["a2"] = other["a"]
         other["b2"] = other["c"] = max(other["b"], 1)
-        assert pipeline.can_move(other)
+        assert pipeline._can_move(other)
         pipeline.move(other)
         assert pipeline.places == other
         after = pipeline.on_first(lambda: [p.peek().copy() for p in net.params()])

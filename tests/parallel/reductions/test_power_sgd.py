@@ -28,7 +28,7 @@ def stepped(comm, wrap, build=uneven_net, x=X, steps=6, records=True, cuts=None)
     bounds = cuts or [24 * rank // comm.size for rank in range(comm.size + 1)]
     own = slice(bounds[comm.rank], bounds[comm.rank + 1])
     losses = [net.step(x[own], Y[own], optimizer)[0] for _ in range(steps)]
-    return {**values_of(net), **optimizer.own_state(), "losses": np.array(losses)}, net
+    return {**values_of(net), **optimizer._own_state(), "losses": np.array(losses)}, net
 
 
 def of_ranks(size, wrap, **more):

@@ -162,13 +162,13 @@ def test_exactly_k_are_sent_and_small_parameters_are_chosen_from_together():
     heard = []
 
     def work(comm):
-        gather = comm.start_all_gather
+        gather = comm._start_all_gather
 
         def counted(array, what="an all-gather"):
             heard.append((comm.rank, what, array.dtype, array.nbytes))
             return gather(array, what)
 
-        comm.start_all_gather = counted
+        comm._start_all_gather = counted
         net = dense_net()
         optimizer = SparseAllReduce(SGD(lr=0.1), comm, ratio=0.01)
         net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)

@@ -271,8 +271,8 @@ def test_what_a_step_asks_is_one_message_to_each_server():
         rows = Param(ParamSpec("t"), (ROWS, WIDTH), Constant(0.0))
         servers.open([(large, np.zeros(large.shape, np.float32))], [rows])
         sent, table = [], servers.tables["t"]
-        start_send = ranks.world.start_send
-        ranks.world.start_send = lambda array, *rest: (
+        start_send = ranks.world._start_send
+        ranks.world._start_send = lambda array, *rest: (
             sent.append(array.nbytes),
             start_send(array, *rest),
         )[1]

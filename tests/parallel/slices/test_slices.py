@@ -425,7 +425,7 @@ def test_what_does_not_combine_is_refused_and_changes_nothing(tmp_path):
 class Nudged(Wrapper):
     """A stage of a user's own around the ranks, which looks at values."""
 
-    reads_gradients = False
+    _reads_gradients = False
 
     def take(self, names, values, grads, scale):
         self.seen = [float(abs(value).mean()) for value in values]
@@ -457,7 +457,7 @@ def test_a_net_without_values_is_filled_slice_by_slice():
             made.append(alive)
             return param.initial()
 
-        with net.filled_by(drawn):
+        with net._filled_by(drawn):
             cut(SGD(0.1), comm).meet(net)
         assert made
         assert not any(made)

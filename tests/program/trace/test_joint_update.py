@@ -83,7 +83,7 @@ def assign(net, optimizer):
 
 def regroup(net, optimizer):
     assign(net, optimizer)
-    net.regroup()
+    net._regroup()
 
 
 def add(net, optimizer):

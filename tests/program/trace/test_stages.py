@@ -269,7 +269,7 @@ class Rescaled(Wrapper):
     """A user's own clipper by the norm of all gradients: they are brought to the norm 1."""
 
     pure = True
-    needs_norm = True
+    _needs_norm = True
 
     def __init__(self, optimizer):
         super().__init__(optimizer)

@@ -23,7 +23,7 @@ def test_those_that_run_last_do_so_wherever_they_stand(build, data):
     class Note(Callback):
         def __init__(self, name, last=False):
             self.name = name
-            self.runs_last = last
+            self._runs_last = last
 
         def on_epoch_end(self, epoch, logs):
             order.append(self.name)

@@ -34,7 +34,7 @@ def test_lines_are_there_while_training_goes_on(build, data, tmp_path):
     counts = []
 
     class Look(Callback):
-        runs_last = True
+        _runs_last = True
 
         def on_epoch_end(self, epoch, logs):
             counts.append(len(read(tmp_path / "log.csv")))

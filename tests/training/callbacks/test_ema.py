@@ -335,7 +335,7 @@ def test_the_best_weights_come_last_whatever_the_order(first):
             seen.append([array.copy() for array in self.session.net.param_values()])
 
     class LooksLast(Looks):
-        runs_last = True
+        _runs_last = True
 
     stops = EarlyStopping("loss")
     callbacks = [ema, LooksLast(), stops] if first else [stops, Looks(), ema]

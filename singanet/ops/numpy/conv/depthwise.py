@@ -138,7 +138,7 @@ def _phases(window: Window, axis: int, size: int, out: int) -> list[_Phase]:
 
 
 def conv(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
-    out = window.out_size(*x.shape[2:])
+    out = window._out_size(*x.shape[2:])
     y: Array = ops.xp.zeros((len(x), *out, len(weight)), x.dtype)
     for plane, met, outputs in _planes(window, x.shape[2], out[0]):
         part = ops.conv2d(_images(x[:, :, met]), weight[:, :, plane], None, _flat(window))
@@ -199,7 +199,7 @@ _MOST_PADDING = 1.6
 
 def is_narrow(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
     """Whether these kernels serve the convolution, and are the faster ones."""
-    (f, cg, _, _), (height, width) = weight_shape, window.out_size(*x_shape[2:])
+    (f, cg, _, _), (height, width) = weight_shape, window._out_size(*x_shape[2:])
     plain = window.stride == (1, 1) == window.dilation
     if not plain or not ops.on_host or f > _MOST_KERNELS * window.groups or cg < _LEAST_CHANNELS:
         return False
@@ -280,7 +280,7 @@ def _padded_bands(
 
 def _sizes(x: Array, window: Window) -> Shape:
     """Samples, rows and columns of the outputs."""
-    return (len(x), *window.out_size(*x.shape[2:]))
+    return (len(x), *window._out_size(*x.shape[2:]))
 
 
 def _where_windows_fit(sums: Array, target: Array) -> Array:
@@ -320,7 +320,7 @@ def depthwise_conv2d(
     ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Array:
     xp, (c, m, kh, kw) = ops.xp, weight.shape
-    oh, ow = window.out_size(*x.shape[2:])
+    oh, ow = window._out_size(*x.shape[2:])
     together = _together(ow, c * m)
     run = together * c * m
     kernels = _along_rows(xp, weight, together).reshape(kh, kw, run)
@@ -384,7 +384,7 @@ def _bands(
 ) -> Iterator[tuple[slice, slice, Iterator[tuple[Array, slice]]]]:
     """Samples, output rows, and the windows that these outputs meet, as `_in_runs` has them."""
     n, c = x.shape[:2]
-    height, width = window.out_size(*x.shape[2:])
+    height, width = window._out_size(*x.shape[2:])
     # The pixels of a block, padded and repeated, and the sums over their windows.
     row_bytes = 3 * width * c * m * x.itemsize
     for samples, rows in blocks(n, height, row_bytes, scratch_bytes(ops)):

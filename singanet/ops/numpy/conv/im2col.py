@@ -188,7 +188,7 @@ def _piece(size: int, most: int) -> int:
 @kernel(half="lift")
 def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
     f, groups = len(weight), window.groups
-    oh, ow = window.out_size(*x.shape[2:])
+    oh, ow = window._out_size(*x.shape[2:])
     kernels = laid_out(ops, _matrices(weight, groups), len(x) * oh * ow)
     y: Array = ops.xp.empty((len(x), oh, ow, f), x.dtype)
     for lane in ops.lanes(len(x), y.size * weight[0].size):
@@ -226,7 +226,7 @@ def _column_blocks(
 ) -> Iterator[tuple[slice, slice, Array]]:
     """Samples, output rows and their columns, block by block in bounded scratch."""
     f, cg, kh, kw = weight_shape
-    oh, ow = window.out_size(*x.shape[2:])
+    oh, ow = window._out_size(*x.shape[2:])
     row_bytes = ow * max(window.groups * cg * kh * kw, f) * x.itemsize
     # A block smaller than the weight would spend its time moving the weight.
     weight_bytes = f * cg * kh * kw * x.itemsize

@@ -49,7 +49,7 @@ def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
         return False
     if max(pads) > taps - 1 or 0 in x_shape:
         return False
-    out, values = window.out_size(*size), wg.span(taps) ** 2
+    out, values = window._out_size(*size), wg.span(taps) ** 2
     th, tw = _grid(out)
     tiles = n * th * tw
     direct = n * out[0] * out[1] * taps * taps * c * (f + _COLUMN)
@@ -60,7 +60,7 @@ def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
 def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
     f, c = weight.shape[:2]
     kernels = _kernels(ops, weight, turned=False).reshape(-1, f, c).transpose(0, 2, 1)
-    y: Array = ops.xp.empty((len(x), *window.out_size(*x.shape[2:]), f), x.dtype)
+    y: Array = ops.xp.empty((len(x), *window._out_size(*x.shape[2:]), f), x.dtype)
     (top, _), (left, _) = window.pads
     return _convolved(ops, x, kernels, y, (top, left), bias, weight.shape[2])
 

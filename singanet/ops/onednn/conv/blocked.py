@@ -23,7 +23,7 @@ constant = partial(constant_way, own=True)
 
 def fits(ops: OneDnnBase, case: Case) -> bool:
     """Whether windows of small images meet a weight that is larger than a core's cache."""
-    pixels = prod(case.window.out_size(*case.x[2:]))
+    pixels = prod(case.window._out_size(*case.x[2:]))
     windows = case.window.groups == 1 and case.window.kernel != (1, 1)
     return windows and is_read_often(pixels, prod(case.weight))
 
@@ -33,7 +33,7 @@ def estimate(ops: OneDnnBase, case: Case) -> float:
     speeds, n, weight = ops.speeds(), case.x[0], prod(case.weight)
     if not speeds.distant or n == 1:
         return NEVER
-    pixels = prod(case.window.out_size(*case.x[2:]))
+    pixels = prod(case.window._out_size(*case.x[2:]))
     arranged = case.kernel == "constant"
     usual = speeds.direct_time(n, pixels, weight, arranged)
     moved = prod(case.x) + n * pixels * case.weight[0]

@@ -39,7 +39,7 @@ def constant(
     ``own`` is as for `direct.forward`.
     """
     images = ops.channels_last(x)
-    shape = (len(x), *window.out_size(*x.shape[2:]), len(weight))
+    shape = (len(x), *window._out_size(*x.shape[2:]), len(weight))
     # The layout may depend on the number of threads, which has to be the same for both calls.
     passes = SHARED if _is_worth_threads(ops, shape, weight) else 0
     key = (images.shape, shape, window, bias is not None, relu, add is not None, own)

@@ -33,7 +33,7 @@ def forward(
     ``own`` brings images to the layout that oneDNN likes best, and back.
     """
     images = ops.channels_last(x)
-    y: Array = ops.xp.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
+    y: Array = ops.xp.empty((len(x), *window._out_size(*x.shape[2:]), len(weight)), np.float32)
     key = (images.shape, y.shape, window, bias is not None, own)
     rest = [ops.ordered(array) for array in (weight, bias) if array is not None]
     done = y.size and ops.runs(forward_plan, key, images, y, *rest, passes=passes_over(ops, weight))

@@ -46,7 +46,7 @@ _FASTER = 0.99
 
 
 def forward(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
-    out = window.out_size(*x.shape[2:])
+    out = window._out_size(*x.shape[2:])
     rows, matrix = _windows(ops, x, window), ops.ordered(weight).reshape(len(weight), -1).T
     y = ops.affine(rows, matrix, bias)
     return y.reshape(len(x), *out, len(weight)).transpose(0, 3, 1, 2)
@@ -101,7 +101,7 @@ def _is_summed_by_image(case: Case) -> bool:
 
 def _pixels(case: Case) -> int:
     """Outputs of a channel."""
-    return case.x[0] * prod(case.window.out_size(*case.x[2:]))
+    return case.x[0] * prod(case.window._out_size(*case.x[2:]))
 
 
 def _windows(ops: OneDnnBase, x: Array, window: Window, last: bool = False) -> Array:
@@ -121,7 +121,7 @@ def _windows(ops: OneDnnBase, x: Array, window: Window, last: bool = False) -> A
         "w": (window.kernel[1], by_w * dw),
     }
     sizes, by_tap = zip(*(seen_by[axis] for axis in ("hwc" if last else "chw")), strict=True)
-    shape = (n, *window.out_size(*x.shape[2:]), *sizes)
+    shape = (n, *window._out_size(*x.shape[2:]), *sizes)
     strides = (by_n, by_h * sh, by_w * sw, *by_tap)
     seen = ops.xp.lib.stride_tricks.as_strided(full, shape, strides)
     rows: Array = ops.xp.ascontiguousarray(seen)

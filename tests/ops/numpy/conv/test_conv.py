@@ -32,7 +32,7 @@ def by_loops(x, weight, dy, window, groups):
     """Every product of the definition, one by one: y, dx and dw."""
     h, w = x.shape[2:]
     f, cg, kh, kw = weight.shape
-    oh, ow = window.out_size(h, w)
+    oh, ow = window._out_size(h, w)
     y, dx, dw = np.zeros((len(x), f, oh, ow)), np.zeros_like(x), np.zeros_like(weight)
     for o in range(f):
         group = o // (f // groups)
@@ -51,7 +51,7 @@ def case(window, channels, outputs, groups, size=(7, 6), n=3, dtype=np.float64, 
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n, channels, *size)).astype(dtype)
     weight = rng.standard_normal((outputs, channels // groups, *window.kernel)).astype(dtype)
-    dy = rng.standard_normal((n, outputs, *window.out_size(*size))).astype(dtype)
+    dy = rng.standard_normal((n, outputs, *window._out_size(*size))).astype(dtype)
     return x, weight, dy
 
 

@@ -45,7 +45,7 @@ def check(ops, case, relu, add, bias=True):
     (n, c, h, w), f, window = CASES[case]
     x, k = draw(n, c, h, w), draw(f, c // window.groups, *window.kernel, seed=1)
     b = draw(f, seed=2) if bias else None
-    other = draw(n, f, *window.out_size(h, w), seed=3) if add else None
+    other = draw(n, f, *window._out_size(h, w), seed=3) if add else None
     before = [None if a is None else a.copy() for a in (x, k, b, other)]
     y64 = numpy_ops.conv2d(
         x.astype(np.float64),

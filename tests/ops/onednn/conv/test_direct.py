@@ -41,7 +41,7 @@ def close(got, wanted):
 def check_all(ops, window, channels, outputs, groups, size=(9, 8), n=3):
     window = replace(window, groups=groups)
     x, w = draw((n, channels, *size), 0), draw((outputs, channels // groups, *window.kernel), 1)
-    b, dy = draw((outputs,), 2), draw((n, outputs, *window.out_size(*size)), 3)
+    b, dy = draw((outputs,), 2), draw((n, outputs, *window._out_size(*size)), 3)
     x64, w64, b64, dy64 = (a.astype(np.float64) for a in (x, w, b, dy))
     close(ops.conv2d(x, w, b, window), numpy_ops.conv2d(x64, w64, b64, window))
     for made, exact in ((x, x64), (channels_last(x), x64)):

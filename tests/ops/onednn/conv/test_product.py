@@ -36,7 +36,7 @@ def test_equals_numpy(ops, chosen, window, last):
     x, w, b = draw(2, 256, 4, 5), draw(512, 256, *window.kernel, seed=1), draw(512, seed=2)
     if last:
         x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-    dy = draw(2, 512, *window.out_size(4, 5), seed=3)
+    dy = draw(2, 512, *window._out_size(4, 5), seed=3)
     x64, w64, b64, dy64 = (a.astype(np.float64) for a in (x, w, b, dy))
     close(ops.conv2d(x, w, b, window), numpy_ops.conv2d(x64, w64, b64, window))
     close(ops.conv2d(x, w, None, window), numpy_ops.conv2d(x64, w64, None, window))

@@ -49,7 +49,7 @@ def test_equals_the_definition(library_path, convolution):
     ops = OneDnnOps(library_path, required=True)
     window, shape, f = convolution
     x, k, b = draw(*shape), draw(f, shape[1], *window.kernel, seed=1), draw(f, seed=2)
-    dy = draw(shape[0], f, *window.out_size(*shape[2:]), seed=3)
+    dy = draw(shape[0], f, *window._out_size(*shape[2:]), seed=3)
     x64, k64, b64, dy64 = (a.astype(np.float64) for a in (x, k, b, dy))
     close(llvm_tiles.forward(ops, x, k, b, window), numpy_ops.conv2d(x64, k64, b64, window))
     close(
