@@ -35,7 +35,7 @@ def imports(name: str, row: int, compile_all: bool = False) -> None:
 def _compute(net: Any, precision: str) -> None:
     """Have ``net`` compute as `compile` would by that ``mixed_precision``."""
     if precision == "bfloat16":
-        net._run_on(net.device.narrowed("benchmarks"), net.dtype)
+        net._run_on(net.device._narrowed("benchmarks"), net.dtype)
     else:
         net.as_type(precision)
 

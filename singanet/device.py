@@ -68,7 +68,7 @@ class Device:
         """
         return _as_it_is if self.ops.xp is np else BatchCarrier(self)
 
-    def narrowed(self, where: str, stores: bool = True) -> Device:
+    def _narrowed(self, where: str, stores: bool = True) -> Device:
         """The device with kernels that round what they multiply to bfloat16.
 
         With ``stores`` programs keep in bfloat16 what only kernels of oneDNN read and write.
@@ -80,15 +80,15 @@ class Device:
         ops = narrowed(self.ops, where, stores)
         if ops is self.ops:
             return self
-        return self._with_ops(ops, partial(Device.narrowed, where="a copy", stores=stores))
+        return self._with_ops(ops, partial(Device._narrowed, where="a copy", stores=stores))
 
     def _narrow_pays(self) -> bool:
-        """Whether the device can be `narrowed`, and multiplies bfloat16 faster by a good part."""
+        """Whether the device can be `_narrowed`, and multiplies bfloat16 faster by a good part."""
         from singanet.ops.onednn.products import narrow_pays as pays
 
         return pays(self.ops)
 
-    def widened(self) -> Device:
+    def _widened(self) -> Device:
         """The device with kernels that multiply float32 as it is."""
         return cpu() if getattr(self.ops, "narrow", False) else self
 

@@ -64,7 +64,7 @@ class Described(metaclass=CheckedType):
     arguments: dict[str, Any]
     _always_shown: ClassVar[tuple[str, ...]] = ()
     """Settings in which a repr shows the value even where it is the default."""
-    moved: ClassVar[tuple[str, ...]] = ()
+    _moved: ClassVar[tuple[str, ...]] = ()
     """Settings that training moves by itself: a repr shows what was said to the constructor."""
     _always_written: ClassVar[tuple[str, ...]] = ()
     """Settings that every description has, as their default has changed. A class attribute of the
@@ -102,7 +102,7 @@ class Described(metaclass=CheckedType):
                 continue
             given = name in self.arguments
             before = self.arguments[name] if given else parameter.default
-            now = before if name in self.moved else getattr(self, name, before)
+            now = before if name in self._moved else getattr(self, name, before)
             changed = type(now) is type(before) and is_plain(now) and now != before
             if given or changed or name in self._always_shown:
                 found[name] = now if is_plain(now) or isinstance(now, Described) else before

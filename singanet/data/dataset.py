@@ -15,7 +15,7 @@ class Dataset:
     """Samples and labels for training and testing.
 
     ``x_*``: float32, (N, C, H, W) for images, (N, D) for vectors. ``y_*``: int32 (N,), or
-    (N, H, W) for every pixel, each in [0, num_classes). `from_arrays` checks what it is given; the
+    (N, H, W) for every pixel, each in [0, num_classes). `_from_arrays` checks what it is given; the
     constructor does not.
     """
 
@@ -27,7 +27,7 @@ class Dataset:
     num_classes: int
 
     @classmethod
-    def from_arrays(
+    def _from_arrays(
         cls,
         name: str,
         x_train: Array,
@@ -65,7 +65,7 @@ class Dataset:
     def for_testing(cls, name: str, x_test: Array, y_test: Array, scale: float = 255.0) -> Dataset:
         """A data set without training samples, its classes those of ``y_test``.
 
-        Arrays and errors as in `from_arrays`.
+        Arrays and errors as in `_from_arrays`.
         """
         _check_samples(name, "x_test", x_test)
         _check_labels(name, "y_test", y_test, x_test)

@@ -276,7 +276,7 @@ def _load(form: _Form, path: str | Path, checksums: bool, which: int) -> Dataset
     train, (x_test, y_test) = parts[:-1], parts[-1]
     x_train = np.concatenate([x for x, _ in train])
     y_train = np.concatenate([y for _, y in train])
-    return Dataset.from_arrays(str(path), x_train, y_train, x_test, y_test)
+    return Dataset._from_arrays(str(path), x_train, y_train, x_test, y_test)
 
 
 def _from_binary(form: _Form, content: bytes, where: str) -> tuple[Array, Array]:
@@ -445,7 +445,7 @@ def mnist(folder: str | Path, checksums: bool = True) -> Dataset:
         found, (x_train, y_train, x_test, y_test), (3, 1) * 2, strict=True
     ):
         _check_rank(path, array, rank)
-    return Dataset.from_arrays(str(folder), x_train, y_train, x_test, y_test)
+    return Dataset._from_arrays(str(folder), x_train, y_train, x_test, y_test)
 
 
 def is_mnist(folder: Path) -> bool:

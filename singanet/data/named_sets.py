@@ -51,7 +51,7 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
         )
     arrays = read_npz(path, _ARRAYS, max_bytes)
     x_train, y_train, x_test, y_test = (arrays[key] for key in _ARRAYS)
-    return Dataset.from_arrays(name, x_train, y_train, x_test, y_test)
+    return Dataset._from_arrays(name, x_train, y_train, x_test, y_test)
 
 
 def load_test(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:

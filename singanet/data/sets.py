@@ -35,7 +35,7 @@ def digits() -> Dataset:
     test = np.zeros(len(labels), bool)
     for digit in range(10):
         test[np.flatnonzero(labels == digit)[4::5]] = True
-    return Dataset.from_arrays(
+    return Dataset._from_arrays(
         "digits", images[~test], labels[~test], images[test], labels[test], scale=16.0
     )
 

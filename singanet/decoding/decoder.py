@@ -250,7 +250,7 @@ class Decoder:
             )
         return _side_by_side(decoders, np.arange(sum(each._samples for each in decoders)))
 
-    def goes_back(self, steps: int) -> bool:
+    def _goes_back(self, steps: int) -> bool:
         """Whether so many steps can be taken back at any time, as far as there are so many."""
         return not self._kept.states and (not self._kept.lets_go or steps <= self._spare)
 

@@ -37,7 +37,7 @@ class Follower:
     def __init__(self, decoder: Decoder, count: int, ahead: int = 0) -> None:
         self.decoder = decoder
         self.ends = np.zeros(count, np.int64)
-        self._goes_back = decoder.goes_back(spare_for(ahead))
+        self._goes_back = decoder._goes_back(spare_for(ahead))
         self._mark: tuple[Decoder, Array] | None = None
 
     def room(self, most: int) -> int:

@@ -149,7 +149,7 @@ def _check_array(
     if step.layer.traits.sparse:
         return by_rows(f"layer {step.name!r}, input", x).mapped(device.put, dtype)
     if isinstance(step.layer, Dummy) and step.layer.dtype is not None:
-        return device.put(step.layer.typed(x))
+        return device.put(step.layer._typed(x))
     x = device.put(x)
     if not (k in step.integers or x.dtype == dtype):
         return x.astype(dtype)

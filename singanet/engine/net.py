@@ -346,9 +346,9 @@ class Net(GraphBuilder):
                 ),
             )
         if narrow:
-            device = self.device.narrowed("net.as_type", stores=False)
+            device = self.device._narrowed("net.as_type", stores=False)
         else:
-            device = self.device.widened()
+            device = self.device._widened()
         params = self.params()
         stays = all(param.array_type == param.kept_as(wanted) for param in params)
         if not stays:

@@ -107,7 +107,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
         with known:
             step.update(step.walked(again=taken is not None))
     if taken is not None:
-        step.do("count", taken.succeeded)
+        step.do("count", taken._succeeded)
 
 
 def _looked(
@@ -164,7 +164,7 @@ class Taken:
             self._chain._conclude(refused)
             raise NotFiniteError(refused)
 
-    def succeeded(self) -> None:
+    def _succeeded(self) -> None:
         """The step is taken."""
         self._chain._conclude(None)
 

@@ -239,7 +239,7 @@ class Scaled(Initializer):
     """A draw with zero mean and the variance that ``variance(fan_in, fan_out)`` asks for."""
 
     uniform = False
-    truncated = False
+    _truncated = False
     """Whether nothing is drawn further than two deviations of the bell that is cut off there."""
 
     @abstractmethod
@@ -252,14 +252,14 @@ class Scaled(Initializer):
         if self.uniform:
             bound = math.sqrt(3.0) * std
             return rng.uniform(-bound, bound, shape)
-        if self.truncated:
+        if self._truncated:
             return TruncatedNormal(0.0, std / _CUT)(rng, shape, fans)
         return rng.normal(0.0, std, shape)
 
     def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
         """Where the fans are known, and the shape need not be; see `Initializer`."""
         own = type(self).__call__ is Scaled.__call__
-        return own and min(fans) > 0 and (self.uniform or not self.truncated)
+        return own and min(fans) > 0 and (self.uniform or not self._truncated)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
@@ -316,19 +316,19 @@ class LecunUniform(LecunNormal):
 class GlorotTruncated(GlorotNormal):
     """`GlorotNormal` cut at two deviations and widened to its variance: Keras' glorot_normal."""
 
-    truncated = True
+    _truncated = True
 
 
 class HeTruncated(HeNormal):
     """`HeNormal` cut at two deviations and widened to its variance: Keras' he_normal."""
 
-    truncated = True
+    _truncated = True
 
 
 class LecunTruncated(LecunNormal):
     """`LecunNormal` cut at two deviations and widened to its variance: Keras' lecun_normal."""
 
-    truncated = True
+    _truncated = True
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ class VarianceScaling(Scaled):
         return self.distribution == "uniform"
 
     @property
-    def truncated(self) -> bool:  # type: ignore[override]
+    def _truncated(self) -> bool:  # type: ignore[override]
         """Whether the bell is cut off."""
         return self.distribution == "truncated_normal"
 

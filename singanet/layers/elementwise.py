@@ -407,7 +407,7 @@ class Where(Combine):
         where = ctx.saved["where"]
         sides = [ctx.ops.where(where, dy, 0.0)] * (self.a is None)
         sides += [ctx.ops.where(where, 0.0, dy)] * (self.b is None)
-        return [None, *self.spread_back(ctx, sides, ctx.saved["shapes"])], {}
+        return [None, *self._spread_back(ctx, sides, ctx.saved["shapes"])], {}
 
 
 def _of_inputs(layer: Combine, in_shapes: Any, count: int) -> Shapes:
@@ -547,5 +547,5 @@ class Operation(Combine):
             return ([None] * row.inputs if row.inputs > 1 else None), {}
         x, y = ctx.saved["x"], ctx.saved["y"]
         parts = [ctx.ops.multiply(dy, slope(ctx.ops.xp, *x, y)) for slope in row.gradients]
-        found = self.spread_back(ctx, parts, shapes)
+        found = self._spread_back(ctx, parts, shapes)
         return (found if row.inputs > 1 else found[0]), {}

@@ -221,9 +221,7 @@ class Windowed(Layer, metaclass=WindowType):
         return x[:, None, None] if x.ndim == 2 else x[:, :, None]
 
     def _first_image(self, x: Array) -> Array:
-        """`_as_image` of what comes in. Errors: `ShapeError` where any length comes, for too
-        few.
-        """
+        """`_as_image` of what comes in. Errors: `ShapeError` for too few steps of any length."""
         shape: Any = self.in_shapes
         if shape[-1] == -1:
             self._out_size(self._channels_first(x.shape[1:]))

@@ -48,7 +48,7 @@ class Combine(Layer):
         return ctx.ops.combine(mode, x, shape, relu)
 
     @staticmethod
-    def spread_back(ctx: Context, dy: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
+    def _spread_back(ctx: Context, dy: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
         """The gradient of each input, summed over the positions it was spread to."""
         return [ctx.ops.sum_to(part, shape) for part, shape in zip(dy, shapes, strict=True)]
 
@@ -74,7 +74,7 @@ class Add(Combine):
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
         """``dy`` for every input."""
         shapes = ctx.saved["shapes"]
-        return self.spread_back(ctx, [dy] * len(shapes), shapes), {}
+        return self._spread_back(ctx, [dy] * len(shapes), shapes), {}
 
 
 class Average(Combine):
@@ -94,7 +94,7 @@ class Average(Combine):
         """``dy`` / k for every input."""
         shapes = ctx.saved["shapes"]
         share = ctx.ops.multiply(dy, 1.0 / len(shapes))
-        return self.spread_back(ctx, [share] * len(shapes), shapes), {}
+        return self._spread_back(ctx, [share] * len(shapes), shapes), {}
 
 
 class Maximum(Combine):
@@ -113,7 +113,7 @@ class Maximum(Combine):
         """``dy`` where the input held the extreme."""
         where, shapes = ctx.saved["where"], ctx.saved["shapes"]
         parts = [ctx.ops.select(dy, where, k) for k in range(len(shapes))]
-        return self.spread_back(ctx, parts, shapes), {}
+        return self._spread_back(ctx, parts, shapes), {}
 
 
 class Minimum(Maximum):
@@ -142,7 +142,7 @@ class Subtract(_OfTwo):
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
         """``dy`` and its negative."""
-        return self.spread_back(ctx, [dy, ctx.ops.negative(dy)], ctx.saved["shapes"]), {}
+        return self._spread_back(ctx, [dy, ctx.ops.negative(dy)], ctx.saved["shapes"]), {}
 
 
 class Divide(_OfTwo):
@@ -159,7 +159,7 @@ class Divide(_OfTwo):
         a, b = ctx.saved["x"]
         da = ctx.ops.divide(dy, b)
         db = ctx.ops.negative(ctx.ops.multiply(da, ctx.saved["y"]))
-        return self.spread_back(ctx, [da, db], [a.shape, b.shape]), {}
+        return self._spread_back(ctx, [da, db], [a.shape, b.shape]), {}
 
 
 class Dot(Layer):
@@ -210,7 +210,7 @@ class Multiply(Combine):
         parts = [
             ctx.ops.combine("multiply", [dy, *x[:k], *x[k + 1 :]], dy.shape) for k in range(len(x))
         ]
-        return self.spread_back(ctx, parts, [part.shape for part in x]), {}
+        return self._spread_back(ctx, parts, [part.shape for part in x]), {}
 
 
 class Merge(Layer):

@@ -402,7 +402,7 @@ class Dummy(Layer):
         """dy."""
         return dy, {}
 
-    def typed(self, x: Array) -> Array:
+    def _typed(self, x: Array) -> Array:
         """``x`` in the type of the input. Errors: a type of which some values would be others."""
         if self.dtype is None or x.dtype == self.dtype:
             return x

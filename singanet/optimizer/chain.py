@@ -602,7 +602,7 @@ def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> l
             if state.step
             for source in _of_parameter(state, optimizer.slots)
         ]
-        return [*found, *sources_of(optimizer.hyper_state(), kind.__name__)]
+        return [*found, *sources_of(optimizer._hyper_state(), kind.__name__)]
     return sources_of(optimizer.state_dict(), kind.__name__)
 
 

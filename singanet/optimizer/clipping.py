@@ -254,7 +254,7 @@ class ClipByValue(Wrapper):
     Costs a clipped copy of the gradients of one layer, for as long as the update lasts.
     """
 
-    by_element = True
+    _by_element = True
 
     def __init__(self, optimizer: Optimizer | Wrapper, limit: float) -> None:
         super().__init__(optimizer)

@@ -132,7 +132,7 @@ class FactoredAdam(Optimizer):
     slots = ("first", "rows", "columns", "full")
     hypers = (*Optimizer.hypers, "beta_1", "beta_2", "epsilon")
     decoupled = True
-    in_one_call = True
+    _in_one_call = True
     _always_written = ("epsilon_after_correction",)
     epsilon_after_correction = True
 
@@ -214,7 +214,7 @@ class GaLore(Optimizer):
     slots = ("basis", "first", "second")
     hypers = (*Optimizer.hypers, "beta_1", "beta_2", "epsilon")
     decoupled = True
-    in_one_call = True
+    _in_one_call = True
     _always_written = ("epsilon_after_correction",)
     epsilon_after_correction = True
 
@@ -343,7 +343,7 @@ class Adafactor(Optimizer):
     slots = ("rows", "columns", "full")
     hypers = (*Optimizer.hypers, "beta2_decay")
     decoupled = True
-    in_one_call = True
+    _in_one_call = True
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class MixedPrecision(Configurable):
     master along. Holds the float16 gradients of one step, and one float32 copy of what is trained.
     """
 
-    moved = ("scale",)
+    _moved = ("scale",)
     _moving = ("good", "skipped", "masters")
 
     def __init__(
@@ -123,7 +123,7 @@ class MixedPrecision(Configurable):
         xp = ops_for(array).xp
         return array.astype("float32") / in_type(xp, xp.asarray(self._scale), np.float32)
 
-    def succeeded(self) -> None:
+    def _succeeded(self) -> None:
         """Count a step that was taken; the scale may grow."""
         self.good += 1
         if self.good == self.growth_interval:
@@ -224,7 +224,7 @@ class ScaledUpdates(Wrapper):
     def _conclude(self, refused: str | None) -> None:
         """As `Wrapper._conclude`: count the step, from which the scale follows."""
         if refused is None:
-            self.precision.succeeded()
+            self.precision._succeeded()
         else:
             self.precision.failed(refused)
 

@@ -148,7 +148,7 @@ class Optimizer(Counted, Configurable, ABC):
     decoupled: ClassVar[bool] = False
     _by_parameter: ClassVar[bool] = True
     """Whether `state`, `numbers` and `apply_rule` say all of an update, for programs to record."""
-    in_one_call: ClassVar[bool] = False
+    _in_one_call: ClassVar[bool] = False
     """Whether programs call `apply_rule` as it is: it goes over a parameter block by block."""
     each_use: bool = False
     """Whether a parameter with several uses is updated by the gradient of each as it comes.
@@ -304,14 +304,14 @@ class Optimizer(Counted, Configurable, ABC):
         Schedules that learn, like `Plateau`, and numbers that were assigned to hyper-parameters,
         like ``optimizer.lr = 0.01``, are under ``*``.
         """
-        return {**dump(self._states, self.slots), **self.hyper_state()}
+        return {**dump(self._states, self.slots), **self._hyper_state()}
 
-    def hyper_state(self) -> dict[str, Array]:
+    def _hyper_state(self) -> dict[str, Array]:
         """The entries of `state_dict` under ``*``, which belong to no parameter."""
         return dump_hypers(self, self.hypers, self._given)
 
     def _load_hyper_state(self, state: Mapping[str, Array]) -> None:
-        """`load_state_dict` of what `hyper_state` gave."""
+        """`load_state_dict` of what `_hyper_state` gave."""
         load_hypers(type(self).__name__, self, self.hypers, self._given, state)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:

@@ -31,7 +31,7 @@ class Wrapper(Counted, Configurable, ABC):
 
     _reads_gradients: ClassVar[bool] = True
     """Whether `take` looks at gradients, and does not only hand them on."""
-    by_element: ClassVar[bool] = False
+    _by_element: ClassVar[bool] = False
     """Whether each element of a gradient is changed by itself: parts of it may be, elsewhere."""
     _by_parts: ClassVar[bool] = False
     """Whether gradients may be parts, others of which other processes have: it asks `joined`."""

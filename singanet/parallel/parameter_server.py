@@ -147,7 +147,7 @@ class ParameterServer(RankReducer):
         if not isinstance(clip, ClipByGlobalNorm):
             clip = None
         for stage in stages if clip is None else stages[1:]:
-            if stage._reads_gradients and not stage.by_element:
+            if stage._reads_gradients and not stage._by_element:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"{kind} in ParameterServer",
@@ -435,9 +435,9 @@ class ParameterServer(RankReducer):
         return {**own, **self._hyper_state()}
 
     def _hyper_state(self) -> dict[str, Array]:
-        """The `Optimizer.hyper_state` of the rule here: servers follow its schedules and rates."""
+        """The `Optimizer._hyper_state` of the rule here: servers follow its schedules and rates."""
         rule = UpdateChain(self.rule).own_rule
-        return {} if rule is None else rule.hyper_state()
+        return {} if rule is None else rule._hyper_state()
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on exactly where the one of the `state_dict` stood, from the next `meet` on.

@@ -286,7 +286,7 @@ def bare_samples(data: str | None) -> Array | None:
     x = read_npz(Path(data), ("x" if "x" in names else "x_test",)).popitem()[1]
     # Samples of a data set are checked and scaled; labels there must be.
     labels = np.zeros(len(x) if x.ndim else 0, np.int32)
-    return Dataset.from_arrays(data, x, labels, x, labels).x_test
+    return Dataset._from_arrays(data, x, labels, x, labels).x_test
 
 
 def write_predictions(path: Path, out: Array, classes: bool) -> None:

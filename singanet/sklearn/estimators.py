@@ -139,7 +139,7 @@ class Estimator(BaseEstimator):
         optimizer, rule = deepcopy(self.optimizer), rule_of(self.optimizer)
         if isinstance(rule, Optimizer):
             # The estimator's own may have trained another net: this one begins without its state.
-            rule_of(optimizer).load_state_dict(rule.hyper_state())
+            rule_of(optimizer).load_state_dict(rule._hyper_state())
         net.compile(optimizer, loss, deepcopy(self.metrics))
         self._accept(net)
         return net, split

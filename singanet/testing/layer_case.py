@@ -307,7 +307,7 @@ class LayerCase:
             np.testing.assert_allclose(on_host(got), on_host(want[:share]), rtol=1e-10, atol=1e-12)
 
     def test_memory_layout_does_not_matter(self, xp: Any) -> None:
-        for case in (self, *self.narrowed()):
+        for case in (self, *self._narrowed()):
             layer = case.built(xp, np.float64)
             x = case.inputs(xp, np.float64)
             for train in self._modes:
@@ -323,7 +323,7 @@ class LayerCase:
         dx, grads = self.run_backward(layer, ctx, dy)
         return [*parts_of(y), *parts_of(dx), *grads.values()]
 
-    def narrowed(self) -> list[Self]:
+    def _narrowed(self) -> list[Self]:
         """Cases of one sample, with an extent of 1 along each axis in turn, and then along all.
 
         Shapes that the layer refuses, or that `draw` does not know, are left out.

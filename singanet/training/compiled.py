@@ -171,7 +171,7 @@ def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> Non
     if narrow is not None:
         if not net.executor.can.holds:
             net.as_type("float32_fast")
-        device = net.device.narrowed("net.compile", stores=narrow == "bfloat16")
+        device = net.device._narrowed("net.compile", stores=narrow == "bfloat16")
         net._run_on(device, net.dtype)
     if precision is not None:
         # The masters begin as what is there now, not as what is left of it after rounding.
@@ -190,7 +190,7 @@ def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
         return None
     if mixed_precision == "auto":
         return "bfloat16" if net.device._narrow_pays() else None
-    net.device.narrowed("net.compile, mixed_precision")
+    net.device._narrowed("net.compile, mixed_precision")
     return str(mixed_precision)
 
 

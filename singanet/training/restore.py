@@ -79,9 +79,9 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
 
 
 def _assigned_rates(session: Session) -> dict[str, Array]:
-    """The numbers that were assigned to the rule, under the names of its `hyper_state`."""
+    """The numbers that were assigned to the rule, under the names of its `_hyper_state`."""
     rule = UpdateChain(session.optimizer).own_rule
-    state = {} if rule is None else rule.hyper_state()
+    state = {} if rule is None else rule._hyper_state()
     return {key: array for key, array in state.items() if "." not in key}
 
 

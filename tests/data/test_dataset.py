@@ -20,7 +20,7 @@ def arrays(**changes):
 
 
 def test_pixels_become_float32_channels_first_in_0_to_1():
-    data = Dataset.from_arrays("d", **arrays())
+    data = Dataset._from_arrays("d", **arrays())
     assert data.x_train.shape == (4, 1, 2, 3)
     assert data.x_train.dtype == np.float32
     np.testing.assert_allclose(data.x_train[1, 0, 1], np.array([9, 10, 11]) / 255, rtol=1e-6)
@@ -35,33 +35,33 @@ def test_pixels_become_float32_channels_first_in_0_to_1():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_floats_are_kept(shape, dtype, rng):
     x = rng.standard_normal(shape).astype(dtype)
-    data = Dataset.from_arrays("d", **arrays(x_train=x, x_test=x[:2]))
+    data = Dataset._from_arrays("d", **arrays(x_train=x, x_test=x[:2]))
     np.testing.assert_array_equal(data.x_train, x.astype(np.float32), strict=True)
 
 
 def test_pixels_may_have_labels():
     y = np.arange(24).reshape(4, 2, 3) % 5
-    data = Dataset.from_arrays("d", **arrays(y_train=y, y_test=y[:2]))
+    data = Dataset._from_arrays("d", **arrays(y_train=y, y_test=y[:2]))
     np.testing.assert_array_equal(data.y_train, y)
     assert (data.y_train.dtype, data.num_classes) == (np.int32, 5)
 
 
 def test_the_given_arrays_are_not_changed():
     x = np.full((4, 2, 3), 200, np.uint8)
-    Dataset.from_arrays("d", **arrays(x_train=x))
+    Dataset._from_arrays("d", **arrays(x_train=x))
     assert (x == 200).all()
 
 
 def test_repr_is_short_and_without_the_data():
-    text = repr(Dataset.from_arrays("d", **arrays()))
+    text = repr(Dataset._from_arrays("d", **arrays()))
     assert text == ("Dataset('d', 4 to train on, 2 to test on, sample shape (1, 2, 3), 3 classes)")
 
 
 def test_a_data_set_is_fixed_and_compared_by_identity():
-    data = Dataset.from_arrays("d", **arrays())
+    data = Dataset._from_arrays("d", **arrays())
     with pytest.raises(AttributeError):
         data.num_classes = 5
-    assert data != Dataset.from_arrays("d", **arrays())
+    assert data != Dataset._from_arrays("d", **arrays())
 
 
 def with_value(value, at, dtype=np.float32):
@@ -114,7 +114,7 @@ BAD = {
 @pytest.mark.parametrize(("changes", "message"), BAD.values(), ids=BAD)
 def test_bad_data_is_named(changes, message):
     with pytest.raises(DataError, match=message):
-        Dataset.from_arrays("d", **arrays(**changes))
+        Dataset._from_arrays("d", **arrays(**changes))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -122,10 +122,10 @@ def test_bad_data_is_named(changes, message):
 def test_images_with_channels_last_are_refused_and_the_advice_works(channels, dtype):
     x, y = np.zeros((6, 8, 9, channels), dtype), np.arange(6) % 2
     with pytest.raises(DataError, match="channels last") as caught:
-        Dataset.from_arrays("it", x, y, x, y)
+        Dataset._from_arrays("it", x, y, x, y)
     assert "x.transpose(0, 3, 1, 2)" in caught.value.advice
     turned = x.transpose(0, 3, 1, 2)
-    assert Dataset.from_arrays("it", turned, y, turned, y).sample_shape == (channels, 8, 9)
+    assert Dataset._from_arrays("it", turned, y, turned, y).sample_shape == (channels, 8, 9)
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_images_with_channels_last_are_refused_and_the_advice_works(channels, dt
 )
 def test_maps_that_may_be_channels_first_are_taken(shape):
     x, y = np.zeros((4, *shape), np.float32), np.arange(4) % 2
-    assert Dataset.from_arrays("it", x, y, x, y).sample_shape == shape
+    assert Dataset._from_arrays("it", x, y, x, y).sample_shape == shape

@@ -235,7 +235,7 @@ def test_states_cannot_be_taken_back_but_forks_can(rng):
     net = net_of(GRU("r", E), attention())
     ids = rng.integers(0, WORDS, (1, 6))
     decoder = net.decoder()
-    assert not decoder.goes_back(1)
+    assert not decoder._goes_back(1)
     decoder(ids[:, :3])
     fork = decoder.fork()
     decoder(ids[:, 3:5])
@@ -251,8 +251,8 @@ def test_windows_keep_as_many_steps_more_as_are_spared(rng):
     want, most = net.predict(ids), {}
     for spare in (0, 3):
         decoder = net.decoder(max_length=200, spare=spare)
-        assert decoder.goes_back(spare)
-        assert not decoder.goes_back(spare + 1)
+        assert decoder._goes_back(spare)
+        assert not decoder._goes_back(spare + 1)
         taken = []
         for t in range(100):
             decoder(ids[:, [t]])

@@ -43,7 +43,7 @@ def test_the_state_comes_back_on_the_device_of_its_parameter(xp):
     value = xp.asarray(np.array([1.0, 2.0], np.float16))
     master = precision.master("w", value)
     master += 1e-5
-    precision.succeeded()
+    precision._succeeded()
     state = {key: numbers(array) for key, array in precision.state_dict().items()}
     other.load_state_dict(state)
     assert (other.scale, other.good, other.skipped) == (8.0, 1, 0)
@@ -65,7 +65,7 @@ def test_updates_work_on_masters(xp):
 def test_the_scale_stays_a_float32_however_long_it_grows():
     precision = MixedPrecision(scale=2.0**126, growth_interval=1)
     for _ in range(5):
-        precision.succeeded()
+        precision._succeeded()
     assert precision.scale == 2.0**127
 
 
@@ -106,7 +106,7 @@ def test_the_scale_goes_as_pytorchs(interval):
         peer.step(sgd)
         peer.update()
         if good:
-            precision.succeeded()
+            precision._succeeded()
         else:
             precision.failed("fc")
         assert precision.scale == peer.get_scale()

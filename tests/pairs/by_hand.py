@@ -54,7 +54,7 @@ class Plain:
             made = dict(zip(OF_PART, outputs(self.case, given, masked=False), strict=False))
             net = FeedForwardNet(inputs=[*given.values()], outputs=made[output], seed=7)
             if dtype == "bfloat16":
-                net._run_on(net.device.narrowed("tests"), net.dtype)
+                net._run_on(net.device._narrowed("tests"), net.dtype)
             elif dtype != "float32":
                 net.as_type(dtype)
             net.programs.enabled = dtype == "bfloat16"

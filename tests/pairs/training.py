@@ -453,7 +453,7 @@ def by_executor(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
     prepare(case, net)
     for kind in PRECISIONS & case.on:
         if kind == "bfloat16":
-            net._run_on(net.device.narrowed("tests"), net.dtype)
+            net._run_on(net.device._narrowed("tests"), net.dtype)
         else:
             net.as_type(kind)
     if averaged is not None:

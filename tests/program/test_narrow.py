@@ -76,7 +76,7 @@ def chain(kinds, precision, own=None):
     net.add(Flatten("flat"))
     net.add(Dense("fc", 10))
     if precision != "float32":
-        device = net.device.narrowed("tests", stores=precision == "bfloat16")
+        device = net.device._narrowed("tests", stores=precision == "bfloat16")
         net._run_on(device, net.dtype)
     return net
 

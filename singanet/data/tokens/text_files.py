@@ -99,7 +99,7 @@ class TextFiles:
         return found
 
     @property
-    def fingerprint(self) -> int:
+    def _fingerprint(self) -> int:
         """A checksum of the files' names and sizes, by which a saved position knows its data."""
         told = "\n".join(f"{file.name} {size}" for file, size in self.sizes.items()) + self._part
         return zlib.crc32(told.encode("utf-8", "surrogateescape"))

@@ -179,8 +179,8 @@ class TokenLoader(Described):
 
     def _identity(self) -> dict[str, int]:
         return {
-            "files": self.files.fingerprint,
-            "tokenizer": self.tokenizer.fingerprint,
+            "files": self.files._fingerprint,
+            "tokenizer": self.tokenizer._fingerprint,
             "batch_size": self._together,
             "length": self.length,
             "pad_to": zlib.crc32(repr(self.pad_to).encode()),

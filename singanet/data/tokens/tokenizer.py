@@ -143,7 +143,7 @@ class Tokenizer:
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
     @cached_property
-    def fingerprint(self) -> int:
+    def _fingerprint(self) -> int:
         """A checksum of the vocabulary and its rules, by which a saved position knows its data."""
         template = "" if self.chat_template is None else self.chat_template
         told = f"{self.backend.to_str()}{template}{self.bos_id}{self.eos_id}"

@@ -557,7 +557,7 @@ def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:
 
 
 def narrow_pays(ops: Ops) -> bool:
-    """Whether ``ops`` can be `narrowed`, and products of bfloat16 are faster by a good part."""
+    """Whether ``ops`` can be `_narrowed`, and products of bfloat16 are faster by a good part."""
     library = ops.library() if isinstance(ops, OneDnnBase) else None
     if not isinstance(ops, OneDnnBase) or library is None:
         return False

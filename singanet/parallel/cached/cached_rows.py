@@ -223,7 +223,7 @@ _Chain = TypeVar("_Chain", bound=Optimizer | Wrapper)
 def bare_copy(optimizer: _Chain) -> _Chain:
     """One as ``optimizer``, without the state of any parameter; schedules are the same objects."""
     made, rule = deepcopy(optimizer), rule_of(optimizer)
-    rule_of(made).load_state_dict(rule.hyper_state())
+    rule_of(made).load_state_dict(rule._hyper_state())
     follow(made, optimizer)
     return made
 

@@ -114,7 +114,7 @@ class Hybrid(AllReduce):
 
     def _expect_by_value(self) -> None:
         for stage in UpdateChain(self.optimizer).stages:
-            if stage._reads_gradients and not stage.by_element:
+            if stage._reads_gradients and not stage._by_element:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"Hybrid(consistency='bsp') and {kind}",
@@ -193,7 +193,7 @@ class Hybrid(AllReduce):
     def _load_tables(self, state: Mapping[str, Array]) -> None:
         """Let the rules beside the tables go on from ``state``, their rates as here."""
         assert self._holder is not None
-        self._holder.load_state_dict({**state, **self._rule.hyper_state()})
+        self._holder.load_state_dict({**state, **self._rule._hyper_state()})
 
     def _ended(self) -> None:
         super()._ended()

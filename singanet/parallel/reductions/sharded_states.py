@@ -378,7 +378,7 @@ class Sharded(AllReduce):
     `Adafactor`, constraints): it sees them whole. A lone rank is the plain rule.
 
     ``state_dict`` is called by all ranks, and has the whole state on each; any number of ranks
-    takes it. Clipping stands inside; a stage of a user's own there has to work `by_element`, or
+    takes it. Clipping stands inside; a stage of a user's own there has to work `_by_element`, or
     `_by_parts`.
     """
 
@@ -405,7 +405,7 @@ class Sharded(AllReduce):
         super().__init__(optimizer, comm, (4, 4, 1)[self.level - 1] if window is None else window)
         self.smallest = checked_count(where, "smallest", smallest, 0)
         for stage in UpdateChain(optimizer).stages:
-            if stage._reads_gradients and not (stage.by_element or stage._by_parts):
+            if stage._reads_gradients and not (stage._by_element or stage._by_parts):
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"{kind} in {where}",

@@ -465,5 +465,5 @@ class _Together(Request):
 def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:
     """Whether rows of ``param`` are updated alike wherever the others are."""
     chain = UpdateChain(optimizer)
-    apart = all(stage.by_element or not stage._reads_gradients for stage in chain.stages)
+    apart = all(stage._by_element or not stage._reads_gradients for stage in chain.stages)
     return chain.treats_alike(param) and apart

@@ -566,7 +566,7 @@ class Updates:
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
         waiting = Waiting(self.tape.layer, numbers.state, value, grad, scale, summed=self.summed)
-        if self.rule.in_one_call or name in self.held:
+        if self.rule._in_one_call or name in self.held:
             self._in_one_call(numbers, value, grad, scale)
             self._add(numbers, [waiting], waited)
             return None

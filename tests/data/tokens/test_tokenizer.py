@@ -180,14 +180,14 @@ def test_cutting_and_filling_that_a_file_asks_for_is_left_out(folder):
 def test_a_tokenizer_is_copied(tokenizer):
     tokenizer._chat_text([{"role": "user", "content": "Ay?"}])
     again = pickle.loads(pickle.dumps(tokenizer))
-    assert again.fingerprint == tokenizer.fingerprint
+    assert again._fingerprint == tokenizer._fingerprint
     assert again._chat_text([{"role": "user", "content": "Ay?"}]).startswith("<|im_start|>user")
 
 
 def test_what_is_saved_is_read_again(tmp_path, tokenizer, text):
     tokenizer.save(tmp_path)
     again = Tokenizer.of(tmp_path)
-    assert again.fingerprint == tokenizer.fingerprint
+    assert again._fingerprint == tokenizer._fingerprint
     assert (again.bos_id, again.eos_id, again.pad_id) == (1, 2, 0)
     with pytest.raises(FileAccessError):
         tokenizer.save(tmp_path / "none")

@@ -66,12 +66,12 @@ for n in (40_001, 65_536):
     for share in (0, 1, 3):
         cut = [min(n, n * share * rank // comm.size) for rank in range(comm.size)] + [n]
         mine = parts[comm.rank].copy()
-        begun = comm.start_reduce_scatter(mine, cut), comm.start_all_reduce(parts[0][:40].copy())
+        begun = comm._start_reduce_scatter(mine, cut), comm.start_all_reduce(parts[0][:40].copy())
         own = begun[0].wait()
         part = slice(cut[comm.rank], cut[comm.rank + 1])
         np.testing.assert_array_equal(own, total[part])
         np.testing.assert_array_equal(mine[part], total[part])
-        np.testing.assert_array_equal(comm.gather_parts(mine, cut), total)
+        np.testing.assert_array_equal(comm._gather_parts(mine, cut), total)
         begun[1].wait()
         for kind in (np.float16, np.int64):
             few = np.arange(9).astype(kind) * (comm.rank + 1)
@@ -80,7 +80,7 @@ for n in (40_001, 65_536):
             few[:first], few[last:] = 0, 0
             everyone = np.concatenate(
                 [np.arange(a, b) * (k + 1) for k, (a, b) in enumerate(zip(nine, nine[1:]))])
-            np.testing.assert_array_equal(comm.gather_parts(few, nine), everyone)
+            np.testing.assert_array_equal(comm._gather_parts(few, nine), everyone)
         small = np.arange(9.0) * (comm.rank + 1)
         summed = comm.reduce_scatter(small, nine)
         factor = comm.size * (comm.size + 1) / 2

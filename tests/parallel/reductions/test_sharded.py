@@ -370,7 +370,7 @@ class Odd(Wrapper):
 class Halves(Wrapper):
     """A stage that says that it works by elements."""
 
-    by_element = True
+    _by_element = True
 
     def take(self, names, values, grads, scale):
         yield names, values, grads, scale * 0.5
