@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+pytest.importorskip("mpi4py", exc_type=ImportError)
+
 from singanet.parallel.communicators.mpi import _made, own_bell
 
 
