@@ -146,7 +146,7 @@ def evaluate(
         batch_size = checked_count("net.evaluate", "batch_size", batch_size, 1)
     # A metric of a user's own may only judge single batches.
     judges = not all(isinstance(metric, Metric) for metric in measures.metrics.values())
-    if y is not None and ranks.size == 1 and (judges or _at_once(y, batch_size)):
+    if y is not None and ranks.size == 1 and (judges or _at_once(net, x, y, batch_size)):
         return _in_one_go(net, x, y, sample_weight, measures, first)
     if y is None and not holds_arrays(x):
         refuse_with_batches("net.evaluate", sample_weight=sample_weight)
@@ -162,16 +162,19 @@ def evaluate(
     return Evaluation(logs.get("loss"), logs.get(first), logs)
 
 
-def _at_once(x: Any, size: int | None) -> bool:
-    """Whether the arrays ``x`` are one batch of at most ``size`` samples; None is of any."""
-    if size is None:
+def _at_once(net: Model, x: Any, counted: Any, size: int | None) -> bool:
+    """Whether ``x`` is one batch: the ``counted`` arrays have at most ``size`` samples.
+
+    None is of any number, and so are lists of arrays for one input layer.
+    """
+    if size is None or (holds_arrays(x) and _takes_lists(net)):
         return True
-    first = next(iter(x.values()), ()) if isinstance(x, Mapping) else x
+    first = next(iter(counted.values()), ()) if isinstance(counted, Mapping) else counted
     return isinstance(first, np.ndarray) and first.ndim > 0 and len(first) <= size
 
 
 def _takes_lists(net: Model) -> bool:
-    """Whether an input layer takes several arrays, which a list holds: they are one batch."""
+    """Whether an input layer takes several arrays, which a list holds."""
     if not isinstance(net, Net) or net.pending:
         return False
     plan = net._execution_plan()
@@ -195,7 +198,7 @@ def predict(net: Model, x: Any, batch_size: int | None) -> Array:
     """`FeedForwardNet.predict`; with several outputs a dict of arrays. Errors: no batch."""
     if batch_size is not None:
         batch_size = checked_count("net.predict", "batch_size", batch_size, 1)
-    if batch_size is None or _at_once(x, batch_size) or _takes_lists(net):
+    if batch_size is None or _at_once(net, x, x, batch_size):
         out: Array = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
     xp, take = net.device.ops.xp, lambda where, given: fed(where, net, given)

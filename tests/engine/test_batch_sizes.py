@@ -30,7 +30,7 @@ from singanet.layers import (
     Traits,
     Where,
 )
-from singanet.loss import SquaredError
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 
 
@@ -178,6 +178,14 @@ def test_an_input_layer_of_several_arrays():
     net = FeedForwardNet([Merge("join", [(4,), (4,)]), Dense("out", 2)], seed=1)
     with pytest.raises(SingaNetError, match="'join': expected inputs of one batch size"):
         net.predict([np.ones((4, 4), np.float32), np.ones((1, 4), np.float32)])
+
+
+def test_an_input_layer_of_several_arrays_takes_more_than_a_usual_batch():
+    layers = [Merge("join", [(4,), (4,)]), Dense("out", 2)]
+    net = FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
+    x, y = [np.eye(70, 4, dtype=np.float32), np.ones((70, 4), np.float32)], np.arange(70) % 2
+    np.testing.assert_array_equal(net.predict(x), net.predict(x, None))
+    assert net.evaluate(x, y) == net.evaluate(x, y, None)
 
 
 def test_indices_of_another_batch():
