@@ -467,7 +467,7 @@ class FeedForwardNet(Net):
         ``extent`` stands in for axes of any extent there. Errors: a ``batch_size`` or ``extent``
         that is no positive int, or no ``extent`` where an input needs it.
         """
-        from singanet.summary.summary import summary_table
+        from singanet.summary import summary_table
 
         if batch_size is not None:
             batch_size = checked_count("net.summary", "batch_size", batch_size, 1)

@@ -31,7 +31,7 @@ from singanet.codecs.onnx.values import (
     split_sizes,
 )
 from singanet.codecs.onnx.written import DTYPES
-from singanet.summary.rows import multiply_adds
+from singanet.summary import multiply_adds
 from singanet.types import Array
 
 MOST = 1 << 22

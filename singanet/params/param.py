@@ -23,8 +23,7 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
-from singanet.initializer import Initializer, from_spec
-from singanet.initializer.initializers import INIT_KEYS
+from singanet.initializer import INIT_KEYS, Initializer, from_spec
 from singanet.params.storage import ByArray, Memory, ParamStorage
 from singanet.types import Array, Shape
 

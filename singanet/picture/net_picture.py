@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_suffix, path_of, replacing
 from singanet.picture.charts import PIXELS, sheet
-from singanet.summary.rows import Row, layer_rows, shape_text
+from singanet.summary import Row, layer_rows, shape_text
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -486,7 +486,7 @@ def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
 
 def net_html(net: Net) -> str:
     """Table and picture as HTML, the picture in a frame that scrolls; words where there is none."""
-    from singanet.summary.summary import summary_html
+    from singanet.summary import summary_html
 
     if net.pending:
         parts = ", ".join(f"<code>{escape(repr(part))}</code>" for part in net.pending)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
+from singanet import keras as archive
 from singanet.errors import (
     ArgumentError,
     FileAccessError,
@@ -17,7 +18,7 @@ from singanet.errors import (
     StateMismatchError,
     UnsafeFileError,
 )
-from singanet.keras import archive, load_model
+from singanet.keras import load_model
 from singanet.layers import Dense, Permute
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.ops.interface import ACTIVATIONS

@@ -1,4 +1,4 @@
-"""Nets as estimators of scikit-learn."""
+"""Nets as estimators of scikit-learn; the extra ``sklearn``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from singanet.optimizer.wrapper import rule_of
 from singanet.training.callbacks import Callback, EarlyStopping
 from singanet.training.display import History
 from singanet.types import Array, Shape
+
+__all__ = ["Classifier", "Regressor"]
 
 
 def draw(given: Any, features: Shape, outputs: int, seed: int, where: str) -> FeedForwardNet:

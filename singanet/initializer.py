@@ -1,4 +1,4 @@
-"""Initializers of parameters."""
+"""Initializers: how a parameter's first values are drawn."""
 
 from __future__ import annotations
 
@@ -14,6 +14,28 @@ from singanet.base.arguments import is_int, is_number
 from singanet.base.described import CheckedType
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.types import Array, Shape
+
+__all__ = [
+    "Constant",
+    "Dirac",
+    "Eye",
+    "Gaussian",
+    "GlorotNormal",
+    "GlorotTruncated",
+    "GlorotUniform",
+    "HeNormal",
+    "HeTruncated",
+    "HeUniform",
+    "Initializer",
+    "LecunNormal",
+    "LecunTruncated",
+    "LecunUniform",
+    "Orthogonal",
+    "TruncatedNormal",
+    "Uniform",
+    "VarianceScaling",
+    "from_spec",
+]
 
 
 class Initializer(metaclass=CheckedType):
