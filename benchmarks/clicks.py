@@ -10,10 +10,10 @@ import sys
 
 from report import publish, table
 
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import RunOptions
+from singanet.commands.runs.tasks import load_task
 from singanet.models import find
-from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions
-from singanet.runs.tasks import load_task
 
 NAMES = ("wide_deep", "deepfm", "dcn")
 DATA = ("census", "movielens", "clicks:0.01:200000", "clicks:1:200000")

@@ -11,10 +11,10 @@ from math import prod
 
 from report import publish, table
 
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import RunOptions
+from singanet.commands.runs.tasks import load_task
 from singanet.models import build, find
-from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions
-from singanet.runs.tasks import load_task
 
 NAMES = (
     *("mlp", "lenet", "alexnet", "vgg11", "resnet20", "preresnet20", "wrn-16-4", "resnet18"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from singanet.commands.looking_commands import named_net
-from singanet.runs.run_options import refusal
+from singanet.commands.runs.run_options import refusal
 
 
 def inspect(
@@ -62,8 +62,8 @@ def _converted(
 ) -> str:
     """What was done, in words."""
     from singanet.checkpoint.tools import convert
+    from singanet.commands.runs.trained import convert_whole
     from singanet.errors import StateMismatchError
-    from singanet.runs.trained import convert_whole
 
     suffix, done = target.suffix.lower(), None
     if suffix == ".onnx" and dtype is None:
@@ -110,7 +110,7 @@ def _as_gguf(source: Path, target: Path, dtype: str | None) -> str | None:
 
     Errors: those of `pretrained.save` for such a file.
     """
-    from singanet.runs.published import is_published, model_in
+    from singanet.commands.runs.published import is_published, model_in
 
     place = model_in(source)
     if not place.is_dir() or not is_published(place):
@@ -127,8 +127,8 @@ def _as_graph(source: Path, target: Path, model: str | None, opset: int | None) 
 
     Errors: weights alone without a net; those of reading and of `onnx.save`.
     """
+    from singanet.commands.runs.trained import is_whole, run_net, whole_net
     from singanet.onnx import save
-    from singanet.runs.trained import is_whole, run_net, whole_net
     from singanet.saving.predictor import load_predictor
     from singanet.saving.whole_model import PREDICTOR, is_model_file
     from singanet.training.files import furthest

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from singanet.commands.parser import RootParser, UsageError
+from singanet.commands.runs.run_options import NumberRange, refusal
 from singanet.errors import FileAccessError
-from singanet.runs.run_options import NumberRange, refusal
 
 _FINAL = frozenset({2, 3})
 """Exit statuses of ``train`` that another attempt would have too."""
@@ -138,8 +138,8 @@ def _resumed(
     Errors: those of its options, here and not by each rank, before anything is started; restarts
     without checkpoints.
     """
-    from singanet.runs.folder import gathered
-    from singanet.runs.optimizers import expect_servers
+    from singanet.commands.runs.folder import gathered
+    from singanet.commands.runs.optimizers import expect_servers
 
     given = vars(root.commands["train"].parse_args(program[1:]))
     options = gathered({key: value for key, value in given.items() if key != "command"})

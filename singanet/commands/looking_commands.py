@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from singanet.runs.run_options import refusal
+from singanet.commands.runs.run_options import refusal
 
 if TYPE_CHECKING:
     from singanet.net import FeedForwardNet
@@ -25,8 +25,8 @@ def named_net(
 
     Errors: an unknown name; a shape beside a run or file.
     """
-    from singanet.runs.published import drawn_net, is_published
-    from singanet.runs.trained import is_whole, run_net, whole_net
+    from singanet.commands.runs.published import drawn_net, is_published
+    from singanet.commands.runs.trained import is_whole, run_net, whole_net
 
     path = Path(name)
     whole, published = is_whole(path), is_published(path)
@@ -83,8 +83,8 @@ def plan(
     """Print how a training keeps within a number of bytes, and what that costs."""
     from singanet.base.extras import REPORT, package
     from singanet.base.files import expect_suffix
+    from singanet.commands.runs.optimizers import make_optimizer
     from singanet.pretrained import PretrainedNet
-    from singanet.runs.optimizers import make_optimizer
 
     if out is not None:
         expect_suffix("--out", out, (".svg",))

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, NoReturn
 
+from singanet.commands.runs.run_options import OPTIONS, OptionHint, RunOptions, options_of
 from singanet.errors import did_you_mean
-from singanet.runs.run_options import OPTIONS, OptionHint, RunOptions, options_of
 
 USAGE_ERROR = 2
 
@@ -151,9 +151,9 @@ def completion(
     completion fish | source. The package shtab makes them.
     """
     from singanet.base.extras import package
+    from singanet.commands.runs.optimizers import USUAL_RATES
+    from singanet.commands.runs.optimizers import WAYS as REDUCED
     from singanet.models.registry import ENTRIES
-    from singanet.runs.optimizers import USUAL_RATES
-    from singanet.runs.optimizers import WAYS as REDUCED
     from singanet.training.steps import WAYS
 
     shtab = package("singanet completion", "shtab", "shtab")

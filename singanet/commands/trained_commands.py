@@ -32,8 +32,8 @@ def evaluate(
     json: Annotated[Path | None, "FILE", "write the figures here"] = None,
 ) -> int:
     """Test a trained net."""
-    from singanet.runs.recipe import check_writable, write_json
-    from singanet.runs.trained import trained
+    from singanet.commands.runs.recipe import check_writable, write_json
+    from singanet.commands.runs.trained import trained
 
     check_writable(json)
     net, task = trained(path, model, data, best)
@@ -61,13 +61,13 @@ def predict(
     x_test. A CSV file has a row a sample: its number, its likeliest class, the probabilities; an
     .npz file the arrays prediction and class.
     """
+    from singanet.commands.runs.published import PublishedTexts
+    from singanet.commands.runs.recipe import check_target
+    from singanet.commands.runs.run import bare_samples, write_predictions
+    from singanet.commands.runs.run_options import refusal
+    from singanet.commands.runs.tasks import EVALUATION_BATCH
+    from singanet.commands.runs.trained import is_whole, trained, whole_net
     from singanet.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
-    from singanet.runs.published import PublishedTexts
-    from singanet.runs.recipe import check_target
-    from singanet.runs.run import bare_samples, write_predictions
-    from singanet.runs.run_options import refusal
-    from singanet.runs.tasks import EVALUATION_BATCH
-    from singanet.runs.trained import is_whole, trained, whole_net
 
     check_target(out, (".csv", ".npz"))
     x = bare_samples(data)
@@ -109,11 +109,11 @@ def sample(
     Each character is drawn by what the net expects after those before it. The same seed gives the
     same text.
     """
+    from singanet.commands.runs.published import sampled, start_of
+    from singanet.commands.runs.run_options import refusal
+    from singanet.commands.runs.tasks import Text
+    from singanet.commands.runs.trained import trained
     from singanet.decoding import Sampling
-    from singanet.runs.published import sampled, start_of
-    from singanet.runs.run_options import refusal
-    from singanet.runs.tasks import Text
-    from singanet.runs.trained import trained
 
     net, task = trained(path, model, data, best)
     if not isinstance(task, Text):
@@ -158,8 +158,7 @@ def generate(
     comes, up to the model's own end. The same seed gives the same text.
     """
     from singanet import pretrained
-    from singanet.decoding import Sampling
-    from singanet.runs.published import (
+    from singanet.commands.runs.published import (
         draft_for,
         ends_of,
         expect_causal,
@@ -167,6 +166,7 @@ def generate(
         streamed,
         tokenizer_for,
     )
+    from singanet.decoding import Sampling
 
     sampling = Sampling(temperature, top_k, top_p)
     place = model_in(model)
@@ -203,8 +203,8 @@ def embed(
 
     Of each line comes a row (dimensions,) of float32, pooled and scaled as the folder says.
     """
-    from singanet.runs.recipe import check_target
-    from singanet.runs.trained import embedded, lines_of, write_rows
+    from singanet.commands.runs.recipe import check_target
+    from singanet.commands.runs.trained import embedded, lines_of, write_rows
 
     check_target(out, [".npy"])
     rows = embedded(model, lines_of(texts), batch_size, cut)

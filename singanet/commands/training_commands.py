@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 from singanet.base.processes import LEAVING
 from singanet.commands.looking_commands import Classes, InputShape, Named, named_net
 from singanet.commands.parser import UsageError
-from singanet.runs.run_options import OptionHint, RunOptions, positive
+from singanet.commands.runs.run_options import OptionHint, RunOptions, positive
 
 _WORDS = {2: "interrupted", 15: "terminated"}
 DIVERGED = 3
@@ -46,9 +46,9 @@ def finetune(*, config: Config = None, **given: Any) -> int:
 
 
 def _trained(command: str, needed: str, **given: Any) -> int:
+    from singanet.commands.runs.folder import gathered
+    from singanet.commands.runs.run import DivergedError, RunInterrupted, run
     from singanet.parallel import init
-    from singanet.runs.folder import gathered
-    from singanet.runs.run import DivergedError, RunInterrupted, run
 
     options = gathered(given)
     if not {"model", "from_"} & options.keys():
@@ -101,10 +101,10 @@ def bench(
     from dataclasses import replace
     from statistics import median
 
+    from singanet.commands.runs.optimizers import make_optimizer
+    from singanet.commands.runs.recipe import checked_recipe
+    from singanet.commands.runs.tasks import load_task
     from singanet.models import build, find
-    from singanet.runs.optimizers import make_optimizer
-    from singanet.runs.recipe import checked_recipe
-    from singanet.runs.tasks import load_task
 
     entry = find(model)
     recipe = checked_recipe(RunOptions(entry.name, batch_size=batch_size))

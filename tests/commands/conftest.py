@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from singanet.__main__ import main
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import RunOptions
 from singanet.data import digits
-from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.__main__ import main
-from singanet.runs.trained import run_net
+from singanet.commands.runs.trained import run_net
 
 
 def test_a_runs_weights_go_to_another_format_and_compare_equal(run_dir, tmp_path, capsys):

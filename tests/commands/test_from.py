@@ -10,10 +10,10 @@ import pytest
 
 from singanet import FeedForwardNet, layers, load_model, onnx
 from singanet.__main__ import main
+from singanet.commands.runs.optimizers import RunFigures
+from singanet.commands.runs.trained import run_net, trained
 from singanet.data import load
 from singanet.loss import CategoricalCrossEntropy, SoftmaxFocal, SquaredError
-from singanet.runs.optimizers import RunFigures
-from singanet.runs.trained import run_net, trained
 from singanet.training.files import read_training
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from singanet.__main__ import main
-from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import RunOptions
 
 
 @pytest.fixture(scope="module")

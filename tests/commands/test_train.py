@@ -16,16 +16,16 @@ import pytest
 
 from singanet.__main__ import main
 from singanet.base.files import NAME, hold, let_go
+from singanet.commands.runs.folder import saved_options
+from singanet.commands.runs.optimizers import USUAL_RATES
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import OPTIONS, RunOptions
+from singanet.commands.runs.tasks import Classification
+from singanet.commands.runs.trained import trained
 from singanet.errors import SingaNetError
 from singanet.models import find
 from singanet.report import read_run
 from singanet.report.pages import write_page
-from singanet.runs.folder import saved_options
-from singanet.runs.optimizers import USUAL_RATES
-from singanet.runs.run import run
-from singanet.runs.run_options import OPTIONS, RunOptions
-from singanet.runs.tasks import Classification
-from singanet.runs.trained import trained
 from singanet.training.files import read_training
 from tests.charts import NEEDED
 
@@ -152,7 +152,7 @@ def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
 
 def signals_at_step(patch, step, number):
     """Let a signal come within that step of a run."""
-    from singanet.runs.optimizers import RunFigures
+    from singanet.commands.runs.optimizers import RunFigures
 
     def on_batch_begin(self, batch):
         if self.session.step + 1 == step:
@@ -573,7 +573,7 @@ def test_a_folder_with_a_training_under_way_is_refused_by_the_name_of_its_proces
 
 def test_a_run_that_another_began_meanwhile_is_not_written_over(small, tmp_path, monkeypatch):
     """Both saw an empty folder; the second comes to its first step when the first has ended."""
-    from singanet.runs import run as module
+    from singanet.commands.runs import run as module
 
     out, options = tmp_path / "run", RunOptions("mlp", small, epochs=1, out=tmp_path / "run")
     look = module.expect_no_run
@@ -623,7 +623,7 @@ def test_a_folder_is_looked_at_before_it_is_read(small, tmp_path, monkeypatch, r
     assert main(argv) == 0
     (out / NAME).touch()
     hold(out, "another", "another")
-    monkeypatch.setattr("singanet.runs.run.has_state", lambda folder: 1 / 0)
+    monkeypatch.setattr("singanet.commands.runs.run.has_state", lambda folder: 1 / 0)
     try:
         assert "no other training in it" in refused("train", "--out", out, "--resume", "--quiet")
     finally:

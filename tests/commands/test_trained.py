@@ -11,11 +11,11 @@ import pytest
 
 from singanet.__main__ import main
 from singanet.checkpoint import open_state
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import RunOptions
+from singanet.commands.runs.tasks import load_task
+from singanet.commands.runs.trained import trained
 from singanet.models import build, find
-from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions
-from singanet.runs.tasks import load_task
-from singanet.runs.trained import trained
 
 
 def figures_of(run_dir):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from singanet.__main__ import main
+from singanet.commands.runs.optimizers import expect_servers
 from singanet.errors import ArgumentError
-from singanet.runs.optimizers import expect_servers
 
 ROOT = Path(__file__).resolve().parents[2]
 

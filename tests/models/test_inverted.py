@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import RunOptions
 from singanet.models import build
 from singanet.models.mobile import rounded
-from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions
 
 # torchvision's documentation of the weights of each (num_params); as there, running statistics
 # are not counted. Keras' tables round them.

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, Input
+from singanet.commands.runs.tasks import load_task
 from singanet.errors import ShapeError
 from singanet.models import build, find
 from singanet.models.sequences import patches
 from singanet.optimizer import Adam
-from singanet.runs.tasks import load_task
 
 # timm's vit_tiny_patch16_224; torchvision's vit_b_16 and vit_b_32.
 PUBLISHED = {

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from singanet import pretrained
+from singanet.commands.runs.trained import embedded
 from singanet.decoding import Drafter
-from singanet.runs.trained import embedded
 from tests.pretrained.peers import torch, transformers
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import RunOptions
 
 pytestmark = pytest.mark.slow
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from singanet.commands.runs.tasks import EpochResult, Text, load_task
 from singanet.data import TextDataset
 from singanet.errors import DataError, UnknownNameError
 from singanet.models import Recipe, find
-from singanet.runs.tasks import EpochResult, Text, load_task
 
 ENTRY = find("char_rnn")
 

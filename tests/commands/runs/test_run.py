@@ -6,11 +6,11 @@ import math
 
 import pytest
 
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import RunOptions
 from singanet.data import tabular
 from singanet.errors import ArgumentError
 from singanet.models import build, entries
-from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions
 
 
 @pytest.fixture

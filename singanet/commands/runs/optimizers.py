@@ -12,11 +12,11 @@ import numpy as np
 
 from singanet import optimizer as rules
 from singanet import parallel
+from singanet.commands.runs.run_options import OptionHint, positive, refusal, unknown
 from singanet.errors import one_of
 from singanet.optimizer.averaged import blocks_of
 from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.schedules import Cosine, WarmUp
-from singanet.runs.run_options import OptionHint, positive, refusal, unknown
 from singanet.training.callbacks import Callback
 from singanet.training.course import StopTraining
 from singanet.training.measures import batch_length

@@ -1,5 +1,6 @@
 import pytest
 
+from singanet.commands.runs.optimizers import check_reducer, reduced
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.optimizer import SGD
 from singanet.parallel import (
@@ -10,7 +11,6 @@ from singanet.parallel import (
     Sharded,
     SparseAllReduce,
 )
-from singanet.runs.optimizers import check_reducer, reduced
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from singanet.commands.runs.optimizers import USUAL_RATES, make_optimizer
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.optimizer import SGD, Adam
-from singanet.runs.optimizers import USUAL_RATES, make_optimizer
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_half_a_cosine():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from singanet.commands.runs.tasks import AugmentedImages, shifted
 from singanet.data import ArrayLoader
-from singanet.runs.tasks import AugmentedImages, shifted
 
 
 def test_shifted_images_move_and_zeros_come_in(rng):

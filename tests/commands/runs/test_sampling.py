@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet import FeedForwardNet
+from singanet.commands.runs.published import before_stops, sampled
 from singanet.data import TextDataset
 from singanet.decoding import Sampling
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.layers import Layer, Traits
 from singanet.models import build
-from singanet.runs.published import before_stops, sampled
 
 TEXT = TextDataset("abcdefgh" * 40)
 

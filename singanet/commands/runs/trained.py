@@ -13,6 +13,17 @@ import numpy as np
 from singanet import keras, onnx, pretrained
 from singanet.base.arguments import checked_count
 from singanet.base.files import expect_inside, replacing
+from singanet.commands.runs.folder import described_net, saved_options, saved_settings
+from singanet.commands.runs.published import (
+    MODEL,
+    is_published,
+    model_in,
+    published_task,
+    tokenizer_for,
+)
+from singanet.commands.runs.recipe import FINE_TUNING
+from singanet.commands.runs.run_options import RunOptions, refusal
+from singanet.commands.runs.tasks import Task, load_task
 from singanet.data import Tokenizer
 from singanet.data.image_sets import open_data_file
 from singanet.data.tokens.text_files import Fragment, batch_of, decoded
@@ -31,17 +42,6 @@ from singanet.net import FeedForwardNet, load_model
 from singanet.pretrained.config import NAME
 from singanet.pretrained.source import CONFIG as MODEL_CONFIG
 from singanet.report.reading import CONFIG
-from singanet.runs.folder import described_net, saved_options, saved_settings
-from singanet.runs.published import (
-    MODEL,
-    is_published,
-    model_in,
-    published_task,
-    tokenizer_for,
-)
-from singanet.runs.recipe import FINE_TUNING
-from singanet.runs.run_options import RunOptions, refusal
-from singanet.runs.tasks import Task, load_task
 from singanet.saving.whole_model import is_model_file, save_model
 from singanet.training.files import furthest
 from singanet.types import Array, Shape

@@ -10,6 +10,9 @@ from typing import Any
 
 from singanet.base.arguments import is_int
 from singanet.base.files import expect_inside, explained, let_go, replacing
+from singanet.commands.runs.recipe import no_folder, own_recipe
+from singanet.commands.runs.run_options import LASTING, OPTIONS, RunOptions, refusal
+from singanet.commands.runs.tasks import Task
 from singanet.errors import (
     DataError,
     FileAccessError,
@@ -22,9 +25,6 @@ from singanet.errors import (
 from singanet.net import FeedForwardNet
 from singanet.report import RunNotes, read_run, recorders
 from singanet.report.reading import CONFIG, HISTORY, MEMORY
-from singanet.runs.recipe import no_folder, own_recipe
-from singanet.runs.run_options import LASTING, OPTIONS, RunOptions, refusal
-from singanet.runs.tasks import Task
 from singanet.saving.nets import distinct_params
 from singanet.saving.whole_model import LONGEST, MODEL, decoded, described, naming
 from singanet.training.callbacks import Callback

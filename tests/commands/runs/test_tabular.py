@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from singanet.commands.runs.run import run
+from singanet.commands.runs.run_options import RunOptions
+from singanet.commands.runs.tasks import EpochResult, load_task
 from singanet.data import tabular
 from singanet.data.sets import CRITEO_FIELDS
 from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.models import Recipe, find
-from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions
-from singanet.runs.tasks import EpochResult, load_task
 
 ENTRY = find("wide_deep")
 

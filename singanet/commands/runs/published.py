@@ -14,6 +14,8 @@ import numpy as np
 
 from singanet import pretrained
 from singanet.base.files import replacing
+from singanet.commands.runs.run_options import OPTIONS, RunOptions, refusal
+from singanet.commands.runs.tasks import EpochResult, Task
 from singanet.data import Chat, TextDataset, TextFolder, Tokenizer
 from singanet.data.tokens import TokenLoader
 from singanet.data.tokens.text_files import TextFiles
@@ -28,8 +30,6 @@ from singanet.pretrained.loading import make
 from singanet.pretrained.source import CONFIG, open_source, read_settings
 from singanet.report import ConfusionLog, read_run
 from singanet.report.reading import SAMPLES
-from singanet.runs.run_options import OPTIONS, RunOptions, refusal
-from singanet.runs.tasks import EpochResult, Task
 from singanet.training.callbacks import LayerStatistics
 from singanet.types import Array
 

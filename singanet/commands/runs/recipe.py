@@ -11,12 +11,12 @@ from typing import Any
 
 from singanet.base.files import expect_suffix, replacing
 from singanet.base.kinds import checked_bytes
+from singanet.commands.runs.optimizers import USUAL_RATES, check_reducer, make_optimizer
+from singanet.commands.runs.published import is_published
+from singanet.commands.runs.run_options import OPTIONS, RunOptions, refusal, unknown
 from singanet.errors import SingaNetError
 from singanet.models import Recipe, find
 from singanet.optimizer.mixed_precision import as_precision
-from singanet.runs.optimizers import USUAL_RATES, check_reducer, make_optimizer
-from singanet.runs.published import is_published
-from singanet.runs.run_options import OPTIONS, RunOptions, refusal, unknown
 from singanet.training.batches import checked_class_weight
 
 

@@ -16,6 +16,19 @@ from singanet.base.collectives import of_first
 from singanet.base.files import expect_free, replacing
 from singanet.base.processes import LEAVING
 from singanet.checkpoint import write_state
+from singanet.commands.runs import optimizers as rules
+from singanet.commands.runs.folder import described_net, expect_no_run, folder_callbacks, has_state
+from singanet.commands.runs.optimizers import PIPELINE, FiniteLoss, RunFigures
+from singanet.commands.runs.published import expect_no_texts, is_published, published_task
+from singanet.commands.runs.recipe import (
+    checked_recipe,
+    class_weights,
+    usual_rate,
+    write_json,
+)
+from singanet.commands.runs.run_options import RunOptions, refusal
+from singanet.commands.runs.tasks import BatchShare, Task, load_task
+from singanet.commands.runs.trained import seeded_net, task_for
 from singanet.data import Batch, Dataset
 from singanet.data.npz_files import read_npz
 from singanet.errors import ArgumentError, DataError, SingaNetError, one_of
@@ -26,19 +39,6 @@ from singanet.parallel import Pipeline, init
 from singanet.parallel.initialize import servers
 from singanet.report import LivePage
 from singanet.report.reading import FIGURES
-from singanet.runs import optimizers as rules
-from singanet.runs.folder import described_net, expect_no_run, folder_callbacks, has_state
-from singanet.runs.optimizers import PIPELINE, FiniteLoss, RunFigures
-from singanet.runs.published import expect_no_texts, is_published, published_task
-from singanet.runs.recipe import (
-    checked_recipe,
-    class_weights,
-    usual_rate,
-    write_json,
-)
-from singanet.runs.run_options import RunOptions, refusal
-from singanet.runs.tasks import BatchShare, Task, load_task
-from singanet.runs.trained import seeded_net, task_for
 from singanet.saving.whole_model import MODEL, description, encoded
 from singanet.training.callbacks import (
     Callback,

@@ -5,7 +5,7 @@ import pytest
 
 from singanet import FeedForwardNet, layers, load_model, onnx
 from singanet.__main__ import main
-from singanet.runs.trained import is_whole, whole_net
+from singanet.commands.runs.trained import is_whole, whole_net
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from singanet.base import files
+from singanet.commands.runs.recipe import check_writable, write_json
 from singanet.errors import ArgumentError, FileAccessError
-from singanet.runs.recipe import check_writable, write_json
 
 
 def test_the_file_is_replaced_whole(tmp_path):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from singanet.commands.runs.run_options import SHARE, refusal
 from singanet.data import (
     ArrayLoader,
     Batch,
@@ -34,7 +35,6 @@ from singanet.errors import (
 )
 from singanet.models import ModelEntry, Recipe
 from singanet.net import FeedForwardNet
-from singanet.runs.run_options import SHARE, refusal
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:

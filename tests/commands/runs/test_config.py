@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from singanet.commands.runs.folder import read_config
 from singanet.errors import SingaNetError
-from singanet.runs.folder import read_config
 
 
 @pytest.mark.parametrize(

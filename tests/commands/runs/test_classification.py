@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from singanet.commands.runs.tasks import AugmentedImages, EpochResult, load_task
 from singanet.data import ArrayLoader
 from singanet.models import Recipe, find
-from singanet.runs.tasks import AugmentedImages, EpochResult, load_task
 
 
 def test_the_digits_come_where_no_data_are_named():

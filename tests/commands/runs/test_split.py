@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from singanet.commands.runs.tasks import load_task, split
 from singanet.errors import ArgumentError, DataError
 from singanet.models import find
-from singanet.runs.tasks import load_task, split
 
 
 @given(st.integers(2, 300), st.floats(0.01, 0.9), st.integers(0, 9))

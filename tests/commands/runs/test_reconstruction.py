@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from singanet.commands.runs.tasks import EpochResult, load_task
 from singanet.models import Recipe, find
-from singanet.runs.tasks import EpochResult, load_task
 
 
 def test_each_sample_is_its_own_target():
