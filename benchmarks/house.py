@@ -29,7 +29,7 @@ PLACED_BY = {"served_by"}
 STAGES, STORAGES = {"Wrapper", "Reducer"}, {"ParamStorage", "ServedRows", "StandIn", "Elsewhere"}
 """Classes of which, and of what derives from them, `isinstance` is counted."""
 
-KNOWS_RANKS = ("parallel/", "training/ranks/", "launch/")
+KNOWS_RANKS = ("parallel/", "training/ranks/")
 KNOWS_STAGES = ("optimizer/", "parallel/")
 KNOWS_PLACES = ("params/", "offload/", "parallel/", "engine/holding")
 

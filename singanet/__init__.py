@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # else when they are asked for: a launcher needs none, and ea
 
     # Reached by name after a plain import, without pages of their own.
     from singanet import gradients as gradients
-    from singanet import launch as launch
     from singanet import picture as picture
     from singanet import program as program
     from singanet import saving as saving

@@ -93,7 +93,7 @@ for module in pkgutil.walk_packages(singanet.__path__, "singanet."):
             importlib.import_module(module.name)
         except BackendError:  # a package that is not installed
             pass
-from singanet.launch import JobOptions, launch
+from singanet.parallel.launch import JobOptions, launch
 try:
     launch(JobOptions(2, ["-m", "singanet"]))
 except BackendError as error:

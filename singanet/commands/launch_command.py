@@ -68,7 +68,7 @@ def launch(
     What follows is `train` with its arguments, or a Python script with its own. Where a rank fails
     the others are ended, and the exit status is its.
     """
-    from singanet.launch import JobOptions, launch
+    from singanet.parallel.launch import JobOptions, launch
 
     count = _all_slots(hosts, elastic) if ranks is None else ranks
     if count < 1:
@@ -118,7 +118,7 @@ def _all_slots(hosts: Path | None, sizes: tuple[int, int] | None) -> int:
 
     With ``sizes`` no more than their most, which this machine has, too. Errors: there are none.
     """
-    from singanet.launch.hosts import allocated, read_hosts
+    from singanet.parallel.launch.hosts import allocated, read_hosts
 
     found = allocated(os.environ) if hosts is None else read_hosts(hosts)
     slots = sum(host.slots for host in found)

@@ -3,7 +3,7 @@
 `initialize` gives the communicator, one of `communicators`; `reductions` are what ranks do with
 gradients. Parameters may lie in `slices`, in one `split` layer, on the ranks of a `pipeline`, or
 with servers: `parameter_server` and `pushes` on the side of workers, `server`, and `cached`
-tables.
+tables. `launch` starts the processes of a job.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from singanet.base.elsewhere import names_when_asked
 
 if TYPE_CHECKING:
+    from singanet.parallel import launch as launch
     from singanet.parallel.cached import Hybrid
     from singanet.parallel.communicators import Alone, Communicator, Exchanged, ReduceOp, Request
     from singanet.parallel.initialize import init

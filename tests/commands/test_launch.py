@@ -15,8 +15,8 @@ import pytest
 
 from singanet.__main__ import main
 from singanet.commands import make_parser
-from singanet.launch import hosts as mpirun
-from singanet.launch import job
+from singanet.parallel.launch import hosts as mpirun
+from singanet.parallel.launch import job
 from singanet.training.files import read_training
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,9 @@ def test_what_cannot_be_started_is_refused(argv, told, refused, monkeypatch):
 
 def test_a_training_that_is_begun_anew_goes_on(monkeypatch, tmp_path):
     given = []
-    monkeypatch.setattr("singanet.launch.launch", lambda options: given.append(options) or 0)
+    monkeypatch.setattr(
+        "singanet.parallel.launch.launch", lambda options: given.append(options) or 0
+    )
     words = ["launch", "-n", "3", "--restarts", "2", "train", "mlp", "--out", str(tmp_path)]
     assert main(words) == 0
     (options,) = given
@@ -83,7 +85,9 @@ def test_a_training_that_is_begun_anew_goes_on(monkeypatch, tmp_path):
 )
 def test_elastic_has_sizes(words, sizes, ranks, monkeypatch, tmp_path):
     given = []
-    monkeypatch.setattr("singanet.launch.launch", lambda options: given.append(options) or 0)
+    monkeypatch.setattr(
+        "singanet.parallel.launch.launch", lambda options: given.append(options) or 0
+    )
     hosts = tmp_path / "hosts"
     hosts.write_text("node1 slots=2\nnode2\n")
     words = [str(hosts) if word == "HOSTS" else word for word in words]

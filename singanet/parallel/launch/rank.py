@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.processes import LEAVING
-from singanet.launch.hosts import LEAVE, STACKS
 from singanet.parallel.communicators.rank_file import (
     JOB,
     LEAVES,
@@ -33,6 +32,7 @@ from singanet.parallel.communicators.rank_file import (
     SERVERS,
     own_file,
 )
+from singanet.parallel.launch.hosts import LEAVE, STACKS
 
 ASKED = "asked"
 """The file in a job's folder that exists once ranks were asked for their stacks."""

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from singanet.launch import hosts as mpirun
-from singanet.launch.hosts import elsewhere
-from singanet.launch.rank import ASKED, JobFolder, tells_of_others
 from singanet.parallel.communicators.rank_file import JOB, RankState, read_state
+from singanet.parallel.launch import hosts as mpirun
+from singanet.parallel.launch.hosts import elsewhere
+from singanet.parallel.launch.rank import ASKED, JobFolder, tells_of_others
 
 _PIECE, _KEPT = 1 << 16, 1 << 14
 
@@ -235,7 +235,7 @@ class Job:
         with Outputs(self.folder.path, self._remote) as outputs:
             try:
                 process = subprocess.Popen(
-                    [*start, sys.executable, "-m", "singanet.launch.rank", *program],
+                    [*start, sys.executable, "-m", "singanet.parallel.launch.rank", *program],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=outputs.mpirun,
@@ -270,7 +270,13 @@ class Job:
         command = [found, *flags, "--map-by", "ppr:1:node"]
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
-                [*command, sys.executable, "-m", "singanet.launch.start", str(self.folder.path)],
+                [
+                    *command,
+                    sys.executable,
+                    "-m",
+                    "singanet.parallel.launch.start",
+                    str(self.folder.path),
+                ],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_SWEEP,

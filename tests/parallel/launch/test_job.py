@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from singanet.base.processes import Leaving
-from singanet.launch import JobOptions, hosts, job, launch, rank
-from singanet.launch.job import Outputs
-from singanet.launch.rank import JobFolder, job_folder
 from singanet.parallel.communicators.rank_file import JOB, RankState
+from singanet.parallel.launch import JobOptions, hosts, job, launch, rank
+from singanet.parallel.launch.job import Outputs
+from singanet.parallel.launch.rank import JobFolder, job_folder
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 # Each rank takes steps; the last one does something in its fourth, for which the others wait.
 HEAD = """
@@ -127,14 +127,14 @@ def test_what_rank_0_writes_can_be_read_by_its_user_alone(tmp_path):
 def test_a_rank_of_another_machine_makes_the_place_of_its_memory(tmp_path):
     """The folder of a job is only on its launcher's."""
     script = tmp_path / "script.py"
-    script.write_text("import os, pathlib\nfrom singanet.launch.rank import _MEMORY\n"
+    script.write_text("import os, pathlib\nfrom singanet.parallel.launch.rank import _MEMORY\n"
                       "place = pathlib.Path(os.environ[_MEMORY])\n"
                       "print(place, oct(place.stat().st_mode & 0o777))\n"
                       "place.rmdir()\n"
                       "raise SystemExit\n")  # fmt: skip
     env = {**os.environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     env |= {JOB: str(tmp_path / "elsewhere" / f"job-{os.getpid()}"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "singanet.launch.rank", str(script)]
+    command = [sys.executable, "-m", "singanet.parallel.launch.rank", str(script)]
     made = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
     assert made.split() == [str(JobFolder(Path(env[JOB])).shared), "0o700"]
 
@@ -186,7 +186,7 @@ def test_the_machines_of_a_hosts_file_are_swept_in_the_end(
     assert (status, out) == (0, "here\n")
     (command,) = swept
     assert command[0] == str(fake_mpirun)
-    assert command[-2] == "singanet.launch.start"
+    assert command[-2] == "singanet.parallel.launch.start"
 
 
 def test_ranks_are_looked_at_a_few_times_a_second(monkeypatch):
@@ -282,7 +282,7 @@ def test_the_hosts_are_read_again_at_each_start(fake_mpirun, tmp_path, monkeypat
         hosts.write_text("node2\n")
         return SimpleNamespace(is_final=False, status=1)
 
-    monkeypatch.setattr("singanet.launch.start._attempt", attempt)
+    monkeypatch.setattr("singanet.parallel.launch.start._attempt", attempt)
     assert launch(JobOptions(1, ["script.py"], hosts=hosts, restarts=1)) == 1
     assert seen == [["node1"], ["node2"]]
 
@@ -419,7 +419,7 @@ def test_closed_streams_change_no_end(how, status, fake_mpirun, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(RANK.format(root=str(ROOT)))
     code = (
-        "import sys; from singanet.launch import hosts, launch, JobOptions;"
+        "import sys; from singanet.parallel.launch import hosts, launch, JobOptions;"
         f"hosts.find_mpirun = lambda: {str(fake_mpirun)!r};"
         f"sys.exit(launch(JobOptions(2, [{str(script)!r}, {how!r}])))"
     )

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from singanet.launch import hosts, rank
+from singanet.parallel.launch import hosts, rank
 
 FAKE = """#!{python}
 import os, subprocess, sys, time

@@ -16,7 +16,7 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 from singanet.training.files import read_training
-from tests.launch.test_kills import ROOT, STEPS, TRAINS, ended_values, job, left
+from tests.parallel.launch.test_kills import ROOT, STEPS, TRAINS, ended_values, job, left
 
 pytest.importorskip("mpi4py", exc_type=ImportError)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from singanet.errors import BackendError
-from singanet.launch import JobOptions, job, launch
-from tests.launch.test_job import ROOT
+from singanet.parallel.launch import JobOptions, job, launch
+from tests.parallel.launch.test_job import ROOT
 
 # A training that goes on from a file, of ranks that have nothing to tell each other.
 TRAINS_ALONE = """
@@ -54,7 +54,7 @@ for step in range(int(saved.read_text()) if saved.exists() else 0, 20):
 @pytest.fixture
 def resized(fake_mpirun, nothing_left, tmp_path, capfd, monkeypatch):
     """Run a job between two sizes; the status, the steps taken with their sizes, what was said."""
-    monkeypatch.setattr("singanet.launch.start._EVERY", 0.1)
+    monkeypatch.setattr("singanet.parallel.launch.start._EVERY", 0.1)
     script = tmp_path / "script.py"
     script.write_text(TRAINS_ALONE.format(root=str(ROOT)))
 

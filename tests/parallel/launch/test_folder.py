@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from singanet.launch import rank as folders
-from singanet.launch.job import process_state
-from singanet.launch.rank import JobFolder, job_folder, sweep_lost
 from singanet.parallel.communicators.rank_file import JOB
+from singanet.parallel.launch import rank as folders
+from singanet.parallel.launch.job import process_state
+from singanet.parallel.launch.rank import JobFolder, job_folder, sweep_lost
 
 
 def sleeper(path, **options):

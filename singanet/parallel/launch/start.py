@@ -14,10 +14,6 @@ from pathlib import Path
 
 from singanet.base.files import replacing
 from singanet.errors import BackendError
-from singanet.launch import hosts as mpirun
-from singanet.launch.hosts import Host, Knocking, Slots, allocated, always, by_slurm
-from singanet.launch.job import Job, JobOptions, say
-from singanet.launch.rank import JobFolder, job_folder
 from singanet.parallel.communicators.rank_file import (
     DEADLINE,
     LEAVES,
@@ -27,6 +23,10 @@ from singanet.parallel.communicators.rank_file import (
     TRACE,
     trace_part,
 )
+from singanet.parallel.launch import hosts as mpirun
+from singanet.parallel.launch.hosts import Host, Knocking, Slots, allocated, always, by_slurm
+from singanet.parallel.launch.job import Job, JobOptions, say
+from singanet.parallel.launch.rank import JobFolder, job_folder
 
 _LOOK = 0.2
 """Seconds between two looks at machines that are waited for."""

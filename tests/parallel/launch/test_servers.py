@@ -15,7 +15,7 @@ from singanet.__main__ import main
 from singanet.commands.runs.optimizers import expect_servers
 from singanet.errors import ArgumentError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 TRAINS = """
 import os, signal, sys, time

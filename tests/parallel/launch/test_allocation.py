@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from singanet.errors import BackendError
-from singanet.launch import hosts
-from singanet.launch.hosts import Host, allocated, elsewhere, expanded
+from singanet.parallel.launch import hosts
+from singanet.parallel.launch.hosts import Host, allocated, elsewhere, expanded
 
 
 @pytest.mark.parametrize(

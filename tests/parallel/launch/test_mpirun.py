@@ -4,8 +4,8 @@ import sys
 import pytest
 
 from singanet.errors import BackendError
-from singanet.launch import hosts as mpirun
-from singanet.launch.hosts import Death, Host
+from singanet.parallel.launch import hosts as mpirun
+from singanet.parallel.launch.hosts import Death, Host
 
 # What Open MPI 5.0.11 said.
 KILLED = """\

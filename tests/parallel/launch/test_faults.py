@@ -14,8 +14,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from singanet.launch.job import _ranks_of
-from tests.launch.test_kills import ROOT, ended_values, left
+from singanet.parallel.launch.job import _ranks_of
+from tests.parallel.launch.test_kills import ROOT, ended_values, left
 
 pytest.importorskip("mpi4py", exc_type=ImportError)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from singanet.base.elsewhere import names_when_asked
 
 if TYPE_CHECKING:
-    from singanet.launch.job import JobOptions
-    from singanet.launch.start import launch
+    from singanet.parallel.launch.job import JobOptions
+    from singanet.parallel.launch.start import launch
 
 __all__ = ["JobOptions", "launch"]
 

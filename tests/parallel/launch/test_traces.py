@@ -1,8 +1,8 @@
 import json
 
-from singanet.launch.start import merge_traces
 from singanet.parallel.communicators.rank_file import trace_part
 from singanet.parallel.communicators.timeline import Timeline
+from singanet.parallel.launch.start import merge_traces
 from singanet.testing import communicators
 
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from singanet.errors import BackendError
-from singanet.launch.hosts import Host, Knocking, Slots
-from singanet.launch.start import Attempt, Elastic, Ending
+from singanet.parallel.launch.hosts import Host, Knocking, Slots
+from singanet.parallel.launch.start import Attempt, Elastic, Ending
 
 
 class Machines:
@@ -100,7 +100,7 @@ def ssh(tmp_path):
 
 
 def test_machines_are_asked_by_ssh_without_waiting(ssh, monkeypatch):
-    monkeypatch.setattr("singanet.launch.hosts._ANSWER", 0.5)
+    monkeypatch.setattr("singanet.parallel.launch.hosts._ANSWER", 0.5)
     knocking = Knocking(ssh)
     said = dict.fromkeys(("up", "down", "lost"))
     began = time.monotonic()
@@ -121,8 +121,8 @@ def test_machines_that_nothing_here_reaches_are_taken_to_answer():
 @pytest.fixture
 def runs(monkeypatch):
     """Run endings, one after the other; the sizes that were started, the status, what was said."""
-    monkeypatch.setattr("singanet.launch.start._EVERY", 0.0)
-    monkeypatch.setattr("singanet.launch.start._LOOK", 0.001)
+    monkeypatch.setattr("singanet.parallel.launch.start._EVERY", 0.0)
+    monkeypatch.setattr("singanet.parallel.launch.start._LOOK", 0.001)
 
     def call(machines, sizes, endings, ranks=9, restarts=0, deadline=0.05, rest=10.0):
         started, said, rest_of = [], [], iter(endings)

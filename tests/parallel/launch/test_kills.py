@@ -13,11 +13,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from singanet.launch.rank import JobFolder
+from singanet.parallel.launch.rank import JobFolder
 
 pytest.importorskip("mpi4py", exc_type=ImportError)
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STEPS, SAVED = 12, 2
 
 TRAINS = """
