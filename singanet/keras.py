@@ -29,9 +29,6 @@ from singanet.checkpoint import LayerDescription, Target, load_into, write_state
 from singanet.checkpoint.keras import KerasReader, numbered
 from singanet.checkpoint.npz import open_archive, zip_errors
 from singanet.checkpoint.reader import open_file
-from singanet.codecs.codec import Drawn, KerasClass
-from singanet.codecs.describe import KERAS, keras_layer, weighed
-from singanet.codecs.described import DescribedLayer, WeightGroup, unknown
 from singanet.errors import (
     ArgumentError,
     FileFormatError,
@@ -45,6 +42,9 @@ from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.params.param_files import param_sources
+from singanet.saving.codecs.codec import Drawn, KerasClass
+from singanet.saving.codecs.describe import KERAS, keras_layer, weighed
+from singanet.saving.codecs.described import DescribedLayer, WeightGroup, unknown
 from singanet.types import Shape
 
 __all__ = ["load_model", "save_model"]

@@ -14,9 +14,9 @@ import numpy as np
 
 from singanet import layers
 from singanet.base.arguments import Budget
-from singanet.codecs.describe import ELEMENT_BY_ELEMENT, MEASURED, operators
-from singanet.codecs.onnx.use import Sheet, Use
-from singanet.codecs.onnx.values import (
+from singanet.saving.codecs.describe import ELEMENT_BY_ELEMENT, MEASURED, operators
+from singanet.saving.codecs.onnx.use import Sheet, Use
+from singanet.saving.codecs.onnx.values import (
     BATCHES,
     FileNode,
     Known,
@@ -30,7 +30,7 @@ from singanet.codecs.onnx.values import (
     slices,
     split_sizes,
 )
-from singanet.codecs.onnx.written import DTYPES
+from singanet.saving.codecs.onnx.written import DTYPES
 from singanet.summary import multiply_adds
 from singanet.types import Array
 

@@ -6,9 +6,9 @@ import os
 from collections import Counter
 
 from singanet.checkpoint.matching import aligned
-from singanet.codecs.describe import operators
 from singanet.onnx.fold import FOLDS
 from singanet.onnx.read import read
+from singanet.saving.codecs.describe import operators
 
 
 def inspect(path: str | os.PathLike[str]) -> str:

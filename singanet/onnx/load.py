@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import Budget, own_errors
-from singanet.codecs.describe import operators
-from singanet.codecs.onnx.use import Converter, Sheet, Use
-from singanet.codecs.onnx.values import FileNode, Known, RefusedError, Tensor
 from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.onnx.fold import FOLDS, OF_CONSTANTS, computed, fold, pay_view
 from singanet.onnx.patterns import PATTERNS
 from singanet.onnx.read import FileGraph, GraphInputs, broken, outputs, read
+from singanet.saving.codecs.describe import operators
+from singanet.saving.codecs.onnx.use import Converter, Sheet, Use
+from singanet.saving.codecs.onnx.values import FileNode, Known, RefusedError, Tensor
 from singanet.types import Shape
 
 _GUIDE = "https://github.com/singanet/singanet/blob/main/docs/onnx.md"

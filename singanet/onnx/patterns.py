@@ -8,11 +8,11 @@ from math import isclose, sqrt
 import numpy as np
 
 from singanet import layers
-from singanet.codecs.arithmetic import channels
-from singanet.codecs.dense import by_matrix, dense, letters
-from singanet.codecs.normalisation import normalised
-from singanet.codecs.onnx.use import Converter, Use
-from singanet.codecs.onnx.values import FileNode, Known, Tensor, norm_axis
+from singanet.saving.codecs.arithmetic import channels
+from singanet.saving.codecs.dense import by_matrix, dense, letters
+from singanet.saving.codecs.normalisation import normalised
+from singanet.saving.codecs.onnx.use import Converter, Use
+from singanet.saving.codecs.onnx.values import FileNode, Known, Tensor, norm_axis
 
 
 def _biased(use: Use) -> Tensor | None:

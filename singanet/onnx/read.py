@@ -20,11 +20,11 @@ from singanet.base.arguments import Budget, checked_shape, own_errors
 from singanet.base.files import path_of
 from singanet.base.kinds import ONNX, kind_of_stream
 from singanet.checkpoint.reader import open_file
-from singanet.codecs.onnx.use import Sheet, Use
-from singanet.codecs.onnx.values import FileNode, Known, Tensor
-from singanet.codecs.onnx.written import BFLOAT16, DTYPES
 from singanet.errors import FileAccessError, FileFormatError, UnsafeFileError
 from singanet.layers.symbol import Symbol
+from singanet.saving.codecs.onnx.use import Sheet, Use
+from singanet.saving.codecs.onnx.values import FileNode, Known, Tensor
+from singanet.saving.codecs.onnx.written import BFLOAT16, DTYPES
 from singanet.schema.onnx_pb2 import AttributeProto, ModelProto, TensorProto
 from singanet.types import Array, Shape
 

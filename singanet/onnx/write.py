@@ -15,8 +15,6 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.files import expect_suffix, path_of, remove_leftovers, replacing
 from singanet.checkpoint.entry import Source, bytes_of
-from singanet.codecs.describe import put
-from singanet.codecs.onnx.written import NoFormError, Value, WrittenGraph, WrittenNode, element_type
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ArgumentError
@@ -24,6 +22,14 @@ from singanet.layers.shapes import Dummy
 from singanet.loss.head_loss import MultiLoss
 from singanet.loss.loss import Loss
 from singanet.loss.regression import Poisson
+from singanet.saving.codecs.describe import put
+from singanet.saving.codecs.onnx.written import (
+    NoFormError,
+    Value,
+    WrittenGraph,
+    WrittenNode,
+    element_type,
+)
 from singanet.saving.predictor import Predictor, expect_own_calls
 from singanet.schema.onnx_pb2 import (
     AttributeProto,

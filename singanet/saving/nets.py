@@ -19,7 +19,6 @@ from singanet.checkpoint.halves import stored_as
 from singanet.checkpoint.keras import KerasReader, read_slots
 from singanet.checkpoint.matching import PACKED_RULE, Packed, Target, checked_rename
 from singanet.checkpoint.torch_naming import TorchView, torch_sources
-from singanet.codecs import keras_layers, torch_layers
 from singanet.engine.adapting import pairs_from_config, pairs_to_config
 from singanet.errors import ArgumentError, CallOrderError, ConfigError
 from singanet.layers import Layer
@@ -29,6 +28,7 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.params.held import words_among
 from singanet.params.param import Param
 from singanet.params.param_files import constant_advice, param_sources, same_values
+from singanet.saving.codecs import keras_layers, torch_layers
 from singanet.saving.objects import (
     kind_of,
     mapping_at,

@@ -264,7 +264,7 @@ def test_two_layers_at_one_place_of_a_file_are_told(tmp_path):
 
     from singanet.checkpoint import write_state
     from singanet.checkpoint.keras import KerasReader
-    from singanet.codecs import keras_layers
+    from singanet.saving.codecs import keras_layers
 
     weights = {"fc/weight": np.ones((3, 2), "f4"), "fc/bias": np.zeros(2, "f4")}
     (one,) = keras_layers(FeedForwardNet([Dense("fc", 2, input_sample_shape=(3,))]))

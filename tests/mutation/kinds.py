@@ -33,7 +33,6 @@ import singanet.program.recompute  # imported when first asked for, which is wat
 from singanet import FeedForwardNet, Input, layers, loss, metric, models, pretrained
 from singanet.checkpoint import FORMATS, open_state, write_folder, write_state
 from singanet.checkpoint.entry import INDEX
-from singanet.codecs import keras_layers
 from singanet.commands.runs.folder import read_config, saved_options, saved_settings
 from singanet.data import cifar10
 from singanet.data.folder_loader import MAX_PIXELS, read_image
@@ -49,6 +48,7 @@ from singanet.optimizer import SGD, Adam, ClipByLayerNorm
 from singanet.optimizer.schedules import Step
 from singanet.report import read_run, recorders, write_report
 from singanet.report.reading import WRITTEN
+from singanet.saving.codecs import keras_layers
 from singanet.saving.nets import net_from_proto, net_to_proto
 from singanet.schema.onnx_pb2 import ModelProto
 from singanet.training import Callback

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from singanet.base.arguments import Budget
-from singanet.codecs.onnx.use import Sheet
-from singanet.codecs.onnx.values import FileNode, Known, RefusedError
 from singanet.errors import FileFormatError, ShapeError, SingaNetError, UnsafeFileError
 from singanet.onnx import load
 from singanet.onnx.fold import FOLDS, OF_CONSTANTS, computed, fold
 from singanet.onnx.read import graph_of
+from singanet.saving.codecs.onnx.use import Sheet
+from singanet.saving.codecs.onnx.values import FileNode, Known, RefusedError
 from singanet.schema.onnx_pb2 import ModelProto
 from tests.onnx import node_tests
 from tests.onnx.runtime import onnx, ran

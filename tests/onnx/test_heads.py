@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from singanet import layers
-from singanet.codecs import dense
 from singanet.errors import FileFormatError
 from singanet.onnx import load
 from singanet.optimizer import SGD
+from singanet.saving.codecs import dense
 from tests.onnx.runtime import file_of, onnx, ran
 
 node = onnx.helper.make_node

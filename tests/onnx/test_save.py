@@ -7,10 +7,10 @@ import pytest
 
 import singanet
 from singanet import FeedForwardNet, Input, layers, loss
-from singanet.codecs.describe import CODECS, REFUSED
 from singanet.errors import ArgumentError, ShapeError
 from singanet.layers import Activation, Dense, Dropout, Embedding, Layer
 from singanet.onnx import save
+from singanet.saving.codecs.describe import CODECS, REFUSED
 from tests.layer_catalogue import CATALOGUE, concrete_layers, inputs_of, net_of
 from tests.onnx.runtime import checked, expect_same, filled, onnx, ran
 

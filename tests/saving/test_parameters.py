@@ -9,7 +9,6 @@ import pytest
 
 from singanet import layers
 from singanet.checkpoint import matching, write_state
-from singanet.codecs import keras_layers
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -22,6 +21,7 @@ from singanet.net import FeedForwardNet
 from singanet.optimizer import Adam
 from singanet.params.param import Param
 from singanet.params.param_files import put_params
+from singanet.saving.codecs import keras_layers
 from tests.interrupts import signalled_at
 
 FILES = ["m", "m.bin", "m.pickle", "m.h5", "m.npz", "m.safetensors", "m.weights.h5"]

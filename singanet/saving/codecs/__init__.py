@@ -8,6 +8,6 @@ the order of elements in them, `described` for a layer of Keras, `onnx` for grap
 
 from __future__ import annotations
 
-from singanet.codecs.describe import keras_layers, torch_layers
+from singanet.saving.codecs.describe import keras_layers, torch_layers
 
 __all__ = ["keras_layers", "torch_layers"]

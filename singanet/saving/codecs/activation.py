@@ -8,11 +8,12 @@ from typing import Any
 
 from singanet import layers
 from singanet.checkpoint.keras import Variable
-from singanet.codecs.arithmetic import by_channel, compared, scaled
-from singanet.codecs.arrays import Arrays, of_features, per_feature
-from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.described import DescribedLayer, activation, unknown
-from singanet.codecs.onnx import (
+from singanet.layers.layer import Layer
+from singanet.saving.codecs.arithmetic import by_channel, compared, scaled
+from singanet.saving.codecs.arrays import Arrays, of_features, per_feature
+from singanet.saving.codecs.codec import KerasClass, LayerCodec
+from singanet.saving.codecs.described import DescribedLayer, activation, unknown
+from singanet.saving.codecs.onnx import (
     Converter,
     Known,
     RefusedError,
@@ -21,9 +22,8 @@ from singanet.codecs.onnx import (
     Value,
     WrittenGraph,
 )
-from singanet.codecs.onnx.written import turned
-from singanet.codecs.orders import Uses
-from singanet.layers.layer import Layer
+from singanet.saving.codecs.onnx.written import turned
+from singanet.saving.codecs.orders import Uses
 from singanet.types import Shape
 
 _OPERATORS: Mapping[str, str] = {

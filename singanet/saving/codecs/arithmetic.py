@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.codecs.codec import Elements, KerasClass, LayerCodec
-from singanet.codecs.described import DescribedLayer, WeightGroup, unknown
-from singanet.codecs.onnx import (
+from singanet.layers.elementwise import OPERATIONS
+from singanet.layers.layer import Layer
+from singanet.saving.codecs.codec import Elements, KerasClass, LayerCodec
+from singanet.saving.codecs.described import DescribedLayer, WeightGroup, unknown
+from singanet.saving.codecs.onnx import (
     Converter,
     Form,
     Known,
@@ -24,9 +26,7 @@ from singanet.codecs.onnx import (
     by_dims,
     norm_axis,
 )
-from singanet.codecs.onnx.written import DTYPES, turned
-from singanet.layers.elementwise import OPERATIONS
-from singanet.layers.layer import Layer
+from singanet.saving.codecs.onnx.written import DTYPES, turned
 
 _OPERATORS: Mapping[str, str] = {
     **{

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from singanet.checkpoint.keras import Variable
-from singanet.codecs.orders import Uses, along
+from singanet.saving.codecs.orders import Uses, along
 from singanet.types import Array, Shape
 
 Lay: TypeAlias = "Callable[[Any, Uses], Sequence[Variable]]"

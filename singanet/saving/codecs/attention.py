@@ -10,14 +10,15 @@ import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras import Variable
-from singanet.codecs.arithmetic import compared, scaled
-from singanet.codecs.arrays import Arrays, StoredArray, across, joined, keras_arrays
-from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.dense import product, weighted
-from singanet.codecs.described import DescribedLayer
-from singanet.codecs.moving import transposed
-from singanet.codecs.normalisation import write_rms
-from singanet.codecs.onnx import (
+from singanet.errors import ArgumentError
+from singanet.saving.codecs.arithmetic import compared, scaled
+from singanet.saving.codecs.arrays import Arrays, StoredArray, across, joined, keras_arrays
+from singanet.saving.codecs.codec import KerasClass, LayerCodec
+from singanet.saving.codecs.dense import product, weighted
+from singanet.saving.codecs.described import DescribedLayer
+from singanet.saving.codecs.moving import transposed
+from singanet.saving.codecs.normalisation import write_rms
+from singanet.saving.codecs.onnx import (
     Known,
     NoFormError,
     RefusedError,
@@ -27,9 +28,8 @@ from singanet.codecs.onnx import (
     WrittenGraph,
     by_dims,
 )
-from singanet.codecs.orders import Uses
-from singanet.codecs.recurrent import waves
-from singanet.errors import ArgumentError
+from singanet.saving.codecs.orders import Uses
+from singanet.saving.codecs.recurrent import waves
 
 _PARTS = ("query", "key", "value")
 

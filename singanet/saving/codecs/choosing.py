@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.codecs.arithmetic import scaled
-from singanet.codecs.codec import LayerCodec
-from singanet.codecs.moving import part, without
-from singanet.codecs.onnx import (
+from singanet.saving.codecs.arithmetic import scaled
+from singanet.saving.codecs.codec import LayerCodec
+from singanet.saving.codecs.moving import part, without
+from singanet.saving.codecs.onnx import (
     BATCHES,
     Converter,
     Known,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from singanet.codecs.arrays import Arrays
-from singanet.codecs.described import Axes, DescribedLayer
-from singanet.codecs.onnx import Converter, Form
 from singanet.layers.layer import Layer
+from singanet.saving.codecs.arrays import Arrays
+from singanet.saving.codecs.described import Axes, DescribedLayer
+from singanet.saving.codecs.onnx import Converter, Form
 
 Elements: TypeAlias = Literal[
     "", "units", "features", "each", "moved", "joined", "in a row", "cut", "copied"

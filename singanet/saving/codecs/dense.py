@@ -10,14 +10,14 @@ import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras import Variable
-from singanet.codecs.activation import activated
-from singanet.codecs.arithmetic import scaled
-from singanet.codecs.arrays import Arrays, StoredArray, across, stored
-from singanet.codecs.choosing import reduced
-from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.described import WHOLE, DescribedLayer, unknown
-from singanet.codecs.moving import transposed
-from singanet.codecs.onnx import (
+from singanet.saving.codecs.activation import activated
+from singanet.saving.codecs.arithmetic import scaled
+from singanet.saving.codecs.arrays import Arrays, StoredArray, across, stored
+from singanet.saving.codecs.choosing import reduced
+from singanet.saving.codecs.codec import KerasClass, LayerCodec
+from singanet.saving.codecs.described import WHOLE, DescribedLayer, unknown
+from singanet.saving.codecs.moving import transposed
+from singanet.saving.codecs.onnx import (
     BATCHES,
     Known,
     RefusedError,
@@ -28,8 +28,8 @@ from singanet.codecs.onnx import (
     in_shape,
     over_last,
 )
-from singanet.codecs.onnx.heads import attention
-from singanet.codecs.orders import Uses, along
+from singanet.saving.codecs.onnx.heads import attention
+from singanet.saving.codecs.orders import Uses, along
 from singanet.types import Array
 
 

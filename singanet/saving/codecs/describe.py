@@ -10,25 +10,33 @@ import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras import LayerDescription, Variable
-from singanet.codecs.activation import ELEMENT_FUNCTIONS
-from singanet.codecs.arithmetic import ARITHMETIC, COMPARING
-from singanet.codecs.arrays import Lay
-from singanet.codecs.attention import ATTENTION
-from singanet.codecs.choosing import PICKING, REDUCING
-from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.dense import DENSE, MATMUL, dense_of_steps
-from singanet.codecs.described import DescribedLayer, WeightGroup, unknown
-from singanet.codecs.moving import MOVING
-from singanet.codecs.normalisation import NORMALISATION
-from singanet.codecs.onnx import BATCHES, Converter, Known, NoFormError, Use, Value, WrittenGraph
-from singanet.codecs.orders import Uses, orders_of
-from singanet.codecs.recurrent import RECURRENT, SEQUENCES
-from singanet.codecs.spatial import CONVOLUTION, POOLING
 from singanet.errors import ArgumentError, one_of
 from singanet.layers import TimeDistributed
 from singanet.layers.layer import Layer
 from singanet.loss.head_loss import HeadLoss
 from singanet.loss.loss import LossLayer
+from singanet.saving.codecs.activation import ELEMENT_FUNCTIONS
+from singanet.saving.codecs.arithmetic import ARITHMETIC, COMPARING
+from singanet.saving.codecs.arrays import Lay
+from singanet.saving.codecs.attention import ATTENTION
+from singanet.saving.codecs.choosing import PICKING, REDUCING
+from singanet.saving.codecs.codec import KerasClass, LayerCodec
+from singanet.saving.codecs.dense import DENSE, MATMUL, dense_of_steps
+from singanet.saving.codecs.described import DescribedLayer, WeightGroup, unknown
+from singanet.saving.codecs.moving import MOVING
+from singanet.saving.codecs.normalisation import NORMALISATION
+from singanet.saving.codecs.onnx import (
+    BATCHES,
+    Converter,
+    Known,
+    NoFormError,
+    Use,
+    Value,
+    WrittenGraph,
+)
+from singanet.saving.codecs.orders import Uses, orders_of
+from singanet.saving.codecs.recurrent import RECURRENT, SEQUENCES
+from singanet.saving.codecs.spatial import CONVOLUTION, POOLING
 
 
 def _write_same(g: WrittenGraph, layer: layers.Layer, xs: list[Value]) -> Value | list[Value]:

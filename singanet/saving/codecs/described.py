@@ -8,11 +8,11 @@ from typing import Any
 
 from singanet import layers
 from singanet.base.arguments import is_int
-from singanet.codecs.arrays import Lay
 from singanet.errors import FileFormatError
 from singanet.layers.layer import Layer
 from singanet.ops.interface import ACTIVATIONS
 from singanet.optimizer import L1Regularizer, L2Regularizer, MaxNorm
+from singanet.saving.codecs.arrays import Lay
 from singanet.types import Shape
 
 # Their leaky_relu has another slope, which its layer tells.

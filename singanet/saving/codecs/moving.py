@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.described import DescribedLayer, unknown
-from singanet.codecs.onnx import (
+from singanet.layers.layer import Layer
+from singanet.saving.codecs.codec import KerasClass, LayerCodec
+from singanet.saving.codecs.described import DescribedLayer, unknown
+from singanet.saving.codecs.onnx import (
     BATCHES,
     STEPS,
     Known,
@@ -26,9 +27,8 @@ from singanet.codecs.onnx import (
     in_shape,
     norm_axis,
 )
-from singanet.codecs.onnx.values import resolved, slices, split_sizes
-from singanet.codecs.onnx.written import FAR, PAD_MODES
-from singanet.layers.layer import Layer
+from singanet.saving.codecs.onnx.values import resolved, slices, split_sizes
+from singanet.saving.codecs.onnx.written import FAR, PAD_MODES
 
 
 def _write_reshape(g: WrittenGraph, layer: layers.Reshape, xs: list[Value]) -> Value:

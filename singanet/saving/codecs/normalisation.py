@@ -10,12 +10,14 @@ import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras import Variable
-from singanet.codecs.arithmetic import affine, scaled
-from singanet.codecs.arrays import Arrays, StoredArray, per_feature, stored
-from singanet.codecs.choosing import reduced
-from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.described import WHOLE, DescribedLayer, WeightGroup, unknown
-from singanet.codecs.onnx import (
+from singanet.errors import ArgumentError
+from singanet.layers.layer import Layer
+from singanet.saving.codecs.arithmetic import affine, scaled
+from singanet.saving.codecs.arrays import Arrays, StoredArray, per_feature, stored
+from singanet.saving.codecs.choosing import reduced
+from singanet.saving.codecs.codec import KerasClass, LayerCodec
+from singanet.saving.codecs.described import WHOLE, DescribedLayer, WeightGroup, unknown
+from singanet.saving.codecs.onnx import (
     BATCHES,
     Converter,
     Form,
@@ -29,9 +31,7 @@ from singanet.codecs.onnx import (
     norm_axis,
     over_last,
 )
-from singanet.codecs.orders import Uses
-from singanet.errors import ArgumentError
-from singanet.layers.layer import Layer
+from singanet.saving.codecs.orders import Uses
 from singanet.types import Array
 
 

@@ -10,12 +10,16 @@ import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras import Variable
-from singanet.codecs.arrays import Arrays, StoredArray, across, stored
-from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.dense import QUANTIZED
-from singanet.codecs.described import DescribedLayer, unknown
-from singanet.codecs.moving import transposed
-from singanet.codecs.onnx import (
+from singanet.errors import ArgumentError
+from singanet.layers.layer import Layer
+from singanet.optimizer.hyper import at
+from singanet.optimizer.regularization import L2Regularizer
+from singanet.saving.codecs.arrays import Arrays, StoredArray, across, stored
+from singanet.saving.codecs.codec import KerasClass, LayerCodec
+from singanet.saving.codecs.dense import QUANTIZED
+from singanet.saving.codecs.described import DescribedLayer, unknown
+from singanet.saving.codecs.moving import transposed
+from singanet.saving.codecs.onnx import (
     BATCHES,
     Known,
     NoFormError,
@@ -25,11 +29,7 @@ from singanet.codecs.onnx import (
     Value,
     WrittenGraph,
 )
-from singanet.codecs.orders import Uses
-from singanet.errors import ArgumentError
-from singanet.layers.layer import Layer
-from singanet.optimizer.hyper import at
-from singanet.optimizer.regularization import L2Regularizer
+from singanet.saving.codecs.orders import Uses
 from singanet.types import Array
 
 _CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {

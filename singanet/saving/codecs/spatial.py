@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.codecs.arrays import Arrays, StoredArray, stored
-from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.dense import QUANTIZED
-from singanet.codecs.described import WHOLE, DescribedLayer
-from singanet.codecs.onnx import (
+from singanet.layers.layer import Layer
+from singanet.ops.window import Pads, Window
+from singanet.program.prediction.constant import FoldedConvolution
+from singanet.saving.codecs.arrays import Arrays, StoredArray, stored
+from singanet.saving.codecs.codec import KerasClass, LayerCodec
+from singanet.saving.codecs.dense import QUANTIZED
+from singanet.saving.codecs.described import WHOLE, DescribedLayer
+from singanet.saving.codecs.onnx import (
     STEPS,
     Converter,
     Form,
@@ -26,9 +29,6 @@ from singanet.codecs.onnx import (
     WrittenGraph,
     over_last,
 )
-from singanet.layers.layer import Layer
-from singanet.ops.window import Pads, Window
-from singanet.program.prediction.constant import FoldedConvolution
 from singanet.types import Array, Shape
 
 

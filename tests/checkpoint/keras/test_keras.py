@@ -11,9 +11,9 @@ import pytest
 from singanet import layers as ours
 from singanet import loss, optimizer
 from singanet.checkpoint import open_state
-from singanet.codecs import keras_layers
 from singanet.errors import ArgumentError, FileFormatError
 from singanet.net import FeedForwardNet
+from singanet.saving.codecs import keras_layers
 
 keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 kl = keras.layers

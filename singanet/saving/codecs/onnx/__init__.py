@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from singanet.codecs.onnx.heads import by_dims, in_shape, over_last
-from singanet.codecs.onnx.use import Converter, Use
-from singanet.codecs.onnx.values import BATCHES, STEPS, Known, RefusedError, Tensor, norm_axis
-from singanet.codecs.onnx.written import Form, NoFormError, Value, WrittenGraph
+from singanet.saving.codecs.onnx.heads import by_dims, in_shape, over_last
+from singanet.saving.codecs.onnx.use import Converter, Use
+from singanet.saving.codecs.onnx.values import (
+    BATCHES,
+    STEPS,
+    Known,
+    RefusedError,
+    Tensor,
+    norm_axis,
+)
+from singanet.saving.codecs.onnx.written import Form, NoFormError, Value, WrittenGraph
 
 __all__ = [
     "BATCHES",

@@ -18,8 +18,12 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.codecs.onnx.use import Use
-from singanet.codecs.onnx.values import (
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
+from singanet.ops import ops_for
+from singanet.saving.codecs.onnx.use import Use
+from singanet.saving.codecs.onnx.values import (
     BATCHES,
     STEPS,
     RefusedError,
@@ -29,10 +33,6 @@ from singanet.codecs.onnx.values import (
     extents,
     numbers_in,
 )
-from singanet.layers.context import Context
-from singanet.layers.layer import Layer
-from singanet.layers.symbol import Symbol
-from singanet.ops import ops_for
 from singanet.types import Array
 
 _FAR = -1e4

@@ -10,11 +10,19 @@ from typing import Any, TypeAlias
 
 from singanet import layers
 from singanet.base.arguments import Budget, name_trouble
-from singanet.codecs.onnx.values import BATCHES, FileNode, Known, RefusedError, Tensor, Value, alike
 from singanet.layers.joins import Combine
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.params.param import Param
+from singanet.saving.codecs.onnx.values import (
+    BATCHES,
+    FileNode,
+    Known,
+    RefusedError,
+    Tensor,
+    Value,
+    alike,
+)
 from singanet.types import Array
 
 _NO_LETTERS = re.compile(r"[^\w.\-]+")
