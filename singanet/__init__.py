@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # else when they are asked for: a launcher needs none, and ea
     from singanet import program as program
     from singanet import saving as saving
     from singanet import summary as summary
-    from singanet import tuning as tuning
     from singanet.base.arguments import kEval, kTrain
     from singanet.base.seeding import set_seed
     from singanet.executor import Executor

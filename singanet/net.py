@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from singanet.params.grads import LayerGradients
     from singanet.program.program import Program
     from singanet.program.recompute import Recompute
+    from singanet.program.tuning import TuningReport
     from singanet.saving.predictor import Predictor
     from singanet.training.callbacks import Callback
     from singanet.training.compiled import Given
     from singanet.training.display import History
     from singanet.training.evaluation import Evaluation, Quantization
     from singanet.training.rate_range import RateRange
-    from singanet.tuning.tune import TuningReport
     from singanet.types import Array
 
 
@@ -816,7 +816,7 @@ class FeedForwardNet(Net):
         positive int; other kernels than oneDNN's, as those of a device are; a file that cannot be
         written.
         """
-        from singanet.tuning import tune_kernels
+        from singanet.program.tuning import tune_kernels
 
         return tune_kernels(self, batch_size, extent, again)
 

@@ -22,7 +22,7 @@ unset SINGANET_OPS
 
 # Rooms in which a processor, a BLAS or oneDNN can make another number.
 numbers=(tests/{budget,decoding,engine,executor,gradients,layers,loss,metric,models,offload,ops,optimizer}
-    tests/{parallel,program,summary,training,tuning} tests/test_freeze.py tests/test_net.py)
+    tests/{parallel,program,summary,training} tests/test_freeze.py tests/test_net.py)
 
 # The interpreter of an environment: environment NAME PYTHON RESOLUTION.
 environment() {

@@ -72,7 +72,8 @@ def test_public_names_are_there_after_a_plain_import():
     names = [
         *("keras.load_model", "checkpoint.diff", "report.write_report", "program.Program"),
         *("testing.check_gradients", "training.callbacks.EMA"),
-        *("onnx.load", "parallel.AllReduce", "gradients", "tuning", "summary", "saving"),
+        *("onnx.load", "parallel.AllReduce", "parallel.launch", "program.tuning"),
+        *("gradients", "summary", "saving"),
         *("data.digits", "optimizer.schedules.Cosine", "models.build", "loss.SquaredError"),
     ]
     # A process each, as one name may bring what another needs; the import is made once for all.

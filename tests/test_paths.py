@@ -35,7 +35,7 @@ APART = {
     "singanet.report.Run": "read_run fills it",
     "singanet.training.FitOptions": "fit fills it",
     "singanet.training.Session": "fit makes it",
-    "singanet.tuning.TuningReport": "tuning makes it",
+    "singanet.program.tuning.TuningReport": "tuning makes it",
     "singanet.parallel.Communicator": "its source is a rank",
     "singanet.parallel.Alone": "its source is a rank",
     "singanet.testing.FakeCommunicator": "its source is a rank",

@@ -1,7 +1,7 @@
 """The one table of what kernels cost on a machine, and the file that keeps it.
 
 An estimate goes by `Speeds`, which `singanet.ops.onednn.calibration` measures at the first need. A
-route that `singanet.tuning` measured for a `Case` is taken whatever is estimated.
+route that `singanet.program.tuning` measured for a `Case` is taken whatever is estimated.
 """
 
 from __future__ import annotations

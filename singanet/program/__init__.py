@@ -3,7 +3,7 @@
 `trace` records a step, `compile` makes of its calls (`ir`) a program, by `cost`, `recompute`,
 `join_lanes`, `narrow` and `layout`; `lowering` and `lower_sweeps` make functions, `replay` runs
 them while the `guard` holds. `programs` and `program` are what users have, `report` and `memory`
-tell of them; `on_device`, `prediction` and `tangent` are other uses.
+tell of them; `on_device`, `prediction`, `tangent` and `tuning` are other uses.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from singanet.program.programs import Programs
 
 if TYPE_CHECKING:  # else when they are asked for: every net imports this room
     from singanet.engine.peak_memory import PeakMemory
+    from singanet.program import tuning as tuning
     from singanet.program.program import Program
     from singanet.program.report import ProgramReport
 

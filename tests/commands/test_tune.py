@@ -13,7 +13,7 @@ from singanet.ops import cpu_ops
 from singanet.ops.casts import has_compiler
 from singanet.ops.costs import Costs
 from singanet.ops.onednn import OneDnnOps
-from singanet.tuning import timing
+from singanet.program import tuning as timing
 
 
 @pytest.fixture

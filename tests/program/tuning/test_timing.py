@@ -13,8 +13,8 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops
 from singanet.ops.costs import Case
 from singanet.ops.window import Window
+from singanet.program import tuning as timing
 from singanet.program.prediction.compiled import ConstantNet
-from singanet.tuning import timing
 
 CASE = Case("forward", (2, 4, 6, 6), (8, 4, 3, 3), Window((3, 3), (1, 1), ((1, 1), (1, 1))))
 

@@ -26,8 +26,8 @@ from singanet.ops.costs import ROUTES
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
+from singanet.program import tuning as timing
 from singanet.testing import strict_device
-from singanet.tuning import timing
 from tests.program.twins import Twins
 
 USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
