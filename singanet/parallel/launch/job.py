@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from singanet.parallel.communicators.rank_file import JOB, RankState, read_state
 from singanet.parallel.launch import hosts as mpirun
@@ -176,24 +176,39 @@ class JobOptions:
     rest: float = 10.0
 
 
-class Job:
-    """One attempt.
+Wanted: TypeAlias = Callable[[], bool]
+"""Asked now and then whether more ranks could go on."""
 
-    Once it has ended, ``dead`` are the ranks that were killed, stopped, or hung where the job
-    begins; ``left`` says that it ended at a checkpoint, as more ranks were ``wanted``.
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How ranks that were started together have ended.
+
+    ``final`` says that nothing is to follow, ``left`` that they ended at a checkpoint, so that the
+    more that were `Wanted` can go on from it. The ranks ``dead`` were killed, stopped or hung. They
+    got to ``step``, or None if no rank of this machine told.
     """
+
+    status: int
+    final: bool = False
+    left: bool = False
+    dead: tuple[int, ...] = ()
+    step: int | None = None
+
+
+class Job:
+    """One start of a job in ``folder``, which leaves at a checkpoint if more ranks are `Wanted`."""
 
     def __init__(
         self,
         options: JobOptions,
         folder: JobFolder,
         hosts: Sequence[mpirun.Host] = (),
-        wanted: Callable[[], bool] | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         self.options, self.folder, self._hosts = options, folder, hosts
-        self.status, self.left = 0, False
+        self.left = False
         self.dead: set[int] = set()
-        self.furthest: int | None = None
         self._wanted, self._leaving_at = wanted, 0.0
         self._launched: float | None = None
         self._starting: dict[int, int] = {}
@@ -224,8 +239,9 @@ class Job:
         own = self.options.sizes is not None and self._hosts
         return self.folder.path / "hosts" if own else self.options.hosts
 
-    def run(self, start: Sequence[str], program: Sequence[str], settings: Mapping[str, str]) -> int:
-        """Start it, watch it, end it; the exit status."""
+    def run(self, found: str, settings: Mapping[str, str]) -> Ending:
+        """Start it by the launcher ``found`` of MPI, watch it, end it."""
+        start = [found, *self.flags()]
         environment = {**os.environ, **settings, JOB: str(self.folder.path)}
         if self._remote:
             own = [name for name in environment if name.startswith(("SINGANET_", "PYTHON", "OMP_"))]
@@ -235,7 +251,13 @@ class Job:
         with Outputs(self.folder.path, self._remote) as outputs:
             try:
                 process = subprocess.Popen(
-                    [*start, sys.executable, "-m", "singanet.parallel.launch.rank", *program],
+                    [
+                        *start,
+                        sys.executable,
+                        "-m",
+                        "singanet.parallel.launch.rank",
+                        *self.options.program,
+                    ],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=outputs.mpirun,
@@ -249,20 +271,15 @@ class Job:
             finally:
                 self.folder.kill()
                 if self._remote:
-                    self._sweep_hosts(start[0])
+                    self._sweep_hosts(found)
                 for number, handler in before.items():
                     signal.signal(number, handler)
             status = process.wait()
             outputs.carry(0.0)
-            self.status = self._ended(status, outputs.said)
-            states = self._states()
-            self.furthest = max((state.step for state in states), default=None)
-            return self.status
-
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing is to be begun anew, once it has ended."""
-        return not self.status or self.asked is not None or self.status in self.options.final
+            status = self._ended(status, outputs.said)
+            final = not status or self.asked is not None or status in self.options.final
+            step = max((state.step for state in self._states()), default=None)
+            return Ending(status, final, self.left, tuple(sorted(self.dead)), step)
 
     def _sweep_hosts(self, found: str) -> None:
         """Leave nothing on other machines either, a stopped rank least of all."""

@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from singanet.base.files import replacing
 from singanet.errors import BackendError
@@ -25,7 +27,7 @@ from singanet.parallel.communicators.rank_file import (
 )
 from singanet.parallel.launch import hosts as mpirun
 from singanet.parallel.launch.hosts import Host, Knocking, Slots, allocated, always, by_slurm
-from singanet.parallel.launch.job import Job, JobOptions, say
+from singanet.parallel.launch.job import Ending, Job, JobOptions, Wanted, say
 from singanet.parallel.launch.rank import JobFolder, job_folder
 
 _LOOK = 0.2
@@ -35,75 +37,62 @@ _EVERY = 1.0
 """Seconds between two looks at them while ranks work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How ranks that were started together have ended.
-
-    ``final`` says that nothing is to follow, ``left`` that they ended at a checkpoint as they were
-    asked to, so that more can go on from it. The ranks ``dead`` were killed, stopped or hung. They
-    got to ``step``, or None if no rank of this machine told.
-    """
-
-    status: int
-    final: bool = False
-    left: bool = False
-    dead: tuple[int, ...] = ()
-    step: int | None = None
+Start: TypeAlias = "Callable[[JobOptions, Sequence[Host], int, Wanted | None], Ending]"
+"""Runs the job on the machines, at the start of this number; `Restarts` gives all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What to start: ``ranks`` on ``hosts``, the ``number``-th time.
+class Restarts:
+    """Starts a job until it ends well, or may not begin anew.
 
-    It is asked ``wanted`` now and then whether more ranks could go on.
-    """
-
-    number: int
-    ranks: int
-    hosts: Sequence[Host]
-    wanted: Callable[[], bool]
-
-
-class Elastic:
-    """Starts ranks again and again, between ``sizes`` of them, on what is free of ``slots``.
-
-    Begins with ``ranks`` at most. A failure that is not a death is begun anew ``restarts`` times.
-    For enough free slots it waits ``deadline`` seconds.
+    A failure is begun anew ``options.restarts`` times, on the machines that ``read`` tells by then.
+    With ``slots`` the number of ranks may change at each start, between ``options.sizes``, and
+    deaths of ranks and machines do not count as failures; the job waits for enough free slots up to
+    ``options.deadline``.
     """
 
     def __init__(
         self,
-        slots: Slots,
-        sizes: tuple[int, int],
-        ranks: int,
-        restarts: int,
-        deadline: float,
-        say: Callable[[str], None],
+        options: JobOptions,
+        read: Callable[[], Sequence[Host]],
+        slots: Slots | None = None,
+        say: Callable[[str], None] = say,
     ) -> None:
-        self._slots, self._deadline, self._say = slots, deadline, say
-        self._least, self._most = sizes
-        self._ranks, self._restarts = ranks, restarts
+        self._options, self._read, self._say = options, read, say
+        self._elastic = slots
+        self._least, self._most = options.sizes or (options.ranks, options.ranks)
         self._furthest = -1
         self._failures = 0
 
-    def run(self, start: Callable[[Attempt], Ending]) -> int:
+    def run(self, start: Start) -> int:
         """Start it until it ends; the exit status. Errors: `BackendError` for too few slots."""
-        most = min(self._ranks, self._most)
+        again, most = self._options, self._options.ranks
         for number in itertools.count():
-            hosts = self._filled(self._awaited(), most)
-            ranks, most = sum(host.slots for host in hosts), self._most
-            if number:
-                self._say(f"goes on with {ranks} rank{'s' * (ranks > 1)}")
+            named, wanted = self._read(), None
+            hosts = named
+            if self._elastic is not None:
+                hosts = _filled(self._awaited(), min(most, self._most))
+                again, most = replace(again, ranks=sum(h.slots for h in hosts)), self._most
+                wanted = self._wanting(again.ranks)
+                if number:
+                    self._say(f"goes on with {again.ranks} rank{'s' * (again.ranks > 1)}")
             began = time.monotonic()
-            ending = start(Attempt(number, ranks, hosts, self._wanting(ranks)))
+            ending = start(again, hosts if named else [], number, wanted)
             if ending.final or not (ending.left or self._can_follow(ending, hosts, began)):
                 break
             self._furthest = max(self._furthest, ending.step or 0)
+            if not number:
+                again = replace(again, program=again.resumed(again.program))
         return ending.status
+
+    @property
+    def _slots(self) -> Slots:
+        assert self._elastic is not None
+        return self._elastic
 
     def _awaited(self) -> list[Host]:
         """The free machines, once they have slots enough."""
-        end, told = time.monotonic() + self._deadline, False
+        few = f"{self._least} free slot{'s' * (self._least > 1)}"
+        end, told = time.monotonic() + self._options.deadline, False
         while True:
             free = self._slots.look()
             enough = sum(host.slots for host in free) >= self._least
@@ -112,27 +101,17 @@ class Elastic:
             if time.monotonic() > end:
                 raise BackendError(
                     "singanet launch --elastic",
-                    expected=f"{_slots(self._least)} within {self._deadline:g} s",
+                    expected=f"{few} within {self._options.deadline:g} s",
                     received=self._slots.told(),
                     advice="see why their ranks have died or they do not answer, name other "
                     "machines by --hosts, or ask for fewer: --elastic MIN:MAX",
                 )
             if not enough and not told and self._slots.known:
                 told = True
-                self._say(f"waits for {_slots(self._least)}: {self._slots.told()}")
+                self._say(f"waits for {few}: {self._slots.told()}")
             time.sleep(_LOOK)
 
-    def _filled(self, free: Sequence[Host], most: int) -> list[Host]:
-        """The first ``most`` slots."""
-        filled = []
-        for host in free:
-            taken = min(host.slots, most)
-            most -= taken
-            if taken:
-                filled.append(Host(host.name, taken))
-        return filled
-
-    def _wanting(self, ranks: int) -> Callable[[], bool]:
+    def _wanting(self, ranks: int) -> Wanted:
         """Whether more than ``ranks`` could work, looked at now and then."""
         due, wanted = time.monotonic() + _EVERY, False
 
@@ -150,11 +129,22 @@ class Elastic:
         return look
 
     def _can_follow(self, ending: Ending, hosts: Sequence[Host], began: float) -> bool:
-        """Whether others go on: where ranks have died, machines are silent, or a try is left."""
+        """Whether another start follows: after a death or a lost machine, or if a try is left."""
+        if self._elastic is not None and self._lost(ending, hosts, began):
+            return True
+        self._failures += 1
+        if self._failures > self._options.restarts:
+            return False
+        self._say(f"restart {self._failures} of {self._options.restarts}")
+        return True
+
+    def _lost(self, ending: Ending, hosts: Sequence[Host], began: float) -> bool:
+        """Whether ranks have died or machines are silent; slots of dead ranks rest."""
         further = ending.step is None or ending.step > self._furthest
         worked = time.monotonic() - began if further else 0.0
         silent = self._silent_now() & {host.name for host in hosts}
-        places = _places(hosts)
+        # Slots are filled one after the other.
+        places = [host.name for host in hosts for _ in range(host.slots)]
         for name in sorted({places[rank] for rank in ending.dead} - silent):
             dead = [rank for rank in ending.dead if places[rank] == name]
             pause = self._slots.died(name, len(dead), worked)
@@ -163,13 +153,7 @@ class Elastic:
             self._say(f"{who} died: {many} for {pause:g} s")
         if silent:
             self._say(f"no answer of {', '.join(sorted(silent))}")
-        if silent or ending.dead:
-            return True
-        self._failures += 1
-        if self._failures > self._restarts:
-            return False
-        self._say(f"restart {self._failures} of {self._restarts}")
-        return True
+        return bool(silent or ending.dead)
 
     def _silent_now(self) -> set[str]:
         """The machines that do not answer after a failure."""
@@ -181,13 +165,15 @@ class Elastic:
         return self._slots.silent
 
 
-def _slots(count: int) -> str:
-    return f"{count} free slot{'s' * (count > 1)}"
-
-
-def _places(hosts: Sequence[Host]) -> list[str]:
-    """The machine of each rank, as slots are filled one after the other."""
-    return [host.name for host in hosts for _ in range(host.slots)]
+def _filled(free: Sequence[Host], most: int) -> list[Host]:
+    """The first ``most`` slots."""
+    filled = []
+    for host in free:
+        taken = min(host.slots, most)
+        most -= taken
+        if taken:
+            filled.append(Host(host.name, taken))
+    return filled
 
 
 def remove_parts(trace: Path, ranks: int) -> None:
@@ -226,23 +212,25 @@ def launch(options: JobOptions) -> int:
             advice="start the ranks with mpirun: mpirun -n 4 python -m singanet train ...",
         )
     _open_missing()
-    hosts = _hosts(options)
-    found = mpirun.find_mpirun()
+    found, hosts = mpirun.find_mpirun(), _hosts(options)
     local = mpirun.local_ranks(options.ranks, hosts)
     if said := mpirun.notes(local, _threads(local)):
         say(said)
+
+    def read() -> Sequence[Host]:
+        nonlocal hosts
+        # Others may be named by now. The file may be half written, or gone for a moment.
+        with suppress(OSError, ValueError, BackendError):
+            hosts = _hosts(options)
+        return hosts
+
+    slots = None
     if options.sizes is not None:
-        return _resized(options, options.sizes, found, hosts)
-    program = options.program
-    for attempt in range(options.restarts + 1):
-        # Others may be named by now.
-        hosts = _hosts(options)
-        job = _attempt(options, found, hosts, program, attempt)
-        if job.is_final or attempt == options.restarts:
-            break
-        say(f"restart {attempt + 1} of {options.restarts}")
-        program = options.resumed(options.program)
-    return job.status
+        by_ssh = options.hosts is not None or not by_slurm(os.environ)
+        here = [Host(socket.gethostname(), options.sizes[1])]
+        answers = Knocking(os.environ) if by_ssh else always
+        slots = Slots(lambda: read() or here, answers, options.rest)
+    return Restarts(options, read, slots).run(partial(_attempt, found))
 
 
 def _open_missing() -> None:
@@ -253,7 +241,7 @@ def _open_missing() -> None:
         os.close(handle)
 
 
-def _hosts(options: JobOptions) -> list[mpirun.Host]:
+def _hosts(options: JobOptions) -> list[Host]:
     """The machines of the hosts file, or of the allocation; [] for this one."""
     return allocated(os.environ) if options.hosts is None else mpirun.read_hosts(options.hosts)
 
@@ -263,14 +251,13 @@ def _threads(local: int) -> str:
 
 
 def _attempt(
-    options: JobOptions,
     found: str,
-    hosts: Sequence[mpirun.Host],
-    program: Sequence[str],
+    options: JobOptions,
+    hosts: Sequence[Host],
     number: int,
-    wanted: Callable[[], bool] | None = None,
-) -> Job:
-    """The job of the ``number``-th start, which has ended."""
+    wanted: Wanted | None,
+) -> Ending:
+    """The end of the ``number``-th start, by the launcher ``found`` of MPI."""
     threads = _threads(mpirun.local_ranks(options.ranks, hosts))
     settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline), RESTART: str(number)}
     if options.servers:
@@ -283,39 +270,10 @@ def _attempt(
         settings[TRACE] = str(options.trace.absolute())
         remove_parts(options.trace, options.ranks)
     with job_folder() as folder:
-        job = Job(options, folder, hosts, wanted)
-        job.run([found, *job.flags()], program, settings)
+        ending = Job(options, folder, hosts, wanted).run(found, settings)
     if options.trace is not None:
         merge_traces(options.trace, options.ranks)
-    return job
-
-
-def _resized(
-    options: JobOptions, sizes: tuple[int, int], found: str, hosts: Sequence[mpirun.Host]
-) -> int:
-    """Run it with as many ranks as can work; the exit status."""
-    here = not hosts
-    known = hosts or [mpirun.Host(socket.gethostname(), sizes[1])]
-
-    def read() -> Sequence[mpirun.Host]:
-        nonlocal known
-        if options.hosts is not None:
-            # It may be half written, or gone for a moment.
-            with suppress(OSError, ValueError, BackendError):
-                known = mpirun.read_hosts(options.hosts)
-        return known
-
-    def start(attempt: Attempt) -> Ending:
-        again = options.resumed(options.program) if attempt.number else options.program
-        on = replace(options, ranks=attempt.ranks)
-        where = [] if here else attempt.hosts
-        job = _attempt(on, found, where, again, attempt.number, attempt.wanted)
-        return Ending(job.status, job.is_final, job.left, tuple(sorted(job.dead)), job.furthest)
-
-    answers = always if options.hosts is None and by_slurm(os.environ) else Knocking(os.environ)
-    slots = Slots(read, answers, options.rest)
-    job = Elastic(slots, sizes, options.ranks, options.restarts, options.deadline, say)
-    return job.run(start)
+    return ending
 
 
 if __name__ == "__main__":

@@ -277,14 +277,15 @@ def test_the_hosts_are_read_again_at_each_start(fake_mpirun, tmp_path, monkeypat
     hosts, seen = tmp_path / "hosts", []
     hosts.write_text("node1\n")
 
-    def attempt(options, found, machines, program, number):
+    def attempt(found, options, machines, number, wanted):
         seen.append([machine.name for machine in machines])
-        hosts.write_text("node2\n")
-        return SimpleNamespace(is_final=False, status=1)
+        # It may be half written by then.
+        hosts.write_text("" if number else "node2\n")
+        return job.Ending(1)
 
     monkeypatch.setattr("singanet.parallel.launch.start._attempt", attempt)
-    assert launch(JobOptions(1, ["script.py"], hosts=hosts, restarts=1)) == 1
-    assert seen == [["node1"], ["node2"]]
+    assert launch(JobOptions(1, ["script.py"], hosts=hosts, restarts=2)) == 1
+    assert seen == [["node1"], ["node2"], ["node2"]]
 
 
 @pytest.mark.full

@@ -10,7 +10,8 @@ import pytest
 
 from singanet.errors import BackendError
 from singanet.parallel.launch.hosts import Host, Knocking, Slots
-from singanet.parallel.launch.start import Attempt, Elastic, Ending
+from singanet.parallel.launch.job import Ending, JobOptions
+from singanet.parallel.launch.start import Restarts
 
 
 class Machines:
@@ -127,14 +128,19 @@ def runs(monkeypatch):
     def call(machines, sizes, endings, ranks=9, restarts=0, deadline=0.05, rest=10.0):
         started, said, rest_of = [], [], iter(endings)
 
-        def start(attempt: Attempt) -> Ending:
-            started.append({host.name: host.slots for host in attempt.hosts})
-            assert attempt.number == len(started) - 1
-            assert attempt.ranks == sum(started[-1].values())
+        def start(options, hosts, number, wanted):
+            started.append({host.name: host.slots for host in hosts})
+            assert number == len(started) - 1
+            assert options.ranks == sum(started[-1].values())
+            assert options.program == (["again"] if number else ["first"])
             ending = next(rest_of)
-            return ending(attempt) if callable(ending) else ending
+            return ending(wanted) if callable(ending) else ending
 
-        job = Elastic(machines.made(rest), sizes, ranks, restarts, deadline, said.append)
+        options = JobOptions(
+            ranks, ["first"], restarts=restarts, deadline=deadline, sizes=sizes,
+            resumed=lambda program: ["again"],
+        )  # fmt: skip
+        job = Restarts(options, machines.read, machines.made(rest), said.append)
         return job.run(start), started, said
 
     return call
@@ -146,10 +152,10 @@ ENDED, KILLED, FAILED = Ending(0, final=True), Ending(137, dead=(2,), step=5), E
 def test_a_job_goes_on_with_fewer_and_then_with_more(runs):
     machines = Machines(a=2, b=1)
 
-    def enlarged(attempt):
-        assert not attempt.wanted()
+    def enlarged(wanted):
+        assert not wanted()
         machines.now = 11.0
-        assert attempt.wanted()
+        assert wanted()
         return Ending(130, left=True)
 
     status, started, said = runs(machines, (2, 3), [KILLED, enlarged, ENDED])
@@ -163,8 +169,8 @@ def test_a_job_goes_on_with_fewer_and_then_with_more(runs):
 
 
 def test_a_job_begins_with_as_many_as_it_was_told_and_grows_to_its_most(runs):
-    def enlarged(attempt):
-        assert attempt.wanted()
+    def enlarged(wanted):
+        assert wanted()
         return Ending(130, left=True)
 
     _, started, _ = runs(Machines(a=9), (1, 4), [enlarged, ENDED], ranks=2)
@@ -183,11 +189,11 @@ def test_a_machine_that_is_lost_is_left_and_taken_in_again(runs):
         machines.answer["b"] = False
         return Ending(1)
 
-    def back(attempt):
+    def back(wanted):
         machines.now = 11.0
-        assert not attempt.wanted()
+        assert not wanted()
         machines.answer["b"], machines.now = True, 40.0
-        assert attempt.wanted()
+        assert wanted()
         return Ending(130, left=True)
 
     _, started, said = runs(machines, (1, 3), [lost, back, ENDED])
