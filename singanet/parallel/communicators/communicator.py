@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -223,6 +224,53 @@ class Done(Request):
         return self._result
 
 
+class Staged(Request):
+    """A `Request` of ``stages``, which yield the requests they wait for, and return the result.
+
+    A stage begins where the one before is waited for, or with ``by_test`` also where it is seen to
+    be done.
+    """
+
+    def __init__(
+        self, stages: Generator[Sequence[Request], None, Any], by_test: bool = False
+    ) -> None:
+        self._stages, self._by_test = stages, by_test
+        self._requests: Sequence[Request] = ()
+        self._done, self._result = False, None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            self._requests = next(self._stages)
+        except StopIteration as end:
+            self._done, self._requests, self._result = True, (), end.value
+
+    def test(self) -> bool:
+        # Each is carried on by being asked.
+        done = not [request for request in self._requests if not request.test()]
+        if done and self._by_test and not self._done:
+            self._go_on()
+            return self._done
+        return done
+
+    def wait(self) -> Any:
+        while not self._done:
+            for request in self._requests:
+                request.wait()
+            self._go_on()
+        return self._result
+
+
+def joint(requests: Sequence[Request], made: Callable[[], Any]) -> Request:
+    """The ``requests`` as one, whose result is ``made`` once it is waited for."""
+
+    def stages() -> Generator[Sequence[Request], None, Any]:
+        yield requests
+        return made()
+
+    return Staged(stages())
+
+
 class Alone(Communicator):
     """The one process there is: nothing is sent, and no MPI is loaded."""
 
@@ -373,63 +421,37 @@ class Halves:
         all-reduce in float32. The ranks start sums in one order.
         """
         self._tags += 2
-        return _HalfSum(self, comm, array, self._tags % (1 << 14), what)
+        return Staged(self._sum(comm, array, self._tags % (1 << 14), what), by_test=True)
 
-
-class _HalfSum(Request):
-    """A `Request`: the parts are exchanged, added, and exchanged again."""
-
-    def __init__(
-        self, halves: Halves, comm: Communicator, array: Array, tag: int, what: str
-    ) -> None:
-        self._halves, self._comm, self._tag, self._what = halves, comm, tag, what
-        self._dtype = array.dtype
-        self._bounds = [array.size * k // comm.size for k in range(comm.size + 1)]
-        self._own = halves.rounded(array)
-        mine = self._part(self._own, comm.rank)
-        self._parts = [np.empty_like(mine) for _ in range(comm.size)]
-        self._parts[comm.rank][...] = mine
-        self._total: Array | None = None
-        self._requests = list(self._exchange(0))
-
-    def _part(self, array: Array, rank: int) -> Array:
-        return array[self._bounds[rank] : self._bounds[rank + 1]]
-
-    def _exchange(self, phase: int) -> Iterator[Request]:
-        """Start what each rank sends each other one in this phase; parts of no element stay."""
-        comm, tag = self._comm, self._tag + phase
-        mine = self._part(self._own, comm.rank)
-        for rank in range(comm.size):
-            theirs = self._part(self._own, rank)
-            sent, received = (theirs, self._parts[rank]) if phase == 0 else (mine, theirs)
-            if rank != comm.rank and received.size:
-                yield comm._start_receive(received, rank, tag, self._what)
-            if rank != comm.rank and sent.size:
-                yield comm._start_send(sent, rank, tag, self._what)
-
-    def _add(self) -> None:
-        """Add the parts in the order of ranks, and send the sum on."""
-        total = self._parts[0].astype(np.float32)
-        for part in self._parts[1:]:
+    def _sum(
+        self, comm: Communicator, array: Array, tag: int, what: str
+    ) -> Generator[Sequence[Request], None, Array]:
+        """The parts are exchanged, added, and exchanged again."""
+        dtype, own = array.dtype, self.rounded(array)
+        bounds = [array.size * k // comm.size for k in range(comm.size + 1)]
+        parts = [own[start:stop] for start, stop in pairwise(bounds)]
+        mine = parts[comm.rank]
+        heard = [np.empty_like(mine) for _ in parts]
+        heard[comm.rank] = mine
+        yield _exchange(comm, parts, heard, tag, what)
+        # In the order of ranks.
+        total = heard[0].astype(np.float32)
+        for part in heard[1:]:
             total += part
-        self._part(self._own, self._comm.rank)[...] = self._halves.rounded(total)
-        self._parts = []
-        self._requests = list(self._exchange(1))
+        mine[...] = self.rounded(total)
+        heard = []
+        yield _exchange(comm, [mine] * comm.size, parts, tag + 1, what)
+        return own.astype(dtype)
 
-    def test(self) -> bool:
-        # Each is carried on by being asked.
-        done = [request.test() for request in self._requests]
-        if all(done) and self._parts:
-            self._add()
-            return False
-        return all(done)
 
-    def wait(self) -> Any:
-        while self._total is None:
-            for request in self._requests:
-                request.wait()
-            if self._parts:
-                self._add()
-            else:
-                self._total = self._own.astype(self._dtype)
-        return self._total
+def _exchange(
+    comm: Communicator, sent: Sequence[Array], heard: Sequence[Array], tag: int, what: str
+) -> list[Request]:
+    """Start to send each other rank its array, and to hear its own; those of no element stay."""
+    made = []
+    for rank in range(comm.size):
+        if rank != comm.rank and heard[rank].size:
+            made.append(comm._start_receive(heard[rank], rank, tag, what))
+        if rank != comm.rank and sent[rank].size:
+            made.append(comm._start_send(sent[rank], rank, tag, what))
+    return made

@@ -16,7 +16,7 @@ from singanet.initializer import Constant
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper, rule_of
-from singanet.parallel.communicators.communicator import Communicator, Request
+from singanet.parallel.communicators.communicator import Communicator, Request, joint
 from singanet.parallel.server.messages import Message, MessageKind, ServerRanks, pickled, unpickled
 from singanet.parallel.server.parameter_table import ServedTable, are_outside
 from singanet.parallel.server.service import Load, Opening, ServedParam
@@ -431,7 +431,8 @@ class RemoteTable(ServedTable):
             (at, self._servers._ask(server, kind, self._number, need, arrays, what, later))
             for server, at, arrays in parts
         ]
-        return _Together(asked, merged)
+        requests = [request for _, request in asked]
+        return joint(requests, lambda: merged([(at, request.wait()) for at, request in asked]))
 
     def _checked(self, rows: Array) -> Array:
         rows = np.asarray(rows, np.int64)
@@ -443,23 +444,6 @@ class RemoteTable(ServedTable):
                 advice="look ids up in the table that they belong to",
             )
         return rows
-
-
-class _Together(Request):
-    """A `Request` for what is made of the answers of several servers."""
-
-    def __init__(self, asked: Sequence[tuple[Any, Request]], merged: Callable[[Any], Any]) -> None:
-        self._asked, self._merged = asked, merged
-        self._result: list[Any] = []
-
-    def test(self) -> bool:
-        # Each is carried on by being asked.
-        return not [request for _, request in self._asked if not request.test()]
-
-    def wait(self) -> Any:
-        if not self._result:
-            self._result = [self._merged([(at, request.wait()) for at, request in self._asked])]
-        return self._result[0]
 
 
 def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:
