@@ -27,8 +27,8 @@ from singanet.parallel.cached.lines import CachedRows, looks_at_gradients_alone,
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.initialize import servers as servers_of_job
 from singanet.parallel.pushes import Pushes
+from singanet.parallel.reductions.all_reduce import Round
 from singanet.parallel.reductions.rank_reducer import RankReducer, announced, apart, spread
-from singanet.parallel.reductions.round import Round
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.parameter_table import ServedTable
 from singanet.parallel.server.remote import Files, Servers

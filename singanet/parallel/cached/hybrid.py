@@ -84,8 +84,8 @@ class Hybrid(AllReduce):
     def _alone(self) -> bool:
         return self._ranks is None
 
-    def _settings(self) -> tuple[Any, ...]:
-        return self.window, self.dtype, self.consistency, self._ranks
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "servers": self._ranks}
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `AllReduce`; Embeddings that were not are served from now on.

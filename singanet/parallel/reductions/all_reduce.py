@@ -1,26 +1,306 @@
-"""Gradients summed over all ranks, on their way to the rule."""
+"""Gradients summed over all ranks, and what of them is not sent yet."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import nullcontext
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError
-from singanet.optimizer.chain import UpdateChain, norm_of
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
+from singanet.ops import ops_for
+from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import GradientRound, RoundKind, Traffic
+from singanet.optimizer.reducer import Found, Reduction, RoundKind, Traffic
+from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.communicators.communicator import Communicator, Halves
-from singanet.parallel.reductions.rank_reducer import Announcement, RankReducer, announced
-from singanet.parallel.reductions.round import Round
+from singanet.parallel.communicators.communicator import Communicator, Halves, Request
+from singanet.parallel.reductions.rank_reducer import Announcement, Kept, RankReducer, announced
+from singanet.params.grads import dense_gradient
 from singanet.params.param import Param
-from singanet.types import Array
+from singanet.types import Array, RowSparse
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """An entry under way: the sum of its ``buffer``, and the rows of tables by their names."""
+
+    sums: Request | None = None
+    gathered: dict[str, tuple[Request, Request]] = field(default_factory=dict)
+    done: bool = False
+
+    def requests(self) -> Iterator[Request]:
+        """What it was begun by."""
+        if self.sums is not None:
+            yield self.sums
+        for pair in self.gathered.values():
+            yield from pair
+
+    def test(self) -> bool:
+        """Carry it on; whether it is done."""
+        # Each is carried on by being asked.
+        waiting = [request for request in self.requests() if not request.test()]
+        return not waiting
+
+
+class Round(Reduction):
+    """Sums over the ranks of ``owner``, one round after the other.
+
+    Entries are those of the `Order`, begun once it is known what gradients weigh; what is not there
+    counts as zeros. A rank that comes by `join` has none, and weight 0.
+    """
+
+    def __init__(self, owner: RankReducer, window: int, halves: Halves | None = None) -> None:
+        self._owner, self.order = owner, owner.order
+        self.window, self.halves, self.traffic = window, halves, Traffic()
+        self.weight = self.mean = 1.0
+        self._ended = True
+        self._announcement: Announcement | None = None
+        self._flying: deque[Flight] = deque()
+        self._busy: float | None = None
+        self._learnt = False
+
+    @property
+    def comm(self) -> Communicator:
+        """The communicator of the ranks."""
+        return self._owner.comm
+
+    @property
+    def rank(self) -> int:
+        return self.comm.rank
+
+    @property
+    def entries(self) -> Sequence[Sequence[str]]:
+        return self.order.entries
+
+    @property
+    def settled(self) -> bool:
+        """As `Reduction`: all ranks know how the gradients of all parameters come."""
+        return self._owner._has_met and self.order.is_settled()
+
+    @property
+    def share(self) -> float:
+        return self.weight * self.mean
+
+    @property
+    def factor(self) -> float:
+        return self.mean
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._flying)
+
+    def value(self, name: str) -> Array:
+        return self.order.by_name[name].value
+
+    def like(self, name: str) -> Array:
+        return self.order.like(self.order.by_name[name])
+
+    def is_rows(self, name: str) -> bool:
+        return self.order.kinds.get(name) == "rows"
+
+    def module(self, like: Array) -> Any:
+        """As `Reduction`; that of the device, where the communicator takes arrays from there."""
+        there = self.comm.on_device and self.halves is None
+        return ops_for(like).xp if there else np
+
+    # -- a round ------------------------------------------------------------------------------
+
+    def open(self, kind: RoundKind) -> None:
+        """As `Reduction`. Errors: `CallOrderError` where the round before did not end."""
+        self._owner._expect_begun()
+        if not self._ended:
+            raise CallOrderError(
+                "AllReduce",
+                expected="the end of the step before",
+                received="another step: that one was left by an error, and others may wait in it",
+                advice="end all ranks, and go on from a checkpoint",
+            )
+        count = self._owner._count
+        self._begin(announced(self.comm, kind, count), 1.0 if count is None else float(count))
+
+    def join(self, heard: Announcement) -> None:
+        """Take part in the others' round, which was ``heard`` of, without gradients."""
+        self._begin(heard, 0.0)
+
+    def _begin(self, announcement: Announcement, weight: float) -> None:
+        self._announcement, self.weight, self._ended = announcement, weight, False
+
+    def prepare(self, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:
+        kinds = self.order.kinds
+        if self.order.unknown(names):
+            self._ask(names, given)
+        return [name for name in names if kinds[name] != "idle"]
+
+    def late(self, gone: Collection[str], given: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        """As `Reduction`: whether somebody has reached what nobody had before is asked."""
+        idle = [[name for name in layer if name not in gone] for layer in self.order.idle()]
+        if any(idle):
+            self._ask([name for layer in idle for name in layer], given)
+        return idle
+
+    def _ask(self, names: Sequence[str], given: Mapping[str, Any]) -> None:
+        """Let all ranks know how the gradients of ``names`` come."""
+        counts = np.zeros((len(names), 2))
+        for row, name in zip(counts, names, strict=True):
+            if name in given:
+                row[int(isinstance(given[name][0], tuple))] = 1
+        before = dict(self.order.kinds)
+        what = f"which ranks reached {listed(names)}"
+        self.order.learn(names, self.comm.all_reduce(counts, what=what))
+        self._learnt |= before != self.order.kinds
+
+    def start(
+        self,
+        names: Sequence[str],
+        buffer: Array | None,
+        scales: Sequence[Scale | None],
+        rows: Mapping[str, RowSparse],
+    ) -> None:
+        """As `Reduction`, once all ranks have told what their gradients weigh.
+
+        So ranks begin everything in one order, what layers say to each other in between too.
+        """
+        self._hear()
+        if self._busy is None:
+            self._busy = time.perf_counter()
+        self._flying.append(self._begun(names, buffer, scales, rows))
+
+    def _begun(
+        self,
+        names: Sequence[str],
+        buffer: Array | None,
+        scales: Sequence[Scale | None],
+        rows: Mapping[str, RowSparse],
+    ) -> Flight:
+        """What begins an entry."""
+        of = dict(zip(names, scales, strict=True))
+        flight = Flight()
+        for name in filter(self.is_rows, names):
+            flight.gathered[name] = self._gathered(name, rows.get(name), of[name])
+        parts = self.parts(names, buffer)
+        for name, part in parts.items():
+            if name in rows:
+                self.lay(part, dense_gradient(ops_for(self.like(name)), rows[name], part.shape))
+            self._weigh(part, of[name])
+        if buffer is not None:
+            for k, name in enumerate(parts):
+                buffer[k - len(parts)] = of[name] is not None
+            flight.sums = self._summed(names, buffer, f"the gradients of {listed([*parts])}")
+        return flight
+
+    def _weigh(self, part: Array, scale: Scale | None) -> None:
+        weight = part.dtype.type(self.weight * float(1.0 if scale is None else scale))
+        if not self.weight:
+            part.fill(0)
+        elif weight != 1:
+            np.multiply(part, weight, out=part)
+
+    def _summed(self, names: Sequence[str], buffer: Array, what: str) -> Request:
+        """What sums the ``buffer`` of the gradients ``names``, and of one element for each."""
+        self.count(buffer.nbytes // (1 if self.halves is None else 2))
+        if self.halves is None:
+            return self.comm.start_all_reduce(buffer, what=what)
+        return self.halves.start_sum(self.comm, buffer, what)
+
+    def _gathered(
+        self, name: str, grad: RowSparse | None, scale: Scale | None
+    ) -> tuple[Request, Request]:
+        """Begin to gather the rows of all ranks, a −1 before the indices of one that has any."""
+        like = self.like(name)
+        ops = ops_for(like)
+        indices, rows = np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype)
+        if grad is not None:
+            indices = np.concatenate([[-1], ops.host(grad.indices)]).astype(np.int64)
+            rows = ops.host(grad.rows).astype(like.dtype, copy=False)
+        weight = rows.dtype.type(self.weight * float(1.0 if scale is None else scale))
+        rows = np.multiply(rows, weight, order="C") if self.weight else np.zeros_like(rows)
+        if self.halves is not None:
+            rows = self.halves.rounded(rows)
+        self.count(indices.nbytes + rows.nbytes)
+        gather, what = self.comm._start_all_gather, f"the rows of {name}"
+        return gather(indices, what), gather(rows, what)
+
+    def count(self, nbytes: int) -> None:
+        """Count a message of so many bytes."""
+        self.traffic.sums += 1
+        self.traffic.nbytes += nbytes
+
+    def test(self) -> None:
+        if self._announcement is not None:
+            self._announcement.test()
+        for flight in self._flying:
+            if not flight.done and flight.test():
+                self._arrived(flight)
+
+    def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
+        flight = self._land()
+        dense = [name for name in names if name not in flight.gathered]
+        there: dict[str, Any] = {}
+        if buffer is not None and flight.sums is not None:
+            summed = flight.sums.wait()
+            if summed is not buffer:
+                buffer[...] = summed
+            there = dict(zip(dense, buffer[-len(dense) :].tolist(), strict=True))
+        return [
+            bool(there[name]) if name in there else self._rows_of(flight, name) for name in names
+        ]
+
+    def _rows_of(self, flight: Flight, name: str) -> RowSparse | None:
+        """The rows of all ranks, None where no rank has any."""
+        indices, rows = flight.gathered[name]
+        where = np.concatenate(indices.wait())
+        if not len(where):
+            return None
+        like = self.like(name)
+        ops = ops_for(like)
+        value = np.concatenate(rows.wait()).astype(like.dtype, copy=False)
+        return RowSparse(*ops.sum_rows(ops.xp.asarray(where[where >= 0]), ops.xp.asarray(value)))
+
+    def close(self, kind: RoundKind) -> None:
+        """As `Reduction`: what was announced is heard."""
+        self._hear()
+        self._ended = True
+        if self._learnt:
+            self._learnt = False
+            self.order.group()
+        if kind == "step":
+            self._owner._ended()
+
+    def _land(self) -> Any:
+        """The flight that was begun first, done."""
+        flight = self._flying.popleft()
+        if not flight.done:
+            began = time.perf_counter()
+            for request in flight.requests():
+                request.wait()
+            self.traffic.waited += time.perf_counter() - began
+            self._arrived(flight)
+        return flight
+
+    def _arrived(self, flight: Flight) -> None:
+        flight.done = True
+        if self._busy is not None and all(other.done for other in self._flying):
+            self.traffic.busy += time.perf_counter() - self._busy
+            self._busy = None
+
+    def _hear(self) -> None:
+        """Learn what gradients weigh, and what sums are multiplied by to be means."""
+        if self._announcement is not None:
+            began = time.perf_counter()
+            said = self._announcement.wait()
+            waited = time.perf_counter() - began
+            self.traffic.waited += waited
+            self.traffic.busy += waited
+            self._announcement = None
+            self.mean = said.factor
+            if said.even:
+                self.weight = 1.0
 
 
 class AllReduce(RankReducer):
@@ -43,8 +323,6 @@ class AllReduce(RankReducer):
     `net.step` and `fit` do all that a loop of one's own has to: `meet`, `begin`, `end`, `join`.
     """
 
-    comm: Communicator
-
     def __init__(
         self,
         optimizer: Optimizer | Wrapper,
@@ -62,105 +340,171 @@ class AllReduce(RankReducer):
                 advice="leave it out but on a slow network",
             )
         self.dtype = dtype
-        self._halves = None if dtype is None else Halves()
-        self.reduction: Round = Round(self, self.window, self._halves)
+        self.reduction: Round = Round(self, self.window, None if dtype is None else Halves())
 
     @property
     def traffic(self) -> Traffic:
         """The traffic so far."""
         return self.reduction.traffic
 
-    def case(self) -> Hashable:
-        """As `Wrapper.case`: which parameters are reduced together."""
-        return self.order.version
-
-    def _settings(self) -> tuple[Any, ...]:
-        """The arguments after ``comm``, as they are now."""
-        return self.window, self.dtype
-
-    def _remade(self, optimizer: Optimizer | Wrapper) -> AllReduce:
-        """As `Reducer`; what is not sent yet is that of both."""
-        made = type(self)(optimizer, self.comm, *self._settings())
-        made.reduction.unsent = self.reduction.unsent
-        return made
-
-    def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`, for gradients that were not sent yet."""
-        if self.reduction.unsent is not None:
-            self.reduction.unsent.turn(params, other)
-
-    def _own_state(self) -> dict[str, Array]:
-        """As `Wrapper._own_state`: what was not sent yet."""
-        unsent = self.reduction.unsent
-        return {} if unsent is None else unsent.state(self.comm.rank, self.comm.size)
-
-    def _is_own(self, key: str) -> bool:
-        return self.reduction.unsent is not None and self.reduction.unsent.is_own(key)
-
-    def _parsed(self, own: Mapping[str, Array]) -> Any:
-        unsent = self.reduction.unsent
-        return None if unsent is None else unsent.parsed(own, self.comm.rank, self.comm.size)
-
-    def _take(self, parsed: Any) -> None:
-        if self.reduction.unsent is not None:
-            self.reduction.unsent.take(parsed)
-
     @property
     def overflowed(self) -> int:
         """How many numbers of this rank were too large for float16 so far."""
-        return 0 if self._halves is None else self._halves.overflowed
+        return 0 if self.reduction.halves is None else self.reduction.halves.overflowed
 
-    def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """As `Reducer`. The parameters of rank 0 become those of all, at the first meeting.
 
-        Errors: as `RankReducer`; `ArgumentError` for clipping around the reduction; `ShapeError`
-        where what was not sent is of another net.
+def listed(names: Sequence[str]) -> str:
+    """The first of ``names``, and how many more."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}" if names else "nothing"
+
+
+_WHOSE = "*/unsent"
+_PARTS = ("unsent", "unsent_momentum")
+
+
+class Unsent(Kept):
+    """By parameter, flat and on the host: the sum of what was not sent, and with momentum that.
+
+    With ``momentum`` m and gradients g it is r = r + u of u = m u + g, and where an element is
+    sent both begin at 0 (Lin et al. 2018, Deep Gradient Compression, momentum correction and
+    factor masking); else r = r + g. Without ``feedback`` nothing is kept.
+    """
+
+    def __init__(self, where: str, feedback: bool, momentum: float = 0.0) -> None:
+        self._where, self.feedback, self.momentum = where, feedback, momentum
+        self.sums: dict[str, Array] = {}
+        self.momenta: dict[str, Array] = {}
+        self.steps = 0
+        self._owners, self._loaded = Owners(), False
+
+    def turn(self, params: Sequence[Param], other: bool, *beside: dict[str, Any]) -> None:
+        """As `Wrapper.turn`; ``beside`` are other dicts by parameter that turn with it."""
+        for param in params:
+            self._owners.turn(param.name, param.root, self.sums, self.momenta, *beside)
+        self.steps = self._owners.turn_all([p.root for p in params], other, self.steps, 0)
+
+    def plus(self, name: str, grad: Array, factor: float, keep: bool, alone: bool) -> Array:
+        """The flat sum with ``factor`` · ``grad``, which is stored if ``keep``.
+
+        A rank that is ``alone`` has nothing to keep but the momentum.
         """
-        self._expect_outside(around)
-        unsent, new = self.reduction.unsent, self._meets(net, around)
-        if new:
-            self._sums = None
-        if unsent is not None:
-            unsent.expect_fit(self.order.params, self.order.like, new)
+        sums = np.multiply(grad, grad.dtype.type(factor), order="C").reshape(-1)
+        if not self.feedback:
+            return sums
+        if self.momentum:
+            moved = self._of(self.momenta, name, sums, keep)
+            moved *= moved.dtype.type(self.momentum)
+            moved += sums
+            sums = moved
+        if alone:
+            return sums
+        total = self._of(self.sums, name, sums, keep)
+        total += sums
+        return total
 
-    def _agree(self, refused: str | None) -> str | None:
-        if self.comm.size == 1:
-            return refused
-        left = math.prod(stage.left for stage in self._around)
-        heard = announced(self.comm, "agree", left, refused is not None).wait()
-        return refused or ("of another rank" if heard.refused else None)
+    def drop(self, name: str, places: Array) -> None:
+        """These elements of the kept sum were sent."""
+        for kept in (self.sums, self.momenta):
+            if name in kept:
+                kept[name][places] = 0
 
-    def join(self) -> None:
-        """As `Reducer`. Errors: `CallOrderError` before `meet`."""
-        if self.comm.size == 1:
-            return
-        self._expect_met()
-        knowing: Any = nullcontext()
-        while True:
-            heard = announced(self.comm, "")
-            said = heard.wait()
-            if said.kind == "count":
-                self._gathered(np.zeros(0))
-            elif said.kind == "agree":
-                for outer in self._around if said.refused else ():
-                    outer._conclude("of another rank")
-            elif said.kind == "preview":
-                clipped = UpdateChain(self).norm
-                joined = self.joined if clipped is None else clipped.clip.joined
-                norm = norm_of(self._without_batch("preview", heard).previewed(()), joined)
-                knowing = nullcontext() if clipped is None else clipped.clip.knowing(norm)
-            elif said.kind == "step":
-                with knowing:
-                    self._sums = self._without_batch("step", heard)
-                    self.end()
-                knowing = nullcontext()
-                for outer in self._around:
-                    outer.end()
-                    outer._conclude(None)
-            else:
-                return
+    def _of(self, kept: dict[str, Array], name: str, like: Array, keep: bool) -> Array:
+        found = kept.get(name)
+        if found is None:
+            found = np.zeros_like(like)
+        elif found.dtype != like.dtype:
+            found = found.astype(like.dtype)
+        elif not keep:
+            return found.copy()
+        if keep:
+            kept[name] = found
+        return found
 
-    def _without_batch(self, kind: RoundKind, heard: Announcement) -> GradientRound:
-        """What this rank has a part in without gradients, once others were ``heard`` to begin."""
-        self.reduction.join(heard)
-        return self._round_of(kind, opened=True)
+    def expect_fit(
+        self, params: Iterable[Param], like: Callable[[Param], Array], new: bool
+    ) -> None:
+        """Errors: `ShapeError` where what is kept is of others than ``params``.
+
+        It is looked at if these are ``new``, or if something was loaded.
+        """
+        for param in params if new or self._loaded else ():
+            found = self.sums.get(param.name, self.momenta.get(param.name))
+            if found is not None and found.size != like(param).size:
+                raise ShapeError(
+                    f"{self._where}, parameter {param.name!r}",
+                    expected=f"{like(param).size} elements that were not sent, as it has",
+                    received=f"{found.size}",
+                    advice=f"load the state of the same net, or make a new {self._where}",
+                )
+        self._loaded = False
+
+    # -- saving -----------------------------------------------------------------------------------
+
+    def state(self, rank: int, size: int) -> dict[str, Array]:
+        """Copies of all, and whose it is."""
+        saved = {_WHOSE: np.array([rank, size, self.steps], np.int64)}
+        for part, kept in zip(_PARTS, (self.sums, self.momenta), strict=True):
+            saved |= {f"{name}/{part}": array.copy() for name, array in kept.items()}
+        return saved
+
+    def parsed(self, own: Mapping[str, Array], rank: int, size: int) -> Any:
+        """What `take` takes of the entries of a state. Errors: they are not whole."""
+        whose = np.asarray(own.get(_WHOSE, ()))
+        if whose.shape != (3,) or whose.dtype.kind not in "iu" or whose[2] < 0:
+            raise DataError(
+                f"{self._where}.load_state_dict",
+                expected=f"{_WHOSE!r}: rank, number of ranks and steps",
+                received="nothing" if _WHOSE not in own else f"an array {whose.shape}",
+                advice=f"load a complete state_dict of a {self._where}",
+            )
+        sums, momenta = (
+            {
+                key.rpartition("/")[0]: np.array(array).reshape(-1)
+                for key, array in own.items()
+                if key != _WHOSE and key.endswith(f"/{part}")
+            }
+            for part in _PARTS
+        )
+        if (sums or momenta) and tuple(whose[:2].tolist()) != (rank, size):
+            warnings.warn(
+                f"rank {rank} of {size} goes on from the state of rank {whose[0]} of {whose[1]}: "
+                "what that rank had not sent is left out, and this one begins with nothing unsent",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return int(whose[2]), {}, {}
+        return int(whose[2]), sums, momenta
+
+    def take(self, parsed: Any) -> None:
+        """Go on from what `parsed` gave."""
+        self._owners.forget()
+        self._loaded = True
+        self.steps, self.sums, self.momenta = parsed
+
+    def is_own(self, key: str) -> bool:
+        """Whether ``key`` is one of `state`."""
+        return key == _WHOSE or key.rpartition("/")[2] in _PARTS
+
+
+class UnsentRound(Round):
+    """A `Round` that sends a part of the gradients; a preview changes nothing of the rest."""
+
+    _keeps = True
+
+    @property
+    def unsent(self) -> Any:
+        """What was not sent."""
+        return self._owner._kept
+
+    def module(self, like: Array) -> Any:
+        """As `Reduction`: what is sent is chosen on the host."""
+        return np
+
+    def open(self, kind: RoundKind) -> None:
+        super().open(kind)
+        self._keeps = kind == "step"
+
+    def close(self, kind: RoundKind) -> None:
+        super().close(kind)
+        self.unsent.steps += kind == "step"

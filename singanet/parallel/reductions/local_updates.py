@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,8 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import Grad
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
-from singanet.parallel.reductions.rank_reducer import RankReducer, announced
-from singanet.parallel.reductions.round import listed
+from singanet.parallel.reductions.all_reduce import listed
+from singanet.parallel.reductions.rank_reducer import Kept, RankReducer, announced
 from singanet.params.param import Param
 from singanet.params.storage import groups_of
 from singanet.types import Array
@@ -29,26 +27,37 @@ from singanet.types import Array
 _STATE = "*/averaging"
 
 
-@dataclass
-class _Progress:
+class _Progress(Kept):
     """Steps since an averaging, the part that is next, and what each has waited for by weight."""
 
-    parts: int
-    steps: int = 0
-    turn: int = 0
-    pending: Array = field(init=False)
+    def __init__(self, where: str, parts: int) -> None:
+        self._where, self.parts = where, parts
+        self.steps = self.next = 0
+        self.pending = np.zeros(parts)
+        # Samples since moving averages of the values were those of all ranks.
+        self.followed = 0.0
 
-    def __post_init__(self) -> None:
-        self.pending = np.zeros(self.parts)
+    def state(self, rank: int, size: int) -> dict[str, Array]:
+        return {_STATE: np.array([self.steps, self.next, *self.pending])}
 
+    def is_own(self, key: str) -> bool:
+        return key == _STATE
 
-@dataclass
-class _Slice:
-    """The elements from ``start`` to ``stop`` of a parameter, and their values of all ranks."""
+    def parsed(self, own: Mapping[str, Array], rank: int, size: int) -> Any:
+        state = np.asarray(own.get(_STATE, ()), np.float64)
+        if state.shape != (self.parts + 2,) or not (state >= 0).all() or state[1] >= self.parts:
+            raise DataError(
+                f"{self._where}.load_state_dict",
+                expected=f"{_STATE!r}: steps, the next part, and a number for each of {self.parts}",
+                received=f"{state.size} numbers",
+                advice=f"load the state_dict of a {self._where} with the same settings",
+            )
+        return state
 
-    param: Param
-    start: int
-    stop: int
+    def take(self, parsed: Any) -> None:
+        self.steps, self.next, self.pending = int(parsed[0]), int(parsed[1]), np.array(parsed[2:])
+        # Steps that moving averages have followed belong to the training before.
+        self.followed = 0.0
 
 
 class LocalUpdates(RankReducer):
@@ -59,6 +68,8 @@ class LocalUpdates(RankReducer):
     the bit. In between they differ, and the state of the rule does all the time: it is each rank's
     own, and a training state of `fit` has that of all.
     """
+
+    _kept: _Progress
 
     def __init__(
         self,
@@ -71,9 +82,7 @@ class LocalUpdates(RankReducer):
         super().__init__(optimizer, comm)
         self.window = window
         self._every = every
-        self._progress = _Progress(parts)
-        # Samples since moving averages of the values were those of all ranks.
-        self._followed = 0.0
+        self._kept = _Progress(type(self).__name__, parts)
 
     @property
     def window(self) -> int:
@@ -83,16 +92,6 @@ class LocalUpdates(RankReducer):
     @window.setter
     def window(self, window: int) -> None:
         self._window = checked_count(type(self).__name__, "window", window, 1)
-
-    @abstractmethod
-    def _like(self, optimizer: Optimizer | Wrapper) -> LocalUpdates:
-        """Another one with the same settings."""
-
-    def _remade(self, optimizer: Optimizer | Wrapper) -> LocalUpdates:
-        """As `Reducer`; both count the same steps."""
-        made = self._like(optimizer)
-        made._progress = self._progress
-        return made
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `Reducer`. Errors: as `met`."""
@@ -120,10 +119,10 @@ class LocalUpdates(RankReducer):
             return
         self._expect_begun()
         self._said = False
-        progress = self._progress
+        progress = self._kept
         weight = 1.0 if self._count is None else self._count
         progress.pending += weight
-        self._followed += weight
+        progress.followed += weight
         progress.steps += 1
         self.comm.step += 1
         if progress.steps >= self._every:
@@ -147,7 +146,7 @@ class LocalUpdates(RankReducer):
         if self._alone:
             return
         self._expect_met()
-        while announced(self.comm, "").wait().kind:
+        for _ in self._others():
             self._average_next()
             self._ended_around()
         self._average_all()
@@ -159,26 +158,26 @@ class LocalUpdates(RankReducer):
         super().unify(net, samples)
 
     def _average_next(self) -> None:
-        progress = self._progress
-        self._average([progress.turn])
-        progress.turn = (progress.turn + 1) % progress.parts
+        progress = self._kept
+        self._average([progress.next])
+        progress.next = (progress.next + 1) % progress.parts
         progress.steps = 0
 
     def _average_all(self) -> None:
-        moved = self._average(range(self._progress.parts))
-        self._progress.steps = self._progress.turn = 0
+        moved = self._average(range(self._kept.parts))
+        self._kept.steps = self._kept.next = 0
         if moved:
             self._ended_around()
         followers = [stage for stage in self._around if isinstance(stage, Averaged)]
         if followers:
-            self._average_followers(
-                [each for stage in followers for each in stage.averages.values()]
-            )
+            self._average_followers(followers)
 
-    def _average_followers(self, arrays: Iterable[Array]) -> None:
+    def _average_followers(self, followers: Sequence[Averaged]) -> None:
         """Let moving averages, which follow each rank's values, be their means over all ranks."""
-        weights = self.comm.all_gather(np.array([self._followed]), "what their averages weigh")
-        own, whole, self._followed = self._followed, float(np.sum(weights)), 0.0
+        own, self._kept.followed = self._kept.followed, 0.0
+        weights = self.comm.all_gather(np.array([own]), "what their averages weigh")
+        whole = float(np.sum(weights))
+        arrays = (each for stage in followers for each in stage.averages.values())
         for array in arrays if whole else ():
             buffer = np.array(ops_for(array).host(array), order="C")
             buffer *= buffer.dtype.type(own / whole)
@@ -194,101 +193,63 @@ class LocalUpdates(RankReducer):
 
         Whether anything has.
         """
-        pending = self._progress.pending
+        pending = self._kept.pending
         own = pending[list(parts)].reshape(1, -1)
         weights = np.concatenate(self.comm.all_gather(own, "what the ranks' values weigh"))
         pending[list(parts)] = 0.0
         total = weights.sum(axis=0)
         for part, weight, whole in zip(parts, weights[self.comm.rank], total, strict=True):
             if whole:
-                self._reduce(self._slices(part), float(weight / whole))
+                self._reduce(part, float(weight / whole))
         return bool(total.any())
 
-    def _slices(self, part: int) -> list[_Slice]:
+    def _slices(self, part: int) -> Iterator[tuple[Param, slice]]:
         """The elements of ``part``: each has as many, of all parameters laid end to end."""
         sizes = [self.order.like(param).size for param in self.order.params]
-        whole, parts = sum(sizes), self._progress.parts
+        whole, parts, begin = sum(sizes), self._kept.parts, 0
         first, last = whole * part // parts, whole * (part + 1) // parts
-        found, begin = [], 0
         for param, size in zip(self.order.params, sizes, strict=True):
             start, stop = max(first - begin, 0), min(last - begin, size)
             if start < stop:
-                found.append(_Slice(param, start, stop))
+                yield param, slice(start, stop)
             begin += size
-        return found
 
-    def _reduce(self, slices: Sequence[_Slice], share: float) -> None:
+    def _reduce(self, part: int, share: float) -> None:
         """Sum ``share`` of this rank's values with those of the others; small ones together."""
-        arrays = [self._array(each.param) for each in slices]
-        views = [a.reshape(-1)[s.start : s.stop] for a, s in zip(arrays, slices, strict=True)]
+        slices = [*self._slices(part)]
+        params = [param for param, _ in slices]
+        arrays = [*map(self._array, params)]
+        flat = [array.reshape(-1) for array in arrays]
+        views = [each[place] for each, (_, place) in zip(flat, slices, strict=True)]
         flying: deque[tuple[list[int], Request]] = deque()
+
+        def land() -> None:
+            group, request = flying.popleft()
+            ends = np.cumsum([views[k].size for k in group])
+            for k, total in zip(group, np.split(request.wait(), ends[:-1]), strict=True):
+                views[k][...] = ops_for(views[k]).xp.asarray(total)
+                if not arrays[k].flags.c_contiguous:
+                    arrays[k][...] = flat[k].reshape(arrays[k].shape)
+
         for group in groups_of(views):
-            host = [ops_for(views[k]).host(views[k]) for k in group]
-            buffer = np.concatenate(host)
+            buffer = np.concatenate([ops_for(views[k]).host(views[k]) for k in group])
             buffer *= buffer.dtype.type(share)
-            what = f"the values of {listed([slices[k].param.name for k in group])}"
+            what = f"the values of {listed([params[k].name for k in group])}"
             flying.append((group, self.comm.start_all_reduce(buffer, what=what)))
             for _, request in flying:
                 request.test()
             if len(flying) > self.window:
-                self._land(*flying.popleft(), arrays, slices)
+                land()
         while flying:
-            self._land(*flying.popleft(), arrays, slices)
-        changed = list({each.param.name: each.param for each in slices}.values())
+            land()
         for outer in reversed(self._around):
-            outer.updated([param.name for param in changed], [param.value for param in changed])
+            outer.updated([param.name for param in params], [param.value for param in params])
 
     def _array(self, param: Param) -> Array:
         """What the rule updates of ``param``, brought up to date with its value."""
         for stage in self._around:
             stage.refresh([param.name], [param.value])
         return self._settled(param.name, param.value)
-
-    def _land(
-        self,
-        group: Sequence[int],
-        request: Request,
-        arrays: Sequence[Array],
-        slices: Sequence[_Slice],
-    ) -> None:
-        total, start = request.wait(), 0
-        for k in group:
-            array, own = arrays[k], slices[k]
-            stop = start + own.stop - own.start
-            flat = array.reshape(-1)
-            flat[own.start : own.stop] = ops_for(array).xp.asarray(total[start:stop])
-            if not array.flags.c_contiguous:
-                array[...] = flat.reshape(array.shape)
-            start = stop
-
-    # -- saving -----------------------------------------------------------------------------------
-
-    def _own_state(self) -> dict[str, Array]:
-        """As `Wrapper._own_state`: how far the round is."""
-        progress = self._progress
-        return {_STATE: np.array([progress.steps, progress.turn, *progress.pending])}
-
-    def _is_own(self, key: str) -> bool:
-        return key == _STATE
-
-    def _parsed(self, own: Mapping[str, Array]) -> Any:
-        state = np.asarray(own.get(_STATE, ()), np.float64)
-        parts = self._progress.parts
-        if state.shape != (parts + 2,) or not (state >= 0).all() or state[1] >= parts:
-            raise DataError(
-                f"{type(self).__name__}.load_state_dict",
-                expected=f"{_STATE!r}: steps, the next part, and a number for each of {parts}",
-                received=f"{state.size} numbers",
-                advice=f"load the state_dict of a {type(self).__name__} with the same settings",
-            )
-        return state
-
-    def _take(self, parsed: Any) -> None:
-        progress = self._progress
-        progress.steps, progress.turn = int(parsed[0]), int(parsed[1])
-        progress.pending = np.array(parsed[2:])
-        # Steps that moving averages have followed belong to the training before.
-        self._followed = 0.0
 
 
 class LocalSGD(LocalUpdates):
@@ -309,9 +270,6 @@ class LocalSGD(LocalUpdates):
         self.every = checked_count("LocalSGD", "every", every, 1)
         super().__init__(optimizer, comm, self.every, 1, window)
 
-    def _like(self, optimizer: Optimizer | Wrapper) -> LocalSGD:
-        return LocalSGD(optimizer, self.comm, self.every, self.window)
-
 
 class PartialUpdate(LocalUpdates):
     """Each rank updates by itself; after each step one of ``partitions`` of the values is averaged.
@@ -330,6 +288,3 @@ class PartialUpdate(LocalUpdates):
     ) -> None:
         self.partitions = checked_count("PartialUpdate", "partitions", partitions, 1)
         super().__init__(optimizer, comm, 1, self.partitions, window)
-
-    def _like(self, optimizer: Optimizer | Wrapper) -> PartialUpdate:
-        return PartialUpdate(optimizer, self.comm, self.partitions, self.window)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -13,9 +13,8 @@ from singanet.base.arguments import checked_count
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.communicators.communicator import Communicator, Request
-from singanet.parallel.reductions.all_reduce import AllReduce
-from singanet.parallel.reductions.round import Unsent, UnsentRound
+from singanet.parallel.communicators.communicator import Communicator, Request, Staged
+from singanet.parallel.reductions.all_reduce import AllReduce, Unsent, UnsentRound
 from singanet.params.param import Param
 from singanet.types import Array, Shape
 
@@ -86,8 +85,6 @@ class PowerRound(UnsentRound):
     M is ``unsent``. Of an entry there are two messages, in the first one also what is sent whole.
     """
 
-    unsent: Directions
-
     def _hear(self) -> None:
         super()._hear()
         # What was not sent belongs to the mean of its own step.
@@ -105,7 +102,32 @@ class PowerRound(UnsentRound):
         if not jobs:
             return super()._summed(names, buffer, what)
         whole.append(buffer[buffer.size - len(parts) :])
-        return _TwoSums(self, buffer, whole, jobs, what)
+        return Staged(self._two_sums(buffer, whole, jobs, what))
+
+    def _two_sums(
+        self, buffer: Array, whole: Sequence[Array], jobs: Sequence[_Matrix], what: str
+    ) -> Generator[Sequence[Request], None, Array]:
+        """The sums of an entry; the first has what of its ``buffer`` goes ``whole``, too."""
+        first = [*whole, *(job.columns for job in jobs)]
+        request = self._sum_of(first, what)
+        yield [request]
+        _spread(request.wait(), first)
+        for job in jobs:
+            job.turn()
+        # All ranks begin it where they wait.
+        request = self._sum_of([job.rows for job in jobs], what)
+        for job in jobs:
+            job.keep_rest()
+        yield [request]
+        _spread(request.wait(), [job.rows for job in jobs])
+        for job in jobs:
+            job.end()
+        return buffer
+
+    def _sum_of(self, arrays: Sequence[Array], what: str) -> Request:
+        message = np.concatenate([array.reshape(-1) for array in arrays])
+        self.count(message.nbytes)
+        return self.comm.start_all_reduce(message, what=what)
 
 
 class _Matrix:
@@ -150,49 +172,6 @@ class _Matrix:
             self._owner.unsent.kept[self._name] = self.rows
 
 
-class _TwoSums(Request):
-    """The two sums of an entry; the first has what of its ``buffer`` goes ``whole``, too."""
-
-    def __init__(
-        self,
-        owner: PowerRound,
-        buffer: Array,
-        whole: Sequence[Array],
-        jobs: Sequence[_Matrix],
-        what: str,
-    ) -> None:
-        self._owner, self._buffer, self._whole, self._jobs = owner, buffer, whole, jobs
-        self._what, self._done = what, False
-        self._first = self._start([*whole, *(job.columns for job in jobs)])
-
-    @property
-    def _comm(self) -> Communicator:
-        return self._owner.comm
-
-    def _start(self, arrays: Sequence[Array]) -> Request:
-        message = np.concatenate([array.reshape(-1) for array in arrays])
-        self._owner.count(message.nbytes)
-        return self._comm.start_all_reduce(message, what=self._what)
-
-    def test(self) -> bool:
-        """As `Request`: of the first sum; all ranks begin the second one where they wait."""
-        return self._done or self._first.test()
-
-    def wait(self) -> Array:
-        if not self._done:
-            _spread(self._first.wait(), [*self._whole, *(job.columns for job in self._jobs)])
-            for job in self._jobs:
-                job.turn()
-            second = self._start([job.rows for job in self._jobs])
-            for job in self._jobs:
-                job.keep_rest()
-            _spread(second.wait(), [job.rows for job in self._jobs])
-            for job in self._jobs:
-                job.end()
-            self._done = True
-        return self._buffer
-
-
 def _spread(message: Array, arrays: Sequence[Array]) -> None:
     """Fill ``arrays`` with what lies in ``message``, one behind the other."""
     start = 0
@@ -216,6 +195,7 @@ class PowerSGD(AllReduce):
     `state_dict`, that of each rank its own, as `SparseAllReduce` has it.
     """
 
+    _kept: Directions
     _copies = 4
     """With what is not sent yet, and the rows of it that are worked on."""
 
@@ -234,25 +214,23 @@ class PowerSGD(AllReduce):
         self.rank = checked_count(where, "rank", rank, 1)
         self.gain = at(checked(where, "gain", gain, 0.0), 0)
         given = bool(error_feedback), self.rank, bool(warm_start), self.gain
-        self.reduction: PowerRound = PowerRound(self, self.window, Directions(where, *given))
-
-    def _settings(self) -> tuple[Any, ...]:
-        return self.rank, self.warm_start, self.error_feedback, self.gain, self.window
+        self._kept = Directions(where, *given)
+        self.reduction = PowerRound(self, self.window)
 
     @property
     def error_feedback(self) -> bool:
         """Whether what was not sent is added to the next gradient."""
-        return self.reduction.unsent.feedback
+        return self._kept.feedback
 
     @error_feedback.setter
     def error_feedback(self, flag: bool) -> None:
-        self.reduction.unsent.feedback = bool(flag)
+        self._kept.feedback = bool(flag)
 
     @property
     def warm_start(self) -> bool:
         """Whether a step begins with the directions of the one before."""
-        return self.reduction.unsent.warm
+        return self._kept.warm
 
     @warm_start.setter
     def warm_start(self, flag: bool) -> None:
-        self.reduction.unsent.warm = bool(flag)
+        self._kept.warm = bool(flag)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
+import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -21,10 +24,10 @@ from singanet.engine.model import NetCore
 from singanet.engine.step import Counts
 from singanet.errors import ArgumentError, CallOrderError, RankError, UnknownNameError, one_of
 from singanet.ops import ops_for
-from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.chain import UpdateChain, norm_of
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Reducer
+from singanet.optimizer.reducer import GradientRound, Reducer, RoundKind
 from singanet.optimizer.state import Grad, check_lists
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request
@@ -264,13 +267,45 @@ def announced(
     return Announcement(comm, np.array([*came, refused, count is None, *weights]))
 
 
+class Kept:
+    """What a reducer keeps from step to step, beside the state of the rule: here nothing.
+
+    It is in `state_dict`, and is that of a `_remade` reducer too.
+    """
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`."""
+
+    def expect_fit(
+        self, params: Iterable[Param], like: Callable[[Param], Array], new: bool
+    ) -> None:
+        """Errors: what is kept is of others than ``params``, which may be ``new``."""
+
+    def state(self, rank: int, size: int) -> dict[str, Array]:
+        """Copies of all, and whose it is."""
+        return {}
+
+    def is_own(self, key: str) -> bool:
+        """Whether ``key`` is one of `state`."""
+        return False
+
+    def parsed(self, own: Mapping[str, Array], rank: int, size: int) -> Any:
+        """What `take` takes of the entries of a state. Errors: they are not whole."""
+
+    def take(self, parsed: Any) -> None:
+        """Go on from what `parsed` gave."""
+
+
 class RankReducer(Reducer):
     """A reducer over the ranks of ``comm``, by default that of `parallel.init` for the net.
 
+    It talks to the other ranks: all compare their nets, announce each step, join the steps of
+    others, and agree on refused ones. Its ``reduction`` is what is sent of gradients, and when.
     Accumulation and other reducers stand outside of it.
     """
 
     comm: Communicator
+    _kept: Kept
     _meets_anew: ClassVar[bool] = False
     """Whether a copy has to meet the copy of its net, since no server serves that yet."""
 
@@ -322,10 +357,37 @@ class RankReducer(Reducer):
         self._count: float | None = None
         self._said = False
         self._before = self.comm.exchanged
+        self._kept = Kept()
 
     @property
     def _alone(self) -> bool:
         return self.comm.size == 1
+
+    def case(self) -> Hashable:
+        """As `Wrapper.case`: which parameters are reduced together."""
+        return self.order.version
+
+    def _settings(self) -> dict[str, Any]:
+        """The arguments after the optimizer, as they are now."""
+        _, *names = inspect.signature(type(self)).parameters
+        return {name: getattr(self, name, None) for name in names}
+
+    def _remade(self, optimizer: Optimizer | Wrapper) -> RankReducer:
+        made = type(self)(optimizer, **self._settings())
+        made._kept = self._kept
+        return made
+
+    def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
+        """As `Reducer`. The parameters of rank 0 become those of all, at the first meeting.
+
+        Errors: names, shapes, types, specs or settings that differ; `ArgumentError` for clipping
+        around the reduction; `ShapeError` where what was not sent is of another net.
+        """
+        self._expect_outside(around)
+        new = self._meets(net, around)
+        if new:
+            self._sums = None
+        self._kept.expect_fit(self.order.params, self.order.like, new)
 
     def _meets(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
         """Whether ``net`` and what is ``around`` is new. They are compared with the others' then.
@@ -447,6 +509,50 @@ class RankReducer(Reducer):
                     advice=f"write {own}({kind}(...))",
                 )
 
+    def _agree(self, refused: str | None) -> str | None:
+        if self.comm.size == 1:
+            return refused
+        left = math.prod(stage.left for stage in self._around)
+        heard = announced(self.comm, "agree", left, refused is not None).wait()
+        return refused or ("of another rank" if heard.refused else None)
+
+    def _others(self) -> Iterator[tuple[Announcement, Said]]:
+        """What other ranks begin, until none has a batch; this one has none."""
+        while (said := (heard := announced(self.comm, "")).wait()).kind:
+            if said.kind == "count":
+                self._gathered(np.zeros(0))
+            else:
+                yield heard, said
+
+    def join(self) -> None:
+        """As `Reducer`. Errors: `CallOrderError` before `meet`."""
+        if self.comm.size == 1:
+            return
+        self._expect_met()
+        clipped = UpdateChain(self).norm
+        knowing: Any = nullcontext()
+        for heard, said in self._others():
+            if said.kind == "agree":
+                for outer in self._around if said.refused else ():
+                    outer._conclude("of another rank")
+            elif said.kind == "preview":
+                joined = self.joined if clipped is None else clipped.clip.joined
+                norm = norm_of(self._without_batch("preview", heard).previewed(()), joined)
+                knowing = nullcontext() if clipped is None else clipped.clip.knowing(norm)
+            else:
+                with knowing:
+                    self._sums = self._without_batch("step", heard)
+                    self.end()
+                knowing = nullcontext()
+                for outer in self._around:
+                    outer.end()
+                    outer._conclude(None)
+
+    def _without_batch(self, kind: RoundKind, heard: Announcement) -> GradientRound:
+        """What this rank has a part in without gradients, once others were ``heard`` to begin."""
+        cast("Any", self.reduction).join(heard)
+        return self._round_of(kind, opened=True)
+
     def take(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
     ) -> Iterator[Handed]:
@@ -467,6 +573,25 @@ class RankReducer(Reducer):
         """Count a step whose round has ended."""
         self._said = False
         self.comm.step += 1
+
+    # -- saving -----------------------------------------------------------------------------------
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        self._kept.turn(params, other)
+
+    def _own_state(self) -> dict[str, Array]:
+        return self._kept.state(self.comm.rank, self.comm.size)
+
+    def _is_own(self, key: str) -> bool:
+        return self._kept.is_own(key)
+
+    def _parsed(self, own: Mapping[str, Array]) -> Any:
+        return self._kept.parsed(own, self.comm.rank, self.comm.size)
+
+    def _take(self, parsed: Any) -> None:
+        self._kept.take(parsed)
+
+    # -- the order of calls -----------------------------------------------------------------------
 
     @property
     def _has_met(self) -> bool:

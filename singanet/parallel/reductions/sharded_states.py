@@ -22,11 +22,10 @@ from singanet.optimizer.hyper import on_host
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Cutting, RoundKind
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.communicators.communicator import Communicator, Done, Request
-from singanet.parallel.reductions.all_reduce import AllReduce
+from singanet.parallel.communicators.communicator import Communicator, Request, joint
+from singanet.parallel.reductions.all_reduce import AllReduce, Round, listed
 from singanet.parallel.reductions.cut import Cut
 from singanet.parallel.reductions.rank_reducer import Announcement, expect_alike
-from singanet.parallel.reductions.round import Round, listed
 from singanet.parallel.slices import Gathered, Gathers, Slices, slices_of
 from singanet.params.param import Param
 from singanet.params.storage import SMALL
@@ -218,7 +217,17 @@ class Parts(Cutting):
             start += own.size
         self._owner.reduction.count(flat.nbytes)
         request = self._comm._start_gather_parts(flat, places, what)
-        return _Apart(request, some, places, self._comm.rank)
+
+        def put() -> None:
+            flat = request.wait()
+            for rank in range(size):
+                start = places[rank]
+                for told in some if rank != self._comm.rank else ():
+                    stop = start + told.size_of(rank)
+                    told.write(rank, flat[start:stop])
+                    start = stop
+
+        return joint([request], put)
 
     def hear(self) -> None:
         for request in self._telling.popleft():
@@ -264,28 +273,6 @@ class _Told:
             rows = flat.size * max(len(self.target), 1) // self.target.size
             shape = (rows, *self.target.shape[1:]) if self.target.ndim else ()
             self.target[self._of(rank)] = xp.asarray(flat).reshape(shape)
-
-
-class _Apart(Request):
-    """Parts of ``some`` arrays in one: those of rank k lie from ``places[k]`` on."""
-
-    def __init__(
-        self, request: Request, some: Sequence[_Told], places: Sequence[int], rank: int
-    ) -> None:
-        self._request, self._some, self._places, self._rank = request, some, places, rank
-
-    def test(self) -> bool:
-        return self._request.test()
-
-    def wait(self) -> None:
-        flat = self._request.wait()
-        for rank in range(len(self._places) - 1):
-            start = self._places[rank]
-            for told in self._some if rank != self._rank else ():
-                stop = start + told.size_of(rank)
-                told.write(rank, flat[start:stop])
-                start = stop
-        self._request = Done(flat)
 
 
 def _hosted(array: Array) -> Array:
@@ -342,27 +329,11 @@ class ShardedRound(Round):
             scattered = self.comm._start_reduce_scatter(buffer[start:end], bounds, what)
             requests.append(scattered)
             done = end
-        return _All([*requests, self._all_of(buffer[done:], what)], buffer)
+        return joint([*requests, self._all_of(buffer[done:], what)], lambda: buffer)
 
     def _all_of(self, part: Array, what: str) -> Request:
         self.count(part.nbytes)
         return self.comm.start_all_reduce(part, what=what)
-
-
-class _All(Request):
-    """Several requests as one, of ``result``."""
-
-    def __init__(self, requests: Sequence[Request], result: Any) -> None:
-        self._requests, self._result = requests, result
-
-    def test(self) -> bool:
-        # Each is carried on by being asked.
-        return not [request for request in self._requests if not request.test()]
-
-    def wait(self) -> Any:
-        for request in self._requests:
-            request.wait()
-        return self._result
 
 
 class Sharded(AllReduce):
@@ -383,6 +354,7 @@ class Sharded(AllReduce):
     """
 
     _in_parts = True
+    reduction: ShardedRound
 
     def __init__(
         self,
@@ -422,7 +394,7 @@ class Sharded(AllReduce):
         return self.level > 2 and not self._alone
 
     def _share_cut(self, cut: Cut) -> None:
-        self.reduction: ShardedRound = ShardedRound(self, self.window, cut, self.level > 1)
+        self.reduction = ShardedRound(self, self.window, cut, self.level > 1)
 
     @property
     def _cut(self) -> Cut:
@@ -431,7 +403,8 @@ class Sharded(AllReduce):
 
     def _remade(self, optimizer: Optimizer | Wrapper) -> Sharded:
         """As `Reducer`; both have the same parts, as their rule is one."""
-        made = type(self)(optimizer, self.comm, self.level, self.window, self.smallest)
+        made = super()._remade(optimizer)
+        assert isinstance(made, Sharded)
         made._share_cut(self._cut)
         return made
 

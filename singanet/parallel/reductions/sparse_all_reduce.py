@@ -20,9 +20,14 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Found, RoundKind
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator
-from singanet.parallel.reductions.all_reduce import AllReduce
+from singanet.parallel.reductions.all_reduce import (
+    AllReduce,
+    Flight,
+    Unsent,
+    UnsentRound,
+    listed,
+)
 from singanet.parallel.reductions.rank_reducer import RankReducer
-from singanet.parallel.reductions.round import Flight, Unsent, UnsentRound, listed
 from singanet.types import Array, RowSparse
 
 Choice = Callable[[Array, int], Array]
@@ -45,8 +50,8 @@ class SparseRound(UnsentRound):
     nothing of.
     """
 
-    def __init__(self, owner: RankReducer, window: int, unsent: Unsent, choice: Choice) -> None:
-        super().__init__(owner, window, unsent)
+    def __init__(self, owner: RankReducer, window: int, choice: Choice) -> None:
+        super().__init__(owner, window)
         self._choice = choice
         # Of this step the largest element and whether any was sent; the steps before without one.
         self._found, self._passed = 0.0, False
@@ -294,6 +299,7 @@ class SparseAllReduce(AllReduce):
     has that of all. From the state of another rank it is left out.
     """
 
+    _kept: Unsent
     _copies = 8
     """With what is not sent yet, momentum, and magnitudes to choose among: measured."""
 
@@ -326,8 +332,8 @@ class SparseAllReduce(AllReduce):
         self.warm_up = warm_up
         momentum = at(checked(where, "momentum", momentum, 0.0, 1.0), 0)
         self._check_momentum(momentum, bool(error_feedback))
-        unsent = Unsent(where, bool(error_feedback), momentum)
-        self.reduction: SparseRound = SparseRound(self, self.window, unsent, self._chosen)
+        self._kept = Unsent(where, bool(error_feedback), momentum)
+        self.reduction = SparseRound(self, self.window, self._chosen)
 
     @property
     def ratio(self) -> float | None:
@@ -367,23 +373,23 @@ class SparseAllReduce(AllReduce):
     @property
     def error_feedback(self) -> bool:
         """Whether what was not sent is added to the next gradient."""
-        return self.reduction.unsent.feedback
+        return self._kept.feedback
 
     @error_feedback.setter
     def error_feedback(self, flag: bool) -> None:
         self._check_momentum(self.momentum, bool(flag))
-        self.reduction.unsent.feedback = bool(flag)
+        self._kept.feedback = bool(flag)
 
     @property
     def momentum(self) -> float:
         """The momentum that gradients are summed with before the choice."""
-        return self.reduction.unsent.momentum
+        return self._kept.momentum
 
     @momentum.setter
     def momentum(self, momentum: float) -> None:
         momentum = at(checked(type(self).__name__, "momentum", momentum, 0.0, 1.0), 0)
         self._check_momentum(momentum, self.error_feedback)
-        self.reduction.unsent.momentum = momentum
+        self._kept.momentum = momentum
 
     def _check_momentum(self, momentum: float, error_feedback: bool) -> None:
         if not momentum:
@@ -413,10 +419,6 @@ class SparseAllReduce(AllReduce):
             order.kinds = dict.fromkeys((param.name for param in order.params), "dense")
             order.group()
 
-    def _settings(self) -> tuple[Any, ...]:
-        kept = self.error_feedback, self.momentum
-        return self.ratio, self.threshold, *kept, self.warm_up, self.window
-
     @property
     def _alone(self) -> bool:
         """As `Reducer`, but that a lone process sums momentum, too."""
@@ -433,7 +435,7 @@ class SparseAllReduce(AllReduce):
     @property
     def _ratio_now(self) -> float:
         """The ratio of the next step."""
-        ratio, done = self.ratio or 1.0, self.reduction.unsent.steps
+        ratio, done = self.ratio or 1.0, self._kept.steps
         if done >= self.warm_up or ratio >= _FIRST:
             return ratio
         return _FIRST * float((ratio / _FIRST) ** (done / self.warm_up))
