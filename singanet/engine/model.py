@@ -1,27 +1,22 @@
-"""The parameters of a model, and parts of a net."""
+"""The parts of a net that executors and a training need, and parts of its plan."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from singanet.base.collectives import Collectives
 from singanet.device import Device
 from singanet.engine.plan import BackwardPlan, NodeStep, Plan
-from singanet.graph.nodes import Node, Ports
+from singanet.graph.nodes import Node
 from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, ParamSpec
-
-if TYPE_CHECKING:
-    from singanet.optimizer.optimizer import Optimizer
-    from singanet.optimizer.wrapper import Wrapper
-
 
 Measure: TypeAlias = Callable[..., Any] | None
 """``measure(output, y)``: the metric of a batch, or what gathers it. See `Seen` for weights."""
@@ -142,51 +137,6 @@ class NetCore(Protocol):
 
     def rehearsal(self, only_failed: bool = False) -> AbstractContextManager[None]:
         """A block after which draws and running state of its forwards are undone."""
-
-
-class Model(Protocol):
-    """A net that `singanet.training.fit` trains and `singanet.saving` saves: `Net`, or one like it.
-
-    ``compiled`` is what `compile` left, ``layers`` and ``nodes`` are for files that go by layers.
-    """
-
-    loss: Any
-    metric: Any
-    device: Device
-    dtype: np.dtype[Any]
-    rng: np.random.Generator
-    seed: int
-    compiled: object | None
-
-    @property
-    def layers(self) -> Sequence[Any]:
-        """The layers in order; empty without layers."""
-
-    def nodes(self) -> Sequence[Any]:
-        """The uses of layers, in the order of adding."""
-
-    def ports(self) -> Ports:
-        """Where arrays enter and leave."""
-
-    def params(self) -> list[Param]:
-        """All parameters in a fixed order, each once."""
-
-    def param_names(self) -> list[str]:
-        """Their names."""
-
-    def forward(self, flag: Any, x: Any) -> Any:
-        """The output(s) for ``x``."""
-
-    def step(
-        self,
-        x: Any,
-        y: Any,
-        optimizer: Optimizer | Wrapper,
-        on_layer: OnLayer = None,
-        sample_weight: Any = None,
-        measure: Measure = None,
-    ) -> tuple[float, float | None]:
-        """One training step; ``(loss, metric)`` from before the update."""
 
 
 INPUT = "/input"

@@ -47,7 +47,6 @@ from singanet.types import Array
 if TYPE_CHECKING:
     from os import PathLike
 
-    from singanet.engine.model import Model
     from singanet.engine.net import Net
     from singanet.graph.nodes import Node
     from singanet.layers import RNN
@@ -472,7 +471,7 @@ def _wrong(expected: str, received: str) -> ConfigError:
     )
 
 
-def packed_layers(net: Model) -> list[Packed]:
+def packed_layers(net: Net) -> list[Packed]:
     """The arrays in SINGA's files for each recurrent layer of ``net``."""
     from singanet.layers import RNN
 
@@ -500,7 +499,7 @@ _PLAIN = ("safetensors", "sharded", "npz", "hdf5")
 
 
 def save_parameters(
-    net: Model,
+    net: Net,
     f: str | PathLike[str],
     format: str | None,
     *,
@@ -546,7 +545,7 @@ def save_parameters(
 
 
 def load_parameters(
-    net: Model,
+    net: Net,
     f: str | PathLike[str],
     format: str | None,
     *,
@@ -610,7 +609,7 @@ def load_parameters(
     return report
 
 
-def _expect_layout(net: Model, rename: Mapping[str, str] | None, layout: str | None) -> None:
+def _expect_layout(net: Net, rename: Mapping[str, str] | None, layout: str | None) -> None:
     """Refuse an unknown layout, and square matrices that may lie either way.
 
     Those are renamed from names that may be PyTorch's, where ``layout`` says nothing.

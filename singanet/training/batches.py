@@ -14,7 +14,6 @@ from singanet.data import ArrayLoader
 from singanet.data.dataset import expect_channels_first
 from singanet.device import Device, cpu
 from singanet.engine.feeds import as_array
-from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import (
     ArgumentError,
@@ -107,30 +106,29 @@ def _labels(y: Any) -> Array:
     return np.asarray(labels.reshape(-1))
 
 
-def input_names(net: Model) -> list[str]:
+def input_names(net: Net) -> list[str]:
     """The input layers, as symbols gave them, else in topological order."""
     return list(net.ports().inputs)
 
 
-def output_names(net: Model) -> list[str]:
+def output_names(net: Net) -> list[str]:
     """The output layers, as symbols gave them, else in topological order."""
     return list(dict.fromkeys(name for name, _ in net.ports().outputs))
 
 
-def fed(where: str, net: Model, x: Any, learns: bool = False) -> Any:
+def fed(where: str, net: Net, x: Any, learns: bool = False) -> Any:
     """Samples ``x`` as arrays for the inputs of ``net``, those of frames by their columns.
 
     Where the net ``learns`` of them it remembers the columns, and a list of layers that lacks its
     input shape is set up for theirs. Errors: those of `by_name`, of `Intake.arrays` and of `build`.
     """
-    if learns and isinstance(net, Net) and net.pending:
+    if learns and net.pending:
         shape = by_name(where, x, [ONLY_INPUT], all_of_them=True).shape
         _expect_channels_first(where, net, shape)
         net.build(shape[1:])
     names = input_names(net)
-    found = net.taken(where, x) if isinstance(net, Net) else x
-    found = by_name(where, found, names, all_of_them=True)
-    if learns and isinstance(net, Net) and has_frame(x):
+    found = by_name(where, net.taken(where, x), names, all_of_them=True)
+    if learns and has_frame(x):
         net.intake.remember(x, names)
     return found
 
@@ -433,7 +431,7 @@ class IteratedBatches(Batches):
 
     def __init__(
         self,
-        net: Model,
+        net: Net,
         source: Iterable[Any],
         steps: int | None,
         class_weight: Mapping[int, float] | None = None,

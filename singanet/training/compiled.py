@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from singanet.base.elsewhere import is_library
 from singanet.base.kinds import snake_case
-from singanet.engine.model import Model, placed_by
+from singanet.engine.model import placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import expect_scores
 from singanet.errors import ArgumentError, CallOrderError, GraphError, one_of
@@ -98,7 +98,7 @@ class Compiled:
 
 
 def compile_net(
-    net: Model,
+    net: Net,
     optimizer: Optimizer | Wrapper | str,
     loss: Loss | MultiLoss | str | None = None,
     metrics: Given | None = None,
@@ -122,28 +122,24 @@ def compile_net(
     named, outputs = named | weighted, outputs | of_weighted
     _expect_distinct(named, loss)
     precision = as_precision(mixed_precision)
-    if mixed_precision is not None and (not isinstance(net, Net) or placed_by(net) is not None):
+    if mixed_precision is not None and placed_by(net) is not None:
         raise ArgumentError(
             "net.compile, mixed_precision",
             expected="a FeedForwardNet, all of it on this rank",
-            received=f"a {type(net).__name__}" + " on several" * isinstance(net, Net),
-            advice="compile it before parallel.Pipeline(net)"
-            if isinstance(net, Net)
-            else "leave it out: this kind of net computes in float32",
+            received=f"a {type(net).__name__} on several",
+            advice="compile it before parallel.Pipeline(net)",
         )
-    narrow = _narrow_type(net, mixed_precision) if isinstance(net, Net) else None
-    if isinstance(net, Net):
-        # A net that is not whole yet is looked at when it trains.
-        with suppress(GraphError, CallOrderError):
-            _expect_one_output(net, loss)
-            expect_scores(net.planned(), loss)
+    narrow = _narrow_type(net, mixed_precision)
+    # A net that is not whole yet is looked at when it trains.
+    with suppress(GraphError, CallOrderError):
+        _expect_one_output(net, loss)
+        expect_scores(net.planned(), loss)
     net.loss = loss
     if metrics is not None or weighted:
         # Metrics of single outputs are not the net's as a whole.
         net.metric = None if outputs else next(iter(named.values()), None)
     net.compiled = Compiled(optimizer, named, precision, outputs, weighted)
-    if isinstance(net, Net):
-        _turn(net, precision, narrow)
+    _turn(net, precision, narrow)
 
 
 def _expect_one_output(net: Net, loss: Any) -> None:
@@ -194,7 +190,7 @@ def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
     return str(mixed_precision)
 
 
-def expect_compiled(net: Model, where: str) -> Compiled:
+def expect_compiled(net: Net, where: str) -> Compiled:
     """The compiled settings of the net. Errors: it was not compiled."""
     if not isinstance(net.compiled, Compiled):
         raise CallOrderError(
@@ -207,7 +203,7 @@ def expect_compiled(net: Model, where: str) -> Compiled:
 
 
 def _by_output(
-    net: Model, given: Any, loss: Any, taken: Collection[str] = ()
+    net: Net, given: Any, loss: Any, taken: Collection[str] = ()
 ) -> tuple[dict[str, Metric], dict[str, str]]:
     """Metrics by name, and the output of each where they are given by outputs.
 
@@ -216,7 +212,7 @@ def _by_output(
     if given is None:
         return {}, {}
     by_output: Mapping[str, Any] = {"": given}
-    if isinstance(given, Mapping) and isinstance(net, Net) and all(k in net for k in given):
+    if isinstance(given, Mapping) and all(k in net for k in given):
         by_output = given
     found, outputs = {}, {}
     for output, each in by_output.items():

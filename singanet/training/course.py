@@ -13,7 +13,7 @@ import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
 from singanet.checkpoint.entry import Source, sources_of
-from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain
 from singanet.training.batches import Batches
@@ -51,7 +51,7 @@ class Course:
 
     def __init__(
         self,
-        net: Model,
+        net: Net,
         compiled: Compiled,
         optimizer: Optimizer | Wrapper,
         data: Batches,

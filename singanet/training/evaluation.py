@@ -16,7 +16,7 @@ from singanet.engine.executor import plan_of_step
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import start_of
 from singanet.engine.holding import hold_blocks, is_watched, unwatch, watch
-from singanet.engine.model import Model, StepRequest, makes_passes_together, placed_by
+from singanet.engine.model import StepRequest, makes_passes_together, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import of_output, weights_for
 from singanet.errors import ArgumentError, CallOrderError, DataError, SingaNetError
@@ -44,7 +44,7 @@ Taking: TypeAlias = Callable[[str, Any], Any]
 """``take(where, x)``: samples as arrays for the inputs of a net."""
 
 
-def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> None:
+def gather(net: Net, batches: Iterable[WeightedBatch], measures: Measures) -> None:
     """Let ``measures`` gather all ``batches`` in evaluation mode."""
     together = makes_passes_together(net)
     for x, y, weight in batches:
@@ -54,7 +54,7 @@ def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> 
                 net.forward(False, x)
             continue
         y, weight = on_device(net.device, y), on_device(net.device, weight)
-        if isinstance(net, Net) and not together and _gathered_by_rows(net, x, y, weight, measures):
+        if not together and _gathered_by_rows(net, x, y, weight, measures):
             continue
         out = widened(net.forward(False, x))
         try:
@@ -121,7 +121,7 @@ class Evaluation(tuple[float | None, Any]):
 
 
 def evaluate(
-    net: Model, x: Any, y: Any, batch_size: int | None, sample_weight: Any = None
+    net: Net, x: Any, y: Any, batch_size: int | None, sample_weight: Any = None
 ) -> Evaluation:
     """`FeedForwardNet.evaluate`.
 
@@ -162,7 +162,7 @@ def evaluate(
     return Evaluation(logs.get("loss"), logs.get(first), logs)
 
 
-def _at_once(net: Model, x: Any, counted: Any, size: int | None) -> bool:
+def _at_once(net: Net, x: Any, counted: Any, size: int | None) -> bool:
     """Whether ``x`` is one batch: the ``counted`` arrays have at most ``size`` samples.
 
     None is of any number, and so are lists of arrays for one input layer.
@@ -173,16 +173,16 @@ def _at_once(net: Model, x: Any, counted: Any, size: int | None) -> bool:
     return isinstance(first, np.ndarray) and first.ndim > 0 and len(first) <= size
 
 
-def _takes_lists(net: Model) -> bool:
+def _takes_lists(net: Net) -> bool:
     """Whether an input layer takes several arrays, which a list holds."""
-    if not isinstance(net, Net) or net.pending:
+    if net.pending:
         return False
     plan = net._execution_plan()
     shapes = [plan.by_name[name].layer.in_shapes for name in plan.inputs]
     return any(isinstance(shape, list) and len(shape) > 1 for shape in shapes)
 
 
-def _measures(net: Model) -> tuple[Measures, str]:
+def _measures(net: Net) -> tuple[Measures, str]:
     """The net's metric and those that it was compiled with, copied; which comes first."""
     compiled = net.compiled if isinstance(net.compiled, Compiled) else None
     metrics = {} if compiled is None else compiled.metrics
@@ -194,7 +194,7 @@ def _measures(net: Model) -> tuple[Measures, str]:
     return Measures.alone(net.loss, metrics, outputs, weighted), first
 
 
-def predict(net: Model, x: Any, batch_size: int | None) -> Array:
+def predict(net: Net, x: Any, batch_size: int | None) -> Array:
     """`FeedForwardNet.predict`; with several outputs a dict of arrays. Errors: no batch."""
     if batch_size is not None:
         batch_size = checked_count("net.predict", "batch_size", batch_size, 1)
@@ -207,7 +207,7 @@ def predict(net: Model, x: Any, batch_size: int | None) -> Array:
     )
 
 
-def by_output_name(made: Any, net: Model) -> dict[str, Array]:
+def by_output_name(made: Any, net: Net) -> dict[str, Array]:
     """The predictions ``made`` as a dict by output name, even of a single output."""
     return made if isinstance(made, dict) else {output_names(net)[0]: made}
 
@@ -232,13 +232,11 @@ def joined_batches(
     return xp.concatenate(parts)
 
 
-def _in_one_go(
-    net: Model, x: Any, y: Any, weight: Any, measures: Measures, first: str
-) -> Evaluation:
+def _in_one_go(net: Net, x: Any, y: Any, weight: Any, measures: Measures, first: str) -> Evaluation:
     weight = joined_weight(y, weight, None)
     sample_count({"y": y, "sample_weight": weight}, where="net.evaluate")
     y, weight = on_device(net.device, y), on_device(net.device, weight)
-    if isinstance(net, Net) and _gathered_by_rows(net, x, y, weight, measures):
+    if _gathered_by_rows(net, x, y, weight, measures):
         logs = measures.results()
         return Evaluation(logs.get("loss"), logs.get(first), logs)
     out = widened(net.forward(False, x))
@@ -402,7 +400,7 @@ def _is_finite(part: Any) -> bool:
     return all(bool(np.isfinite(each).all()) for each in floats)
 
 
-def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
+def train_on_batch(net: Net, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
     """`FeedForwardNet.train_on_batch`."""
     compiled = expect_compiled(net, "net.train_on_batch")
     x, y, weight = _batch(net, x, y, sample_weight, learns=True)
@@ -413,7 +411,7 @@ def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> d
     return measures.results()
 
 
-def test_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
+def test_on_batch(net: Net, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
     """`FeedForwardNet.test_on_batch`."""
     compiled = expect_compiled(net, "net.test_on_batch")
     measures = compiled.measures(net.loss, alone=True)
@@ -421,7 +419,7 @@ def test_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> di
     return measures.results()
 
 
-def _batch(net: Model, x: Any, y: Any, weight: Any, learns: bool = False) -> WeightedBatch:
+def _batch(net: Net, x: Any, y: Any, weight: Any, learns: bool = False) -> WeightedBatch:
     x = fed("batch x", net, x, learns)
     y = by_name("batch y", y, output_names(net), all_of_them=False)
     weight = joined_weight(y, weight, None)

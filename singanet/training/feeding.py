@@ -10,7 +10,6 @@ from typing import Any
 from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.columns import is_frame
 from singanet.data import GeneratorLoader
-from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError
 from singanet.training.batches import (
@@ -43,7 +42,7 @@ def holds_arrays(x: Any) -> bool:
 
 
 def training_batches(
-    net: Model,
+    net: Net,
     x: Any,
     y: Any,
     options: FitOptions,
@@ -103,7 +102,7 @@ def training_batches(
     return batches, validation or _validation_batches(net, options, ranks)
 
 
-def _validation_batches(net: Model, options: FitOptions, ranks: World) -> Batches | None:
+def _validation_batches(net: Net, options: FitOptions, ranks: World) -> Batches | None:
     """``(x, y)``, ``(x, y, sample_weight)`` or a source of batches, in its own order."""
     data, batch_size = options.validation_data, options.micro_batch or options.batch_size
     if data is None:
@@ -122,7 +121,7 @@ def _validation_batches(net: Model, options: FitOptions, ranks: World) -> Batche
 
 
 def array_batches(
-    net: Model,
+    net: Net,
     x: Any,
     y: Any,
     sample_weight: Any,
@@ -137,7 +136,7 @@ def array_batches(
 
 
 def iterated(
-    net: Model,
+    net: Net,
     source: Any,
     steps: int | None,
     class_weight: Mapping[int, float] | None,
@@ -150,7 +149,7 @@ def iterated(
     """Batches of a loader, iterable, or function of the epoch: those of this rank."""
     ranks.expect_own_part("data", source)
     loader = _loader(source)
-    if learns and isinstance(net, Net) and net.pending:
+    if learns and net.pending:
         first, begun = first_of(where, loader)
         fed(f"{where}, batch x", net, parts_of(where, first)[0], True)
     made = ranks.share(
@@ -202,7 +201,7 @@ def _yields(x: Any) -> bool:
 
 
 def _arrays(
-    net: Model, x: Any, y: Any, weight: Any, learns: bool = False, where: str = "net.fit"
+    net: Net, x: Any, y: Any, weight: Any, learns: bool = False, where: str = "net.fit"
 ) -> tuple[Any, Any, Any, int]:
     indexed = hasattr(x, "__getitem__") and not hasattr(x, "shape")
     if y is None and indexed and not isinstance(x, (Mapping, list, tuple)):

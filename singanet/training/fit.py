@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from singanet.base.version import VERSION
-from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import DataError
 from singanet.training.batches import ArrayBatches, Batches
@@ -30,7 +29,7 @@ from singanet.types import Array
 
 
 def fit(
-    net: Model, x: Any, y: Any, options: FitOptions, begun: Iterator[Any] | None = None
+    net: Net, x: Any, y: Any, options: FitOptions, begun: Iterator[Any] | None = None
 ) -> History:
     """`FeedForwardNet.fit`: train until so many epochs are done, counted from 0.
 
@@ -70,18 +69,15 @@ def fit(
 
 
 @contextmanager
-def unless_refused(net: Model) -> Iterator[None]:
+def unless_refused(net: Net) -> Iterator[None]:
     """A block whose error lets the net forget the shape and the columns that it has seen inside."""
-    if not isinstance(net, Net):
-        yield
-        return
     with net._whole() if net.pending else nullcontext(), net.intake.unless_refused():
         yield
 
 
-def _expect_enough(net: Model, data: Batches) -> None:
+def _expect_enough(net: Net, data: Batches) -> None:
     """Refuse a last batch that is too small for a layer before the first one is trained on."""
-    if data.smallest is None or not isinstance(net, Net):
+    if data.smallest is None:
         return
     for step in net._execution_plan().steps:
         if step.in_training and step.layer.traits.fewest_samples > data.smallest:

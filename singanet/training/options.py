@@ -11,7 +11,6 @@ from typing import Any
 
 from singanet.base.arguments import checked_count
 from singanet.base.files import path_of
-from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError
 from singanet.layers.convolution import Convolution
@@ -112,7 +111,7 @@ _MUCH = 1_000_000
 _told = False
 
 
-def tell_once(net: Model) -> None:
+def tell_once(net: Net) -> None:
     """Say on the standard error what would make ``net`` train faster, if it has not been said."""
     global _told
     text = "" if _told else advice(net)
@@ -121,13 +120,13 @@ def tell_once(net: Model) -> None:
         sys.stderr.write(f"{text}\n")
 
 
-def advice(net: Model) -> str:
+def advice(net: Net) -> str:
     """What to install for nets such as ``net``; empty where nothing is to be gained.
 
     That is where other kernels serve than NumPy's, or these were asked for by name, no wheel fits
     the machine, or ``net`` is not on the CPU, or has few convolutions.
     """
-    if not isinstance(net, Net) or net.device.ops is not numpy_ops or os.environ.get(VARIABLE):
+    if net.device.ops is not numpy_ops or os.environ.get(VARIABLE):
         return ""
     if not has_wheel() or find_library() is not None or _convolutions(net) < _MUCH:
         return ""

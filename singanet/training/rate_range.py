@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError, RankError
 from singanet.picture.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.training.callbacks import Callback
@@ -95,7 +95,7 @@ def _first(steps: int) -> int:
 
 
 def find_lr(
-    net: Model, x: Any, y: Any, batch_size: int, low: float, high: float, steps: int
+    net: Net, x: Any, y: Any, batch_size: int, low: float, high: float, steps: int
 ) -> RateRange:
     """`FeedForwardNet.find_lr`."""
     where = "net.find_lr"
@@ -124,16 +124,15 @@ def find_lr(
         )
     test = _RangeTest(np.geomspace(low, high, steps))
     options = FitOptions(batch_size=batch_size, epochs=steps, callbacks=[test], verbose=False)
-    trained_by, intake = compiled.trained_by, getattr(net, "intake", None)
-    columns = {} if intake is None else dict(intake.columns)
+    trained_by, intake = compiled.trained_by, net.intake
+    columns = dict(intake.columns)
     try:
         # Rates that are too high are part of it.
         with np.errstate(over="ignore", invalid="ignore"):
             fit(net, x, y, options)
     finally:
         compiled.trained_by = trained_by
-        if intake is not None:
-            intake.columns = columns
+        intake.columns = columns
     return RateRange(test.rates[: len(test.losses)].tolist(), test.losses)
 
 

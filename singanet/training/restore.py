@@ -8,7 +8,7 @@ from typing import Any
 
 from singanet.base.processes import interrupted_after
 from singanet.base.seeding import seeded_apart
-from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.errors import SingaNetError, one_of
 from singanet.optimizer.chain import UpdateChain
 from singanet.params.param_files import put_params
@@ -159,7 +159,7 @@ def _undoing(session: Session) -> Iterator[None]:
         raise mismatch("net.fit, resume", "a state of this training", received) from error
 
 
-def check_net(net: Model, state: Mapping[str, Array]) -> None:
+def check_net(net: Net, state: Mapping[str, Array]) -> None:
     """Errors: `StateMismatchError` where ``state`` has other parameters than ``net``."""
     saved = {key: tuple(array.shape) for key, array in below("net/", state).items()}
     own = {param.name: param.shape for param in net.params()}

@@ -13,7 +13,7 @@ import numpy as np
 from singanet.checkpoint import FORMATS
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import OneFile, Writing
-from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.errors import CallOrderError
 from singanet.optimizer import Accumulator, Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain, state_sources
@@ -145,7 +145,7 @@ class Session(Course):
 
     def __init__(
         self,
-        net: Model,
+        net: Net,
         compiled: Compiled,
         optimizer: Optimizer | Wrapper,
         data: Batches,

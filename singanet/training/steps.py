@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from singanet.engine.model import Measure, Model, OnLayer
+from singanet.engine.model import Measure, OnLayer
 from singanet.engine.net import Net
 from singanet.engine.step import Before
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import UnknownNameError, did_you_mean, one_of
 from singanet.optimizer import (
     Accumulator,
     ClipByGlobalNorm,
@@ -58,20 +58,9 @@ def wrapped(
     return optimizer if accumulate == 1 else Accumulator(optimizer, accumulate)
 
 
-def stepper(net: Model, optimizer: Optimizer | Wrapper) -> Step:
-    """The step of ``net`` with ``optimizer``.
-
-    Errors: `ClipByGlobalNorm` inside of other clipping, or for a model whose steps have no
-    backward that can be run twice.
-    """
+def stepper(net: Net, optimizer: Optimizer | Wrapper) -> Step:
+    """The step of ``net`` with ``optimizer``. Errors: `ClipByGlobalNorm` inside other clipping."""
     chain = UpdateChain(optimizer)
-    if chain.norm is not None and not isinstance(net, Net):
-        raise ArgumentError(
-            "net.fit, clip_by='global'",
-            expected="a FeedForwardNet, whose backward can be run twice",
-            received=f"a {type(net).__name__}",
-            advice="clip by 'layer', 'running' or 'value'",
-        )
 
     def step(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
         return net.step(x, y, optimizer, on_layer, weight, measure)[0]

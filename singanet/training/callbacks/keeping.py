@@ -17,7 +17,6 @@ from singanet.base.files import expect_inside, hold, let_go, path_of
 from singanet.base.processes import LEAVING
 from singanet.checkpoint import FORMATS, write_state
 from singanet.checkpoint.sharded import remove_state
-from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import (
     ArgumentError,
@@ -87,7 +86,7 @@ class EMA(Callback):
             self._put(self.session.params())
 
     @contextmanager
-    def applied(self, net: Model) -> Iterator[None]:
+    def applied(self, net: Net) -> Iterator[None]:
         """Within the block ``net`` has the averages as its parameters."""
         changing = [param for param in net.params() if not param.is_constant]
         own = {param.name: param.here.copy() for param in changing}

@@ -18,7 +18,8 @@ from singanet.base.collectives import Collectives, gathered
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import OneFile, Writing
 from singanet.checkpoint.sharded import RanksFile
-from singanet.engine.model import Model, Placed, makes_passes_together, placed_by
+from singanet.engine.model import Placed, makes_passes_together, placed_by
+from singanet.engine.net import Net
 from singanet.errors import RankError, SingaNetError
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reducer
@@ -285,11 +286,11 @@ class FitRanks(World):
         if self.rank == 0:
             work()
 
-    def slices(self, net: Model) -> list[Source]:
+    def slices(self, net: Net) -> list[Source]:
         own = own_slices(self.here(net))
         return own_entries(self.comm, (), own) if own else []
 
-    def evaluated(self, net: Model, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
+    def evaluated(self, net: Net, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
         if not makes_passes_together(net):
             yield from batches
             return
@@ -313,7 +314,7 @@ class FitRanks(World):
     def train_by(self, optimizer: Any) -> None:
         self.stages = waiting(optimizer)
 
-    def unify(self, net: Model, measures: Measures | None = None) -> None:
+    def unify(self, net: Net, measures: Measures | None = None) -> None:
         samples = 1.0 if measures is None else self.own_samples(measures)
         for stage in self.stages:
             stage.unify(self.here(net), samples)
@@ -326,7 +327,7 @@ class FitRanks(World):
 
     def joined(
         self,
-        net: Model,
+        net: Net,
         own: Callable[[], list[Source]],
         stands: Mapping[str, Any],
         samples: float = 1.0,
@@ -367,7 +368,7 @@ class FitRanks(World):
         return self._collected([*shared.values()], learnt, slices), every
 
     def _own_rows(
-        self, net: Model, whole: list[Source], slices: list[Source], first_rows: dict[str, int]
+        self, net: Net, whole: list[Source], slices: list[Source], first_rows: dict[str, int]
     ) -> list[Source]:
         """What this rank writes of the parameters: its ``slices``, rows of others, or ``whole``."""
         for param, each in zip((p for p in net.params() if p.storage.sliced), slices, strict=True):
@@ -462,7 +463,7 @@ class StagedRanks(FitRanks):
         most = max(done for done, _ in every)
         return next(rate for done, rate in every if done == most)
 
-    def here(self, net: Model) -> Any:
+    def here(self, net: Net) -> Any:
         return self._placed.part
 
     @contextmanager
@@ -480,7 +481,7 @@ class StagedRanks(FitRanks):
 
     def joined(
         self,
-        net: Model,
+        net: Net,
         own: Callable[[], list[Source]],
         stands: Mapping[str, Any],
         samples: float = 1.0,

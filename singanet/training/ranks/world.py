@@ -15,7 +15,7 @@ from singanet.base.columns import is_sparse
 from singanet.base.described import settings_text
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.formats import OneFile, Writing
-from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError, RankError
 from singanet.metric import Metric
 from singanet.ops import ops_for
@@ -162,7 +162,7 @@ class World:
 
     # State
 
-    def here(self, net: Model) -> Any:
+    def here(self, net: Net) -> Any:
         """What of ``net`` is on this rank: all of it, but where layers lie on several."""
         return net
 
@@ -172,7 +172,7 @@ class World:
 
     def joined(
         self,
-        net: Model,
+        net: Net,
         own: Callable[[], list[Source]],
         stands: Mapping[str, Any],
         samples: float = 1.0,
@@ -191,14 +191,14 @@ class World:
         """How many this rank has seen in the epoch in work."""
         return measures.samples
 
-    def slices(self, net: Model) -> list[Source]:
+    def slices(self, net: Net) -> list[Source]:
         """The parameters of ``net`` that ranks have in slices, whole, on rank 0.
 
         All ranks call it; the others come back once the array of each has been asked for.
         """
         return []
 
-    def evaluated(self, net: Model, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
+    def evaluated(self, net: Net, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
         """``batches`` of this rank, and empty ones where others have more and need it meanwhile."""
         return batches
 
@@ -213,7 +213,7 @@ class World:
     def train_by(self, optimizer: Any) -> None:
         """Steps go through ``optimizer`` from now on: what `fit` has made of the net's own."""
 
-    def unify(self, net: Model, measures: Measures | None = None) -> None:
+    def unify(self, net: Net, measures: Measures | None = None) -> None:
         """Let the running state of ``net`` be that of all ranks.
 
         Each weighs by the samples that it has seen in the epoch of ``measures``, or all alike.
@@ -257,7 +257,7 @@ def expect_same(
                 )
 
 
-def expect_same_parameters(comm: Collectives, here: Model) -> None:
+def expect_same_parameters(comm: Collectives, here: Net) -> None:
     """Errors: `RankError` on all ranks, with the first parameter in which one differs.
 
     Each compares what it has ``here``.
