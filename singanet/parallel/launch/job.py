@@ -22,6 +22,8 @@ from singanet.parallel.launch import hosts as mpirun
 from singanet.parallel.launch.hosts import elsewhere
 from singanet.parallel.launch.rank import ASKED, JobFolder, tells_of_others
 
+RANK = "singanet.parallel.launch.rank"
+"""The module that each process begins with."""
 _PIECE, _KEPT = 1 << 16, 1 << 14
 
 
