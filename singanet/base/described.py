@@ -8,9 +8,10 @@ import re
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, wraps
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from singanet.base.elsewhere import is_library
+from singanet.base.words import REQUIRED, aliases, described, part_words, translated
 from singanet.errors import ConfigError, SignatureError
 
 _T = TypeVar("_T", bound="Configurable")
@@ -34,15 +35,28 @@ class Codec(Protocol):
 class CheckedType(ABCMeta):
     """Classes that refuse unknown and missing arguments in three parts, not by a TypeError."""
 
+    def __init__(cls, *args: Any, **kwargs: Any) -> None:
+        """A class, whose text for `help` ends with the further words that it takes."""
+        super().__init__(*args, **kwargs)
+        code = getattr(cls.__dict__.get("__init__"), "__code__", None)
+        if code is not None and cls.__doc__ and is_library(cls):
+            names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            further = described(names)
+            if further:
+                cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{further}"
+
     def __call__(cls: type[_C], *args: Any, **kwargs: Any) -> _C:
         """A new object. Errors: `SignatureError` for arguments that the constructor does not have.
 
         Copying and unpickling do not come by here.
         """
         kind: Any = cls
-        signature = _signature(kind)
+        signature, names = _signature(kind), argument_names(kind)
         try:
+            kwargs = translated(names, kwargs, part_words(kind.__init__))
             signature.bind(None, *args, **kwargs)
+        except SignatureError as error:
+            raise error.within(kind.__name__) from None
         except TypeError as error:
             raise refusal(kind.__name__, signature, args, kwargs, str(error)) from None
         made: _C = super().__call__(*args, **kwargs)  # type: ignore[misc]
@@ -53,8 +67,13 @@ class CheckedType(ABCMeta):
     @property
     def __signature__(cls) -> inspect.Signature:
         """The constructor's own arguments, for `help`, `inspect.signature` and editors."""
-        signature = _signature(cls)
-        _, *arguments = signature.parameters.values()
+        kind: Any = cls
+        signature = _written(kind)
+        arguments = list(signature.parameters.values())[1:]
+        if arguments and _is_words(arguments[-1]):
+            by_name = inspect.Parameter.KEYWORD_ONLY
+            further = part_words(kind.__init__)
+            arguments[-1:] = [inspect.Parameter(word, by_name, default=None) for word in further]
         return signature.replace(parameters=arguments, return_annotation=inspect.Signature.empty)
 
 
@@ -87,6 +106,17 @@ class Described(metaclass=CheckedType):
             many = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
             made.arguments.update(value if many else {name: value})
         return made
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The attribute of an argument by another of its words, such as ``lr``."""
+            here = None if name[0] == "_" else aliases(argument_names(type(self))).get(name)
+            if here is not None:
+                return getattr(self, here)
+            from singanet.base.elsewhere import missing_attribute
+
+            return missing_attribute(self, name)
 
     def _constructed(self) -> None:
         """Called once the constructor has ended; a copy is not constructed."""
@@ -286,11 +316,40 @@ def is_plain(value: Any) -> bool:
 
 
 @cache
-def _signature(cls: Any) -> inspect.Signature:
+def _written(cls: Any) -> inspect.Signature:
+    """The arguments of the constructor, as they are written."""
     if cls.__init__ is object.__init__:
         only_self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         return inspect.Signature([only_self])
     return inspect.signature(cls.__init__)
+
+
+def _is_words(parameter: inspect.Parameter) -> bool:
+    """Whether it stands for the further words, of which `translated` leaves none."""
+    return parameter.kind is inspect.Parameter.VAR_KEYWORD and parameter.name == "words"
+
+
+@cache
+def _signature(cls: Any) -> inspect.Signature:
+    """What a call has to give: arguments that are `REQUIRED` have no default, nor has a name."""
+    signature, needed = _written(cls), inspect.Parameter.empty
+    arguments = [each for each in signature.parameters.values() if not _is_words(each)]
+    if any(each.default is REQUIRED for each in arguments):
+        for k, each in enumerate(arguments):
+            if each.default is REQUIRED or (k == 1 and each.name == "name"):
+                arguments[k] = each.replace(default=needed)
+    return signature.replace(parameters=arguments)
+
+
+@cache
+def argument_names(cls: Any) -> tuple[str, ...]:
+    """The names of the arguments; a class that hands on any has those of the class above too."""
+    signature = _signature(cls)
+    arguments = [*signature.parameters.values()][1:]
+    names = [each.name for each in arguments if each.kind not in _MANY]
+    hands_on = any(each.kind is each.VAR_KEYWORD for each in arguments)
+    above = next((k for k in cls.__mro__[1:] if isinstance(k, CheckedType)), None)
+    return (*names, *(argument_names(above) if hands_on and above is not None else ()))
 
 
 def refusal(
@@ -313,10 +372,7 @@ def refusal(
         received, advice = f"{unknown}=", advice_on(unknown, names, name)
     elif missing:
         received = f"nothing for {' and '.join(missing)}"
-        advice = f"write {name}({', '.join(f'{key}=...' for key in needed)})"
-        if needed[0] == "name" and not (args and isinstance(args[0], str)):
-            shift = ", ".join(map(_text, args)) or "..."
-            advice = f"a layer's name comes first: {name}({name.lower() + '1'!r}, {shift})"
+        advice = f"write {name}({', '.join(f'{key}=...' for key in needed if key != 'name')})"
     else:
         received, advice = error, "pass each argument once, the later ones by name"
     expected = f"the arguments {', '.join(names)}" if names else "no arguments"
@@ -387,6 +443,12 @@ class CountedType(CheckedType):
         changes.add()
 
 
+@cache
+def _redirected(cls: Any) -> dict[str, str]:
+    """The words by which attributes are assigned: other classes may mean something else."""
+    return aliases(argument_names(cls)) if is_library(cls) else {}
+
+
 class Counted(metaclass=CountedType):
     """Objects of which every assignment to a public attribute, a method or the class is a change.
 
@@ -396,6 +458,7 @@ class Counted(metaclass=CountedType):
     _asked_anew: Collection[str] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        name = _redirected(type(self)).get(name, name)
         super().__setattr__(name, value)
         if name[0] != "_":
             if name not in self._asked_anew:
@@ -482,6 +545,9 @@ def checked_call(function: _F) -> _F:
             return function(*args, **kwargs)
         except TypeError as error:
             if never_began(error):
+                words = translated(tuple(signature.parameters), kwargs)
+                if words.keys() != kwargs.keys():
+                    return call(*args, **words)
                 given = args[1:] if is_method else args
                 raise refusal(name, signature, given, kwargs, str(error)) from None
             raise

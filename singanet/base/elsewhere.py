@@ -10,50 +10,30 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from singanet.base.words import aliases
 from singanet.errors import UnknownNameError, did_you_mean
 
 _CALLED = {
-    "batch_input_shape": ("input_sample_shape",),
-    "beta1": ("beta_1",),
-    "beta2": ("beta_2",),
-    "bias": ("use_bias",),
+    "batch_input_shape": ("input_shape",),
     "bsp": ("consistency",),
     "corr": ("error_feedback",),
     "ctx": ("device",),
     "decay": ("weight_decay",),
-    "dilation_rate": ("dilation",),
     "eos_token_id": ("stop",),
-    "eps": ("epsilon",),
     "eval_node_list": ("outputs",),
     "feed_dict": ("feed",),
-    "filters": ("nb_kernels",),
-    "in_channels": ("input_sample_shape",),
-    "in_features": ("input_sample_shape",),
-    "input_dim": ("vocabulary_size", "input_sample_shape"),
-    "input_shape": ("input_sample_shape",),
+    "in_channels": ("input_shape",),
+    "in_features": ("input_shape",),
+    "input_dim": ("input_shape",),
     "k": ("top_k",),
     "grad_ys": ("dys",),
     "insert_grad": ("dys",),
     "input_ids": ("prompts",),
-    "kernel_size": ("kernel",),
-    "learning_rate": ("lr",),
     "max_new_tokens": ("length",),
     "max_tokens": ("length",),
     "min_lr": ("lowest",),
-    "negative_slope": ("alpha",),
-    "num_embeddings": ("vocabulary_size",),
-    "num_layers": ("num_stacks",),
-    "out_channels": ("nb_kernels",),
-    "out_features": ("num_output",),
-    "output_dim": ("num_output",),
-    "padding": ("pad",),
-    "pool_size": ("kernel",),
-    "rate": ("p",),
     "restore_best_weights": ("restore_best",),
-    "shape": ("sample_shape",),
     "stddev": ("std",),
-    "strides": ("stride",),
-    "units": ("num_output", "hidden_size"),
     "var_list": ("params",),
 }
 """Names elsewhere, and what a class may call it here."""
@@ -294,7 +274,7 @@ def advice_on(unknown: str, names: Collection[str], kind: str = "") -> str:
         if kind.endswith("Transpose"):
             modes = "'keras_same' or 'keras_valid'"
         return f"say border_mode={modes}, or pad=1, as many on either side"
-    for here in _CALLED.get(unknown, ()):
+    for here in (aliases(tuple(names)).get(unknown, ""), *_CALLED.get(unknown, ())):
         if here in names:
             return f"it is called {here} here"
     return _INSTEAD.get(unknown) or did_you_mean(unknown, names, "leave it out")

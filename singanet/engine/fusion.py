@@ -241,7 +241,7 @@ class HeadOfStep(HeadLoss):
         assert self.in_shapes
         positions = y.shape[: len(self.in_shapes)]
         floats = score_type(dense.params["weight"].array_type)
-        return unmade_scores((*positions, dense.num_output), floats)
+        return unmade_scores((*positions, dense.units), floats)
 
 
 def headed(net: NetCore, request: StepRequest) -> Plan | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from singanet.base.arguments import name_trouble
 from singanet.base.described import CheckedType, checked_call
+from singanet.base.kinds import snake_case
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -18,9 +19,10 @@ from singanet.errors import (
     one_of,
 )
 from singanet.graph.nodes import Graph, Nests, Node, Ports, unify
+from singanet.layers.activations import activation_of
 from singanet.layers.layer import Layer, normal_shapes
 from singanet.layers.shapes import Dummy
-from singanet.layers.symbol import Symbol, apply, calls_between, stage, travelled
+from singanet.layers.symbol import Symbol, Unnamed, apply, calls_between, stage, travelled
 from singanet.params.param import Param
 from singanet.types import Shapes, Traits
 
@@ -94,7 +96,7 @@ def no_shape(net: str | None, first: str) -> CallOrderError:
         "net" if net is None else f"net {net!r}",
         expected="a known input shape",
         received=f"a list whose first layer, {first!r}, has none",
-        advice=f"pass input_sample_shape to {first!r}, call net.build(shape), or fit the net first",
+        advice=f"pass input_shape to {first!r}, call net.build(shape), or fit the net first",
     )
 
 
@@ -181,7 +183,7 @@ class GraphBuilder(metaclass=CheckedType):
     def __getitem__(self, name: str) -> Layer:
         """The layer called ``name``; those of a nested net are called ``net/layer``."""
         self._expect_layers([name], "net")
-        return self._graph.nodes[name].layer
+        return self._graph.layer(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._graph.nodes
@@ -253,14 +255,15 @@ class GraphBuilder(metaclass=CheckedType):
         """The parameters of the layer or nested net added as ``name``; none is filled by this."""
         nodes = self._graph.nodes
         inner = nodes.values() if name in self._nests.nets else ()
-        use = [nodes[name], *(n for n in inner if n.within == name)]
+        use = [nodes[self._graph.first(name)], *(n for n in inner if n.within == name)]
         return [param for node in use for param in node.layer.params.values()]
 
     def _use_of(self, layer: Layer | GraphBuilder | str) -> list[str]:
         """The nodes through which arrays enter ``layer``: itself, or the inputs of a nested net."""
         name = layer if isinstance(layer, str) else str(layer.name)
         self._expect_layers([name], "net")
-        return self._nests.entries(name) if name in self._nests.nets else [name]
+        nested = name in self._nests.nets
+        return self._nests.entries(name) if nested else [self._graph.first(name)]
 
     def _expect_layers(self, names: Iterable[str], where: str) -> None:
         if self.pending:
@@ -322,8 +325,34 @@ class GraphBuilder(metaclass=CheckedType):
         _check_part("net.add", layer)
         if getattr(layer, "mask_layer", None) or layer.traits.begins_mask:
             raise masked_by_add(str(layer.name))
-        self._add_node(layer, sources_of(layer, src, self._last), str(layer.name))
+        with self._naming([layer]):
+            self._add_node(layer, sources_of(layer, src, self._last), str(layer.name))
         return layer
+
+    @contextmanager
+    def _naming(self, parts: Sequence[Layer | GraphBuilder]) -> Iterator[None]:
+        """Name the layers among ``parts`` that have no name, after their classes; undo on errors.
+
+        They are counted in this net: dense, dense_1, ... without the names that others have.
+        """
+        taken = {str(part.name) for part in parts if not isinstance(part.name, Unnamed)}
+        unnamed = [p for p in parts if isinstance(p, Layer) and isinstance(p.name, Unnamed)]
+        stems = [layer.name for layer in unnamed]
+        counts: dict[str, int] = {}
+        for layer, stem in zip(unnamed, stems, strict=True):
+            name, count = str(stem), counts.get(stem, 0)
+            while name in taken or name in self._graph.nodes:
+                count += 1
+                name = f"{stem}_{count}"
+            counts[stem] = count
+            taken.add(name)
+            layer._take_name(name)
+        try:
+            yield
+        except BaseException:
+            for layer, stem in zip(unnamed, stems, strict=True):
+                layer._take_name(stem)
+            raise
 
     def _add_node(
         self, layer: Layer | GraphBuilder, sources: list[tuple[str, int | None]], name: str
@@ -337,7 +366,7 @@ class GraphBuilder(metaclass=CheckedType):
         if self._fixed or self.pending:
             raise closed(self.name, self._fixed)
         if isinstance(layer, Layer):
-            self._last = self._graph.add(layer, sources, name).name
+            self._last = self._add_layer(layer, sources, name).name
         else:
             self._last = self._nests.add(layer, sources, name).name
             if not layer._fixed:
@@ -345,14 +374,25 @@ class GraphBuilder(metaclass=CheckedType):
                 self._nested_here.append(layer)
         self._ports = None
 
+    def _add_layer(self, layer: Layer, sources: list[tuple[str, int | None]], name: str) -> Node:
+        """The node ``name``: of ``layer``, or of its activation, behind a node of the layer."""
+        activation = activation_of(layer)
+        if activation is None:
+            return self._graph.add(layer, sources, name)
+        first = f"{name}.{snake_case(type(layer).__name__)}"
+        with self._graph.whole():
+            self._graph.add(layer, sources, first, whole=name)
+            return self._graph.add(activation, [(first, 0)], name)
+
     def _add_list(self, parts: Sequence[Any]) -> None:
         """Add ``parts`` as a chain, now or when `build` gives the shape that the first lacks."""
         for part in parts:
             _check_part("FeedForwardNet, argument layers", part)
-        if parts and _needs_shape(parts[0]):
-            self.pending = list(parts)
-        else:
-            self._chain(parts)
+        with self._naming(parts):
+            if parts and _needs_shape(parts[0]):
+                self.pending = list(parts)
+            else:
+                self._chain(parts)
 
     def _chain(self, parts: Iterable[Layer | GraphBuilder]) -> None:
         mask: tuple[str, int | None] | None = None
@@ -360,8 +400,8 @@ class GraphBuilder(metaclass=CheckedType):
             own = part.traits.begins_mask
             begins: Any = part if own else getattr(part, "mask_layer", None)
             if begins is not None and self._last is None:
-                shape = part.input_sample_shape if isinstance(part, Layer) else None
-                self._add_node(Dummy(ONLY_INPUT, input_sample_shape=shape), [], ONLY_INPUT)
+                shape = part.input_shape if isinstance(part, Layer) else None
+                self._add_node(Dummy(ONLY_INPUT, input_shape=shape), [], ONLY_INPUT)
             sources: list[tuple[str, int | None]] = []
             if self._last is not None:
                 sources = [(self._last, None)]
@@ -391,7 +431,7 @@ class GraphBuilder(metaclass=CheckedType):
                 parts, self.pending = self.pending, []
                 if isinstance(shapes, list):
                     raise other_shapes(self.name, "one sample shape", shapes)
-                self._add_node(Dummy(ONLY_INPUT, input_sample_shape=shapes), [], ONLY_INPUT)
+                self._add_node(Dummy(ONLY_INPUT, input_shape=shapes), [], ONLY_INPUT)
                 self._chain(parts)
         nodes = {node.name: node for node in self.nodes()}
         ports = self.ports()
@@ -451,19 +491,19 @@ class GraphBuilder(metaclass=CheckedType):
             if symbol.mask and (symbol.mask.call.born, symbol.mask.index) not in ports:
                 raise unread_mask(str(symbol.call.layer.name))
         names: dict[int, str] = {}
-        uses: dict[Any, int] = {}
-        for call in calls_between(inputs, outputs):
-            # Losses are called after their class: the second of one is another layer.
-            who = call.layer.name if getattr(call.layer, "named", True) is False else id(call.layer)
-            count = uses[who] = uses.get(who, 0) + 1
-            name = str(call.layer.name) if count == 1 else f"{call.layer.name}@{count}"
-            names[call.born] = name
-            sources: list[tuple[str, int | None]] = [
-                (names[symbol.call.born], symbol.index) for symbol in call.inputs
-            ]
-            part: Any = call.layer
-            with stage(call.stage):
-                self._add_node(part, sources, name)
+        uses: dict[int, int] = {}
+        calls = calls_between(inputs, outputs)
+        parts: dict[int, Any] = {id(call.layer): call.layer for call in calls}
+        with self._naming(list(parts.values())):
+            for call in calls:
+                count = uses[id(call.layer)] = uses.get(id(call.layer), 0) + 1
+                name = str(call.layer.name) if count == 1 else f"{call.layer.name}@{count}"
+                names[call.born] = name
+                sources: list[tuple[str, int | None]] = [
+                    (names[symbol.call.born], symbol.index) for symbol in call.inputs
+                ]
+                with stage(call.stage):
+                    self._add_node(parts[id(call.layer)], sources, name)
         self._drawn = names
         self._ports = Ports(
             [names[symbol.call.born] for symbol in inputs],
@@ -519,7 +559,7 @@ def _holds(net: GraphBuilder, other: GraphBuilder) -> bool:
 
 def _needs_shape(part: Layer | GraphBuilder) -> bool:
     if isinstance(part, Layer):
-        return part.input_sample_shape is None
+        return part.input_shape is None
     return bool(part.pending)
 
 
@@ -588,13 +628,10 @@ def add_upto(made: GraphBuilder, net: GraphBuilder, names: Sequence[str]) -> Non
     uses = dict.fromkeys(_use(node) for node in sorted(needed, key=lambda n: order[n.name]))
     for name in uses:
         node = nodes[name]
-        entries = net._use_of(name) if node.within is not None else [name]
-        sources: list[tuple[str, int | None]] = [
-            (source.name, index) for entry in entries for source, index in nodes[entry].inputs
-        ]
+        edges = [edge for entry in net._use_of(name) for edge in nodes[entry].inputs]
+        sources: list[tuple[str, int | None]] = [(source.name, index) for source, index in edges]
         with stage(node.stage):
-            part = node.layer if node.within is None else net.nested[name]
-            made._add_node(part, sources, name)
+            made._add_node(net[name] if node.within is None else net.nested[name], sources, name)
     outputs = [
         (name, index) for name in wanted for index in range(len(nodes[name].output_shapes()))
     ]
@@ -603,8 +640,8 @@ def add_upto(made: GraphBuilder, net: GraphBuilder, names: Sequence[str]) -> Non
 
 
 def _use(node: Node) -> str:
-    """The node itself, or the nested net that it is part of."""
-    return node.name if node.within is None else node.within
+    """The node itself, or the nested net or the layer with an activation that it is part of."""
+    return (node.whole or node.name) if node.within is None else node.within
 
 
 def _needed(nodes: Mapping[str, Node], names: Sequence[str]) -> list[Node]:
@@ -630,6 +667,13 @@ def _expect_whole(needed: Iterable[Node]) -> None:
                 expected="layers of the net, or nested nets as a whole",
                 received=f"one inside of {node.within!r}",
                 advice=f"cut that: net.nested[{node.within!r}].upto({inner!r})",
+            )
+        if node.whole is not None and node.whole not in {other.name for other in needed}:
+            raise ArgumentError(
+                f"net.upto, layer {node.name!r}",
+                expected="layers with their activation",
+                received="a layer without it",
+                advice=f"cut behind {node.whole!r}, or add an Activation as a layer of its own",
             )
         if any(not param.storage.in_memory for param in node.layer.params.values()):
             raise CallOrderError(

@@ -36,7 +36,8 @@ class InputSource:
 class Node:
     """One use of a layer in a net; ``within`` is the use of a nested net that it is part of.
 
-    ``stage`` is that of a pipeline in which it was drawn, if it was said.
+    ``stage`` is that of a pipeline in which it was drawn, if it was said. ``whole`` names the node
+    of the activation that `activation_of` the layer puts behind it.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Node:
     consumers: int = 0
     within: str | None = None
     stage: int | None = None
+    whole: str | None = None
 
     @property
     def settled(self) -> bool:
@@ -70,6 +72,17 @@ class Graph:
         self._waiting: dict[str, list[Node]] = {}
         self._frozen_before: set[str] = set()
         self._built: list[Layer] = []
+        self._before: dict[str, Node] = {}
+
+    def layer(self, name: str) -> Layer:
+        """The layer that was added as ``name``, with an activation behind it or without."""
+        return self.nodes[self.first(name)].layer
+
+    def first(self, name: str) -> str:
+        """The node that reads the inputs of the layer that was added as ``name``."""
+        before = self._before.get(name)
+        there = before is not None and self.nodes.get(before.name) is before
+        return before.name if there and before is not None else name
 
     def add(
         self,
@@ -77,6 +90,7 @@ class Graph:
         sources: Sequence[tuple[str, int | None]],
         name: str | None = None,
         within: str | None = None,
+        whole: str | None = None,
     ) -> Node:
         """Add a use of ``layer``; on any error the graph is as it was."""
         name = name or layer.name
@@ -88,7 +102,8 @@ class Graph:
             taken.append(InputSource(source, index, turn))
             turns[source] = turns.get(source, 0) + (index is None)
         place = len(self.nodes)
-        node = Node(name, layer, place, tuple(taken), within=within, stage=drawn_stage())
+        use = tuple(taken)
+        node = Node(name, layer, place, use, within=within, stage=drawn_stage(), whole=whole)
         self.nodes[name] = node
         try:
             settled = self._settle(node)
@@ -98,6 +113,8 @@ class Graph:
         for source, count in turns.items():
             self._turns[source] = self._turns.get(source, 0) + count
         self.version += 1
+        if whole is not None:
+            self._before[whole] = node
         for done in settled:
             self._waiting.pop(done.name, None)
         if not node.settled:
@@ -261,13 +278,13 @@ def _output_index(node: Node, edge: InputSource, source: Node) -> int:
 
 
 def _declared_shape(node: Node) -> GivenShapes:
-    shape = node.layer.input_sample_shape
+    shape = node.layer.input_shape
     if shape is None:
         raise GraphError(
             f"layer {node.name!r}",
-            expected="input_sample_shape, since it is an input of the net",
+            expected="input_shape, since it is an input of the net",
             received="None",
-            advice="pass input_sample_shape=(...) without the batch axis, or give it a source",
+            advice="pass input_shape=(...) without the batch axis, or give it a source",
         )
     return shape
 
@@ -393,7 +410,9 @@ class Nests:
                 inner: Sources = [(f"{use}/{source.name}", index) for source, index in node.inputs]
                 layer = self._copy(str(net.name), node.layer)
                 with stage(node.stage if drawn_stage() is None else drawn_stage()):
-                    self._graph.add(layer, feeds.get(node.name, inner), f"{use}/{node.name}", use)
+                    given = feeds.get(node.name, inner)
+                    whole = node.whole and f"{use}/{node.whole}"
+                    self._graph.add(layer, given, f"{use}/{node.name}", use, whole)
             outputs: Sources = [(f"{use}/{name}", index) for name, index in ports.outputs]
             last = self._graph.add(Dummy(use), outputs, use, use)
         self.nets[use] = net
@@ -410,7 +429,7 @@ class Nests:
                 f"net {net.name!r}",
                 expected="one source whose shape is known, since its first layer has none",
                 received=f"{len(sources)} sources: {one_of(name for name, _ in sources) or 'none'}",
-                advice=f"give its first layer input_sample_shape, or call {net.name}.build(shape)",
+                advice=f"give its first layer input_shape, or call {net.name}.build(shape)",
             )
         return shapes[0]
 

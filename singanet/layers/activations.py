@@ -9,7 +9,15 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.initializer import Constant
 from singanet.layers.context import Context
 from singanet.layers.dense import product, product_back
-from singanet.layers.layer import Layer, ParamSpecs, expect_int, expect_one_input, expect_one_of
+from singanet.layers.layer import (
+    Layer,
+    Name,
+    ParamSpecs,
+    expect_int,
+    expect_one_input,
+    expect_one_of,
+)
+from singanet.layers.symbol import Unnamed
 from singanet.ops import Ops
 from singanet.ops.interface import ACTIVATIONS
 from singanet.ops.kernel import in_float32
@@ -34,21 +42,17 @@ class Activation(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         mode: str | None = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         alpha: float | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
         # The sixth relu of a net is called relu6 as well.
-        if mode is None and name in ACTIVATIONS and name not in ("relu", "relu6"):
-            raise ArgumentError(
-                f"layer {name!r}",
-                expected="the function beside the name",
-                received="the name of a function alone",
-                advice=f"write Activation('{name}1', {name!r}), or Activation({name!r}, 'relu')",
-            )
+        if mode is None and name in ACTIVATIONS and name != "relu6":
+            mode, name = name, Unnamed(name)
+            self.arguments["mode"] = mode
+        super().__init__(name, input_shape)
         mode = "relu" if mode is None else mode
         if not isinstance(mode, str) or mode not in ACTIVATIONS:
             raise UnknownNameError(
@@ -98,9 +102,9 @@ class PReLU(Layer):
         name: str,
         channel_shared: bool = False,
         a_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.channel_shared = channel_shared
         self.a_specs = a_specs
 
@@ -129,10 +133,8 @@ class PReLU(Layer):
 class _AlongAxis(Layer):
     traits = Traits(any_extent=True)
 
-    def __init__(
-        self, name: str, axis: int = 1, input_sample_shape: GivenShape | None = None
-    ) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, axis: int = 1, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         self.axis = expect_int(
             name, "axis", axis, least=-99, advice="use axis=1 for the first axis of the sample"
         )
@@ -177,16 +179,30 @@ class LogSoftmax(_AlongAxis):
         return ctx.ops.log_softmax_backward(dy, ctx.saved["y"], self.axis), {}
 
 
+_ALONG = {"softmax": Softmax, "log_softmax": LogSoftmax}
+
+
+def activation_of(layer: Layer) -> Layer | None:
+    """The layer behind ``layer`` that its argument ``activation`` asks for; None if it asks none.
+
+    A softmax is over the units of a `Dense`, and over the channels of a convolution.
+    """
+    given = layer.activation
+    if given is None or isinstance(given, Layer):
+        return given
+    if given in _ALONG:
+        return _ALONG[given](layer.name, layer._units_axis)
+    return Activation(layer.name, given)
+
+
 class GLU(Layer):
     """a σ(b) for the halves a, b of the input along ``axis``, which counts the batch axis.
 
     -1, the default, is the last axis. Dauphin et al., 2017.
     """
 
-    def __init__(
-        self, name: str, axis: int = -1, input_sample_shape: GivenShape | None = None
-    ) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, axis: int = -1, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         advice = "use axis=-1 to gate features by features"
         self.axis = expect_int(name, "axis", axis, least=-99, advice=advice)
 
@@ -256,9 +272,9 @@ class GatedUnit(Layer):
         use_bias: bool = False,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.num_units = expect_int(name, "num_units", num_units)
         if num_output is not None:
             num_output = expect_int(name, "num_output", num_output)

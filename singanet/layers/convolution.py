@@ -39,12 +39,12 @@ class Convolving(Windowed):
         border_mode: str,
         pad: Border | None,
         dilation: Extents,
-        input_sample_shape: GivenShape | None,
+        input_shape: GivenShape | None,
         use_bias: bool,
         W_specs: ParamSpecs,
         b_specs: ParamSpecs,
     ) -> None:
-        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_shape)
         self.use_bias = use_bias
         self.W_specs = W_specs
         self.b_specs = b_specs
@@ -107,13 +107,13 @@ class Convolution(Convolving):
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         pad: Border | None = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         dilation: Extents = 1,
         groups: int = 1,
         padding_mode: str = "zeros",
     ) -> None:
         window = kernel, stride, border_mode, pad, dilation
-        super().__init__(name, *window, input_sample_shape, use_bias, W_specs, b_specs)
+        super().__init__(name, *window, input_shape, use_bias, W_specs, b_specs)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.groups = expect_int(name, "groups", groups)
         self.padding_mode = expect_one_of(name, "padding_mode", padding_mode, ("zeros", *MODES[1:]))
@@ -191,13 +191,13 @@ class TransposedConvolution(Convolving):
         b_specs: ParamSpecs = None,
         pad: Border | None = None,
         output_padding: Extents | None = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         dilation: Extents = 1,
         groups: int = 1,
     ) -> None:
         window = kernel, stride, border_mode, pad, dilation
-        super().__init__(name, *window, input_sample_shape, use_bias, W_specs, b_specs)
+        super().__init__(name, *window, input_shape, use_bias, W_specs, b_specs)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.groups = expect_int(name, "groups", groups)
         self._slide(replace(self.window, groups=groups))
@@ -335,12 +335,12 @@ class DepthwiseConvolution(Convolving):
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         pad: Border | None = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         dilation: Extents = 1,
     ) -> None:
         window = kernel, stride, border_mode, pad, dilation
-        super().__init__(name, *window, input_sample_shape, use_bias, W_specs, b_specs)
+        super().__init__(name, *window, input_shape, use_bias, W_specs, b_specs)
         self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -399,11 +399,11 @@ class SeparableConvolution(Windowed):
         pointwise_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         pad: Border | None = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         dilation: Extents = 1,
     ) -> None:
-        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_shape)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
         self.use_bias = use_bias
@@ -498,11 +498,11 @@ class Pad(Layer):
         name: str,
         pad: Border,
         value: float = 0.0,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         mode: str = "constant",
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.mode = expect_one_of(name, "mode", mode, MODES)
         self.every_axis = not isinstance(pad, (tuple, list))
         self.pads = list(expect_pads(name, pad))
@@ -548,10 +548,10 @@ class EndPadding(Pad):
         name: str,
         pad: int = 1,
         value: float = 0.0,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
         end = (0, expect_int(name, "pad", pad, least=0))
-        super().__init__(name, (end, end), value, input_sample_shape)
+        super().__init__(name, (end, end), value, input_shape)
 
 
 def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[int, int]]) -> None:
@@ -577,9 +577,9 @@ class Cropping(Layer):
         self,
         name: str,
         crop: Border,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self._pad = Pad(name, crop)
 
     def setup(self, in_shapes: Any) -> Shapes:

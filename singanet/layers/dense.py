@@ -7,15 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import is_int
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, LowRank, ParamSpecs, expect_int, pair_of
+from singanet.layers.layer import (
+    Layer,
+    LowRank,
+    Name,
+    ParamSpecs,
+    expect_activation,
+    expect_int,
+    pair_of,
+)
+from singanet.layers.words import KernelAndBias
 from singanet.ops.interface import Ops
 from singanet.ops.window import Attention
 from singanet.types import Array, CSRMatrix, GivenShape, Gradient, RowSparse, Shapes, Traits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def as_rows(x: Array) -> Array:
@@ -123,25 +136,27 @@ class Dense(Layer):
 
     def __init__(
         self,
-        name: str,
-        num_output: int,
+        name: Name = None,
+        units: int = REQUIRED,
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         W_transpose: bool = False,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
+        *,
+        activation: str | Layer | None = None,
+        **words: Unpack[KernelAndBias],
     ) -> None:
-        super().__init__(name, input_sample_shape)
-        self.num_output = expect_int(
-            name, "num_output", num_output, advice="pass the number of output units"
-        )
+        super().__init__(name, input_shape, **words)
+        self.units = expect_int(name, "units", units, advice="pass the number of output units")
+        self.activation = expect_activation(name, activation)
         self.use_bias = use_bias
         self.W_specs = W_specs
         self.b_specs = b_specs
         self.W_transpose = W_transpose
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(..., in) → (..., num_output)."""
+        """(..., in) → (..., units)."""
         if isinstance(in_shapes, list) or not in_shapes or in_shapes[-1] < 1:
             raise self.shape_error(
                 "one input of sample shape (features,) or (..., features), the last one known",
@@ -149,18 +164,18 @@ class Dense(Layer):
                 "put Concat, Reshape or Flatten before it",
             )
         size = in_shapes[-1]
-        shape = (self.num_output, size) if self.W_transpose else (size, self.num_output)
-        self.add_param("weight", shape, self.W_specs, fans=(size, self.num_output))
+        shape = (self.units, size) if self.W_transpose else (size, self.units)
+        self.add_param("weight", shape, self.W_specs, fans=(size, self.units))
         if self.use_bias:
-            self.add_param("bias", (self.num_output,), self.b_specs)
-        return (*in_shapes[:-1], self.num_output)
+            self.add_param("bias", (self.units,), self.b_specs)
+        return (*in_shapes[:-1], self.units)
 
     def products(self) -> dict[str, bool]:
         """The weight."""
         return {"weight": self.W_transpose}
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, ..., in) → (N, ..., num_output)."""
+        """(N, ..., in) → (N, ..., units)."""
         ctx.save(x=x)
         if isinstance(x, CSRMatrix):
             return self._of_sparse(ctx, x)
@@ -179,7 +194,7 @@ class Dense(Layer):
             rows = RowSparse(*ops.sum_rows(x.indices, parts))
             grads["weight"] = rows
             if self.W_transpose:
-                whole = ops.zeros((x.shape[1], self.num_output), parts)
+                whole = ops.zeros((x.shape[1], self.units), parts)
                 grads["weight"] = ops.add_to_rows(whole, *rows).T
         if self.use_bias and ctx.wants("bias"):
             grads["bias"] = ops.column_sums(dy)
@@ -191,7 +206,7 @@ class Dense(Layer):
         weight = weight.T if self.W_transpose else weight
         parts = ops.gather_rows(weight, x.indices)
         parts *= x.values[:, None]
-        y = ops.zeros((len(x), self.num_output), parts)
+        y = ops.zeros((len(x), self.units), parts)
         y = ops.add_to_rows(y, *ops.sum_rows(x.entry_rows(ops.xp), parts))
         return y if bias is None else y + bias
 
@@ -293,9 +308,9 @@ class Weight(Layer):
         name: str,
         shape: Sequence[int],
         W_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         if not isinstance(shape, (tuple, list)) or not all(is_int(size) for size in shape):
             raise ArgumentError(
                 f"layer {name!r}, argument shape",

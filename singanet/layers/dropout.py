@@ -22,10 +22,8 @@ class Dropout(Layer):
 
     traits = Traits(any_extent=True, masks="keeps")
 
-    def __init__(
-        self, name: str, p: float = 0.5, input_sample_shape: GivenShape | None = None
-    ) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, p: float = 0.5, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         if not is_number(p) or not 0.0 <= p < 1.0:
             raise ArgumentError(
                 f"layer {name!r}, argument p",
@@ -74,9 +72,9 @@ class SpatialDropout(Dropout):
         name: str,
         p: float = 0.5,
         axis: int = 1,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, p, input_sample_shape)
+        super().__init__(name, p, input_shape)
         self.axis = expect_int(name, "axis", axis, least=-99, advice="use axis=1 for channels")
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -127,10 +125,8 @@ class GaussianNoise(Layer):
 
     traits = Traits(any_extent=True, masks="keeps")
 
-    def __init__(
-        self, name: str, std: float = 0.1, input_sample_shape: GivenShape | None = None
-    ) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, std: float = 0.1, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         self.std = expect_positive(name, "std", std)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -160,9 +156,9 @@ class Masking(Layer):
     traits = Traits(gives_integers=True, any_extent=True, begins_mask=True, stops_gradient=True)
 
     def __init__(
-        self, name: str, value: float = 0.0, input_sample_shape: GivenShape | None = None
+        self, name: str, value: float = 0.0, input_shape: GivenShape | None = None
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         if not is_number(value):
             raise ArgumentError(
                 f"layer {name!r}, argument value",

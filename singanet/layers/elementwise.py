@@ -26,10 +26,8 @@ class Power(Layer):
 
     traits = Traits(any_extent=True, masks="keeps")
 
-    def __init__(
-        self, name: str, exponent: float, input_sample_shape: GivenShape | None = None
-    ) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, exponent: float, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         if not is_number(exponent):
             raise ArgumentError(
                 f"layer {name!r}, argument exponent",
@@ -75,9 +73,9 @@ class Clip(Layer):
         name: str,
         low: float | None = None,
         high: float | None = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         ends = [end for end in (low, high) if end is not None]
         if not ends or not all(map(is_number, ends)) or ends != sorted(ends):
             raise ArgumentError(
@@ -121,9 +119,9 @@ class Index(Layer):
     traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
-        self, name: str, index: Sequence[int | Range], input_sample_shape: GivenShape | None = None
+        self, name: str, index: Sequence[int | Range], input_shape: GivenShape | None = None
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         several = isinstance(index, (tuple, list))
         if not several or not all(map(_is_place, index)) or not index:
             raise ArgumentError(
@@ -194,10 +192,10 @@ class Scale(Layer):
         use_bias: bool = True,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         offset: float = 0.0,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         if not is_number(offset) or (offset and factor is None):
             raise ArgumentError(
                 f"layer {name!r}, argument offset",
@@ -273,9 +271,9 @@ class MatMul(Layer):
         name: str,
         transpose_a: bool = False,
         transpose_b: bool = False,
-        input_sample_shape: Sequence[GivenShape] | None = None,
+        input_shape: Sequence[GivenShape] | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.transpose_a = transpose_a
         self.transpose_b = transpose_b
 
@@ -508,8 +506,8 @@ class Operation(Combine):
     as floor, passes no gradient on.
     """
 
-    def __init__(self, name: str, mode: str, input_sample_shape: GivenShapes | None = None) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, mode: str, input_shape: GivenShapes | None = None) -> None:
+        super().__init__(name, input_shape)
         if not isinstance(mode, str) or mode not in OPERATIONS:
             raise UnknownNameError(
                 f"layer {name!r}, argument mode",

@@ -6,20 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_int, is_number
 from singanet.base.described import Configurable
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, DataError, did_you_mean, one_of
 from singanet.initializer import Gaussian, Initializer
 from singanet.layers.context import Context
 from singanet.layers.dropout import Masking
-from singanet.layers.layer import Layer, ParamSpecs, expect_int, expect_one_input
+from singanet.layers.layer import Layer, Name, ParamSpecs, expect_int, expect_one_input
 from singanet.layers.past import most
+from singanet.layers.words import EmbeddingsWords
 from singanet.params.grads import dense_gradient
 from singanet.types import Array, GivenShape, Gradient, RowSparse, Shape, Shapes, Traits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class ClassToken(Layer):
@@ -37,9 +42,9 @@ class ClassToken(Layer):
         name: str,
         count: int = 1,
         W_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.count = expect_int(name, "count", count)
         self.W_specs = W_specs
 
@@ -78,9 +83,9 @@ class PositionEmbedding(Layer):
         name: str,
         max_length: int | None = None,
         W_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         if max_length is not None:
             max_length = expect_int(name, "max_length", max_length)
         self.max_length = max_length
@@ -169,9 +174,9 @@ class Positions(Layer):
     )
 
     def __init__(
-        self, name: str, padding_index: int, input_sample_shape: GivenShape | None = None
+        self, name: str, padding_index: int, input_shape: GivenShape | None = None
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.padding_index = expect_int(name, "padding_index", padding_index, least=0)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -279,7 +284,7 @@ class _ExpectRows:
         if not (x.flags.c_contiguous and x.size):
             return partial(self, x)
         seen = x.view(f"u{x.dtype.itemsize}").reshape(-1)
-        place, largest, size = seen.argmax, seen.max, self._layer.vocabulary_size
+        place, largest, size = seen.argmax, seen.max, self._layer.input_dim
 
         def look() -> None:
             if seen[place()] >= size:
@@ -294,9 +299,9 @@ class _ExpectRows:
 
 
 class Embedding(Layer):
-    """y = weight[x] for integer samples x of any shape, from 0 to ``vocabulary_size`` - 1.
+    """y = weight[x] for integer samples x of any shape, from 0 to ``input_dim`` - 1.
 
-    ``weight`` has shape (vocabulary_size, num_output); its gradient is `RowSparse`, so that a
+    ``weight`` has shape (input_dim, output_dim); its gradient is `RowSparse`, so that a
     step costs by the rows it used, and an optimizer leaves the others as they are. Without
     ``sparse`` it is an array of all rows, as PyTorch's: momentum moves every row at every step, and
     weight decay shrinks it. A `Dense` with ``W_transpose=True`` and
@@ -315,18 +320,19 @@ class Embedding(Layer):
 
     def __init__(
         self,
-        name: str,
-        vocabulary_size: int,
-        num_output: int,
+        name: Name = None,
+        input_dim: int = REQUIRED,
+        output_dim: int = REQUIRED,
         W_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         cache: Cache | None = None,
         *,
         padding_index: int | None = None,
         mask_index: int | None = None,
         sparse: bool = True,
+        **words: Unpack[EmbeddingsWords],
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape, **words)
         self.mask_layer: Masking | None = None
         if mask_index is not None:
             expect_int(name, "mask_index", mask_index, least=0)
@@ -339,32 +345,38 @@ class Embedding(Layer):
                 advice="write cache=Cache(capacity=0.1)",
             )
         self.cache = cache
-        self.vocabulary_size = expect_int(name, "vocabulary_size", vocabulary_size)
-        self.num_output = expect_int(name, "num_output", num_output)
+        self.input_dim = expect_int(name, "input_dim", input_dim)
+        self.output_dim = expect_int(name, "output_dim", output_dim)
         self.W_specs = W_specs
         if padding_index is not None:
-            most = self.vocabulary_size - 1
+            most = self.input_dim - 1
             padding_index = expect_int(
                 name, "padding_index", padding_index, 0, "pass the index of padding", most
             )
         self.padding_index = padding_index
         self.sparse = bool(sparse)
 
+    def _take_name(self, name: str) -> None:
+        """As `Layer._take_name`; the mask is called after it."""
+        super()._take_name(name)
+        if self.mask_layer is not None:
+            self.mask_layer._take_name(f"{name}_mask")
+
     def setup(self, in_shapes: Any) -> Shapes:
-        """Sample shape s → (*s, num_output)."""
+        """Sample shape s → (*s, output_dim)."""
         shape = expect_one_input(self, in_shapes)
-        size = (self.vocabulary_size, self.num_output)
+        size = (self.input_dim, self.output_dim)
         param = self.add_param("weight", size, self.W_specs, fans=size)
         if self.padding_index is not None and param is not self.W_specs:
             param.initializer = ZeroRow(param.initializer, self.padding_index)
-        return (*shape, self.num_output)
+        return (*shape, self.output_dim)
 
     def matrices(self) -> dict[str, bool]:
         """The table."""
         return {"weight": True}
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, *s) → (N, *s, num_output); only the indices are kept.
+        """(N, *s) → (N, *s, output_dim); only the indices are kept.
 
         Errors: indices that are no integers or out of range. On a GPU the check waits for it.
         """
@@ -375,12 +387,12 @@ class Embedding(Layer):
         if rows is None:
             return ctx.ops.gather_rows(ctx.params["weight"], x)
         look_up = rows.look_up if ctx.train else rows.see
-        return ctx.ops.look_up(look_up, x, (*x.shape, self.num_output), rows.dtype)
+        return ctx.ops.look_up(look_up, x, (*x.shape, self.output_dim), rows.dtype)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Gradient]]:
         """The gradients of the rows that were used, added up for each; none for the indices."""
         x = ctx.saved["x"]
-        rows = dy.reshape(prod(x.shape), self.num_output)
+        rows = dy.reshape(prod(x.shape), self.output_dim)
         if self.padding_index is not None:
             rows = ctx.ops.multiply(rows, x.reshape(-1, 1) != self.padding_index)
         served = self.params["weight"].served
@@ -403,10 +415,10 @@ class Embedding(Layer):
     def _expect_rows(self, x: Array) -> None:
         # Seen as unsigned, a negative index is a huge one.
         seen = x.view(f"u{x.dtype.itemsize}").reshape(-1)
-        if not x.size or int(seen[seen.argmax()]) < self.vocabulary_size:
+        if not x.size or int(seen[seen.argmax()]) < self.input_dim:
             return
         flat = x.reshape(-1)
-        first = int(((flat < 0) | (flat >= self.vocabulary_size)).argmax())
+        first = int(((flat < 0) | (flat >= self.input_dim)).argmax())
         position: list[int] = []
         rest = first
         for extent in reversed(x.shape):
@@ -414,8 +426,7 @@ class Embedding(Layer):
             position.insert(0, here)
         raise DataError(
             f"layer {self.name!r}",
-            expected=f"indices from 0 to {self.vocabulary_size - 1}"
-            f" (vocabulary_size={self.vocabulary_size})",
+            expected=f"indices from 0 to {self.input_dim - 1} (input_dim={self.input_dim})",
             received=f"the index {int(flat[first])} at position {tuple(position)}",
             advice="the first number of the position is the sample; map rare words to one index",
         )

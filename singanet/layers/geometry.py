@@ -148,7 +148,7 @@ class Windowed(Layer, metaclass=WindowType):
         border_mode: str,
         pad: Border | None,
         dilation: Extents,
-        input_sample_shape: GivenShape | None,
+        input_shape: GivenShape | None,
         ceil: bool = False,
     ) -> None:
         """``pad`` overrides ``border_mode``.
@@ -157,7 +157,7 @@ class Windowed(Layer, metaclass=WindowType):
         keeps the size; of an odd total the larger half comes after (even kernels). 'valid' pads
         nothing; 'causal', of sequences, pads as 'same', but before alone.
         """
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         size = sizes(name, "kernel", kernel, self.axes)
         step = sizes(name, "stride", stride, self.axes)
         spread = sizes(name, "dilation", dilation, self.axes)

@@ -216,19 +216,19 @@ class Multiply(Combine):
 class Merge(Layer):
     """y = the sum of at least two inputs of one shape.
 
-    As an input layer of a net it takes a list of arrays; ``input_sample_shape`` is then a list, or
+    As an input layer of a net it takes a list of arrays; ``input_shape`` is then a list, or
     one shape for every input, however many come.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
 
     def get_output_sample_shape(self) -> Shapes:
-        """As `Layer`; one ``input_sample_shape`` for all inputs tells it before `build`."""
+        """As `Layer`; one ``input_shape`` for all inputs tells it before `build`."""
         each = self._of_each()
         return super().get_output_sample_shape() if each is None else each
 
     def _of_each(self) -> Shape | None:
-        said = self.input_sample_shape
+        said = self.input_shape
         shapes = [] if said is None else normal_shapes(said)
         if isinstance(shapes, list):
             return shapes[0] if len(shapes) == 1 else None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from singanet.base.described import (
     Counted,
     CountedDict,
     CountedType,
+    argument_names,
     assigned_to,
     keep,
     misdefined,
     never_began,
     shown,
 )
+from singanet.base.kinds import snake_case
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -32,7 +34,8 @@ from singanet.errors import (
 )
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
-from singanet.layers.symbol import Symbol, apply
+from singanet.layers.symbol import Symbol, Unnamed, apply
+from singanet.ops.interface import ACTIVATIONS
 from singanet.params.param import MOST_ELEMENTS, Param, ParamSpec, make_param
 from singanet.types import Array, Arrays, GivenShapes, Gradient, InputKind, Shape, Shapes, Traits
 
@@ -64,17 +67,31 @@ ParamSpecs = Mapping[str, Any] | Param | None
 """A spec dict, a `Param` of another layer to share, or None for the defaults."""
 
 
+Name: TypeAlias = Any
+"""A string, the name of a layer; without one its first other argument may stand in its place."""
+
+
 class LayerType(CountedType):
-    """The type of layers: one with an ``input_sample_shape`` is set up at once, as in SINGA."""
+    """The type of layers: the name may be left out, and an ``input_shape`` builds at once.
+
+    A first argument that is no string is the one after the name.
+    """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
-        """A new layer, set up for its ``input_sample_shape`` if it has one that fits."""
+        """A new layer, set up for its ``input_shape`` if it has one that fits."""
+        if argument_names(cls)[:1] == ("name",):
+            if "name" in kwargs:
+                name = kwargs.pop("name")
+            else:
+                named = bool(args) and (args[0] is None or isinstance(args[0], str))
+                name, args = (args[0], args[1:]) if named else (None, args)
+            args = (Unnamed(snake_case(cls.__name__)) if name is None else name, *args)
         made: Any = super().__call__(*args, **kwargs)
-        if made.input_sample_shape is not None:
+        if made.input_shape is not None:
             # If it fails, or needs an attribute that is assigned later, the layer is set up when
             # it is added to a net, and the error comes there.
             with suppress(Exception):
-                made.build(made.input_sample_shape)
+                made.build(made.input_shape)
         return made
 
 
@@ -89,19 +106,27 @@ class Layer(Counted, Configurable, metaclass=LayerType):
     """Its declared traits; a derived class replaces the traits of its base."""
     _moving = ("in_shapes", "out_shapes", "params", "adapters", "shared")
 
+    activation: str | Layer | None = None
+    """The function that nets put behind it, which `activation_of` makes a layer of its own."""
+    _units_axis = -1
+    """The axis of its output, counting the batch, along which its units or channels lie."""
+
     shared: Any = None
     """What a layer asks other processes by in its passes, which are not recorded, else None.
 
     By a `SharedBatch` it asks in training alone.
     """
 
-    def __init__(self, name: str, input_sample_shape: GivenShapes | None = None) -> None:
-        if not isinstance(name, str) or not name:
+    def __init__(
+        self, name: Name = None, input_shape: GivenShapes | None = None, **words: Any
+    ) -> None:
+        name = Unnamed(snake_case(type(self).__name__)) if name is None else name
+        if words or not isinstance(name, str):
             raise ArgumentError(
                 type(self).__name__,
-                expected="a name that is a non-empty string, as the first argument",
-                received=repr(name),
-                advice="name the layer, for example 'conv1'",
+                expected="a name that is a string, as the first argument, and no further ones",
+                received=", ".join([repr(name), *words]),
+                advice="name the layer, for example 'conv1', or leave the name out",
             )
         if trouble := name_trouble(name):
             raise ArgumentError(
@@ -111,7 +136,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
                 advice="name the layer, for example 'conv1': files go by names",
             )
         self.name = name
-        self.input_sample_shape = input_sample_shape
+        self.input_shape = input_shape
         self.params: dict[str, Param] = CountedDict()
         self.adapters: dict[str, LowRank] = CountedDict()
         """The weights, by suffix, that have a low-rank pair beside them (`net.adapt`)."""
@@ -134,6 +159,18 @@ class Layer(Counted, Configurable, metaclass=LayerType):
     def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
         """The number of the input whose mask is read as one more input; None if none is."""
         return None
+
+    def _take_name(self, name: str) -> None:
+        """Be called ``name`` from now on, with the parameters that it has made."""
+        before = self.name
+        self.name = name
+        self.arguments["name"] = name
+        for suffix, param in self.params.items():
+            if param.name == f"{before}/{suffix}":
+                param.name = f"{name}/{suffix}"
+        keep(self, ["name"])
+        if isinstance(self.activation, Layer) and isinstance(self.activation.name, Unnamed):
+            self.activation._take_name(f"{name}/{self.activation.name}")
 
     @property
     def synchronized(self) -> bool:
@@ -280,15 +317,15 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         self.adapters.clear()
 
     def get_output_sample_shape(self) -> Shapes:
-        """The sample shape(s) that come out; needs `build` or ``input_sample_shape``."""
-        if self.out_shapes is None and self.input_sample_shape is not None:
-            return self.build(self.input_sample_shape)
+        """The sample shape(s) that come out; needs `build` or ``input_shape``."""
+        if self.out_shapes is None and self.input_shape is not None:
+            return self.build(self.input_shape)
         if self.out_shapes is None:
             raise CallOrderError(
                 f"layer {self.name!r}",
                 expected="known input shapes",
                 received="a layer that was not set up",
-                advice="add it to a net, or pass input_sample_shape",
+                advice="add it to a net, or pass input_shape",
             )
         return self.out_shapes
 
@@ -395,7 +432,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
 
     def __repr__(self) -> str:
         settings = self._shown_settings()
-        for name in ("name", "input_sample_shape"):
+        for name in ("name", "input_shape"):
             settings.pop(name, None)
         text = shown(type(self).__name__, settings, repr(self.name))
         return text if self.out_shapes is None else f"{text}: {self.in_shapes} -> {self.out_shapes}"
@@ -434,6 +471,13 @@ def expect_int(
     return checked_count(f"layer {layer!r}", f"argument {what}", value, least, most, advice)
 
 
+def expect_activation(layer: str, given: Any) -> str | Layer | None:
+    """``given`` if it is the name of an activation or a layer; None for "linear"."""
+    if given is None or isinstance(given, Layer) or given == "linear":
+        return None if given == "linear" else given
+    return expect_one_of(layer, "activation", given, (*ACTIVATIONS, "softmax", "log_softmax"))
+
+
 def expect_positive(layer: str, what: str, value: Any) -> float:
     """``value`` as a float when it is a positive finite number; else an `ArgumentError`."""
     if not is_number(value) or not value > 0:
@@ -463,7 +507,7 @@ def expect_one_of(layer: str, what: str, value: Any, known: Iterable[str]) -> st
     if value not in names:
         raise UnknownNameError(
             f"layer {layer!r}, argument {what}",
-            expected=f"one of {one_of(map(repr, names))}",
+            expected=f"one of {one_of(names)}",
             received=repr(value),
             advice=did_you_mean(str(value), names, "choose one of these"),
         )

@@ -230,7 +230,7 @@ class MultiHeadAttention(Layer):
         causal: bool = False,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        input_sample_shape: GivenShapes | None = None,
+        input_shape: GivenShapes | None = None,
         *,
         num_kv_heads: int | None = None,
         num_output: int | None = None,
@@ -245,7 +245,7 @@ class MultiHeadAttention(Layer):
         relative: RelativePositions | None = None,
         relative_specs: ParamSpecs = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.num_heads = expect_int(name, "num_heads", num_heads)
         self.key_dim = self._count("key_dim", key_dim)
         self.value_dim = self._count("value_dim", value_dim)

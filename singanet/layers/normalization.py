@@ -25,9 +25,9 @@ class L2Norm(Layer):
     """y = x / sqrt(Σ x² + epsilon) along the last axis of (D,) or (..., D) samples."""
 
     def __init__(
-        self, name: str, input_sample_shape: GivenShape | None = None, epsilon: float = 1e-8
+        self, name: str, input_shape: GivenShape | None = None, epsilon: float = 1e-8
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.epsilon = expect_positive(name, "epsilon", epsilon)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -65,9 +65,9 @@ class LRN(Layer):
         beta: float = 0.75,
         mode: str = "cross_channel",
         k: float = 1.0,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         numbers = all(is_number(value) for value in (alpha, beta, k))
         odd = expect_int(name, "size", size) % 2 == 1
         if not odd or mode != "cross_channel" or not numbers or alpha < 0 or k <= 0:
@@ -162,12 +162,12 @@ class LayerNorm(Layer):
         affine: bool = True,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         center: bool = True,
         scale: bool = True,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         if not (is_int(axis) or (is_int(axis, -32) and axis < 0)):
             raise ArgumentError(
                 f"layer {name!r}, argument axis",
@@ -262,13 +262,11 @@ class RMSNorm(LayerNorm):
         epsilon: float = 1e-6,
         affine: bool = True,
         gamma_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         offset: float = 0.0,
     ) -> None:
-        super().__init__(
-            name, axis, epsilon, affine, gamma_specs, None, input_sample_shape, center=False
-        )
+        super().__init__(name, axis, epsilon, affine, gamma_specs, None, input_shape, center=False)
         if not is_number(offset) or (offset and not affine):
             raise ArgumentError(
                 f"layer {name!r}, argument offset",
@@ -314,12 +312,12 @@ class GroupNorm(Layer):
         affine: bool = True,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         center: bool = True,
         scale: bool = True,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.groups = expect_int(name, "groups", groups)
         self.epsilon = expect_positive(name, "epsilon", epsilon)
         self.affine = affine
@@ -387,7 +385,7 @@ class InstanceNorm(GroupNorm):
         affine: bool = True,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         center: bool = True,
         scale: bool = True,
@@ -398,7 +396,7 @@ class InstanceNorm(GroupNorm):
             affine=affine,
             gamma_specs=gamma_specs,
             beta_specs=beta_specs,
-            input_sample_shape=input_sample_shape,
+            input_shape=input_shape,
             center=center,
             scale=scale,
         )
@@ -506,7 +504,7 @@ class BatchNormalization(Layer):
         momentum: float = 0.9,
         beta_specs: ParamSpecs = None,
         gamma_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         epsilon: float = 1e-5,
         synchronized: bool = False,
@@ -514,7 +512,7 @@ class BatchNormalization(Layer):
         center: bool = True,
         scale: bool = True,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         numbers = is_number(momentum) and is_number(epsilon)
         if not numbers or not 0.0 <= momentum <= 1.0 or epsilon <= 0.0:
             raise ArgumentError(

@@ -29,15 +29,13 @@ class Pooling(Windowed):
         stride: Extents | None = None,
         border_mode: str = "same",
         pad: Border | None = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         ceil_mode: bool = False,
         dilation: Extents = 1,
     ) -> None:
         stride = kernel if stride is None else stride
-        super().__init__(
-            name, kernel, stride, border_mode, pad, dilation, input_sample_shape, ceil_mode
-        )
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_shape, ceil_mode)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, ...) → (C, ...), (L,) → (L',)."""
@@ -79,13 +77,13 @@ class AvgPooling(Pooling):
         stride: Extents | None = None,
         border_mode: str = "same",
         pad: Border | None = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
         *,
         ceil_mode: bool = False,
         count_include_pad: bool = False,
     ) -> None:
         window = kernel, stride, border_mode, pad
-        super().__init__(name, *window, input_sample_shape, ceil_mode=ceil_mode)
+        super().__init__(name, *window, input_shape, ceil_mode=ceil_mode)
         self.count_include_pad = bool(count_include_pad)
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -166,10 +164,8 @@ class AdaptivePooling(Layer):
 
     axes: ClassVar[int] = 2
 
-    def __init__(
-        self, name: str, output_size: Any, input_sample_shape: GivenShape | None = None
-    ) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, output_size: Any, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         several = isinstance(output_size, (tuple, list))
         sizes = tuple(output_size) if several else (output_size,) * self.axes
         if len(sizes) != self.axes or not all(size is None or is_int(size) for size in sizes):
@@ -293,9 +289,9 @@ class GlobalPooling(Layer):
     axes: ClassVar[int] = 2
 
     def __init__(
-        self, name: str, input_sample_shape: GivenShape | None = None, *, keepdims: bool = False
+        self, name: str, input_shape: GivenShape | None = None, *, keepdims: bool = False
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.keepdims = bool(keepdims)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -390,9 +386,9 @@ class Upsampling2D(Layer):
         name: str,
         size: Extents = 2,
         mode: str = "nearest",
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         height, width = sizes(name, "size", size)
         self.factors = height, width
         self.mode = expect_one_of(name, "mode", mode, _MODES)

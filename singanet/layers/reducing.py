@@ -38,9 +38,9 @@ class Reduce(Layer):
         mode: str,
         axes: int | Sequence[int] | None = None,
         keepdims: bool = False,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         given: Any = [axes] if is_int(axes, -99) else axes
         whole = isinstance(given, (tuple, list)) and given and all(is_int(k, -99) for k in given)
         if given is not None and not (whole and 0 not in given):
@@ -155,9 +155,9 @@ class Expand(Layer):
     traits = Traits(moves_only=True)
 
     def __init__(
-        self, name: str, shape: Sequence[int], input_sample_shape: GivenShape | None = None
+        self, name: str, shape: Sequence[int], input_shape: GivenShape | None = None
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         several = isinstance(shape, (tuple, list)) and len(shape) > 0
         if not several or not all(is_int(size, -1) and size != 0 for size in shape):
             raise ArgumentError(
@@ -197,8 +197,8 @@ class RepeatVector(Layer):
 
     traits = Traits(moves_only=True)
 
-    def __init__(self, name: str, count: int, input_sample_shape: GivenShape | None = None) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, count: int, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         self.count = expect_int(name, "count", count)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -236,9 +236,9 @@ class TopIndices(Layer):
         k: int = 1,
         axis: int = -1,
         largest: bool = True,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.k = expect_int(name, "k", k)
         if not is_int(axis, -99) or axis == 0:
             raise ArgumentError(
@@ -295,9 +295,9 @@ class Gather(Layer):
         name: str,
         axis: int = 1,
         indices: Sequence[int] | None = None,
-        input_sample_shape: GivenShapes | None = None,
+        input_shape: GivenShapes | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         listed = [] if indices is None else [*indices]
         whole = all(is_int(k, -(2**62)) for k in listed) and (indices is None or listed)
         if not whole or not is_int(axis, -99) or axis == 0:

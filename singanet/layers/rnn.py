@@ -29,6 +29,7 @@ from singanet.layers.cells import (
 )
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, expect_int, expect_one_input, expect_one_of
+from singanet.layers.symbol import Unnamed
 from singanet.ops import ops_for
 from singanet.types import Array, GivenShape, GivenShapes, InputKind, Shape, Shapes, Traits
 
@@ -75,7 +76,7 @@ class RNN(Layer):
         input_mode: str = "linear",
         bidirectional: bool = False,
         param_specs: RNNSpecs = None,
-        input_sample_shape: GivenShapes | None = None,
+        input_shape: GivenShapes | None = None,
         *,
         return_sequences: bool = True,
         return_state: bool = False,
@@ -85,7 +86,7 @@ class RNN(Layer):
         recurrent_dropout: float = 0.0,
         stateful: int | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         expect_one_of(name, "rnn_mode", rnn_mode, tuple(CELLS))
         expect_one_of(name, "input_mode", input_mode, ("linear", "skip"))
         self.hidden_size = expect_int(name, "hidden_size", hidden_size)
@@ -277,8 +278,7 @@ class RNN(Layer):
                 f"layer {self.name!r}",
                 expected="a layer that was set up",
                 received="one without parameters",
-                advice="add it to a net, or pass input_sample_shape and call"
-                " get_output_sample_shape()",
+                advice="add it to a net, or pass input_shape and call get_output_sample_shape()",
             )
 
 
@@ -296,7 +296,7 @@ class _OfOneMode(RNN):
         input_mode: str = "linear",
         bidirectional: bool = False,
         param_specs: RNNSpecs = None,
-        input_sample_shape: GivenShapes | None = None,
+        input_shape: GivenShapes | None = None,
         *,
         return_sequences: bool = True,
         return_state: bool = False,
@@ -315,7 +315,7 @@ class _OfOneMode(RNN):
             input_mode,
             bidirectional,
             param_specs,
-            input_sample_shape,
+            input_shape,
             return_sequences=return_sequences,
             return_state=return_state,
             use_bias=use_bias,
@@ -482,10 +482,8 @@ class TimeDistributed(Layer):
 
     traits = Traits(any_extent=True, masks="keeps")
 
-    def __init__(
-        self, name: str, layer: Layer, input_sample_shape: GivenShape | None = None
-    ) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, layer: Layer, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         if not isinstance(layer, Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument layer",
@@ -493,7 +491,7 @@ class TimeDistributed(Layer):
                 received=type(layer).__name__,
                 advice="wrap an instance, such as Dense('fc', 10)",
             )
-        self.layer = layer
+        self.layer, self.activation = layer, layer.activation
         self._built_it = False
         inner = layer.traits
         self.traits = replace(
@@ -504,6 +502,12 @@ class TimeDistributed(Layer):
             stops_gradient=inner.stops_gradient,
             owns_gradients=inner.owns_gradients,
         )
+
+    def _take_name(self, name: str) -> None:
+        """As `Layer._take_name`; a wrapped layer without a name is called after it."""
+        super()._take_name(name)
+        if isinstance(self.layer.name, Unnamed):
+            self.layer._take_name(f"{name}/{self.layer.name}")
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (T, *s) → (T, *(what the layer makes of s))."""

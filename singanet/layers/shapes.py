@@ -13,10 +13,11 @@ import numpy as np
 
 from singanet.base.arguments import is_int
 from singanet.base.described import checked_call
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, DataError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, expect_int, expect_one_input
-from singanet.layers.symbol import Symbol, source
+from singanet.layers.layer import Layer, Name, expect_int, expect_one_input
+from singanet.layers.symbol import Symbol, Unnamed, source
 from singanet.types import Array, GivenShape, GivenShapes, InputKind, Shape, Shapes, Traits
 
 
@@ -29,9 +30,9 @@ class Reshape(Layer):
     traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
-        self, name: str, shape: Sequence[int], input_sample_shape: GivenShape | None = None
+        self, name: str, shape: Sequence[int], input_shape: GivenShape | None = None
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
         good = all(is_int(extent) or (is_int(extent, -1) and extent != 0) for extent in extents)
         if not good or extents.count(-1) > 1:
@@ -85,10 +86,8 @@ class Flatten(Layer):
 
     traits = Traits(moves_only=True)
 
-    def __init__(
-        self, name: str, axis: int = 1, input_sample_shape: GivenShape | None = None
-    ) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, axis: int = 1, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         self.axis = expect_int(
             name, "axis", axis, advice="axis 0 is the batch: use axis=1 to flatten each sample"
         )
@@ -122,9 +121,9 @@ class Permute(Layer):
     traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
-        self, name: str, axes: Sequence[int], input_sample_shape: GivenShape | None = None
+        self, name: str, axes: Sequence[int], input_shape: GivenShape | None = None
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         several = isinstance(axes, (tuple, list)) and all(is_int(axis) for axis in axes)
         if not several or sorted(axes) != list(range(1, len(axes) + 1)):
             raise ArgumentError(
@@ -165,9 +164,9 @@ class Slice(Layer):
         name: str,
         axis: int,
         slice_point: list[int],
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         given = [slice_point] if is_int(slice_point) else slice_point
         points: list[Any] = list(given) if isinstance(given, (list, tuple)) else []
         rising = all(is_int(p) for p in points) and sorted(set(points)) == points
@@ -217,10 +216,8 @@ class Split(Layer):
 
     traits = Traits(moves_only=True, any_extent=True)
 
-    def __init__(
-        self, name: str, num_output: int, input_sample_shape: GivenShape | None = None
-    ) -> None:
-        super().__init__(name, input_sample_shape)
+    def __init__(self, name: str, num_output: int, input_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_shape)
         self.num_output = expect_int(
             name, "num_output", num_output, advice="pass the number of consumers", most=10_000
         )
@@ -307,9 +304,9 @@ class Cast(Layer):
     traits = Traits(input_kinds=("any",), any_extent=True, masks="keeps")
 
     def __init__(
-        self, name: str, dtype: str = "float", input_sample_shape: GivenShape | None = None
+        self, name: str, dtype: str = "float", input_shape: GivenShape | None = None
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         try:
             kind = np.dtype(dtype)
         except TypeError:
@@ -374,11 +371,11 @@ class Dummy(Layer):
     def __init__(
         self,
         name: str,
-        input_sample_shape: GivenShapes | None = None,
+        input_shape: GivenShapes | None = None,
         dtype: str | None = None,
         sparse: bool = False,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.dtype = None if dtype is None else _checked_type(name, dtype)
         whole = self.dtype is not None
         kinds: tuple[InputKind, ...] = ("integers",) if whole else ()
@@ -418,20 +415,23 @@ class Dummy(Layer):
 
 @checked_call
 def Input(  # noqa: N802 - reads as the layer it makes
-    name: str, sample_shape: GivenShape, dtype: Any = None, sparse: bool = False
+    name: Name = None, shape: GivenShape = REQUIRED, dtype: Any = None, sparse: bool = False
 ) -> Symbol:
-    """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``.
+    """A symbol for an array of the sample ``shape`` (no batch axis), fed by ``name``.
 
     ``dtype`` "int64", or another type of whole numbers or booleans, is for labels and indices,
     which are then fed and used as such. Numbers to compute with are of the net's float type, for
     which ``dtype`` is None or any float type. With ``sparse`` SciPy's sparse matrices of
-    ``sample_shape`` (n,) are fed, CSR, CSC or COO, for `Dense` layers to read. Errors: other types.
+    ``shape`` (n,) are fed, CSR, CSC or COO, for `Dense` layers to read. Errors: other types.
     """
+    if name is not None and not isinstance(name, str):
+        name, shape = None, name
+    name = Unnamed("input") if name is None else name
     found = _type(dtype)
     floats = dtype is None or (found is not None and found.kind == "f")
     kind = None if floats else found.name if found else dtype
-    layer = Dummy(name, sample_shape, kind, sparse)
-    layer.build(sample_shape)
+    layer = Dummy(name, shape, kind, sparse)
+    layer.build(shape)
     return source(layer, layer.out_shapes)  # type: ignore[arg-type]
 
 

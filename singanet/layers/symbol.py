@@ -13,9 +13,16 @@ from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape, Shapes, Traits
 
-__all__ = ["Symbol", "apply", "calls_between", "source", "stage", "travelled"]
+__all__ = ["Symbol", "Unnamed", "apply", "calls_between", "source", "stage", "travelled"]
 
 T = TypeVar("T")
+
+
+class Unnamed(str):
+    """The name of a layer to which none was given, until the net that it joins gives it one."""
+
+    __slots__ = ()
+
 
 _creation = itertools.count()
 _stage: ContextVar[int | None] = ContextVar("stage", default=None)
@@ -72,7 +79,7 @@ class Symbol:
 
     ``a + b``, ``a - b``, ``a * b`` and ``a / b`` of symbols and numbers, ``-a``, ``a ** 2``,
     ``a @ b``, ``a[:, 0]`` and ``a[:, [2, 0]]`` draw layers, which are called plus, minus, times,
-    over, power, product, part and picked: the second of a name plus@2. Of several lists each is of
+    over, power, product, part and picked: the second of a name plus_1. Of several lists each is of
     its own axis. ``a > b`` gives booleans (less, at_most, greater, at_least), with which
     ``(a > 0).where(a, b)`` chooses; ``==`` tells whether two are one symbol.
 
@@ -191,10 +198,9 @@ class Symbol:
 
 
 def _drawn(kind: str, name: str, *inputs: Any, **arguments: Any) -> Symbol:
-    """The symbol of a layer of the class ``kind``, whose name counts up where it stands twice."""
+    """The symbol of a layer of the class ``kind``, whose name the net counts."""
     # By name, as everybody's layers are when they are first asked for; they stand above.
-    layer = getattr(import_module("singanet.layers"), kind)(name, **arguments)
-    layer.named = False
+    layer = getattr(import_module("singanet.layers"), kind)(Unnamed(name), **arguments)
     return apply(layer, inputs)
 
 
@@ -322,13 +328,13 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[A
         if call.born not in found:
             found[call.born] = call
             stack += [symbol.call for symbol in call.inputs]
-    needed = {str(call.layer.name) for call in found.values() if not call.inputs}
-    given = {str(symbol.call.layer.name) for symbol in inputs}
-    if needed != given:
+    needed = {call.born: str(call.layer.name) for call in found.values() if not call.inputs}
+    given = {symbol.call.born: str(symbol.call.layer.name) for symbol in inputs}
+    if needed.keys() != given.keys():
         raise GraphError(
             "net",
-            expected=f"inputs={_listed(needed)}, on which the outputs depend",
-            received=f"inputs={_listed(given)}",
+            expected=f"inputs={_listed(needed.values())}, on which the outputs depend",
+            received=f"inputs={_listed(given.values())}",
             advice="name exactly the Input symbols that the outputs are computed from",
         )
     return [found[born] for born in sorted(found)]

@@ -69,9 +69,9 @@ class HeadLoss(Layer):
         name: str,
         head: Dense | TimeDistributed,
         loss: SoftmaxCrossEntropy | None = None,
-        input_sample_shape: GivenShapes | None = None,
+        input_shape: GivenShapes | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, input_shape)
         self.head = head
         self.loss = SoftmaxCrossEntropy() if loss is None else loss
         self._built_it = False
@@ -154,7 +154,7 @@ class HeadBatch:
         self.half = features.dtype == "float16"
         self.params = {suffix: widened(array) for suffix, array in ctx.params.items()}
         # Checks ask for its shape and type.
-        scores = unmade_scores((*self.positions, dense.num_output), score_type(features.dtype))
+        scores = unmade_scores((*self.positions, dense.units), score_type(features.dtype))
         try:
             self.weight = None if weight is None else self.loss._checked_weight(ops, scores, weight)
             given = class_labels(type(self.loss).__name__, ops, scores, y, self.loss.ignore_index)
@@ -168,7 +168,7 @@ class HeadBatch:
         # An ignored row may hold NaN.
         self.rows = rows if self.there is None else ops.where(self.there[:, None], rows, 0)
         self.count: Any = len(rows) if self.there is None else self.there.sum()
-        self.parts = blocks(len(rows), dense.num_output, scores.dtype.itemsize)
+        self.parts = blocks(len(rows), dense.units, scores.dtype.itemsize)
         self.dx: Array | None = None
         self.grads: dict[str, Array] = {}
         self._found: list[list[Array]] = [[] for _ in metrics]

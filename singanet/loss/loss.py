@@ -15,7 +15,7 @@ from singanet.base.kinds import native, reshaping, snake_case
 from singanet.errors import ArgumentError, CallOrderError, DataError, GraphError, ShapeError, one_of
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.layers.symbol import Symbol, apply
+from singanet.layers.symbol import Symbol, Unnamed, apply
 from singanet.ops import ops_for
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import widened
@@ -32,8 +32,7 @@ class LossLayer(Layer):
     traits = Traits(input_kinds=("floats", "any", "any", "any"), masks="ends")
 
     def __init__(self, loss: Any, name: str = "", masked: bool = False) -> None:
-        super().__init__(name or snake_case(type(loss).__name__))
-        self.named = bool(name)
+        super().__init__(name or Unnamed(snake_case(type(loss).__name__)))
         self.loss = loss
         self.masked = masked
 

@@ -47,7 +47,7 @@ def alexnet(input_shape: Shape, num_classes: int, seed: int | None = None) -> Fe
     before they move.
     """
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
-    net.add(Conv2D("conv1", 32, 5, W_specs=HE, input_sample_shape=input_shape))
+    net.add(Conv2D("conv1", 32, 5, W_specs=HE, input_shape=input_shape))
     net.add(MaxPooling2D("pool1", 3, 2))
     net.add(Activation("relu1"))
     net.add(LRN("norm1", size=3, alpha=5e-5, beta=0.75))
@@ -70,7 +70,7 @@ def lenet(input_shape: Shape, num_classes: int, seed: int | None = None) -> Feed
     """
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
     he = {"init": "msra"}
-    net.add(Conv2D("conv1", 32, 5, W_specs=he, input_sample_shape=input_shape))
+    net.add(Conv2D("conv1", 32, 5, W_specs=he, input_shape=input_shape))
     net.add(Activation("relu1"))
     net.add(MaxPooling2D("pool1", 2, 2))
     net.add(Conv2D("conv2", 64, 5, W_specs=he))
@@ -290,7 +290,7 @@ def autoencoder(
     classes, so ``num_classes`` has no effect.
     """
     net = FeedForwardNet(SquaredError(), seed=seed)
-    net.add(Flatten("flat", input_sample_shape=input_shape))
+    net.add(Flatten("flat", input_shape=input_shape))
     for k, size in enumerate(hidden, start=1):
         net.add(Dense(f"encoder{k}", size, W_specs=HE))
         net.add(Activation(f"encoder_relu{k}"))

@@ -45,7 +45,7 @@ def char_rnn(
     ``num_classes`` is the size of the vocabulary. Dropout lies around the stacks of LSTM.
     """
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
-    net.add(Embedding("embedding", num_classes, embedding, input_sample_shape=input_shape))
+    net.add(Embedding("embedding", num_classes, embedding, input_shape=input_shape))
     net.add(Dropout("drop1", dropout))
     net.add(LSTM("lstm", hidden, dropout, stacks))
     net.add(Dropout("drop2", dropout))

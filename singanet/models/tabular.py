@@ -169,7 +169,7 @@ def mlp(
 ) -> FeedForwardNet:
     """Dense layers with ReLU between them, on samples of any shape."""
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
-    net.add(Flatten("flat", input_sample_shape=input_shape))
+    net.add(Flatten("flat", input_shape=input_shape))
     for k, size in enumerate(hidden, start=1):
         net.add(Dense(f"fc{k}", size, W_specs={"init": "msra"}))
         net.add(Activation(f"relu{k}"))

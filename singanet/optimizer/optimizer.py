@@ -6,10 +6,10 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from singanet.base.described import Configurable, Counted, Moment, changes, checked_call
-from singanet.base.elsewhere import is_library, missing_attribute
+from singanet.base.elsewhere import is_library
 from singanet.errors import ArgumentError
 from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import (
@@ -163,9 +163,6 @@ class Optimizer(Counted, Configurable, ABC):
     def __init_subclass__(cls) -> None:
         """Hyper-parameters are read at every update."""
         cls._asked_anew = cls.hypers
-
-    if not TYPE_CHECKING:  # else type checkers accept any name
-        __getattr__ = missing_attribute
 
     def __init__(
         self,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
+from typing import Any, ClassVar, TypeAlias, TypeGuard
 
 from singanet.base.described import Configurable, Counted, checked_call
-from singanet.base.elsewhere import missing_attribute
 from singanet.errors import ArgumentError
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer, Update
@@ -50,9 +49,6 @@ class Wrapper(Counted, Configurable, ABC):
     """Whether it is a `Reducer`, which waits for other processes."""
     _over_parts: Callable[[Any], Any] | None = None
     """What sums a number over the processes that have the other parts of gradients, if any."""
-
-    if not TYPE_CHECKING:  # else type checkers accept any name
-        __getattr__ = missing_attribute
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:
         if not is_optimizer(optimizer):

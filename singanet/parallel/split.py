@@ -42,22 +42,20 @@ class SplitDense(Dense):
     def __init__(
         self,
         name: str,
-        num_output: int,
+        units: int,
         split: Split = "columns",
         comm: Communicator | None = None,
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         W_transpose: bool = False,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(
-            name, num_output, use_bias, W_specs, b_specs, W_transpose, input_sample_shape
-        )
+        super().__init__(name, units, use_bias, W_specs, b_specs, W_transpose, input_shape)
         self.split, self.shared = _checked_split(name, split), _Slices(comm)
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(in,) → (num_output,)."""
+        """(in,) → (units,)."""
         made = super().setup(in_shapes)
         columns = self.split == "columns"
         self.shared.cut(self, "weight", 0 if columns == self.W_transpose else 1)
@@ -70,7 +68,7 @@ class SplitDense(Dense):
         return {}
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, in) → (N, num_output), on all ranks."""
+        """(N, in) → (N, units), on all ranks."""
         self.shared.expect_same(ctx, self.name, x)
         if self.split == "columns":
             return self.shared.gathered(ctx, super().forward(ctx, x), self.name)
@@ -101,24 +99,24 @@ class SplitEmbedding(Embedding):
     def __init__(
         self,
         name: str,
-        vocabulary_size: int,
-        num_output: int,
+        input_dim: int,
+        output_dim: int,
         split: Split = "rows",
         comm: Communicator | None = None,
         W_specs: ParamSpecs = None,
-        input_sample_shape: GivenShape | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, vocabulary_size, num_output, W_specs, input_sample_shape)
+        super().__init__(name, input_dim, output_dim, W_specs, input_shape)
         self.split, self.shared = _checked_split(name, split), _Slices(comm)
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Sample shape s → (*s, num_output)."""
+        """Sample shape s → (*s, output_dim)."""
         made = super().setup(in_shapes)
         self.shared.cut(self, "weight", 0 if self.split == "rows" else 1)
         return made
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, *s) → (N, *s, num_output), on all ranks."""
+        """(N, *s) → (N, *s, output_dim), on all ranks."""
         self._expect_integers(x)
         ctx.ops.check(self._expect_rows, x)
         self.shared.expect_same(ctx, self.name, x)

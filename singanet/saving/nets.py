@@ -141,9 +141,10 @@ def _uses(net: Net) -> list[dict[str, Any]]:
     nodes, nested = net.nodes(), net.nested
     by_name = {node.name: node for node in nodes}
     for node in nodes:
-        if node.within is not None and node.name not in nested:
+        inside = node.whole is not None or node.within is not None
+        if inside and node.name not in nested:
             continue
-        part: Any = nested.get(node.name, node.layer)
+        part: Any = nested[node.name] if node.name in nested else net[node.name]
         entry: dict[str, Any] = {"name": node.name}
         if id(part) in first_use:
             entry["shares"] = first_use[id(part)]

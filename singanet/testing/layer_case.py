@@ -158,7 +158,7 @@ class _HalfSquares(Counted):
 
 def _net_of(layer: Layer) -> FeedForwardNet:
     net = FeedForwardNet(seed=3)
-    layer.input_sample_shape = layer.in_shapes
+    layer.input_shape = layer.in_shapes
     net.add(layer)
     return net
 

@@ -140,7 +140,7 @@ def _expect_channels_first(where: str, net: Net, shape: Shape) -> None:
     """
     first = net.pending[0]
     if isinstance(first, Windowed):
-        said = f"if there are {shape[1]} channels, pass input_sample_shape={shape[1:]} to"
+        said = f"if there are {shape[1]} channels, pass input_shape={shape[1:]} to"
         expect_channels_first(where, shape, f"{said} {first.name!r}")
 
 

@@ -212,7 +212,7 @@ DENSE = (
         layers.Dense,
         Arrays(_kernel, _IN_TORCH.torch),
         KerasClass(
-            {"units": ("num_output", None), "use_bias": bool},
+            {"units": ("units", None), "use_bias": bool},
             {"W_specs": ("kernel", {(0,): 0}), "b_specs": ("bias", WHOLE)},
             QUANTIZED,
             _expect_rows,

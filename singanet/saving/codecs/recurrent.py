@@ -601,7 +601,7 @@ SEQUENCES = (
         layers.Embedding,
         stored(StoredArray("weight", "embeddings", "weight")),
         KerasClass(
-            {"input_dim": ("vocabulary_size", None), "output_dim": ("num_output", None)},
+            {"input_dim": ("input_dim", None), "output_dim": ("output_dim", None)},
             {"W_specs": ("embeddings", {(0,): 0, (1,): 1})},
             QUANTIZED,
             lambda d: {"mask_index": 0 if d.config.get("mask_zero") else None},

@@ -1,0 +1,76 @@
+"""The words of Keras for settings of a layer's parameters, as type checkers see them.
+
+A constructor that ends in ``**words: Unpack[KernelAndBias]`` gets none of them: they come as
+entries of the specs ``W_specs`` and ``b_specs``, see `singanet.base.words.PARTS`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+
+class KernelWords(TypedDict, total=False):
+    """Of a weight: what ``init``, ``regularizer`` and ``constraint`` of ``W_specs`` take."""
+
+    kernel_initializer: Any
+    kernel_regularizer: Any
+    kernel_constraint: Any
+
+
+class BiasWords(TypedDict, total=False):
+    """Of a bias, as ``b_specs``."""
+
+    bias_initializer: Any
+    bias_regularizer: Any
+    bias_constraint: Any
+
+
+class KernelAndBias(KernelWords, BiasWords):
+    """Of a weight and a bias."""
+
+
+class EmbeddingsWords(TypedDict, total=False):
+    """Of a table, as ``W_specs``."""
+
+    embeddings_initializer: Any
+    embeddings_regularizer: Any
+    embeddings_constraint: Any
+
+
+class GammaWords(TypedDict, total=False):
+    """Of a scale, as ``gamma_specs``."""
+
+    gamma_initializer: Any
+    gamma_regularizer: Any
+    gamma_constraint: Any
+
+
+class BetaWords(TypedDict, total=False):
+    """Of an offset, as ``beta_specs``."""
+
+    beta_initializer: Any
+    beta_regularizer: Any
+    beta_constraint: Any
+
+
+class GammaAndBeta(GammaWords, BetaWords):
+    """Of a scale and an offset."""
+
+
+class AlphaWords(TypedDict, total=False):
+    """Of a slope, as ``a_specs``."""
+
+    alpha_initializer: Any
+    alpha_regularizer: Any
+    alpha_constraint: Any
+
+
+class SeparableWords(BiasWords):
+    """Of the two weights of a separable convolution and its bias."""
+
+    depthwise_initializer: Any
+    depthwise_regularizer: Any
+    depthwise_constraint: Any
+    pointwise_initializer: Any
+    pointwise_regularizer: Any
+    pointwise_constraint: Any
