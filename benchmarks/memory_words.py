@@ -102,11 +102,11 @@ def net_of(words: int, width: int, tied: bool) -> FeedForwardNet:
         )
         x = Add(f"add{k}")(x, attention(RMSNorm(f"before{k}")(x)))
         y = RMSNorm(f"after{k}")(x)
-        gate = Activation(f"silu{k}", "silu")(Dense(f"gate{k}", width * 8 // 3, False)(y))
-        y = Multiply(f"product{k}")(gate, Dense(f"up{k}", width * 8 // 3, False)(y))
-        x = Add(f"sum{k}")(x, Dense(f"down{k}", width, False)(y))
+        gate = Activation(f"silu{k}", "silu")(Dense(f"gate{k}", width * 8 // 3, use_bias=False)(y))
+        y = Multiply(f"product{k}")(gate, Dense(f"up{k}", width * 8 // 3, use_bias=False)(y))
+        x = Add(f"sum{k}")(x, Dense(f"down{k}", width, use_bias=False)(y))
     shared = {"W_specs": embed.params["weight"], "W_transpose": True} if tied else {}
-    scores = Dense("head", words, False, **shared)(RMSNorm("norm")(x))
+    scores = Dense("head", words, use_bias=False, **shared)(RMSNorm("norm")(x))
     loss = SoftmaxCrossEntropy(ignore_index=-100)
     return FeedForwardNet(loss, inputs=ids, outputs=scores, seed=0)
 

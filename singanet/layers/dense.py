@@ -138,13 +138,13 @@ class Dense(Layer):
         self,
         name: Name = None,
         units: int = REQUIRED,
+        *,
+        activation: str | Layer | None = None,
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         W_transpose: bool = False,
         input_shape: GivenShape | None = None,
-        *,
-        activation: str | Layer | None = None,
         **words: Unpack[KernelAndBias],
     ) -> None:
         super().__init__(name, input_shape, **words)

@@ -8,12 +8,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, RankError
 from singanet.initializer import Initializer
 from singanet.layers.context import Context
 from singanet.layers.dense import Dense
 from singanet.layers.embedding import Embedding
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import Layer, Name, ParamSpecs
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.initialize import init
 from singanet.params.param import Param
@@ -41,17 +42,26 @@ class SplitDense(Dense):
 
     def __init__(
         self,
-        name: str,
-        units: int,
+        name: Name = None,
+        units: int = REQUIRED,
         split: Split = "columns",
         comm: Communicator | None = None,
+        *,
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         W_transpose: bool = False,
         input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, units, use_bias, W_specs, b_specs, W_transpose, input_shape)
+        super().__init__(
+            name,
+            units,
+            use_bias=use_bias,
+            W_specs=W_specs,
+            b_specs=b_specs,
+            W_transpose=W_transpose,
+            input_shape=input_shape,
+        )
         self.split, self.shared = _checked_split(name, split), _Slices(comm)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -98,9 +108,9 @@ class SplitEmbedding(Embedding):
 
     def __init__(
         self,
-        name: str,
-        input_dim: int,
-        output_dim: int,
+        name: Name = None,
+        input_dim: int = REQUIRED,
+        output_dim: int = REQUIRED,
         split: Split = "rows",
         comm: Communicator | None = None,
         W_specs: ParamSpecs = None,

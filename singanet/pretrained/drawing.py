@@ -239,7 +239,7 @@ class ModelDrawing:
     ) -> Symbol:
         """The scores of the words, by the rows of the table that they are ``tied`` to if any."""
         name = "logits" if softcap is None else "scores"
-        layer = Dense(name, units, bool(bias), W_specs=tied, W_transpose=True)
+        layer = Dense(name, units, use_bias=bool(bias), W_specs=tied, W_transpose=True)
         y = self.put(layer, x, weight=ArrayPlace(theirs), bias=ArrayPlace(bias))
         if tied is not None:
             self.copies(tied, theirs)

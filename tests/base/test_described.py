@@ -16,7 +16,7 @@ from singanet import initializer
 from singanet.base.described import Described
 from singanet.data import ArrayLoader, Prefetch
 from singanet.errors import ArgumentError, SignatureError
-from singanet.layers import LSTM, Activation, Conv2D, Conv2DTranspose, Dense, Dropout, Layer
+from singanet.layers import Conv2D, Dense, Layer
 from singanet.loss import Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, MeanMetric
 from singanet.optimizer import SGD, Accumulator, Adam, MixedPrecision
@@ -27,16 +27,13 @@ from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Dense(10), r"nothing for num_output; .* Dense\('dense1', 10\)"),
-        (lambda: Dense(num_output=10), "a layer's name comes first"),
-        (lambda: Dense("fc", 10, activation="relu"), r"activation=; put Activation\('relu1'"),
-        (lambda: Conv2D("c", 8, padding="same"), "padding=; say border_mode='same'"),
-        (lambda: Conv2DTranspose("c", 8, padding="same"), "say border_mode='keras_same'"),
-        (lambda: Conv2D("c", filters=8), "it is called nb_kernels here"),
-        (lambda: LSTM("l", 3, num_layers=2), "it is called num_stacks here"),
-        (lambda: LSTM("l", units=3), "it is called hidden_size here"),
-        (lambda: Dropout("d", rate=0.1), "it is called p here"),
-        (lambda: SGD(learning_rate=0.1), "learning_rate=; it is called lr here"),
+        (lambda: Dense("fc"), r"nothing for units; write Dense\(units=...\)"),
+        (lambda: Dense("fc", units=3, num_output=3), "one word for it; received units= and num_"),
+        (
+            lambda: Dense(3, kernel_initializer="he_normal", W_specs={}),
+            "received W_specs= and kernel",
+        ),
+        (lambda: SGD(learning_rate=0.1, lr=0.1), "received learning_rate= and lr="),
         (lambda: Adam(0.1, 0.9, 0.999, beta_2=0.9), "multiple values for argument 'beta_2'"),
         (lambda: EarlyStopping(restore_best_weights=True), "it is called restore_best here"),
         (lambda: ModelCheckpoint("f", save_best_only=True), "best.npz holds the best alone"),
@@ -47,9 +44,8 @@ from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
         (lambda: ArrayLoader(np.zeros(3), np.zeros(3), batchsize=2), "did you mean 'batch_size'"),
         (lambda: initializer.Gaussian(stddev=1), "it is called std here"),
         (lambda: singanet.FeedForwardNet(sead=1), "did you mean 'seed'"),
-        (lambda: Dense("a", 1, True, None, None, False, None, 8), "too many positional"),
+        (lambda: Dense("a", 1, True), "too many positional"),
         (lambda: Accumulator(optimizer=SGD()), "nothing for every"),
-        (lambda: Activation("tanh"), r"write Activation\('tanh1', 'tanh'\)"),
     ],
 )
 def test_wrong_arguments_say_what_is_right(make: Any, words: str) -> None:
@@ -131,7 +127,7 @@ def shapes() -> Any:
             "Prefetch(loader=ArrayLoader(x=<float64 (4, 3)>, y=<int64 (4,)>, batch_size=2,"
             " shuffle=False))",
         ),
-        (Dense("fc", 3, use_bias=False), "Dense('fc', num_output=3, use_bias=False)"),
+        (Dense("fc", 3, use_bias=False), "Dense('fc', units=3, use_bias=False)"),
         (
             Conv2D("c", 8, 3, input_sample_shape=(3, 8, 8)),
             "Conv2D('c', nb_kernels=8, kernel=3): (3, 8, 8) -> (8, 8, 8)",
@@ -164,7 +160,7 @@ def test_a_net_after_reduce_on_plateau_tells_its_rate() -> None:
         [Dense("a", 1, input_sample_shape=(1,))], loss=SquaredError(), seed=0
     )
     assert repr(net) == "FeedForwardNet(1 layers, 2 parameters, loss=SquaredError(), seed=0)"
-    assert repr(net["a"]) == "Dense('a', num_output=1): (1,) -> (1,)"
+    assert repr(net["a"]) == "Dense('a', units=1): (1,) -> (1,)"
     net.compile(SGD(lr=0.0625))
     x = np.zeros((4, 1), np.float32)
     net.fit(x, x, epochs=4, callbacks=[ReduceOnPlateau(patience=1, factor=0.5)], verbose=False)
@@ -183,4 +179,4 @@ def test_signature_and_help_show_the_constructors_own_arguments():
     assert [*inspect.signature(Mine).parameters] == ["name", "wide"]
     assert inspect.signature(Mine).parameters["wide"].default == 3
     assert "Mine(name: " in pydoc.plain(pydoc.render_doc(Mine))
-    assert [*inspect.signature(Dense).parameters][:2] == ["name", "num_output"]
+    assert [*inspect.signature(Dense).parameters][:2] == ["name", "units"]

@@ -54,11 +54,11 @@ def words_net(tied, loss, metric=None):
         )
         x = Add(f"add{k}")(x, attention(RMSNorm(f"before{k}")(x)))
         y = RMSNorm(f"after{k}")(x)
-        gate = Activation(f"silu{k}", "silu")(Dense(f"gate{k}", 2 * WIDTH, False)(y))
-        y = Multiply(f"mul{k}")(gate, Dense(f"up{k}", 2 * WIDTH, False)(y))
-        x = Add(f"sum{k}")(x, Dense(f"down{k}", WIDTH, False)(y))
+        gate = Activation(f"silu{k}", "silu")(Dense(f"gate{k}", 2 * WIDTH, use_bias=False)(y))
+        y = Multiply(f"mul{k}")(gate, Dense(f"up{k}", 2 * WIDTH, use_bias=False)(y))
+        x = Add(f"sum{k}")(x, Dense(f"down{k}", WIDTH, use_bias=False)(y))
     shared = {"W_specs": table.params["weight"], "W_transpose": True} if tied else {}
-    scores = Dense("head", WORDS, False, **shared)(RMSNorm("norm")(x))
+    scores = Dense("head", WORDS, use_bias=False, **shared)(RMSNorm("norm")(x))
     return FeedForwardNet(loss, metric, inputs=ids, outputs=scores, seed=0)
 
 

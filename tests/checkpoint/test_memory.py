@@ -137,7 +137,7 @@ def test_looking_into_large_files(tmp_path, path, peak, tool):
 def wide_net():
     net = FeedForwardNet()
     for name in ("a", "b", "c"):
-        net.add(layers.Dense(name, 1024, False, input_sample_shape=(1024,)))
+        net.add(layers.Dense(name, 1024, use_bias=False, input_sample_shape=(1024,)))
         net.add(layers.Dense(name + "wide", LARGEST // 4096, False))
         net.add(layers.Dense(name + "narrow", 1024, False))
     return net

@@ -164,7 +164,7 @@ def test_no_array_of_all_scores_is_made():
     ids = Input("ids", (steps,), "int64")
     table = Embedding("table", words, width)
     h = table(ids)
-    scores = Dense("fc", words, False, W_specs=table.params["weight"], W_transpose=True)(h)
+    scores = Dense("fc", words, use_bias=False, W_specs=table.params["weight"], W_transpose=True)(h)
     net = FeedForwardNet(SoftmaxCrossEntropy(), inputs=ids, outputs=scores, seed=1)
     x, y = np.random.default_rng(0).integers(0, words, (2, 1, steps))
     with pytest.MonkeyPatch.context() as patch:

@@ -116,7 +116,7 @@ def test_a_shape_refused_further_down_undoes_the_whole_addition():
 
 def test_an_input_without_a_shape_is_refused():
     net = FeedForwardNet()
-    with pytest.raises(GraphError, match="layer 'fc': expected input_sample_shape"):
+    with pytest.raises(GraphError, match="layer 'fc': expected input_shape"):
         net.add(Dense("fc", 3))
 
 

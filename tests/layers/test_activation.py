@@ -292,9 +292,10 @@ def test_refuses_several_inputs():
         Activation("act").build([(3,), (3,)])
 
 
-def test_a_name_decides_nothing():
-    with pytest.raises(ArgumentError, match="function beside the name"):
-        Activation("mish")
+def test_a_name_decides_nothing_beside_a_function():
     assert Activation("mish", "relu").mode == "relu"
     assert [Activation(f"relu{k}").mode for k in range(8)] == ["relu"] * 8
+    assert (Activation("mish").mode, Activation("mish").to_config()["arguments"]["mode"]) == (
+        "mish",
+    ) * 2
     assert Activation("relu6", "relu6").mode == "relu6"

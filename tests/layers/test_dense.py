@@ -88,7 +88,7 @@ def test_a_sequence_of_any_length_is_what_time_distributed_makes_of_it(rng):
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, "3", None])
 def test_refuses_a_bad_number_of_outputs(count):
-    with pytest.raises(ArgumentError, match=r"'fc', argument num_output: expected"):
+    with pytest.raises(ArgumentError, match=r"'fc', argument units: expected"):
         Dense("fc", count)
 
 

@@ -72,7 +72,7 @@ def test_output_shape():
     assert Dummy("place", input_sample_shape=(2, 3)).get_output_sample_shape() == (2, 3)
 
 
-@pytest.mark.parametrize("name", ["", None, 3, (2, 3)])
+@pytest.mark.parametrize("name", ["", "a/", "a\n"])
 def test_refuses_a_bad_name(name):
-    with pytest.raises(ArgumentError, match="Dummy: expected a name that is a non-empty string"):
+    with pytest.raises(ArgumentError, match="Dummy: expected names of"):
         Dummy(name)

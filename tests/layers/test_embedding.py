@@ -165,7 +165,7 @@ def test_an_index_out_of_range_is_named_with_its_position(bad):
     x[1, 0, 1] = bad
     with pytest.raises(
         DataError,
-        match=rf"layer 'words': expected indices from 0 to 6 \(vocabulary_size=7\);"
+        match=rf"layer 'words': expected indices from 0 to 6 \(input_dim=7\);"
         rf" received the index {bad} at position \(1, 0, 1\)",
     ):
         net.forward(True, x)

@@ -159,7 +159,7 @@ def test_a_row_that_is_ignored_may_hold_no_number():
 def test_a_head_that_a_net_has_is_shared_and_predicts():
     ids, labels = Input("ids", (STEPS,), "int64"), Input("y", (STEPS,), "int64")
     table = Embedding("table", CLASSES, FEATURES)
-    fc = Dense("fc", CLASSES, False, W_specs=None, W_transpose=True)
+    fc = Dense("fc", CLASSES, use_bias=False, W_specs=None, W_transpose=True)
     h = table(ids)
     scores, loss = fc(h), HeadLoss("loss", fc)(h, labels)
     net = FeedForwardNet(inputs=[ids, labels], outputs=[scores, loss], seed=0)

@@ -199,7 +199,11 @@ def test_weights_that_lie_in_another_order_count_once():
 def test_parameters_are_filled_before_the_first_step():
     def made(initializer):
         net = singanet.FeedForwardNet(SquaredError(), seed=0)
-        net.add(Dense("fc", 400, False, {"init": initializer}, input_sample_shape=(300,)))
+        net.add(
+            Dense(
+                "fc", 400, use_bias=False, W_specs={"init": initializer}, input_sample_shape=(300,)
+            )
+        )
         return net
 
     # Q of 400 x 300 in float64, and four more such arrays, beside the parameter.

@@ -67,7 +67,7 @@ PAIRS = [
      {"losses": {"a": Huber(2.0), "b": Huber()}, "weights": {"a": 2.0}}),
     (Accuracy, {}, {"top_k": 3}),
     (FBeta, {}, {"beta": 2.0, "average": "macro"}),
-    (Dense, {"name": "l", "num_output": 3}, {"name": "l", "num_output": 4, "use_bias": False}),
+    (Dense, {"name": "l", "units": 3}, {"name": "l", "units": 4, "use_bias": False}),
     (Conv2D, {"name": "l", "nb_kernels": 3}, {"name": "l", "nb_kernels": 2, "stride": 2}),
     (BatchNormalization, {"name": "l"}, {"name": "l", "epsilon": 0.1, "momentum": 0.5}),
     (LayerNorm, {"name": "l"}, {"name": "l", "epsilon": 0.3}),
@@ -76,8 +76,8 @@ PAIRS = [
     (Activation, {"name": "l"}, {"name": "l", "mode": "tanh"}),
     (Softmax, {"name": "l"}, {"name": "l", "axis": 2}),
     (MaxPooling2D, {"name": "l"}, {"name": "m", "kernel": 2, "stride": 2}),
-    (Embedding, {"name": "l", "vocabulary_size": 5, "num_output": 3},
-     {"name": "l", "vocabulary_size": 6, "num_output": 4}),
+    (Embedding, {"name": "l", "input_dim": 5, "output_dim": 3},
+     {"name": "l", "input_dim": 6, "output_dim": 4}),
     (Scale, {"name": "l"}, {"name": "l", "use_bias": False}),
 ]  # fmt: skip
 
@@ -242,7 +242,7 @@ def unnamed(net):
         (unnamed, "OneCycle, attribute 'start'"),
         (lambda net: setattr(net["b"], "forward", lambda ctx, x: x), "Dense, attribute 'forward'"),
         (lambda net: setattr(net["b"], "name", "c"), "Dense, attribute 'name'"),
-        (lambda net: setattr(net["b"], "num_output", 7), "Dense, attribute 'num_output'"),
+        (lambda net: setattr(net["b"], "num_output", 7), "Dense, attribute 'units'"),
         (
             lambda net: setattr(net["r"], "traits", net["b"].traits),
             "Activation, attribute 'traits'",

@@ -374,9 +374,9 @@ def dense(about):
         (lambda a: a.update(generator=None), ConfigError, "the model"),
         (lambda a: a["generator"].update(state=3), ConfigError, "the model"),
         (lambda a: dense(a).update({"class": "os.system"}), UnknownNameError, "layer 'fc'"),
-        (lambda a: dense(a)["arguments"].update(num_output=4), StateMismatchError, "fc/weight"),
-        (lambda a: dense(a)["arguments"].update(num_output=10**11), StateMismatchError, "fc/"),
-        (lambda a: dense(a)["arguments"].update(num_output=10**25), SingaNetError, "fc"),
+        (lambda a: dense(a)["arguments"].update(units=4), StateMismatchError, "fc/weight"),
+        (lambda a: dense(a)["arguments"].update(units=10**11), StateMismatchError, "fc/"),
+        (lambda a: dense(a)["arguments"].update(units=10**25), SingaNetError, "fc"),
         (lambda a: a["net"]["layers"].pop() and None, StateMismatchError, "fc/weight"),
         (lambda a: dense(a)["arguments"].update(W_specs={"dict": {"name": "conv/weight"}}),
          ArgumentError, "two parameters called 'conv/weight'"),
@@ -451,7 +451,7 @@ def test_other_files_are_no_models(tmp_path, saved):
 
 def test_a_forged_claim_makes_no_array(saved):
     """A description of a terabyte in a file of kilobytes costs nothing."""
-    rewritten(saved, lambda a: dense(a)["arguments"].update(num_output=10**11))
+    rewritten(saved, lambda a: dense(a)["arguments"].update(units=10**11))
     tracemalloc.start()
     try:
         with pytest.raises(StateMismatchError):

@@ -137,7 +137,7 @@ def described():
         (lambda c: c["layers"][0].pop("arguments"), ConfigError, "'class' and 'arguments'"),
         (lambda c: c["layers"][0].update({"class": "os.system"}), UnknownNameError, "os.system"),
         (lambda c: c["layers"][1].update({"class": "Dens"}), UnknownNameError, "'Dense'"),
-        (lambda c: c["layers"][1]["arguments"].update(units=3), ConfigError, "units"),
+        (lambda c: c["layers"][1]["arguments"].update(wide=3), ConfigError, "wide"),
         (lambda c: c["layers"][1]["arguments"].update(W_specs={"evil": 1}), ConfigError, "evil"),
         (lambda c: c["layers"][1].update(sources=[["nobody", None]]), GraphError, "nobody"),
         (lambda c: c["layers"][1].update(sources=[3]), ConfigError, r"\[name, index or null\]"),

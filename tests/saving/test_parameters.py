@@ -248,7 +248,7 @@ def test_two_parameters_of_one_name(tmp_path):
     net = FeedForwardNet()
     for name in ("a", "b"):
         specs = {"name": "shared"}
-        net.add(layers.Dense(name, 2, False, specs, input_sample_shape=(2,)))
+        net.add(layers.Dense(name, 2, use_bias=False, W_specs=specs, input_sample_shape=(2,)))
     with pytest.raises(ArgumentError, match="two parameters called 'shared'"):
         net.save(tmp_path / "m")
     with pytest.raises(ArgumentError, match="two parameters called 'shared'"):
