@@ -35,7 +35,10 @@ def test_what_users_call_is_as_it_was():
 def test_a_line_tells_all_that_a_caller_depends_on():
     lines = api().splitlines()
     assert "singanet.FeedForwardNet.step(x, y, optimizer, on_layer=None" in "\n".join(lines)
-    assert "singanet.layers.Dense(name=None, units=<Required>, *, use_bias=True" in "\n".join(lines)
+    assert (
+        "singanet.layers.Dense(name=None, units=<Required>, *, activation=None, use_bias=True"
+        in "\n".join(lines)
+    )
     assert "singanet.errors.ShapeError(" in "\n".join(lines)
     assert len({*lines}) == len(lines)
     assert not [line for line in lines if " at 0x" in line]

@@ -435,7 +435,7 @@ def test_a_walk_changes_no_gradient_that_a_layer_of_the_users_keeps(blocks):
     ids = Input("ids", (STEPS,), "int64")
     table = Embedding("table", WORDS, WIDTH)
     h = table(ids)
-    head = Keeps("fc", WORDS, False, W_specs=table.params["weight"], W_transpose=True)
+    head = Keeps("fc", WORDS, use_bias=False, W_specs=table.params["weight"], W_transpose=True)
     net = FeedForwardNet(SoftmaxCrossEntropy(), inputs=ids, outputs=head(h), seed=1)
     net.programs.enabled = False
     net.step(*batch(), SGD(lr=0.1))

@@ -36,7 +36,11 @@ def recurrent(kind: Any, **given: Any) -> Any:
 KINDS = {
     "Linear": (layers.Dense("it", 5), nn.Linear(6, 5), (6,)),
     "square Linear": (layers.Dense("it", 6), nn.Linear(6, 6), (6,)),
-    "Linear without bias": (layers.Dense("it", 6, use_bias=False), nn.Linear(6, 6, bias=False), (6,)),
+    "Linear without bias": (
+        layers.Dense("it", 6, use_bias=False),
+        nn.Linear(6, 6, bias=False),
+        (6,),
+    ),
     "Linear as it is": (layers.Dense("it", 6, W_transpose=True), nn.Linear(6, 6), (6,)),
     "Linear of steps": (
         layers.TimeDistributed("each", layers.Dense("it", 6)), nn.Linear(6, 6), STEPS,
