@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from singanet.base.charts import label, sheet, svg_of, write_chart
 from singanet.base.extras import REPORT, package
 from singanet.base.files import path_of, replacing
 from singanet.base.kinds import bytes_text, megabytes, milliseconds, text_table
 from singanet.engine.recompute.by_layers import Decisions
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.reducer import Traffic
-from singanet.picture.charts import label, sheet, svg_of, write_chart
 from singanet.program.ir import Buffer, Kernel, Phase
 from singanet.program.layout import (
     Layout,

@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.base.extras import REPORT, package
-from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, paths_of, replacing
-from singanet.errors import ArgumentError, SingaNetError
-from singanet.picture.charts import (
+from singanet.base.charts import (
     MOST_LINES,
     MOST_NUMBERED,
     SCHEMES,
@@ -32,6 +29,9 @@ from singanet.picture.charts import (
     themed,
     write_chart,
 )
+from singanet.base.extras import REPORT, package
+from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, paths_of, replacing
+from singanet.errors import ArgumentError, SingaNetError
 from singanet.report.reading import COMPARISON, Run, best_epoch, read_run
 from singanet.report.reading import REPORT as PAGE
 from singanet.training.callbacks import Callback

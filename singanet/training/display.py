@@ -12,9 +12,9 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
+from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.base.elsewhere import missing_attribute
 from singanet.base.kinds import bytes_text
-from singanet.picture.charts import LineChart, in_notebook, line_charts, write_chart
 
 INTERVAL = 0.1
 USUAL_WIDTH = 80

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, RankError
-from singanet.picture.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.training.callbacks import Callback
 from singanet.training.compiled import expect_compiled
 from singanet.training.fit import fit

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.picture.net_picture import place
+from singanet.picture import place
 
 
 @st.composite

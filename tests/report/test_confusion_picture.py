@@ -6,8 +6,8 @@ import pytest
 from singanet.errors import ArgumentError
 from singanet.metric import ConfusionMatrix
 from singanet.report import plot_confusion
+from tests.base.test_charts import cells
 from tests.charts import NEEDED, SVG, groups, texts
-from tests.picture.test_charts import cells
 
 pytestmark = NEEDED
 

@@ -1,4 +1,4 @@
-"""Pictures of nets.
+"""Pictures of nets: a layout of the graph, drawn as SVG or PNG.
 
 After Sugiyama, Tagawa and Toda, 1981: longest paths give the rows, an edge over several rows gets
 a point in each, and rows are ordered by the mean position of their neighbours.
@@ -15,14 +15,16 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from singanet.base.charts import PIXELS, sheet
 from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_suffix, path_of, replacing
-from singanet.picture.charts import PIXELS, sheet
 from singanet.summary import Row, layer_rows, shape_text
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.graph.nodes import Node
+
+__all__ = ["net_html", "plot_net"]
 
 
 _RANKS_SWEEPS = 8

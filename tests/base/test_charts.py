@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from singanet.base.charts import MOST_LINES, LineChart, heat_map, legend, line_charts, themed
 from singanet.errors import BackendError
-from singanet.picture.charts import MOST_LINES, LineChart, heat_map, legend, line_charts, themed
 from tests.charts import NEEDED, SVG, groups, lines, texts
 
 
