@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.base.arguments import MAX_NAME_BYTES, Budget
 from singanet.base.files import replacing
+from singanet.checkpoint.core_pb2 import TensorProto
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     MAX_ARRAYS,
@@ -47,7 +48,6 @@ from singanet.checkpoint.snapshot_records import (
     read_desc,
 )
 from singanet.errors import ArgumentError, FileFormatError
-from singanet.schema.core_pb2 import TensorProto
 from singanet.types import Array, Shape
 
 _CHUNK = 1 << 17

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from singanet.checkpoint.core_pb2 import TensorProto
 from singanet.checkpoint.entry import FORMAT_VERSION, Source, truncated
 from singanet.errors import FileFormatError
-from singanet.schema.core_pb2 import TensorProto
 from singanet.types import Array
 
 # DataType of core.proto.

@@ -22,10 +22,10 @@ from singanet.base.kinds import ONNX, kind_of_stream
 from singanet.checkpoint.reader import open_file
 from singanet.errors import FileAccessError, FileFormatError, UnsafeFileError
 from singanet.layers.symbol import Symbol
+from singanet.onnx.onnx_pb2 import AttributeProto, ModelProto, TensorProto
 from singanet.saving.codecs.onnx.use import Sheet, Use
 from singanet.saving.codecs.onnx.values import FileNode, Known, Tensor
 from singanet.saving.codecs.onnx.written import BFLOAT16, DTYPES
-from singanet.schema.onnx_pb2 import AttributeProto, ModelProto, TensorProto
 from singanet.types import Array, Shape
 
 _TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")

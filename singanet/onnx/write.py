@@ -22,6 +22,14 @@ from singanet.layers.shapes import Dummy
 from singanet.loss.head_loss import MultiLoss
 from singanet.loss.loss import Loss
 from singanet.loss.regression import Poisson
+from singanet.onnx.onnx_pb2 import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+)
 from singanet.saving.codecs.describe import put
 from singanet.saving.codecs.onnx.written import (
     NoFormError,
@@ -31,14 +39,6 @@ from singanet.saving.codecs.onnx.written import (
     element_type,
 )
 from singanet.saving.predictor import Predictor, expect_own_calls
-from singanet.schema.onnx_pb2 import (
-    AttributeProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-)
 from singanet.types import Shape
 
 LARGEST = (1 << 31) - 1

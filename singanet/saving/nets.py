@@ -29,6 +29,7 @@ from singanet.params.held import words_among
 from singanet.params.param import Param
 from singanet.params.param_files import constant_advice, param_sources, same_values
 from singanet.saving.codecs import keras_layers, torch_layers
+from singanet.saving.net_pb2 import NetConfig
 from singanet.saving.objects import (
     kind_of,
     mapping_at,
@@ -41,7 +42,6 @@ from singanet.saving.objects import (
     spec_to_config,
     wrong,
 )
-from singanet.schema.net_pb2 import NetConfig
 from singanet.types import Array
 
 if TYPE_CHECKING:

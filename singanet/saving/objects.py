@@ -28,7 +28,7 @@ from singanet.initializer import Initializer
 from singanet.optimizer import schedules
 from singanet.optimizer.optimizer import configured
 from singanet.params.param import Param, ParamSpec
-from singanet.schema.net_pb2 import Argument, ObjectConfig, Value
+from singanet.saving.net_pb2 import Argument, ObjectConfig, Value
 
 _SOMEWHERE = "a configuration"
 

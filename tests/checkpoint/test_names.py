@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from singanet.checkpoint import open_state
+from singanet.checkpoint.core_pb2 import TensorProto
 from singanet.errors import FileFormatError
-from singanet.schema.core_pb2 import TensorProto
 
 ARRAY = np.ones(2, "f4")
 HOSTILE = {

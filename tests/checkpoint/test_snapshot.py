@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.checkpoint import open_state, write_state
+from singanet.checkpoint.core_pb2 import TensorProto
 from singanet.checkpoint.snapshot_records import parse_record
 from singanet.errors import ArgumentError, FileFormatError, VersionError
-from singanet.schema.core_pb2 import TensorProto
 
 GOLDEN = bytes.fromhex(
     "7367 0100 0100000000000000 70 1a00000000000000"

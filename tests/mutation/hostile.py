@@ -15,7 +15,7 @@ import zlib
 
 import numpy as np
 
-from singanet.schema.onnx_pb2 import AttributeProto, ModelProto, TensorProto
+from singanet.onnx.onnx_pb2 import AttributeProto, ModelProto, TensorProto
 from tests.checkpoint import gguf_files as gguf
 
 SIZES = (1 << 20, 1 << 22, 1 << 24, 1 << 29, 1 << 32, 1 << 40)

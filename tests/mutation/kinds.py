@@ -43,6 +43,7 @@ from singanet.errors import ArgumentError, FileFormatError
 from singanet.keras import load_model as load_keras
 from singanet.onnx import load as load_onnx
 from singanet.onnx import save as save_onnx
+from singanet.onnx.onnx_pb2 import ModelProto
 from singanet.ops import costs
 from singanet.optimizer import SGD, Adam, ClipByLayerNorm
 from singanet.optimizer.schedules import Step
@@ -50,7 +51,6 @@ from singanet.report import read_run, recorders, write_report
 from singanet.report.reading import WRITTEN
 from singanet.saving.codecs import keras_layers
 from singanet.saving.nets import net_from_proto, net_to_proto
-from singanet.schema.onnx_pb2 import ModelProto
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping
 from tests.charts import HERE, draw_once

@@ -20,8 +20,8 @@ import numpy as np
 from singanet.base.arguments import Budget
 from singanet.errors import SingaNetError, UnsafeFileError
 from singanet.onnx.load import build
+from singanet.onnx.onnx_pb2 import ModelProto
 from singanet.onnx.read import Port, graph_of
-from singanet.schema.onnx_pb2 import ModelProto
 
 # In files weights are constants; in these tests all are inputs. Those at these places are weights.
 CONSTANTS = {

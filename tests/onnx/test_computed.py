@@ -13,10 +13,10 @@ from singanet.base.arguments import Budget
 from singanet.errors import FileFormatError, ShapeError, SingaNetError, UnsafeFileError
 from singanet.onnx import load
 from singanet.onnx.fold import FOLDS, OF_CONSTANTS, computed, fold
+from singanet.onnx.onnx_pb2 import ModelProto
 from singanet.onnx.read import graph_of
 from singanet.saving.codecs.onnx.use import Sheet
 from singanet.saving.codecs.onnx.values import FileNode, Known, RefusedError
-from singanet.schema.onnx_pb2 import ModelProto
 from tests.onnx import node_tests
 from tests.onnx.runtime import onnx, ran
 

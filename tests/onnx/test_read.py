@@ -9,7 +9,7 @@ import pytest
 
 from singanet.errors import FileAccessError, FileFormatError, SingaNetError, UnsafeFileError
 from singanet.onnx import load
-from singanet.schema.onnx_pb2 import ModelProto, TensorProto
+from singanet.onnx.onnx_pb2 import ModelProto, TensorProto
 
 F = TensorProto.DataType.FLOAT
 

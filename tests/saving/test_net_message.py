@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from singanet import FeedForwardNet, Input, loss, metric, models
 from singanet.errors import ConfigError
 from singanet.layers import Concat, Dense
+from singanet.saving.net_pb2 import NetConfig
 from singanet.saving.nets import net_from_proto, net_to_proto
-from singanet.schema.net_pb2 import NetConfig
 from tests.layer_catalogue import CATALOGUE, concrete_layers, net_of
 
 

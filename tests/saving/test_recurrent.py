@@ -9,9 +9,9 @@ import pytest
 
 from singanet import layers
 from singanet.checkpoint import open_state, write_state
+from singanet.checkpoint.core_pb2 import TensorProto
 from singanet.errors import StateMismatchError
 from singanet.net import FeedForwardNet
-from singanet.schema.core_pb2 import TensorProto
 
 FEATURES, HIDDEN = 3, 4
 

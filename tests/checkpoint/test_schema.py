@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 
 import singanet
-from singanet.schema import core_pb2, net_pb2, onnx_pb2
-from singanet.schema.core_pb2 import TensorProto
+from singanet.checkpoint import core_pb2
+from singanet.checkpoint.core_pb2 import TensorProto
+from singanet.onnx import onnx_pb2
+from singanet.saving import net_pb2
 
 
 @pytest.mark.parametrize(
-    ("schema", "generated"), [("core", core_pb2), ("net", net_pb2), ("onnx", onnx_pb2)]
+    ("schema", "generated"),
+    [("checkpoint/core", core_pb2), ("saving/net", net_pb2), ("onnx/onnx", onnx_pb2)],
 )
 def test_the_generated_code_is_that_of_the_schema(schema, generated, tmp_path):
     protoc = pytest.importorskip(
@@ -22,7 +25,7 @@ def test_the_generated_code_is_that_of_the_schema(schema, generated, tmp_path):
         "protoc",
         f"-I{root}",
         f"--descriptor_set_out={out}",
-        str(root / f"singanet/schema/{schema}.proto"),
+        str(root / f"singanet/{schema}.proto"),
     ]
     assert protoc.main(arguments) == 0
     descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")

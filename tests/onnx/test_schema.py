@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from singanet.schema.onnx_pb2 import ModelProto
+from singanet.onnx.onnx_pb2 import ModelProto
 
 onnx = pytest.importorskip("onnx")
 
