@@ -165,7 +165,7 @@ class Traits:
     ``samples`` is "same" if outputs have as many samples as each input, "stacked" if they have the
     samples of all inputs one after the other, and "own" for any other number. A layer that
     ``owns_gradients`` makes gradients of its parameters as new arrays, to which the walk back may
-    add.
+    add. With ``gives_steps`` outputs of two axes are (steps, features).
     """
 
     input_kinds: tuple[InputKind, ...] = ()
@@ -181,3 +181,4 @@ class Traits:
     fewest_samples: int = 1
     samples: Literal["same", "stacked", "own"] = "same"
     owns_gradients: bool = False
+    gives_steps: bool = False

@@ -14,7 +14,7 @@ from singanet.base.described import keep
 from singanet.errors import ArgumentError, GraphError, did_you_mean, one_of
 from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
-from singanet.layers.symbol import drawn_stage, stage
+from singanet.layers.symbol import drawn_stage, expect_axes_said, stage
 from singanet.params.param import Param
 from singanet.types import GivenShapes, Shape, Shapes
 
@@ -212,6 +212,8 @@ class Graph:
                     received=f"the sparse input {source.name!r}, which Dense layers alone read",
                     advice="put a Dense between, or leave sparse out and feed x.toarray()",
                 )
+        if inputs:
+            expect_axes_said(node.layer, shapes[0], _upwards(inputs[0][0]))
         node.out_shapes = node.layer.build(in_shapes)
         node.inputs = inputs
         for source, _ in inputs:
@@ -256,6 +258,14 @@ class Graph:
     def order(self) -> list[Node]:
         """The nodes in topological order; see `topological_order`."""
         return topological_order(self.nodes)
+
+
+def _upwards(node: Node) -> Iterator[Layer]:
+    """The layers from that of ``node`` upwards, by their first inputs."""
+    yield node.layer
+    while node.inputs:
+        node = node.inputs[0][0]
+        yield node.layer
 
 
 def _output_index(node: Node, edge: InputSource, source: Node) -> int:

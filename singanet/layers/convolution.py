@@ -12,6 +12,7 @@ from singanet.layers.context import Context
 from singanet.layers.geometry import (
     Border,
     Extents,
+    Spatial,
     Windowed,
     expect_groups,
     expect_pads,
@@ -43,18 +44,20 @@ class Convolving(Windowed):
         use_bias: bool,
         W_specs: ParamSpecs,
         b_specs: ParamSpecs,
+        data_format: str | None,
     ) -> None:
-        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_shape)
+        window = kernel, stride, border_mode, pad, dilation
+        super().__init__(name, *window, input_shape, data_format=data_format)
         self.use_bias = use_bias
         self.W_specs = W_specs
         self.b_specs = b_specs
 
-    def _add_kernels(self, shape: Shape, fans: tuple[int, int], out: Shape) -> Shape:
-        """Create the weight, and the bias of outputs ``out``, which are returned."""
+    def _add_kernels(self, shape: Shape, fans: tuple[int, int], out: Shape) -> Any:
+        """Create the weight, and the bias of outputs ``out``, channels first; return a sample's."""
         self.add_param("weight", shape, self.W_specs, fans=fans)
         if self.use_bias:
             self.add_param("bias", out[:1], self.b_specs)
-        return out
+        return self._turned(out)
 
     def _by(self, ops: Ops) -> tuple[Any, Any, Any]:
         """The convolution, and the gradients of its input and of its weight."""
@@ -111,9 +114,11 @@ class Convolution(Convolving):
         dilation: Extents = 1,
         groups: int = 1,
         padding_mode: str = "zeros",
+        data_format: str | None = None,
     ) -> None:
         window = kernel, stride, border_mode, pad, dilation
-        super().__init__(name, *window, input_shape, use_bias, W_specs, b_specs)
+        specs = use_bias, W_specs, b_specs
+        super().__init__(name, *window, input_shape, *specs, data_format)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.groups = expect_int(name, "groups", groups)
         self.padding_mode = expect_one_of(name, "padding_mode", padding_mode, ("zeros", *MODES[1:]))
@@ -145,7 +150,8 @@ class Conv1D(Convolution):
     The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
     (F,). The other arguments are as for `Conv2D`, each one int; ``pad`` may be (before, after). The
     ``border_mode`` 'causal' pads before alone, so that no output sees what comes after it. L may be
-    None, any length, where zeros pad.
+    None, any length, where zeros pad. With ``data_format`` "channels_last" sequences are (L, C) and
+    outputs (L', F); behind layers whose outputs are (steps, features) one of both has to be said.
     """
 
     axes = 1
@@ -195,9 +201,11 @@ class TransposedConvolution(Convolving):
         *,
         dilation: Extents = 1,
         groups: int = 1,
+        data_format: str | None = None,
     ) -> None:
         window = kernel, stride, border_mode, pad, dilation
-        super().__init__(name, *window, input_shape, use_bias, W_specs, b_specs)
+        specs = use_bias, W_specs, b_specs
+        super().__init__(name, *window, input_shape, *specs, data_format)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.groups = expect_int(name, "groups", groups)
         self._slide(replace(self.window, groups=groups))
@@ -248,8 +256,8 @@ class TransposedConvolution(Convolving):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, F, ...)."""
-        ops, bias, out = ctx.ops, ctx.params.get("bias"), self._sizes(x.shape[-self.axes :])
-        x = self._as_image(x)
+        ops, bias, x = ctx.ops, ctx.params.get("bias"), self._as_image(x)
+        out = self._sizes(x.shape[-self.axes :])
         ctx.save(x=x)
         ones = (1,) * (x.ndim - 2)
         shape = (len(x), self.nb_kernels, *ones[self.axes :], *out)
@@ -338,9 +346,11 @@ class DepthwiseConvolution(Convolving):
         input_shape: GivenShape | None = None,
         *,
         dilation: Extents = 1,
+        data_format: str | None = None,
     ) -> None:
         window = kernel, stride, border_mode, pad, dilation
-        super().__init__(name, *window, input_shape, use_bias, W_specs, b_specs)
+        specs = use_bias, W_specs, b_specs
+        super().__init__(name, *window, input_shape, *specs, data_format)
         self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -402,8 +412,10 @@ class SeparableConvolution(Windowed):
         input_shape: GivenShape | None = None,
         *,
         dilation: Extents = 1,
+        data_format: str | None = None,
     ) -> None:
-        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_shape)
+        window = kernel, stride, border_mode, pad, dilation
+        super().__init__(name, *window, input_shape, data_format=data_format)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
         self.use_bias = use_bias
@@ -422,7 +434,7 @@ class SeparableConvolution(Windowed):
         self.add_param("pointwise_weight", point, self.pointwise_specs, fans=point[::-1])
         if self.use_bias:
             self.add_param("bias", (self.nb_kernels,), self.b_specs)
-        return (self.nb_kernels, *out)
+        return self._turned((self.nb_kernels, *out))
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, F, ...); keeps x and what the first step makes."""
@@ -482,7 +494,7 @@ class SeparableConv2D(SeparableConvolution):
     """
 
 
-class Pad(Layer):
+class Pad(Spatial):
     """A border around the last axes of each sample.
 
     It is of ``value``, or with the ``mode`` 'reflect' the elements next to the edge mirrored in it,
@@ -490,7 +502,9 @@ class Pad(Layer):
 
     ``pad`` is an int, for both sides of every axis behind the channels (of the only axis, if
     there is one), or a sequence with an entry for each of the last axes: an int for both sides, or
-    (before, after). An image takes 1, (1, 2) for height and width, or ((0, 1), (0, 1)).
+    (before, after). An image takes 1, (1, 2) for height and width, or ((0, 1), (0, 1)). With
+    ``data_format`` "channels_last" the channels are the last axis, and the entries are for those
+    before it: sequences (T, F) take 1 for the steps.
     """
 
     def __init__(
@@ -501,8 +515,10 @@ class Pad(Layer):
         input_shape: GivenShape | None = None,
         *,
         mode: str = "constant",
+        data_format: str | None = None,
     ) -> None:
         super().__init__(name, input_shape)
+        self._lay_out(data_format, 1)
         self.mode = expect_one_of(name, "mode", mode, MODES)
         self.every_axis = not isinstance(pad, (tuple, list))
         self.pads = list(expect_pads(name, pad))
@@ -511,9 +527,10 @@ class Pad(Layer):
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape with each padded axis longer by both sides."""
         shape = expect_one_input(self, in_shapes)
-        if len(shape) < max(1, len(self.pads)):
+        least = len(self.pads) + self._is_last
+        if len(shape) < least:
             raise self.shape_error(
-                f"samples of at least {len(self.pads)} axes",
+                f"samples of at least {least} axes",
                 f"sample shape {shape}",
                 "give pad an entry for each of the last axes",
             )
@@ -524,7 +541,13 @@ class Pad(Layer):
     def _by_axis(self, rank: int) -> list[tuple[int, int]]:
         """(before, after) for each axis of a sample."""
         pads = self.pads * max(1, rank - 1) if self.every_axis else self.pads
-        return [(0, 0)] * (rank - len(pads)) + pads
+        behind = [(0, 0)] if self._is_last else []
+        return [(0, 0)] * (rank - len(pads) - len(behind)) + pads + behind
+
+    def _asks_axes(self, in_shape: Any) -> bool:
+        """As of layers along one axis, unless each axis of (T, F) has its entry."""
+        unsaid = self.data_format is None and len(in_shape) == 2
+        return unsaid and (self.every_axis or len(self.pads) < 2)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The padded samples; keeps no array."""
@@ -565,10 +588,10 @@ def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[
         )
 
 
-class Cropping(Layer):
+class Cropping(Spatial):
     """The last axes of each sample without ``crop`` elements at either end: `Pad` undone.
 
-    ``crop`` is given as the ``pad`` of `Pad`.
+    ``crop`` is given as the ``pad`` of `Pad`, and so is ``data_format``.
     """
 
     traits = Traits(moves_only=True)
@@ -578,9 +601,12 @@ class Cropping(Layer):
         name: str,
         crop: Border,
         input_shape: GivenShape | None = None,
+        *,
+        data_format: str | None = None,
     ) -> None:
         super().__init__(name, input_shape)
-        self._pad = Pad(name, crop)
+        self._pad = Pad(name, crop, data_format=data_format)
+        self._lay_out(data_format, 1)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape with each cropped axis shorter by both sides."""
@@ -595,6 +621,10 @@ class Cropping(Layer):
                 "crop less",
             )
         return left
+
+    def _asks_axes(self, in_shape: Any) -> bool:
+        """As of `Pad`."""
+        return self._pad._asks_axes(in_shape)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The inside, as a view."""

@@ -35,7 +35,7 @@ class ClassToken(Layer):
     deviation 0.02.
     """
 
-    traits = Traits(any_extent=True)
+    traits = Traits(any_extent=True, gives_steps=True)
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class PositionEmbedding(Layer):
     deviation 0.02 (Radford et al. 2018).
     """
 
-    traits = Traits(any_extent=True, masks="keeps")
+    traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class SinusoidalPosition(Layer):
     p_t,2i = sin(t / 10000^(2i/E)) and p_t,2i+1 the cosine of the same (Vaswani et al. 2017).
     """
 
-    traits = Traits(any_extent=True, masks="keeps")
+    traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(T, E), unchanged."""
@@ -316,7 +316,9 @@ class Embedding(Layer):
     Steps of the index ``mask_index`` are masked, in lists and on symbols: see `Traits`.
     """
 
-    traits = Traits(input_kinds=("integers",), any_extent=True, masks="keeps", looks_up=True)
+    traits = Traits(
+        input_kinds=("integers",), any_extent=True, masks="keeps", looks_up=True, gives_steps=True
+    )
 
     def __init__(
         self,

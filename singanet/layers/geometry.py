@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias
 
 from singanet.base.arguments import is_int
@@ -15,6 +16,7 @@ __all__ = [
     "MEANINGS",
     "Border",
     "Extents",
+    "Spatial",
     "Windowed",
     "expect_groups",
     "expect_image",
@@ -118,24 +120,64 @@ class WindowType(LayerType):
         preferred = kwargs.pop("cudnn_prefer", _PREFERENCES[0])
         expect_one_of(name, "cudnn_prefer", preferred, _PREFERENCES)
         expect_int(name, "workspace_byte_limit", kwargs.pop("workspace_byte_limit", 1024))
-        if (form := kwargs.pop("data_format", "NCHW")) != "NCHW":
-            raise ArgumentError(
-                f"layer {name!r}, argument data_format",
-                expected="'NCHW'",
-                received=repr(form),
-                advice="transpose the images: x.transpose(0, 3, 1, 2)",
-            )
         return super().__call__(*args, **kwargs)
 
 
-class Windowed(Layer, metaclass=WindowType):
+_FORMATS = (None, "channels_first", "NCHW")
+
+
+class Spatial(Layer):
+    """A layer over the positions of (C, ...) samples, along so many `axes`.
+
+    Along one axis samples are (L, C) with ``data_format`` "channels_last". Without one they are
+    (C, L), but behind a layer whose outputs are (steps, features) it has to be said.
+    """
+
+    axes: ClassVar[int] = 2
+    # As descriptions have it that were written before there was one.
+    data_format: str | None = "channels_first"
+    _always_written = ("data_format",)
+
+    def _lay_out(self, data_format: str | None, axes: int) -> None:
+        """Keep how samples lie. Errors: `ArgumentError` for a form that is not known."""
+        one = axes == 1
+        if data_format not in _FORMATS and not (one and data_format == "channels_last"):
+            known = "'channels_first' or 'channels_last'" if one else "'channels_first' or 'NCHW'"
+            raise ArgumentError(
+                f"layer {self.name!r}, argument data_format",
+                expected=known,
+                received=repr(data_format),
+                advice="say how samples lie: (channels, steps), or (steps, channels)"
+                if one
+                else "transpose the images: x.transpose(0, 3, 1, 2)",
+            )
+        self.data_format = data_format
+        if self._is_last:
+            self.traits = replace(self.traits, gives_steps=True)
+
+    def _asks_axes(self, in_shape: Any) -> bool:
+        """Whether samples of that shape behind (steps, features) are refused: nobody said more."""
+        return self.data_format is None and self.axes == 1 and len(in_shape) == 2
+
+    @property
+    def _is_last(self) -> bool:
+        return self.data_format == "channels_last"
+
+    def _turned(self, shape: Any) -> Any:
+        """The sample shape ``shape`` from how samples lie to channels first, or back."""
+        return shape[::-1] if self._is_last and not isinstance(shape, list) else shape
+
+    def _first(self, x: Array) -> Array:
+        """``x`` with channels first, or back to how samples lie."""
+        return x.transpose(0, 2, 1) if self._is_last else x
+
+
+class Windowed(Spatial, metaclass=WindowType):
     """A window that slides over the positions of (C, ...) samples, along so many `axes`.
 
     Kernels know images and volumes: sequences (C, L), or (L,) of one channel, go to them as
     images (C, 1, L) of one row.
     """
-
-    axes: ClassVar[int] = 2
 
     _modes: ClassVar[tuple[str, ...]] = ("same", "valid")
     """The values of ``border_mode``; along one axis "causal" is another."""
@@ -150,6 +192,7 @@ class Windowed(Layer, metaclass=WindowType):
         dilation: Extents,
         input_shape: GivenShape | None,
         ceil: bool = False,
+        data_format: str | None = None,
     ) -> None:
         """``pad`` overrides ``border_mode``.
 
@@ -158,6 +201,7 @@ class Windowed(Layer, metaclass=WindowType):
         nothing; 'causal', of sequences, pads as 'same', but before alone.
         """
         super().__init__(name, input_shape)
+        self._lay_out(data_format, self.axes)
         size = sizes(name, "kernel", kernel, self.axes)
         step = sizes(name, "stride", stride, self.axes)
         spread = sizes(name, "dilation", dilation, self.axes)
@@ -191,7 +235,8 @@ class Windowed(Layer, metaclass=WindowType):
         return self._window
 
     def _channels_first(self, in_shapes: Any) -> Shape:
-        """``in_shapes`` itself when it is one sample shape, of (L,) that with its one channel."""
+        """``in_shapes`` with channels first when it is one sample shape; (L,) has one channel."""
+        in_shapes = self._turned(in_shapes)
         flat = self.axes == 1 and not isinstance(in_shapes, list) and len(in_shapes) == 1
         return expect_image(self, (1, *in_shapes) if flat else in_shapes, self.axes)
 
@@ -215,23 +260,22 @@ class Windowed(Layer, metaclass=WindowType):
         return tuple(-1 if n == -1 else count for n, count in zip(shape[1:], out, strict=True))
 
     def _as_image(self, x: Array) -> Array:
-        """(N, C, L) or (N, L) as (N, C, 1, L); of more axes ``x`` itself."""
+        """(N, C, L), (N, L, C) or (N, L) as (N, C, 1, L); of more axes ``x`` itself."""
         if self.axes > 1:
             return x
-        return x[:, None, None] if x.ndim == 2 else x[:, :, None]
+        return x[:, None, None] if x.ndim == 2 else self._first(x)[:, :, None]
 
     def _first_image(self, x: Array) -> Array:
         """`_as_image` of what comes in. Errors: `ShapeError` for too few steps of any length."""
-        shape: Any = self.in_shapes
-        if shape[-1] == -1:
+        if self._turned(self.in_shapes)[-1] == -1:
             self._out_size(self._channels_first(x.shape[1:]))
         return self._as_image(x)
 
     def _as_sample(self, image: Array, sample_shape: Any) -> Array:
-        """`_as_image` undone, for a sample shape (C, L) or (L,)."""
+        """`_as_image` undone, for a sample shape of two axes or (L,)."""
         if self.axes > 1:
             return image
-        return image[:, 0, 0] if len(sample_shape) == 1 else image[:, :, 0]
+        return image[:, 0, 0] if len(sample_shape) == 1 else self._first(image[:, :, 0])
 
 
 def _of_a_row(window: Window) -> Window:

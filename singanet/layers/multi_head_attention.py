@@ -217,7 +217,7 @@ class MultiHeadAttention(Layer):
     ``norm`` has ``query_gamma`` and ``key_gamma``, ``relative`` positions ``relative_weight``.
     """
 
-    traits = Traits(any_extent=True)
+    traits = Traits(any_extent=True, gives_steps=True)
 
     def __init__(
         self,

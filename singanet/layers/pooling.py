@@ -5,14 +5,22 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.geometry import MEANINGS, Border, Extents, Windowed, expect_image, sizes
+from singanet.layers.geometry import (
+    MEANINGS,
+    Border,
+    Extents,
+    Spatial,
+    Windowed,
+    expect_image,
+    sizes,
+)
 from singanet.layers.layer import Layer, expect_one_of
 from singanet.ops import Ops
 from singanet.ops.kernel import in_float32
@@ -33,9 +41,10 @@ class Pooling(Windowed):
         *,
         ceil_mode: bool = False,
         dilation: Extents = 1,
+        data_format: str | None = None,
     ) -> None:
-        stride = kernel if stride is None else stride
-        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_shape, ceil_mode)
+        window = kernel, kernel if stride is None else stride, border_mode, pad, dilation
+        super().__init__(name, *window, input_shape, ceil_mode, data_format)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, ...) → (C, ...), (L,) → (L',)."""
@@ -47,7 +56,7 @@ class Pooling(Windowed):
                 f"padding {window.pads}",
                 "a window must meet the sample somewhere",
             )
-        return out if len(in_shapes) == self.axes else (shape[0], *out)
+        return out if len(in_shapes) == self.axes else self._turned((shape[0], *out))
 
 
 class MaxPooling(Pooling):
@@ -81,9 +90,10 @@ class AvgPooling(Pooling):
         *,
         ceil_mode: bool = False,
         count_include_pad: bool = False,
+        data_format: str | None = None,
     ) -> None:
-        window = kernel, stride, border_mode, pad
-        super().__init__(name, *window, input_shape, ceil_mode=ceil_mode)
+        window = kernel, stride, border_mode, pad, input_shape
+        super().__init__(name, *window, ceil_mode=ceil_mode, data_format=data_format)
         self.count_include_pad = bool(count_include_pad)
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -156,16 +166,22 @@ def _pooled(sizes: Shape, out: Shape) -> tuple[Array, Array]:
     return np.stack(filled), np.array(shares)
 
 
-class AdaptivePooling(Layer):
+class AdaptivePooling(Spatial):
     """(C, sizes...) → (C, output_size...): position i of o is of those from ⌊i n/o⌋ to ⌈(i+1) n/o⌉.
 
     An int stands for all axes; None keeps the size along an axis. He et al., 2014.
     """
 
-    axes: ClassVar[int] = 2
-
-    def __init__(self, name: str, output_size: Any, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        output_size: Any,
+        input_shape: GivenShape | None = None,
+        *,
+        data_format: str | None = None,
+    ) -> None:
         super().__init__(name, input_shape)
+        self._lay_out(data_format, self.axes)
         several = isinstance(output_size, (tuple, list))
         sizes = tuple(output_size) if several else (output_size,) * self.axes
         if len(sizes) != self.axes or not all(size is None or is_int(size) for size in sizes):
@@ -179,20 +195,21 @@ class AdaptivePooling(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, ...) → (C, *output_size)."""
-        shape = expect_image(self, in_shapes, self.axes)
+        shape = expect_image(self, self._turned(in_shapes), self.axes)
         wanted = zip(self.output_size, shape[1:], strict=True)
-        return (shape[0], *(n if size is None else int(size) for size, n in wanted))
+        return self._turned((shape[0], *(n if size is None else int(size) for size, n in wanted)))
 
     def found(self) -> tuple[Array, Array]:
         """Of every position of the output those it is of, and the share of each in their mean.
 
         Made when there is an image, not in `setup`: a file may promise output without end.
         """
-        shapes: Any = (self.in_shapes, self.out_shapes)
+        shapes = map(self._turned, (self.in_shapes, self.out_shapes))
         return _pooled(*(shape[1:] for shape in shapes))
 
     def _windows(self, ctx: Context, x: Array) -> Array:
         """(N, C, sizes...) as (N, C, positions of the output, positions of each)."""
+        x = self._first(x)
         ctx.save(x_shape=x.shape)
         flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
         return flat.take(ctx.ops.xp.asarray(self.found()[0]), axis=2)
@@ -204,7 +221,7 @@ class AdaptivePooling(Layer):
         dx = ops.zeros((n, c, prod(sizes)), parts)
         places = ops.xp.asarray(self.found()[0])
         ops.xp.add.at(dx, (slice(None), slice(None), places), parts)
-        return dx.reshape(x_shape)
+        return self._first(dx.reshape(x_shape))
 
 
 class AdaptiveAvgPooling(AdaptivePooling):
@@ -214,12 +231,12 @@ class AdaptiveAvgPooling(AdaptivePooling):
         """(N, C, ...) → (N, C, *output_size); keeps no array."""
         shares = ctx.ops.xp.asarray(self.found()[1], x.dtype)
         y = _sum_of_shares(ctx.ops, self._windows(ctx, x), shares)
-        out: Any = self.out_shapes
-        return y.reshape(len(x), *out)
+        return self._first(y.reshape(len(x), *self._turned(self.out_shapes)))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient is shared equally by its positions."""
         shares = ctx.ops.xp.asarray(self.found()[1], dy.dtype)
+        dy = self._first(dy)
         flat = dy.reshape(*dy.shape[:2], len(shares), 1)
         return self._spread_back(ctx.ops, ctx.ops.multiply(flat, shares), ctx.saved["x_shape"]), {}
 
@@ -236,14 +253,15 @@ class AdaptiveMaxPooling(AdaptivePooling):
         """(N, C, ...) → (N, C, *output_size); keeps one integer an output."""
         windows = self._windows(ctx, x)
         ctx.save(where=windows.argmax(axis=3))
-        out: Any = self.out_shapes
-        return windows.max(axis=3).reshape(len(x), *out)
+        out = self._turned(self.out_shapes)
+        return self._first(windows.max(axis=3).reshape(len(x), *out))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient goes to the position of its maximum."""
         xp = ctx.ops.xp
         places, _ = self.found()
         first = ctx.saved["where"][..., None] == xp.arange(places.shape[1])
+        dy = self._first(dy)
         flat = dy.reshape(*dy.shape[:2], len(places), 1)
         return self._spread_back(ctx.ops, ctx.ops.where(first, flat, 0.0), ctx.saved["x_shape"]), {}
 
@@ -280,34 +298,42 @@ class AdaptiveMaxPooling3D(AdaptiveMaxPooling):
     axes = 3
 
 
-class GlobalPooling(Layer):
+class GlobalPooling(Spatial):
     """(C, positions...) → (C,); subclasses say how many axes of positions there are.
 
     With ``keepdims`` these stay, each of one position.
     """
 
-    axes: ClassVar[int] = 2
-
     def __init__(
-        self, name: str, input_shape: GivenShape | None = None, *, keepdims: bool = False
+        self,
+        name: str,
+        input_shape: GivenShape | None = None,
+        *,
+        keepdims: bool = False,
+        data_format: str | None = None,
     ) -> None:
         super().__init__(name, input_shape)
+        self._lay_out(data_format, self.axes)
         self.keepdims = bool(keepdims)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, ...) → (C,)."""
         meaning = MEANINGS[self.axes]
-        shape = self.expect_rank(in_shapes, self.axes + 1, meaning, "put it before Flatten")
+        given = self._turned(in_shapes)
+        shape = self.expect_rank(given, self.axes + 1, meaning, "put it before Flatten")
         if 0 in shape:
             raise self.shape_error(
                 "at least one position to pool over", f"{shape}", "check the layers before it"
             )
-        return (shape[0], *(1,) * (len(shape) - 1)) if self.keepdims else (shape[0],)
+        return self._turned((shape[0], *(1,) * self.axes)) if self.keepdims else shape[:1]
 
-    def _out(self, y: Array, x: Array) -> Array:
-        return y.reshape(*y.shape, *(1,) * (x.ndim - 2)) if self.keepdims else y
+    def _out(self, y: Array) -> Array:
+        if not self.keepdims:
+            return y
+        return self._first(y.reshape(*y.shape, *(1,) * self.axes))
 
     def _rows(self, dy: Array) -> Array:
+        dy = self._first(dy) if self.keepdims else dy
         return dy.reshape(dy.shape[:2])
 
 
@@ -316,12 +342,14 @@ class GlobalAvgPooling(GlobalPooling):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, C); keeps no array."""
+        x = self._first(x)
         ctx.save(x_shape=x.shape)
-        return self._out(ctx.ops.global_avg_pool(x), x)
+        return self._out(ctx.ops.global_avg_pool(x))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient is shared equally by the positions."""
-        return ctx.ops.global_avg_pool_backward(self._rows(dy), ctx.saved["x_shape"]), {}
+        dx = ctx.ops.global_avg_pool_backward(self._rows(dy), ctx.saved["x_shape"])
+        return self._first(dx), {}
 
 
 class GlobalMaxPooling(GlobalPooling):
@@ -329,14 +357,15 @@ class GlobalMaxPooling(GlobalPooling):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, C); keeps one integer an output."""
+        x = self._first(x)
         y, where = ctx.ops.global_max_pool(x, ctx.keep)
         ctx.save(where=where, x_shape=x.shape)
-        return self._out(y, x)
+        return self._out(y)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient goes to the position of its maximum."""
         given = (self._rows(dy), ctx.saved["where"], ctx.saved["x_shape"])
-        return ctx.ops.global_max_pool_backward(*given), {}
+        return self._first(ctx.ops.global_max_pool_backward(*given)), {}
 
 
 class GlobalAvgPooling1D(GlobalAvgPooling):

@@ -195,7 +195,7 @@ class Expand(Layer):
 class RepeatVector(Layer):
     """The sample s, such as a vector, ``count`` times: (count, *s), a sequence of equal steps."""
 
-    traits = Traits(moves_only=True)
+    traits = Traits(moves_only=True, gives_steps=True)
 
     def __init__(self, name: str, count: int, input_shape: GivenShape | None = None) -> None:
         super().__init__(name, input_shape)

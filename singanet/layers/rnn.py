@@ -64,7 +64,7 @@ class RNN(Layer):
     """
 
     # Lengths may be whole numbers, and stand behind as many states as there are.
-    traits = Traits(input_kinds=("floats", "any", "any", "any"), any_extent=True)
+    traits = Traits(input_kinds=("floats", "any", "any", "any"), any_extent=True, gives_steps=True)
 
     def __init__(
         self,
@@ -480,7 +480,7 @@ class TimeDistributed(Layer):
     samples and steps together.
     """
 
-    traits = Traits(any_extent=True, masks="keeps")
+    traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
 
     def __init__(self, name: str, layer: Layer, input_shape: GivenShape | None = None) -> None:
         super().__init__(name, input_shape)

@@ -13,7 +13,7 @@ from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape, Shapes, Traits
 
-__all__ = ["Symbol", "Unnamed", "apply", "calls_between", "source", "stage", "travelled"]
+__all__ = ["Symbol", "apply", "calls_between", "expect_axes_said", "source", "stage", "travelled"]
 
 T = TypeVar("T")
 
@@ -245,6 +245,7 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
 
 def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
     _expect_kinds(layer, inputs)
+    expect_axes_said(layer, inputs[0].shape, _upwards(inputs[0].call))
     fresh: Any = layer if getattr(layer, "in_shapes", ()) is None else None
     shapes = [symbol.shape for symbol in inputs]
     out_shapes = layer.build(shapes[0] if len(shapes) == 1 else shapes)
@@ -259,6 +260,37 @@ def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
     if isinstance(out_shapes, list):
         return tuple(Symbol(call, index, shape) for index, shape in enumerate(out_shapes))
     return Symbol(call, 0, out_shapes)
+
+
+def _upwards(call: Application) -> Iterator[Any]:
+    """The layers from that of ``call`` upwards, by their first inputs."""
+    yield call.layer
+    while call.inputs:
+        call = call.inputs[0].call
+        yield call.layer
+
+
+def expect_axes_said(layer: Any, in_shape: Shapes, above: Iterable[Any]) -> None:
+    """Errors: `ArgumentError` for a layer over one axis that does not say which, behind steps.
+
+    ``above`` are the layers from the one that it reads upwards. Those that keep a mask keep the
+    steps where they are.
+    """
+    asks = getattr(layer, "_asks_axes", None)
+    if asks is None or not asks(in_shape):
+        return
+    for source in above:
+        traits = source.traits
+        if traits.gives_steps:
+            raise ArgumentError(
+                f"layer {layer.name!r}, argument data_format",
+                expected=f"'channels_last' or 'channels_first' behind {source.name!r},"
+                " whose outputs are (steps, features)",
+                received="None, which slides along the last axis",
+                advice="say data_format='channels_last' to slide along the steps",
+            )
+        if traits.masks != "keeps":
+            return
 
 
 def _masked(x: Symbol, mask: Symbol) -> Symbol:

@@ -388,12 +388,13 @@ def test_refuses_bad_arguments(arguments, what):
 
 def test_singas_arguments_are_taken_by_name_and_nobody_sees_them():
     """By every layer with windows; in SINGA's places they would be taken for ours."""
-    singas = {"cudnn_prefer": "autotune", "workspace_byte_limit": 2048, "data_format": "NCHW"}
+    singas = {"cudnn_prefer": "autotune", "workspace_byte_limit": 2048}
     for kind, *rest in ((Conv2D, 4), (Conv1D, 4), (Conv3D, 4), (MaxPooling2D,), (AvgPooling1D,)):
         assert not singas.keys() & inspect.signature(kind).parameters.keys()
         layer = kind("c", *rest, **singas)
         assert not singas.keys() & layer.arguments.keys()
         assert layer.to_config() == kind("c", *rest).to_config()
+        assert kind("c", *rest, data_format="NCHW").window == layer.window
     with pytest.raises(SignatureError, match="positional"):
         Conv2D("c", 4, 3, 1, "same", "fastest", 1024)
 

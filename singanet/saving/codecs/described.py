@@ -103,6 +103,11 @@ class DescribedLayer:
         """Whether the input is (C, H, W) here and (H, W, C) there."""
         return len(self.shapes[0]) == 3 and self.data_format == "channels_last"
 
+    def lying(self, axes: int) -> dict[str, Any]:
+        """How samples lie: images have channels first here, sequences as Keras says."""
+        form = self.config.get("data_format", "channels_last")
+        return {"data_format": form} if axes == 1 else {}
+
     def inner(self, config: dict[str, Any], shape: Shape) -> DescribedLayer:
         """The wrapped layer, at each step of a sequence."""
         return DescribedLayer(config, [shape], self.data_format, self.where, f"{self.name}/")
@@ -152,15 +157,12 @@ class DescribedLayer:
         mode = self.config.get("activation") or "linear"
         return [layer, *activation(self, mode, f"{self.name}_activation")]
 
-    def along_channels(self, layer: Layer, keeps: bool = True) -> list[Layer]:
-        """``layer``, whose channels are the features of (T, F); images it takes as they are.
-
-        Behind one that does not ``keeps`` the axes nothing is turned back.
-        """
+    def along_channels(self, layer: Layer) -> list[Layer]:
+        """``layer``, whose channels are the features of (T, F); images it takes as they are."""
         if len(self.shapes[0]) != 2:
             return [layer]
         there, back = (layers.Permute(f"{self.name}_{end}", (2, 1)) for end in ("first", "last"))
-        return [there, layer, back] if keeps else [there, layer]
+        return [there, layer, back]
 
     def axis(self, key: str = "axis") -> int:
         """The axis, batch included, in our order of axes."""

@@ -434,8 +434,7 @@ def _ends(key: str, ours: str, axes: int) -> KerasClass:
     def more(d: DescribedLayer) -> dict[str, Any]:
         given = d.config[key] if axes > 1 else [d.config[key]]
         ends = [(int(before), int(after)) for before, after in given]
-        first = d.config.get("data_format") == "channels_first"
-        return {ours: ends if axes > 1 or first else [*ends, (0, 0)]}
+        return {ours: ends, **d.lying(axes)}
 
     return KerasClass(more=more)
 

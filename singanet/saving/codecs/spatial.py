@@ -127,11 +127,16 @@ def same_size(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, 
     return total // 2, total - total // 2
 
 
-def along(d: DescribedLayer, layer: Layer, keeps: bool = True) -> list[Layer]:
-    """``layer`` on Keras' samples: channels are first here, and of sequences (T, F) last there."""
-    if d.config.get("data_format", "channels_last") == "channels_first":
-        return [layer]
-    return d.along_channels(layer, keeps)
+def along_steps(form: Form) -> Form:
+    """``form``, which knows channels first, on sequences that have them last, too."""
+
+    def put(g: WrittenGraph, layer: Any, xs: list[Value]) -> Any:
+        if layer.data_format != "channels_last":
+            return form(g, layer, xs)
+        y: Any = form(g, layer, [g.transpose(xs[0], 0, 2, 1)])
+        return g.transpose(y, 0, 2, 1) if len(layer.out_shapes) == 2 else y
+
+    return put
 
 
 def _write_conv(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
@@ -147,8 +152,8 @@ def _write_convolved(g: WrittenGraph, layer: Any, x: Value, suffix: str, *bias: 
     if mode != "zeros":
         x, pads = bordered(g, x, pads, mode), ((0, 0),) * len(pads)
     attributes = window_of(layer, pads)
-    shape: Any = layer.in_shapes
-    channels = 1 if is_flat(layer) else shape[0]
+    last = getattr(layer, "data_format", None) == "channels_last"
+    channels = 1 if is_flat(layer) else layer.in_shapes[-1 if last else 0]
     count, rest = layer.params[suffix].shape
     per_group = rest // prod(window.kernel)
     weight = g.param(layer, suffix, (count, per_group, *attributes["kernel_shape"]))
@@ -171,6 +176,10 @@ def _write_conv_transpose(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value
     attributes["output_padding"] = [*layer.output_padding]
     x = with_channels(g, layer, xs[0])
     return g.node("ConvTranspose", x, weight, *bias, group=layer.groups, **attributes)
+
+
+_FIRST = {"data_format": "channels_first"}
+"""What an operator means, even behind (steps, features)."""
 
 
 def _read_filters(use: Use) -> tuple[Tensor, Array, Array | None]:
@@ -200,7 +209,7 @@ def _read_conv(use: Use) -> Tensor:
     if groups == channels > 1 and axes == 2:
         layer = layers.DepthwiseConv2D(name, depth_multiplier=len(weight) // channels, **given)
     else:
-        layer = known_kind("Conv", axes)(name, len(weight), groups=groups, **given)
+        layer = known_kind("Conv", axes)(name, len(weight), groups=groups, **given, **_FIRST)
     if axes == 1 and x.sample[-1] == -1 and any(layer.window._out_size(n) != (n,) for n in STEPS):
         raise RefusedError("as many steps as come in, where they may be any number", "others")
     y = over_last(use, x, axes + 1, layer)
@@ -236,7 +245,7 @@ def _read_conv_transpose(use: Use) -> Tensor:
     layer = known_kind("Conv", axes, "Transpose")(
         use.name(1), weight.shape[1] * groups, plain(kernel), plain(stride),
         use_bias=bias is not None, pad=plain(inside),
-        output_padding=plain(extra), dilation=plain(spread), groups=groups,
+        output_padding=plain(extra), dilation=plain(spread), groups=groups, **_FIRST,
     )  # fmt: skip
     y = over_last(use, x, axes + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
@@ -258,7 +267,8 @@ _GEOMETRY = {"kernel": "kernel_size", "stride": "strides", "dilation": "dilation
 def _window(axes: int, d: DescribedLayer) -> dict[str, Any]:
     causal = axes == 1 and d.config["padding"] == "causal"
     border = {"border_mode": "causal"} if causal else {"pad": pads(d, "kernel_size", axes)}
-    return {ours: sizes(d, theirs, axes) for ours, theirs in _GEOMETRY.items()} | border
+    given = {ours: sizes(d, theirs, axes) for ours, theirs in _GEOMETRY.items()}
+    return given | border | d.lying(axes)
 
 
 def _cut(axes: int, d: DescribedLayer) -> dict[str, Any]:
@@ -267,12 +277,7 @@ def _cut(axes: int, d: DescribedLayer) -> dict[str, Any]:
     given: dict[str, Any] = {ours: sizes(d, theirs, axes) for ours, theirs in _GEOMETRY.items()}
     if d.config.get("output_padding") is not None:
         given["output_padding"] = sizes(d, "output_padding", axes)
-    return given | {"border_mode": f"keras_{d.config['padding']}"}
-
-
-def _activated(d: DescribedLayer, layer: Layer) -> list[Layer]:
-    _, *after = d.activated(layer)
-    return [*along(d, layer), *after]
+    return given | {"border_mode": f"keras_{d.config['padding']}"} | d.lying(axes)
 
 
 def _kernels(layer: Any, shape: Shape) -> Shape:
@@ -338,8 +343,10 @@ def _codecs(axes: int) -> Iterator[LayerCodec]:
         kind = getattr(layers, name.format(axes), None)
         if kind is not None:
             fields = {**fields, "use_bias": bool}
-            keras = KerasClass(fields, specs, usual, partial(more, axes), _activated)
-            yield LayerCodec(kind, arrays, {kind.__name__: keras} if axes < 3 else {}, onnx=onnx)
+            keras = KerasClass(fields, specs, usual, partial(more, axes), DescribedLayer.activated)
+            yield LayerCodec(
+                kind, arrays, {kind.__name__: keras} if axes < 3 else {}, onnx=along_steps(onnx)
+            )
 
 
 _READ = {"Conv": _read_conv, "ConvTranspose": _read_conv_transpose}
@@ -376,7 +383,7 @@ def _write_average_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
 def _reach(layer: Any) -> Pads:
     """The pads with which sizes that are rounded down are those of the layer."""
     window: Window = layer.window
-    return window.reach(*layer.in_shapes[-len(window.kernel) :])
+    return window.reach(*layer._turned(layer.in_shapes)[-len(window.kernel) :])
 
 
 def _write_global_pool(op: str) -> Form:
@@ -389,7 +396,7 @@ def _write_global_pool(op: str) -> Form:
 
 def _write_adaptive_windows(g: WrittenGraph, layer: Any, x: Value) -> Value:
     """(N, C, positions of the output, positions of each)."""
-    flat = g.reshape(x, (0, layer.in_shapes[0], -1))
+    flat = g.reshape(x, (0, layer._turned(layer.in_shapes)[0], -1))
     places = g.constant(layer.found()[0], "places", np.int64)
     return g.node("Gather", flat, places, axis=2)
 
@@ -397,12 +404,13 @@ def _write_adaptive_windows(g: WrittenGraph, layer: Any, x: Value) -> Value:
 def _write_adaptive_mean(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     shares = g.constant(layer.found()[1], "shares")
     y = g.node("Mul", _write_adaptive_windows(g, layer, xs[0]), shares)
-    return g.reshape(g.reduce("Sum", y, [3], keepdims=False), (0, *layer.out_shapes))
+    out = layer._turned(layer.out_shapes)
+    return g.reshape(g.reduce("Sum", y, [3], keepdims=False), (0, *out))
 
 
 def _write_adaptive_max(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     y = g.reduce("Max", _write_adaptive_windows(g, layer, xs[0]), [3], keepdims=False)
-    return g.reshape(y, (0, *layer.out_shapes))
+    return g.reshape(y, (0, *layer._turned(layer.out_shapes)))
 
 
 def _write_upsampling(g: WrittenGraph, layer: layers.Upsampling2D, xs: list[Value]) -> Value:
@@ -442,7 +450,7 @@ def _read_pool(kind: str) -> Converter:
         if kind == "Max":
             given["dilation"] = plain(spread)
         layer = known_kind(f"{kind}Pooling", axes)(
-            use.name(), plain(kernel), plain(stride), pad=plain(pads), **given
+            use.name(), plain(kernel), plain(stride), pad=plain(pads), **given, **_FIRST
         )
         y = over_last(use, x, axes + 1, layer)
         if len(x.sample) == len(sample):
@@ -508,15 +516,11 @@ def _pooled(kind: str, axes: int, d: DescribedLayer) -> dict[str, Any]:
         # Keras' backends do not agree on what a mean takes in behind the last row.
         d.expect(padding="valid")
     size, stride = sizes(d, "pool_size", axes), sizes(d, "strides", axes)
-    return {"kernel": size, "stride": stride, "pad": border}
+    return {"kernel": size, "stride": stride, "pad": border, **d.lying(axes)}
 
 
 def _adaptive(axes: int, d: DescribedLayer) -> dict[str, Any]:
-    return {"output_size": sizes(d, "output_size", axes)}
-
-
-def _whole(d: DescribedLayer, layer: Layer) -> list[Layer]:
-    return along(d, layer, bool(d.config["keepdims"]))
+    return {"output_size": sizes(d, "output_size", axes), **d.lying(axes)}
 
 
 def _mean_of_steps(d: DescribedLayer) -> list[Layer]:
@@ -539,18 +543,20 @@ _KINDS = (
 
 
 def _pooling_codecs(axes: int) -> Iterator[LayerCodec]:
-    pooled = KerasClass(more=partial(_adaptive, axes), around=along)
-    whole = KerasClass({"keepdims": bool}, around=_whole)
+    pooled = KerasClass(more=partial(_adaptive, axes))
+    whole = KerasClass({"keepdims": bool}, more=lambda d: d.lying(axes))
     of_steps = KerasClass(draw=_mean_of_steps, masked=True)
     for ours, theirs, one, adaptive, op in _KINDS:
         of_all = of_steps if (ours, axes) == ("Avg", 1) else whole
-        by_window = KerasClass(more=partial(_pooled, ours, axes), around=along)
+        by_window = KerasClass(more=partial(_pooled, ours, axes))
         for name, keras, onnx in (
             ("", by_window, one), ("Adaptive", pooled, adaptive),
             ("Global", of_all, _write_global_pool(op)),
         ):  # fmt: skip
             known = {f"{name}{theirs}Pooling{axes}D": keras} if axes < 3 else {}
-            yield LayerCodec(known_kind(f"{name}{ours}Pooling", axes), keras=known, onnx=onnx)
+            yield LayerCodec(
+                known_kind(f"{name}{ours}Pooling", axes), keras=known, onnx=along_steps(onnx)
+            )
 
 
 _ENLARGED = {"Resize": _read_resize, "Upsample": _read_resize}
