@@ -13,7 +13,16 @@ from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape, Shapes, Traits
 
-__all__ = ["Symbol", "apply", "calls_between", "expect_axes_said", "source", "stage", "travelled"]
+__all__ = [
+    "Symbol",
+    "Unnamed",
+    "apply",
+    "calls_between",
+    "expect_axes_said",
+    "source",
+    "stage",
+    "travelled",
+]
 
 T = TypeVar("T")
 
