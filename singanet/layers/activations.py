@@ -23,6 +23,7 @@ from singanet.ops.interface import ACTIVATIONS
 from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shapes, Traits
 
+_WITH_ALPHA = ("leaky_relu", "elu", "celu", "softcap")
 _ALPHAS = {"leaky_relu": 0.01, "softcap": 30.0}
 
 
@@ -60,6 +61,13 @@ class Activation(Layer):
                 expected=f"one of {one_of(ACTIVATIONS)}",
                 received=repr(mode),
                 advice=did_you_mean(str(mode), ACTIVATIONS, "choose one of these"),
+            )
+        if alpha is not None and mode not in _WITH_ALPHA:
+            raise ArgumentError(
+                f"layer {name!r}, argument alpha",
+                expected=f"a function that has one, {one_of(_WITH_ALPHA)}",
+                received=f"alpha={alpha!r} of {mode}",
+                advice="leave it out, or say mode='leaky_relu' for a slope below zero",
             )
         positive = mode in ("celu", "softcap")
         if alpha is not None and (not is_number(alpha) or (positive and alpha <= 0)):
@@ -247,7 +255,6 @@ def _gate_back(ops: Ops, dy: Array, a: Array, gate: Array) -> Array:
     return ops.multiply(db, a, out=db)
 
 
-_WITH_ALPHA = ("leaky_relu", "elu", "celu", "softcap")
 _MODES = [mode for mode in ACTIVATIONS if mode not in _WITH_ALPHA]
 
 

@@ -338,6 +338,12 @@ class GRU(_OfOneMode):
     mode = "gru"
 
 
+class SimpleRNN(_OfOneMode):
+    """`RNN` with ``rnn_mode='tanh'``, which is Elman's: one matrix each; state h."""
+
+    mode = "tanh"
+
+
 def _expect_probability(layer: str, what: str, value: Any) -> float:
     if not is_number(value) or not 0.0 <= value < 1.0:
         raise ArgumentError(

@@ -187,6 +187,12 @@ class TestFeatures(ActivationCase):
 MODES = list(ACTIVATIONS)
 
 
+@pytest.mark.parametrize("mode", ["relu", "sigmoid", "selu", "gelu"])
+def test_an_alpha_of_a_function_that_has_none_is_refused(mode):
+    with pytest.raises(ArgumentError, match=f"layer 'act', argument alpha.*alpha=0.1 of {mode}"):
+        Activation("act", mode, alpha=0.1)
+
+
 def run(mode, x, dy=None, alpha=None):
     layer = Activation("act", mode, alpha=alpha)
     layer.build(x.shape[1:])

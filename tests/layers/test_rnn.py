@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError, UnknownNameError
-from singanet.layers import GRU, LSTM, RNN, Context, Input
+from singanet.layers import GRU, LSTM, RNN, Context, Input, SimpleRNN
 from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
@@ -109,6 +109,11 @@ class TestGRU(TestLSTM):
 class TestTanh(TestLSTM):
     def make(self):
         return RNN("rnn", 4, "tanh")
+
+
+class TestSimpleRNN(TestTanh):
+    def make(self):
+        return SimpleRNN("rnn", 4)
 
 
 class TestRelu(TestLSTM):

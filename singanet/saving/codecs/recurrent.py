@@ -530,6 +530,7 @@ RECURRENT = (
     ),
     LayerCodec(layers.LSTM, _ARRAYS, {}, _class_of, _write_recurrent, {"LSTM": _read_recurrent}),
     LayerCodec(layers.GRU, _ARRAYS, {}, _class_of, _write_recurrent, {"GRU": _read_recurrent}),
+    LayerCodec(layers.SimpleRNN, _ARRAYS, {}, _class_of, _write_recurrent),
 )
 
 

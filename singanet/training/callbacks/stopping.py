@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import signal
 import threading
@@ -143,10 +144,11 @@ class StopOnSignal(Callback):
 class LearningRate(Callback):
     """Sets the optimizer's rate to ``schedule(epoch)`` at the beginning of every epoch.
 
-    For schedules of the step give the optimizer one of `singanet.optimizer.schedules` instead.
+    A schedule that needs two arguments gets the rate of the epoch before, too. For schedules of
+    the step give the optimizer one of `singanet.optimizer.schedules` instead.
     """
 
-    def __init__(self, schedule: Callable[[int], float]) -> None:
+    def __init__(self, schedule: Callable[[int], float] | Callable[[int, float], float]) -> None:
         if not callable(schedule):
             raise ArgumentError(
                 "LearningRate",
@@ -158,7 +160,9 @@ class LearningRate(Callback):
 
     def on_epoch_begin(self, epoch: int) -> None:
         """Set the rate. Errors: one that is no finite number >= 0."""
-        rate = self.schedule(epoch)
+        schedule: Any = self.schedule
+        before = (self.session.rule.rate(),) if _needs_two(schedule) else ()
+        rate = schedule(epoch, *before)
         if not isinstance(rate, (int, float)) or not 0.0 <= rate < float("inf"):
             raise ArgumentError(
                 f"LearningRate, epoch {epoch}",
@@ -167,6 +171,17 @@ class LearningRate(Callback):
                 advice="mend the schedule",
             )
         self.session.rule.lr = float(rate)
+
+
+def _needs_two(schedule: Callable[..., float]) -> bool:
+    """Whether a call with the epoch alone would lack an argument."""
+    try:
+        inspect.signature(schedule).bind(0)
+    except TypeError:
+        return True
+    except ValueError:  # a built-in function that tells nothing
+        return False
+    return False
 
 
 class Monitor:

@@ -16,6 +16,12 @@ def test_the_rate_of_every_epoch_is_the_schedules(build, data):
     assert optimizer.lr == 0.025
 
 
+def test_a_schedule_of_two_arguments_gets_the_rate_before(build, data):
+    callback = LearningRate(lambda epoch, rate: rate if epoch < 1 else rate / 2)
+    history = build(optimizer=SGD(lr=0.2)).fit(*data, epochs=3, callbacks=[callback], verbose=False)
+    assert history["lr"] == [0.2, 0.1, 0.05]
+
+
 def test_rates_that_are_none(build, data):
     with pytest.raises(ArgumentError, match="function of the epoch"):
         LearningRate(0.1)
