@@ -3,7 +3,7 @@
 With a compiler and without, with the processor's registers and bounded to AVX2, each in a process
 of its own. One thread, recorded steps in turn, processor time; speeds are measured in each process.
 
-    python benchmarks/route_left_out.py [--route winograd] [MODEL:BATCH ...]
+    python benchmarks/route_left_out.py [--route numpy] [MODEL:BATCH ...]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--route", default="winograd")
+    parser.add_argument("--route", default="numpy")
     parser.add_argument("--part", choices=("with", "without"), help="for the processes it starts")
     parser.add_argument("rows", nargs="*", default=ROWS, metavar="MODEL:BATCH")
     return parser.parse_args()

@@ -28,9 +28,9 @@ from singanet.types import Shape
 KERNELS = ("forward", "data", "weights", "constant")
 """A convolution, the gradients of its images and of its weight; one whose weight is constant."""
 
-ROUTES = ("direct", "winograd", "compiled", "product", "blocked", "numpy")
-"""oneDNN's convolution; Winograd's transforms by NumPy around oneDNN's products, and compiled as a
-whole; a product of matrices; oneDNN's with images in a layout of its own; NumPy's kernels."""
+ROUTES = ("direct", "compiled", "product", "blocked", "numpy")
+"""oneDNN's convolution; Winograd's transforms in compiled functions; a product of matrices;
+oneDNN's with images in a layout of its own; NumPy's kernels."""
 
 
 class Case(NamedTuple):
@@ -72,18 +72,12 @@ class Speeds(NamedTuple):
     """A number of the weight that oneDNN rearranges."""
     distant: float
     """One of a weight larger than the cache, which is read for each image of few pixels."""
-    products: float
-    """A multiplication between Winograd's transforms."""
-    value: float
-    """One of the 36 values of a tile and a channel."""
-    kernel: float
-    """One of the 36 values of a kernel, entered and read."""
     narrow: float
     """A multiplication of bfloat16 in a product, where the processor has such."""
     narrow_direct: float
     """One in oneDNN's convolution."""
     tile_value: float
-    """One of the values of a tile and a channel where all is compiled; products are as direct."""
+    """One of the values of a tile and a channel of Winograd's; products are as direct."""
     tile_kernel: float
     """One of the values of a kernel there, entered or left."""
     shared: float
@@ -127,7 +121,7 @@ def cache_size() -> int:
         return _USUAL
 
 
-BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.0182, 2.1, 0.74, 0.004, 0.004, 0.3, 0.55, 15_000.0)
+BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.004, 0.004, 0.3, 0.55, 15_000.0)
 """What fits `net.tune_kernels` of vgg11, resnet18, resnet20, resnet50, googlenet and wrn-16-4.
 
 On an AMD EPYC, 244 kernels, four of five within a quarter; elsewhere they are measured.
@@ -229,7 +223,7 @@ VARIABLE = "SINGANET_ROUTES"
 OFF = "off"
 
 _FORMAT = "singanet routes"
-_VERSION = 3
+_VERSION = 4
 _MOST_BYTES = 1 << 23
 _DTYPE = "float32"
 

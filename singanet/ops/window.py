@@ -3,14 +3,11 @@
 Lavin and Gray, 2016. The points are 0, ±√½, ±√2 and infinity, which keep the error of float32 at a
 quarter of what the usual 0, ±1, ±2 leave (Barabasz et al., 2020): about 3e-6 of the largest value.
 For 5×5 windows, which take an eighth of the multiplications by themselves, they are 0, ±½, ±1, ±2
-and infinity, with the same error. A transform is a matrix along either axis of a tile or, for 3×3,
-a list of steps ``(ufunc, a, b, out)``, with the even and odd powers shared between a point and its
-negative.
+and infinity, with the same error. A transform is a matrix along either axis of a tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -73,21 +70,14 @@ class Window:
         return tuple(found)
 
 
-Step = tuple[Any, Any, Any, Array]
-
-TILE, SPAN = 4, 6
-"""Outputs along a side of a tile, and the inputs that they see through 3×3 windows."""
+TILE = 4
+"""Outputs along a side of a tile."""
 
 POINTS = {
     3: (0.0, 0.5**0.5, -(0.5**0.5), 2**0.5, -(2**0.5)),
     5: (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0),
 }
 """The finite points for windows of so many taps along an axis."""
-
-_A, _B = np.float32(0.5**0.5), np.float32(2**0.5)
-_HALF, _TWO, _BOTH = np.float32(0.5), np.float32(2.0), np.float32(-2.5)
-
-add, subtract, multiply = np.add, np.subtract, np.multiply
 
 
 def span(taps: int) -> int:
@@ -141,47 +131,6 @@ def outputs_line(taps: int, kind: Any) -> Array:
 def slopes_line(taps: int, kind: Any) -> Array:
     """(span, 4): the values of a line of the gradients of outputs."""
     return np.ascontiguousarray(_powers(taps, TILE), kind)
-
-
-def of_inputs(d: Sequence[Array], v: Sequence[Array], t: Sequence[Array]) -> list[Step]:
-    """Six inputs ``d`` to six values ``v``; two temporaries."""
-    s, u = t[0], t[1]
-    return [
-        (multiply, d[2], _TWO, s), (subtract, d[4], s, s),
-        (multiply, d[1], _TWO, u), (subtract, d[3], u, u), (multiply, u, _A, u),
-        (add, s, u, v[1]), (subtract, s, u, v[2]),
-        (multiply, d[2], _HALF, u), (add, d[0], s, v[0]), (subtract, v[0], u, v[0]),
-        (subtract, d[4], u, s),
-        (multiply, d[1], _HALF, u), (subtract, d[3], u, u), (multiply, u, _B, u),
-        (add, s, u, v[3]), (subtract, s, u, v[4]),
-        (multiply, d[3], _BOTH, v[5]), (add, v[5], d[1], v[5]), (add, v[5], d[5], v[5]),
-    ]  # fmt: skip
-
-
-def to_outputs(m: Sequence[Array], y: Sequence[Array], t: Sequence[Array]) -> list[Step]:
-    """Six values ``m`` to four outputs ``y``; two temporaries."""
-    s, u = t[0], t[1]
-    return [
-        (add, m[1], m[2], s), (add, m[3], m[4], u), (add, m[0], s, y[0]), (add, y[0], u, y[0]),
-        (multiply, s, _HALF, s), (multiply, u, _TWO, u), (add, s, u, y[2]),
-        (subtract, m[1], m[2], s), (multiply, s, _A, s),
-        (subtract, m[3], m[4], u), (multiply, u, _B, u), (add, s, u, y[1]),
-        (multiply, s, _HALF, s), (multiply, u, _TWO, u), (add, s, u, y[3]), (add, y[3], m[5], y[3]),
-    ]  # fmt: skip
-
-
-def of_slopes(g: Sequence[Array], z: Sequence[Array], t: Sequence[Array]) -> list[Step]:
-    """Four gradients ``g`` of outputs to six values ``z``; two temporaries."""
-    s, u = t[0], t[1]
-    return [
-        (multiply, g[0], np.float32(1.0), z[0]), (multiply, g[3], np.float32(1.0), z[5]),
-        (multiply, g[2], _HALF, s), (add, s, g[0], s),
-        (multiply, g[3], _HALF, u), (add, u, g[1], u), (multiply, u, _A, u),
-        (add, s, u, z[1]), (subtract, s, u, z[2]),
-        (multiply, g[2], _TWO, s), (add, s, g[0], s),
-        (multiply, g[3], _TWO, u), (add, u, g[1], u), (multiply, u, _B, u),
-        (add, s, u, z[3]), (subtract, s, u, z[4]),
-    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -662,7 +662,7 @@ def config_seeds(folder):
 
 def route_seeds(folder):
     path = folder / "seed.json"
-    costs.add(path, "3.9.1", 1, {CASE: "winograd"})
+    costs.add(path, "3.9.1", 1, {CASE: "product"})
     raw = path.read_bytes()
     yield of_bytes(".json", raw)
     yield ".json", lambda rng: json.dumps(mutated(json.loads(raw), rng)).encode()

@@ -93,6 +93,27 @@ def test_wherever_it_is_interrupted_no_part_is_at_work_afterwards():
     assert line > 20
 
 
+def test_errors_of_workers_come_out_when_all_are_done():
+    done, begun = [], threading.Event()
+
+    def fail():
+        # A part that no thread has begun is called off.
+        assert begun.wait(60)
+        raise ZeroDivisionError
+
+    def late():
+        begun.set()
+        time.sleep(0.05)
+        done.append(1)
+
+    with pytest.raises(ZeroDivisionError):
+        side_by_side([[fail], [late]])
+    assert done == [1]
+    with pytest.raises(ZeroDivisionError):
+        side_by_side([[late], [fail, late]])
+    assert done == [1, 1]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_a_forked_child_has_threads_of_its_own():
     side_by_side([[int], [int]])

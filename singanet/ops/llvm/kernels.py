@@ -427,7 +427,7 @@ def is_worth_threads(ops: PlannedOps, rows: int, weight: int) -> bool:
     if ops.threads == 1:
         return False
     speeds = ops.speeds()
-    multiplied = speeds.narrow if ops.narrow else speeds.products
+    multiplied = speeds.narrow if ops.narrow else speeds.direct
     return weight * (rows * multiplied + _READ) >= _GAIN * speeds.shared
 
 

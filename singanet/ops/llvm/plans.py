@@ -281,22 +281,9 @@ class Area:
         """The address of a buffer."""
         return self._places[name]
 
-    def operand(self, number: int, *shape: int) -> Array:
-        """The operand as an array."""
-        return at_address(self._addresses[number], shape)
-
-    def buffer(self, name: str, *shape: int) -> Array:
-        """The buffer, or the start of it, as an array."""
-        return at_address(self._places[name], shape)
-
-    def product(self, plan: Runnable, y: Array, a: Array, b: Array) -> Work:
-        """A product on these arrays."""
-        addresses = [array.__array_interface__["data"][0] for array in (y, a, b)]
-        return plan.bound(addresses, self._places["product"])
-
 
 class StagedPlan:
-    """A plan of work that Python calls, such as compiled functions and NumPy's steps.
+    """A plan of calls of compiled functions.
 
     ``lay`` turns an area for each worker into stages, which ``side_by_side`` has them do. Each has
     ``buffers`` of its own, and all have the ``shared`` ones.
@@ -337,12 +324,6 @@ class StagedPlan:
                 shared(stage)
 
         return run
-
-
-def at_address(address: int, shape: Shape) -> Array:
-    """float32 numbers that lie there."""
-    raw: Any = (ctypes.c_char * (4 * prod(shape))).from_address(address)
-    return np.frombuffer(raw, np.float32).reshape(shape)
 
 
 def rounded(size: int) -> int:

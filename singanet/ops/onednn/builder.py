@@ -498,17 +498,6 @@ class Builder(Descriptors):
         self.reorder(plain, memory, wanted, packed)
         return packed
 
-    def apart(self, build: Callable[..., object], *key: Any) -> KernelPlan:
-        """A plan for one thread, whichever that is: a part of a plan that is made of several."""
-        other = Builder(self._place, self._attributes, 1, self.factors)
-        self._place.use_threads(1)
-        try:
-            build(other, *key)
-            return other.plan()
-        finally:
-            other.close()
-            self._place.use_threads(self.threads)
-
     def plan(self) -> KernelPlan:
         """The finished plan."""
         recipe = KernelRecipe(

@@ -23,8 +23,6 @@ from singanet.ops.onednn.conv.direct import forward_plan
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.products import product
 from singanet.ops.onednn.runtime import Runtime
-from singanet.ops.onednn.winograd import POINTS, Tiles, products, tiles_of
-from singanet.ops.onednn.winograd import forward_plan as winograd_plan
 from singanet.ops.threads import cores
 from singanet.ops.window import Window
 from singanet.types import Array
@@ -35,8 +33,8 @@ _ROUNDS = 12
 _WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 _TAPS = 9
 
-_IMAGES, _SIZE, _CHANNELS, _MANY, _LARGE = 4, 28, 64, 256, 384
-"""Images and channels of the usual kernel; channels of many kernels, and of a large weight.
+_IMAGES, _SIZE, _CHANNELS, _LARGE = 4, 28, 64, 384
+"""Images, their sides and channels of the usual kernel; channels of a large weight.
 
 That weight takes 5 MB, more than a core's own cache, and no more: a small budget pays for it.
 """
@@ -61,17 +59,13 @@ def measured(library: Library) -> Speeds:
 def _measured(library: Library) -> Speeds:
     runtime, narrowed = Runtime(library, 1), Runtime(library, 1, library.bfloat16)
     memory = _KernelMemory()
-    usual, many = _tiles(_IMAGES, _SIZE, _CHANNELS), _tiles(1, 4, _MANY)
-    rows, compiles = _IMAGES * prod(usual.grid), has_compiler()
+    compiles = has_compiler()
     taken = _least(
         {
             "direct": _direct(runtime, memory, _IMAGES, _SIZE, _CHANNELS),
             # One image, and five, of a weight that no cache of a core holds.
             "one": _direct(runtime, memory, 1, 2, _LARGE),
             "five": _direct(runtime, memory, 5, 2, _LARGE),
-            "products": _products(runtime, memory, rows, _CHANNELS),
-            "winograd": _winograd(runtime, memory, usual, _CHANNELS),
-            "kernels": _winograd(runtime, memory, many, _MANY),
             "narrow": _product(narrowed, memory, _ROWS, _LARGE),
             "narrow direct": _direct(narrowed, memory, _IMAGES, _SIZE, _CHANNELS),
             **(_compiled(runtime, memory) if compiles else {}),
@@ -80,32 +74,18 @@ def _measured(library: Library) -> Speeds:
     one, five = (taken[name] / (_TAPS * _LARGE**2) for name in ("one", "five"))
     usual_products = _TAPS * _IMAGES * _SIZE**2 * _CHANNELS**2
     direct, narrow_direct = (taken[name] / usual_products for name in ("direct", "narrow direct"))
-    multiplied = taken["products"] / (POINTS * rows * _CHANNELS**2)
-    value = (taken["winograd"] - taken["products"]) / (POINTS * rows * _CHANNELS)
-    explained = POINTS * prod(many.grid) * (multiplied * _MANY**2 + value * _MANY)
-    kernel = (taken["kernels"] - explained) / (POINTS * _MANY**2)
     distant = (five - one) / 4
     tile_value, tile_kernel = BUILT_IN.tile_value, BUILT_IN.tile_kernel
     if compiles:
-        tile_kernel = taken["entered"] / (POINTS * _CHANNELS**2)
-        explained = POINTS * rows * direct * _CHANNELS**2 + taken["entered"]
-        tile_value = (taken["compiled"] - explained) / (POINTS * rows * 2 * _CHANNELS)
+        tiles = _usual_tiles()
+        tile_kernel = taken["entered"] / (tiles.points * _CHANNELS**2)
+        values = tiles.points * tiles.tiles * _CHANNELS
+        explained = values * direct * _CHANNELS + taken["entered"]
+        tile_value = (taken["compiled"] - explained) / (2 * values)
     narrow = taken["narrow"] / (_ROWS * _LARGE**2)
-    beyond = max(distant - 4 * direct, 0.0)
     shared = _sharing(library, memory) if cores() > 1 else BUILT_IN.shared
-    found = Speeds(
-        direct,
-        one - distant,
-        beyond,
-        multiplied,
-        value,
-        kernel,
-        narrow,
-        narrow_direct,
-        tile_value,
-        tile_kernel,
-        shared,
-    )
+    beyond, tile = max(distant - 4 * direct, 0.0), (tile_value, tile_kernel)
+    found = Speeds(direct, one - distant, beyond, narrow, narrow_direct, *tile, shared)
     pairs = zip(found, BUILT_IN, strict=True)
     sound = all(known / _FURTHEST < mine < known * _FURTHEST for mine, known in pairs if known)
     return found if sound else BUILT_IN
@@ -143,7 +123,7 @@ class _KernelMemory:
     def __init__(self) -> None:
         # No zeros, which some processors multiply faster.
         self._read = np.full(_TAPS * _LARGE**2, 0.001, np.float32)
-        self._written = np.empty(POINTS * _IMAGES * _SIZE**2 // 4 * _CHANNELS, np.float32)
+        self._written = np.empty(_TAPS * _IMAGES * _SIZE**2 * _CHANNELS, np.float32)
 
     def read(self, *shape: int) -> Array:
         return self._read[: prod(shape)].reshape(shape)
@@ -158,30 +138,16 @@ def _product(runtime: Runtime, memory: _KernelMemory, rows: int, width: int) -> 
     return _run(runtime, product, key, y, x, weight, work=SHARED)
 
 
-def _products(runtime: Runtime, memory: _KernelMemory, rows: int, channels: int) -> Run:
-    sums, values = memory.written(POINTS, rows, channels), memory.read(POINTS, rows, channels)
-    kernels = memory.read(POINTS, channels, channels)
-    key = (rows, channels, channels, (False, True), False)
-    return _run(runtime, products, key, sums, values, kernels)
-
-
 def _direct(runtime: Runtime, memory: _KernelMemory, n: int, size: int, channels: int) -> Run:
     x, y, weight = _operands(memory, n, size, channels)
     key = (x.shape, x.shape, _WINDOW, False)
     return _run(runtime, forward_plan, key, x, y, weight)
 
 
-def _winograd(runtime: Runtime, memory: _KernelMemory, tiles: Tiles, channels: int) -> Run:
-    x, y, weight = _operands(memory, tiles.n, tiles.image[0], channels)
-    return _run(runtime, winograd_plan, (tiles, False), y, x, weight)
-
-
 def _compiled(runtime: Runtime, memory: _KernelMemory) -> dict[str, Run]:
     """The usual kernel in compiled tiles, and what enters its weight."""
     x, y, weight = _operands(memory, _IMAGES, _SIZE, _CHANNELS)
-    shape = x.shape[0], x.shape[3], *x.shape[1:3]
-    tiles = llvm_tiles.geometry_of(Case("forward", shape, weight.shape, _WINDOW))
-    assert tiles is not None
+    tiles = _usual_tiles()
     entered = memory.written(tiles.entered)
     return {
         "compiled": _run(runtime, llvm_tiles.forward_plan, (tiles, False, False), y, x, weight),
@@ -189,9 +155,9 @@ def _compiled(runtime: Runtime, memory: _KernelMemory) -> dict[str, Run]:
     }
 
 
-def _tiles(n: int, size: int, channels: int) -> Tiles:
-    shapes = (n, channels, size, size), (channels, channels, 3, 3)
-    tiles = tiles_of(Case("forward", *shapes, _WINDOW), 1)
+def _usual_tiles() -> llvm_tiles.Geometry:
+    shapes = (_IMAGES, _CHANNELS, _SIZE, _SIZE), (_CHANNELS, _CHANNELS, 3, 3)
+    tiles = llvm_tiles.geometry_of(Case("forward", *shapes, _WINDOW))
     assert tiles is not None
     return tiles
 

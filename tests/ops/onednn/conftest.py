@@ -7,7 +7,8 @@ import pytest
 from singanet.errors import BackendError
 from singanet.ops.costs import Costs
 from singanet.ops.kernel import in_order
-from singanet.ops.onednn import OneDnnOps, find_library, load_library, winograd
+from singanet.ops.llvm import winograd as llvm_tiles
+from singanet.ops.onednn import OneDnnOps, conv, find_library, load_library
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +24,10 @@ def library_path():
 
 
 @pytest.fixture
-def python_tiles(monkeypatch):
-    """Opens Winograd's route by NumPy's transforms beside LLVM's, as where LLVM is missing."""
-    monkeypatch.setattr(winograd, "has_compiler", lambda: False)
+def no_compiler(monkeypatch):
+    """Convolutions as where LLVM is missing: NumPy's tiles are taken where they pay."""
+    for module in (conv, llvm_tiles):
+        monkeypatch.setattr(module, "has_compiler", lambda: False)
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 from singanet.ops import costs
 from singanet.ops.casts import has_compiler
 from singanet.ops.costs import BUILT_IN, Case, Speeds, cache_size
-from singanet.ops.onednn import OneDnnOps, calibration, winograd
-from singanet.ops.onednn.winograd import POINTS
+from singanet.ops.llvm import winograd
+from singanet.ops.onednn import OneDnnOps, calibration
 from singanet.ops.threads import cores
 from singanet.ops.window import Window
 
-MINE = Speeds(0.01, 0.5, 0.2, 0.012, 5.0, 1.5, 0.003, 0.002, 0.3, 0.5, 9000.0)
+MINE = Speeds(0.01, 0.5, 0.2, 0.003, 0.002, 0.3, 0.5, 9000.0)
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_choices_and_speeds_do_not_write_over_each_other(ops, path, calls):
     version = ops.library().version
     costs.add(path, version, 1, {case: "direct"})
     assert ops.speeds() == MINE
-    costs.add(path, version, 2, {case: "winograd"})
-    assert costs.read(version) == {1: {case: "direct"}, 2: {case: "winograd"}}
+    costs.add(path, version, 2, {case: "numpy"})
+    assert costs.read(version) == {1: {case: "direct"}, 2: {case: "numpy"}}
     assert costs.read_speeds(version) == MINE
 
 
@@ -108,8 +108,8 @@ def test_estimates_go_by_them(ops, path, monkeypatch):
         return winograd.estimate(ops, case)
 
     usual = estimate()
-    assert estimate(value=2 * BUILT_IN.value) > usual
-    assert estimate(direct=2 * BUILT_IN.direct, products=2 * BUILT_IN.products) < usual
+    assert estimate(tile_value=2 * BUILT_IN.tile_value) > usual
+    assert estimate(direct=2 * BUILT_IN.direct) < usual
 
 
 def test_a_weight_beyond_the_cache_is_read_for_each_image_of_few_pixels():
@@ -128,17 +128,12 @@ def test_speeds_are_what_is_left_of_each_time(library, monkeypatch):
     """Times made by known speeds give these back."""
 
     def made(runs):
-        tiles = POINTS * 4 * 49
-        products = MINE.products * tiles * 64**2
-        few = POINTS * (MINE.products * 256**2 + MINE.value * 256) + POINTS * MINE.kernel * 256**2
-        weight, entered = 9 * 384**2, MINE.tile_kernel * POINTS * 64**2
+        tiles = 36 * 4 * 49
+        weight, entered = 9 * 384**2, MINE.tile_kernel * 36 * 64**2
         return {
             "direct": MINE.direct * 9 * 4 * 28**2 * 64**2,
             "one": MINE.direct_time(1, 4, weight),
             "five": MINE.direct_time(5, 4, weight),
-            "products": products,
-            "winograd": products + MINE.value * tiles * 64,
-            "kernels": few,
             "narrow": MINE.narrow * 256 * 384**2,
             "narrow direct": MINE.narrow_direct * 9 * 4 * 28**2 * 64**2,
             "entered": entered,

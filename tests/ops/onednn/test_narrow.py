@@ -218,6 +218,6 @@ def test_auto_asks_for_bfloat16_where_it_is_faster(narrow, monkeypatch, narrow_s
 def test_tiles_of_float32_are_taken_where_they_are_cheaper(narrow, narrow_direct, tiles, taken):
     known = BUILT_IN._replace(direct=0.02, narrow_direct=narrow_direct)
     ops = SimpleNamespace(speeds=lambda: known)
-    estimates = {"compiled": tiles, "winograd": 0.01, "direct": 1.0}
+    estimates = {"compiled": tiles, "numpy": 0.01, "direct": 1.0}
     assert Estimated().choose(ops, None, estimates) == taken
-    assert Estimated().choose(ops, None, {"winograd": 2.0, "numpy": 3.0}) == "winograd"
+    assert Estimated().choose(ops, None, {"blocked": 2.0, "numpy": 3.0}) == "blocked"

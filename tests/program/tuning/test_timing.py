@@ -100,15 +100,14 @@ def test_operands_lie_as_in_the_net(path):
     assert dy.shape == (2, 4, 6, 6)
 
 
-@pytest.mark.parametrize("route", ["direct", "winograd"])
-def test_a_constant_weight_is_laid_out_before(path, route):
+def test_a_constant_weight_is_laid_out_before(path):
     made = net()
     constant = ConstantNet(made, made.device)
     feed = {"first": np.ones((2, 3, 6, 6), np.float32)}
     met = timing.cases_met(constant, lambda recorder: constant.record(recorder, feed))
     assert {case.kernel for case in met} == {"constant"}
     for case, each in met.items():
-        given = cpu_ops(), each.name, each.operands, case, route
+        given = cpu_ops(), each.name, each.operands, case, "direct"
         alone = timing._Alone(*given, lambda route, nbytes: np.zeros(nbytes, np.uint8))
         # The net's input is brought into the order of channels last, as at each prediction.
         assert len(alone._calls) == (2 if case.x[1] == 3 else 1)

@@ -133,7 +133,11 @@ def conv2d_constant(
     relu: bool = False,
     add: Array | None = None,
 ) -> Array:
-    y = ops.conv2d(x, weight, bias, window)
+    return after(ops, ops.conv2d(x, weight, bias, window), relu, add)
+
+
+def after(ops: Ops, y: Array, relu: bool, add: Array | None) -> Array:
+    """``y`` with ``add`` and then relu, in its memory."""
     if add is not None:
         ops.xp.add(y, add, out=y)
     return ops.xp.maximum(y, 0, out=y) if relu else y

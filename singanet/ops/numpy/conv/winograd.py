@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import prod
 
 from singanet.base.heap import steps
 from singanet.ops import window as wg
@@ -49,12 +50,16 @@ def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
         return False
     if max(pads) > taps - 1 or 0 in x_shape:
         return False
-    out, values = window._out_size(*size), wg.span(taps) ** 2
-    th, tw = _grid(out)
-    tiles = n * th * tw
-    direct = n * out[0] * out[1] * taps * taps * c * (f + _COLUMN)
-    taken = values * (tiles * (c * f + _INPUT * c + _SUM * f) + _KERNEL * c * f)
-    return direct > _GAIN * taken > 0
+    direct = n * prod(window._out_size(*size)) * taps * taps * c * (f + _COLUMN)
+    return direct > _GAIN * multiplications(x_shape, weight_shape, window) > 0
+
+
+def multiplications(x_shape: Shape, weight_shape: Shape, window: Window) -> int:
+    """What it costs by tiles, as multiplications of a product."""
+    (n, c, *size), (f, _, taps, _) = x_shape, weight_shape
+    tiles = n * prod(_grid(window._out_size(*size)))
+    each = tiles * (c * f + _INPUT * c + _SUM * f) + _KERNEL * c * f
+    return each * int(wg.span(taps) ** 2)
 
 
 def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:

@@ -16,7 +16,7 @@ from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.conv import blocked
 from singanet.ops.window import Window
 
-MINE = Speeds(0.01, 0.5, 0.2, 0.012, 5.0, 1.5, 0.003, 0.002, 0.3, 0.5, 9000.0)
+MINE = Speeds(0.01, 0.5, 0.2, 0.003, 0.002, 0.3, 0.5, 9000.0)
 
 
 def draw(seed, *shape):
