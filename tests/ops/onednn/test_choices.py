@@ -11,6 +11,7 @@ from singanet.ops import costs as speeds
 from singanet.ops.casts import has_compiler
 from singanet.ops.costs import BUILT_IN, ROUTES, Case
 from singanet.ops.kernel import by_cost, cheapest
+from singanet.ops.llvm import LlvmOps
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.conv import product
 from singanet.ops.window import Window
@@ -222,3 +223,9 @@ def test_what_the_table_of_devices_tells(ops, path, monkeypatch):
     monkeypatch.setenv("SINGANET_ROUTES", "off")
     off, *_ = OneDnnOps(ops.path, required=True).remarks()["onednn"]
     assert "SINGANET_ROUTES=off" in off
+
+
+def test_llvms_routes_come_first():
+    for name, kernel in vars(LlvmOps).items():
+        if hasattr(kernel, "routes"):
+            assert getattr(OneDnnOps, name).routes[0].name == "compiled", name

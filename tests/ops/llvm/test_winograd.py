@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from singanet.ops import numpy_ops
 from singanet.ops.casts import has_compiler
 from singanet.ops.costs import Case
+from singanet.ops.llvm import LlvmOps
 from singanet.ops.llvm import winograd as llvm_tiles
-from singanet.ops.onednn import OneDnnOps
 from singanet.ops.window import Window
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
@@ -44,9 +44,9 @@ def convolutions(draw):
 
 @given(convolutions())
 @settings(max_examples=25, deadline=None)
-def test_equals_the_definition(library_path, convolution):
+def test_equals_the_definition(convolution):
     """Gradients of kernels sum up most: their error is that of so many numbers."""
-    ops = OneDnnOps(library_path, required=True)
+    ops = LlvmOps()
     window, shape, f = convolution
     x, k, b = draw(*shape), draw(f, shape[1], *window.kernel, seed=1), draw(f, seed=2)
     dy = draw(shape[0], f, *window._out_size(*shape[2:]), seed=3)
@@ -76,10 +76,10 @@ def all_of(ops, n=9, c=20, f=30, size=17):
     ]
 
 
-def test_bits_do_not_depend_on_threads_or_blocks(library_path, monkeypatch):
+def test_bits_do_not_depend_on_threads_or_blocks(monkeypatch):
     found = []
     for threads, block in ((1, 24), (2, 48), (3, 24), (1, 240)):
-        ops = OneDnnOps(library_path, required=True)
+        ops = LlvmOps()
         monkeypatch.setattr(ops.runtime(), "threads", threads)
         with monkeypatch.context() as patch:
             patch.setattr(llvm_tiles.Geometry, "block", property(lambda self, block=block: block))
@@ -140,17 +140,17 @@ def test_numbers_of_any_size(ops):
         np.testing.assert_array_equal(got, y * np.float32(scale))
 
 
-def test_where_registers_are_few(library_path, monkeypatch):
+def test_where_registers_are_few(monkeypatch):
     """Panels of one vector, as on processors without AVX-512."""
     from singanet.ops.compiled import engine
 
     monkeypatch.setattr(engine, "is_wide", lambda: False)
     llvm_tiles._function.cache_clear()
     try:
-        few_registers = all_of(OneDnnOps(library_path, required=True), n=2, f=70, size=9)
+        few_registers = all_of(LlvmOps(), n=2, f=70, size=9)
     finally:
         llvm_tiles._function.cache_clear()
     monkeypatch.undo()
-    many = all_of(OneDnnOps(library_path, required=True), n=2, f=70, size=9)
+    many = all_of(LlvmOps(), n=2, f=70, size=9)
     for got, wanted in zip(few_registers, many, strict=True):
         close(got, wanted.astype(np.float64))

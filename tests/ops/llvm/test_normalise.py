@@ -1,4 +1,4 @@
-"""Which batch normalisation LLVM makes beside oneDNN: of what, in nets, and by how many threads."""
+"""Which batch normalisation LLVM makes: of what, in nets, and by how many threads."""
 
 from types import SimpleNamespace
 
@@ -10,10 +10,10 @@ from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatt
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
+from singanet.ops.llvm import LlvmOps
 from singanet.ops.llvm import kernels as llvm
 from singanet.ops.llvm.plans import CompiledPlan, shared
-from singanet.ops.onednn import OneDnnOps, set_threads
-from singanet.ops.onednn.products import narrowed
+from singanet.ops.threads import set_threads
 from singanet.ops.workers import do
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
@@ -47,7 +47,7 @@ def kernels_of(ops, monkeypatch):
     return found
 
 
-def test_what_they_take(ops, monkeypatch):
+def test_what_they_take(ops, narrow, monkeypatch):
     def takes(x, ops=ops):
         vector = np.ones(x.shape[1], x.dtype)
         return llvm.batch_norm_train.fits(ops, x, vector, vector, 1e-3)
@@ -62,10 +62,8 @@ def test_what_they_take(ops, monkeypatch):
     assert takes(draw(4096, 40))
     # A row of pixels without gaps is as long as the whole.
     assert not takes(draw(65, 2047))
-    if ops.library().bfloat16:
-        narrow = narrowed(ops, "test")
-        assert takes(some, narrow)
-        assert not takes(many, narrow)
+    assert takes(some, narrow)
+    assert not takes(many, narrow)
     monkeypatch.setattr(llvm, "has_compiler", lambda: False)
     assert not takes(some)
 
@@ -150,13 +148,13 @@ def test_a_nan_reaches_the_loss(ops, compiles):
 
 
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
-def test_threads_share_a_plan_to_the_same_bits(library_path, monkeypatch):
+def test_threads_share_a_plan_to_the_same_bits(monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     x, dy, (gamma, beta) = image(16, 24, 40, 40), image(16, 24, 40, 40, seed=1), draw(2, 24, seed=2)
     found = []
     for count in (1, 2):
         set_threads(count)
-        ops = OneDnnOps(library_path, required=True)
+        ops = LlvmOps()
         y, mean, var, inverse, mask = ops.batch_norm_relu_train(x, gamma, beta, 1e-3)
         back = ops.batch_norm_relu_backward(dy, x, gamma, mean, inverse, False, mask)
         found.append((y, mean, var, inverse, *back))

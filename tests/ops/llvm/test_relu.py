@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
 from singanet.ops.casts import has_compiler
+from singanet.ops.llvm import LlvmOps
 from singanet.ops.llvm import kernels as llvm
-from singanet.ops.onednn import OneDnnOps
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 
@@ -24,8 +24,8 @@ def images(shape, seed):
 
 @settings(max_examples=25, deadline=None)
 @given(st.tuples(*[st.integers(1, 9)] * 4), st.integers(0, 3), st.integers(1, 3))
-def test_as_numpy_s_to_the_bit(library_path, shape, seed, threads):
-    ops = OneDnnOps(library_path, required=True)
+def test_as_numpy_s_to_the_bit(shape, seed, threads):
+    ops = LlvmOps()
     ops.runtime().threads = threads
     a, b = images(shape, seed), images(shape, seed + 1)
     np.testing.assert_array_equal(llvm.of_one.run(ops, "relu", a), numpy_ops.activation("relu", a))

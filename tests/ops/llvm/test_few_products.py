@@ -1,4 +1,4 @@
-"""Which products LLVM makes beside oneDNN, alone and in predictors."""
+"""Which products LLVM makes, alone and in predictors."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,8 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import threads
 from singanet.ops.casts import has_compiler
-from singanet.ops.llvm import kernels
-from singanet.ops.onednn import OneDnnOps, set_threads
-from singanet.ops.onednn.products import narrowed
+from singanet.ops.llvm import LlvmOps, kernels
+from singanet.ops.threads import set_threads
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 
@@ -19,7 +18,7 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def test_what_they_take(ops):
+def test_what_they_take(ops, narrow):
     def takes(m, k, n, kind=np.float32):
         return kernels.is_small(ops, draw(m, k).astype(kind), draw(k, n).astype(kind), None)
 
@@ -31,9 +30,7 @@ def test_what_they_take(ops):
     assert not takes(0, 64, 64)
     assert not kernels.is_small(ops, draw(2, 3, 4), draw(4, 5), None)
     assert not kernels.is_small(ops, draw(2, 4), draw(4, 5), draw(5).astype(np.float64))
-    library = ops.library()
-    if library.bfloat16:
-        assert not kernels.is_small(narrowed(ops, "test"), draw(4, 64), draw(64, 64), None)
+    assert not kernels.is_small(narrow, draw(4, 64), draw(64, 64), None)
 
 
 def net_of(widths, seed=0):
@@ -74,10 +71,10 @@ def test_a_nan_shows_in_its_sample_alone(ops):
 
 
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
-def test_a_matrix_that_threads_share_is_onednn_s(library_path, monkeypatch):
+def test_a_matrix_that_threads_share_is_not_llvms(monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     set_threads(2)
-    ops = OneDnnOps(library_path, required=True)
+    ops = LlvmOps()
     monkeypatch.setattr(kernels, "is_worth_threads", lambda ops, rows, size: size > 5000)
     x, small, large = draw(1, 50), draw(50, 100), draw(50, 101)
     for weight in (small, large):

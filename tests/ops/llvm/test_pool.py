@@ -10,9 +10,9 @@ from singanet.layers import Conv2D, Dense, Flatten, MaxPooling2D
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
+from singanet.ops.llvm import LlvmOps
 from singanet.ops.llvm import kernels as llvm
-from singanet.ops.onednn import OneDnnOps, set_threads
-from singanet.ops.onednn.products import narrowed
+from singanet.ops.threads import set_threads
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
@@ -66,7 +66,7 @@ def test_any_window(ops, compiles, n, channels, axes, ceil, keep, seed):
         assert where.dtype == np.uint8
 
 
-def test_what_it_takes(ops, monkeypatch):
+def test_what_it_takes(ops, narrow, monkeypatch):
     window = Window((2, 2), (2, 2), ((0, 0), (0, 0)))
 
     def takes(x, window=window, ops=ops):
@@ -79,8 +79,7 @@ def test_what_it_takes(ops, monkeypatch):
     assert not takes(large.astype(np.float64))
     assert takes(large, Window((16, 16), (2, 2), ((0, 0), (0, 0))))
     assert not takes(large, Window((16, 17), (2, 2), ((0, 0), (0, 0))))
-    if ops.library().bfloat16:
-        assert not takes(large, ops=narrowed(ops, "test"))
+    assert not takes(large, ops=narrow)
     monkeypatch.setattr(llvm, "has_compiler", lambda: False)
     assert not takes(large)
 
@@ -114,10 +113,10 @@ def test_a_net_trains_as_without_it_recorded_or_not(ops, compiles, monkeypatch):
 
 
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
-def test_threads_share_the_lines(library_path, compiles, monkeypatch):
+def test_threads_share_the_lines(compiles, monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     set_threads(2)
-    ops, window = OneDnnOps(library_path, required=True), Window((3, 3), (2, 2), ((1, 1), (1, 1)))
+    ops, window = LlvmOps(), Window((3, 3), (2, 2), ((1, 1), (1, 1)))
     x = image(14, 40, 41, 41)
     y, where = ops.max_pool(x, window, True)
     wanted, noted = numpy_ops.max_pool(x, window, True)
