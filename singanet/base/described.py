@@ -90,6 +90,9 @@ class Described(metaclass=CheckedType):
     same name has the old default, for older descriptions and pickles without the setting."""
     _moving: ClassVar[tuple[str, ...]] = ()
     """Attributes that the object itself changes: its state, and values worked out of settings."""
+    _shared: ClassVar[Any] = None
+    """A TypedDict of arguments that constructors pass on as ``**shared``, where there are any. An
+    attribute of the class is the default of each."""
 
     def __new__(cls: type[_D], *args: Any, **kwargs: Any) -> _D:
         """As object does, with the arguments written down."""
@@ -321,7 +324,15 @@ def _written(cls: Any) -> inspect.Signature:
     if cls.__init__ is object.__init__:
         only_self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         return inspect.Signature([only_self])
-    return inspect.signature(cls.__init__)
+    signature = inspect.signature(cls.__init__)
+    *own, last = signature.parameters.values()
+    if last.kind is not last.VAR_KEYWORD or cls._shared is None:
+        return signature
+    shared = [
+        inspect.Parameter(name, last.KEYWORD_ONLY, default=getattr(cls, name), annotation=kind)
+        for name, kind in cls._shared.__annotations__.items()
+    ]
+    return signature.replace(parameters=[*own, *shared])
 
 
 def _is_words(parameter: inspect.Parameter) -> bool:

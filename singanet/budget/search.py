@@ -449,8 +449,9 @@ def light_optimizer(optimizer: Any) -> Optimizer | str:
         beta_1=optimizer.beta_1,
         beta_2=optimizer.beta_2,
         epsilon=optimizer.epsilon,
-        # Adam's own decay is a regularizer.
-        weight_decay=optimizer.weight_decay if isinstance(optimizer, AdamW) else None,
+        epsilon_after_correction=optimizer.epsilon_after_correction,
+        # A decay that is not decoupled is a regularizer.
+        weight_decay=optimizer.weight_decay if optimizer.decoupled else None,
         regularizer=regularized,
         constraint=optimizer.constraint,
     )

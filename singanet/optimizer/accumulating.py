@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from singanet.errors import ArgumentError, DataError, one_of
 from singanet.ops import Ops, ops_for
 from singanet.optimizer.adam import Adam, descend
 from singanet.optimizer.hyper import Hyper, Scale, in_type, is_one
-from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.regularization import Constraint, Regularizer
+from singanet.optimizer.optimizer import Optimizer, Shared
 from singanet.optimizer.sgd import SGD
 from singanet.optimizer.state import (
     Grad,
@@ -28,6 +27,9 @@ from singanet.optimizer.state import (
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.param import Param, ParamRoot, owner_of
 from singanet.types import Array, RowSparse
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class AccumulatingAdam(Adam):
@@ -47,15 +49,12 @@ class AccumulatingAdam(Adam):
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        *,
         epsilon_after_correction: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
-            epsilon_after_correction,
-        )  # fmt: skip
+        later = epsilon_after_correction
+        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
         self.every = checked_every("AccumulatingAdam", every)
 
     def update(
@@ -107,11 +106,9 @@ class AccumulatingSGD(SGD):
         every: int,
         lr: Hyper | None = 0.01,
         momentum: Hyper = 0.9,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, momentum, weight_decay, regularizer, constraint)
+        super().__init__(lr, momentum, **shared)
         self.every = checked_every("AccumulatingSGD", every)
         if not self.slots:
             raise ArgumentError(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from singanet.ops import ops_for
-from singanet.optimizer.element_wise import ElementWise, prepared
+from singanet.optimizer.element_wise import ElementWise, decay, prepared
 from singanet.optimizer.hyper import Hyper, at, checked, in_type
-from singanet.optimizer.regularization import Constraint, Regularizer, sum_of_squares
+from singanet.optimizer.optimizer import Shared
+from singanet.optimizer.regularization import sum_of_squares
 from singanet.optimizer.state import ParamState, ParamUpdate
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Adam(ElementWise):
@@ -33,12 +37,11 @@ class Adam(ElementWise):
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        *,
         epsilon_after_correction: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, **shared)
         self.epsilon_after_correction = bool(epsilon_after_correction)
         where = type(self).__name__
         self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
@@ -106,12 +109,11 @@ class Adamax(Adam):
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        *,
         epsilon_in_norm: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint)
+        super().__init__(lr, beta_1, beta_2, epsilon, **shared)
         self.epsilon_in_norm = bool(epsilon_in_norm)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -145,6 +147,7 @@ class AdamW(Adam):
     far, as `AMSGrad` does. State: m and v, two arrays; with ``amsgrad`` a third.
     """
 
+    weight_decay = 0.01
     decoupled = True
     epsilon_after_correction = True
 
@@ -154,27 +157,15 @@ class AdamW(Adam):
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
-        weight_decay: Hyper | None = 0.01,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        *,
         amsgrad: bool = False,
         epsilon_after_correction: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
-            epsilon_after_correction,
-        )  # fmt: skip
+        later = epsilon_after_correction
+        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
         if amsgrad:
             self.slots = ("first", "second", "largest")
-
-    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
-        return *super()._scalars(state, rate), kept
-
-    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
-        if n[4] != 1.0:
-            xp.multiply(w, n[4], out=w)
-        super()._rule(xp, w, g, arrays, s, *n[:4])
 
 
 class AMSGrad(Adam):
@@ -204,16 +195,13 @@ class NAdam(Adam):
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
+        *,
         momentum_decay: Hyper = 0.004,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
         epsilon_after_correction: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
-            epsilon_after_correction,
-        )  # fmt: skip
+        later = epsilon_after_correction
+        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
         self.momentum_decay = checked("NAdam", "momentum_decay", momentum_decay)
         # Of the last step asked for, since all parameters mostly stand at one: step and product.
         self._product: list[tuple[Hyper, Hyper, int, float]] = []
@@ -225,8 +213,8 @@ class NAdam(Adam):
     def _product_to(self, step: int) -> float:
         """The product of the momenta of the steps up to this one: a function of it alone."""
         begun, product = 0, 1.0
-        for beta, decay, done, value in self._product:
-            if beta == self.beta_1 and decay == self.momentum_decay and done <= step + 1:
+        for beta, psi, done, value in self._product:
+            if beta == self.beta_1 and psi == self.momentum_decay and done <= step + 1:
                 begun, product = done, value
         for each in range(begun, step + 1):
             product *= self._momentum(each)
@@ -291,11 +279,13 @@ class LAMB(Adam):
     α is `Adam`'s for lr = 1. With ``epsilon_after_correction``, as in the paper and in Keras, the
     quotient is m̂ / (√v̂ + ε). The ratio is 1 where either norm is 0; the norms are of the whole
     parameter, or of the rows that a row-sparse gradient names. λ is ``weight_decay`` times
-    ``decay_mult``. The direction is worked out twice, once for its norm, so that it is never held
+    ``decay_mult``; if ``decoupled`` is True, as in Keras, the value decays beside r, and if it is
+    None within r. The direction is worked out twice, once for its norm, so that it is never held
     whole. State: m and v.
     """
 
-    decoupled = True
+    weight_decay = 0.01
+    decoupled = None
     epsilon_after_correction = True
 
     def __init__(
@@ -304,41 +294,40 @@ class LAMB(Adam):
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-6,
-        weight_decay: Hyper | None = 0.01,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        *,
         epsilon_after_correction: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
-            epsilon_after_correction,
-        )  # fmt: skip
+        later = epsilon_after_correction
+        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         step = state.step
         beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
         root = math.sqrt(1.0 - beta_2 ** (step + 1))
-        decay = at(self.weight_decay, step) * state.decay_mult
+        within = self.decoupled is None
+        share = at(self.weight_decay, step) * state.decay_mult if within else 0.0
         correction = root / (1.0 - beta_1 ** (step + 1))
-        return rate, beta_1, beta_2, epsilon_beside(self, step, root), correction, decay
+        return rate, beta_1, beta_2, epsilon_beside(self, step, root), correction, share
 
     def _sweep(self, update: ParamUpdate) -> None:
-        _, value, grad, arrays, _, scalars, _ = update
+        _, value, grad, arrays, _, scalars, _, kept = update
         xp = ops_for(value).xp
-        rate, beta_1, beta_2, epsilon, correction, decay = scalars
+        rate, beta_1, beta_2, epsilon, correction, share = scalars
         of_value: Any = 0.0
         of_step: Any = 0.0
         for w, g, (first, second), a, b in self._blocks(xp, value, grad, arrays):
             g = prepared(xp, w, g, update, a, b)
+            decay(xp, w, kept)
             moments(xp, g, first, second, b, beta_1, beta_2)
-            _direction((xp, w, first, second, a, b), epsilon, correction, decay)
+            _direction((xp, w, first, second, a, b), epsilon, correction, share)
             of_value = of_value + sum_of_squares(w)
             of_step = of_step + sum_of_squares(a)
         both = xp.logical_and(of_value != 0.0, of_step != 0.0)
         ratio = xp.sqrt(xp.where(both, of_value / xp.where(both, of_step, 1.0), 1.0))
         pace = in_type(xp, rate * ratio, value.dtype)
         for w, _, (first, second), a, b in self._blocks(xp, value, grad, arrays):
-            _direction((xp, w, first, second, a, b), epsilon, correction, decay)
+            _direction((xp, w, first, second, a, b), epsilon, correction, share)
             xp.multiply(a, pace, out=a)
             xp.subtract(w, a, out=w)
 
@@ -347,7 +336,7 @@ def _direction(
     block: tuple[Any, Array, Array, Array, Array, Array],
     epsilon: float,
     correction: float,
-    decay: float,
+    share: float,
 ) -> None:
     """r in the first scratch array of ``block``; the second is written over."""
     xp, w, first, second, a, b = block
@@ -355,8 +344,8 @@ def _direction(
     xp.add(a, epsilon, out=a)
     xp.divide(first, a, out=a)
     xp.multiply(a, correction, out=a)
-    if decay != 0.0:
-        xp.multiply(w, decay, out=b)
+    if share != 0.0:
+        xp.multiply(w, share, out=b)
         xp.add(a, b, out=a)
 
 
@@ -376,23 +365,18 @@ class Lion(ElementWise):
         lr: Hyper | None = 0.0001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.99,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, **shared)
         self.beta_1 = checked(type(self).__name__, "beta_1", beta_1, 0.0, 1.0)
         self.beta_2 = checked(type(self).__name__, "beta_2", beta_2, 0.0, 1.0)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
-        return rate, at(self.beta_1, state.step), at(self.beta_2, state.step), kept
+        return rate, at(self.beta_1, state.step), at(self.beta_2, state.step)
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
-        lr, beta_1, beta_2, kept = n
+        lr, beta_1, beta_2 = n
         mean = arrays[0]
-        if kept != 1.0:
-            xp.multiply(w, kept, out=w)
         # Divided by 1 − β₁, which keeps the sign and needs one scratch array instead of two.
         xp.multiply(mean, beta_1 / (1.0 - beta_1), out=s)
         xp.add(s, g, out=s)

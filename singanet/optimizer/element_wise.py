@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from singanet.ops import ops_for
-from singanet.optimizer.hyper import Hyper, in_type, is_one
+from singanet.optimizer.hyper import in_type, is_one
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.regularization import BLOCK, Constraint, Regularizer
+from singanet.optimizer.regularization import BLOCK
 from singanet.optimizer.state import ParamUpdate
 from singanet.types import Array, RowSparse
 
@@ -30,18 +30,8 @@ class ElementWise(Optimizer):
 
     _only_with_rate: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        lr: Hyper | None = 0.001,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
-    ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
-        self._scratch: dict[np.dtype[Any], tuple[Array, Array]] = {}
-
     def _sweep(self, update: ParamUpdate) -> None:
-        state, value, grad, arrays, _, scalars, scale = update
+        state, value, grad, arrays, _, scalars, scale, kept = update
         xp = ops_for(value).xp
         regularizer = None if state.regularizer is None else update.regularizer
         # Of an array nobody asks the value.
@@ -52,6 +42,7 @@ class ElementWise(Optimizer):
         for w, g, parts, a, b in self._blocks(xp, value, grad, arrays):
             if not bare:
                 g = prepared(xp, w, g, update, a, b)
+            decay(xp, w, kept)
             self._rule(xp, w, g, parts, b, *scalars)
 
     def _blocks(self, xp: Any, value: Array, grad: Array, arrays: list[Array]) -> Iterable[Block]:
@@ -60,10 +51,11 @@ class ElementWise(Optimizer):
             shaped = [array.reshape(value.shape) for array in arrays]
             return ((value, grad, shaped, xp.empty_like(value), xp.empty_like(value)),)
         w, g = value.reshape(-1), grad.reshape(-1)
-        scratch, needed = self._scratch.get(w.dtype), min(w.size, BLOCK)
+        known: dict[np.dtype[Any], tuple[Array, Array]] = vars(self).setdefault("_scratch", {})
+        scratch, needed = known.get(w.dtype), min(w.size, BLOCK)
         if scratch is None or scratch[0].size < needed:
             scratch = np.empty(needed, w.dtype), np.empty(needed, w.dtype)
-            self._scratch[w.dtype] = scratch
+            known[w.dtype] = scratch
         a, b = scratch
         if w.size <= BLOCK:
             return ((w, g, arrays, a[: w.size], b[: w.size]),)
@@ -121,6 +113,12 @@ def _in_blocks(w: Array, g: Array, arrays: list[Array], a: Array, b: Array) -> I
         part = slice(start, start + BLOCK)
         rest = min(w.size - start, BLOCK)
         yield w[part], g[part], [array[part] for array in arrays], a[:rest], b[:rest]
+
+
+def decay(xp: Any, w: Array, kept: float) -> None:
+    """w ·= ``kept``; nothing where it is 1, or true."""
+    if kept != 1.0:
+        xp.multiply(w, kept, out=w)
 
 
 def prepared(xp: Any, w: Array, g: Array, update: ParamUpdate, out: Array, scratch: Array) -> Array:

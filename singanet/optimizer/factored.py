@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.ops import ops_for
-from singanet.optimizer.adam import descend, epsilon_beside
-from singanet.optimizer.element_wise import prepared
+from singanet.optimizer.adam import Adam, descend
+from singanet.optimizer.element_wise import decay, prepared
 from singanet.optimizer.hyper import Hyper, at, checked, in_type, on_host
-from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.regularization import BLOCK, Constraint, Regularizer, sum_of_squares
+from singanet.optimizer.optimizer import Optimizer, Shared
+from singanet.optimizer.regularization import BLOCK, sum_of_squares
 from singanet.optimizer.state import ParamState, ParamUpdate
 from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Factors:
@@ -120,7 +123,7 @@ _TINY = 1e-30
 """The least mean of R: where every gradient was zero, so is V."""
 
 
-class FactoredAdam(Optimizer):
+class FactoredAdam(Adam):
     """`AdamW` with v of an m × n parameter as m + n numbers: half of its state.
 
     m is the moving mean of g; R, C are those of the means of g² over columns and over rows, and
@@ -130,29 +133,9 @@ class FactoredAdam(Optimizer):
     """
 
     slots = ("first", "rows", "columns", "full")
-    hypers = (*Optimizer.hypers, "beta_1", "beta_2", "epsilon")
     decoupled = True
     _in_one_call = True
-    _always_written = ("epsilon_after_correction",)
     epsilon_after_correction = True
-
-    def __init__(
-        self,
-        lr: Hyper | None = 0.001,
-        beta_1: Hyper = 0.9,
-        beta_2: Hyper = 0.999,
-        epsilon: Hyper = 1e-8,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
-        epsilon_after_correction: bool = False,
-    ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
-        self.epsilon_after_correction = bool(epsilon_after_correction)
-        where = type(self).__name__
-        self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
-        self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
-        self.epsilon = checked(where, "epsilon", epsilon)
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
         """As `Optimizer._slot_sizes`: m, then rows and columns, or every element of a vector."""
@@ -161,20 +144,12 @@ class FactoredAdam(Optimizer):
             (size, shape[0], size // max(shape[0], 1), 0) if len(shape) > 1 else (size, 0, 0, size)
         )
 
-    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        beta_1, beta_2 = at(self.beta_1, state.step), at(self.beta_2, state.step)
-        root = math.sqrt(1.0 - beta_2 ** (state.step + 1))
-        alpha = rate * root / (1.0 - beta_1 ** (state.step + 1))
-        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
-        epsilon = epsilon_beside(self, state.step, root)
-        return alpha, beta_1, 1.0 - beta_1, 1.0 - beta_2, epsilon, kept
-
     def _sweep(self, update: ParamUpdate) -> None:
-        _, value, grad, arrays, _, scalars, _ = update
+        _, value, grad, arrays, _, scalars, _, kept = update
         if not value.size:
             return
         xp = ops_for(value).xp
-        alpha, beta_1, new, fresh, epsilon, kept = scalars
+        alpha, beta_1, beta_2, epsilon = scalars
         w = as_matrix(xp, value)
         g, first = grad.reshape(w.shape), arrays[0].reshape(w.shape)
 
@@ -182,15 +157,14 @@ class FactoredAdam(Optimizer):
             return row_blocks(xp, w, g, update)
 
         second = factors_of(xp, value, arrays[1:])
-        second.learn(blocks(), w.shape, fresh, _TINY)
+        second.learn(blocks(), w.shape, 1.0 - beta_2, _TINY)
         for part, rows, h, b in blocks():
             mean = first[part]
             xp.multiply(mean, beta_1, out=mean)
-            xp.multiply(h, new, out=b)
+            xp.multiply(h, 1.0 - beta_1, out=b)
             xp.add(mean, b, out=mean)
             second.root(part, b)
-            if kept != 1.0:
-                xp.multiply(rows, kept, out=rows)
+            decay(xp, rows, kept)
             descend(xp, rows, mean, b, alpha, epsilon)
         if not value.flags.c_contiguous:
             value[...] = w.reshape(value.shape)
@@ -199,7 +173,7 @@ class FactoredAdam(Optimizer):
         sweep_rows(self._sweep, indices, update)
 
 
-class GaLore(Optimizer):
+class GaLore(Adam):
     """Adam on gradients projected onto their ``rank`` strongest directions (Zhao et al. 2024).
 
     Of an m × n matrix with m ≤ n, P are the first ``rank`` left singular vectors of the gradient at
@@ -212,10 +186,8 @@ class GaLore(Optimizer):
     """
 
     slots = ("basis", "first", "second")
-    hypers = (*Optimizer.hypers, "beta_1", "beta_2", "epsilon")
     decoupled = True
     _in_one_call = True
-    _always_written = ("epsilon_after_correction",)
     epsilon_after_correction = True
 
     def __init__(
@@ -227,20 +199,15 @@ class GaLore(Optimizer):
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        *,
         epsilon_after_correction: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
-        self.epsilon_after_correction = bool(epsilon_after_correction)
-        where = type(self).__name__
-        self.rank = checked_count(where, "rank", rank, 1)
-        self.refresh = checked_count(where, "refresh", refresh, 1)
-        self.gain = at(checked(where, "gain", gain, 1e-300), 0)
-        self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
-        self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
-        self.epsilon = checked(where, "epsilon", epsilon)
+        later = epsilon_after_correction
+        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
+        self.rank = checked_count("GaLore", "rank", rank, 1)
+        self.refresh = checked_count("GaLore", "refresh", refresh, 1)
+        self.gain = at(checked("GaLore", "gain", gain, 1e-300), 0)
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
         """As `Optimizer._slot_sizes`: P and the moments of R, or those of every element."""
@@ -253,13 +220,7 @@ class GaLore(Optimizer):
         return less * self.rank, self.rank * more, self.rank * more
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        step = state.step
-        beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
-        root = math.sqrt(1.0 - beta_2 ** (step + 1))
-        alpha = rate * root / (1.0 - beta_1 ** (step + 1))
-        kept = 1.0 - rate * at(self.weight_decay, step) * state.decay_mult
-        renews = float(step % self.refresh == 0)
-        return alpha, 1.0 - beta_1, 1.0 - beta_2, epsilon_beside(self, step, root), kept, renews
+        return *super()._scalars(state, rate), float(state.step % self.refresh == 0)
 
     def _sweep(self, update: ParamUpdate) -> None:
         rows = len(update.value) if update.value.ndim > 1 else 1
@@ -267,11 +228,11 @@ class GaLore(Optimizer):
 
     def _step(self, update: ParamUpdate, wide: bool) -> None:
         """`_sweep` of a matrix with no more rows than columns, or of others or rows of them."""
-        _, value, grad, (basis, first, second), _, scalars, scale = update
+        _, value, grad, (basis, first, second), _, scalars, scale, kept = update
         if not value.size:
             return
         xp = ops_for(value).xp
-        alpha, new, fresh, epsilon, kept, renews = scalars
+        alpha, beta_1, beta_2, epsilon, renews = scalars
         w = as_matrix(xp, value)
         g = grad.reshape(w.shape)
         if update.regularizer is not None:
@@ -282,13 +243,12 @@ class GaLore(Optimizer):
         r = g if p is None else p.T @ g if wide else g @ p
         r = r * in_type(xp, scale, w.dtype)
         m, v = first.reshape(r.shape), second.reshape(r.shape)
-        m += new * (r - m)
-        v += fresh * (r * r - v)
+        m += (1.0 - beta_1) * (r - m)
+        v += (1.0 - beta_2) * (r * r - v)
         step = alpha * m / (xp.sqrt(v) + epsilon)
         if p is not None:
             step *= self.gain
-        if kept != 1.0:
-            w *= kept
+        decay(xp, w, kept)
         count = max(1, BLOCK // w.shape[1])
         for start in range(0, len(w), count):
             rows = slice(start, start + count)
@@ -352,11 +312,9 @@ class Adafactor(Optimizer):
         epsilon_1: float | None = None,
         epsilon_2: float = 1e-3,
         clip: float = 1.0,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, **shared)
         where = type(self).__name__
         self.beta2_decay = at(checked(where, "beta2_decay", beta2_decay, -math.inf, 1e-300), 0)
         small = 0.0 if epsilon_1 is None else at(checked(where, "epsilon_1", epsilon_1), 0)
@@ -372,15 +330,14 @@ class Adafactor(Optimizer):
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         t = state.step + 1
-        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
-        return min(rate, t**-0.5), t**self.beta2_decay, kept
+        return min(rate, t**-0.5), t**self.beta2_decay
 
     def _sweep(self, update: ParamUpdate) -> None:
-        _, value, grad, arrays, _, scalars, _ = update
+        _, value, grad, arrays, _, scalars, _, kept = update
         if not value.size:
             return
         xp = ops_for(value).xp
-        rate, fresh, kept = scalars
+        rate, fresh = scalars
         w = as_matrix(xp, value)
         g = grad.reshape(w.shape)
         tiny = float(np.finfo(value.dtype).eps) if self.epsilon_1 is None else self.epsilon_1
@@ -400,8 +357,7 @@ class Adafactor(Optimizer):
         for part, rows, h, b in blocks():
             second.divide(part, h, b, tiny)
             xp.multiply(b, alpha, out=b)
-            if kept != 1.0:
-                xp.multiply(rows, kept, out=rows)
+            decay(xp, rows, kept)
             xp.subtract(rows, b, out=rows)
         if not value.flags.c_contiguous:
             value[...] = w.reshape(value.shape)
@@ -425,14 +381,9 @@ class AdaLomo(Adafactor):
         epsilon_1: float | None = None,
         epsilon_2: float = 1e-3,
         clip: float = 1.0,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            lr, beta2_decay, epsilon_1, epsilon_2, clip, weight_decay, regularizer, constraint
-        )
+        super().__init__(lr, beta2_decay, epsilon_1, epsilon_2, clip, **shared)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
-        return rate, (state.step + 1) ** self.beta2_decay, kept
+        return rate, (state.step + 1) ** self.beta2_decay

@@ -6,7 +6,7 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from singanet.base.described import Configurable, Counted, Moment, changes, checked_call
 from singanet.base.elsewhere import is_library
@@ -42,6 +42,9 @@ from singanet.optimizer.state import (
 from singanet.params.param import Param, ParamSpec, owner_of
 from singanet.params.storage import served_by
 from singanet.types import Array, RowSparse, Shape
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def as_regularizer(where: str, given: Any) -> Regularizer | None:
@@ -125,15 +128,26 @@ class Update:
         return f"Update({self.optimizer!r}, {self.loss!r})"
 
 
+class Shared(TypedDict, total=False):
+    """Arguments of every rule, by name; the class has their defaults as attributes."""
+
+    weight_decay: Hyper | None
+    decoupled: bool | None
+    regularizer: Regularizer | float | None
+    constraint: Constraint | float | None
+
+
 class Optimizer(Counted, Configurable, ABC):
     """Updates parameters from their gradients, layer by layer in any order.
 
     ``lr`` and other hyper-parameters are numbers or schedules: callables of the parameter's own
-    step, 0 at its first update. ``weight_decay`` w adds w · value to the gradient, times the
-    parameter's ``decay_mult``; a ``regularizer`` (or a number, an L2 coefficient) takes its
-    place. ``constraint`` bounds gradients or weights (a number: `ClipNorm`). As in SINGA the
-    constraint comes first, then the regularizer, then the rule; what a parameter's own spec says
-    comes before what is said here.
+    step, 0 at its first update. ``weight_decay`` w times the parameter's ``decay_mult`` is λ. If
+    ``decoupled`` is False, as in SINGA and in PyTorch's `SGD` and `Adam`, λ · value is added to the
+    gradient, and a ``regularizer`` (or a number, an L2 coefficient) takes its place. If it is True,
+    as in Keras and in AdamW, the value decays beside the rule: value −= rate · λ · value comes
+    first, and a regularizer may stand beside it. ``constraint`` bounds gradients or weights (a
+    number: `ClipNorm`). As in SINGA the constraint comes first, then the regularizer, then the
+    rule; what a parameter's own spec says comes before what is said here.
 
     State belongs to the parameters that it was made for. The parameters of another net begin anew,
     whatever their names. When the first net is trained again, its parameters go on where they
@@ -145,7 +159,11 @@ class Optimizer(Counted, Configurable, ABC):
 
     slots: tuple[str, ...] = ()
     hypers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
-    decoupled: ClassVar[bool] = False
+    weight_decay: Hyper = 0.0
+    decoupled: bool | None = False
+    regularizer: Regularizer | None = None
+    constraint: Constraint | None = None
+    _shared = Shared
     _by_parameter: ClassVar[bool] = True
     """Whether `state`, `numbers` and `apply_rule` say all of an update, for programs to record."""
     _in_one_call: ClassVar[bool] = False
@@ -167,17 +185,18 @@ class Optimizer(Counted, Configurable, ABC):
     def __init__(
         self,
         lr: Hyper | None = 0.001,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
         where = type(self).__name__
         self.lr = None if lr is None else checked(where, "lr", lr)
-        self.weight_decay = checked(where, "weight_decay", weight_decay or 0.0)
-        self.regularizer = as_regularizer(where, regularizer)
-        self.constraint = as_constraint(where, constraint)
-        if weight_decay and not self.decoupled:
-            if regularizer is not None:
+        decay = shared.get("weight_decay", self.weight_decay)
+        self.weight_decay = checked(where, "weight_decay", decay or 0.0)
+        decoupled = shared.get("decoupled", self.decoupled)
+        self.decoupled = decoupled if decoupled is None else bool(decoupled)
+        self.regularizer = as_regularizer(where, shared.get("regularizer"))
+        self.constraint = as_constraint(where, shared.get("constraint"))
+        if decay and self.decoupled is False:
+            if self.regularizer is not None:
                 raise ArgumentError(
                     where,
                     expected="weight_decay or a regularizer",
@@ -436,9 +455,10 @@ class Optimizer(Counted, Configurable, ABC):
     def numbers(
         self, state: ParamState, lr: float | None = None
     ) -> tuple[float, tuple[float, ...]]:
-        """The regularizer's coefficient and the rule's own numbers for this step.
+        """The regularizer's coefficient, and the rule's own numbers for this step.
 
-        Errors: a rate that is not finite.
+        If the decay is `decoupled`, the last is the factor of the value. Errors: a rate that is not
+        finite.
         """
         step = state.step // self.every
         if lr is None:
@@ -452,7 +472,13 @@ class Optimizer(Counted, Configurable, ABC):
         penalty = 0.0
         if state.regularizer is not None:
             penalty = at(state.regularizer.coefficient, step) * state.penalty_mult
-        return penalty, self._scalars(state, rate)
+        scalars = self._scalars(state, rate)
+        if not self.decoupled:
+            return penalty, scalars
+        # True, a case and no number, where this micro-batch does not change the value.
+        last = (state.step + 1) % self.every == 0
+        kept = not last or 1.0 - rate * at(self.weight_decay, step) * state.decay_mult
+        return penalty, (*scalars, kept)
 
     def apply_rule(self, update: ParamUpdate) -> None:
         """Change value and state in place, by the arithmetic of arrays.
@@ -463,7 +489,7 @@ class Optimizer(Counted, Configurable, ABC):
         if constraint is not None:
             scale = plain(constraint.factor(update.grad, update.scale))
             update = update._replace(scale=scale)
-        self._sweep(update)
+        self._sweep(self._with_decay(update))
         if constraint is not None:
             constraint.project(update.value)
 
@@ -479,7 +505,14 @@ class Optimizer(Counted, Configurable, ABC):
             return
         if constraint is not None:
             update = update._replace(scale=plain(constraint.factor(rows, update.scale)))
-        self._sweep_rows(indices, update)
+        self._sweep_rows(indices, self._with_decay(update))
+
+    def _with_decay(self, update: ParamUpdate) -> ParamUpdate:
+        """``update`` with the factor of the value, which `numbers` puts last, apart."""
+        if not self.decoupled:
+            return update
+        *scalars, kept = update.scalars
+        return update._replace(scalars=tuple(scalars), kept=kept)
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
         """Number of elements of each state array of a parameter."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from singanet.errors import ArgumentError
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.hyper import Hyper, at, checked
-from singanet.optimizer.regularization import Constraint, Regularizer
+from singanet.optimizer.optimizer import Shared
 from singanet.optimizer.state import ParamState
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class SGD(ElementWise):
@@ -33,14 +36,13 @@ class SGD(ElementWise):
         self,
         lr: Hyper | None = 0.01,
         momentum: Hyper | None = None,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        *,
         nesterov: bool = False,
         dampening: Hyper = 0.0,
         each_use: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, **shared)
         self.momentum = checked(type(self).__name__, "momentum", momentum or 0.0, 0.0, 1.0)
         self.nesterov = bool(nesterov)
         if self.momentum == 0.0 and nesterov:
@@ -59,7 +61,9 @@ class SGD(ElementWise):
                 advice="leave dampening out",
             )
         self.each_use = bool(each_use)
-        if self.each_use and (self.momentum != 0.0 or self.regularizer or self.constraint):
+        if self.each_use and (
+            self.momentum != 0.0 or self.weight_decay or self.regularizer or self.constraint
+        ):
             raise ArgumentError(
                 f"{type(self).__name__}(each_use=)",
                 expected="neither momentum nor decay nor a constraint: they need the sum",
@@ -104,11 +108,9 @@ class Nesterov(SGD):
         self,
         lr: Hyper | None = 0.01,
         momentum: Hyper = 0.9,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, momentum, weight_decay, regularizer, constraint, nesterov=True)
+        super().__init__(lr, momentum, nesterov=True, **shared)
 
 
 class AdaGrad(ElementWise):
@@ -124,11 +126,9 @@ class AdaGrad(ElementWise):
         self,
         lr: Hyper | None = 0.01,
         epsilon: Hyper = 1e-8,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, **shared)
         self.epsilon = checked(type(self).__name__, "epsilon", epsilon)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -160,11 +160,9 @@ class Adadelta(ElementWise):
         lr: Hyper | None = 1.0,
         rho: Hyper = 0.9,
         epsilon: Hyper = 1e-6,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, **shared)
         self.rho = checked("Adadelta", "rho", rho, 0.0, 1.0)
         self.epsilon = checked("Adadelta", "epsilon", epsilon)
 
@@ -204,13 +202,12 @@ class RMSProp(ElementWise):
         lr: Hyper | None = 0.001,
         rho: Hyper = 0.9,
         epsilon: Hyper = 1e-8,
-        weight_decay: Hyper | None = None,
-        regularizer: Regularizer | float | None = None,
-        constraint: Constraint | float | None = None,
+        *,
         centered: bool = False,
         momentum: Hyper = 0.0,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, **shared)
         self.rho = checked(type(self).__name__, "rho", rho, 0.0, 1.0)
         self.epsilon = checked(type(self).__name__, "epsilon", epsilon)
         self.momentum = checked(type(self).__name__, "momentum", momentum, 0.0, 1.0)

@@ -521,7 +521,7 @@ class ParamUpdate(NamedTuple):
 
     The gradient is ``grad`` times ``scale``. ``arrays`` is the flat state, which changes in place
     as ``value`` does. ``penalty`` is the coefficient of the regularizer, ``scalars`` are the rule's
-    own numbers.
+    own numbers, and by ``kept`` the value is multiplied before the rule: its decay.
     """
 
     state: ParamState
@@ -531,6 +531,7 @@ class ParamUpdate(NamedTuple):
     penalty: float
     scalars: tuple[float, ...]
     scale: Scale = 1.0
+    kept: float = 1.0
 
     @property
     def regularizer(self) -> Regularizer | None:

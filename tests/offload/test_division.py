@@ -65,6 +65,7 @@ RULES = {
     "adam": lambda: Adam(lr=0.01),
     "momentum": lambda: SGD(lr=lambda step: 0.1 / (1 + step), momentum=0.9, nesterov=True),
     "adamw": lambda: AdamW(lr=0.01, weight_decay=0.1),
+    "decoupled": lambda: SGD(lr=0.01, momentum=0.9, weight_decay=0.1, decoupled=True),
     "decay": lambda: Adam(lr=0.01, regularizer=L2Regularizer(0.1)),
     "clipped": lambda: ClipByGlobalNorm(Adam(lr=0.01), 0.1),
 }

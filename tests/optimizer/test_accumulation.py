@@ -203,9 +203,11 @@ def test_clipping_goes_inside_or_outside() -> None:
     np.testing.assert_allclose(mean, -0.5)
 
 
-def test_folded_sgd_is_sgd_on_the_mean() -> None:
-    folded = AccumulatingSGD(3, lr=lambda t: 0.1 / (t + 1), momentum=0.9, weight_decay=0.1)
-    buffered = Accumulator(SGD(lr=lambda t: 0.1 / (t + 1), momentum=0.9, weight_decay=0.1), 3)
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_folded_sgd_is_sgd_on_the_mean(decoupled: bool) -> None:
+    given: Any = {"lr": lambda t: 0.1 / (t + 1), "weight_decay": 0.1, "decoupled": decoupled}
+    folded = AccumulatingSGD(3, momentum=0.9, **given)
+    buffered = Accumulator(SGD(momentum=0.9, **given), 3)
     a, b = np.ones((3, 2)), np.ones((3, 2))
     for _ in range(9):
         g = rng.normal(size=(3, 2))

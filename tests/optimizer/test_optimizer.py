@@ -262,12 +262,40 @@ def test_multipliers_and_own_rules(make: Any) -> None:
         after(make(lr=0.2, weight_decay=0.1), both), after(make(lr=0.1, weight_decay=0.3))
     )
     own = ParamSpec("w", decay_mult=3.0, regularizer=0.2)
-    if not make().decoupled:
+    if make().decoupled is False:
         np.testing.assert_allclose(after(make(weight_decay=0.5), own), after(make(regularizer=0.2)))
     bound = ParamSpec("w", constraint=0.1)
     np.testing.assert_allclose(after(make(constraint=5.0), bound), after(make(constraint=0.1)))
     none = ParamSpec("w", decay_mult=0.0)
     np.testing.assert_allclose(after(make(weight_decay=0.5), none), after(make()))
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_decoupled_decay_stands_beside_the_rule(make: Any, rows: bool) -> None:
+    given: Any = {"weight_decay": 0.3, "decoupled": True}
+    one, other = make(lr=lambda step: 0.1 / (1 + step), **given), make(lr=0.1, weight_decay=0.0)
+    for each in (one, other):
+        each.register("w", ParamSpec("w", decay_mult=0.5))
+    if isinstance(one, opt.Adafactor):
+        # Its steps go by the size of the value before the decay.
+        other.epsilon_2 = one.epsilon_2 = 100.0
+    w = params()["a/weight"]
+    expected = w.copy()
+    for step in range(3):
+        grad = params(step + 1)["a/weight"]
+        of = np.array([0, 2]) if rows else np.arange(3)
+        one.update(["w"], [w], [RowSparse(of, grad[of]) if rows else grad])
+        other.lr = 0.1 / (1 + step)
+        expected[of] *= 1 - other.lr * 0.3 * 0.5
+        other.update(["w"], [expected], [RowSparse(of, grad[of]) if rows else grad])
+        np.testing.assert_allclose(w, expected, rtol=1e-12)
+
+
+def test_a_decay_that_is_not_decoupled_is_a_regularizer(make: Any) -> None:
+    one, other = params(), params()
+    run(make(weight_decay=0.3, decoupled=False), one, range(3))
+    run(make(weight_decay=0.0, regularizer=0.3), other, range(3))
+    same(one, other)
 
 
 def test_registering_again_changes_settings_and_keeps_state(make: Any) -> None:
@@ -398,7 +426,7 @@ def test_bad_regularizers_and_constraints(make: Any) -> None:
         make(regularizer="l2")
     with pytest.raises(ArgumentError, match=r"constraint=\).*received str"):
         make(constraint="l2")
-    if not make().decoupled:
+    if make().decoupled is False:
         with pytest.raises(ArgumentError, match="both"):
             make(weight_decay=0.1, regularizer=0.1)
 

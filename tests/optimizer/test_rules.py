@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -362,52 +363,57 @@ TORCH: Any = {"epsilon": 0.1, "epsilon_after_correction": True}
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
+    ("ours", "theirs", "settings"),
     [
-        (lambda: opt.Nesterov(lr=0.02), ("SGD", {"momentum": 0.9, "nesterov": True})),
-        (lambda: opt.RMSProp(0.02, 0.9, 0.0), ("RMSprop", {"alpha": 0.9, "eps": 0.0})),
-        (lambda: opt.AdaGrad(0.02, 0.0), ("Adagrad", {"eps": 0.0})),
-        (lambda: opt.Adam(0.02, **TORCH), ("Adam", {"eps": 0.1})),
-        (lambda: opt.AdamW(0.02, **TORCH), ("AdamW", {"eps": 0.1})),
-        (lambda: opt.AMSGrad(0.02, **TORCH), ("Adam", {"eps": 0.1, "amsgrad": True})),
+        (opt.SGD, "SGD", {}),
+        (opt.Nesterov, "SGD", {"momentum": 0.9, "nesterov": True}),
+        (partial(opt.RMSProp, epsilon=0.0), "RMSprop", {"alpha": 0.9, "eps": 0.0}),
+        (partial(opt.AdaGrad, epsilon=0.0), "Adagrad", {"eps": 0.0}),
+        (partial(opt.Adam, **TORCH), "Adam", {"eps": 0.1}),
+        (partial(opt.AdamW, **TORCH), "AdamW", {"eps": 0.1}),
+        (partial(opt.AMSGrad, **TORCH), "Adam", {"eps": 0.1, "amsgrad": True}),
+        (partial(opt.AdamW, amsgrad=True, **TORCH), "AdamW", {"eps": 0.1, "amsgrad": True}),
         (
-            lambda: opt.AdamW(0.02, amsgrad=True, **TORCH),
-            ("AdamW", {"eps": 0.1, "amsgrad": True}),
+            partial(opt.SGD, momentum=0.9, dampening=0.3),
+            "SGD",
+            {"momentum": 0.9, "dampening": 0.3},
         ),
         (
-            lambda: opt.SGD(lr=0.02, momentum=0.9, dampening=0.3),
-            ("SGD", {"momentum": 0.9, "dampening": 0.3}),
+            partial(opt.RMSProp, epsilon=0.0, centered=True, momentum=0.8),
+            "RMSprop",
+            {"alpha": 0.9, "eps": 0.0, "centered": True, "momentum": 0.8},
         ),
-        (
-            lambda: opt.RMSProp(0.02, 0.9, 0.0, centered=True, momentum=0.8),
-            ("RMSprop", {"alpha": 0.9, "eps": 0.0, "centered": True, "momentum": 0.8}),
-        ),
-        (lambda: opt.NAdam(0.02, **TORCH), ("NAdam", {"eps": 0.1})),
-        (lambda: opt.RAdam(lr=0.02, epsilon=0.1), ("RAdam", {"eps": 0.1})),
-        (lambda: opt.RAdam(beta_2=0.5, lr=0.02), ("RAdam", {"betas": (0.9, 0.5)})),
-        (lambda: opt.Adamax(0.02, epsilon=0.1, epsilon_in_norm=True), ("Adamax", {"eps": 0.1})),
-        (lambda: opt.Adadelta(lr=0.02), ("Adadelta", {})),
-        (lambda: opt.Adafactor(lr=0.02, weight_decay=0.1), ("Adafactor", {"weight_decay": 0.1})),
+        (partial(opt.NAdam, **TORCH), "NAdam", {"eps": 0.1}),
+        (partial(opt.RAdam, epsilon=0.1), "RAdam", {"eps": 0.1}),
+        (partial(opt.RAdam, beta_2=0.5), "RAdam", {"betas": (0.9, 0.5)}),
+        (partial(opt.Adamax, epsilon=0.1, epsilon_in_norm=True), "Adamax", {"eps": 0.1}),
+        (opt.Adadelta, "Adadelta", {}),
+        (opt.Adafactor, "Adafactor", {}),
     ],
 )
 @pytest.mark.parametrize("shape", [(6, 5), (8,)])
 def test_equals_pytorch(
-    ours: Any, theirs: tuple[str, dict[str, Any]], shape: Any, rng: np.random.Generator
+    ours: Any, theirs: str, settings: dict[str, Any], shape: Any, rng: np.random.Generator
 ) -> None:
     torch = pytest.importorskip("torch")
-    w = rng.normal(size=shape)
-    peer_value = torch.nn.Parameter(torch.tensor(w))
-    peer = getattr(torch.optim, theirs[0])([peer_value], lr=0.02, **theirs[1])
-    optimizer = ours()
-    for _ in range(8):
-        g = rng.normal(size=shape)
-        peer_value.grad = torch.tensor(g)
-        peer.step()
-        optimizer.update(["w"], [w], [g])
-        # PyTorch keeps the product of NAdam's momenta in float32: each of the steps of about lr
-        # may be off by a few of its roundings.
-        atol = 8 * 0.02 * 4 * 2.0**-24 if theirs[0] == "NAdam" else 1e-12
-        np.testing.assert_allclose(w, peer_value.detach().numpy(), rtol=1e-10, atol=atol)
+    kind = getattr(torch.optim, theirs)
+    apart = theirs in ("AdamW", "Adafactor")
+    both = not apart and "decoupled_weight_decay" in inspect.signature(kind).parameters
+    for decay, decoupled in [(0.0, False), (0.1, apart), *([(0.1, True)] if both else [])]:
+        more = {"decoupled_weight_decay": decoupled} if both else {}
+        w = rng.normal(size=shape)
+        peer_value = torch.nn.Parameter(torch.tensor(w))
+        peer = kind([peer_value], lr=0.02, weight_decay=decay, **settings, **more)
+        optimizer = ours(lr=0.02, weight_decay=decay, decoupled=decoupled)
+        for _ in range(10):
+            g = rng.normal(size=shape)
+            peer_value.grad = torch.tensor(g)
+            peer.step()
+            optimizer.update(["w"], [w], [g])
+            # PyTorch keeps the product of NAdam's momenta in float32: each of the steps of about lr
+            # may be off by a few of its roundings.
+            atol = 10 * 0.02 * 4 * 2.0**-24 if theirs == "NAdam" else 1e-12
+            np.testing.assert_allclose(w, peer_value.detach().numpy(), rtol=1e-10, atol=atol)
 
 
 AFTER: Any = {"epsilon_after_correction": True}
@@ -416,24 +422,45 @@ AFTER: Any = {"epsilon_after_correction": True}
 @pytest.mark.parametrize(
     ("ours", "theirs", "settings"),
     [
+        (opt.SGD, "SGD", {}),
+        (partial(opt.SGD, momentum=0.9), "SGD", {"momentum": 0.9}),
+        (opt.Nesterov, "SGD", {"momentum": 0.9, "nesterov": True}),
+        (opt.RMSProp, "RMSprop", {}),
+        (
+            partial(opt.RMSProp, centered=True, momentum=0.5),
+            "RMSprop",
+            {"centered": True, "momentum": 0.5},
+        ),
+        (opt.AdaGrad, "Adagrad", {"initial_accumulator_value": 0.0}),
+        (opt.Adadelta, "Adadelta", {"rho": 0.9}),
         (opt.Adam, "Adam", {}),
         (opt.AMSGrad, "Adam", {"amsgrad": True}),
-        (partial(opt.AdamW, weight_decay=0.01), "AdamW", {"weight_decay": 0.01}),
+        (opt.AdamW, "AdamW", {}),
         (opt.Adamax, "Adamax", {}),
         (partial(opt.NAdam, momentum_decay=1, **AFTER), "Nadam", {}),
-        (partial(opt.LAMB, weight_decay=0.0, **AFTER), "Lamb", {}),
+        (partial(opt.LAMB, **AFTER), "Lamb", {}),
+        (opt.Lion, "Lion", {}),
     ],
 )
+@pytest.mark.parametrize("decay", [0.0, 0.5])
 @pytest.mark.parametrize("epsilon", [1e-7, 1e-3, 0.1])
 def test_equals_keras(
-    ours: Any, theirs: str, settings: dict[str, Any], epsilon: float, rng: np.random.Generator
+    ours: Any,
+    theirs: str,
+    settings: dict[str, Any],
+    decay: float,
+    epsilon: float,
+    rng: np.random.Generator,
 ) -> None:
     keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
     w = rng.normal(size=(6, 5)).astype(np.float32)
     variable = keras.Variable(w)
-    peer = getattr(keras.optimizers, theirs)(0.02, epsilon=epsilon, **settings)
-    optimizer = ours(lr=0.02, epsilon=epsilon)
-    for _ in range(8):
+    near = {} if theirs in ("SGD", "Lion") else {"epsilon": epsilon}
+    # AdamW of Keras takes no decay for none.
+    settings = settings | {"weight_decay": decay if decay or theirs == "AdamW" else None}
+    peer = getattr(keras.optimizers, theirs)(0.02, **near, **settings)
+    optimizer = ours(lr=0.02, weight_decay=decay, decoupled=True, **near)
+    for _ in range(10):
         g = 0.01 * rng.normal(size=(6, 5)).astype(np.float32)
         peer.apply([keras.ops.convert_to_tensor(g)], [variable])
         optimizer.update(["w"], [w], [g])

@@ -69,6 +69,7 @@ RULES = {
     "momentum": lambda: SGD(lr=0.1, momentum=0.9, weight_decay=0.01),
     "adam": lambda: Adam(lr=schedules.Exponential(0.003, 2, 0.9)),
     "adamw": lambda: AdamW(lr=0.003, weight_decay=0.1),
+    "decoupled": lambda: SGD(lr=0.1, momentum=0.9, weight_decay=0.01, decoupled=True),
     "bounded": lambda: SGD(lr=0.1, momentum=0.9, constraint=0.1),
     "max norm": lambda: Adam(lr=0.01, constraint=MaxNorm(1.5)),
     "lamb": lambda: LAMB(lr=0.01),

@@ -26,6 +26,8 @@ ELEMENT_WISE = {
     "AMSGrad": kinds.AMSGrad,
     "RMSProp": lambda **k: kinds.RMSProp(rho=lambda step: 0.9 - 0.1 / (step + 1), **k),
     "Lion": kinds.Lion,
+    "SGD, decoupled": lambda **k: kinds.SGD(momentum=0.9, decoupled=True, **k),
+    "Adam, decoupled": lambda **k: kinds.Adam(decoupled=True, **k),
     "SGD, dampened": lambda **k: kinds.SGD(momentum=0.9, dampening=0.3, **k),
     "RMSProp, centered": lambda **k: kinds.RMSProp(centered=True, momentum=0.5, **k),
     "AdamW, largest": lambda **k: kinds.AdamW(amsgrad=True, **k),
@@ -36,11 +38,12 @@ ELEMENT_WISE = {
 }
 OF_WHOLE_PARAMETERS = {
     "LAMB": kinds.LAMB,
+    "LAMB, decoupled": lambda **k: kinds.LAMB(decoupled=True, **k),
     "FactoredAdam": kinds.FactoredAdam,
     "Adafactor": kinds.Adafactor,
     "AdaLomo": kinds.AdaLomo,
     "GaLore": kinds.GaLore,
-    "AccumulatingSGD": lambda **k: kinds.AccumulatingSGD(2, **k),
+    "AccumulatingSGD": lambda **k: kinds.AccumulatingSGD(2, decoupled=True, **k),
     "AccumulatingAdam": lambda **k: kinds.AccumulatingAdam(3, **k),
 }
 WRAPPED = {
@@ -98,7 +101,7 @@ def falling(step):
     [{}, {"lr": 0.01, "weight_decay": 0.01}, {"regularizer": kinds.L1Regularizer(0.01)}],
     ids=["scheduled", "constant, decay", "l1"],
 )
-@pytest.mark.few(17)
+@pytest.mark.few(19)
 def test_updates_element_by_element_are_kernels(kind, options):
     twins = Twins(net, lambda: ELEMENT_WISE[kind](**{"lr": falling, **options}))
     for x, y in batches():
