@@ -65,7 +65,9 @@ def names(cell: str) -> list[str]:
 def parameters(made: Any) -> dict[str, Any]:
     """The arguments that ``made`` spells out, each with its default."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    function = made.__init__ if inspect.isclass(made) else made
+    # Our own signatures have what constructors hand on.
+    own = made.__module__.startswith("singanet.")
+    function = made.__init__ if inspect.isclass(made) and not own else made
     given = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in given if p.kind not in variable and p.name != "self"}
 
