@@ -236,7 +236,7 @@ class Split(Layer):
 
 
 class Concat(Layer):
-    """The inputs one after the other along ``axis``, which counts the batch axis.
+    """The inputs one after the other along ``axis``, which counts the batch axis; -1 is the last.
 
     Axis 0 stacks batches; axis 1 is the first axis of the sample, the channels of an image. Behind
     it, where steps are joined with steps, a mask of theirs goes on.
@@ -249,27 +249,32 @@ class Concat(Layer):
     ) -> None:
         super().__init__(name, input_sample_shapes)
         self.axis = expect_int(
-            name, "axis", axis, least=0, advice="axis=1 joins along the first axis of the samples"
+            name, "axis", axis, least=-99, advice="axis=1 joins along the first axis of the samples"
         )
         if self.axis == 0:
             self.traits = replace(self.traits, samples="stacked")
-        elif self.axis > 1:
+        elif self.axis > 1 or self.axis == -1:
             self.traits = replace(self.traits, masks="keeps")
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shapes that agree but for ``axis`` → one."""
         shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
-        k = self.axis - 1
         self._expect_fit(shapes)
         if self.axis == 0:
             return shapes[0]
+        k = self._of(len(shapes[0]) + 1) - 1
         joined = [shape[k] for shape in shapes]
         return (*shapes[0][:k], -1 if -1 in joined else sum(joined), *shapes[0][k + 1 :])
 
+    def _of(self, rank: int) -> int:
+        return self.axis if self.axis >= 0 else rank + self.axis
+
     def _expect_fit(self, shapes: Sequence[Shape]) -> None:
         rank = len(shapes[0]) if shapes else -1
-        rests = {(*shape[: max(self.axis - 1, 0)], *shape[self.axis :]) for shape in shapes}
-        if self.axis > rank or any(len(s) != rank for s in shapes) or len(rests) > 1:
+        axis = self._of(rank + 1)
+        rests = {(*shape[: max(axis - 1, 0)], *shape[axis:]) for shape in shapes}
+        fits = axis <= rank and (axis > 0 or self.axis == 0)
+        if not fits or any(len(s) != rank for s in shapes) or len(rests) > 1:
             raise self.shape_error(
                 f"inputs that have the axis {self.axis}, counted with the batch axis,"
                 " and agree on all others",
@@ -281,13 +286,14 @@ class Concat(Layer):
         """One array; the extents of the inputs are kept."""
         parts: list[Any] = list(x) if isinstance(x, (list, tuple)) else [x]
         self._expect_fit([part.shape[1:] for part in parts])
-        ctx.save(extents=[part.shape[self.axis] for part in parts])
-        return ctx.ops.concat(parts, self.axis)
+        axis = self._of(parts[0].ndim)
+        ctx.save(extents=[part.shape[axis] for part in parts])
+        return ctx.ops.concat(parts, axis)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
         """The part of ``dy`` that belongs to each input, as views."""
         ends = list(accumulate(ctx.saved["extents"]))
-        before = (slice(None),) * self.axis
+        before = (slice(None),) * self._of(dy.ndim)
         parts = [
             dy[(*before, slice(first, end))] for first, end in zip([0, *ends], ends, strict=False)
         ]

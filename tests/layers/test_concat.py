@@ -33,6 +33,11 @@ class TestLastAxis(LayerCase):
         return y
 
 
+class TestCountedFromTheLast(TestLastAxis):
+    def make(self):
+        return Concat("cat", axis=-1)
+
+
 class TestFeatures(LayerCase):
     in_shapes = [(2,), (3,)]
 
@@ -85,7 +90,7 @@ def test_the_reference_values_of_singa():
 @pytest.mark.parametrize(
     ("axis", "shapes", "out"),
     [(1, [(2, 5), (3, 5)], (5, 5)), (2, [(2, 5), (2, 1)], (2, 6)), (0, [(2, 5), (2, 5)], (2, 5)),
-     (3, [(1, 2, 3), (1, 2, 3), (1, 2, 4)], (1, 2, 10))],
+     (3, [(1, 2, 3), (1, 2, 3), (1, 2, 4)], (1, 2, 10)), (-2, [(2, 5), (3, 5)], (5, 5))],
 )  # fmt: skip
 def test_output_shapes(axis, shapes, out):
     assert Concat("cat", axis, input_sample_shapes=shapes).get_output_sample_shape() == out
@@ -94,7 +99,7 @@ def test_output_shapes(axis, shapes, out):
 @pytest.mark.parametrize(
     ("axis", "shapes"),
     [(1, [(2, 5), (3, 4)]), (2, [(2, 5), (3, 5)]), (3, [(2, 5), (2, 5)]), (0, [(2, 5), (2, 4)]),
-     (1, [(2, 5), (2,)]), (2, [(2, 5), (2,)]), (1, []), (1, ())],
+     (1, [(2, 5), (2,)]), (2, [(2, 5), (2,)]), (1, []), (1, ()), (-3, [(2, 5)]), (-1, [()])],
 )  # fmt: skip
 def test_refuses_shapes_that_do_not_join(axis, shapes):
     layer = Concat("cat", axis)
@@ -103,7 +108,7 @@ def test_refuses_shapes_that_do_not_join(axis, shapes):
     assert layer.out_shapes is None
 
 
-@pytest.mark.parametrize("axis", [-1, 1.0, "1", None])
+@pytest.mark.parametrize("axis", [-100, 1.0, "1", None])
 def test_refuses_a_bad_axis(axis):
     with pytest.raises(ArgumentError, match="layer 'cat', argument axis: expected"):
         Concat("cat", axis)

@@ -151,9 +151,10 @@ def test_a_mask_at_the_end_is_for_the_loss_or_is_taken_off():
         FeedForwardNet().add(Embedding("e", 4, 2, mask_index=0, input_sample_shape=(3,)))
 
 
-def test_features_that_are_joined_keep_the_mask_of_their_steps_and_steps_that_are_joined_none():
+@pytest.mark.parametrize("axis", [2, -1])
+def test_features_that_are_joined_keep_the_mask_of_their_steps_and_steps_that_are_joined_none(axis):
     x = Masking("there")(Input("x", (6, 3)))
-    wide = Concat("wide", 2)([PReLU("bent")(x), Dense("more", 2)(x), Input("z", (6, 1))])
+    wide = Concat("wide", axis)([PReLU("bent")(x), Dense("more", 2)(x), Input("z", (6, 1))])
     assert wide.mask is x.mask
     last = GRU("last", 3, return_sequences=False)(wide)
     net = FeedForwardNet(inputs=[x, wide.call.inputs[2]], outputs=last, seed=0)
@@ -165,9 +166,9 @@ def test_features_that_are_joined_keep_the_mask_of_their_steps_and_steps_that_ar
     np.testing.assert_array_equal(net.forward(False, feed), found)
     feed["z"][0, 3:] = 7
     assert (net.forward(False, feed)[0] != found[0]).any()
-    for axis in (0, 1):
+    for other in (0, 1, -2):
         with pytest.raises(GraphError, match="'long'.*expected inputs without a mask"):
-            Concat("long", axis)([x, x])
+            Concat("long", other)([x, x])
 
 
 def test_two_masks_are_not_guessed_at():
