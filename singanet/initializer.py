@@ -254,7 +254,7 @@ class Dirac(Initializer):
 _CUT = 0.87962566103423978
 """The deviation of the normal distribution between -2 and 2."""
 _MODES = ("fan_in", "fan_out", "fan_avg")
-_DISTRIBUTIONS = ("uniform", "normal", "truncated_normal")
+_DISTRIBUTIONS = ("uniform", "normal", "untruncated_normal", "truncated_normal")
 
 
 class Scaled(Initializer):
@@ -357,8 +357,8 @@ class LecunTruncated(LecunNormal):
 class VarianceScaling(Scaled):
     """Variance ``scale`` / n, n by ``mode``: fan_in, fan_out, or fan_avg, the mean of both.
 
-    ``distribution`` is uniform, normal, or truncated_normal, as those of Keras. For a gain of
-    PyTorch pass its square as ``scale``.
+    ``distribution`` is uniform, normal, which Keras calls untruncated_normal, or truncated_normal,
+    as Keras draws it. For a gain of PyTorch pass its square as ``scale``.
     """
 
     scale: float = 1.0

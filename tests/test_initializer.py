@@ -79,6 +79,14 @@ def test_uniform_with_fans(rule: init.Initializer, bound: float) -> None:
     assert abs(x.mean()) < 0.02 * bound
 
 
+def test_keras_name_of_the_whole_bell() -> None:
+    drawn = [
+        init.VarianceScaling(distribution=name)(np.random.default_rng(0), (4, 3), (4, 3))
+        for name in ("normal", "untruncated_normal")
+    ]
+    assert np.array_equal(*drawn)
+
+
 @pytest.mark.parametrize(
     ("rule", "name", "settings"),
     [
