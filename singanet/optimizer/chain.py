@@ -103,7 +103,7 @@ class UpdateChain:
         self.stages: tuple[Wrapper, ...] = tuple(stages)
         self.rule: Any = inner
         self.owners = inner.owners if isinstance(inner, Optimizer) else Owners()
-        self.reducers = cast("tuple[Reducer, ...]", tuple(s for s in stages if s.waits))
+        self.reducers = cast("tuple[Reducer, ...]", tuple(s for s in stages if s._waits))
         # Scaled gradients are all there before the first goes on to the stages behind.
         holds = bool(stages) and stages[0]._holds_all
         self.scaled = cast("ScaledUpdates", stages[0]) if holds else None
@@ -203,7 +203,7 @@ class UpdateChain:
                 # It was inside of a reducer before.
                 stage._over_parts = None
             stage.meet(net, self.stages[:place])
-            in_parts = in_parts or (stage.waits and cast("Reducer", stage)._in_parts)
+            in_parts = in_parts or (stage._waits and cast("Reducer", stage)._in_parts)
 
     # -- within a step ---------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class UpdateChain:
             if stage.left > 1:
                 reached = reached[:number]
                 break
-        return sorted(reached, key=lambda stage: not stage.waits) if self.reducers else reached
+        return sorted(reached, key=lambda stage: not stage._waits) if self.reducers else reached
 
     # -- what has to know all gradients ----------------------------------------------------------
 
@@ -333,7 +333,7 @@ def within_reduction(
     optimizer: Optimizer | Wrapper, wrap: Callable[[Optimizer | Wrapper], Wrapper]
 ) -> Wrapper:
     """``wrap`` of ``optimizer``, but inside of a reducer, which has to see gradients before."""
-    if isinstance(optimizer, Wrapper) and optimizer.waits:
+    if isinstance(optimizer, Wrapper) and optimizer._waits:
         return cast("Reducer", optimizer)._remade(within_reduction(optimizer.optimizer, wrap))
     return wrap(optimizer)
 
@@ -345,7 +345,7 @@ def with_reduction(
 
     Those gather gradients, hold all of them, or look at none: they stay around the reducer.
     """
-    if not isinstance(optimizer, Wrapper) or optimizer.waits:
+    if not isinstance(optimizer, Wrapper) or optimizer._waits:
         return reduce(optimizer)
     if not optimizer.gathers and not optimizer._holds_all and optimizer._reads_gradients:
         return reduce(optimizer)
@@ -357,7 +357,7 @@ def without_reductions(optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:
     """``optimizer`` as a process has it that trains alone; its other stages are copies."""
     if not isinstance(optimizer, Wrapper):
         return optimizer
-    if optimizer.waits:
+    if optimizer._waits:
         return without_reductions(cast("Reducer", optimizer)._lone_optimizer)
     alone = copy(optimizer)
     alone.optimizer = without_reductions(optimizer.optimizer)
@@ -587,7 +587,7 @@ def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> l
     from singanet.checkpoint.entry import sources_of
 
     kind = type(optimizer)
-    if first_rows is not None and isinstance(optimizer, Wrapper) and optimizer.waits:
+    if first_rows is not None and isinstance(optimizer, Wrapper) and optimizer._waits:
         own = cast("Reducer", optimizer)._own_parts(first_rows)
         if own is not None:
             return own

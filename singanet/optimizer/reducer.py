@@ -281,7 +281,7 @@ class Reducer(Wrapper):
     of them, those of parameters that it found no gradient for too. `singanet.parallel` has some.
     """
 
-    waits = True
+    _waits = True
 
     comm: Collectives
     """What the ranks talk through: `fit` agrees by it on all that is no gradient."""

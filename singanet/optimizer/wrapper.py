@@ -45,7 +45,7 @@ class Wrapper(Counted, Configurable, ABC):
     """Whether it is to be told the norm of a step before its first gradients, by `knowing`."""
     _holds_all: ClassVar[bool] = False
     """Whether all gradients of a step have to be there, and finite, before it takes the first."""
-    waits: ClassVar[bool] = False
+    _waits: ClassVar[bool] = False
     """Whether it is a `Reducer`, which waits for other processes."""
     _over_parts: Callable[[Any], Any] | None = None
     """What sums a number over the processes that have the other parts of gradients, if any."""

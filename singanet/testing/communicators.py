@@ -43,7 +43,7 @@ class FakeCommunicator(Communicator):
     a wire of ``bandwidth`` bytes a second, begun when the last rank has come. What `test` says
     depends on these clocks alone, not on threads. Ranks that do different things, or all wait,
     are told so at once. An array that is under way holds NaN, so that nobody reads it. Ranks that
-    are ``on_device`` take arrays of a device, too. A rank may `die`, of which
+    are ``_on_device`` take arrays of a device, too. A rank may `die`, of which
     the others are told.
     """
 
@@ -195,7 +195,7 @@ class FakeCommunicator(Communicator):
 
     def _checked(self, what: str, array: Any) -> None:
         """Errors: ``array`` is none of those that the ranks take."""
-        if not (self.on_device and _is_there(array)):
+        if not (self._on_device and _is_there(array)):
             checked_array(what, array)
 
     def _collective(
@@ -219,7 +219,7 @@ class FakeCommunicator(Communicator):
 
 
 def _is_there(array: Any) -> bool:
-    """Whether it is one of a device, which ranks take that are ``on_device``."""
+    """Whether it is one of a device, which ranks take that are ``_on_device``."""
     return hasattr(array, "get") and hasattr(array, "set")
 
 

@@ -87,7 +87,7 @@ def test_pairs_train_there_as_on_the_cpu(features, gpu, tmp_path, monkeypatch):
 @pytest.mark.parametrize("feature", BESIDE_SUMS)
 @pytest.mark.parametrize("sums", THESE_SUMS)
 def test_ranks_train_there_by_programs(sums, feature, takes, tmp_path, monkeypatch):
-    monkeypatch.setattr(FakeCommunicator, "on_device", takes)
+    monkeypatch.setattr(FakeCommunicator, "_on_device", takes)
     features = frozenset({"recorded", sums, feature})
     found, wanted = expect_same(features, tmp_path, strict_device(), monkeypatch)
     # What is not recorded here, such as rows of a table that is cut, is not there either.

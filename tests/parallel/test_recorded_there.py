@@ -49,7 +49,7 @@ def on_ranks(wrap, takes, records=True, device=None, build=uneven_net, size=2, *
         return net
 
     def work(comm):
-        comm.on_device = takes
+        comm._on_device = takes
         made = trained(comm, wrap, records, placed, **more)
         state = {name: np.array(host(value)) for name, value in state_of(made).items()}
         return made[0], state
@@ -102,7 +102,7 @@ class Looks(Callback):
 @pytest.mark.parametrize("said", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
 def test_mixed_precision_averages_and_callbacks_see_the_same(said, takes):
     def fitted(comm, records):
-        comm.on_device = takes
+        comm._on_device = takes
         net, ema, looks = uneven_net(), EMA(0.5), Looks()
         net.to_device(strict_device())
         net.programs.enabled = records
@@ -168,7 +168,7 @@ def test_random_nets_batches_and_ranks_agree(layers, rule, size, window, counts,
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_sum_crosses_once_each_way_and_not_at_all_where_it_is_made_there(every, takes):
     def work(comm):
-        comm.on_device = takes
+        comm._on_device = takes
         net, rule = some_ignored(), AllReduce(SGD(lr=0.1, momentum=0.9), comm)
         optimizer = Accumulator(rule, every) if every > 1 else rule
         net.to_device(strict_device())
@@ -210,7 +210,7 @@ def test_after_an_error_among_the_sums_no_step_is_taken(takes):
     heard = []
 
     def work(comm):
-        comm.on_device = takes
+        comm._on_device = takes
         net, optimizer = uneven_net(), AllReduce(SGD(lr=0.1), comm)
         net.to_device(strict_device())
         for _ in range(4):
@@ -245,7 +245,7 @@ def test_after_an_error_among_the_sums_no_step_is_taken(takes):
 @OF_A_DEVICE
 def test_the_host_has_its_turn_where_ranks_talk_and_buffers_lie_in_the_arena(takes):
     def work(comm):
-        comm.on_device = takes
+        comm._on_device = takes
         net, optimizer = uneven_net(), AllReduce(SGD(lr=0.1), comm)
         net.to_device(strict_device())
         for _ in range(4):

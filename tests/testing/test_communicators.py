@@ -47,7 +47,7 @@ def test_parts_are_summed_where_they_lie_and_gathered_there(bounds):
             assert whole.tolist() == (6 * np.arange(7.0)).tolist()
     alone = Alone()
     array = np.arange(3.0)
-    assert alone.reduce_scatter(array, [0, 3]) is not None
+    assert alone._start_reduce_scatter(array, [0, 3]).wait() is not None
     assert alone._gather_parts(array, [0, 3]) is array
 
 
@@ -210,7 +210,7 @@ def test_bytes_are_counted_as_each_rank_sends_to_each_other_what_that_needs(size
                 comm.receive(np.zeros(rank, np.uint8), rank)
         comm.barrier()
         told.append(comm.exchanged)
-        comm.reduce_scatter(np.zeros(rows, np.float32), bounds)
+        comm._start_reduce_scatter(np.zeros(rows, np.float32), bounds).wait()
         told.append(comm.exchanged)
         comm._gather_parts(np.zeros(rows, np.float32), bounds)
         told.append(comm.exchanged)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -58,7 +58,7 @@ class Communicator(ABC):
     step: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
-    on_device: bool = False
+    _on_device: bool = False
     """Whether arrays of a GPU may be given as they are, and not copied to the host before."""
 
     @property
@@ -147,13 +147,6 @@ class Communicator(ABC):
         """As `_start_all_gather`, waited for."""
         gathered: list[Array] = self._start_all_gather(array, what).wait()
         return gathered
-
-    def reduce_scatter(
-        self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
-    ) -> Array:
-        """As `_start_reduce_scatter`, waited for."""
-        part: Array = self._start_reduce_scatter(array, bounds, what).wait()
-        return part
 
     def _gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
@@ -431,27 +424,41 @@ class Halves:
         bounds = [array.size * k // comm.size for k in range(comm.size + 1)]
         parts = [own[start:stop] for start, stop in pairwise(bounds)]
         mine = parts[comm.rank]
-        heard = [np.empty_like(mine) for _ in parts]
-        heard[comm.rank] = mine
-        yield _exchange(comm, parts, heard, tag, what)
+        heard = [mine if rank == comm.rank else np.empty_like(mine) for rank in range(comm.size)]
+
+        def exchange(sent: Sequence[Array], heard: Sequence[Array], tag: int) -> list[Request]:
+            return exchanges(
+                comm.rank,
+                zip(sent, heard, strict=True),
+                lambda part, rank: comm._start_send(part, rank, tag, what),
+                lambda part, rank: comm._start_receive(part, rank, tag, what),
+            )
+
+        yield exchange(parts, heard, tag)
         # In the order of ranks.
         total = heard[0].astype(np.float32)
         for part in heard[1:]:
             total += part
         mine[...] = self.rounded(total)
         heard = []
-        yield _exchange(comm, [mine] * comm.size, parts, tag + 1, what)
+        yield exchange([mine] * comm.size, parts, tag + 1)
         return own.astype(dtype)
 
 
-def _exchange(
-    comm: Communicator, sent: Sequence[Array], heard: Sequence[Array], tag: int, what: str
-) -> list[Request]:
-    """Start to send each other rank its array, and to hear its own; those of no element stay."""
+def exchanges(
+    own: int,
+    arrays: Iterable[tuple[Array, Array]],
+    send: Callable[[Array, int], Any],
+    receive: Callable[[Array, int], Any],
+) -> list[Any]:
+    """Begin to send each other rank the first of its ``arrays``, and to receive the second.
+
+    Arrays without elements stay.
+    """
     made = []
-    for rank in range(comm.size):
-        if rank != comm.rank and heard[rank].size:
-            made.append(comm._start_receive(heard[rank], rank, tag, what))
-        if rank != comm.rank and sent[rank].size:
-            made.append(comm._start_send(sent[rank], rank, tag, what))
+    for rank, (sent, heard) in enumerate(arrays):
+        if rank != own and heard.size:
+            made.append(receive(heard, rank))
+        if rank != own and sent.size:
+            made.append(send(sent, rank))
     return made

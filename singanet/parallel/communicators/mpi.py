@@ -9,8 +9,9 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from singanet.parallel.communicators.communicator import (
     checked_bounds,
     checked_group,
     checked_peer,
+    exchanges,
     late,
 )
 from singanet.parallel.communicators.rank_file import DEADLINE, layer_of, own_file
@@ -52,9 +54,7 @@ class Sums:
         With ``bounds`` only the part of it that is this rank's does.
         """
         self._count += 1
-        made = PartedSum(self, array, _TAGS[self._count % len(_TAGS)], bounds)
-        made.start()
-        return made
+        return PartedSum(self, array, _TAGS[self._count % len(_TAGS)], bounds)
 
     def take(self, dtype: Any, size: int) -> Array:
         """Memory for ``size`` elements, until it is given back."""
@@ -78,50 +78,41 @@ class PartedSum:
     def __init__(
         self, sums: Sums, array: Array, tag: int, bounds: Sequence[int] | None = None
     ) -> None:
-        self._sums, self._array, self._tag = sums, array, tag
-        self._size, self._rank = sums.comm.Get_size(), sums.comm.Get_rank()
-        even = [array.size * k // self._size for k in range(self._size + 1)]
-        self._bounds, self._scattered = list(bounds or even), bounds is not None
-        own = self._part(self._rank)
-        self._parts = [
-            own if rank == self._rank else sums.take(array.dtype, own.size)
-            for rank in range(self._size)
+        self._sums, self._tag, self._scattered = sums, tag, bounds is not None
+        size, self._rank = sums.comm.Get_size(), sums.comm.Get_rank()
+        bounds = bounds or [array.size * k // size for k in range(size + 1)]
+        self._parts = [array[start:stop] for start, stop in pairwise(bounds)]
+        own = self._parts[self._rank]
+        self._heard = [
+            own if rank == self._rank else sums.take(array.dtype, own.size) for rank in range(size)
         ]
-        self.requests: list[Any] = []
-
-    def start(self) -> None:
-        """Send all other ranks their parts."""
-        self.requests.extend(self._exchange(0))
+        self._requests = self._exchange(self._parts, self._heard, tag)
 
     def Test(self) -> bool:  # noqa: N802 - as MPI has it
         """Carry it on; whether ``array`` is the sum."""
-        if not _all_done(self.requests):
+        if not _all_done(self._requests):
             return False
-        if not self._parts:
+        if not self._heard:
             return True
         self._add()
         if not self._scattered:
-            self.requests.extend(self._exchange(1))
-        return _all_done(self.requests)
+            own = self._parts[self._rank]
+            sent = [own] * len(self._parts)
+            self._requests = self._exchange(sent, self._parts, self._tag + 1)
+        return _all_done(self._requests)
 
-    def _part(self, rank: int) -> Array:
-        part: Array = self._array[self._bounds[rank] : self._bounds[rank + 1]]
-        return part
-
-    def _exchange(self, phase: int) -> Iterator[Any]:
-        """Start what each rank sends each other one in this phase."""
-        comm, tag, own = self._sums.comm, self._tag + phase, self._part(self._rank)
-        for rank in range(self._size):
-            if rank != self._rank:
-                theirs = self._part(rank)
-                sent, received = (theirs, self._parts[rank]) if phase == 0 else (own, theirs)
-                if received.size:
-                    yield comm.Irecv(received, rank, tag)
-                if sent.size:
-                    yield comm.Isend(sent, rank, tag)
+    def _exchange(self, sent: Sequence[Array], heard: Sequence[Array], tag: int) -> list[Any]:
+        """Start what each rank sends each other one."""
+        comm = self._sums.comm
+        return exchanges(
+            self._rank,
+            zip(sent, heard, strict=True),
+            lambda part, rank: comm.Isend(part, rank, tag),
+            lambda part, rank: comm.Irecv(part, rank, tag),
+        )
 
     def _add(self) -> None:
-        parts, self._parts = self._parts, []
+        parts, self._heard = self._heard, []
         own, total = parts[self._rank], parts[0]
         for part in parts[1:]:
             # What is in `own` is needed until its turn has come.

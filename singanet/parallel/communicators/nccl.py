@@ -43,7 +43,7 @@ class NcclCommunicator(Communicator):
     Errors: `BackendError` where CuPy has no NCCL.
     """
 
-    on_device = True
+    _on_device = True
 
     def __init__(self, index: int, control: Communicator | None = None, cupy: Any = None) -> None:
         self._cupy = _cupy() if cupy is None else cupy

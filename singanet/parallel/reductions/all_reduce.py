@@ -106,7 +106,7 @@ class Round(Reduction):
 
     def module(self, like: Array) -> Any:
         """As `Reduction`; that of the device, where the communicator takes arrays from there."""
-        there = self.comm.on_device and self.halves is None
+        there = self.comm._on_device and self.halves is None
         return ops_for(like).xp if there else np
 
     # -- a round ------------------------------------------------------------------------------

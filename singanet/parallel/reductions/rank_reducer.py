@@ -347,7 +347,7 @@ class RankReducer(Reducer):
                     expected="a rule, or clipping, inside",
                     received=kind,
                     advice="leave one of them out"
-                    if stage.waits
+                    if stage._waits
                     else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
                 )
         self.order = Order(any(stage._reads_gradients for stage in inside))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -171,7 +172,7 @@ class Parts(Cutting):
             rule.state(name).step += 1
 
     def tell(self, names: Sequence[str], targets: Sequence[Array], grads: Sequence[Any]) -> None:
-        many: list[_Told] = []
+        apart: list[_Told] = []
         requests: list[Request] = []
         what = f"the values of {listed(names)}"
         for name, target, grad in zip(names, targets, grads, strict=True):
@@ -179,53 +180,57 @@ class Parts(Cutting):
             if slices is not None:
                 # Who needs the values gathers them.
                 slices.updated()
-                continue
-            rows = self._cut.rows(name)
-            if isinstance(grad, RowSparse):
+            elif isinstance(grad, RowSparse):
                 # No other row was changed.
                 indices = ops_for(grad.indices).host(grad.indices)
-                many.append(_Told(target, np.searchsorted(indices, rows).tolist(), grad.indices))
+                ends = np.searchsorted(indices, self._cut.rows(name)).tolist()
+                apart.append(_Told(target, [grad.indices[a:b] for a, b in pairwise(ends)]))
             elif self._lies_flat(target):
                 flat, bounds = target.reshape(-1), self._cut.bounds(name)
                 self._owner.reduction.count(target.nbytes)
                 requests.append(self._comm._start_gather_parts(flat, bounds, what))
             else:
-                many.append(_Told(target, rows))
-        for like in {told.target.dtype: told.target for told in many}.values():
-            some = [told for told in many if told.target.dtype == like.dtype]
+                target = target if target.ndim else target.reshape(-1)
+                ends = self._cut.rows(name)
+                apart.append(_Told(target, [slice(a, b) for a, b in pairwise(ends)]))
+        for dtype in dict.fromkeys(told.target.dtype for told in apart):
+            some = [told for told in apart if told.target.dtype == dtype]
             requests.append(self._together(some, what))
         self._telling.append(requests)
 
     def _lies_flat(self, target: Array) -> bool:
         """Whether ``target`` is large, and can be gathered where it is."""
-        here = on_host(ops_for(target).xp) or self._comm.on_device
+        here = on_host(ops_for(target).xp) or self._comm._on_device
         return here and target.flags.c_contiguous and target.nbytes > self._cut.smallest
 
     def _together(self, some: Sequence[_Told], what: str) -> Request:
         """Begin to gather parts that lie apart, of one type: rank after rank in one array."""
-        size = self._comm.size
-        places, end = [0], 0
-        for rank in range(size):
-            end += sum(told.size_of(rank) for told in some)
-            places.append(end)
-        xp = ops_for(some[0].target).xp if self._comm.on_device else np
-        flat = xp.empty(end, some[0].target.dtype)
-        start = places[self._comm.rank]
-        for told in some:
-            own = told.read(self._comm.rank)
-            flat[start : start + own.size] = own.reshape(-1) if xp is not np else _hosted(own)
-            start += own.size
+        comm, like = self._comm, some[0].target
+        sizes = [sum(told.size(rank) for told in some) for rank in range(comm.size)]
+        bounds = np.cumsum([0, *sizes]).tolist()
+        xp = ops_for(like).xp if comm._on_device else np
+        flat = xp.empty(bounds[-1], like.dtype)
+
+        def pieces(rank: int) -> Iterator[tuple[_Told, slice]]:
+            start = bounds[rank]
+            for told in some:
+                yield told, slice(start, start := start + told.size(rank))
+
+        for told, place in pieces(comm.rank):
+            own = told.target[told.places[comm.rank]].reshape(-1)
+            flat[place] = ops_for(own).host(own) if xp is np else own
         self._owner.reduction.count(flat.nbytes)
-        request = self._comm._start_gather_parts(flat, places, what)
+        request = comm._start_gather_parts(flat, bounds, what)
 
         def put() -> None:
             flat = request.wait()
-            for rank in range(size):
-                start = places[rank]
-                for told in some if rank != self._comm.rank else ():
-                    stop = start + told.size_of(rank)
-                    told.write(rank, flat[start:stop])
-                    start = stop
+            for rank in range(comm.size):
+                for told, place in pieces(rank):
+                    if rank == comm.rank or place.start == place.stop:
+                        continue
+                    own = ops_for(told.target).xp.asarray(flat[place])
+                    where = told.places[rank]
+                    told.target[where] = own.reshape(-1, *told.target.shape[1:])
 
         return joint([request], put)
 
@@ -240,44 +245,17 @@ class Parts(Cutting):
                 request.test()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Told:
-    """An array whose rows ``bounds[k]`` to ``bounds[k + 1]`` rank k has; of ``indices``, if any."""
+class _Told(NamedTuple):
+    """An array, and by rank the index of the rows that it has."""
 
     target: Array
-    bounds: Sequence[int]
-    indices: Array | None = None
+    places: Sequence[Any]
 
-    def _of(self, rank: int) -> Any:
-        part = slice(self.bounds[rank], self.bounds[rank + 1])
-        if self.indices is not None:
-            return self.indices[part]
-        return part if self.target.ndim else ()
-
-    def size_of(self, rank: int) -> int:
+    def size(self, rank: int) -> int:
         """How many elements ``rank`` has."""
-        rows = self.bounds[rank + 1] - self.bounds[rank]
-        return rows * (self.target.size // max(len(self.target), 1) if self.target.ndim else 1)
-
-    def read(self, rank: int) -> Array:
-        """What ``rank`` has, if it is this one."""
-        if not self.size_of(rank):
-            return self.target.reshape(-1)[:0]
-        found: Array = self.target[self._of(rank)]
-        return np.reshape(found, -1) if not self.target.ndim else found
-
-    def write(self, rank: int, flat: Array) -> None:
-        """Put what ``rank`` has told in its place."""
-        if flat.size:
-            xp = ops_for(self.target).xp
-            rows = flat.size * max(len(self.target), 1) // self.target.size
-            shape = (rows, *self.target.shape[1:]) if self.target.ndim else ()
-            self.target[self._of(rank)] = xp.asarray(flat).reshape(shape)
-
-
-def _hosted(array: Array) -> Array:
-    found: Array = ops_for(array).host(array).reshape(-1)
-    return found
+        place = self.places[rank]
+        rows = place.stop - place.start if isinstance(place, slice) else len(place)
+        return rows * prod(self.target.shape[1:])
 
 
 class ShardedRound(Round):

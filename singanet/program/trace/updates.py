@@ -315,7 +315,7 @@ class Updates:
         self.members: list[list[Member]] = []
         self.reasons: list[str] = []
         self.rule = chain.rule
-        self.stages: list[Any] = [stage for stage in chain.stages if not stage.waits]
+        self.stages: list[Any] = [stage for stage in chain.stages if not stage._waits]
         self._local: list[Reducer] = []
         for reducer in chain.reducers:
             guard.part(reducer)
@@ -356,7 +356,7 @@ class Updates:
             self._whole = True
         if norm is None or not due:
             return None
-        around = [self.traced_of(stage) for stage in norm.gathering if not stage.waits]
+        around = [self.traced_of(stage) for stage in norm.gathering if not stage._waits]
         return TwoPasses(tuple(around), self.traced_of(norm.clip))
 
     @property

@@ -82,7 +82,7 @@ for n in (40_001, 65_536):
                 [np.arange(a, b) * (k + 1) for k, (a, b) in enumerate(zip(nine, nine[1:]))])
             np.testing.assert_array_equal(comm._gather_parts(few, nine), everyone)
         small = np.arange(9.0) * (comm.rank + 1)
-        summed = comm.reduce_scatter(small, nine)
+        summed = comm._start_reduce_scatter(small, nine).wait()
         factor = comm.size * (comm.size + 1) / 2
         np.testing.assert_array_equal(summed, np.arange(9.0)[first:last] * factor)
         np.testing.assert_array_equal(small[first:last], summed)
