@@ -7,8 +7,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from singanet.base.arguments import checked_count
 from singanet.base.described import changes
 from singanet.base.files import path_of
@@ -28,7 +26,7 @@ from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.initialize import servers as servers_of_job
 from singanet.parallel.pushes import Pushes
 from singanet.parallel.reductions.all_reduce import Round
-from singanet.parallel.reductions.rank_reducer import RankReducer, announced, apart, spread
+from singanet.parallel.reductions.rank_reducer import RankReducer, apart, spread
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.parameter_table import ServedTable
 from singanet.parallel.server.remote import Files, Servers
@@ -309,14 +307,7 @@ class ParameterServer(RankReducer):
 
     def _listen(self) -> None:
         """Join the sums that other workers make before they push, until none has a batch."""
-        while not self._by_itself:
-            heard = announced(self.comm, "")
-            kind = heard.wait().kind
-            if not kind:
-                return
-            if kind == "count":
-                self._gathered(np.zeros(0))
-                continue
+        for heard, _ in () if self._by_itself else self._others():
             self._norms.join(heard)
             norm_of(GradientRound(self, self._norms, (), "preview", opened=True).previewed(()))
 

@@ -30,6 +30,7 @@ class ServedTable(ABC):
     `Request`; the method without it waits. Calls of one worker take effect in their order.
     """
 
+    name: str
     rows: int
     width: int
     dtype: np.dtype[Any]
@@ -83,6 +84,25 @@ class ServedTable(ABC):
         """As `start_newer`, waited for."""
         positions, values, newer = self.start_newer(rows, clocks, bound).wait()
         return positions, values, newer
+
+    def _checked(self, rows: Array) -> Array:
+        """``rows`` as an array. Errors: no integers, or numbers of no row."""
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise ShapeError(
+                f"table {self.name!r}",
+                expected="row numbers, an array of integers of one axis",
+                received=f"an array of {rows.dtype} of shape {rows.shape}",
+                advice="pass numpy.unique(ids)",
+            )
+        if are_outside(rows, self.rows):
+            raise DataError(
+                f"table {self.name!r}",
+                expected=f"row numbers from 0 to {self.rows - 1}",
+                received=f"from {rows.min()} to {rows.max()}",
+                advice="look ids up in the table that they belong to",
+            )
+        return rows
 
 
 class Shard(ServedTable):
@@ -219,24 +239,6 @@ class Shard(ServedTable):
             place[...] = array
             arrays.append(place)
         state.arrays = arrays
-
-    def _checked(self, rows: Array) -> Array:
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or rows.dtype.kind not in "iu":
-            raise ShapeError(
-                f"table {self.name!r}",
-                expected="row numbers, an array of integers of one axis",
-                received=f"an array of {rows.dtype} of shape {rows.shape}",
-                advice="pass numpy.unique(ids)",
-            )
-        if are_outside(rows, self.rows):
-            raise DataError(
-                f"table {self.name!r}",
-                expected=f"row numbers from 0 to {self.rows - 1}",
-                received=f"from {rows.min()} to {rows.max()}",
-                advice="look ids up in the table that they belong to",
-            )
-        return rows
 
 
 def are_outside(rows: Array, count: int) -> bool:

@@ -11,14 +11,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from singanet.base.collectives import of_first
-from singanet.errors import ArgumentError, DataError, SingaNetError
+from singanet.errors import ArgumentError, SingaNetError
 from singanet.initializer import Constant
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper, rule_of
 from singanet.parallel.communicators.communicator import Communicator, Request, joint
 from singanet.parallel.server.messages import Message, MessageKind, ServerRanks, pickled, unpickled
-from singanet.parallel.server.parameter_table import ServedTable, are_outside
+from singanet.parallel.server.parameter_table import ServedTable
 from singanet.parallel.server.service import Load, Opening, ServedParam
 from singanet.params.param import Param
 from singanet.types import Array
@@ -435,15 +435,7 @@ class RemoteTable(ServedTable):
         return joint(requests, lambda: merged([(at, request.wait()) for at, request in asked]))
 
     def _checked(self, rows: Array) -> Array:
-        rows = np.asarray(rows, np.int64)
-        if are_outside(rows, self.rows):
-            raise DataError(
-                f"table {self.name!r}",
-                expected=f"row numbers from 0 to {self.rows - 1}",
-                received=f"from {rows.min()} to {rows.max()}",
-                advice="look ids up in the table that they belong to",
-            )
-        return rows
+        return super()._checked(rows).astype(np.int64, copy=False)
 
 
 def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:

@@ -441,3 +441,15 @@ def test_a_net_that_is_met_again_has_the_mean_and_each_rank_its_own_state():
             mean = (one[name].astype(float) + other[name]) / 2
             np.testing.assert_allclose(now[name], mean, rtol=0, atol=1e-6, err_msg=name)
             assert np.array_equal(now[name], there[name])
+
+
+def test_a_rank_whose_samples_have_ended_takes_part_in_the_counts_of_losses():
+    def rank(comm):
+        rule = LocalSGD(SGD(lr=0.1), comm)
+        rule.meet(small_net())
+        shares = {} if comm.rank else rule.shares(3.0, {"a": 6.0, "b": 3.0})
+        rule.join()
+        return shares
+
+    with communicators(2) as comms:
+        assert comms.run(rank) == [{"a": 1.0, "b": 1.0}, {}]
