@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.described import checked_call
+from singanet.base.described import checked_call, made_of
 from singanet.base.elsewhere import missing_attribute
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError
 from singanet.program.programs import Programs, programs_of
+from singanet.training.options import USUAL, FitOptions
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -30,16 +31,11 @@ if TYPE_CHECKING:
     from singanet.program.recompute import Recompute
     from singanet.program.tuning import TuningReport
     from singanet.saving.predictor import Predictor
-    from singanet.training.callbacks import Callback
     from singanet.training.compiled import Given
     from singanet.training.display import History
     from singanet.training.evaluation import Evaluation, Quantization
     from singanet.training.rate_range import RateRange
     from singanet.types import Array
-
-
-_USUAL_WAYS: Final = ("recompute", "micro-batches")
-"""`budget.search.USUAL`, without its imports."""
 
 
 class FeedForwardNet(Net):
@@ -233,53 +229,28 @@ class FeedForwardNet(Net):
 
         compile_net(self, optimizer, loss, metrics, mixed_precision, weighted_metrics)
 
-    @checked_call
-    def fit(
-        self,
-        x: Any,
-        y: Any = None,
-        batch_size: int = 32,
-        epochs: int = 1,
-        validation_data: Any = None,
-        validation_split: float = 0.0,
-        callbacks: Iterable[Callback] = (),
-        shuffle: bool = True,
-        class_weight: Mapping[int, float] | None = None,
-        sample_weight: Array | None = None,
-        initial_epoch: int = 0,
-        resume: Mapping[str, Array] | str | PathLike[str] | None = None,
-        clip: float | None = None,
-        clip_by: str = "layer",
-        accumulate: int = 1,
-        steps_per_epoch: int | None = None,
-        drop_last: bool = False,
-        verbose: bool | int = True,
-        memory_budget: int | str | None = None,
-        allow: Collection[str] = _USUAL_WAYS,
-        offload_folder: str | PathLike[str] | None = None,
-    ) -> History:
+    @made_of(FitOptions)
+    def fit(self, options: FitOptions) -> History:
         """Train for ``epochs`` epochs in all, the streaming backward underneath.
 
         With a ``memory_budget``, bytes or a text such as "600MB", steps are carried out as `plan`
         finds; a budget that cannot be kept is refused before the first step. Where nothing else
-        is enough, the net is offloaded to an ``offload_folder``, and stays there. `FitOptions` and
-        `singanet.training.fit` describe the errors. The guides on every argument, and on budgets:
+        is enough, the net is offloaded to an ``offload_folder``, and stays there. The guides on
+        every argument, and on budgets:
         https://github.com/singanet/singanet/blob/main/docs/training.md
         https://github.com/singanet/singanet/blob/main/docs/memory.md
+        Errors, before the first step: an argument out of range; a net that was not compiled, data
+        that do not fit together or leave nothing to train on, what callbacks refuse. Later: targets
+        that do not fit, data that end early, and whatever the data or a callback raise, with its
+        own traceback; callbacks see it in ``on_error`` first.
         """
-        # The signature tells each argument to readers and editors; a test holds the options to it.
-        given = locals()
-        from singanet.training.options import FitOptions
+        if options.within_budget:
+            from singanet.budget import fit_within
 
-        names = FitOptions.__dataclass_fields__.keys() & given.keys()
-        options = FitOptions(**{name: given[name] for name in names})
-        if memory_budget is None and offload_folder is None and allow == _USUAL_WAYS:
-            from singanet.training.fit import fit
+            return fit_within(self, options)
+        from singanet.training.fit import fit
 
-            return fit(self, x, y, options)
-        from singanet.budget import fit_within
-
-        return fit_within(self, x, y, options, memory_budget, allow, offload_folder)
+        return fit(self, options)
 
     @checked_call
     def find_lr(
@@ -781,7 +752,7 @@ class FeedForwardNet(Net):
         memory_budget: int | str | None = None,
         extent: int | None = None,
         *,
-        allow: Collection[str] = _USUAL_WAYS,
+        allow: Collection[str] = USUAL,
         ranks: int = 1,
     ) -> MemoryPlan:
         """How steps of ``batch_size`` samples keep within a ``memory_budget``, cheapest in time.

@@ -41,8 +41,12 @@ def references() -> list[str]:
 def api() -> str:
     """All lines, sorted, that the file has where nothing has changed."""
     named = public_names()
-    classes = {value for value in named.values() if isinstance(value, type)}
-    lines = {line for name, value in named.items() for line in _lines(name, value, classes)}
+    # Once, by the place that is nearest the package where there are several.
+    first: dict[type, str] = {}
+    for name in sorted(named, key=lambda name: (name.count("."), name)):
+        if isinstance(named[name], type):
+            first.setdefault(named[name], name)
+    lines = {line for name, value in named.items() for line in _lines(name, value, first)}
     return "\n".join(sorted(lines)) + "\n"
 
 
@@ -79,6 +83,9 @@ def _lines(name, value, classes):
         return
     if not isinstance(value, type):
         yield name + _parameters(value)
+        return
+    if classes[value] != name:
+        yield f"{name} is {classes[value]}"
         return
     above = [base for base in value.__mro__[1:] if base in classes]
     bases = ", ".join(base.__name__ for base in value.__bases__ if base in classes)

@@ -69,11 +69,14 @@ def test_the_code_of_all_pages_is_well_typed(tmp_path):
         stem = "_".join(page.relative_to(ROOT).with_suffix("").parts).replace("-", "_")
         files.append(tmp_path / f"{stem}.py")
         files[-1].write_text("\n".join(lines), "utf-8")
+    wrong = tmp_path / "wrong.py"
+    call = "singanet.FeedForwardNet().fit([], [], epoch=3)"
+    wrong.write_text(f"import singanet\n\n{call}  # type: ignore[call-arg]\n", "utf-8")
     # SciPy brings no types of its own.
     options = ["--strict", "--config-file=", "--follow-imports=silent", "--no-error-summary"]
     options += ["--disable-error-code=import-untyped", "--cache-dir", str(tmp_path / "cache")]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, *map(str, files)],
+        [sys.executable, "-m", "mypy", *options, *map(str, [*files, wrong])],
         env={**os.environ, "MYPYPATH": str(ROOT)},
         cwd=tmp_path,
         capture_output=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import itertools
+import pydoc
 import tracemalloc
 import weakref
 
@@ -17,6 +18,7 @@ from singanet.errors import (
     CallOrderError,
     GraphError,
     ShapeError,
+    SignatureError,
     UnknownNameError,
 )
 from singanet.layers import (
@@ -40,7 +42,7 @@ from singanet.net import FeedForwardNet, load_model
 from singanet.optimizer import SGD, clip_by_global_norm
 from singanet.params.grads import LayerGradients
 from singanet.testing import check_net_gradients
-from singanet.training import FitOptions
+from singanet.training.options import FitOptions
 
 
 def mlp(sizes=(5, 4, 3), seed=0, **given):
@@ -787,18 +789,19 @@ def test_an_executor_states_what_it_can(tmp_path):
     assert net.programs.enabled
 
 
-def test_a_fits_options_are_its_arguments_with_their_defaults():
-    """Each is told by the signature, which editors show, and kept by the options."""
-    signature, options = (
-        inspect.signature(each).parameters for each in (FeedForwardNet.fit, FitOptions)
-    )
-    shared = [name for name in signature if name in options]
-    assert [*options] == [*shared, "micro_batch", "largest"]
-    assert [*signature] == ["self", "x", "y", *shared, "memory_budget", "allow", "offload_folder"]
-    assert [signature[name].default for name in shared] == [
-        options[name].default for name in shared
-    ]
+def test_the_arguments_of_fit_are_shown_to_who_asks_and_kept_to():
+    """They are told by `FitOptions` alone."""
+    signature, options = map(inspect.signature, (FeedForwardNet.fit, FitOptions))
+    assert [*signature.parameters] == ["self", *options.parameters]
+    assert [*signature.parameters.values()][1:] == [*options.parameters.values()]
+    assert str(inspect.signature(mlp().fit)).startswith("(x: 'Any', y: 'Any' = None, batch_size:")
+    assert "epochs: 'int' = 1" in pydoc.render_doc(FeedForwardNet.fit)
     net = mlp()
     net.compile("sgd", "mse")
+    x, y = batch(4, 5), batch(4, 3)
+    with pytest.raises(SignatureError, match=r"^net\.fit: .*received epoch=; .*epochs"):
+        net.fit(x, y, epoch=3)
+    with pytest.raises(SignatureError, match="received nothing for x"):
+        net.fit(y=y)
     with pytest.raises(ArgumentError, match="net.fit, accumulate"):
-        net.fit(batch(4, 5), batch(4, 3), accumulate=0)
+        net.fit(x, y, accumulate=0)

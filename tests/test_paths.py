@@ -33,7 +33,6 @@ APART = {
     "singanet.data.TokenLoader": "its subclasses are called",
     "singanet.layers.Where": "its a and b are layers",
     "singanet.report.Run": "read_run fills it",
-    "singanet.training.FitOptions": "fit fills it",
     "singanet.training.Session": "fit makes it",
     "singanet.program.tuning.TuningReport": "tuning makes it",
     "singanet.parallel.Communicator": "its source is a rank",

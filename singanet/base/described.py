@@ -8,7 +8,7 @@ import re
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from singanet.base.elsewhere import is_library
 from singanet.base.words import REQUIRED, aliases, described, part_words, translated
@@ -505,6 +505,10 @@ for _name in (
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_S = TypeVar("_S")
+_O = TypeVar("_O")
+_R = TypeVar("_R")
 
 
 def never_began(error: TypeError) -> bool:
@@ -543,12 +547,7 @@ def checked_call(function: _F) -> _F:
     if not is_method:
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         signature = inspect.Signature([first, *signature.parameters.values()])
-    name = function.__name__
-    if is_method:
-        # As users write, Net.fit, FeedForwardNet.fit and GraphBuilder.add are net.fit and net.add.
-        owner = function.__qualname__.split(".")[-2]
-        word = re.findall("[A-Z][a-z]*", owner)[-1].lower()
-        name = f"{'net' if word == 'builder' else word}.{name}"
+    name = _written(function) if is_method else function.__name__
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -565,3 +564,39 @@ def checked_call(function: _F) -> _F:
 
     made: Any = call
     return made
+
+
+def made_of(
+    kind: Callable[_P, _O],
+) -> Callable[[Callable[[_S, _O], _R]], Callable[Concatenate[_S, _P], _R]]:
+    """A decorator: the method of one object of the class ``kind`` takes the arguments that make it.
+
+    So they are told once. `help`, `inspect.signature`, editors and type checkers show each with its
+    default. Errors: `SignatureError`, as for `checked_call`.
+    """
+
+    def around(method: Callable[[_S, _O], _R]) -> Callable[Concatenate[_S, _P], _R]:
+        own = next(iter(inspect.signature(method).parameters.values()))
+        taken = inspect.signature(kind).parameters.values()
+        signature = inspect.signature(method).replace(parameters=[own, *taken])
+        name = _written(method)
+
+        @wraps(method)
+        def call(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                signature.bind(self, *args, **kwargs)
+            except TypeError as error:
+                raise refusal(name, signature, args, kwargs, str(error)) from None
+            return method(self, kind(*args, **kwargs))
+
+        vars(call)["__signature__"] = signature
+        return call
+
+    return around
+
+
+def _written(method: Callable[..., Any]) -> str:
+    """The name of a method as users write it: Net.fit and FeedForwardNet.fit are net.fit."""
+    owner = method.__qualname__.split(".")[-2]
+    word = re.findall("[A-Z][a-z]*", owner)[-1].lower()
+    return f"{'net' if word == 'builder' else word}.{method.__name__}"

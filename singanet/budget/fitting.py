@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.kinds import checked_bytes
-from singanet.budget.search import OFFLOAD, USUAL, expect_measures, light_optimizer, plan_memory
+from singanet.budget.search import OFFLOAD, expect_measures, light_optimizer, plan_memory
 from singanet.engine.backward import arrays_in, ones
 from singanet.engine.net import expect_in_memory
 from singanet.errors import ArgumentError
@@ -43,15 +43,7 @@ _WHERE = "net.fit"
 
 
 @large_arrays_apart()
-def fit_within(
-    net: Net,
-    x: Any,
-    y: Any,
-    options: FitOptions,
-    memory_budget: int | str | None,
-    allow: Collection[str] = USUAL,
-    offload_folder: str | os.PathLike[str] | None = None,
-) -> History:
+def fit_within(net: Net, options: FitOptions) -> History:
     """`FeedForwardNet.fit` with a budget.
 
     Of several ranks each has the budget for its part of a batch.
@@ -65,17 +57,18 @@ def fit_within(
     `offload` refuses, or none where offloading is allowed; those of `fit`. Later: a batch larger
     than that.
     """
-    expect_measures(_WHERE, allow)
+    x, memory_budget, folder = options.x, options.memory_budget, options.offload_folder
+    expect_measures(_WHERE, options.allow)
     _expect_budget(memory_budget)
     compiled = expect_compiled(net, _WHERE)
     _expect_no_copies(options)
     with unless_refused(net):
         take_shape(net, x)
-        allow = _allowed(net, allow, offload_folder)
+        allow = _allowed(net, options.allow, folder)
         ranks = ranks_of(net, compiled.optimizer)
         light = light_optimizer(compiled.optimizer)
         verbose = bool(options.verbose) and ranks.rank == 0
-        size, targets, begun = _largest_batch(net, x, y, options, ranks)
+        size, targets, begun = _largest_batch(net, options, ranks)
         optimizer = _alone(compiled, options)
         before = _bytes_without(net, optimizer)
         with net._unfilled() as filling:
@@ -102,21 +95,16 @@ def fit_within(
     del plan
     trim()
     programs = programs_of(net)
-    if chosen.keep is not None and offload_folder is not None:
-        offload(net, offload_folder, chosen.keep, optimizer, resume=False)
+    if chosen.keep is not None and folder is not None:
+        offload(net, folder, chosen.keep, optimizer, resume=False)
     if chosen.optimizer is not None and not isinstance(light, str):
         compiled.exchange(light)
     # Smaller parts than were planned do no harm.
     micro = -ranks.most(-chosen.micro_batch)
-    options = replace(
-        options,
-        callbacks=[*options.callbacks, check],
-        verbose=verbose,
-        micro_batch=micro if micro < size else None,
-        largest=size,
-    )
+    options = replace(options, callbacks=[*options.callbacks, check], verbose=verbose)
+    options = options.in_parts(micro if micro < size else None, size)
     with _carried_out(programs, chosen.recompute):
-        return fit(net, x, y, options, begun)
+        return fit(net, options, begun)
 
 
 def _expect_budget(memory_budget: int | str | None) -> None:
@@ -148,10 +136,10 @@ def _allowed(
 
 
 def _largest_batch(
-    net: Net, x: Any, y: Any, options: FitOptions, ranks: World
+    net: Net, options: FitOptions, ranks: World
 ) -> tuple[int, Any, Iterator[Any] | None]:
     """Samples of the largest batch, its targets, and the iteration that was begun to see it."""
-    begun = None
+    x, y, begun = options.x, options.y, None
     if holds_arrays(x):
         size = -(-options.batch_size // ranks.part[1])
     else:
@@ -269,7 +257,7 @@ def _same_shape(x: Any, size: int, options: FitOptions) -> bool:
     """Whether every batch of a fit is known to have ``size`` samples, validation's too."""
     arrays = arrays_in(x) if holds_arrays(x) else []
     whole = options.drop_last or all(len(array) % size == 0 for array in arrays)
-    return bool(arrays) and whole and not options._validates
+    return bool(arrays) and whole and not options.validates
 
 
 def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
@@ -297,7 +285,7 @@ def _beside(
     # Targets are as large as the inputs at most, where nobody can look at them.
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
     # Beside the one in work lies what the one before left: the next need not fit there.
-    waiting = int(getattr(x, "capacity", 0)) + 2 + options._validates
+    waiting = int(getattr(x, "capacity", 0)) + 2 + options.validates
     # Those of loaders wait on the host.
     waiting = waiting if net.device.ops.xp is np else 2
     sizes = [param.nbytes for param in net.params()]

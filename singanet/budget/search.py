@@ -31,6 +31,7 @@ from singanet.program.memory import (
 from singanet.program.programs import programs_of
 from singanet.program.recompute import CannotKeepError, Recompute
 from singanet.training.batches import cut
+from singanet.training.options import MEASURES, USUAL
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -52,14 +53,7 @@ _HOLES = 0.25
 _MOVED = 4
 """Bytes of memory that kernels go over in the time that a byte of a file takes: a fast disk."""
 
-RECOMPUTE = "recompute"
-MICRO_BATCHES = "micro-batches"
-LIGHT_STATE = "light state"
-OFFLOAD = "offload"
-MEASURES = (RECOMPUTE, MICRO_BATCHES, LIGHT_STATE, OFFLOAD)
-"""Measures that save memory, in the order in which they are tried."""
-USUAL = MEASURES[:2]
-"""The measures that are allowed by default: they keep the results, and need no folder."""
+RECOMPUTE, MICRO_BATCHES, LIGHT_STATE, OFFLOAD = MEASURES
 
 
 @large_arrays_apart()

@@ -31,23 +31,6 @@ from singanet.params.param import Param
 from singanet.types import Array, Shape
 
 
-def checked_class_weight(given: Mapping[int, float] | None) -> dict[int, float] | None:
-    """``given`` as plain numbers. Errors: a class or weight that is none."""
-    if given is None:
-        return None
-    whole = isinstance(given, Mapping) and all(hasattr(key, "__index__") for key in given)
-    weights = list(given.values()) if whole else []
-    numbers = all(isinstance(w, (int, float, np.number)) for w in weights)
-    if not whole or not numbers or not all(np.isfinite(w) and w >= 0 for w in weights):
-        raise ArgumentError(
-            "net.fit, class_weight",
-            expected="a dict from class numbers to finite weights >= 0",
-            received=str(given)[:80],
-            advice="write {0: 1.0, 1: 5.0}; classes that are not in it weigh 1",
-        )
-    return {int(key): float(weight) for key, weight in given.items()}
-
-
 def joined_weight(
     y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None
 ) -> Array | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,18 +19,8 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.display import History
-from singanet.training.options import FitOptions
+from singanet.training.options import FitOptions, Stateful
 from singanet.types import Array, Shape
-
-
-class Stateful(Protocol):
-    """The part of a callback that a training checkpoint keeps."""
-
-    def state_dict(self) -> dict[str, Array]:
-        """Arrays by name."""
-
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
 
 
 class StopTraining(Exception):  # noqa: N818 - no error: a callback's way to end a fit at once

@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.base.elsewhere import missing_attribute
 from singanet.base.kinds import bytes_text
+from singanet.engine.net import Net
+from singanet.layers.convolution import Convolution
+from singanet.ops.numpy import numpy_ops
+from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
+from singanet.ops.selection import VARIABLE
+from singanet.summary import multiply_adds
 
 INTERVAL = 0.1
 USUAL_WIDTH = 80
@@ -225,3 +231,41 @@ def curves(history: History) -> list[LineChart]:
         points = [(epoch + 1.0, v) for epoch, v in zip(history.epochs, values, strict=True)]
         lines.setdefault(name.removeprefix("val_"), {})[name] = points
     return [LineChart(title, "epoch", each) for title, each in lines.items()]
+
+
+_MUCH = 1_000_000
+"""Multiply-adds of convolutions for a sample above which it is worth a line."""
+
+_advised = False
+
+
+def tell_once(net: Net) -> None:
+    """Say on the standard error what would make ``net`` train faster, if it has not been said."""
+    global _advised
+    text = "" if _advised else advice(net)
+    if text:
+        _advised = True
+        sys.stderr.write(f"{text}\n")
+
+
+def advice(net: Net) -> str:
+    """What to install for nets such as ``net``; empty where nothing is to be gained.
+
+    That is where other kernels serve than NumPy's, or these were asked for by name, no wheel fits
+    the machine, or ``net`` is not on the CPU, or has few convolutions.
+    """
+    if net.device.ops is not numpy_ops or os.environ.get(VARIABLE):
+        return ""
+    if not has_wheel() or find_library() is not None or _convolutions(net) < _MUCH:
+        return ""
+    return f"NumPy's kernels train this net. With oneDNN's, {GAIN}; {INSTALL}"
+
+
+def _convolutions(net: Net) -> int:
+    """The multiply-adds of convolutions that are known, for a sample."""
+    found = 0
+    for node in net.nodes():
+        layer = node.layer
+        if isinstance(layer, Convolution) and isinstance(layer.in_shapes, tuple):
+            found += multiply_adds(layer, [layer.in_shapes], node.output_shapes()) or 0
+    return found

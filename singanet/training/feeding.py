@@ -42,12 +42,7 @@ def holds_arrays(x: Any) -> bool:
 
 
 def training_batches(
-    net: Net,
-    x: Any,
-    y: Any,
-    options: FitOptions,
-    ranks: World,
-    begun: Iterator[Any] | None = None,
+    net: Net, options: FitOptions, ranks: World, begun: Iterator[Any] | None = None
 ) -> tuple[Batches, Batches | None]:
     """Batches to train on, and those to validate with.
 
@@ -57,6 +52,7 @@ def training_batches(
     Errors: what is given with a source of batches that only arrays can use; arrays that do not
     fit together; a split that leaves nothing on either side.
     """
+    x, y = options.x, options.y
     if not holds_arrays(x):
         refuse_with_batches(
             "net.fit",

@@ -16,29 +16,22 @@ from singanet.errors import DataError
 from singanet.training.batches import ArrayBatches, Batches
 from singanet.training.compiled import expect_compiled
 from singanet.training.course import StopTraining
-from singanet.training.display import EpochLine, History
+from singanet.training.display import EpochLine, History, tell_once
 from singanet.training.evaluation import gather, on_device
 from singanet.training.feeding import training_batches
 from singanet.training.hooks import Hooks
 from singanet.training.measures import batch_length
-from singanet.training.options import FitOptions, tell_once
+from singanet.training.options import FitOptions
 from singanet.training.ranks import ranks_of
 from singanet.training.restore import restore
 from singanet.training.session import Session
 from singanet.types import Array
 
 
-def fit(
-    net: Net, x: Any, y: Any, options: FitOptions, begun: Iterator[Any] | None = None
-) -> History:
-    """`FeedForwardNet.fit`: train until so many epochs are done, counted from 0.
+def fit(net: Net, options: FitOptions, begun: Iterator[Any] | None = None) -> History:
+    """`FeedForwardNet.fit` without a budget.
 
     The first pass through a source of batches goes on with an iteration that was ``begun`` before.
-
-    Errors, before the first step: a net that was not compiled, data that do not fit together or
-    leave nothing to train on, what callbacks refuse. Later: targets that do not fit, data that end
-    early, and whatever the data or a callback raise, with its own traceback; callbacks see it in
-    ``on_error`` first.
     """
     compiled = expect_compiled(net, "net.fit")
     ranks = ranks_of(net, compiled.optimizer)
@@ -56,7 +49,7 @@ def fit(
     )
     ranks.expect_same("net.fit", options.facts() | {"epochs begun": compiled.epochs})
     with unless_refused(net):
-        data, validation = training_batches(net, x, y, options, ranks, begun)
+        data, validation = training_batches(net, options, ranks, begun)
         _expect_enough(net, data)
         optimizer = compiled.clipped(*options.stages)
         ranks.train_by(optimizer)

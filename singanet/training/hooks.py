@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from singanet.errors import ArgumentError
 from singanet.params.grads import LayerGradients
@@ -14,7 +15,7 @@ from singanet.training.session import Session
 class Hooks:
     """Calls the hooks in the order of the callbacks, and only those that do something."""
 
-    def __init__(self, callbacks: Iterable[Callback], session: Session) -> None:
+    def __init__(self, callbacks: Iterable[Any], session: Session) -> None:
         self.callbacks = list(callbacks)
         for callback in self.callbacks:
             if not isinstance(callback, Callback):

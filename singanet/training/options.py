@@ -1,65 +1,79 @@
-"""Options of a fit."""
+"""The arguments of a fit."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+import copy
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from singanet.base.arguments import checked_count
 from singanet.base.files import path_of
-from singanet.engine.net import Net
 from singanet.errors import ArgumentError
-from singanet.layers.convolution import Convolution
-from singanet.ops.numpy import numpy_ops
-from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
-from singanet.ops.selection import VARIABLE
-from singanet.summary import multiply_adds
-from singanet.training.batches import checked_class_weight
-from singanet.types import Array
 
-LEAST: Mapping[str, int] = MappingProxyType(
-    {"batch_size": 1, "epochs": 1, "initial_epoch": 0, "accumulate": 1, "steps_per_epoch": 1}
-)
-"""The least that each count may be."""
+if TYPE_CHECKING:
+    from singanet.types import Array
+
+MEASURES: Final = ("recompute", "micro-batches", "light state", "offload")
+"""Measures that save memory, in the order in which they are tried."""
+USUAL: Final = MEASURES[:2]
+"""The measures that are allowed by default: they keep the results, and need no folder."""
+
+
+class Stateful(Protocol):
+    """The part of a callback that a training checkpoint keeps."""
+
+    def state_dict(self) -> dict[str, Array]:
+        """Arrays by name."""
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave."""
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """The arguments of `FeedForwardNet.fit` beside the data, each in its range.
+    """The arguments of `FeedForwardNet.fit`, each in its range.
 
-    Each step goes through its batch in parts of ``micro_batch`` samples, None for all at once. A
-    batch of a source that has more samples than ``largest`` is refused, None for any.
-    Errors: an argument out of range; validation data twice; callbacks that are no list.
+    This is their only telling: `fit` has its signature from here. Errors: an argument out of range;
+    validation data twice; callbacks that are no list.
     """
 
+    x: Any
+    y: Any = None
     batch_size: int = 32
     epochs: int = 1
     validation_data: Any = None
     validation_split: float = 0.0
-    callbacks: Iterable[Any] = ()
+    callbacks: Iterable[Stateful] = ()
     shuffle: bool = True
     class_weight: Mapping[int, float] | None = None
     sample_weight: Array | None = None
     initial_epoch: int = 0
-    resume: Mapping[str, Array] | str | os.PathLike[str] | None = None
+    resume: Mapping[str, Array] | str | PathLike[str] | None = None
     clip: float | None = None
     clip_by: str = "layer"
     accumulate: int = 1
     steps_per_epoch: int | None = None
     drop_last: bool = False
     verbose: bool | int = True
-    micro_batch: int | None = None
-    largest: int | None = None
+    memory_budget: int | str | None = None
+    allow: Collection[str] = USUAL
+    offload_folder: str | PathLike[str] | None = None
+    micro_batch: int | None = field(default=None, init=False)
+    """Each step goes through its batch in parts of so many samples, None for all at once."""
+    largest: int | None = field(default=None, init=False)
+    """A batch of a source that has more samples is refused, None for any."""
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
+        for name in ("batch_size", "epochs", "accumulate", "steps_per_epoch"):
             value = getattr(self, name)
             if value is not None or name != "steps_per_epoch":
-                self._set(name, checked_count("net.fit", name, value, least))
+                self._set(name, checked_count("net.fit", name, value, 1))
+        first = checked_count("net.fit", "initial_epoch", self.initial_epoch, 0)
+        self._set("initial_epoch", first)
         if self.validation_data is not None and self.validation_split:
             raise ArgumentError(
                 "net.fit",
@@ -82,14 +96,27 @@ class FitOptions:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
+    def in_parts(self, micro_batch: int | None, largest: int | None = None) -> FitOptions:
+        """A copy whose steps go through batches as `micro_batch` and `largest` say."""
+        made = copy.copy(self)
+        made._set("micro_batch", micro_batch)
+        made._set("largest", largest)
+        return made
+
     @property
-    def _validates(self) -> bool:
+    def within_budget(self) -> bool:
+        """Whether an argument says how much memory the fit may take, or how it may be kept."""
+        given = self.memory_budget is not None or self.offload_folder is not None
+        return given or self.allow != USUAL
+
+    @property
+    def validates(self) -> bool:
         """Whether epochs end with a validation."""
         return self.validation_data is not None or bool(self.validation_split)
 
     @property
     def stages(self) -> tuple[float | None, str, int]:
-        """What is put around the optimizer: a clip, how, and an accumulation."""
+        """The stages around the optimizer: a clip, how, and an accumulation."""
         return self.clip, self.clip_by, self.accumulate
 
     def facts(self) -> dict[str, Any]:
@@ -105,39 +132,18 @@ class FitOptions:
         }
 
 
-_MUCH = 1_000_000
-"""Multiply-adds of convolutions for a sample above which it is worth a line."""
-
-_told = False
-
-
-def tell_once(net: Net) -> None:
-    """Say on the standard error what would make ``net`` train faster, if it has not been said."""
-    global _told
-    text = "" if _told else advice(net)
-    if text:
-        _told = True
-        sys.stderr.write(f"{text}\n")
-
-
-def advice(net: Net) -> str:
-    """What to install for nets such as ``net``; empty where nothing is to be gained.
-
-    That is where other kernels serve than NumPy's, or these were asked for by name, no wheel fits
-    the machine, or ``net`` is not on the CPU, or has few convolutions.
-    """
-    if net.device.ops is not numpy_ops or os.environ.get(VARIABLE):
-        return ""
-    if not has_wheel() or find_library() is not None or _convolutions(net) < _MUCH:
-        return ""
-    return f"NumPy's kernels train this net. With oneDNN's, {GAIN}; {INSTALL}"
-
-
-def _convolutions(net: Net) -> int:
-    """The multiply-adds of convolutions that are known, for a sample."""
-    found = 0
-    for node in net.nodes():
-        layer = node.layer
-        if isinstance(layer, Convolution) and isinstance(layer.in_shapes, tuple):
-            found += multiply_adds(layer, [layer.in_shapes], node.output_shapes()) or 0
-    return found
+def checked_class_weight(given: Mapping[int, float] | None) -> dict[int, float] | None:
+    """``given`` as plain numbers. Errors: a class or weight that is none."""
+    if given is None:
+        return None
+    whole = isinstance(given, Mapping) and all(hasattr(key, "__index__") for key in given)
+    weights = list(given.values()) if whole else []
+    numbers = all(isinstance(w, Real) for w in weights)
+    if not whole or not numbers or not all(math.isfinite(w) and w >= 0 for w in weights):
+        raise ArgumentError(
+            "net.fit, class_weight",
+            expected="a dict from class numbers to finite weights >= 0",
+            received=str(given)[:80],
+            advice="write {0: 1.0, 1: 5.0}; classes that are not in it weigh 1",
+        )
+    return {int(key): float(weight) for key, weight in given.items()}

@@ -123,13 +123,13 @@ def find_lr(
             advice="call it in one of its own, and compile with what it finds",
         )
     test = _RangeTest(np.geomspace(low, high, steps))
-    options = FitOptions(batch_size=batch_size, epochs=steps, callbacks=[test], verbose=False)
+    options = FitOptions(x, y, batch_size, epochs=steps, callbacks=[test], verbose=False)
     trained_by, intake = compiled.trained_by, net.intake
     columns = dict(intake.columns)
     try:
         # Rates that are too high are part of it.
         with np.errstate(over="ignore", invalid="ignore"):
-            fit(net, x, y, options)
+            fit(net, options)
     finally:
         compiled.trained_by = trained_by
         intake.columns = columns

@@ -13,9 +13,10 @@ from singanet.errors import SingaNetError, one_of
 from singanet.optimizer.chain import UpdateChain
 from singanet.params.param_files import put_params
 from singanet.training.batches import copied
-from singanet.training.course import Stateful, as_of_rank, is_own, with_all_rows
+from singanet.training.course import as_of_rank, is_own, with_all_rows
 from singanet.training.files import Progress, parse_progress
 from singanet.training.measures import load_metrics, mismatch
+from singanet.training.options import Stateful
 from singanet.training.ranks import World
 from singanet.training.session import Session, callbacks_by_name, keepers
 from singanet.types import Array, Shape

@@ -21,10 +21,10 @@ from singanet.params.param import Param
 from singanet.params.param_files import param_sources
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
-from singanet.training.course import Course, Stateful
+from singanet.training.course import Course
 from singanet.training.files import FORMAT, session_entry
 from singanet.training.measures import Measures, save_metrics
-from singanet.training.options import FitOptions
+from singanet.training.options import FitOptions, Stateful
 from singanet.training.ranks import World
 from singanet.training.steps import MicroBatches, Step, stepper
 from singanet.types import Array

@@ -231,8 +231,7 @@ def test_parts_weigh_by_their_samples():
     other = chain(SGD(lr=0.5))
     x, y = data()
     other.step(x[:5], y[:5], SGD(lr=0.5))
-    options = FitOptions(batch_size=5, micro_batch=2, shuffle=False, verbose=False)
-    fit(net, x[:5], y[:5], options)
+    fit(net, FitOptions(x[:5], y[:5], 5, shuffle=False, verbose=False).in_parts(2))
     for own, wanted in zip(net.param_values(), other.param_values(), strict=True):
         np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-7)
 
@@ -241,8 +240,8 @@ def test_averages_of_the_parameters_move_once_a_batch():
     def averaged(micro_batch):
         net, (x, y) = chain(SGD(lr=0.1)), data()
         ema = EMA(0.9, keep_at_end=True)
-        options = FitOptions(16, callbacks=[ema], verbose=False, micro_batch=micro_batch)
-        fit(net, x, y, options)
+        options = FitOptions(x, y, 16, callbacks=[ema], verbose=False)
+        fit(net, options.in_parts(micro_batch))
         return np.concatenate([value.ravel() for value in net.param_values()])
 
     np.testing.assert_allclose(averaged(4), averaged(None), rtol=1e-5, atol=1e-6)

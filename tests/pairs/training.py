@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from singanet import Executor, FeedForwardNet, parallel, training
+from singanet import Executor, FeedForwardNet, parallel
 from singanet.budget import fitting
 from singanet.budget.search import _Search
 from singanet.device import cpu
@@ -48,6 +48,7 @@ from singanet.program.programs import Programs
 from singanet.testing import communicators
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
+from singanet.training.fit import fit
 from singanet.training.options import FitOptions
 
 BATCH, BATCHES, TURN = 9, 3, 3
@@ -409,8 +410,8 @@ def by_fit(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
     if "budget" in case:
         said |= {"memory_budget": "1GB", **measures(case, folder)}
     if "micro-batches" in case and "budget" not in case:
-        options = FitOptions(BATCH, case.epochs, micro_batch=BATCH // 2, **said)
-        history = training.fit(net, x, y, options)
+        options = FitOptions(x, y, BATCH, case.epochs, **said).in_parts(BATCH // 2)
+        history = fit(net, options)
     else:
         history = net.fit(x, y, BATCH, case.epochs, **said)
     if hasattr(optimizer, "unify"):

@@ -13,7 +13,7 @@ from singanet.ops.llvm import LlvmOps
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn import library
 from singanet.optimizer import SGD
-from singanet.training import options as faster
+from singanet.training import display as faster
 
 SAID = "pip install onednn-cpu-gomp"
 
@@ -29,7 +29,7 @@ def without(monkeypatch):
     for module in (library, faster):
         monkeypatch.setattr(module, "find_library", lambda: None)
         monkeypatch.setattr(module, "has_wheel", lambda: True)
-    monkeypatch.setattr(faster, "_told", False)
+    monkeypatch.setattr(faster, "_advised", False)
 
 
 def net_of(channels=64, size=16):

@@ -201,7 +201,7 @@ def test_an_interrupted_training_goes_on_to_the_bit(half, data, same, at):
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5"])
 def test_a_checkpoint_file_holds_the_masters(half, data, same, tmp_path, suffix):
     from singanet.checkpoint import write_state
-    from singanet.training import training_state
+    from singanet.training.session import training_state
 
     class Write(Callback):
         _runs_last = True

@@ -13,8 +13,8 @@ from singanet.layers import Activation, Dense, TimeDistributed
 from singanet.loss import Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Perplexity
 from singanet.optimizer import SGD
-from singanet.training import fit
 from singanet.training.callbacks import Callback
+from singanet.training.fit import fit
 from singanet.training.options import FitOptions
 
 rng = np.random.default_rng(5)
@@ -163,8 +163,7 @@ def test_parts_of_a_batch_weigh_by_what_each_counts(micro_batch: int) -> None:
     net = of_sequences()
     expected = by_hand(net)
     net.compile(SGD(lr=0.0))
-    options = FitOptions(batch_size=5, micro_batch=micro_batch, verbose=False)
-    history = fit(net, X, LABELS, options)
+    history = fit(net, FitOptions(X, LABELS, 5, verbose=False).in_parts(micro_batch))
     assert history["loss"] == pytest.approx([expected], rel=1e-5)
 
 
@@ -199,7 +198,7 @@ def test_losses_of_several_outputs_are_those_of_the_whole_batch_where_it_comes_i
         net.add(Dense("b", 2), src=first)
         net.programs.enabled = records
         net.compile(SGD(lr=0.1))
-        return fit(net, x, y, FitOptions(16, 3, micro_batch=micro_batch, verbose=False))
+        return fit(net, FitOptions(x, y, 16, 3, verbose=False).in_parts(micro_batch))
 
     whole = trained(None)
     for size in (5, 8):

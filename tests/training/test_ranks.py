@@ -33,7 +33,6 @@ from singanet.metric import (
 from singanet.optimizer import SGD, Adam
 from singanet.parallel import AllReduce, LocalSGD
 from singanet.testing import communicators
-from singanet.training import fit
 from singanet.training.callbacks import (
     EMA,
     Callback,
@@ -44,6 +43,7 @@ from singanet.training.callbacks import (
     ReduceOnPlateau,
     StopOnNaN,
 )
+from singanet.training.fit import fit
 from singanet.training.options import FitOptions
 
 RNG = np.random.default_rng(11)
@@ -184,8 +184,7 @@ def test_arrays_are_shared_and_all_numbers_are_those_of_one_process(size, option
     def work(optimizer):
         net, heard = plain([Accuracy(), AUC_OF_CLASS(), Furthest()], optimizer), Heard()
         given = {"validation_data": (X[:7], Y[:7])} if "validation_split" not in options else {}
-        told = FitOptions(9, 3, callbacks=[heard], verbose=False, **given, **options)
-        history = fit(net, X, Y, told)
+        history = net.fit(X, Y, 9, 3, callbacks=[heard], verbose=False, **given, **options)
         return history, net, heard, net.evaluate(X, Y).logs
 
     alone, net, heard, logs = work(None)
@@ -970,8 +969,9 @@ def test_micro_batches_of_several_ranks_are_whole_batches_of_one(parts, precisio
             metrics={"c": BinaryAccuracy()},
             mixed_precision=precision,
         )
-        said = {"clip": 0.1, "clip_by": "global", "verbose": False, "micro_batch": micro_batch}
-        return fit(net, X, {"b": Y, "c": YES}, FitOptions(10, 2, **said)), net.param_values()
+        said = {"clip": 0.1, "clip_by": "global", "verbose": False}
+        options = FitOptions(X, {"b": Y, "c": YES}, 10, 2, **said).in_parts(micro_batch)
+        return fit(net, options), net.param_values()
 
     told, values = train()
     with communicators(ranks) as comms:

@@ -84,7 +84,8 @@ def test_class_weights_and_parts_of_batches_count_too():
     net = made(weighted_metrics=WeightedShare())
     given = {"class_weight": {0: 3.0}, "batch_size": 10, "verbose": False}
     wanted = np.average(Y == 0, None, np.where(Y == 0, 3.0, 1.0))
-    for history in (net.fit(X, Y, **given), fit(net, X, Y, FitOptions(micro_batch=4, **given))):
+    in_parts = FitOptions(X, Y, **given).in_parts(4)
+    for history in (net.fit(X, Y, **given), fit(net, in_parts)):
         assert history["weighted_share"] == pytest.approx([wanted])
 
 

@@ -17,7 +17,7 @@ from singanet.commands.runs.run_options import OPTIONS, RunOptions, refusal, unk
 from singanet.errors import SingaNetError
 from singanet.models import Recipe, find
 from singanet.optimizer.mixed_precision import as_precision
-from singanet.training.batches import checked_class_weight
+from singanet.training.options import checked_class_weight
 
 
 def check_writable(path: Path | None, option: str = "--json") -> None:

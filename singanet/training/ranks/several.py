@@ -26,7 +26,6 @@ from singanet.optimizer.reducer import Reducer
 from singanet.training.batches import Batches, WeightedBatch, copied, cut, ended
 from singanet.training.course import (
     Course,
-    Stateful,
     StopTraining,
     entries_of_rank,
     own_entries,
@@ -34,6 +33,7 @@ from singanet.training.course import (
     rows_source,
 )
 from singanet.training.measures import Measures
+from singanet.training.options import Stateful
 from singanet.training.ranks.world import (
     CALLED_ALIKE,
     World,

@@ -20,9 +20,10 @@ from singanet.errors import ArgumentError, RankError
 from singanet.metric import Metric
 from singanet.ops import ops_for
 from singanet.training.batches import Batches, WeightedBatch
-from singanet.training.course import Course, Stateful
+from singanet.training.course import Course
 from singanet.training.display import EpochFigures
 from singanet.training.measures import Measures
+from singanet.training.options import Stateful
 from singanet.training.steps import Step
 from singanet.types import Array
 
