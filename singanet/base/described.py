@@ -547,7 +547,7 @@ def checked_call(function: _F) -> _F:
     if not is_method:
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         signature = inspect.Signature([first, *signature.parameters.values()])
-    name = _written(function) if is_method else function.__name__
+    name = _as_called(function) if is_method else function.__name__
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -579,7 +579,7 @@ def made_of(
         own = next(iter(inspect.signature(method).parameters.values()))
         taken = inspect.signature(kind).parameters.values()
         signature = inspect.signature(method).replace(parameters=[own, *taken])
-        name = _written(method)
+        name = _as_called(method)
 
         @wraps(method)
         def call(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -595,7 +595,7 @@ def made_of(
     return around
 
 
-def _written(method: Callable[..., Any]) -> str:
+def _as_called(method: Callable[..., Any]) -> str:
     """The name of a method as users write it: Net.fit and FeedForwardNet.fit are net.fit."""
     owner = method.__qualname__.split(".")[-2]
     word = re.findall("[A-Z][a-z]*", owner)[-1].lower()
