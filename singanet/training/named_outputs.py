@@ -102,8 +102,8 @@ def _is_of_yes_or_no(loss: Any) -> bool:
 
 
 def _needs_a_rate_alone(name: str) -> bool:
-    given = signature(getattr(optimizers, name).__init__).parameters.values()
-    return all(p.name in ("self", "lr") or p.default is not p.empty for p in given)
+    given = list(signature(getattr(optimizers, name)).parameters.values())
+    return all(each.default is not each.empty for each in given[1:])
 
 
 def _public(room: Any, base: type) -> list[str]:

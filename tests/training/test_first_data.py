@@ -137,7 +137,7 @@ def test_within_a_budget(kind):
 def test_images_with_channels_last_are_no_maps_of_many_channels(shape):
     x = np.zeros((6, *shape), np.float32)
     net = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
-    with pytest.raises(DataError, match=r"channels last.*transpose.*input_sample_shape=.* to 'c'"):
+    with pytest.raises(DataError, match=r"channels last.*transpose.*input_shape=.* to 'c'"):
         net.fit(x, Y[:6], verbose=False)
     assert net.pending
     net.fit(x.transpose(0, 3, 1, 2), Y[:6], verbose=False)
