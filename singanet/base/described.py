@@ -69,11 +69,10 @@ class CheckedType(ABCMeta):
         """The constructor's own arguments, for `help`, `inspect.signature` and editors."""
         kind: Any = cls
         signature = _written(kind)
-        arguments = list(signature.parameters.values())[1:]
-        if arguments and _is_words(arguments[-1]):
-            by_name = inspect.Parameter.KEYWORD_ONLY
-            further = part_words(kind.__init__)
-            arguments[-1:] = [inspect.Parameter(word, by_name, default=None) for word in further]
+        arguments = [each for each in signature.parameters.values() if not _is_words(each)][1:]
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        further = part_words(kind.__init__)
+        arguments += [inspect.Parameter(word, by_name, default=None) for word in further]
         return signature.replace(parameters=arguments, return_annotation=inspect.Signature.empty)
 
 
@@ -328,9 +327,11 @@ def _written(cls: Any) -> inspect.Signature:
     *own, last = signature.parameters.values()
     if last.kind is not last.VAR_KEYWORD or cls._shared is None:
         return signature
+    parts = part_words(cls.__init__)
     shared = [
         inspect.Parameter(name, last.KEYWORD_ONLY, default=getattr(cls, name), annotation=kind)
         for name, kind in cls._shared.__annotations__.items()
+        if name not in parts
     ]
     return signature.replace(parameters=[*own, *shared])
 

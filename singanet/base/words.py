@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -37,16 +38,20 @@ A word stands in several groups if it means different things to different classe
 """
 
 PARTS = {
-    "kernel": "W_specs",
-    "embeddings": "W_specs",
-    "bias": "b_specs",
-    "gamma": "gamma_specs",
-    "beta": "beta_specs",
-    "alpha": "a_specs",
-    "depthwise": "depthwise_specs",
-    "pointwise": "pointwise_specs",
+    "kernel": ("W_specs", "param_specs.weight_x"),
+    "recurrent": ("param_specs.weight_h",),
+    "embeddings": ("W_specs",),
+    "bias": ("b_specs", "param_specs.bias_x"),
+    "gamma": ("gamma_specs",),
+    "beta": ("beta_specs",),
+    "alpha": ("a_specs",),
+    "depthwise": ("depthwise_specs",),
+    "pointwise": ("pointwise_specs",),
 }
-"""What Keras calls a parameter, as in ``kernel_initializer``, and the argument that is its spec."""
+"""What Keras calls a parameter, as in ``kernel_initializer``, and its spec: an argument's name.
+
+Or a part of an argument that has several specs.
+"""
 KEYS = {"initializer": "init", "regularizer": "regularizer", "constraint": "constraint"}
 """The ends of Keras' words for settings of a parameter, and the keys of specs."""
 
@@ -76,16 +81,22 @@ def aliases(names: tuple[str, ...]) -> dict[str, str]:
 def part_words(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
     """The settings of parameters that ``function`` takes as ``**words: Unpack[...]``.
 
-    By word the argument that is the spec of the parameter, and the key there.
+    By word the spec of the parameter, see `PARTS`, and the key there.
     """
-    told = getattr(function, "__annotations__", {}).get("words", "")
+    code = getattr(function, "__code__", None)
+    if code is None or not code.co_flags & inspect.CO_VARKEYWORDS:
+        return {}
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]
+    told = function.__annotations__.get(names[-1], "")
     if "Unpack[" not in told:
         return {}
     kind = function.__globals__[told.partition("[")[2].rstrip("]")]
     found = {}
     for word in kind.__annotations__:
         part, _, end = word.rpartition("_")
-        found[word] = PARTS[part], KEYS[end]
+        if part in PARTS and end in KEYS:
+            spec = next(each for each in PARTS[part] if each.partition(".")[0] in names)
+            found[word] = spec, KEYS[end]
     return found
 
 
@@ -114,9 +125,11 @@ def translated(
     for word in parts.keys() & given.keys():
         here, key = parts[word]
         if given[word] is not None:
+            here, _, array = here.partition(".")
             if made.get(here) is not None:
                 raise _twice(here, said[here], word)
-            specs.setdefault(here, {})[key] = given[word]
+            spec = specs.setdefault(here, {})
+            (spec.setdefault(array, {}) if array else spec)[key] = given[word]
     return made | specs
 
 

@@ -196,7 +196,9 @@ def activation_of(layer: Layer) -> Layer | None:
     A softmax is over the units of a `Dense`, and over the channels of a convolution.
     """
     given = layer.activation
-    if given is None or isinstance(given, Layer):
+    if given is None or layer._activates_itself:
+        return None
+    if isinstance(given, Layer):
         return given
     if given in _ALONG:
         return _ALONG[given](layer.name, layer._units_axis)

@@ -204,10 +204,10 @@ class StackDirection:
         return f"l{self.stack}/{'backward' if self.reverse else 'forward'}"
 
 
-def all_runs(num_stacks: int, bidirectional: bool) -> Iterator[StackDirection]:
+def all_runs(num_layers: int, bidirectional: bool) -> Iterator[StackDirection]:
     """Every direction of every stack, in the order of states and of the packed form."""
     directions = 2 if bidirectional else 1
-    for stack in range(num_stacks):
+    for stack in range(num_layers):
         for d in range(directions):
             yield StackDirection(stack, stack * directions + d, d == 1)
 
@@ -357,9 +357,9 @@ class Stacks(Protocol):
     cell: Cell
     params: dict[str, Param]
     runs: list[StackDirection]
-    num_stacks: int
+    num_layers: int
     directions: int
-    hidden_size: int
+    units: int
     dropout: float
     input_dropout: float
     recurrent_dropout: float
@@ -384,7 +384,7 @@ class Forward:
         below = self._dropped(below, "input", (1, len(x), x.shape[2]), layer.input_dropout)
         ctx.save(skips=self.skips)
         ends: list[list[Array]] = [[] for _ in layer.cell.states]
-        for stack in range(layer.num_stacks):
+        for stack in range(layer.num_layers):
             if stack:
                 below = self._dropped(below, f"l{stack}", below.shape, layer.dropout)
             ctx.save(**{f"l{stack}/x": below})
@@ -395,7 +395,7 @@ class Forward:
                 outs.append(direction.afters(made[0]))
                 for end, state in zip(ends, made, strict=True):
                     end.append(state[direction.end])
-            if stack < layer.num_stacks - 1 or layer.return_sequences:
+            if stack < layer.num_layers - 1 or layer.return_sequences:
                 below = ops.side_by_side(outs, self.skips)
         if layer.return_sequences:
             y = ops.batch_major(below)
@@ -416,7 +416,7 @@ class Forward:
         layer, ctx, drop = self.layer, self.ctx, None
         if ctx.train and layer.recurrent_dropout:
             keep = 1.0 - layer.recurrent_dropout
-            mask = ctx.ops.keep_mask(ctx.rng, (x.shape[1], layer.hidden_size), keep)
+            mask = ctx.ops.keep_mask(ctx.rng, (x.shape[1], layer.units), keep)
             drop = ctx.ops.multiply(mask.astype(x.dtype), 1.0 / keep)
         return Direction(len(x), run.reverse, self.skips, drop)
 
@@ -449,7 +449,7 @@ class Backward:
         layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
         above = ops.time_major(dy, ctx.saved["skips"]) if layer.return_sequences else None
         dstates = self._state_gradients(dy, dfinals)
-        for stack in reversed(range(layer.num_stacks)):
+        for stack in reversed(range(layer.num_layers)):
             dx: Array | None = None
             for run in layer.runs[stack * layer.directions : (stack + 1) * layer.directions]:
                 part = self._run(run, above, [d[run.index] for d in dstates])
@@ -470,14 +470,14 @@ class Backward:
     def _state_gradients(self, dy: Array, dfinals: Sequence[Array]) -> list[Array]:
         """The gradients of the final states, (stacks·directions, N, H) each, ours to change."""
         layer, ops = self.layer, self.ctx.ops
-        shape = (len(layer.runs), len(dy), layer.hidden_size)
+        shape = (len(layer.runs), len(dy), layer.units)
         if dfinals:
             dstates = [ops.xp.array(d.transpose(1, 0, 2), order="C") for d in dfinals]
         else:
             dstates = [ops.zeros(shape, dy) for _ in layer.cell.states]
         if not layer.return_sequences:
             top = dstates[0][-layer.directions :]
-            last = dy.reshape(len(dy), layer.directions, layer.hidden_size)
+            last = dy.reshape(len(dy), layer.directions, layer.units)
             ops.add(top, last.transpose(1, 0, 2), out=top)
         return dstates
 
@@ -486,7 +486,7 @@ class Backward:
     ) -> Array | None:
         """One direction of one stack; the gradient of its input, None if it is not wanted."""
         layer, ctx = self.layer, self.ctx
-        size, prefix, saved = layer.hidden_size, run.prefix, ctx.saved
+        size, prefix, saved = layer.units, run.prefix, ctx.saved
         if above is not None:
             first = size if run.reverse else 0
             above = above[:, :, first : first + size]

@@ -108,6 +108,8 @@ class Layer(Counted, Configurable, metaclass=LayerType):
 
     activation: str | Layer | None = None
     """The function that nets put behind it, which `activation_of` makes a layer of its own."""
+    _activates_itself = False
+    """Whether ``activation`` is a function within it."""
     _units_axis = -1
     """The axis of its output, counting the batch, along which its units or channels lie."""
 

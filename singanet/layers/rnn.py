@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from singanet.base.arguments import is_number, is_training
 from singanet.base.collectives import SharedBatch
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Orthogonal
 from singanet.layers.cells import (
@@ -28,10 +29,32 @@ from singanet.layers.cells import (
     spec_of,
 )
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, expect_int, expect_one_input, expect_one_of
+from singanet.layers.layer import Layer, Name, expect_int, expect_one_input, expect_one_of
 from singanet.layers.symbol import Unnamed
+from singanet.layers.words import RecurrentWords
 from singanet.ops import ops_for
 from singanet.types import Array, GivenShape, GivenShapes, InputKind, Shape, Shapes, Traits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Recurrent(RecurrentWords, total=False):
+    """Arguments of every recurrent layer, by name; `RNN` has their defaults as attributes."""
+
+    dropout: float
+    num_layers: int
+    input_mode: str
+    bidirectional: bool
+    return_sequences: bool
+    return_state: bool
+    use_bias: bool
+    go_backwards: bool
+    input_dropout: float
+    recurrent_dropout: float
+    stateful: int | None
+    activation: str
+    recurrent_activation: str
 
 
 class RNN(Layer):
@@ -66,50 +89,56 @@ class RNN(Layer):
     # Lengths may be whole numbers, and stand behind as many states as there are.
     traits = Traits(input_kinds=("floats", "any", "any", "any"), any_extent=True, gives_steps=True)
 
+    dropout = input_dropout = recurrent_dropout = 0.0
+    num_layers = 1
+    input_mode = "linear"
+    bidirectional = return_state = go_backwards = False
+    return_sequences = use_bias = True
+    stateful: int | None = None
+    activation, recurrent_activation = "tanh", "sigmoid"
+    _shared = Recurrent
+    _activates_itself = True
+    _moved = ("param_specs",)
+
     def __init__(
         self,
-        name: str,
-        hidden_size: int,
+        name: Name = None,
+        units: int = REQUIRED,
         rnn_mode: str = "lstm",
-        dropout: float = 0.0,
-        num_stacks: int = 1,
-        input_mode: str = "linear",
-        bidirectional: bool = False,
+        *,
         param_specs: RNNSpecs = None,
         input_shape: GivenShapes | None = None,
-        *,
-        return_sequences: bool = True,
-        return_state: bool = False,
-        use_bias: bool = True,
-        go_backwards: bool = False,
-        input_dropout: float = 0.0,
-        recurrent_dropout: float = 0.0,
-        stateful: int | None = None,
+        **shared: Unpack[Recurrent],
     ) -> None:
         super().__init__(name, input_shape)
+        for argument, value in shared.items():
+            setattr(self, argument, value)
         expect_one_of(name, "rnn_mode", rnn_mode, tuple(CELLS))
-        expect_one_of(name, "input_mode", input_mode, ("linear", "skip"))
-        self.hidden_size = expect_int(name, "hidden_size", hidden_size)
+        expect_one_of(name, "input_mode", self.input_mode, ("linear", "skip"))
+        self._expect_functions(rnn_mode)
+        self.units = expect_int(name, "units", units)
         self.rnn_mode = rnn_mode
-        self.dropout = _expect_probability(name, "dropout", dropout)
-        self.input_dropout = _expect_probability(name, "input_dropout", input_dropout)
-        self.recurrent_dropout = _expect_probability(name, "recurrent_dropout", recurrent_dropout)
-        self.stateful = stateful if stateful is None else expect_int(name, "stateful", stateful)
-        self.use_bias = use_bias
-        self.go_backwards = go_backwards
-        if not return_sequences:
+        for argument in ("dropout", "input_dropout", "recurrent_dropout"):
+            given = getattr(self, argument)
+            setattr(self, argument, _expect_probability(name, argument, given))
+        if self.stateful is not None:
+            self.stateful = expect_int(name, "stateful", self.stateful)
+        if not self.return_sequences:
             self.traits = replace(self.traits, masks="ends")
-        elif not go_backwards:
+        elif not self.go_backwards:
             self.traits = replace(self.traits, masks="keeps")
-        self.num_stacks = expect_int(name, "num_stacks", num_stacks, most=1000)
-        self.input_mode = input_mode
-        self.bidirectional = bidirectional
+        self.num_layers = expect_int(name, "num_layers", self.num_layers, most=1000)
         self.param_specs_given = normal_specs(name, param_specs)
-        self.return_sequences = return_sequences
-        self.return_state = return_state
         self.cell = CELLS[rnn_mode]
-        self.runs: list[StackDirection] = list(all_runs(self.num_stacks, bidirectional))
-        self.directions = 2 if bidirectional else 1
+        self.runs: list[StackDirection] = list(all_runs(self.num_layers, self.bidirectional))
+        self.directions = 2 if self.bidirectional else 1
+
+    def _expect_functions(self, rnn_mode: str) -> None:
+        """Errors: `UnknownNameError` for functions that cells of ``rnn_mode`` do not have."""
+        known = ("tanh",) if rnn_mode in ("lstm", "gru") else ("tanh", "relu")
+        if self.activation != rnn_mode:
+            expect_one_of(self.name, "activation", self.activation, known)
+        expect_one_of(self.name, "recurrent_activation", self.recurrent_activation, ("sigmoid",))
 
     def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
         """The sequences, unless lengths or a mask come with them as an input."""
@@ -124,11 +153,11 @@ class RNN(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(T, F), with or without states and lengths → the output(s)."""
-        state = (len(self.runs), self.hidden_size)
+        state = (len(self.runs), self.units)
         (steps, features), self.inputs = read_shapes(self, in_shapes, state, len(self.cell.states))
-        if self.input_mode == "skip" and features != self.hidden_size:
+        if self.input_mode == "skip" and features != self.units:
             raise self.shape_error(
-                f"{self.hidden_size} features, the hidden size, for input_mode='skip'",
+                f"{self.units} features, the hidden size, for input_mode='skip'",
                 f"{features}",
                 "use input_mode='linear', or a hidden size equal to the features",
             )
@@ -139,12 +168,12 @@ class RNN(Layer):
                 "leave stateful out, or the states",
             )
         self._add_params(features)
-        width = self.directions * self.hidden_size
+        width = self.directions * self.units
         out: Shape = (steps, width) if self.return_sequences else (width,)
         return [out] + [state] * len(self.cell.states) if self.return_state else out
 
     def _add_params(self, features: int) -> None:
-        size = self.hidden_size
+        size = self.units
         width = len(self.cell.gates) * size
         suffixes = [f"{run.prefix}/{kind}" for run in self.runs for kind in KINDS]
         for run in self.runs:
@@ -223,7 +252,7 @@ class RNN(Layer):
     def gates(self) -> dict[str, Array]:
         """Each gate's own live arrays as views: ``l0/forward/i/weight_x`` is (in, H)."""
         self._expect_built()
-        size = self.hidden_size
+        size = self.units
         return {
             f"{prefix}/{gate}/{kind}": param.value[..., k * size : (k + 1) * size]
             for suffix, param in self.params.items()
@@ -265,7 +294,7 @@ class RNN(Layer):
 
     def _blocks(self, arrays: Mapping[str, Array]) -> Iterator[Array]:
         """The gates' blocks of each array in the packed order."""
-        size = self.hidden_size
+        size = self.units
         for kinds in (("weight_x", "weight_h"), ("bias_x", "bias_h")):
             for run in self.runs:
                 for suffix in (f"{run.prefix}/{kind}" for kind in kinds):
@@ -289,41 +318,17 @@ class _OfOneMode(RNN):
 
     def __init__(
         self,
-        name: str,
-        hidden_size: int,
-        dropout: float = 0.0,
-        num_stacks: int = 1,
-        input_mode: str = "linear",
-        bidirectional: bool = False,
+        name: Name = None,
+        units: int = REQUIRED,
+        *,
         param_specs: RNNSpecs = None,
         input_shape: GivenShapes | None = None,
-        *,
-        return_sequences: bool = True,
-        return_state: bool = False,
-        use_bias: bool = True,
-        go_backwards: bool = False,
-        input_dropout: float = 0.0,
-        recurrent_dropout: float = 0.0,
-        stateful: int | None = None,
+        **shared: Unpack[Recurrent],
     ) -> None:
-        super().__init__(
-            name,
-            hidden_size,
-            self.mode,
-            dropout,
-            num_stacks,
-            input_mode,
-            bidirectional,
-            param_specs,
-            input_shape,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            use_bias=use_bias,
-            go_backwards=go_backwards,
-            input_dropout=input_dropout,
-            recurrent_dropout=recurrent_dropout,
-            stateful=stateful,
-        )
+        specs, mode = param_specs, self.mode
+        if mode == "tanh" and shared.get("activation") == "relu":
+            mode = "relu"
+        super().__init__(name, units, mode, param_specs=specs, input_shape=input_shape, **shared)
 
 
 class LSTM(_OfOneMode):
@@ -383,7 +388,7 @@ class StepList:
         xs = [x for x in inputs[:-count] if x is not None]
         padded, lengths = steps_to_padded(xs)
         ops = ops_for(padded)
-        shape = (len(layer.runs), len(padded), layer.hidden_size)
+        shape = (len(layer.runs), len(padded), layer.units)
         states = []
         for given in inputs[-count:]:
             state = ops.zeros(shape, padded) if given is None or given.size == 0 else given
@@ -424,7 +429,7 @@ class StepList:
                 "pass one gradient for each output of forward",
             )
         dy, _ = steps_to_padded(dys)
-        shape = (len(dy), len(self.layer.runs), self.layer.hidden_size)
+        shape = (len(dy), len(self.layer.runs), self.layer.units)
         dstates = [
             ctx.ops.zeros(shape, dy) if d is None or d.size == 0 else d.transpose(1, 0, 2)
             for d in grads[-count:]
@@ -488,7 +493,9 @@ class TimeDistributed(Layer):
 
     traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
 
-    def __init__(self, name: str, layer: Layer, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self, name: Name = None, layer: Layer = REQUIRED, input_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_shape)
         if not isinstance(layer, Layer):
             raise ArgumentError(

@@ -65,7 +65,7 @@ class AlphaWords(TypedDict, total=False):
     alpha_constraint: Any
 
 
-class SeparableWords(BiasWords):
+class SeparableWords(BiasWords, total=False):
     """Of the two weights of a separable convolution and its bias."""
 
     depthwise_initializer: Any
@@ -74,3 +74,11 @@ class SeparableWords(BiasWords):
     pointwise_initializer: Any
     pointwise_regularizer: Any
     pointwise_constraint: Any
+
+
+class RecurrentWords(KernelWords, BiasWords, total=False):
+    """Of the two weights and the input's bias of recurrent layers, as ``param_specs``."""
+
+    recurrent_initializer: Any
+    recurrent_regularizer: Any
+    recurrent_constraint: Any

@@ -47,7 +47,7 @@ def char_rnn(
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
     net.add(Embedding("embedding", num_classes, embedding, input_shape=input_shape))
     net.add(Dropout("drop1", dropout))
-    net.add(LSTM("lstm", hidden, dropout, stacks))
+    net.add(LSTM("lstm", hidden, dropout=dropout, num_layers=stacks))
     net.add(Dropout("drop2", dropout))
     net.add(TimeDistributed("scores", Dense("fc", num_classes)))
     return net
@@ -68,9 +68,14 @@ def lstm(
     (D,), read number by number.
     """
     sample = Input("sample", input_shape)
-    x = LSTM("lstm", hidden, dropout, stacks, bidirectional=bidirectional, return_sequences=False)(
-        _as_sequence(sample)
-    )
+    x = LSTM(
+        "lstm",
+        hidden,
+        dropout=dropout,
+        num_layers=stacks,
+        bidirectional=bidirectional,
+        return_sequences=False,
+    )(_as_sequence(sample))
     return classifier(sample, Dense("fc", num_classes)(Dropout("drop", dropout)(x)), seed)
 
 

@@ -8,15 +8,34 @@ from singanet.layers import GRU, LSTM, RNN
 from singanet.net import FeedForwardNet
 
 
-def test_lstm_takes_singas_arguments_in_their_order():
+def test_lstm_takes_singas_arguments():
     spec = {"init": "constant", "value": 0.5}
-    layer = LSTM("l", 4, 0.1, 2, "linear", True, spec, (3, 5))
+    layer = LSTM(
+        "l",
+        4,
+        dropout=0.1,
+        num_layers=2,
+        input_mode="linear",
+        bidirectional=True,
+        param_specs=spec,
+        input_shape=(3, 5),
+    )
     assert isinstance(layer, RNN)
     assert (layer.rnn_mode, layer.hidden_size, layer.dropout) == ("lstm", 4, 0.1)
     assert (layer.num_stacks, layer.input_mode, layer.bidirectional) == (2, "linear", True)
     assert layer.get_output_sample_shape() == (3, 8)
     assert all((value == 0.5).all() for value in layer.param_values())
-    same = RNN("l", 4, "lstm", 0.1, 2, "linear", True, spec, (3, 5))
+    same = RNN(
+        "l",
+        4,
+        "lstm",
+        dropout=0.1,
+        num_layers=2,
+        input_mode="linear",
+        bidirectional=True,
+        param_specs=spec,
+        input_shape=(3, 5),
+    )
     assert same.get_output_sample_shape() == (3, 8)
     assert same.param_names() == layer.param_names()
 
@@ -52,8 +71,17 @@ def test_two_steps_of_an_lstm_by_hand():
     np.testing.assert_allclose(y[0, 1, 0], o * np.tanh(c), rtol=1e-5)
 
 
-def test_gru_takes_singas_arguments_in_their_order():
-    layer = GRU("g", 4, 0.1, 2, "skip", True, None, (3, 4))
+def test_gru_takes_singas_arguments():
+    layer = GRU(
+        "g",
+        4,
+        dropout=0.1,
+        num_layers=2,
+        input_mode="skip",
+        bidirectional=True,
+        param_specs=None,
+        input_shape=(3, 4),
+    )
     assert (layer.rnn_mode, layer.hidden_size, layer.dropout) == ("gru", 4, 0.1)
     assert (layer.num_stacks, layer.input_mode, layer.bidirectional) == (2, "skip", True)
     assert layer.get_output_sample_shape() == (3, 8)

@@ -138,7 +138,7 @@ class Everything(RNNCase):
         return [(5, 4), *[(4, 4)] * states, ()]
 
     def make(self):
-        options = {"num_stacks": 2, "bidirectional": True, "return_state": True, **self.options}
+        options = {"num_layers": 2, "bidirectional": True, "return_state": True, **self.options}
         return RNN("rnn", 4, self.mode, **options)
 
     def draw(self, rng, batch):
@@ -454,16 +454,16 @@ def test_gradients_of_a_long_run():
 # -- arguments and shapes ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("argument", ["hidden_size", "num_stacks"])
+@pytest.mark.parametrize("argument", ["units", "num_layers"])
 @pytest.mark.parametrize("value", [0, -2, 1.5, "4", True, None])
 def test_refuses_a_bad_size(argument, value):
-    given = {"hidden_size": 3, argument: value}
+    given = {"units": 3, argument: value}
     with pytest.raises(ArgumentError, match=f"layer 'rnn', argument {argument}: expected"):
         LSTM("rnn", **given)
 
 
 def test_refuses_more_stacks_than_anybody_trains():
-    with pytest.raises(ArgumentError, match="num_stacks: expected an int from 1 to 1000.*1001"):
+    with pytest.raises(ArgumentError, match="num_layers: expected an int from 1 to 1000.*1001"):
         LSTM("rnn", 3, num_stacks=1001)
 
 

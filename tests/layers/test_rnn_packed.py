@@ -37,11 +37,17 @@ def test_size(layer, features, size):
 @pytest.mark.parametrize("mode", ["lstm", "gru", "tanh", "relu"])
 @pytest.mark.parametrize("input_mode", ["linear", "skip"])
 def test_reading_and_writing_is_exact(mode, input_mode, rng):
-    layer = built(RNN("r", 3, mode, 0.0, 2, input_mode, True), features=3)
+    layer = built(
+        RNN("r", 3, mode, dropout=0.0, num_layers=2, input_mode=input_mode, bidirectional=True),
+        features=3,
+    )
     file = rng.standard_normal(layer._packed_size()).astype(np.float32)
     layer.unpack(file)
     np.testing.assert_array_equal(layer.pack(), file)
-    other = built(RNN("o", 3, mode, 0.0, 2, input_mode, True), features=3)
+    other = built(
+        RNN("o", 3, mode, dropout=0.0, num_layers=2, input_mode=input_mode, bidirectional=True),
+        features=3,
+    )
     other.unpack(layer.pack())
     for suffix, param in layer.params.items():
         np.testing.assert_array_equal(other.params[suffix].value, param.value)

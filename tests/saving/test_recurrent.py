@@ -87,7 +87,17 @@ def test_the_weights_of_torch_give_its_outputs(tmp_path, rng, bidirectional):
     biases = [part for name, part in parts.items() if name.startswith("bias")]
     write_state(tmp_path / "m.bin", {"rnn-weight": np.concatenate(matrices + biases)})
     net = FeedForwardNet()
-    net.add(layers.LSTM("rnn", HIDDEN, 0.0, 2, "linear", bidirectional, input_sample_shape=(5, 3)))
+    net.add(
+        layers.LSTM(
+            "rnn",
+            HIDDEN,
+            dropout=0.0,
+            num_layers=2,
+            input_mode="linear",
+            bidirectional=bidirectional,
+            input_sample_shape=(5, 3),
+        )
+    )
     assert net.load(tmp_path / "m").complete
     x = rng.standard_normal((2, 5, FEATURES)).astype("f4")
     expected = module(torch.from_numpy(x))[0].detach().numpy()

@@ -51,13 +51,13 @@ def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Val
         x, lengths, back = _write_there_first(g, x, xs[-1])
     starts = [_write_by_stack(g, layer, state) for state in xs[1 : 1 + inputs.states]]
     below, ends = g.transpose(x, 1, 0, 2), list[list[Value]]()
-    for stack in range(layer.num_stacks):
+    for stack in range(layer.num_layers):
         given = [start[stack] for start in starts]
-        last_one = stack == layer.num_stacks - 1 and not layer.return_sequences
+        last_one = stack == layer.num_layers - 1 and not layer.return_sequences
         read = len(layer.cell.states) if layer.return_state else int(last_one)
         y, *finals = _write_stack(g, layer, stack, below, lengths, given, read)
         ends.append(finals)
-        if stack < layer.num_stacks - 1:
+        if stack < layer.num_layers - 1:
             below = _write_side_by_side(g, layer, y, (0, 2, 1, 3))
         elif layer.return_sequences:
             out = _write_side_by_side(g, layer, y, (2, 0, 1, 3))
@@ -66,7 +66,7 @@ def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Val
             out = g.reversed(out, 1) if layer.go_backwards else out
         else:
             last = g.transpose(finals[0], 1, 0, 2)
-            out = g.reshape(last, (0, layer.directions * layer.hidden_size))
+            out = g.reshape(last, (0, layer.directions * layer.units))
     if not layer.return_state:
         return out
     states = [
@@ -105,7 +105,7 @@ def _write_steps(g: WrittenGraph, x: Value, order: Value) -> Value:
 def _write_by_stack(g: WrittenGraph, layer: layers.RNN, state: Value) -> list[Value]:
     """Initial states (N, stacks·directions, H) as (directions, N, H) for each stack."""
     rows = g.transpose(state, 1, 0, 2)
-    count = layer.num_stacks
+    count = layer.num_layers
     if count == 1:
         return [rows]
     return g.nodes_of("Split", count, rows, g.ints([layer.directions] * count, "sizes"), axis=0)
@@ -118,7 +118,7 @@ def _write_side_by_side(
     if layer.directions == 1:
         y = g.squeeze(y, 1)
         return y if order[0] == 0 else g.transpose(y, 1, 0, 2)
-    return g.reshape(g.transpose(y, *order), (0, 0, layer.directions * layer.hidden_size))
+    return g.reshape(g.transpose(y, *order), (0, 0, layer.directions * layer.units))
 
 
 def _write_stack(
@@ -146,7 +146,7 @@ def _write_stack(
         op,
         1 + read,
         *given,
-        hidden_size=layer.hidden_size,
+        hidden_size=layer.units,
         direction="bidirectional" if layer.bidirectional else direction,
         **attributes,
     )
@@ -169,7 +169,7 @@ def _write_weights(
     """W, R and B of a stack, in the order of their gates; without biases no B."""
     runs = layer.runs[stack * layer.directions : (stack + 1) * layer.directions]
     runs = runs[::-1] if layer.go_backwards else runs
-    size, gates = layer.hidden_size, len(order)
+    size, gates = layer.units, len(order)
 
     def blocks(array: Array) -> Array:
         """(..., G·H) with the gates in the order of the operator."""
@@ -381,11 +381,11 @@ def _keras(layer: layers.RNN, uses: Uses) -> list[Variable]:
 
     Errors: `ArgumentError` for several stacks or ``input_mode='skip'``, which Keras lacks.
     """
-    if layer.num_stacks != 1 or layer.input_mode != "linear":
+    if layer.num_layers != 1 or layer.input_mode != "linear":
         raise ArgumentError(
             f"layer {layer.name!r}, as a Keras {_CLASSES[layer.rnn_mode]}",
-            expected="num_stacks=1 and input_mode='linear'",
-            received=f"num_stacks={layer.num_stacks} and input_mode={layer.input_mode!r}",
+            expected="num_layers=1 and input_mode='linear'",
+            received=f"num_layers={layer.num_layers} and input_mode={layer.input_mode!r}",
             advice="build one layer for each stack, as Keras does",
         )
     ways = ("forward", "backward") if layer.bidirectional else ("forward",)
