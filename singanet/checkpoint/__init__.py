@@ -3,7 +3,7 @@
 `formats` says what a file is; `reader`, `entry` and `matching` are what all kinds share, `halves`
 and `sharded` numbers and files of several. Each kind has a file of its name: `npz`, `pickle`,
 `safetensors`, `torch` (names: `torch_naming`), `hdf5` (`hdf5_guard`), `keras`, `gguf`
-(`gguf_blocks`), and SINGA's `snapshot` (`snapshot_records`). `tools` converts and compares.
+(`gguf_blocks`), and SINGA's `snapshot` (`snapshot_records`, `core.proto`). `tools` converts, too.
 """
 
 from __future__ import annotations
