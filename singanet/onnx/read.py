@@ -142,6 +142,8 @@ NEWEST = 28
 _OLDEST = 7
 _LARGEST = (1 << 31) - 1
 _PER_MESSAGE, _PER_TEXT = 160, 40
+_TOGETHER = 1 << 10
+"""Parts whose bytes are taken off the budget at once."""
 _DEEPEST = 40
 _NESTED = 8
 """Functions in functions, and graphs in graphs."""
@@ -227,9 +229,24 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     raise DecodeError("a number of more than ten bytes")
 
 
+def _cost(described: Any, size: int) -> int:
+    """The bytes that parsing makes of a field of ``size`` bytes; None is one number."""
+    if described is None:
+        return 16
+    if described.type == FieldDescriptor.TYPE_MESSAGE:
+        return _PER_MESSAGE
+    if described.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING):
+        return _PER_TEXT + size
+    if described.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
+        return 2 * size
+    # Packed numbers of a byte each become eight, and an array of as many beside them.
+    return 8 * size + (1 << 6)
+
+
 def _spend_messages(data: memoryview, budget: Budget, where: str) -> None:
     """Take off the budget what parsing will make: a message of two bytes takes a hundred."""
     stack = [(ModelProto.DESCRIPTOR, 0, len(data), 0)]
+    nbytes = parts = 0
     while stack:
         kind, at, end, depth = stack.pop()
         if depth > _DEEPEST:
@@ -249,18 +266,13 @@ def _spend_messages(data: memoryview, budget: Budget, where: str) -> None:
                 raise DecodeError(f"wire type {wire}")
             if at > end:
                 raise DecodeError("a field that is longer than what holds it")
-            if described is None or wire != 2:
-                budget.spend(16)
-            elif described.type == FieldDescriptor.TYPE_MESSAGE:
-                budget.spend(_PER_MESSAGE)
+            nbytes, parts = nbytes + _cost(described if wire == 2 else None, at - start), parts + 1
+            if wire == 2 and described and described.type == FieldDescriptor.TYPE_MESSAGE:
                 stack.append((described.message_type, start, at, depth + 1))
-            elif described.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING):
-                budget.spend(_PER_TEXT + at - start)
-            elif described.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
-                budget.spend(2 * (at - start))
-            else:
-                # Packed numbers of a byte each become eight, and an array of as many beside them.
-                budget.spend(8 * (at - start) + (1 << 6))
+            if parts >= _TOGETHER:
+                budget.spend(nbytes, parts)
+                nbytes = parts = 0
+    budget.spend(nbytes, parts)
 
 
 class _Reader:
