@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from singanet.base.arguments import name_trouble
@@ -495,15 +497,16 @@ class GraphBuilder(metaclass=CheckedType):
         calls = calls_between(inputs, outputs)
         parts: dict[int, Any] = {id(call.layer): call.layer for call in calls}
         with self._naming(list(parts.values())):
-            for call in calls:
-                count = uses[id(call.layer)] = uses.get(id(call.layer), 0) + 1
-                name = str(call.layer.name) if count == 1 else f"{call.layer.name}@{count}"
-                names[call.born] = name
-                sources: list[tuple[str, int | None]] = [
-                    (names[symbol.call.born], symbol.index) for symbol in call.inputs
-                ]
-                with stage(call.stage):
-                    self._add_node(parts[id(call.layer)], sources, name)
+            for number, drawn in groupby(calls, attrgetter("stage")):
+                with stage(number):
+                    for call in drawn:
+                        count = uses[id(call.layer)] = uses.get(id(call.layer), 0) + 1
+                        name = str(call.layer.name) if count == 1 else f"{call.layer.name}@{count}"
+                        names[call.born] = name
+                        sources: list[tuple[str, int | None]] = [
+                            (names[symbol.call.born], symbol.index) for symbol in call.inputs
+                        ]
+                        self._add_node(parts[id(call.layer)], sources, name)
         self._drawn = names
         self._ports = Ports(
             [names[symbol.call.born] for symbol in inputs],
