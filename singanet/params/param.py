@@ -14,7 +14,6 @@ import numpy as np
 
 from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.described import Moment, changes
-from singanet.base.kinds import native
 from singanet.errors import (
     ArgumentError,
     OutOfMemoryError,
@@ -69,7 +68,6 @@ class ParamRoot(_Referable):
     """
 
     spec: ParamSpec
-    shape: Shape
     initializer: Initializer
     fans: tuple[int, int]
     trainable: bool
@@ -113,10 +111,10 @@ class Param:
 
     The values depend on the seed and the name alone, so a layer more or less in a net does not
     change how the others start. A nested net's parameter has a name of its own in the net around,
-    and `root`, in which everything else is kept, in common.
+    and `root`, in which all else but the shape is kept, in common.
     """
 
-    __slots__ = ("name", "root")
+    __slots__ = ("name", "root", "shape")
 
     def __init__(
         self,
@@ -128,13 +126,15 @@ class Param:
     ) -> None:
         self.name = spec.name
         """The key of this parameter in every checkpoint."""
-        self.root = ParamRoot(spec, shape, initializer, fans, trainable, Memory())
+        self.shape = shape
+        """The array's shape."""
+        self.root = ParamRoot(spec, initializer, fans, trainable, Memory())
         """The state that it shares with its other names; two of one root are one parameter."""
 
     def named(self, name: str) -> Param:
         """The same parameter under another name, by which it is filled if it is not yet."""
         made = object.__new__(type(self))
-        made.name, made.root = name, self.root
+        made.name, made.root, made.shape = name, self.root, self.shape
         return made
 
     def __copy__(self) -> Param:
@@ -164,11 +164,6 @@ class Param:
     def respecified(self) -> bool:
         """Whether `spec` differs from the one that the parameter was made with."""
         return self.root.given not in (None, self.root.spec)
-
-    @property
-    def shape(self) -> Shape:
-        """The array's shape."""
-        return self.root.shape
 
     @property
     def initializer(self) -> Initializer:
@@ -307,8 +302,7 @@ class Param:
                 received=f"shape {tuple(array.shape)}",
                 advice="assign an array of the parameter's own shape",
             )
-        array = native(array)
-        array = array.astype(self.kept_as(array.dtype), copy=False)
+        array = array.astype(self.kept_as(array.dtype).newbyteorder("="), copy=False)
         self.root.storage.replace(self.name, array)
         self.root.own(self.root.storage.array)
         changes.add()
