@@ -56,6 +56,7 @@ class NodeStep:
         "gives_integers",
         "in_slots",
         "integers",
+        "kinds",
         "layer",
         "many_in",
         "many_out",
@@ -87,9 +88,8 @@ class NodeStep:
         self.many_in = len(in_slots) > 1
         self.many_out = isinstance(node.out_shapes, list)
         self.fed = not in_slots
-        self.integers = frozenset(
-            k for k in range(self.in_count) if self.layer._input_kind(k) == "integers"
-        )
+        self.kinds = [self.layer._input_kind(k) for k in range(self.in_count)]
+        self.integers = frozenset(k for k, kind in enumerate(self.kinds) if kind == "integers")
         self.gives_integers = self.layer.traits.gives_integers
         # Whether the batch sizes of its inputs are known only when they come.
         self.unsure = False
@@ -261,10 +261,10 @@ class Plan:
         self.slot_shapes: list[Any] = []
         first: dict[str, int] = {}
         for node in order:
-            first[node.name] = len(self.slot_shapes)
-            out_slots = list(range(first[node.name], first[node.name] + len(node.output_shapes())))
-            in_slots = [first[source.name] + index for source, index in node.inputs]
+            start = first[node.name] = len(self.slot_shapes)
             self.slot_shapes += node.output_shapes()
+            out_slots = list(range(start, len(self.slot_shapes)))
+            in_slots = [first[source.name] + index for source, index in node.inputs]
             self.steps.append(NodeStep(node, in_slots, out_slots, floats, node.name in frozen))
             self.by_name[node.name] = self.steps[-1]
         self._connect()
@@ -365,13 +365,13 @@ class Plan:
             if step.layer.traits.moves_only and wanted == {"integers"}:
                 step.integers = frozenset(range(step.in_count))
             for k, slot in enumerate(step.in_slots):
-                kind = "integers" if k in step.integers else step.layer._input_kind(k)
+                kind = "integers" if k in step.integers else step.kinds[k]
                 readers.setdefault(self.producer[slot], []).append(kind)
         for step in self.steps:
             if step.layer.traits.moves_only:
                 step.gives_integers |= step.fed and bool(step.integers)
                 for k, slot in enumerate(step.in_slots):
-                    if step.layer._input_kind(k) == "any":
+                    if step.kinds[k] == "any":
                         step.gives_integers |= self.steps[self.producer[slot]].gives_integers
 
     def _or_before(self, marks: list[bool]) -> list[bool]:
