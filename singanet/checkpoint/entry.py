@@ -41,15 +41,19 @@ def check_name(name: str, where: str) -> str:
     Errors: `FileFormatError` for an empty, overlong or unprintable name, and for a part between
     slashes that is empty, ``.`` or ``..``.
     """
-    trouble = name_trouble(name)
-    if trouble:
+    check_names([name], where)
+    return name
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """`check_name` of all ``names``."""
+    for trouble in filter(None, map(name_trouble, names)):
         raise FileFormatError(
             where,
             expected=NAMES,
             received=trouble,
             advice="rename the parameter, or get the file from a source you trust",
         )
-    return name
 
 
 def check_unique(names: Iterable[str], where: str) -> None:
@@ -201,7 +205,9 @@ def sources_of(state: State, where: str) -> list[Source]:
         sources = [_source(name, value, where) for name, value in state.items()]
     else:
         sources = _all_sources(state, where)
-    check_unique((check_name(source.name, where) for source in sources), where)
+    names = [source.name for source in sources]
+    check_names(names, where)
+    check_unique(names, where)
     return sources
 
 

@@ -26,7 +26,7 @@ from singanet.checkpoint.entry import (
     as_bools,
     bytes_of,
     check_digest,
-    check_name,
+    check_names,
     check_shape,
     check_unique,
     check_version,
@@ -89,7 +89,8 @@ def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tupl
             isinstance(value, str) for value in metadata.values()
         ):
             raise broken(where, "metadata from text to text", "other values")
-    found = [_entry(check_name(name, where), item, size, where) for name, item in table.items()]
+    check_names(table, where)
+    found = [_entry(name, item, size, where) for name, item in table.items()]
     end = 0
     for offset, entry in sorted(found, key=lambda item: (item[0], item[1].stored)):
         if offset != end:

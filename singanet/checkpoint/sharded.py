@@ -27,7 +27,7 @@ from singanet.checkpoint.entry import (
     SINGLE,
     Entry,
     Source,
-    check_name,
+    check_names,
     check_unique,
     check_version,
     sources_of,
@@ -75,8 +75,8 @@ def parse(text: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]]
         raise broken(where, f"an object with a {WEIGHT_MAP!r}", repr(text[:40]))
     shards: set[str] = set()
     files = {}
+    check_names(arrays, where)
     for name, told_of in arrays.items():
-        check_name(name, where)
         files[name] = told_of if isinstance(told_of, list) and told_of else [told_of]
         for shard in files[name]:
             if shard not in shards if isinstance(shard, str) else True:
