@@ -177,10 +177,13 @@ AS_CONSTRUCTED = "_as_constructed"
 _MISSING = object()
 
 
-def keep(thing: Configurable, names: Iterable[str]) -> None:
-    """Remember the attributes ``names`` of ``thing`` as the values that its constructor gave."""
+def keep(thing: Configurable, names: Iterable[str], but: Collection[str] = ()) -> None:
+    """Remember the attributes ``names`` of ``thing`` as the values that its constructor gave.
+
+    Not those in ``but``.
+    """
     own = vars(thing)
-    kept = {name: _copied(own[name]) for name in names if name[0] != "_"}
+    kept = {name: _copied(own[name]) for name in names if name[0] != "_" and name not in but}
     own[AS_CONSTRUCTED] = {**own.get(AS_CONSTRUCTED, {}), **kept}
 
 

@@ -268,7 +268,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         if self._trainable is not None:
             self.trainable = self._trainable
         # Attributes that `setup` assigned were not assigned by a user.
-        keep(self, [name for name in vars(self) if name not in before])
+        keep(self, vars(self), but=before)
         return self.out_shapes
 
     def _twin(self, arguments: Mapping[str, Any]) -> Layer:
