@@ -262,10 +262,10 @@ class Plan:
         first: dict[str, int] = {}
         for node in order:
             start = first[node.name] = len(self.slot_shapes)
-            self.slot_shapes += node.output_shapes()
-            out_slots = list(range(start, len(self.slot_shapes)))
             in_slots = [first[source.name] + index for source, index in node.inputs]
-            self.steps.append(NodeStep(node, in_slots, out_slots, floats, node.name in frozen))
+            self.steps.append(NodeStep(node, in_slots, [], floats, node.name in frozen))
+            self.slot_shapes += self.steps[-1].out_shapes
+            self.steps[-1].out_slots = list(range(start, len(self.slot_shapes)))
             self.by_name[node.name] = self.steps[-1]
         self._connect()
         self._let_integers_through()

@@ -378,7 +378,7 @@ class GraphBuilder(metaclass=CheckedType):
 
     def _add_layer(self, layer: Layer, sources: list[tuple[str, int | None]], name: str) -> Node:
         """The node ``name``: of ``layer``, or of its activation, behind a node of the layer."""
-        activation = activation_of(layer)
+        activation = None if layer.activation is None else activation_of(layer)
         if activation is None:
             return self._graph.add(layer, sources, name)
         first = f"{name}.{snake_case(type(layer).__name__)}"

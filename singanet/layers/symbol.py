@@ -51,9 +51,8 @@ def stage(number: int | None) -> Iterator[None]:
         _stage.reset(token)
 
 
-def drawn_stage() -> int | None:
-    """The stage of the block around, if there is one."""
-    return _stage.get()
+drawn_stage = _stage.get
+"""The stage of the block around, if there is one."""
 
 
 class Applicable(Protocol):
