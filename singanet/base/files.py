@@ -225,17 +225,7 @@ class _Explained:
     ) -> None:
         path, what = self._path, self._what
         if isinstance(error, OSError) and not isinstance(error, FileAccessError):
-            advice = {
-                "write": "free some space or choose a folder that exists and can be written; "
-                "what was there before is as it was",
-                "read": "check the path and its permissions",
-            }[what]
-            raise FileAccessError(
-                f"file {str(path)!r}",
-                expected=f"a place to {what}",
-                received=error.strerror or str(error) or type(error).__name__,
-                advice=advice,
-            ) from error
+            raise unreachable(path, what, error) from error
         # What is written may lack a name, too.
         if isinstance(error, UnicodeEncodeError) and not _has_a_name(path):
             raise FileAccessError(
@@ -244,6 +234,21 @@ class _Explained:
                 received=repr(str(path)[error.start : error.end])[:60],
                 advice="set PYTHONUTF8=1, or another locale than C",
             ) from error
+
+
+def unreachable(path: Path, what: str, error: OSError) -> FileAccessError:
+    """What `explained` makes of ``error``, for those who catch it themselves."""
+    advice = {
+        "write": "free some space or choose a folder that exists and can be written; "
+        "what was there before is as it was",
+        "read": "check the path and its permissions",
+    }[what]
+    return FileAccessError(
+        f"file {str(path)!r}",
+        expected=f"a place to {what}",
+        received=error.strerror or str(error) or type(error).__name__,
+        advice=advice,
+    )
 
 
 def explained(path: Path, what: str) -> contextlib.AbstractContextManager[None]:

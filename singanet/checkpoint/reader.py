@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 
 from singanet.base.arguments import own_errors
-from singanet.base.files import explained, path_of
+from singanet.base.files import explained, path_of, unreachable
 from singanet.base.kinds import Kind, kind_of
 from singanet.checkpoint.entry import REWRITTEN, Beside, Entry, check_name
 from singanet.errors import (
@@ -72,8 +72,12 @@ class Reader(ABC):
 
         The checksum is compared behind the last one. Errors: as for `read`.
         """
-        with explained(self.path, "read"):
+        try:
             yield from self._pieces(self._known(name))
+        except FileAccessError:
+            raise
+        except OSError as error:
+            raise unreachable(self.path, "read", error) from error
 
     def blocks(self, name: str) -> Array | None:
         """The array called ``name`` as ggml's blocks: bytes (rows, blocks of a row, bytes of one).
