@@ -46,9 +46,9 @@ def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
 
     Errors: `FileAccessError`.
     """
-    path = path_of(path)
+    nbytes = total_bytes(sources)
     with (
-        replacing(path, nbytes=total_bytes(sources)) as beside_path,
+        replacing(path_of(path), nbytes=nbytes) as beside_path,
         beside_path.open("wb") as stream,
     ):
         archive = zipfile.ZipFile(stream, "w")

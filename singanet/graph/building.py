@@ -325,7 +325,7 @@ class GraphBuilder(metaclass=CheckedType):
         layer refuses; the net is then as it was.
         """
         _check_part("net.add", layer)
-        if getattr(layer, "mask_layer", None) or layer.traits.begins_mask:
+        if getattr(layer, "_mask_layer", None) or layer.traits.begins_mask:
             raise masked_by_add(str(layer.name))
         with self._naming([layer]):
             self._add_node(layer, sources_of(layer, src, self._last), str(layer.name))
@@ -400,7 +400,7 @@ class GraphBuilder(metaclass=CheckedType):
         mask: tuple[str, int | None] | None = None
         for part in parts:
             own = part.traits.begins_mask
-            begins: Any = part if own else getattr(part, "mask_layer", None)
+            begins: Any = part if own else getattr(part, "_mask_layer", None)
             if begins is not None and self._last is None:
                 shape = part.input_shape if isinstance(part, Layer) else None
                 self._add_node(Dummy(ONLY_INPUT, input_shape=shape), [], ONLY_INPUT)

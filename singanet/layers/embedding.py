@@ -335,10 +335,10 @@ class Embedding(Layer):
         **words: Unpack[EmbeddingsWords],
     ) -> None:
         super().__init__(name, input_shape, **words)
-        self.mask_layer: Masking | None = None
+        self._mask_layer: Masking | None = None
         if mask_index is not None:
             expect_int(name, "mask_index", mask_index, least=0)
-            self.mask_layer = Masking(f"{name}_mask", mask_index)
+            self._mask_layer = Masking(f"{name}_mask", mask_index)
         if cache is not None and not isinstance(cache, Cache):
             raise ArgumentError(
                 f"layer {name!r}, argument cache",
@@ -361,8 +361,8 @@ class Embedding(Layer):
     def _take_name(self, name: str) -> None:
         """As `Layer._take_name`; the mask is called after it."""
         super()._take_name(name)
-        if self.mask_layer is not None:
-            self.mask_layer._take_name(f"{name}_mask")
+        if self._mask_layer is not None:
+            self._mask_layer._take_name(f"{name}_mask")
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape s → (*s, output_dim)."""

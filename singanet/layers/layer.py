@@ -106,7 +106,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
     """Its declared traits; a derived class replaces the traits of its base."""
     _moving = ("in_shapes", "out_shapes", "params", "adapters", "shared")
 
-    mask_layer: Any = None
+    _mask_layer: Any = None
     """A layer on the same inputs that gives its output a mask, if it has one."""
     activation: str | Layer | None = None
     """The function that nets put behind it, which `activation_of` makes a layer of its own."""

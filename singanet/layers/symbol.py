@@ -245,7 +245,7 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
     if kept is not None:
         _expect_steps(layer, first.shape, kept.shape)
         first.mask = kept
-    beginning = getattr(layer, "mask_layer", None)
+    beginning = getattr(layer, "_mask_layer", None)
     if beginning is not None:
         first.mask = _made(beginning, inputs)
     return made
