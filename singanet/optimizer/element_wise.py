@@ -32,7 +32,8 @@ class ElementWise(Optimizer):
 
     def _sweep(self, update: ParamUpdate) -> None:
         state, value, grad, arrays, _, scalars, scale, kept = update
-        xp = ops_for(value).xp
+        # The common case first: each parameter asks in each step.
+        xp: Any = np if type(value) is np.ndarray else ops_for(value).xp
         regularizer = None if state.regularizer is None else update.regularizer
         # Of an array nobody asks the value.
         bare = regularizer is None and isinstance(scale, (int, float)) and scale == 1

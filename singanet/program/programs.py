@@ -237,16 +237,17 @@ class Programs:
         many = measure is not None and getattr(y, "size", 0) > FEWEST_ROWS
         looks = looks_of(measure) if many else ()
         of_step = id(optimizer), self._recomputer.level, facts(y), weighed, looks
+        of_step = self._key(net, "step", *of_step)
         # Arrays like those that were fed need no conversion.
-        key = self._key(net, "step", *of_step, facts(x))
+        key = of_step, facts(x)
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
             feed = x = check_feed(net._execution_plan(), x, net.device, net.dtype)
             by_layers = on_layer is not None or chain.knows_norm()
             first = False
             if not by_layers:
-                key = self._key(net, "step", *of_step, facts_of_feed(feed))
                 case = chain.case()
+                key = of_step, facts_of_feed(feed)
                 found = self._find_step(net, key, feed, request, case)
                 first = self._was_first(key, case)
             if found is None:
