@@ -134,7 +134,7 @@ class NodeStep:
     @property
     def in_training(self) -> bool:
         """Whether a training forward runs the layer as in training, not as in evaluation."""
-        return not self.frozen and not any(p.held for p in self.layer.params.values())
+        return not self.frozen and not any(p.root.held for p in self.layer.params.values())
 
     def params(self) -> Mapping[str, Any]:
         """The live parameter arrays by suffix."""
