@@ -39,6 +39,8 @@ from singanet.ops.interface import ACTIVATIONS
 from singanet.params.param import MOST_ELEMENTS, Param, ParamSpec, make_param
 from singanet.types import Array, Arrays, GivenShapes, Gradient, InputKind, Shape, Shapes, Traits
 
+_ZERO, _GLOROT = Constant(0.0), GlorotUniform()
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -346,7 +348,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         Without specs it is Glorot-uniform when it has ``fans``, the incoming and outgoing
         connections of a unit, and else zero.
         """
-        default = default or (GlorotUniform() if fans != (0, 0) else Constant(0.0))
+        default = default or (_ZERO if fans == (0, 0) else _GLOROT)
         param = make_param(self.name, suffix, shape, specs, default, fans)
         self.params[suffix] = param
         return param
