@@ -360,7 +360,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 _WHOSE = "*/unsent"
-_PARTS = ("unsent", "unsent_momentum")
+_SUM, _MOMENTUM = "unsent", "unsent_momentum"
 
 
 class Unsent(Kept):
@@ -373,15 +373,13 @@ class Unsent(Kept):
 
     def __init__(self, where: str, feedback: bool, momentum: float = 0.0) -> None:
         self._where, self.feedback, self.momentum = where, feedback, momentum
-        self.sums: dict[str, Array] = {}
-        self.momenta: dict[str, Array] = {}
+        self.slots: dict[str, dict[str, Array]] = {_SUM: {}, _MOMENTUM: {}}
         self.steps = 0
         self._owners, self._loaded = Owners(), False
 
-    def turn(self, params: Sequence[Param], other: bool, *beside: dict[str, Any]) -> None:
-        """As `Wrapper.turn`; ``beside`` are other dicts by parameter that turn with it."""
+    def turn(self, params: Sequence[Param], other: bool) -> None:
         for param in params:
-            self._owners.turn(param.name, param.root, self.sums, self.momenta, *beside)
+            self._owners.turn(param.name, param.root, *self.slots.values())
         self.steps = self._owners.turn_all([p.root for p in params], other, self.steps, 0)
 
     def plus(self, name: str, grad: Array, factor: float, keep: bool, alone: bool) -> Array:
@@ -393,23 +391,24 @@ class Unsent(Kept):
         if not self.feedback:
             return sums
         if self.momentum:
-            moved = self._of(self.momenta, name, sums, keep)
+            moved = self._of(_MOMENTUM, name, sums, keep)
             moved *= moved.dtype.type(self.momentum)
             moved += sums
             sums = moved
         if alone:
             return sums
-        total = self._of(self.sums, name, sums, keep)
+        total = self._of(_SUM, name, sums, keep)
         total += sums
         return total
 
     def drop(self, name: str, places: Array) -> None:
         """These elements of the kept sum were sent."""
-        for kept in (self.sums, self.momenta):
-            if name in kept:
-                kept[name][places] = 0
+        for slot in (_SUM, _MOMENTUM):
+            if name in self.slots[slot]:
+                self.slots[slot][name][places] = 0
 
-    def _of(self, kept: dict[str, Array], name: str, like: Array, keep: bool) -> Array:
+    def _of(self, slot: str, name: str, like: Array, keep: bool) -> Array:
+        kept = self.slots[slot]
         found = kept.get(name)
         if found is None:
             found = np.zeros_like(like)
@@ -424,12 +423,10 @@ class Unsent(Kept):
     def expect_fit(
         self, params: Iterable[Param], like: Callable[[Param], Array], new: bool
     ) -> None:
-        """Errors: `ShapeError` where what is kept is of others than ``params``.
-
-        It is looked at if these are ``new``, or if something was loaded.
-        """
+        """As `Kept`: it is looked at if ``params`` are ``new``, or if something was loaded."""
         for param in params if new or self._loaded else ():
-            found = self.sums.get(param.name, self.momenta.get(param.name))
+            momentum = self.slots[_MOMENTUM].get(param.name)
+            found = self.slots[_SUM].get(param.name, momentum)
             if found is not None and found.size != like(param).size:
                 raise ShapeError(
                     f"{self._where}, parameter {param.name!r}",
@@ -442,14 +439,12 @@ class Unsent(Kept):
     # -- saving -----------------------------------------------------------------------------------
 
     def state(self, rank: int, size: int) -> dict[str, Array]:
-        """Copies of all, and whose it is."""
         saved = {_WHOSE: np.array([rank, size, self.steps], np.int64)}
-        for part, kept in zip(_PARTS, (self.sums, self.momenta), strict=True):
-            saved |= {f"{name}/{part}": array.copy() for name, array in kept.items()}
+        for slot, kept in self.slots.items():
+            saved |= {f"{name}/{slot}": array.copy() for name, array in kept.items()}
         return saved
 
     def parsed(self, own: Mapping[str, Array], rank: int, size: int) -> Any:
-        """What `take` takes of the entries of a state. Errors: they are not whole."""
         whose = np.asarray(own.get(_WHOSE, ()))
         if whose.shape != (3,) or whose.dtype.kind not in "iu" or whose[2] < 0:
             raise DataError(
@@ -458,33 +453,28 @@ class Unsent(Kept):
                 received="nothing" if _WHOSE not in own else f"an array {whose.shape}",
                 advice=f"load a complete state_dict of a {self._where}",
             )
-        sums, momenta = (
-            {
-                key.rpartition("/")[0]: np.array(array).reshape(-1)
-                for key, array in own.items()
-                if key != _WHOSE and key.endswith(f"/{part}")
-            }
-            for part in _PARTS
-        )
-        if (sums or momenta) and tuple(whose[:2].tolist()) != (rank, size):
+        found: dict[str, dict[str, Array]] = {slot: {} for slot in self.slots}
+        for key, array in own.items():
+            name, _, slot = key.rpartition("/")
+            if key != _WHOSE:
+                found[slot][name] = np.array(array)
+        if (found[_SUM] or found[_MOMENTUM]) and tuple(whose[:2].tolist()) != (rank, size):
             warnings.warn(
                 f"rank {rank} of {size} goes on from the state of rank {whose[0]} of {whose[1]}: "
                 "what that rank had not sent is left out, and this one begins with nothing unsent",
                 RuntimeWarning,
                 stacklevel=4,
             )
-            return int(whose[2]), {}, {}
-        return int(whose[2]), sums, momenta
+            found |= {_SUM: {}, _MOMENTUM: {}}
+        return int(whose[2]), found
 
     def take(self, parsed: Any) -> None:
-        """Go on from what `parsed` gave."""
         self._owners.forget()
         self._loaded = True
-        self.steps, self.sums, self.momenta = parsed
+        self.steps, self.slots = parsed
 
     def is_own(self, key: str) -> bool:
-        """Whether ``key`` is one of `state`."""
-        return key == _WHOSE or key.rpartition("/")[2] in _PARTS
+        return key == _WHOSE or key.rpartition("/")[2] in self.slots
 
 
 class UnsentRound(Round):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from math import prod
 from typing import Any
 
@@ -15,7 +15,6 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request, Staged
 from singanet.parallel.reductions.all_reduce import AllReduce, Unsent, UnsentRound
-from singanet.params.param import Param
 from singanet.types import Array, Shape
 
 _SLOT = "direction"
@@ -33,7 +32,7 @@ class Directions(Unsent):
     def __init__(self, where: str, feedback: bool, rank: int, warm: bool, gain: float) -> None:
         super().__init__(where, feedback)
         self.rank, self.warm, self.gain = rank, warm, gain
-        self.kept: dict[str, Array] = {}
+        self.slots[_SLOT] = {}
 
     def rank_of(self, shape: Shape) -> int:
         """How many columns are sent of a parameter of this ``shape``, 0 if it is sent whole."""
@@ -43,30 +42,10 @@ class Directions(Unsent):
         rank = min(self.rank, rows, columns)
         return rank if rank * (rows + columns) * self.gain <= rows * columns else 0
 
-    def turn(self, params: Sequence[Param], other: bool, *beside: dict[str, Any]) -> None:
-        super().turn(params, other, self.kept, *beside)
-
-    def state(self, rank: int, size: int) -> dict[str, Array]:
-        kept = {f"{name}/{_SLOT}": array.copy() for name, array in self.kept.items()}
-        return super().state(rank, size) | kept
-
-    def is_own(self, key: str) -> bool:
-        return super().is_own(key) or key.rpartition("/")[2] == _SLOT
-
-    def parsed(self, own: Mapping[str, Array], rank: int, size: int) -> Any:
-        kept = {k: np.array(own[k]) for k in own if k.rpartition("/")[2] == _SLOT}
-        rest = {key: array for key, array in own.items() if key not in kept}
-        by_name = {key.rpartition("/")[0]: array for key, array in kept.items()}
-        return super().parsed(rest, rank, size), by_name
-
-    def take(self, parsed: Any) -> None:
-        unsent, self.kept = parsed
-        super().take(unsent)
-
     def of(self, name: str, shape: Shape, dtype: np.dtype[Any], step: int) -> Array:
         """Those to begin with: the last, or random ones of the ``step``."""
         wanted = prod(shape[1:]), self.rank_of(shape)
-        found = self.kept.get(name) if self.warm else None
+        found = self.slots[_SLOT].get(name) if self.warm else None
         known = found is not None and found.shape == wanted
         if found is None or not known or not found.any(axis=0).all():
             # Of a sum of zeros no direction is left, and none would come back.
@@ -169,7 +148,7 @@ class _Matrix:
         """Once ``rows`` are those of all: the sum."""
         np.matmul(self.columns, self.rows.T, out=self._part.reshape(len(self._part), -1))
         if self._flag[0] and self._keeps:
-            self._owner.unsent.kept[self._name] = self.rows
+            self._owner.unsent.slots[_SLOT][self._name] = self.rows
 
 
 def _spread(message: Array, arrays: Sequence[Array]) -> None:
