@@ -88,20 +88,11 @@ class NcclCommunicator(Communicator):
             return self._by_control(self.control._start_all_gather, array, what)
         own = np.array([len(array)], np.int64)
         lengths = np.concatenate(self.control.all_gather(own, f"the lengths of {what}")).tolist()
-        shape = max(lengths), *array.shape[1:]
-        with self._cupy.cuda.Device(self.index):
-            sent = self._cupy.zeros(shape, array.dtype)
-            sent[: len(array)] = array
-            made = self._cupy.empty((self.size, *shape), array.dtype)
 
-        def start(stream: int) -> None:
-            kind = self._type(array)
-            self._comm.allGather(_pointer(sent), _pointer(made), sent.size, kind, stream)
+        def cut(made: Any) -> list[Array]:
+            return [part[:length] for part, length in zip(made, lengths, strict=True)]
 
-        self._count_gathered(sent.nbytes, made.nbytes)
-        return self._started(
-            start, (sent, made), what, lambda _: [made[k, :n] for k, n in enumerate(lengths)]
-        )
+        return self._gathered(array, max(lengths), what, cut)
 
     def _start_reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
@@ -139,22 +130,29 @@ class NcclCommunicator(Communicator):
         if _is_on_host(array):
             return self._by_control(self.control._start_gather_parts, array, bounds, what)
         start, stop = checked_bounds(self, array, bounds)
-        longest = int(np.diff(bounds).max())
-        with self._cupy.cuda.Device(self.index):
-            sent = self._cupy.zeros(longest, array.dtype)
-            sent[: stop - start] = array[start:stop]
-            made = self._cupy.empty((self.size, longest), array.dtype)
 
-        def begin(stream: int) -> None:
-            self._comm.allGather(_pointer(sent), _pointer(made), longest, self._type(array), stream)
-
-        def put(_: Any) -> Array:
+        def put(made: Any) -> Array:
             for part, (first, last) in zip(made, pairwise(bounds), strict=True):
                 array[first:last] = part[: last - first]
             return array
 
+        return self._gathered(array[start:stop], int(np.diff(bounds).max()), what, put)
+
+    def _gathered(
+        self, own: Array, longest: int, what: str, put: Callable[[Any], Any]
+    ) -> _OnStream:
+        """What ``put`` makes of all ranks' arrays, each filled up to the ``longest``."""
+        with self._cupy.cuda.Device(self.index):
+            sent = self._cupy.zeros((longest, *own.shape[1:]), own.dtype)
+            sent[: len(own)] = own
+            made = self._cupy.empty((self.size, *sent.shape), own.dtype)
+
+        def start(stream: int) -> None:
+            kind = self._type(own)
+            self._comm.allGather(_pointer(sent), _pointer(made), sent.size, kind, stream)
+
         self._count_gathered(sent.nbytes, made.nbytes)
-        return self._started(begin, (sent, made), what, put)
+        return self._started(start, (sent, made), what, lambda _: put(made))
 
     def _start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         root = checked_peer(what, root, self.size)
