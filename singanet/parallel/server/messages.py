@@ -44,13 +44,12 @@ class MessageKind(IntEnum):
     LEAVE = 6
     PULL = 7
     PUSH = 8
-    PUSH_PULL = 9
-    NEWER = 10
-    STATE = 11
-    LOAD = 12
-    LOADS = 13
-    SET = 14
-    WRITE = 15
+    NEWER = 9
+    STATE = 10
+    LOAD = 11
+    LOADS = 12
+    SET = 13
+    WRITE = 14
 
 
 _KINDS = tuple(MessageKind)

@@ -47,12 +47,6 @@ class ServedTable(ABC):
         """
 
     @abstractmethod
-    def start_push_pull(
-        self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
-    ) -> Request:
-        """`push` of ``rows``, then `pull` of the rows ``wanted``, in one message."""
-
-    @abstractmethod
     def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
         """Of ``rows``, those whose clocks are more than ``bound`` ahead of ``clocks``.
 
@@ -176,13 +170,6 @@ class Shard(ServedTable):
             clocks_added = None if clocks_added is None else clocks_added[order]
         self._change(RowSparse(rows, grads), 1.0, clocks_added, checked=rise)
         return Done()
-
-    def start_push_pull(
-        self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
-    ) -> Request:
-        wanted = self._checked(wanted)
-        self.start_push(rows, grads, clocks_added)
-        return self.start_pull(wanted)
 
     def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
         rows = self._checked(rows)

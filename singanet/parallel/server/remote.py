@@ -348,8 +348,19 @@ class RemoteTable(ServedTable):
         self._ahead.append((self._servers.finished + 1, rows, self._pulled(rows, 1)))
 
     def _pulled(self, rows: Array, ahead: int) -> Request:
+        def merged(answers: Sequence[tuple[Array | slice, Any]]) -> tuple[Array, Array]:
+            if len(answers) == 1 and isinstance(answers[0][0], slice):
+                # One server has all.
+                values, clocks = answers[0][1]
+                return values, clocks
+            values = np.empty((len(rows), self.width), self.dtype)
+            clocks = np.empty(len(rows), np.int64)
+            for at, (some, counts) in answers:
+                values[at], clocks[at] = some, counts
+            return values, clocks
+
         parts = [(s, at, [local]) for s, at, local in self.split.places(rows) if len(local)]
-        return self._start(MessageKind.PULL, parts, self._values_of(rows), ahead)
+        return self._start(MessageKind.PULL, parts, merged, ahead)
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
         """As `ServedTable`. Every server hears of it: its rule counts the update too."""
@@ -360,18 +371,6 @@ class RemoteTable(ServedTable):
             for server, at, local in self.split.places(rows)
         ]
         return self._start(MessageKind.PUSH, parts, lambda _: None)
-
-    def start_push_pull(
-        self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
-    ) -> Request:
-        rows, wanted = self._checked(rows), self._checked(wanted)
-        more = [] if clocks_added is None else [clocks_added]
-        pairs = zip(self.split.places(rows), self.split.places(wanted), strict=True)
-        parts = [
-            (server, to, [local, grads[at], asked, *(each[at] for each in more)])
-            for (server, at, local), (_, to, asked) in pairs
-        ]
-        return self._start(MessageKind.PUSH_PULL, parts, self._values_of(wanted))
 
     def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
         rows, most = self._checked(rows), np.array([bound], np.int64)
@@ -401,20 +400,6 @@ class RemoteTable(ServedTable):
             if len(local)
         ]
         return self._start(MessageKind.WRITE, parts, lambda _: None)
-
-    def _values_of(self, rows: Array) -> Callable[[Any], tuple[Array, Array]]:
-        def merged(answers: Sequence[tuple[Array | slice, Any]]) -> tuple[Array, Array]:
-            if len(answers) == 1 and isinstance(answers[0][0], slice):
-                # One server has all.
-                values, clocks = answers[0][1]
-                return values, clocks
-            values = np.empty((len(rows), self.width), self.dtype)
-            clocks = np.empty(len(rows), np.int64)
-            for at, (some, counts) in answers:
-                values[at], clocks[at] = some, counts
-            return values, clocks
-
-        return merged
 
     def _start(
         self,

@@ -228,7 +228,7 @@ class Load:
         self.calls += 1
         for array in message.arrays:
             self.bytes_in += array.nbytes
-        self.rows += _rows_in(message)
+        self.rows += len(message.arrays[0]) if message.kind in _OF_ROWS else 0
 
 
 _Key = TypeVar("_Key")
@@ -353,7 +353,7 @@ class Service:
                     self._gather(worker, number, RowSparse(next(arrays), next(arrays)))
             return
         rows, grads, *more = message.arrays
-        added = more[-1] if len(more) > (message.kind is MessageKind.PUSH_PULL) else None
+        added = more[0] if more else None
         if self.summed:
             self._gather(worker, message.subject, RowSparse(rows, grads), added)
         else:
@@ -487,8 +487,7 @@ class Service:
         return [layout, *found]
 
     def _pulled(self, worker: int, message: Message) -> list[Array]:
-        rows = message.arrays[2 if message.kind is MessageKind.PUSH_PULL else 0]
-        return list(self.shards[message.subject].pull(rows))
+        return list(self.shards[message.subject].pull(message.arrays[0]))
 
     def _newer(self, worker: int, message: Message) -> list[Array]:
         rows, clocks, bound = message.arrays
@@ -528,14 +527,13 @@ class Service:
         return [pickled((by_name, self.progress.ahead))]
 
 
-_PUSHES = (MessageKind.STEP, MessageKind.PUSH, MessageKind.PUSH_PULL)
-_READS = (MessageKind.STEP, MessageKind.PULL, MessageKind.PUSH_PULL, MessageKind.NEWER)
+_PUSHES = (MessageKind.STEP, MessageKind.PUSH)
+_READS = (MessageKind.STEP, MessageKind.PULL, MessageKind.NEWER)
 _OF_ROWS = (MessageKind.PUSH, MessageKind.PULL, MessageKind.NEWER, MessageKind.WRITE)
 _ANSWERS: dict[MessageKind, Callable[[Service, int, Message], list[Array]]] = {
     MessageKind.STEP: Service._new_values,
     MessageKind.PULL: Service._pulled,
     MessageKind.PUSH: Service._nothing,
-    MessageKind.PUSH_PULL: Service._pulled,
     MessageKind.NEWER: Service._newer,
     MessageKind.PUT: Service._put,
     MessageKind.WRITE: Service._write,
@@ -544,15 +542,6 @@ _ANSWERS: dict[MessageKind, Callable[[Service, int, Message], list[Array]]] = {
     MessageKind.LOADS: Service._loads,
     MessageKind.SET: Service._set,
 }
-
-
-def _rows_in(message: Message) -> int:
-    """Rows of tables that ``message`` brings, or asks for."""
-    if message.kind in _OF_ROWS:
-        return len(message.arrays[0])
-    if message.kind is MessageKind.PUSH_PULL:
-        return len(message.arrays[0]) + len(message.arrays[2])
-    return 0
 
 
 def _answered(message: Message, arrays: Sequence[Array] = ()) -> Message:

@@ -47,7 +47,7 @@ def random_calls(seed, count=12):
         grads = rng.normal(size=(len(rows), WIDTH)).astype(np.float32)
         counts = rng.integers(1, 5, len(rows))
         yield (
-            str(rng.choice(["pull", "push", "push_pull", "newer", "write"])),
+            str(rng.choice(["pull", "push", "newer", "write"])),
             (
                 rows,
                 wanted,
@@ -64,8 +64,6 @@ def answers(table, seed):
             found += table.pull(wanted)
         elif name == "push":
             table.push(rows, grads, counts)
-        elif name == "push_pull":
-            found += table.start_push_pull(rows, grads, wanted).wait()
         elif name == "write":
             table.write(rows, grads)
         else:

@@ -82,10 +82,11 @@ def test_pulled_values_are_copies():
     assert not shard.clocks.any()
 
 
-def test_push_pull_and_newer():
+def test_push_and_newer():
     shard = Shard(table(), SGD(lr=1.0))
     begun = shard.values.copy()
-    values, clocks = shard.start_push_pull(np.array([3, 4]), grads(2), np.array([4, 9])).wait()
+    shard.push(np.array([3, 4]), grads(2))
+    values, clocks = shard.pull(np.array([4, 9]))
     np.testing.assert_allclose(values, [begun[4] - grads(2)[1], begun[9]], rtol=1e-6)
     assert clocks.tolist() == [1, 0]
     shard.push(np.array([4]), grads(1), np.array([5]))
@@ -128,6 +129,6 @@ def test_what_is_refused_changes_nothing(rows, error):
         shard.push(np.array([1, 2]), grads(3))
     if rows != [3, 3]:
         with pytest.raises(error):
-            shard.start_push_pull(np.array([1, 2]), grads(2), np.array(rows))
+            shard.pull(np.array(rows))
     assert np.array_equal(shard.values, table().value)
     assert not shard.clocks.any()
