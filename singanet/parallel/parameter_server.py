@@ -23,7 +23,6 @@ from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.cached.cached_rows import Lookups, TableRows
 from singanet.parallel.cached.lines import CachedRows, looks_at_gradients_alone, serve
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
-from singanet.parallel.initialize import servers as servers_of_job
 from singanet.parallel.pushes import Pushes
 from singanet.parallel.reductions.all_reduce import Round
 from singanet.parallel.reductions.rank_reducer import RankReducer, apart, spread
@@ -126,11 +125,10 @@ class ParameterServer(RankReducer):
         every: int = 100,
     ) -> None:
         super().__init__(optimizer, comm)
-        self.arguments.pop("servers", None)
         self.consistency, self.staleness = consistency, _staleness(consistency, staleness)
         self.snapshots = None if snapshots is None else path_of(snapshots, "snapshots")
         self.every = checked_count("ParameterServer", "every", every, 1)
-        self._ranks = servers_of_job() if comm is None and servers is None else servers
+        self._ranks = self._servers_of(servers)
         self.rule = self._inner = optimizer
         self._norms = Round(self, _PREVIEWED)
         self.servers: Servers | None = None
@@ -155,19 +153,11 @@ class ParameterServer(RankReducer):
                     advice="clip by one of these, or train by AllReduce",
                 )
         if self._ranks is not None:
-            self._ranks.expect_workers("ParameterServer", self.comm)
             self._told = self._ranks.world.exchanged
             self.rule = optimizer if clip is None else clip.optimizer
             self.optimizer = Taking(self.rule)
             if clip is not None:
                 self.optimizer = self._clip = _ClippedPush(self.optimizer, clip.max_norm)
-        elif self.comm.size > 1:
-            raise ArgumentError(
-                "ParameterServer",
-                expected="ranks that serve",
-                received=f"{self.comm.size} workers",
-                advice="start it by singanet launch -n 3 --servers 1, or train by AllReduce",
-            )
         several, recorded = consistency != "bsp", self._clip is None
         self.reduction: Pushes = Pushes(self, self._expect_servers, several, recorded)
 

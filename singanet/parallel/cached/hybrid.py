@@ -13,7 +13,6 @@ from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.cached_rows import Lookups, TableRows, bare_copy, follow
 from singanet.parallel.cached.lines import looks_at_gradients_alone, serve, to_serve
 from singanet.parallel.communicators.communicator import Communicator
-from singanet.parallel.initialize import servers as servers_of_job
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.parameter_table import ServedTable, Shard
@@ -50,7 +49,6 @@ class Hybrid(AllReduce):
         servers: ServerRanks | None = None,
     ) -> None:
         super().__init__(optimizer, comm, window, dtype)
-        self.arguments.pop("servers", None)
         if consistency not in ("bsp", "asp"):
             raise UnknownNameError(
                 "Hybrid(consistency=)",
@@ -59,16 +57,7 @@ class Hybrid(AllReduce):
                 advice=did_you_mean(str(consistency), ("bsp", "asp"), "bsp trains as one process"),
             )
         self.consistency: Literal["bsp", "asp"] = consistency
-        self._ranks = servers_of_job() if comm is None and servers is None else servers
-        if self._ranks is None and self.comm.size > 1:
-            raise ArgumentError(
-                "Hybrid",
-                expected="ranks that serve",
-                received=f"{self.comm.size} workers",
-                advice="start it by singanet launch -n 3 --servers 1, or train by AllReduce",
-            )
-        if self._ranks is not None:
-            self._ranks.expect_workers("Hybrid", self.comm)
+        self._ranks = self._servers_of(servers)
         self._rows: dict[str, TableRows] = {}
         self._holder: Servers | _OwnTables | None = None
         # State for the tables, kept until they are made.

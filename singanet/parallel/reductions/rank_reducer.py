@@ -31,7 +31,8 @@ from singanet.optimizer.reducer import GradientRound, Reducer, RoundKind
 from singanet.optimizer.state import Grad, check_lists
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request
-from singanet.parallel.initialize import init
+from singanet.parallel.initialize import init, servers
+from singanet.parallel.server.messages import ServerRanks
 from singanet.params.param import Param, ParamSpec
 from singanet.params.storage import SMALL, groups_of, served_by
 from singanet.types import Array
@@ -362,6 +363,25 @@ class RankReducer(Reducer):
     @property
     def _alone(self) -> bool:
         return self.comm.size == 1
+
+    def _servers_of(self, given: ServerRanks | None) -> ServerRanks | None:
+        """The ranks that serve the workers: those ``given``, or of the job; None for one process.
+
+        Errors: `ArgumentError` if nobody serves several workers.
+        """
+        where = type(self).__name__
+        self.arguments.pop("servers", None)
+        found = servers() if self._by_default and given is None else given
+        if found is not None:
+            found.expect_workers(where, self.comm)
+        elif self.comm.size > 1:
+            raise ArgumentError(
+                where,
+                expected="ranks that serve",
+                received=f"{self.comm.size} workers",
+                advice="start it by singanet launch -n 3 --servers 1, or train by AllReduce",
+            )
+        return found
 
     def case(self) -> Hashable:
         """As `Wrapper.case`: which parameters are reduced together."""
