@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -576,11 +576,20 @@ class BatchNormalization(Layer):
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Gradients of x, gamma and beta."""
-        return self._gradients(ctx, dy, ctx.ops.batch_norm_backward)
+        saved, ops = ctx.saved, ctx.ops
+        x, inverse, joint = saved["x"], saved["inverse"], saved["joint"]
+        gamma, shape = self._factors(ctx)[0], dy.shape
+        given = (x, gamma, saved["mean"], inverse, saved["fixed"], *saved["mask"])
+        dx, dgamma, dbeta = ops.batch_norm_backward(self._for_kernels(dy), *given)
+        if joint is not None:
+            dx = joint.corrected(ops, dx, x, gamma * inverse, inverse, dbeta, dgamma)
+        named = {"gamma": dgamma, "beta": dbeta}
+        grads = {suffix: grad for suffix, grad in named.items() if suffix in ctx.params}
+        return dx if dx.shape == shape else dx.reshape(shape), grads
 
     def backward_relu(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Gradients of x, gamma and beta, from that of the relu's output."""
-        return self._gradients(ctx, dy, ctx.ops.batch_norm_relu_backward)
+        return self.backward(ctx, dy)
 
     def _normalised(self, ctx: Context, x: Array, relu: bool) -> Array:
         params, ops, shape = ctx.params, ctx.ops, x.shape
@@ -588,7 +597,6 @@ class BatchNormalization(Layer):
         gamma, beta = self._factors(ctx)
         joint = self._joint(ops, x) if ctx.train else None
         count = x.size // x.shape[1] if joint is None else joint.count
-        evaluate = ops.batch_norm_relu if relu else ops.batch_norm
         if ctx.train and count:
             if count == 1:
                 raise DataError(
@@ -599,35 +607,21 @@ class BatchNormalization(Layer):
                     "batch_size, or freeze the layer",
                 )
             if joint is None:
-                kernel = ops.batch_norm_relu_train if relu else ops.batch_norm_train
-                y, mean, var, inverse, *mask = kernel(x, gamma, beta, self.epsilon)
+                made = ops.batch_norm_train(x, gamma, beta, self.epsilon, relu)
+                y, mean, var, inverse, *mask = made
             else:
                 mean, var = joint.mean, joint.var
-                y, inverse, *mask = evaluate(x, gamma, beta, mean, var, self.epsilon)
+                y, inverse, *mask = ops.batch_norm(x, gamma, beta, mean, var, self.epsilon, relu)
             unbiased = ops.multiply(var, count / (count - 1))
             ctx.update_state("mean", ops.moved(params["mean"], mean, self.momentum))
             ctx.update_state("var", ops.moved(params["var"], unbiased, self.momentum))
         else:
             # A copy, since a later training forward changes the running values in place.
             mean, var = params["mean"].copy(), params["var"]
-            y, inverse, *mask = evaluate(x, gamma, beta, mean, var, self.epsilon)
+            y, inverse, *mask = ops.batch_norm(x, gamma, beta, mean, var, self.epsilon, relu)
         fixed = not ctx.train or joint is not None
         ctx.save(x=x, mean=mean, inverse=inverse, fixed=fixed, mask=mask, joint=joint)
         return y if y.shape == shape else y.reshape(shape)
-
-    def _gradients(
-        self, ctx: Context, dy: Array, kernel: Callable[..., tuple[Array, Array, Array]]
-    ) -> tuple[Array, dict[str, Array]]:
-        saved, ops = ctx.saved, ctx.ops
-        x, inverse, joint = saved["x"], saved["inverse"], saved["joint"]
-        gamma, shape = self._factors(ctx)[0], dy.shape
-        given = (x, gamma, saved["mean"], inverse, saved["fixed"])
-        dx, dgamma, dbeta = kernel(self._for_kernels(dy), *given, *saved["mask"])
-        if joint is not None:
-            dx = joint.corrected(ops, dx, x, gamma * inverse, inverse, dbeta, dgamma)
-        named = {"gamma": dgamma, "beta": dbeta}
-        grads = {suffix: grad for suffix, grad in named.items() if suffix in ctx.params}
-        return dx if dx.shape == shape else dx.reshape(shape), grads
 
     def _for_kernels(self, x: Array) -> Array:
         """``x`` as (N, C) or (N, C, H, W): a view, where its axes lie in order."""

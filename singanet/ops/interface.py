@@ -564,47 +564,29 @@ class Ops(Protocol):
         """(1 - weight) running + weight batch, as a new array."""
 
     def batch_norm(
-        self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-    ) -> tuple[Array, Array]:
-        """gamma (x - mean) / sqrt(var + epsilon) + beta, and 1 / sqrt(var + epsilon)."""
+        self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float,
+        relu: bool = False,
+    ) -> tuple[Array, ...]:  # fmt: skip
+        """gamma (x - mean) / sqrt(var + epsilon) + beta, and 1 / sqrt(var + epsilon).
+
+        With ``relu`` max(y, 0) in the place of y, and at last a mask that tells the backward kernel
+        where y is above zero; what it holds is the backend's.
+        """
 
     def batch_norm_train(
-        self, x: Array, gamma: Array, beta: Array, epsilon: float
-    ) -> tuple[Array, Array, Array, Array]:
-        """`batch_norm` by the statistics of x: y, mean, var, 1 / sqrt(var + epsilon)."""
+        self, x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool = False
+    ) -> tuple[Array, ...]:
+        """`batch_norm` by the statistics of x: y, mean, var, 1 / sqrt(var + epsilon), mask."""
 
     def batch_norm_backward(
-        self, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
-    ) -> tuple[Array, Array, Array]:
+        self, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool,
+        mask: Array | None = None,
+    ) -> tuple[Array, Array, Array]:  # fmt: skip
         """(dx, dgamma, dbeta); ``fixed`` statistics did not depend on x.
 
-        dx = gamma inverse (dy - mean(dy) - x̂ mean(dy x̂)), Ioffe and Szegedy 2015.
+        dx = gamma inverse (dy - mean(dy) - x̂ mean(dy x̂)), Ioffe and Szegedy 2015. With a ``mask``
+        for ``dy`` where y is above zero.
         """
-
-    def batch_norm_relu_train(
-        self, x: Array, gamma: Array, beta: Array, epsilon: float
-    ) -> tuple[Array, Array, Array, Array, Array]:
-        """`batch_norm_train` and then max(y, 0): y, mean, var, 1 / sqrt(var + epsilon), mask.
-
-        The mask tells the backward kernel where y is above zero; what it holds is the backend's.
-        """
-
-    def batch_norm_relu(
-        self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-    ) -> tuple[Array, Array, Array]:
-        """`batch_norm` and then max(y, 0): y, 1 / sqrt(var + epsilon), mask."""
-
-    def batch_norm_relu_backward(
-        self,
-        dy: Array,
-        x: Array,
-        gamma: Array,
-        mean: Array,
-        inverse: Array,
-        fixed: bool,
-        mask: Array,
-    ) -> tuple[Array, Array, Array]:
-        """(dx, dgamma, dbeta) of `batch_norm_backward` for ``dy`` where y is above zero."""
 
     def layer_norm(
         self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float

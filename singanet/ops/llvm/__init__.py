@@ -24,13 +24,6 @@ class LlvmOps(PlannedOps):
     batch_norm = in_order(kernels.batch_norm, last=normalise.batch_norm)
     batch_norm_train = in_order(kernels.batch_norm_train, last=normalise.batch_norm_train)
     batch_norm_backward = in_order(kernels.batch_norm_backward, last=normalise.batch_norm_backward)
-    batch_norm_relu = in_order(kernels.batch_norm_relu, last=normalise.batch_norm_relu)
-    batch_norm_relu_train = in_order(
-        kernels.batch_norm_relu_train, last=normalise.batch_norm_relu_train
-    )
-    batch_norm_relu_backward = in_order(
-        kernels.batch_norm_relu_backward, last=normalise.batch_norm_relu_backward
-    )
     conv2d = in_order(winograd.conv2d, last=conv.conv2d)
     conv2d_backward_data = in_order(winograd.conv2d_backward_data, last=conv.conv2d_backward_data)
     conv2d_backward_weights = in_order(

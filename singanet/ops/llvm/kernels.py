@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -160,78 +160,36 @@ _RELU, _PLAIN = 0.0, float("nan")
 
 
 def _train(
-    ops: PlannedOps, x: Array, gamma: Array, beta: Array, epsilon: float
-) -> tuple[Array, ...] | None:
-    return _trained(ops, x, gamma, beta, epsilon, False)
-
-
-def _train_relu(
-    ops: PlannedOps, x: Array, gamma: Array, beta: Array, epsilon: float
-) -> tuple[Array, ...] | None:
-    made = _trained(ops, x, gamma, beta, epsilon, True)
-    return None if made is None else (*made, beta)
-
-
-def _trained(
-    ops: PlannedOps, x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool
+    ops: PlannedOps, x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool = False
 ) -> tuple[Array, ...] | None:
     images = images_of(ops, x)
     y, mean, var, inverse = (ops.xp.empty_like(a) for a in (images, gamma, gamma, gamma))
     vectors = ops.ordered(gamma), ops.ordered(beta), mean, var, inverse
-    key = *_sizes(x), epsilon, relu
-    if not ops.runs(_batch_norm_train, key, y, images, *vectors):
+    if not ops.runs(_batch_norm_train, (*_sizes(x), epsilon, relu), y, images, *vectors):
         return None
-    return like(x, y), mean, var, inverse
+    made = like(x, y), mean, var, inverse
+    return (*made, beta) if relu else made
 
 
 def _given(
-    ops: PlannedOps, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-) -> tuple[Array, ...] | None:
-    return _by_given(ops, x, (gamma, beta, mean, var), epsilon, False)
-
-
-def _given_relu(
-    ops: PlannedOps, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-) -> tuple[Array, ...] | None:
-    made = _by_given(ops, x, (gamma, beta, mean, var), epsilon, True)
-    return None if made is None else (*made, beta)
-
-
-def _by_given(
-    ops: PlannedOps, x: Array, given: tuple[Array, ...], epsilon: float, relu: bool
-) -> tuple[Array, ...] | None:
+    ops: PlannedOps, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float,
+    relu: bool = False,
+) -> tuple[Array, ...] | None:  # fmt: skip
     images = images_of(ops, x)
-    y, inverse = ops.xp.empty_like(images), ops.xp.empty_like(given[0])
-    vectors = *map(ops.ordered, given), inverse
+    y, inverse = ops.xp.empty_like(images), ops.xp.empty_like(gamma)
+    vectors = *map(ops.ordered, (gamma, beta, mean, var)), inverse
     if not ops.runs(_batch_norm, (*_sizes(x), epsilon, relu), y, images, *vectors):
         return None
-    return like(x, y), inverse
+    return (like(x, y), inverse, beta) if relu else (like(x, y), inverse)
 
 
 def _back(
-    ops: PlannedOps, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
-) -> tuple[Array, ...] | None:
-    return _slopes(ops, dy, x, (gamma, gamma, mean, inverse), fixed, False)
-
-
-def _back_relu(
-    ops: PlannedOps,
-    dy: Array,
-    x: Array,
-    gamma: Array,
-    mean: Array,
-    inverse: Array,
-    fixed: bool,
-    beta: Array,
-) -> tuple[Array, ...] | None:
-    return _slopes(ops, dy, x, (gamma, beta, mean, inverse), fixed, True)
-
-
-def _slopes(
-    ops: PlannedOps, dy: Array, x: Array, vectors: tuple[Array, ...], fixed: bool, relu: bool
-) -> tuple[Array, ...] | None:
-    images, gamma = images_of(ops, x), vectors[0]
+    ops: PlannedOps, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool,
+    beta: Array | None = None,
+) -> tuple[Array, ...] | None:  # fmt: skip
+    images, relu = images_of(ops, x), beta is not None
     made = [ops.xp.empty_like(array) for array in (images, gamma, gamma)]
+    vectors = gamma, gamma if beta is None else beta, mean, inverse
     given = images_of(ops, dy), images, *map(ops.ordered, vectors)
     if not ops.runs(_batch_norm_backward, (*_sizes(x), fixed, relu), *made, *given):
         return None
@@ -253,41 +211,29 @@ def _sizes(x: Array) -> tuple[int, int]:
     return x.size // x.shape[1], x.shape[1]
 
 
-def _trains(ops: PlannedOps, x: Array, gamma: Array, beta: Array, epsilon: float) -> bool:
-    return _fits(ops, x, gamma, beta)
+def arrays_of(given: Sequence[Any]) -> list[Array]:
+    """Those among the operands of a batch normalisation."""
+    return [each for each in given if not isinstance(each, (bool, float))]
 
 
-def _is_given(
-    ops: PlannedOps, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-) -> bool:
-    return _fits(ops, x, gamma, beta, mean, var)
+def _normalises(ops: PlannedOps, x: Array, *given: Any) -> bool:
+    return _fits(ops, x, *arrays_of(given))
 
 
 def _goes_back(
-    ops: PlannedOps, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
+    ops: PlannedOps, dy: Array, x: Array, *given: Any, mask: Array | None = None
 ) -> bool:
-    return _fits(ops, x, dy, gamma, mean, inverse)
-
-
-def _is_beta(
-    ops: PlannedOps,
-    dy: Array,
-    x: Array,
-    gamma: Array,
-    mean: Array,
-    inverse: Array,
-    fixed: bool,
-    mask: Array,
-) -> bool:
+    gamma, mean, inverse, *masks = arrays_of(given)
+    mask = masks[0] if masks else mask
+    if mask is None:
+        return _fits(ops, x, dy, gamma, mean, inverse)
+    # It is beta.
     return mask.ndim == 1 and mask.dtype == np.float32
 
 
-batch_norm_train = Route("compiled", _train, _trains)
-batch_norm_relu_train = Route("compiled", _train_relu, _trains)
-batch_norm = Route("compiled", _given, _is_given)
-batch_norm_relu = Route("compiled", _given_relu, _is_given)
+batch_norm_train = Route("compiled", _train, _normalises)
+batch_norm = Route("compiled", _given, _normalises)
 batch_norm_backward = Route("compiled", _back, _goes_back)
-batch_norm_relu_backward = Route("compiled", _back_relu, _is_beta)
 
 
 def _batch_norm_train(

@@ -183,9 +183,6 @@ class NumpyOps:
     batch_norm = normalise.batch_norm
     batch_norm_train = normalise.batch_norm_train
     batch_norm_backward = normalise.batch_norm_backward
-    batch_norm_relu_train = normalise.batch_norm_relu_train
-    batch_norm_relu = normalise.batch_norm_relu
-    batch_norm_relu_backward = normalise.batch_norm_relu_backward
     layer_norm = normalise.layer_norm
     layer_norm_backward = normalise.layer_norm_backward
     group_norm = normalise.group_norm

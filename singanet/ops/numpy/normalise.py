@@ -60,8 +60,9 @@ def moved(ops: Ops, running: Array, batch: Array, weight: float) -> Array:
 
 @kernel(half="lift", exact=(1,))
 def batch_norm(
-    ops: Ops, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-) -> tuple[Array, Array]:
+    ops: Ops, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float,
+    relu: bool = False,
+) -> tuple[Array, ...]:  # fmt: skip
     xp, images, scratch = ops.xp, _channels_last(x), scratch_bytes(ops, _BLOCK_BYTES)
     inverse = 1.0 / xp.sqrt(var + epsilon)
     by_x = gamma * inverse
@@ -73,23 +74,32 @@ def batch_norm(
             part = y[lane][samples]
             xp.multiply(_lines(xp, images[lane][samples]), scale, out=part)
             xp.add(part, shift, out=part)
-    return _like(x, y.reshape(images.shape)), inverse
+            if relu:
+                xp.maximum(part, 0, out=part)
+    made = _like(x, y.reshape(images.shape))
+    return (made, inverse, made) if relu else (made, inverse)
 
 
 @kernel(half="lift", exact=(1, 2, 3))
 def batch_norm_train(
-    ops: Ops, x: Array, gamma: Array, beta: Array, epsilon: float
-) -> tuple[Array, Array, Array, Array]:
+    ops: Ops, x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool = False
+) -> tuple[Array, ...]:
     mean, var = batch_norm_statistics(ops, x)
-    y, inverse = ops.batch_norm(x, gamma, beta, mean, var, epsilon)
-    return y, mean, var, inverse
+    y, inverse, *mask = ops.batch_norm(x, gamma, beta, mean, var, epsilon, relu)
+    return y, mean, var, inverse, *mask
 
 
 @kernel(half="lift")
 def batch_norm_backward(
-    ops: Ops, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
-) -> tuple[Array, Array, Array]:
-    return _gradients(ops, _channels_last(dy), x, gamma, (mean, inverse), fixed)
+    ops: Ops, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool,
+    mask: Array | None = None,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    if mask is None:
+        return _gradients(ops, _channels_last(dy), x, gamma, (mean, inverse), fixed)
+    slopes = _lines(ops.xp, _channels_last(ops.activation_backward("relu", dy, mask)))
+    # Nobody else has them: by the layers another array would be there beside dy.
+    images = slopes.reshape(_channels_last(x).shape)
+    return _gradients(ops, images, x, gamma, (mean, inverse), fixed, slopes)
 
 
 def _gradients(
@@ -132,41 +142,6 @@ def _gradients(
                 part -= constant
                 part -= xp.multiply(_lines(xp, images[lane][samples]), by_x)
     return _like(x, dx.reshape(images.shape)), dgamma, dbeta
-
-
-@kernel(half="lift", exact=(1, 2, 3))
-def batch_norm_relu_train(
-    ops: Ops, x: Array, gamma: Array, beta: Array, epsilon: float
-) -> tuple[Array, Array, Array, Array, Array]:
-    y, mean, var, inverse = ops.batch_norm_train(x, gamma, beta, epsilon)
-    ops.xp.maximum(y, 0, out=y)
-    return y, mean, var, inverse, y
-
-
-@kernel(half="lift", exact=(1,))
-def batch_norm_relu(
-    ops: Ops, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-) -> tuple[Array, Array, Array]:
-    y, inverse = ops.batch_norm(x, gamma, beta, mean, var, epsilon)
-    ops.xp.maximum(y, 0, out=y)
-    return y, inverse, y
-
-
-@kernel(half="lift")
-def batch_norm_relu_backward(
-    ops: Ops,
-    dy: Array,
-    x: Array,
-    gamma: Array,
-    mean: Array,
-    inverse: Array,
-    fixed: bool,
-    mask: Array,
-) -> tuple[Array, Array, Array]:
-    slopes = _lines(ops.xp, _channels_last(ops.activation_backward("relu", dy, mask)))
-    # Nobody else has them: by the layers another array would be there beside dy.
-    images = slopes.reshape(_channels_last(x).shape)
-    return _gradients(ops, images, x, gamma, (mean, inverse), fixed, slopes)
 
 
 def _lanes(ops: Ops, images: Array) -> Iterator[slice]:

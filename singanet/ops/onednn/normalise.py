@@ -7,6 +7,7 @@ note, a bit for each value.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -25,80 +26,55 @@ _LEAST = 512
 
 _STATISTICS = (Arg.MEAN, Arg.VARIANCE)
 _AFFINE = int(Norm.USE_SCALE | Norm.USE_SHIFT)
-_RELU = _AFFINE | int(Norm.FUSE_RELU)
+_FLAGS = (_AFFINE, _AFFINE | int(Norm.FUSE_RELU))
+"""Without relu and with it."""
 
 
 def _batch_norm_train(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float
+    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool = False
 ) -> tuple[Array, ...] | None:
     images = images_of(ops, x)
+    key = images.shape, epsilon, relu
     y, mean, var = (ops.xp.empty_like(array) for array in (images, gamma, gamma))
-    given = (images, y, mean, var, ops.ordered(gamma), ops.ordered(beta))
-    if not ops.runs(_train, (images.shape, epsilon), *given):
-        return None
-    return like(x, y), mean, var, _inverse(ops, var, epsilon)
-
-
-def _batch_norm_relu_train(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float
-) -> tuple[Array, ...] | None:
-    images = images_of(ops, x)
-    y, mean, var = (ops.xp.empty_like(array) for array in (images, gamma, gamma))
-    key = (images.shape, epsilon)
-    mask = ops.room(_train_relu, key, 6, images)
+    mask = [ops.room(_train, key, 6, images)] if relu else []
     vectors = (mean, var, ops.ordered(gamma), ops.ordered(beta))
-    if not ops.runs(_train_relu, key, images, y, *vectors, mask):
+    if not ops.runs(_train, key, images, y, *vectors, *mask):
         return None
-    _show_nan_of(ops, y, *vectors)
-    return like(x, y), mean, var, _inverse(ops, var, epsilon), mask
+    if relu:
+        _show_nan_of(ops, y, *vectors)
+    return like(x, y), mean, var, _inverse(ops, var, epsilon), *mask
 
 
 def _batch_norm(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-) -> tuple[Array, ...] | None:
+    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float,
+    relu: bool = False,
+) -> tuple[Array, ...] | None:  # fmt: skip
     images = images_of(ops, x)
     y: Array = ops.xp.empty_like(images)
     vectors = [ops.ordered(vector) for vector in (mean, var, gamma, beta)]
-    if not ops.runs(_given, (images.shape, epsilon), images, y, *vectors):
+    if not ops.runs(_given, (images.shape, epsilon, relu), images, y, *vectors):
         return None
-    return like(x, y), _inverse(ops, var, epsilon)
-
-
-def _batch_norm_relu(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-) -> tuple[Array, ...] | None:
-    images = images_of(ops, x)
-    y: Array = ops.xp.empty_like(images)
-    vectors = [ops.ordered(vector) for vector in (mean, var, gamma, beta)]
-    if not ops.runs(_given_relu, (images.shape, epsilon), images, y, *vectors):
-        return None
+    made = like(x, y), _inverse(ops, var, epsilon)
+    if not relu:
+        return made
     ops.show_nan(y, images)
     _show_nan_of(ops, y, *vectors)
     # With given statistics y tells as much as a mask.
-    return like(x, y), _inverse(ops, var, epsilon), like(x, y)
+    return *made, like(x, y)
 
 
 def _batch_norm_backward(
-    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
-) -> tuple[Array, ...] | None:
-    given, made = _for_backward(ops, dy, x, gamma, mean, inverse)
-    if not ops.runs(_backward, (made[0].shape, fixed), made[0], *given, *made[1:]):
+    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool,
+    mask: Array | None = None,
+) -> tuple[Array, ...] | None:  # fmt: skip
+    images, masks = images_of(ops, x), [] if mask is None else [mask]
+    made = [ops.xp.empty_like(array) for array in (images, gamma, gamma)]
+    # oneDNN takes the variance and makes the inverse of its root by itself.
+    var = ops.xp.divide(1.0, ops.xp.square(inverse))
+    given = [images_of(ops, dy), images, ops.ordered(mean), var, ops.ordered(gamma)]
+    key = made[0].shape, fixed, mask is not None
+    if not ops.runs(_backward, key, made[0], *given, *made[1:], *masks):
         return None
-    return like(x, made[0]), made[1], made[2]
-
-
-def _batch_norm_relu_backward(
-    ops: OneDnnBase,
-    dy: Array,
-    x: Array,
-    gamma: Array,
-    mean: Array,
-    inverse: Array,
-    fixed: bool,
-    mask: Array,
-) -> tuple[Array, ...]:
-    given, made = _for_backward(ops, dy, x, gamma, mean, inverse)
-    ops.runs(_backward_relu, (made[0].shape,), made[0], *given, *made[1:], mask)
     return like(x, made[0]), made[1], made[2]
 
 
@@ -128,20 +104,17 @@ def _layer_norm_backward(
     return (dx, sums[0], sums[1]) if sums else (dx, None, None)
 
 
-def _is_train_served(ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float) -> bool:
-    return x.shape[1] % compiled.VECTOR == 0 and ops.serves(_LEAST, x, gamma, beta)
-
-
-def _is_served(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-) -> bool:
-    return x.shape[1] % compiled.VECTOR == 0 and ops.serves(_LEAST, x, gamma, beta, mean, var)
+def _is_served(ops: OneDnnBase, x: Array, *given: Any) -> bool:
+    vectors = compiled.arrays_of(given)
+    return x.shape[1] % compiled.VECTOR == 0 and ops.serves(_LEAST, x, *vectors)
 
 
 def _is_served_back(
-    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
+    ops: OneDnnBase, dy: Array, x: Array, *given: Any, mask: Array | None = None
 ) -> bool:
-    return x.shape[1] % compiled.VECTOR == 0 and ops.serves(_LEAST, x, dy, gamma, mean, inverse)
+    gamma, mean, inverse, *masks = compiled.arrays_of(given)
+    mask = masks[0] if masks else mask
+    return _is_served(ops, x, dy, gamma, mean, inverse) if mask is None else mask.dtype == np.uint8
 
 
 def _is_row_served(
@@ -159,40 +132,18 @@ def _is_row_served_back(
 
 batch_norm_train = in_order(
     compiled.batch_norm_train,
-    Route("onednn", _batch_norm_train, _is_train_served),
+    Route("onednn", _batch_norm_train, _is_served),
     last=by_numpy.batch_norm_train,
-)
-
-batch_norm_relu_train = in_order(
-    compiled.batch_norm_relu_train,
-    Route("onednn", _batch_norm_relu_train, _is_train_served),
-    last=by_numpy.batch_norm_relu_train,
 )
 
 batch_norm = in_order(
     compiled.batch_norm, Route("onednn", _batch_norm, _is_served), last=by_numpy.batch_norm
 )
 
-batch_norm_relu = in_order(
-    compiled.batch_norm_relu,
-    Route("onednn", _batch_norm_relu, _is_served),
-    last=by_numpy.batch_norm_relu,
-)
-
 batch_norm_backward = in_order(
     compiled.batch_norm_backward,
     Route("onednn", _batch_norm_backward, _is_served_back),
     last=by_numpy.batch_norm_backward,
-)
-
-batch_norm_relu_backward = in_order(
-    compiled.batch_norm_relu_backward,
-    Route(
-        "onednn",
-        _batch_norm_relu_backward,
-        lambda ops, dy, x, gamma, mean, inverse, fixed, mask: mask.dtype == np.uint8,
-    ),
-    last=by_numpy.batch_norm_relu_backward,
 )
 
 layer_norm = in_order(Route("onednn", _layer_norm, _is_row_served), last=by_numpy.layer_norm)
@@ -208,18 +159,6 @@ def _inverse(ops: OneDnnBase, var: Array, epsilon: float) -> Array:
     ops.xp.sqrt(inverse, out=inverse)
     ops.xp.divide(1.0, inverse, out=inverse)
     return inverse
-
-
-def _for_backward(
-    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array
-) -> tuple[list[Array], list[Array]]:
-    """What a backward kernel reads, and room for dx, dgamma and dbeta."""
-    images = images_of(ops, x)
-    made = [ops.xp.empty_like(array) for array in (images, gamma, gamma)]
-    # oneDNN takes the variance and makes the inverse of its root by itself.
-    var = ops.xp.divide(1.0, ops.xp.square(inverse))
-    given = [images_of(ops, dy), images, ops.ordered(mean), var, ops.ordered(gamma)]
-    return given, made
 
 
 def _show_nan_of(ops: OneDnnBase, y: Array, *vectors: Array) -> None:
@@ -258,16 +197,17 @@ def _forward_stage(
     build.stage_on(desc, order, plain + vectors, [images] * 2 + vectors, fills, mask)
 
 
-def _train(build: Builder, shape: Shape, epsilon: float) -> None:
-    _forward_stage(build, shape, epsilon, _AFFINE, _STATISTICS)
+def _train(build: Builder, shape: Shape, epsilon: float, relu: bool) -> None:
+    _forward_stage(build, shape, epsilon, _FLAGS[relu], _STATISTICS)
 
 
-def _given(build: Builder, shape: Shape, epsilon: float) -> None:
-    _forward_stage(build, shape, epsilon, _AFFINE | int(Norm.USE_GLOBAL_STATS))
+def _given(build: Builder, shape: Shape, epsilon: float, relu: bool) -> None:
+    _forward_stage(build, shape, epsilon, _FLAGS[relu] | int(Norm.USE_GLOBAL_STATS))
 
 
-def _backward(build: Builder, shape: Shape, fixed: bool) -> None:
-    _backward_stage(build, shape, _AFFINE | (int(Norm.USE_GLOBAL_STATS) if fixed else 0))
+def _backward(build: Builder, shape: Shape, fixed: bool, relu: bool) -> None:
+    # A mask is of statistics of the batch.
+    _backward_stage(build, shape, _FLAGS[relu] | (int(Norm.USE_GLOBAL_STATS) if fixed else 0))
 
 
 def _backward_stage(build: Builder, shape: Shape, flags: int) -> None:
@@ -283,18 +223,6 @@ def _backward_stage(build: Builder, shape: Shape, flags: int) -> None:
     if flags & Norm.FUSE_RELU:
         mask[Arg.WORKSPACE] = build.operand(8, build.layout(hint, Query.WORKSPACE))
     build.stage_on(desc, order, plain + vectors, [images] * 3 + vectors, others=mask)
-
-
-def _train_relu(build: Builder, shape: Shape, epsilon: float) -> None:
-    _forward_stage(build, shape, epsilon, _RELU, _STATISTICS)
-
-
-def _given_relu(build: Builder, shape: Shape, epsilon: float) -> None:
-    _forward_stage(build, shape, epsilon, _RELU | int(Norm.USE_GLOBAL_STATS))
-
-
-def _backward_relu(build: Builder, shape: Shape) -> None:
-    _backward_stage(build, shape, _RELU)
 
 
 def _rows_desc(build: Builder, shape: Shape, epsilon: float, flags: int) -> object:

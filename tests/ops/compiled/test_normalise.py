@@ -104,16 +104,15 @@ def test_any_number_of_channels(channels, rows, tail, seed, relu, parts, threads
     if fixed:
         given = forward(x, gamma, beta, relu, parts, threads, given[1:3])
     y, mean, _, inverse = given
-    kernel = numpy_ops.batch_norm_relu_train if relu else numpy_ops.batch_norm_train
-    wanted = kernel(*(a.astype(np.float64) for a in (x, gamma, beta)), EPSILON)
+    wide = (a.astype(np.float64) for a in (x, gamma, beta))
+    wanted = numpy_ops.batch_norm_train(*wide, EPSILON, relu)
     for one, other in zip(given, wanted, strict=False):
         close(one, other, other)
     found = backward(dy, x, gamma, beta, mean, inverse, fixed, relu, parts, threads)
     # Where y is near zero the two may differ in whether it is above.
     mask = [(y > 0).astype(np.float64)] if relu else []
-    kernel = numpy_ops.batch_norm_relu_backward if relu else numpy_ops.batch_norm_backward
     wide = (a.astype(np.float64) for a in (dy, x, gamma, mean, inverse))
-    wanted = kernel(*wide, fixed, *mask)
+    wanted = numpy_ops.batch_norm_backward(*wide, fixed, *mask)
     close(found[0], wanted[0], wanted[0])
     for one, other in zip(found[1:], wanted[1:], strict=True):
         close(one, other, np.abs(dy).sum(0))

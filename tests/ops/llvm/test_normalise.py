@@ -73,18 +73,18 @@ def test_what_they_take(ops, narrow, monkeypatch):
 @pytest.mark.parametrize("relu", [False, True])
 def test_kernels_beside_numpy_s(ops, compiles, monkeypatch, x, fixed, relu):
     dy, (gamma, beta, mean) = draw(*x.shape, seed=1), draw(3, x.shape[1], seed=2)
-    var, kind = abs(draw(x.shape[1], seed=3)) + 0.5, "batch_norm_relu" if relu else "batch_norm"
+    var = abs(draw(x.shape[1], seed=3)) + 0.5
     used = kernels_of(ops, monkeypatch)
-    given = (gamma, beta, mean, var, 1e-3) if fixed else (gamma, beta, 1e-3)
-    name = kind if fixed else f"{kind}_train"
+    given = (gamma, beta, mean, var, 1e-3, relu) if fixed else (gamma, beta, 1e-3, relu)
+    name = "batch_norm" if fixed else "batch_norm_train"
     made, wanted = (getattr(o, name)(x, *given) for o in (ops, numpy_ops))
     for one, other in zip(made[: 2 if fixed else 4], wanted, strict=False):
         assert one.shape == other.shape
         np.testing.assert_allclose(one, other, atol=2e-5)
     mean, inverse = (mean, made[1]) if fixed else (made[1], made[3])
     back = dy, x, gamma, mean, inverse, fixed
-    found = getattr(ops, f"{kind}_backward")(*back, *made[4 - 2 * fixed :])
-    right = getattr(numpy_ops, f"{kind}_backward")(*back, *wanted[4 - 2 * fixed :])
+    found = ops.batch_norm_backward(*back, *made[4 - 2 * fixed :])
+    right = numpy_ops.batch_norm_backward(*back, *wanted[4 - 2 * fixed :])
     for one, other in zip(found, right, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4)
     steps = ["_batch_norm" if fixed else "_batch_norm_train", "_batch_norm_backward"]
@@ -93,8 +93,8 @@ def test_kernels_beside_numpy_s(ops, compiles, monkeypatch, x, fixed, relu):
 
 def test_gradients_are_numerical_ones(ops, compiles):
     x, dy, (gamma, beta) = image(4, 10, 8, 9), image(4, 10, 8, 9, seed=1), draw(2, 10, seed=2)
-    _, mean, _, inverse, mask = ops.batch_norm_relu_train(x, gamma, beta, 1e-3)
-    dx, dgamma, dbeta = ops.batch_norm_relu_backward(dy, x, gamma, mean, inverse, False, mask)
+    _, mean, _, inverse, mask = ops.batch_norm_train(x, gamma, beta, 1e-3, True)
+    dx, dgamma, dbeta = ops.batch_norm_backward(dy, x, gamma, mean, inverse, False, mask)
 
     def slope(argument):
         given = [a.astype(np.float64) for a in (x, gamma, beta)]
@@ -103,7 +103,7 @@ def test_gradients_are_numerical_ones(ops, compiles):
         for sign in (1, -1):
             moved = list(given)
             moved[argument] = given[argument] + sign * step * way
-            sums.append(np.sum(dy * numpy_ops.batch_norm_relu_train(*moved, 1e-3)[0]))
+            sums.append(np.sum(dy * numpy_ops.batch_norm_train(*moved, 1e-3, True)[0]))
         return (sums[0] - sums[1]) / (2 * step), way
 
     for argument, found in enumerate((dx, dgamma, dbeta)):
@@ -155,8 +155,8 @@ def test_threads_share_a_plan_to_the_same_bits(monkeypatch):
     for count in (1, 2):
         set_threads(count)
         ops = LlvmOps()
-        y, mean, var, inverse, mask = ops.batch_norm_relu_train(x, gamma, beta, 1e-3)
-        back = ops.batch_norm_relu_backward(dy, x, gamma, mean, inverse, False, mask)
+        y, mean, var, inverse, mask = ops.batch_norm_train(x, gamma, beta, 1e-3, True)
+        back = ops.batch_norm_backward(dy, x, gamma, mean, inverse, False, mask)
         found.append((y, mean, var, inverse, *back))
         plans = ops.runtime()._plans.values()
         assert [plan.threads for plan in plans if isinstance(plan, CompiledPlan)] == [count] * 2

@@ -18,9 +18,9 @@ def test_forward_and_backward(shape, fixed):
     axes = (0, 2, 3)[: len(shape) - 1]
     by_channel = (slice(None), *[None] * (len(shape) - 2))
     if fixed:
-        y, inverse, mask = numpy_ops.batch_norm_relu(x, gamma, beta, mean, var, 1e-3)
+        y, inverse, mask = numpy_ops.batch_norm(x, gamma, beta, mean, var, 1e-3, True)
     else:
-        y, mean, var, inverse, mask = numpy_ops.batch_norm_relu_train(x, gamma, beta, 1e-3)
+        y, mean, var, inverse, mask = numpy_ops.batch_norm_train(x, gamma, beta, 1e-3, True)
         np.testing.assert_allclose(mean, x.mean(axes))
         np.testing.assert_allclose(var, x.var(axes))
     np.testing.assert_allclose(inverse, 1 / np.sqrt(var + 1e-3))
@@ -32,7 +32,7 @@ def test_forward_and_backward(shape, fixed):
 
     np.testing.assert_allclose(y, formula(x), atol=1e-12)
     given = (dy, x, gamma, mean, inverse, fixed, mask)
-    dx, dgamma, dbeta = numpy_ops.batch_norm_relu_backward(*given)
+    dx, dgamma, dbeta = numpy_ops.batch_norm_backward(*given)
     v, step = rng.standard_normal(shape), 1e-6
     slope = np.sum(dy * (formula(x + step * v) - formula(x - step * v))) / (2 * step)
     np.testing.assert_allclose(np.sum(dx * v), slope, rtol=1e-5)

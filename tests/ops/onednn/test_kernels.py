@@ -112,34 +112,32 @@ def test_batch_norm(ops, shape):
 @pytest.mark.parametrize("shape", [(4, 16, 7, 5), (2, 48, 6, 6), (70, 16), (4, 20, 7, 5)])
 def test_batch_norm_with_relu(ops, shape):
     x, dy, (gamma, beta) = draw(*shape) + 3, draw(*shape, seed=1), draw(2, shape[1], seed=2)
-    *got, mask = ops.batch_norm_relu_train(x, gamma, beta, 1e-3)
-    *wanted, exact = numpy_ops.batch_norm_relu_train(*wide((x, gamma, beta)), 1e-3)
+    *got, mask = ops.batch_norm_train(x, gamma, beta, 1e-3, True)
+    *wanted, exact = numpy_ops.batch_norm_train(*wide((x, gamma, beta)), 1e-3, True)
     np.testing.assert_array_equal(wanted[0] > 0, got[0] > 0)
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(b).max())
     _, mean, _, inverse = got
-    back = ops.batch_norm_relu_backward(dy, x, gamma, mean, inverse, False, mask)
+    back = ops.batch_norm_backward(dy, x, gamma, mean, inverse, False, mask)
     statistics = wanted[1], wanted[3]
-    right = numpy_ops.batch_norm_relu_backward(*wide((dy, x, gamma)), *statistics, False, exact)
+    right = numpy_ops.batch_norm_backward(*wide((dy, x, gamma)), *statistics, False, exact)
     for a, b in zip(back, right, strict=True):
         assert a.dtype == np.float32
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(b).max())
     var = abs(draw(shape[1], seed=3)) + 0.5
-    y, inverse, mask = ops.batch_norm_relu(x, gamma, beta, mean, var, 1e-3)
+    y, inverse, mask = ops.batch_norm(x, gamma, beta, mean, var, 1e-3, True)
     given = wide((x, gamma, beta, mean, var))
-    wanted = numpy_ops.batch_norm_relu(*given, 1e-3)
+    wanted = numpy_ops.batch_norm(*given, 1e-3, True)
     np.testing.assert_allclose(y, wanted[0], rtol=0, atol=1e-5 * abs(wanted[0]).max())
-    back = ops.batch_norm_relu_backward(dy, x, gamma, mean, inverse, True, mask)
-    right = numpy_ops.batch_norm_relu_backward(
-        *wide((dy, x, gamma, mean)), wanted[1], True, wanted[2]
-    )
+    back = ops.batch_norm_backward(dy, x, gamma, mean, inverse, True, mask)
+    right = numpy_ops.batch_norm_backward(*wide((dy, x, gamma, mean)), wanted[1], True, wanted[2])
     for a, b in zip(back, right, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(b).max())
 
 
 def test_batch_norm_with_relu_keeps_a_bit_a_value(ops):
     x = draw(4, 16, 8, 8)
-    mask = ops.batch_norm_relu_train(x, draw(16), draw(16, seed=1), 1e-3)[-1]
+    mask = ops.batch_norm_train(x, draw(16), draw(16, seed=1), 1e-3, True)[-1]
     assert mask.nbytes in (x.size // 8, x.size)  # a byte each without AVX2
 
 
@@ -147,17 +145,17 @@ def test_batch_norm_with_relu_keeps_a_bit_a_value(ops):
 def test_batch_norm_with_relu_shows_nan(ops, where):
     given = {"x": draw(4, 16, 8, 8), "gamma": draw(16), "beta": draw(16, seed=1)}
     np.put(given[where], 1, np.nan)
-    y = ops.batch_norm_relu_train(*given.values(), 1e-3)[0]
+    y = ops.batch_norm_train(*given.values(), 1e-3, True)[0]
     channel = 0 if where == "x" else 1
     assert np.isnan(y[:, channel]).any(axis=(1, 2)).all()
     assert not np.isnan(np.delete(y, channel, axis=1)).any()
 
 
 def test_batch_norm_with_relu_shows_nan_of_its_sample(ops, only_onednn):
-    only_onednn("batch_norm", "batch_norm_relu")
+    only_onednn("batch_norm")
     x, (gamma, beta, mean), var = draw(4, 16, 8, 8), draw(3, 16, seed=1), np.ones(16, np.float32)
     x[2, 5, 3, 3] = np.nan
-    y, _, mask = ops.batch_norm_relu(x, gamma, beta, mean, var, 1e-3)
+    y, _, mask = ops.batch_norm(x, gamma, beta, mean, var, 1e-3, True)
     np.testing.assert_array_equal(np.isnan(y).any(axis=(1, 2, 3)), [False, False, True, False])
     assert np.shares_memory(mask, y)
 
