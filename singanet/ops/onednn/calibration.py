@@ -19,7 +19,7 @@ from singanet.ops.casts import has_compiler
 from singanet.ops.costs import BUILT_IN, Case, Speeds
 from singanet.ops.llvm import winograd as llvm_tiles
 from singanet.ops.llvm.plans import SHARED, Build
-from singanet.ops.onednn.conv.direct import forward_plan
+from singanet.ops.onednn.conv.direct import Shapes, forward_plan
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.products import product
 from singanet.ops.onednn.runtime import Runtime
@@ -140,7 +140,7 @@ def _product(runtime: Runtime, memory: _KernelMemory, rows: int, width: int) -> 
 
 def _direct(runtime: Runtime, memory: _KernelMemory, n: int, size: int, channels: int) -> Run:
     x, y, weight = _operands(memory, n, size, channels)
-    key = (x.shape, x.shape, _WINDOW, False)
+    key = (Shapes(x.shape, x.shape, _WINDOW),)
     return _run(runtime, forward_plan, key, x, y, weight)
 
 

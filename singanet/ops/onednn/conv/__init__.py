@@ -16,7 +16,6 @@ from singanet.ops.numpy import conv as by_numpy
 from singanet.ops.numpy.conv import winograd
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.conv import blocked, direct, product
-from singanet.ops.onednn.conv.constant import constant
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
@@ -120,7 +119,7 @@ conv2d_backward_weights = by_cost(
 
 conv2d_constant = by_cost(
     Route("compiled", llvm_tiles.constant, llvm_tiles.fits, llvm_tiles.estimate),
-    Route("direct", constant, _always),
+    Route("direct", direct.constant, _always),
     Route("blocked", blocked.constant, blocked.fits, blocked.estimate),
     Route("numpy", _constant_by_numpy, _has_tiles, _by_tiles),
     case=constant_case,

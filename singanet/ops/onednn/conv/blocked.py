@@ -14,11 +14,10 @@ from singanet.ops.costs import Case, is_read_often
 from singanet.ops.kernel import NEVER
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.conv import direct
-from singanet.ops.onednn.conv.constant import constant as constant_way
 
 forward = partial(direct.forward, own=True)
 data = partial(direct.data, own=True)
-constant = partial(constant_way, own=True)
+constant = partial(direct.constant, own=True)
 
 
 def fits(ops: OneDnnBase, case: Case) -> bool:

@@ -139,7 +139,7 @@ def test_double_precision_and_empty_batches_are_numpys(ops):
 
 
 def test_a_convolution_is_shared_from_three_times_what_that_costs_on():
-    module = sys.modules["singanet.ops.onednn.conv.constant"]
+    module = sys.modules["singanet.ops.onednn.conv.direct"]
     weight = np.zeros((8, 4, 3, 3), np.float32)
     # 2 images of 30 pixels, a nanosecond a multiplication: 17,280 in all.
     outputs = (2, 5, 6, 8)
