@@ -211,20 +211,19 @@ def _sizes(x: Array) -> tuple[int, int]:
     return x.size // x.shape[1], x.shape[1]
 
 
-def arrays_of(given: Sequence[Any]) -> list[Array]:
-    """Those among the operands of a batch normalisation."""
-    return [each for each in given if not isinstance(each, (bool, float))]
+def statistics_among(rest: tuple[Any, ...]) -> tuple[Array, ...]:
+    """Mean and variance, where these are given, of what follows gamma and beta."""
+    return rest[:2] if len(rest) > 2 else ()
 
 
-def _normalises(ops: PlannedOps, x: Array, *given: Any) -> bool:
-    return _fits(ops, x, *arrays_of(given))
+def _normalises(ops: PlannedOps, x: Array, gamma: Array, beta: Array, *rest: Any) -> bool:
+    return x.size >= _LEAST and _fits(ops, x, gamma, beta, *statistics_among(rest))
 
 
 def _goes_back(
-    ops: PlannedOps, dy: Array, x: Array, *given: Any, mask: Array | None = None
-) -> bool:
-    gamma, mean, inverse, *masks = arrays_of(given)
-    mask = masks[0] if masks else mask
+    ops: PlannedOps, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool,
+    mask: Array | None = None,
+) -> bool:  # fmt: skip
     if mask is None:
         return _fits(ops, x, dy, gamma, mean, inverse)
     # It is beta.

@@ -104,17 +104,18 @@ def _layer_norm_backward(
     return (dx, sums[0], sums[1]) if sums else (dx, None, None)
 
 
-def _is_served(ops: OneDnnBase, x: Array, *given: Any) -> bool:
-    vectors = compiled.arrays_of(given)
+def _is_served(ops: OneDnnBase, x: Array, gamma: Array, beta: Array, *rest: Any) -> bool:
+    vectors = gamma, beta, *compiled.statistics_among(rest)
     return x.shape[1] % compiled.VECTOR == 0 and ops.serves(_LEAST, x, *vectors)
 
 
 def _is_served_back(
-    ops: OneDnnBase, dy: Array, x: Array, *given: Any, mask: Array | None = None
-) -> bool:
-    gamma, mean, inverse, *masks = compiled.arrays_of(given)
-    mask = masks[0] if masks else mask
-    return _is_served(ops, x, dy, gamma, mean, inverse) if mask is None else mask.dtype == np.uint8
+    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool,
+    mask: Array | None = None,
+) -> bool:  # fmt: skip
+    if mask is not None:
+        return mask.dtype == np.uint8
+    return x.shape[1] % compiled.VECTOR == 0 and ops.serves(_LEAST, x, dy, gamma, mean, inverse)
 
 
 def _is_row_served(
