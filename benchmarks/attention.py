@@ -70,7 +70,7 @@ def make(rival: str, number: int) -> Entrant:
         run = by_torch(row, q, k, v, dmeans)
     else:
         from singanet.ops import cpu_ops
-        from singanet.ops.window import Attention
+        from singanet.ops.window import Attended, Attention
 
         ops, case = cpu_ops(), Attention(scale, causal=row.causal)
         if rival == "whole":
@@ -84,7 +84,10 @@ def make(rival: str, number: int) -> Entrant:
 
             def run() -> list[Any]:
                 means, lse = ops.attend(q, k, v, case)
-                return [means, *ops.attend_backward(dmeans, q, k, v, means, lse, case)[:3]]
+                return [
+                    means,
+                    *ops.attend_backward(dmeans, Attended(q, k, v, means, lse), case)[:3],
+                ]
 
     made = [np.asarray(each, np.float64) for each in run()]
     return Entrant(run, {"sums": [float(np.abs(each).sum()) for each in made]})

@@ -32,7 +32,7 @@ from singanet.layers.past import Counts, together
 from singanet.layers.rotary import RotaryEmbedding, RowTexts
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import in_float32
-from singanet.ops.window import Attention
+from singanet.ops.window import Attended, Attention
 from singanet.types import Array, GivenShapes, InputKind, Shape, Shapes, Traits
 
 _ROWS = 128
@@ -584,7 +584,7 @@ class MultiHeadAttention(Layer):
             found = attend_whole_back(ctx, case, dheads, of_weights, heads, wanted)
         else:
             means, lse, case = saved["means"], saved["lse"], replace(case, seeds=saved["seeds"])
-            found = ops.attend_backward(dheads, q, k, v, means, lse, case, wanted)
+            found = ops.attend_backward(dheads, Attended(q, k, v, means, lse), case, wanted)
         dq, dk, dv, dadded = found
         dmask = None if dadded is None else self._added_back(ctx, dadded, grads)
         if self.rotary is not None:

@@ -13,7 +13,7 @@ from singanet.types import Array, Parts, RowSparse, Shape
 
 if TYPE_CHECKING:  # else a dense layer would import it
     from singanet.ops.held import HeldMatrix
-    from singanet.ops.window import Attention
+    from singanet.ops.window import Attended, Attention
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "relu": "y",
@@ -349,12 +349,7 @@ class Ops(Protocol):
         """
 
     def attention_backward(
-        self,
-        dweights: Array,
-        weights: Array,
-        q: Array,
-        k: Array,
-        scale: float,
+        self, dweights: Array, weights: Array, q: Array, k: Array, scale: float
     ) -> tuple[Array, Array]:
         """Gradients of q and k from that of the weights, which may be overwritten."""
 
@@ -370,19 +365,11 @@ class Ops(Protocol):
         """
 
     def attend_backward(
-        self,
-        dmeans: Array,
-        q: Array,
-        k: Array,
-        v: Array,
-        means: Array,
-        lse: Array,
-        case: Attention,
-        mask_gradient: bool = False,
+        self, dmeans: Array, made: Attended, case: Attention, mask_gradient: bool = False
     ) -> tuple[Array, Array, Array, Array | None]:
         """Gradients of q, k and v, lying as the means do, and of ``case.added`` if it is wanted.
 
-        ``means`` and ``lse`` are those of `attend`, of which the weights are made again.
+        The weights are made again, of ``made``.
         """
 
     def rotate(self, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:

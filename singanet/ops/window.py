@@ -298,4 +298,14 @@ class Attention:
         return before and (self.window is None or keys.start > last - self.window)
 
 
+class Attended(NamedTuple):
+    """What attention was taken of, and the means and logarithms of sums that `Ops.attend` made."""
+
+    q: Array
+    k: Array
+    v: Array
+    means: Array
+    lse: Array
+
+
 _ARRAYS = ("lengths", "seen", "added", "segments", "seeds")

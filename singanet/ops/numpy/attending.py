@@ -357,20 +357,16 @@ def _fill(
     case: Attention,
     ops: Ops,
     working: Array,
-    means: Array,
-    lse: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    arrays: dict[str, Any],
+    *given: Any,
 ) -> None:
+    means, lse, *read, arrays = given
     case = replace(case, **arrays)
     if blocks.empty:
         ops.copyto(means, 0)
         ops.copyto(lse, np.finfo(blocks.kind).max)
         return
     workers = [
-        _Forward(products, ops, blocks, case, (q, k, v), (means, lse), memory)
+        _Forward(products, ops, blocks, case, read, (means, lse), memory)
         for memory in WorkingMemory.of_workers(working, _sizes(products, blocks), blocks.workers)
     ]
     done_by(
@@ -387,7 +383,7 @@ class _Forward:
         ops: Ops,
         blocks: Blocks,
         case: Attention,
-        given: tuple[Array, Array, Array],
+        given: Sequence[Array],
         made: tuple[Array, Array],
         memory: WorkingMemory,
     ) -> None:

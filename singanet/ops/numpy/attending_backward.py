@@ -24,38 +24,27 @@ from singanet.ops.numpy.attending import (
     rows_of,
     shift,
 )
-from singanet.ops.window import Attention
+from singanet.ops.window import Attended, Attention
 from singanet.types import Array
 
 
 @kernel(half="native")
 def attend_backward(
-    ops: Ops,
-    dmeans: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    means: Array,
-    lse: Array,
-    case: Attention,
-    mask_gradient: bool = False,
+    ops: Ops, dmeans: Array, made: Attended, case: Attention, mask_gradient: bool = False
 ) -> tuple[Array, Array, Array, Array | None]:
-    return attend_back_by(BlockProducts, ops, dmeans, q, k, v, means, lse, case, mask_gradient)
+    return attend_back_by(BlockProducts, ops, dmeans, made, case, mask_gradient)
 
 
 def attend_back_by(
     products: type[BlockProducts],
     ops: Ops,
     dmeans: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    means: Array,
-    lse: Array,
+    forward: Attended,
     case: Attention,
     mask_gradient: bool = False,
 ) -> tuple[Array, Array, Array, Array | None]:
     """`Ops.attend_backward` with these products."""
+    q, k, v, *rest = forward
     blocks = Blocks.of(ops, q, k, v, products.rounds)._replace(copies=True)
     if mask_gradient:
         # All add to one array.
@@ -68,7 +57,7 @@ def attend_back_by(
     fill = partial(_fill, products, blocks, plain)
     working = blocks.workers * sum(_sizes(products, blocks, case).values()), blocks.kind
     adds = blocks.scores(case) * (3 * blocks.size + 2 * blocks.width)
-    ops.as_one(fill, made, (dmeans, q, k, v, means, lse, arrays), working, adds)
+    ops.as_one(fill, made, (dmeans, q, k, v, *rest, arrays), working, adds)
     dq, dk, dv, *dadded = made
     return dq, dk, dv, dadded[0] if dadded else None
 
@@ -113,18 +102,15 @@ def _fill(
     working: Array,
     *given: Any,
 ) -> None:
-    dq, dk, dv, *dadded, dmeans, q, k, v, means, lse, arrays = given
+    *made, dmeans, q, k, v, means, lse, arrays = given
     case = replace(case, **arrays)
-    for each in dadded:
+    for each in made if blocks.empty else made[3:]:
         ops.copyto(each, 0)
     if blocks.empty:
-        for each in (dq, dk, dv):
-            ops.copyto(each, 0)
         return
-    sizes, read = _sizes(products, blocks, case), (q, k, v, dmeans, means, lse)
-    made = _Made(dq, dk, dv, dadded[0] if dadded else None)
+    sizes, read = _sizes(products, blocks, case), (Attended(q, k, v, means, lse), dmeans)
     workers = [
-        _Backward(products, ops, blocks, case, read, made, memory)
+        _Backward(products, ops, blocks, case, read, _Made(*made), memory)
         for memory in WorkingMemory.of_workers(working, sizes, blocks.workers)
     ]
     units = blocks.units()
@@ -142,7 +128,7 @@ class _Made(NamedTuple):
     q: Array
     k: Array
     v: Array
-    added: Array | None
+    added: Array | None = None
 
 
 class _Rows(NamedTuple):
@@ -167,12 +153,12 @@ class _Backward:
         ops: Ops,
         blocks: Blocks,
         case: Attention,
-        read: Sequence[Array],
+        read: tuple[Attended, Array],
         made: _Made,
         memory: WorkingMemory,
     ) -> None:
         self.ops, self.blocks, self.case = ops, blocks, case
-        self.q, self.k, self.v, self.dmeans, self.means, self.lse = read
+        (self.q, self.k, self.v, self.means, self.lse), self.dmeans = read
         self.made, self.memory = made, memory
         self.folds = _folds(products, case)
         self.product = products(ops, memory, blocks.workers > 1)

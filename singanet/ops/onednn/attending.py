@@ -21,7 +21,7 @@ from singanet.ops.numpy.attending_backward import attend_back_by
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import BF16, Algorithm, Arg, Prop
 from singanet.ops.onednn.builder import Builder
-from singanet.ops.window import Attention
+from singanet.ops.window import Attended, Attention
 from singanet.types import Array, Shape
 
 _LEAST = 1 << 16
@@ -78,10 +78,8 @@ def _product(build: Builder, m: int, k: int, n: int, of_x: Shape, of_y: Shape) -
     build.stage(desc, build.operands((Arg.DST, Arg.SRC, Arg.WEIGHTS), [out, x, y]))
 
 
-def _is_served(ops: OneDnnBase, *given: Any, **named: Any) -> bool:
-    arrays = [each for each in given if not isinstance(each, (Attention, bool))]
-    # Backward is given the gradient of the means first.
-    q, k = arrays[:2] if len(arrays) == 3 else arrays[1:3]
+def _is_served(ops: OneDnnBase, q: Array, k: Array, *rest: Any) -> bool:
+    arrays = [q, k, *(each for each in rest if not isinstance(each, Attention))]
     if not ops.narrow or q.shape[2] * k.shape[2] < _LEAST or not ops.serves(1, *arrays):
         return False
     library = ops.library()
@@ -96,9 +94,15 @@ def _attend_backward(ops: Any, *given: Any, **named: Any) -> Any:
     return attend_back_by(RoundedProducts, ops, *given, **named)
 
 
+def _is_served_back(
+    ops: OneDnnBase, dmeans: Array, made: Attended, case: Attention, mask_gradient: bool = False
+) -> bool:
+    return _is_served(ops, *made, dmeans)
+
+
 attend = in_order(Route("onednn", _attend, _is_served), last=by_numpy.attend)
 attend_backward = in_order(
-    Route("onednn", _attend_backward, _is_served), last=attending_backward.attend_backward
+    Route("onednn", _attend_backward, _is_served_back), last=attending_backward.attend_backward
 )
 
 
@@ -154,14 +158,15 @@ def _scores_is_served(ops: OneDnnBase, x: Array, axis: int = -1) -> bool:
     return axis in (-1, x.ndim - 1) and ops.serves(1, x) and pays(ops, x.size)
 
 
-def _is_served_back(ops: OneDnnBase, dy: Array, y: Array, axis: int = -1) -> bool:
+def _softmax_is_served_back(ops: OneDnnBase, dy: Array, y: Array, axis: int = -1) -> bool:
     return axis in (-1, y.ndim - 1) and ops.serves(_SCORES_LEAST, y, dy)
 
 
 softmax = in_order(Route("onednn", _softmax, _scores_is_served), last=scores_by_numpy.softmax)
 
 softmax_backward = in_order(
-    Route("onednn", _softmax_backward, _is_served_back), last=scores_by_numpy.softmax_backward
+    Route("onednn", _softmax_backward, _softmax_is_served_back),
+    last=scores_by_numpy.softmax_backward,
 )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from singanet.ops import NumpyOps
 from singanet.ops.numpy import attending
-from singanet.ops.window import Attention
+from singanet.ops.window import Attended, Attention
 
 OPS = NumpyOps(np)
 
@@ -89,7 +89,7 @@ def test_single_queries_of_heads_that_share_their_keys(monkeypatch):
     k, v = rng.standard_normal((2, 1, 1, 1, 1))
     case = Attention(scale=0.7)
     means, lse = OPS.attend(q, k, v, case)
-    dv = OPS.attend_backward(dmeans, q, k, v, means, lse, case, False)[2]
+    dv = OPS.attend_backward(dmeans, Attended(q, k, v, means, lse), case, False)[2]
     # One key has the whole weight.
     np.testing.assert_allclose(dv.sum(), dmeans.sum(), rtol=1e-12)
 
@@ -108,7 +108,9 @@ def test_equals_the_formula_over_whole_arrays(drawn, threads):
         seen = visible(case, (*q.shape[:3], k.shape[2])).any(axis=3)
         np.testing.assert_allclose(lse[seen], logarithms[seen], rtol=1e-9, atol=1e-12)
         assert not means[~seen].any()
-        found = OPS.attend_backward(dmeans, q, k, v, means, lse, case, case.added is not None)
+        found = OPS.attend_backward(
+            dmeans, Attended(q, k, v, means, lse), case, case.added is not None
+        )
     rng = np.random.default_rng(0)
     given_ = [q, k, v, *([] if case.added is None else [case.added])]
     along = [rng.standard_normal(each.shape) for each in given_]
@@ -139,7 +141,7 @@ def test_runs_on_any_arrays_and_keeps_their_type(xp, rng, dtype):
     )
     ops = NumpyOps(xp)
     means, lse = ops.attend(*there[:3], given_)
-    made = [means, *ops.attend_backward(there[3], *there[:3], means, lse, given_)[:3]]
+    made = [means, *ops.attend_backward(there[3], Attended(*there[:3], means, lse), given_)[:3]]
     assert all(each.dtype == dtype for each in made)
     assert lse.dtype == max(np.dtype(np.float32), np.dtype(dtype))
     exact = [each.astype(np.float64) for each in plain]
@@ -168,7 +170,7 @@ def test_equals_pytorch(rng, few):
         patch.setattr(attending, "_SCORES", 200 if few else 1 << 16)
         patch.setattr(attending, "_KEYS", 16)
         means, lse = OPS.attend(q, k, v, case)
-        made = OPS.attend_backward(dmeans, q, k, v, means, lse, case)
+        made = OPS.attend_backward(dmeans, Attended(q, k, v, means, lse), case)
     np.testing.assert_allclose(means, theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
     for mine, tensor in zip(made, tensors, strict=False):
         np.testing.assert_allclose(mine, tensor.grad.numpy(), rtol=1e-4, atol=1e-5)
@@ -181,11 +183,11 @@ def test_dropped_weights_are_the_same_in_backward(rng, monkeypatch):
     case = Attention(0.5, True, dropout=0.4, seeds=np.array([0.1, 0.2, 0.3, 0.4], np.float32))
     means, lse = OPS.attend(q, k, v, case)
     # Linear in the values: so their gradient is told exactly.
-    dv = OPS.attend_backward(dmeans, q, k, v, means, lse, case)[2]
+    dv = OPS.attend_backward(dmeans, Attended(q, k, v, means, lse), case)[2]
     np.testing.assert_allclose((dv * v).sum(), (dmeans * means).sum(), rtol=1e-12)
     step = 1e-6 * rng.standard_normal(q.shape)
     up, down = (OPS.attend(q + each, k, v, case)[0] for each in (step, -step))
-    dq = OPS.attend_backward(dmeans, q, k, v, means, lse, case)[0]
+    dq = OPS.attend_backward(dmeans, Attended(q, k, v, means, lse), case)[0]
     np.testing.assert_allclose(((up - down) * dmeans).sum() / 2, (dq * step).sum(), rtol=1e-5)
     other, _ = OPS.attend(q, k, v, replace(case, seeds=np.array([0.1, 0.2, 0.3, 0.5], np.float32)))
     assert (other != means).any()
@@ -204,12 +206,12 @@ def test_what_is_no_number_stays_where_it_is_seen(rng, monkeypatch):
     k[0, 0, 4:], v[0, 0, 4:] = np.nan, np.nan
     case = Attention(0.5, lengths=np.array([4, 6]))
     means, lse = OPS.attend(q, k, v, case)
-    made = OPS.attend_backward(dmeans, q, k, v, means, lse, case)[:3]
+    made = OPS.attend_backward(dmeans, Attended(q, k, v, means, lse), case)[:3]
     assert all(np.isfinite(each).all() for each in (means, lse, *made))
     k[1, 0, 3, 1] = np.nan
     means, lse = OPS.attend(q, k, v, case)
     with np.errstate(invalid="ignore"):
-        dq, dk, dv, _ = OPS.attend_backward(dmeans, q, k, v, means, lse, case)
+        dq, dk, dv, _ = OPS.attend_backward(dmeans, Attended(q, k, v, means, lse), case)
     assert all(np.isnan(each[1]).all() for each in (means, lse, dq, dk, dv))
     assert all(np.isfinite(each[0]).all() for each in (means, lse, dq, dk, dv))
 
@@ -219,7 +221,9 @@ def test_nothing_to_attend_to_or_with(shape):
     n, queries, keys = shape
     q, k = np.ones((n, 2, queries, 4)), np.ones((n, 1, keys, 4))
     means, lse = OPS.attend(q, k, k, Attention(1.0, True))
-    made = OPS.attend_backward(np.ones_like(means), q, k, k, means, lse, Attention(1.0, True))
+    made = OPS.attend_backward(
+        np.ones_like(means), Attended(q, k, k, means, lse), Attention(1.0, True)
+    )
     assert [each.shape for each in (means, *made[:3])] == [q.shape, q.shape, k.shape, k.shape]
     assert not means.any()
 

@@ -12,7 +12,7 @@ from singanet.loss import SquaredError
 from singanet.ops import NumpyOps
 from singanet.ops.onednn import attending
 from singanet.ops.onednn.products import narrowed
-from singanet.ops.window import Attention
+from singanet.ops.window import Attended, Attention
 from singanet.optimizer import SGD
 
 PLAIN = NumpyOps(np)
@@ -45,7 +45,7 @@ def both(ops, rng, case, mask_gradient=False):
     q, dmeans = (heads(rng, 2, 4, 130, 32) for _ in range(2))
     k, v = (heads(rng, 2, 2, 137, 32) for _ in range(2))
     means, lse = ops.attend(q, k, v, case)
-    return means, *ops.attend_backward(dmeans, q, k, v, means, lse, case, mask_gradient)
+    return means, *ops.attend_backward(dmeans, Attended(q, k, v, means, lse), case, mask_gradient)
 
 
 @pytest.mark.parametrize("name", CASES)
