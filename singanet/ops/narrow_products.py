@@ -56,10 +56,15 @@ def _multiply(
         width = held.panels * len(held.codes) * PANEL
     fits = out is not None and width == held.outputs and out.flags.c_contiguous
     y = out if out is not None and fits else np.empty((rows, width), np.float32)
-    if isinstance(held, Bfloat16Matrix):
-        _by_words(ops, x, held, y)
+    kind, places, (groups, panels, inputs) = _layout_of(held)
+    missing = inputs - x.shape[1]
+    x = np.pad(x, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(x)
+    if isinstance(held, BlockMatrix):
+        given, size = (*places, address(x), address(y), len(held.codes)), held.codes.nbytes
+        _share(ops, partial(_blocks(kind, rows), *given, groups, panels), panels, size)
     else:
-        _by_blocks(ops, x, held, y)
+        given, size = (places[0], address(x), address(y)), held.words.nbytes
+        _share(ops, partial(_words(rows), *given, groups, panels), panels, size)
     if y is out:
         return y
     if out is None:
@@ -110,20 +115,8 @@ def _multiply_any(
     out: Array | None = None,
 ) -> Array:
     """By calls of the runs of columns and of inputs; those of fewer than 64 by way of a copy."""
-    numbers: tuple[int, ...]
-    if isinstance(held, BlockMatrix):
-        kind, slabs = held.kind, list(held.slabs)
-        minima = held.scales if held.minima is None else held.minima
-        places = address(held.codes), address(held.scales), address(minima)
-        numbers = held.groups, held.panels, held.groups * GROUP
-    elif isinstance(held, HalvesMatrix):
-        kind, slabs = "halves", [(0, slice(0, held.outputs))]
-        places = (address(held.values),) * 3
-        numbers = held.inputs // GROUP, held.outputs // PANEL, held.inputs
-    else:
-        kind, slabs = "words", [(0, slice(0, held.outputs))]
-        panels, pairs = held.words.shape[:2]
-        places, numbers = (address(held.words),) * 3, (pairs, panels, 2 * pairs)
+    kind, places, numbers = _layout_of(held)
+    slabs = held.slabs if isinstance(held, BlockMatrix) else [(0, slice(0, held.outputs))]
     columns = [run for slab, part in slabs for run in _runs(part, slab)]
     inputs = _runs(slice(0, held.inputs))
     made, summed = (inputs, columns) if held.turned else (columns, inputs)
@@ -138,21 +131,9 @@ def _multiply_any(
         lines = y[:, run.numbers] if run.is_whole else np.empty((len(x), PANEL), np.float32)
         for k, (other, rows) in enumerate(zip(summed, given, strict=True)):
             panels, groups = (other, run) if held.turned else (run, other)
-            call(
-                *places,
-                address(rows),
-                address(lines),
-                panels.slab,
-                *numbers,
-                len(x),
-                steps(rows)[0],
-                steps(lines)[0],
-                panels.first,
-                panels.stop,
-                groups.first,
-                groups.stop,
-                k,
-            )
+            arrays, apart = (address(rows), address(lines)), (steps(rows)[0], steps(lines)[0])
+            ends = panels.first, panels.stop, groups.first, groups.stop
+            call(*places, *arrays, panels.slab, *numbers, len(x), *apart, *ends, k)
         if not run.is_whole:
             y[:, run.numbers] = lines[:, : run.numbers.stop - run.numbers.start]
 
@@ -167,6 +148,21 @@ def _multiply_any(
         return y
     out[...] = y
     return out
+
+
+def _layout_of(
+    held: Bfloat16Matrix | BlockMatrix | HalvesMatrix,
+) -> tuple[str, tuple[int, ...], tuple[int, int, int]]:
+    """The kind of a matrix, where its codes, scales and minima lie, groups, panels and inputs."""
+    if isinstance(held, BlockMatrix):
+        minima = held.scales if held.minima is None else held.minima
+        places = address(held.codes), address(held.scales), address(minima)
+        return held.kind, places, (held.groups, held.panels, held.groups * GROUP)
+    if isinstance(held, HalvesMatrix):
+        numbers = held.inputs // GROUP, held.outputs // PANEL, held.inputs
+        return "halves", (address(held.values),) * 3, numbers
+    panels, pairs = held.words.shape[:2]
+    return "words", (address(held.words),) * 3, (pairs, panels, 2 * pairs)
 
 
 def _lines(x: Array, run: _Units) -> Array:
@@ -196,27 +192,6 @@ def prepared(ops: Ops, x: Array, held: HeldMatrix) -> Callable[..., None] | None
     if not _fits(ops, x, held):
         return _panels(kind, held.turned)
     return _words(len(x)) if kind == "words" else _blocks(kind, len(x))
-
-
-def _by_words(ops: Ops, x: Array, held: Bfloat16Matrix, y: Array) -> None:
-    words, x = held.words, _padded(x, 2 * held.words.shape[1])
-    panels, pairs = words.shape[:2]
-    places = address(words), address(x), address(y)
-    _share(ops, partial(_words(len(x)), *places, pairs, panels), panels, words.nbytes)
-
-
-def _by_blocks(ops: Ops, x: Array, held: BlockMatrix, y: Array) -> None:
-    codes, x = held.codes, _padded(x, held.groups * GROUP)
-    minima = held.scales if held.minima is None else held.minima
-    places = address(codes), address(held.scales), address(minima), address(x), address(y)
-    sizes = len(codes), held.groups, held.panels
-    _share(ops, partial(_blocks(held.kind, len(x)), *places, *sizes), held.panels, codes.nbytes)
-
-
-def _padded(x: Array, inputs: int) -> Array:
-    if x.shape[1] != inputs:
-        return np.pad(x, ((0, 0), (0, inputs - x.shape[1])))
-    return np.ascontiguousarray(x)
 
 
 def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -> None:
