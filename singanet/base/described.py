@@ -328,7 +328,7 @@ def _written(cls: Any) -> inspect.Signature:
         return inspect.Signature([only_self])
     signature = inspect.signature(cls.__init__)
     *own, last = signature.parameters.values()
-    if last.kind is not last.VAR_KEYWORD or cls._shared is None:
+    if last.kind is not last.VAR_KEYWORD or last.name != "shared" or cls._shared is None:
         return signature
     parts = part_words(cls.__init__)
     shared = [

@@ -102,8 +102,8 @@ def _is_of_yes_or_no(loss: Any) -> bool:
 
 
 def _needs_a_rate_alone(name: str) -> bool:
-    given = list(signature(getattr(optimizers, name)).parameters.values())
-    return all(each.default is not each.empty for each in given[1:])
+    given = signature(getattr(optimizers, name)).parameters.values()
+    return all(p.name == "lr" or p.default is not p.empty for p in given)
 
 
 def _public(room: Any, base: type) -> list[str]:

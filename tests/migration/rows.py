@@ -65,7 +65,7 @@ def names(cell: str) -> list[str]:
 def parameters(made: Any) -> dict[str, Any]:
     """The arguments that ``made`` spells out, each with its default."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    # Our own signatures have what constructors hand on.
+    # A rule of ours hands on what all have, which its own signature tells.
     own = made.__module__.startswith("singanet.")
     function = made.__init__ if inspect.isclass(made) and not own else made
     given = inspect.signature(function).parameters.values()
