@@ -88,6 +88,11 @@ LABELS = {
         "as many outputs as there are classes",
         lambda: fit(y=Y + 1, units=4),
     ),
+    "labels that PyTorch leaves out": (
+        lambda: fit(y=np.where(Y, Y, -100)),
+        "say ignore_index=-100",
+        lambda: fit(y=np.where(Y, Y, -100), used=loss.SoftmaxCrossEntropy(ignore_index=-100)),
+    ),
     "none": (lambda: fit(y=None), "pass it twice", lambda: fit_numbers(X)),
     "fewer than samples": (
         lambda: fit(y=Y[:5]),

@@ -124,7 +124,8 @@ class SigmoidFocal(Loss):
 
     m = y (1 − p) + (1 − y) p, p = σ(x), is how far off the output is, so that what is sure and
     right counts little; ``alpha`` weighs yes and 1 − alpha no: a = y α + (1 − y)(1 − α), or 1
-    without it. Both have one shape (B, ...); a position is an element. Lin et al., 2017.
+    without it, as in Keras' BinaryFocalCrossentropy unless ``apply_class_balancing``. Both have one
+    shape (B, ...); a position is an element. Lin et al., 2017.
     """
 
     link_name = "sigmoid"
@@ -301,9 +302,10 @@ class SoftmaxCrossEntropy(_OfClasses):
     ``y`` holds integer labels (B, ...) or (B, ..., 1), or, with the shape of ``x``, rows of
     non-negative numbers that are divided by their sum (one-hot, counts or probabilities), as in
     SINGA. ``label_smoothing`` s replaces t by (1 − s) t + s / C (Szegedy et al. 2016), and
-    ``class_weight`` w then by w_j t_j; the mean divides by positions, not by weights.
-    Positions labelled ``ignore_index`` have no loss and no gradient, and the mean is over the
-    others, so that padded sequences cost nothing. Gradient of a position: softmax(x) − t.
+    ``class_weight`` w then by w_j t_j; the mean divides by positions, where PyTorch's divides by
+    weights. ``ignore_index`` is None unless said (PyTorch: -100): positions with that label have no
+    loss and no gradient, and the mean is over the others, so that padded sequences cost nothing.
+    Gradient of a position: softmax(x) − t.
     """
 
     link_name = "softmax"
@@ -384,8 +386,9 @@ class CategoricalCrossEntropy(_OfClasses):
 class SoftmaxFocal(_OfClasses):
     """−Σ_j (1 − p_j)^γ t_j log p_j for p = softmax(x), ``x`` (B, ..., C): the sure count less.
 
-    Targets, ``label_smoothing``, ``ignore_index`` and ``class_weight``, which others call α, are
-    those of `SoftmaxCrossEntropy`, which γ = 0 gives. Lin et al., 2017.
+    ``class_weight`` is what others call α: None weighs nothing, where Keras'
+    CategoricalFocalCrossentropy weighs all classes by 0.25. It, targets, ``label_smoothing`` and
+    ``ignore_index`` are those of `SoftmaxCrossEntropy`, which γ = 0 gives. Lin et al., 2017.
     """
 
     link_name = "softmax"
@@ -523,9 +526,10 @@ class Hinge(Loss):
 class KLDivergence(Loss):
     """Σ_j t_j (log t_j − log softmax(x)_j) for scores ``x`` and probabilities ``t`` (B, ..., C).
 
-    A position is one row of C; 0 log 0 is 0. Rows of ``t`` must sum to 1 within 0.001 and hold
-    nothing negative. It is the cross-entropy less the entropy of the targets, so 0 is reached;
-    gradient of a position: softmax(x) − t.
+    A position is one row of C, so that the mean is over rows, as PyTorch's is with
+    ``reduction="batchmean"`` and not with "mean", which divides by C too; 0 log 0 is 0. Rows of
+    ``t`` must sum to 1 within 0.001 and hold nothing negative. It is the cross-entropy less the
+    entropy of the targets, so 0 is reached; gradient of a position: softmax(x) − t.
     """
 
     link_name = "softmax"

@@ -155,7 +155,8 @@ class Loss(Counted, Configurable, ABC):
     Every *position* of the output (a sample, a time step of it, or an element of it: the class
     says which) has a loss. A sample's value is the mean over its positions; the loss of a batch
     is the mean over all of them. ``reduction="sum"`` changes the gradient alone: it becomes that
-    of the sum over all positions, as SINGA's losses have it.
+    of the sum over all positions, as SINGA's losses have it, and `forward` tells the means, where
+    Keras and PyTorch tell the sum.
 
     A subclass gives `compute` and `gradient`; `count`, where its mean is over something else than
     samples; `link`, where outputs are scores of something. What is common to all losses, weights
@@ -526,12 +527,15 @@ class _ExpectClasses:
         return look
 
     def _refuse(self, labels: Array, wrong: int) -> None:
-        shape = self._shape
+        shape, label = self._shape, int(labels[wrong])
+        fewer = f"say ignore_index={label} if such positions have no label, else mend the labels"
         raise DataError(
             self._where,
             expected=f"labels from 0 to {shape[-1] - 1}",
-            received=f"label {int(labels[wrong])} at index {_index(wrong, shape[:-1])}",
-            advice="give the net as many outputs as there are classes, or mend the labels",
+            received=f"label {label} at index {_index(wrong, shape[:-1])}",
+            advice=fewer
+            if label < 0
+            else "give the net as many outputs as there are classes, or mend the labels",
         )
 
 

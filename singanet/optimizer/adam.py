@@ -22,8 +22,9 @@ class Adam(ElementWise):
 
     SINGA and Keras use this form, from section 2 of Kingma and Ba (2015): ε is added to √v before
     the correction of its bias. With ``epsilon_after_correction`` it is added after, as in PyTorch:
-    w −= lr m̂ / (√v̂ + ε). All rules of this kind take that argument. t counts the updates of each
-    parameter. State: m and v, two arrays a parameter.
+    w −= lr m̂ / (√v̂ + ε). All rules of this kind take that argument. ``epsilon`` is 1e-8, as in
+    PyTorch (Keras: 1e-7). t counts the updates of each parameter. State: m and v, two arrays a
+    parameter.
     """
 
     slots: tuple[str, ...] = ("first", "second")
@@ -143,8 +144,9 @@ class Adamax(Adam):
 class AdamW(Adam):
     """w −= lr λ w, then `Adam`'s step (Loshchilov and Hutter 2019).
 
-    λ is ``weight_decay`` times the parameter's ``decay_mult``. ``amsgrad`` takes the largest v so
-    far, as `AMSGrad` does. State: m and v, two arrays; with ``amsgrad`` a third.
+    λ is ``weight_decay``, 0.01 as in PyTorch (Keras: 0.004), times the parameter's ``decay_mult``.
+    ``amsgrad`` takes the largest v so far, as `AMSGrad` does. State: m and v, two arrays; with
+    ``amsgrad`` a third.
     """
 
     weight_decay = 0.01
@@ -182,8 +184,9 @@ class NAdam(Adam):
     """w −= lr √(1 − β₂ᵗ) (μ' m / (1 − Π μ') + (1 − μ) g / (1 − Π μ)) / (√v + ε), with `Adam`'s ε.
 
     With ``epsilon_after_correction`` the divisor is √v̂ + ε, as in PyTorch and Keras.
-    μ = β₁ (1 − 0.96^(ψ t) / 2) at step t, μ' at the next, Π the product of all so far, and ψ is
-    ``momentum_decay``; Keras' is 1. Dozat, 2016. State: m and v, two arrays a parameter.
+    ``momentum_decay`` ψ is 0.004, as in PyTorch (Keras: 1): μ = β₁ (1 − 0.96^(ψ t) / 2) at step t,
+    μ' at the next, Π the product of all so far. Dozat, 2016. State: m and v, two arrays a
+    parameter.
     """
 
     hypers = (*Adam.hypers, "momentum_decay")
@@ -246,8 +249,8 @@ class NAdam(Adam):
 class RAdam(Adam):
     """w −= r α m / (√v + ε), or lr m̂ while v says too little (Liu et al. 2020; PyTorch's form).
 
-    `Adam` explains α, m̂ and ``epsilon_after_correction``. With ρ∞ = 2 / (1 − β₂) − 1 and
-    ρ = ρ∞ − 2 t β₂ᵗ / (1 − β₂ᵗ), v counts where ρ > 5, and
+    `Adam` explains α, m̂ and ``epsilon_after_correction``; without it this is PyTorch's. With
+    ρ∞ = 2 / (1 − β₂) − 1 and ρ = ρ∞ − 2 t β₂ᵗ / (1 − β₂ᵗ), v counts where ρ > 5, and
     r² = (ρ − 4)(ρ − 2) ρ∞ / ((ρ∞ − 4)(ρ∞ − 2) ρ). State: m and v, two arrays a parameter.
     """
 
@@ -277,7 +280,8 @@ class LAMB(Adam):
     """r = α m / (√v + ε) + λ w; w −= lr (‖w‖ / ‖r‖) r (You et al. 2020), for large batches.
 
     α is `Adam`'s for lr = 1. With ``epsilon_after_correction``, as in the paper and in Keras, the
-    quotient is m̂ / (√v̂ + ε). The ratio is 1 where either norm is 0; the norms are of the whole
+    quotient is m̂ / (√v̂ + ε). ``weight_decay`` is 0.01 unless said (Keras: none), ``epsilon`` 1e-6
+    (Keras: 1e-7). The ratio is 1 where either norm is 0; the norms are of the whole
     parameter, or of the rows that a row-sparse gradient names. λ is ``weight_decay`` times
     ``decay_mult``; if ``decoupled`` is True, as in Keras, the value decays beside r, and if it is
     None within r. The direction is worked out twice, once for its norm, so that it is never held
@@ -352,8 +356,8 @@ def _direction(
 class Lion(ElementWise):
     """w −= lr (sign(β₁ m + (1 − β₁) g) + λ w); m = β₂ m + (1 − β₂) g (Chen et al. 2023).
 
-    λ is ``weight_decay`` times the parameter's ``decay_mult``. Every element moves by lr: a
-    tenth of Adam's rate is usual. State: m, one array a parameter.
+    λ is ``weight_decay`` times the parameter's ``decay_mult``. Every element moves by lr: a tenth
+    of Adam's rate is usual, and 0.0001 the default (Keras: 0.001). State: m, one array a parameter.
     """
 
     slots = ("first",)

@@ -296,8 +296,10 @@ class Adafactor(Optimizer):
     With 1 − β = t^beta2_decay: R, C = moving means of g² over columns and over rows,
     V = R C / mean(R), u = g / √max(V, ε₁²), w −= α u / max(1, rms(u) / clip), where
     α = max(ε₂, rms(w)) · min(lr, 1 / √t), after w −= lr λ w. PyTorch's form; ε₁ None is the
-    type's resolution. Parameters of more than two axes are seen as (shape[0], the rest), those
-    of fewer keep a full V. A row-sparse gradient changes R of its rows, and C from them alone.
+    type's resolution (Keras: 1e-30), and ``lr`` is 0.01 (Keras: 0.001). Parameters of more than two
+    axes are seen as (shape[0], the rest), where PyTorch and Keras factor the last two axes of each;
+    those of fewer keep a full V. A row-sparse gradient changes R of its rows, and C from them
+    alone.
     """
 
     slots = ("rows", "columns", "full")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class L1Regularizer(Regularizer):
 
 
 class L2Regularizer(Regularizer):
-    """½ c w² for every element w: g + c w. SINGA's ``L2Regularizer``."""
+    """½ c w² for every element w: g + c w. SINGA's ``L2Regularizer``; Keras' L2(l2) is c = 2 l2."""
 
     def add(self, xp: Any, value: Array, grad: Array, coefficient: float, out: Array) -> None:
         """``out`` = g + c w."""
@@ -83,13 +84,15 @@ class Constraint(Counted, Configurable):
 class MaxNorm(Constraint):
     """After an update, w · min(1, threshold / ‖w‖), ‖w‖ the L2 norm along ``axis``.
 
-    For a Dense weight (in, out) ``axis=0`` bounds the weights into each unit (Srivastava et al.
-    2014). ``axis=None`` bounds the parameter as a whole, and for a row-sparse gradient the rows
-    that it touches.
+    ``axis=None`` bounds the parameter as a whole, where Keras' default, 0, bounds the weights into
+    each unit of a Dense weight (in, out) (Srivastava et al. 2014); into each kernel of a
+    convolution they are bound by (1, 2, 3) here, by [0, 1, 2] there. For a row-sparse gradient None
+    bounds the rows that it touches. ``threshold`` is 2 in Keras unless said.
     """
 
-    def __init__(self, threshold: float, axis: int | tuple[int, ...] | None = None) -> None:
+    def __init__(self, threshold: float, axis: int | Sequence[int] | None = None) -> None:
         super().__init__(threshold)
+        axis = tuple(axis) if isinstance(axis, list) else axis
         axes = axis if isinstance(axis, tuple) else (axis,)
         if not all(a is None or isinstance(a, int) for a in axes):
             raise ArgumentError(

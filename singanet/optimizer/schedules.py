@@ -123,7 +123,11 @@ class Constant(Schedule):
 
 
 class Cosine(Schedule):
-    """final + (value − final) (1 + cos(π step / steps)) / 2, then ``final`` (Loshchilov 2017)."""
+    """final + (value − final) (1 + cos(π step / steps)) / 2, then ``final`` (Loshchilov 2017).
+
+    ``final`` is a rate, where Keras' ``alpha`` is a share of ``value``. PyTorch's CosineAnnealingLR
+    rises again after its T_max, as far as ``value``; this stays.
+    """
 
     def __init__(self, value: float, steps: int, final: float = 0.0) -> None:
         self.value = self._number("value", value)
@@ -139,8 +143,9 @@ class Cosine(Schedule):
 class CosineRestarts(Schedule):
     """`Cosine` over ``steps``, begun anew at each end, ``longer`` times as long as before.
 
-    Each begins at ``shrink`` times where the one before began. SGDR of Loshchilov and Hutter,
-    2017; PyTorch's CosineAnnealingWarmRestarts, and with ``longer`` 2 Keras' CosineDecayRestarts.
+    Each begins ``shrink`` times as far above ``final`` as the one before. SGDR of Loshchilov and
+    Hutter, 2017; PyTorch's CosineAnnealingWarmRestarts, and with ``longer`` 2 Keras'
+    CosineDecayRestarts, whose ``alpha`` is a share of ``value``, where ``final`` is a rate.
     """
 
     def __init__(
@@ -165,9 +170,8 @@ class CosineRestarts(Schedule):
         else:
             while step >= length:
                 step, cycle, length = step - length, cycle + 1, length * self.longer
-        top = self.value * self.shrink**cycle
-        wave = (1.0 + math.cos(math.pi * step / length)) / 2.0
-        return self.final + (top - self.final) * wave
+        height = (self.value - self.final) * self.shrink**cycle
+        return self.final + height * (1.0 + math.cos(math.pi * step / length)) / 2.0
 
 
 class Cyclic(Schedule):
@@ -359,7 +363,11 @@ class Plateau(Schedule):
 
 
 class Polynomial(Schedule):
-    """final + (value − final) (1 − step / steps)^power, then ``final``."""
+    """final + (value − final) (1 − step / steps)^power, then ``final``.
+
+    With ``power`` 1 it is PyTorch's LinearLR from ``value`` to ``final``, and rises if ``final`` is
+    the larger.
+    """
 
     def __init__(self, value: float, steps: int, power: float = 1.0, final: float = 0.0) -> None:
         self.value = self._number("value", value)
@@ -392,7 +400,9 @@ class WarmUp(Schedule):
     """``after``, a number or schedule, begun by a straight rise over ``steps``.
 
     Step t < steps gives start + (after(0) − start) (t + 1) / (steps + 1): the first update moves
-    a little, and the rise arrives where ``after`` begins, which sees step − steps.
+    a little, and the rise arrives where ``after`` begins, which sees step − steps. PyTorch's
+    LinearLR and the warm-up of Keras' CosineDecay are one step behind, at ``start`` in the first:
+    ``Chained([Polynomial(start, steps, final=value), after], [steps])``.
     """
 
     def __init__(self, after: Hyper, steps: int, start: float = 0.0) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class SGD(ElementWise):
     """w −= lr g; with momentum μ: h = μ h + lr g, w −= h (SINGA's form).
 
-    ``nesterov`` takes the step w −= μ h + lr g instead. At a constant rate both are PyTorch's;
+    ``lr`` is 0.01, as in Keras (PyTorch: 0.001). ``nesterov`` takes the step w −= μ h + lr g
+    instead. At a constant rate both are PyTorch's;
     when the rate changes, what h holds keeps the rate that it was made with. From the second step
     on ``dampening`` d adds (1 − d) lr g to h, as in PyTorch. State: h, one array a parameter, none
     without momentum.
@@ -116,7 +117,8 @@ class Nesterov(SGD):
 class AdaGrad(ElementWise):
     """h += g²; w −= lr g / √(h + ε) (SINGA's form; Duchi et al. 2011).
 
-    PyTorch adds its ε to √h instead. State: h, one array a parameter.
+    PyTorch adds its ε to √h instead. h begins at 0, as in PyTorch (Keras: 0.1), and ``lr`` is 0.01
+    (Keras: 0.001). State: h, one array a parameter.
     """
 
     slots = ("square",)
@@ -149,7 +151,8 @@ class AdaGrad(ElementWise):
 class Adadelta(ElementWise):
     """v = ρ v + (1 − ρ) g²; d = g √(u + ε) / √(v + ε); u = ρ u + (1 − ρ) d²; w −= lr d.
 
-    Zeiler, 2012, whose rate is 1. State: v and u, two arrays a parameter.
+    Zeiler, 2012, whose rate is 1 (Keras: 0.001). ``rho`` is 0.9, as in PyTorch (Keras: 0.95), and
+    ``epsilon`` 1e-6 (Keras: 1e-7). State: v and u, two arrays a parameter.
     """
 
     slots = ("square", "moved")
@@ -189,9 +192,10 @@ class Adadelta(ElementWise):
 class RMSProp(ElementWise):
     """h = ρ h + (1 − ρ) g²; w −= lr g / √(h + ε) (SINGA's form; Tieleman and Hinton 2012).
 
-    PyTorch adds its ε to √h instead. ``centered`` divides by √(h − m² + ε), m = ρ m + (1 − ρ) g
-    (Graves 2013); ``momentum`` μ takes the step w −= b, b = μ b + lr g / √…, in its place. State:
-    h, one array a parameter, and one more for each of the two.
+    ``rho`` is 0.9, as in Keras (PyTorch: 0.99), and ``epsilon`` 1e-8 (Keras: 1e-7). PyTorch adds
+    its ε to √h instead, and has ``lr`` 0.01. ``centered`` divides by √(h − m² + ε), m = ρ m + (1 −
+    ρ) g (Graves 2013); ``momentum`` μ takes the step w −= b, b = μ b + lr g / √…, in its place.
+    State: h, one array a parameter, and one more for each of the two.
     """
 
     slots: tuple[str, ...] = ("square",)

@@ -53,6 +53,15 @@ def test_max_norm_bounds_the_weights_after_the_update() -> None:
     np.testing.assert_array_equal(zero, 0)
 
 
+def test_max_norm_of_kernels_is_keras_own() -> None:
+    keras = pytest.importorskip("keras")
+    kernel = np.random.default_rng(1).normal(size=(3, 3, 4, 5))
+    theirs = keras.constraints.MaxNorm(2.0, axis=[0, 1, 2])(keras.ops.convert_to_tensor(kernel))
+    ours = np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
+    MaxNorm(2.0, axis=[1, 2, 3]).project(ours)
+    np.testing.assert_allclose(ours.transpose(2, 3, 1, 0), np.asarray(theirs), rtol=1e-6)
+
+
 WHOLE = [ClipNorm(0.5), L2Constraint(0.5), MaxNorm(0.5), MaxNorm(0.5, axis=0)]
 RULES = [*(partial(SGD, lr=0.5, constraint=each) for each in WHOLE), partial(LAMB, lr=0.5)]
 

@@ -57,6 +57,10 @@ def test_warm_up_meets_what_comes_after() -> None:
             ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 2, "eta_min": 0.01}),
         ),
         (
+            lambda: plans.Polynomial(0.02, 5, final=0.1),
+            ("LinearLR", {"start_factor": 0.2, "total_iters": 5}),
+        ),
+        (
             lambda: plans.CosineRestarts(0.1, 5),
             ("CosineAnnealingWarmRestarts", {"T_0": 5}),
         ),
@@ -101,13 +105,24 @@ def test_equals_pytorch(ours: Any, theirs: tuple[str, dict[str, Any]]) -> None:
         scheduler.step()
 
 
-def test_restarts_shrink_as_in_keras() -> None:
+@pytest.mark.parametrize("floor", [0.0, 0.3])
+def test_restarts_shrink_as_in_keras(floor: float) -> None:
     keras = pytest.importorskip("keras")
-    theirs = keras.optimizers.schedules.CosineDecayRestarts(0.1, 3, t_mul=2.0, m_mul=0.5)
-    ours = plans.CosineRestarts(0.1, 3, longer=2, shrink=0.5)
+    kind = keras.optimizers.schedules.CosineDecayRestarts
+    theirs = kind(0.1, 3, t_mul=2.0, m_mul=0.5, alpha=floor)
+    ours = plans.CosineRestarts(0.1, 3, 0.1 * floor, longer=2, shrink=0.5)
     # Behind the first step of each, where Keras' float32 may still see the end of the one before.
     for step in [t for t in range(45) if t not in (3, 9, 21)]:
         assert ours(step) == pytest.approx(float(theirs(step)), rel=1e-4, abs=1e-7)
+
+
+def test_a_warm_up_of_keras_is_a_line_before() -> None:
+    keras = pytest.importorskip("keras")
+    kind = keras.optimizers.schedules.CosineDecay
+    theirs = kind(0.02, 6, alpha=0.1, warmup_target=0.1, warmup_steps=4)
+    ours = plans.Chained([plans.Polynomial(0.02, 4, final=0.1), plans.Cosine(0.1, 6, 0.01)], [4])
+    for step in range(13):
+        assert ours(step) == pytest.approx(float(theirs(step)), rel=1e-5)
 
 
 def test_parts_follow_each_other_and_learn() -> None:
