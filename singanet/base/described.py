@@ -41,6 +41,8 @@ class CheckedType(ABCMeta):
         code = getattr(cls.__dict__.get("__init__"), "__code__", None)
         if code is not None and cls.__doc__ and is_library(cls):
             names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            if "shared" in code.co_varnames:
+                names = (*names, *getattr(cls, "_shared", None).__annotations__)
             further = described(names)
             if further:
                 cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{further}"
@@ -113,7 +115,9 @@ class Described(metaclass=CheckedType):
 
         def __getattr__(self, name: str) -> Any:
             """The attribute of an argument by another of its words, such as ``lr``."""
-            here = None if name[0] == "_" else aliases(argument_names(type(self))).get(name)
+            kind = type(self)
+            words = _redirected(kind) or aliases(argument_names(kind))
+            here = None if name[0] == "_" else words.get(name)
             if here is not None:
                 return getattr(self, here)
             from singanet.base.elsewhere import missing_attribute
@@ -460,8 +464,11 @@ class CountedType(CheckedType):
 
 @cache
 def _redirected(cls: Any) -> dict[str, str]:
-    """The words by which attributes are assigned: other classes may mean something else."""
-    return aliases(argument_names(cls)) if is_library(cls) else {}
+    """The words by which attributes are assigned, of users' classes hyper-parameters alone.
+
+    Other attributes of theirs may mean something else.
+    """
+    return aliases(argument_names(cls) if is_library(cls) else getattr(cls, "_asked_anew", ()))
 
 
 class Counted(metaclass=CountedType):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -31,11 +31,25 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("learning_rate", "lr"),
     ("beta_1", "beta1"),
     ("beta_2", "beta2"),
+    ("beta_2_decay", "beta2_decay"),
+    ("rho", "alpha"),
+    ("constraint", "clipnorm"),
+    ("decoupled", "decoupled_weight_decay"),
+    ("ignore_index", "ignore_class"),
+    ("lowest", "min_lr"),
+    ("parts", "schedulers"),
+    ("growth_interval", "dynamic_growth_steps"),
 )
 """Each group is one argument: the word of this library first, then the words that it also takes.
 
 A word stands in several groups if it means different things to different classes.
 """
+
+NARROW: tuple[tuple[str, ...], ...] = (("clip_threshold", "clip", "d"),)
+"""Groups whose further words mean other things elsewhere: they are taken where the first one is."""
+
+PAIRS = {"betas": ("beta_1", "beta_2"), "eps": ("epsilon_1", "epsilon_2")}
+"""Words of PyTorch for two arguments at once, which it takes as a pair."""
 
 PARTS = {
     "kernel": ("W_specs", "param_specs.weight_x"),
@@ -70,11 +84,18 @@ REQUIRED: Any = Required()
 def aliases(names: tuple[str, ...]) -> dict[str, str]:
     """The further words that a function with the arguments ``names`` takes, and what they mean."""
     found: dict[str, str] = {}
-    for group in WORDS:
+    narrow = [group for group in NARROW if group[0] in names]
+    for group in (*narrow, *WORDS):
         here = next((word for word in group if word in names), None)
         if here is not None:
             found.update((w, here) for w in group if w not in names and w not in found)
     return found
+
+
+@cache
+def pairs_of(names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """The words of `PAIRS` that a function with the arguments ``names`` takes."""
+    return {word: two for word, two in PAIRS.items() if {*two} <= {*names} and word not in names}
 
 
 @cache
@@ -110,18 +131,20 @@ def translated(
     ``parts`` are settings of parameters, see `part_words`, which become entries of specs. Errors:
     `SignatureError` for an argument that is given under two words.
     """
-    known = aliases(names)
-    if known.keys().isdisjoint(given) and parts.keys().isdisjoint(given):
+    known, pairs = aliases(names), pairs_of(names)
+    if all(words.keys().isdisjoint(given) for words in (known, parts, pairs)):
         return dict(given)
     made: dict[str, Any] = {}
     specs: dict[str, dict[str, Any]] = {}
     said: dict[str, str] = {}
     for word, value in given.items():
-        if word not in parts:
-            here = known.get(word, word)
+        if word in parts:
+            continue
+        heres = pairs.get(word, (known.get(word, word),))
+        for here, each in zip(heres, _two(word, value) if word in pairs else (value,), strict=True):
             if here in said:
                 raise _twice(here, said[here], word)
-            made[here], said[here] = value, word
+            made[here], said[here] = each, word
     for word in parts.keys() & given.keys():
         here, key = parts[word]
         if given[word] is not None:
@@ -131,6 +154,17 @@ def translated(
             spec = specs.setdefault(here, {})
             (spec.setdefault(array, {}) if array else spec)[key] = given[word]
     return made | specs
+
+
+def _two(word: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        return value
+    raise SignatureError(
+        f"argument {word}",
+        expected="a pair of numbers",
+        received=repr(value),
+        advice="write (0.9, 0.999), for example",
+    )
 
 
 def _twice(here: str, one: str, other: str) -> SignatureError:
@@ -144,7 +178,9 @@ def _twice(here: str, one: str, other: str) -> SignatureError:
 
 def described(names: tuple[str, ...]) -> str:
     """A paragraph for `help`: the further words that a constructor with ``names`` takes."""
-    of: dict[str, list[str]] = {}
+    of: dict[str, list[str]] = {
+        " and ".join(two): [word] for word, two in pairs_of(tuple(names)).items()
+    }
     for word, here in aliases(names).items():
         of.setdefault(here, []).append(word)
     if not of:

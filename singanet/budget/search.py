@@ -439,7 +439,7 @@ def light_optimizer(optimizer: Any) -> Optimizer | str:
         return "the optimizer has state already"
     regularized = optimizer.regularizer
     return FactoredAdam(
-        lr=optimizer.lr,
+        learning_rate=optimizer.learning_rate,
         beta_1=optimizer.beta_1,
         beta_2=optimizer.beta_2,
         epsilon=optimizer.epsilon,

@@ -252,7 +252,7 @@ _PLACE = "optimizer/vars"
 
 
 def slot_sources(layers: Sequence[LayerDescription], optimizer: Any, where: str) -> list[Source]:
-    """The arrays of ``optimizer``, anything with ``slots``, ``lr`` and ``state_dict``.
+    """The arrays of ``optimizer``, anything with ``slots``, ``learning_rate``, ``state_dict``.
 
     Errors: `ArgumentError` for one that Keras lacks, or that has not updated every parameter.
     """
@@ -261,8 +261,8 @@ def slot_sources(layers: Sequence[LayerDescription], optimizer: Any, where: str)
     arrays: list[tuple[tuple[int, ...], str, Callable[[], Array]]] = [
         ((), "<i4", lambda: np.array(max(steps, default=0), np.int32))
     ]
-    if isinstance(optimizer.lr, (int, float)):
-        arrays.append(((), "<f4", lambda: np.array(optimizer.lr, np.float32)))
+    if isinstance(optimizer.learning_rate, (int, float)):
+        arrays.append(((), "<f4", lambda: np.array(optimizer.learning_rate, np.float32)))
     for layer, variable, slot, sign in _in_order(slots, list(_trained(layers))):
         keys = [f"{layer.full(suffix)}/{slot}" for suffix in variable.parts]
         missing = [key for key in keys if key not in state]

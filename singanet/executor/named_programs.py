@@ -48,7 +48,7 @@ class Several(Optimizer):
     _by_parameter: ClassVar[bool] = False
 
     def __init__(self, by_name: Mapping[str, Any]) -> None:
-        super().__init__(lr=None)
+        super().__init__(None)
         self._by_name = dict(by_name)
         self._all = list({id(one): one for one in self._by_name.values()}.values())
         for optimizer in self._all:

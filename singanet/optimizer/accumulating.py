@@ -45,7 +45,7 @@ class AccumulatingAdam(Adam):
     def __init__(
         self,
         every: int,
-        lr: Hyper | None = 0.001,
+        learning_rate: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
@@ -54,7 +54,9 @@ class AccumulatingAdam(Adam):
         **shared: Unpack[Shared],
     ) -> None:
         later = epsilon_after_correction
-        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
+        super().__init__(
+            learning_rate, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared
+        )
         self.every = checked_every("AccumulatingAdam", every)
 
     def update(
@@ -104,11 +106,11 @@ class AccumulatingSGD(SGD):
     def __init__(
         self,
         every: int,
-        lr: Hyper | None = 0.01,
+        learning_rate: Hyper | None = 0.01,
         momentum: Hyper = 0.9,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, momentum, **shared)
+        super().__init__(learning_rate, momentum, **shared)
         self.every = checked_every("AccumulatingSGD", every)
         if not self.slots:
             raise ArgumentError(

@@ -34,7 +34,7 @@ class Adam(ElementWise):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.001,
+        learning_rate: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
@@ -42,7 +42,7 @@ class Adam(ElementWise):
         epsilon_after_correction: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, **shared)
+        super().__init__(learning_rate, **shared)
         self.epsilon_after_correction = bool(epsilon_after_correction)
         where = type(self).__name__
         self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
@@ -106,7 +106,7 @@ class Adamax(Adam):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.001,
+        learning_rate: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
@@ -114,7 +114,7 @@ class Adamax(Adam):
         epsilon_in_norm: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, beta_1, beta_2, epsilon, **shared)
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, **shared)
         self.epsilon_in_norm = bool(epsilon_in_norm)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -155,7 +155,7 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.001,
+        learning_rate: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
@@ -165,7 +165,9 @@ class AdamW(Adam):
         **shared: Unpack[Shared],
     ) -> None:
         later = epsilon_after_correction
-        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
+        super().__init__(
+            learning_rate, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared
+        )
         if amsgrad:
             self.slots = ("first", "second", "largest")
 
@@ -194,7 +196,7 @@ class NAdam(Adam):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.001,
+        learning_rate: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
@@ -204,7 +206,9 @@ class NAdam(Adam):
         **shared: Unpack[Shared],
     ) -> None:
         later = epsilon_after_correction
-        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
+        super().__init__(
+            learning_rate, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared
+        )
         self.momentum_decay = checked("NAdam", "momentum_decay", momentum_decay)
         # Of the last step asked for, since all parameters mostly stand at one: step and product.
         self._product: list[tuple[Hyper, Hyper, int, float]] = []
@@ -294,7 +298,7 @@ class LAMB(Adam):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.001,
+        learning_rate: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-6,
@@ -303,7 +307,9 @@ class LAMB(Adam):
         **shared: Unpack[Shared],
     ) -> None:
         later = epsilon_after_correction
-        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
+        super().__init__(
+            learning_rate, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared
+        )
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         step = state.step
@@ -366,12 +372,12 @@ class Lion(ElementWise):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.0001,
+        learning_rate: Hyper | None = 0.0001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.99,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, **shared)
+        super().__init__(learning_rate, **shared)
         self.beta_1 = checked(type(self).__name__, "beta_1", beta_1, 0.0, 1.0)
         self.beta_2 = checked(type(self).__name__, "beta_2", beta_2, 0.0, 1.0)
 

@@ -192,7 +192,7 @@ class GaLore(Adam):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.001,
+        learning_rate: Hyper | None = 0.001,
         rank: int = 128,
         refresh: int = 200,
         gain: float = 0.25,
@@ -204,7 +204,9 @@ class GaLore(Adam):
         **shared: Unpack[Shared],
     ) -> None:
         later = epsilon_after_correction
-        super().__init__(lr, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared)
+        super().__init__(
+            learning_rate, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared
+        )
         self.rank = checked_count("GaLore", "rank", rank, 1)
         self.refresh = checked_count("GaLore", "refresh", refresh, 1)
         self.gain = at(checked("GaLore", "gain", gain, 1e-300), 0)
@@ -293,36 +295,36 @@ def _strongest(xp: Any, gram: Array, out: Array) -> None:
 class Adafactor(Optimizer):
     """Adam's division with m + n numbers of state for an m × n parameter (Shazeer, Stern 2018).
 
-    With 1 − β = t^beta2_decay: R, C = moving means of g² over columns and over rows,
-    V = R C / mean(R), u = g / √max(V, ε₁²), w −= α u / max(1, rms(u) / clip), where
+    With 1 − β = t^beta_2_decay: R, C = moving means of g² over columns and over rows,
+    V = R C / mean(R), u = g / √max(V, ε₁²), w −= α u / max(1, rms(u) / d), where
     α = max(ε₂, rms(w)) · min(lr, 1 / √t), after w −= lr λ w. PyTorch's form; ε₁ None is the
-    type's resolution (Keras: 1e-30), and ``lr`` is 0.01 (Keras: 0.001). Parameters of more than two
-    axes are seen as (shape[0], the rest), where PyTorch and Keras factor the last two axes of each;
-    those of fewer keep a full V. A row-sparse gradient changes R of its rows, and C from them
-    alone.
+    type's resolution (Keras: 1e-30), d is ``clip_threshold``, and ``learning_rate`` is 0.01 (Keras:
+    0.001). Parameters of more than two axes are seen as (shape[0], the rest), where PyTorch and
+    Keras factor the last two axes of each; those of fewer keep a full V. A row-sparse gradient
+    changes R of its rows, and C from them alone.
     """
 
     slots = ("rows", "columns", "full")
-    hypers = (*Optimizer.hypers, "beta2_decay")
+    hypers = (*Optimizer.hypers, "beta_2_decay")
     decoupled = True
     _in_one_call = True
 
     def __init__(
         self,
-        lr: Hyper | None = 0.01,
-        beta2_decay: float = -0.8,
+        learning_rate: Hyper | None = 0.01,
+        beta_2_decay: float = -0.8,
         epsilon_1: float | None = None,
         epsilon_2: float = 1e-3,
-        clip: float = 1.0,
+        clip_threshold: float = 1.0,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, **shared)
+        super().__init__(learning_rate, **shared)
         where = type(self).__name__
-        self.beta2_decay = at(checked(where, "beta2_decay", beta2_decay, -math.inf, 1e-300), 0)
+        self.beta_2_decay = at(checked(where, "beta_2_decay", beta_2_decay, -math.inf, 1e-300), 0)
         small = 0.0 if epsilon_1 is None else at(checked(where, "epsilon_1", epsilon_1), 0)
         self.epsilon_1 = None if epsilon_1 is None else small
         self.epsilon_2 = at(checked(where, "epsilon_2", epsilon_2), 0)
-        self.clip = at(checked(where, "clip", clip, 1e-300), 0)
+        self.clip_threshold = at(checked(where, "clip_threshold", clip_threshold, 1e-300), 0)
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
         """As `Optimizer._slot_sizes`: rows and columns, or every element of a vector."""
@@ -332,7 +334,7 @@ class Adafactor(Optimizer):
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         t = state.step + 1
-        return min(rate, t**-0.5), t**self.beta2_decay
+        return min(rate, t**-0.5), t**self.beta_2_decay
 
     def _sweep(self, update: ParamUpdate) -> None:
         _, value, grad, arrays, _, scalars, _, kept = update
@@ -353,7 +355,7 @@ class Adafactor(Optimizer):
         squares: Any = 0.0
         for part, _, h, b in blocks():
             squares = squares + second.divide(part, h, b, tiny)
-        step = xp.sqrt(squares / w.size) / self.clip
+        step = xp.sqrt(squares / w.size) / self.clip_threshold
         alpha = xp.fmax(self.epsilon_2, size) * rate / xp.fmax(1.0, step)
         alpha = in_type(xp, alpha, value.dtype)
         for part, rows, h, b in blocks():
@@ -369,23 +371,25 @@ class Adafactor(Optimizer):
 
 
 class AdaLomo(Adafactor):
-    """w −= lr max(ε₂, rms(w)) u / max(1, rms(u) / clip), u as in `Adafactor` (Lv et al. 2023).
+    """w −= lr max(ε₂, rms(w)) u / max(1, rms(u) / d), u as in `Adafactor` (Lv et al. 2023).
 
-    So a step changes each parameter by up to ``lr`` of its size, however late it comes: there is
-    no 1 / √t. The decay comes before, as w −= lr λ w. With the streaming backward this is the
-    fused update of the paper: gradients of one layer at a time.
+    So a step changes each parameter by up to ``learning_rate`` of its size, however late it comes:
+    there is no 1 / √t. The decay comes before, as w −= lr λ w. With the streaming backward this is
+    the fused update of the paper: gradients of one layer at a time.
     """
 
     def __init__(
         self,
-        lr: Hyper | None = 0.001,
-        beta2_decay: float = -0.8,
+        learning_rate: Hyper | None = 0.001,
+        beta_2_decay: float = -0.8,
         epsilon_1: float | None = None,
         epsilon_2: float = 1e-3,
-        clip: float = 1.0,
+        clip_threshold: float = 1.0,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, beta2_decay, epsilon_1, epsilon_2, clip, **shared)
+        super().__init__(
+            learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold, **shared
+        )
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        return rate, (state.step + 1) ** self.beta2_decay
+        return rate, (state.step + 1) ** self.beta_2_decay

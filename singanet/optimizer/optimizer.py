@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from singanet.base.described import Configurable, Counted, Moment, changes, checked_call
 from singanet.base.elsewhere import is_library
-from singanet.errors import ArgumentError
+from singanet.base.words import aliases, translated
+from singanet.errors import ArgumentError, one_of
 from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import (
     Hyper,
@@ -140,14 +141,15 @@ class Shared(TypedDict, total=False):
 class Optimizer(Counted, Configurable, ABC):
     """Updates parameters from their gradients, layer by layer in any order.
 
-    ``lr`` and other hyper-parameters are numbers or schedules: callables of the parameter's own
-    step, 0 at its first update. ``weight_decay`` w times the parameter's ``decay_mult`` is λ. If
-    ``decoupled`` is False, as in SINGA and in PyTorch's `SGD` and `Adam`, λ · value is added to the
-    gradient, and a ``regularizer`` (or a number, an L2 coefficient) takes its place. If it is True,
-    as in Keras and in AdamW, the value decays beside the rule: value −= rate · λ · value comes
-    first, and a regularizer may stand beside it. ``constraint`` bounds gradients or weights (a
-    number: `ClipNorm`). As in SINGA the constraint comes first, then the regularizer, then the
-    rule; what a parameter's own spec says comes before what is said here.
+    ``learning_rate``, which formulas call lr, and other hyper-parameters are numbers or schedules:
+    callables of the parameter's own step, 0 at its first update. ``weight_decay`` w times the
+    parameter's ``decay_mult`` is λ. If ``decoupled`` is False, as in SINGA and in PyTorch's `SGD`
+    and `Adam`, λ · value is added to the gradient, and a ``regularizer`` (or a number, an L2
+    coefficient) takes its place. If it is True, as in Keras and in AdamW, the value decays beside
+    the rule: value −= lr · λ · value comes first, and a regularizer may stand beside it.
+    ``constraint`` bounds gradients or weights (a number: `ClipNorm`). As in SINGA the constraint
+    comes first, then the regularizer, then the rule; what a parameter's own spec says comes before
+    what is said here.
 
     State belongs to the parameters that it was made for. The parameters of another net begin anew,
     whatever their names. When the first net is trained again, its parameters go on where they
@@ -158,7 +160,7 @@ class Optimizer(Counted, Configurable, ABC):
     """
 
     slots: tuple[str, ...] = ()
-    hypers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
+    hypers: ClassVar[tuple[str, ...]] = ("learning_rate", "weight_decay")
     weight_decay: Hyper = 0.0
     decoupled: bool | None = False
     regularizer: Regularizer | None = None
@@ -175,26 +177,32 @@ class Optimizer(Counted, Configurable, ABC):
     """
     every: int = 1
     """Updates that are one step to schedules, more than 1 where a rule gathers micro-batches."""
-    _always_shown = ("lr",)
+    _always_shown = ("learning_rate",)
     _given: Mapping[str, Hyper | None] = {}
 
     def __init_subclass__(cls) -> None:
         """Hyper-parameters are read at every update."""
         cls._asked_anew = cls.hypers
 
-    def __init__(
-        self,
-        lr: Hyper | None = 0.001,
-        **shared: Unpack[Shared],
-    ) -> None:
-        where = type(self).__name__
-        self.lr = None if lr is None else checked(where, "lr", lr)
-        decay = shared.get("weight_decay", self.weight_decay)
+    def __init__(self, learning_rate: Hyper | None = 0.001, **shared: Unpack[Shared]) -> None:
+        where, known = type(self).__name__, ("learning_rate", *Shared.__annotations__)
+        # Here too, as constructors of users' rules come by no other place.
+        given = translated(known, shared)
+        if not given.keys() <= {*known}:
+            raise ArgumentError(
+                f"{where}, what its constructor hands on",
+                expected=one_of(known),
+                received=one_of(sorted(given.keys() - {*known})),
+                advice="take it in the constructor, and keep it there",
+            )
+        rate = given.get("learning_rate", learning_rate)
+        self.learning_rate = None if rate is None else checked(where, "learning_rate", rate)
+        decay = given.get("weight_decay", self.weight_decay)
         self.weight_decay = checked(where, "weight_decay", decay or 0.0)
-        decoupled = shared.get("decoupled", self.decoupled)
+        decoupled = given.get("decoupled", self.decoupled)
         self.decoupled = decoupled if decoupled is None else bool(decoupled)
-        self.regularizer = as_regularizer(where, shared.get("regularizer"))
-        self.constraint = as_constraint(where, shared.get("constraint"))
+        self.regularizer = as_regularizer(where, given.get("regularizer"))
+        self.constraint = as_constraint(where, given.get("constraint"))
         if decay and self.decoupled is False:
             if self.regularizer is not None:
                 raise ArgumentError(
@@ -310,7 +318,7 @@ class Optimizer(Counted, Configurable, ABC):
         name: str | None = None,
         step: int = -1,
     ) -> Array:
-        """`apply` at the rate ``lr``, times the parameter's ``lr_mult``."""
+        """`apply` at the rate ``learning_rate``, times the parameter's ``lr_mult``."""
         self._run([checked_name(type(self).__name__, name)], [value], [grad], 1.0, float(lr))
         return value
 
@@ -318,9 +326,14 @@ class Optimizer(Counted, Configurable, ABC):
         """Copies of all state: ``name/step`` and ``name/slot`` for every parameter updated.
 
         Schedules that learn, like `Plateau`, and numbers that were assigned to hyper-parameters,
-        like ``optimizer.lr = 0.01``, are under ``*``.
+        like ``optimizer.learning_rate = 0.01``, are under ``*``.
         """
         return {**dump(self._states, self.slots), **self._hyper_state()}
+
+    def _key(self, key: str) -> str:
+        """The ``key`` of a hyper-parameter, which older files know by another word."""
+        hyper, dot, rest = key.removeprefix("*/").partition(".")
+        return f"*/{aliases(self.hypers).get(hyper, hyper)}{dot}{rest}"
 
     def _hyper_state(self) -> dict[str, Array]:
         """The entries of `state_dict` under ``*``, which belong to no parameter."""
@@ -339,7 +352,7 @@ class Optimizer(Counted, Configurable, ABC):
         learnt = {key: array for key, array in state.items() if key.startswith("*/")}
         rest = {key: array for key, array in state.items() if key not in learnt}
         parsed = parse(where, rest, self.slots)
-        self._load_hyper_state(learnt)
+        self._load_hyper_state({self._key(key): array for key, array in learnt.items()})
         for known in (*self._states.values(), *self._owners.aside()):
             if isinstance(known, ParamState):
                 known.forget()
@@ -428,11 +441,13 @@ class Optimizer(Counted, Configurable, ABC):
 
         A user's own schedule is not called, as it may count its calls.
         """
-        if self.lr is None or (callable(self.lr) and not is_library(type(self.lr))):
+        if self.learning_rate is None or (
+            callable(self.learning_rate) and not is_library(type(self.learning_rate))
+        ):
             return
         for state in map(self.state, names):
             step = state.step // self.every
-            rate = at(self.lr, step) * state.lr_mult
+            rate = at(self.learning_rate, step) * state.lr_mult
             if not math.isfinite(rate):
                 raise not_finite(type(self).__name__, state.name, rate, step)
 
@@ -446,7 +461,11 @@ class Optimizer(Counted, Configurable, ABC):
         None for an optimizer without a rate of its own.
         """
         done = max((state.step for state in self._states.values()), default=0)
-        return None if self.lr is None else at(self.lr, max(done - 1, 0) // self.every)
+        return (
+            None
+            if self.learning_rate is None
+            else at(self.learning_rate, max(done - 1, 0) // self.every)
+        )
 
     def case(self) -> Hashable:
         """What of the states, other than numbers of `numbers`, decides what `apply_rule` does."""
@@ -462,10 +481,11 @@ class Optimizer(Counted, Configurable, ABC):
         """
         step = state.step // self.every
         if lr is None:
-            if self.lr is None:
+            rate = self.learning_rate
+            if rate is None:
                 raise no_rate(type(self).__name__)
             # A number is asked for at each step of each parameter.
-            lr = self.lr if type(self.lr) is float else at(self.lr, step)
+            lr = rate if type(rate) is float else at(rate, step)
         rate = lr * state.lr_mult
         if not math.isfinite(rate):
             raise not_finite(type(self).__name__, state.name, rate, step)

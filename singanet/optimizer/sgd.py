@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 class SGD(ElementWise):
     """w −= lr g; with momentum μ: h = μ h + lr g, w −= h (SINGA's form).
 
-    ``lr`` is 0.01, as in Keras (PyTorch: 0.001). ``nesterov`` takes the step w −= μ h + lr g
-    instead. At a constant rate both are PyTorch's;
-    when the rate changes, what h holds keeps the rate that it was made with. From the second step
-    on ``dampening`` d adds (1 − d) lr g to h, as in PyTorch. State: h, one array a parameter, none
-    without momentum.
+    ``learning_rate`` is 0.01, as in Keras (PyTorch: 0.001). ``nesterov`` takes the step
+    w −= μ h + lr g instead. At a constant rate both are PyTorch's; when the rate changes, what h
+    holds keeps the rate that it was made with. From the second step on ``dampening`` d adds
+    (1 − d) lr g to h, as in PyTorch. State: h, one array a parameter, none without momentum.
 
     With ``each_use`` a parameter of several layers, such as a table of words that is the head's,
     too, is updated by the gradient of each as it comes, where the others look up rows of it: the
@@ -35,7 +34,7 @@ class SGD(ElementWise):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.01,
+        learning_rate: Hyper | None = 0.01,
         momentum: Hyper | None = None,
         *,
         nesterov: bool = False,
@@ -43,7 +42,7 @@ class SGD(ElementWise):
         each_use: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, **shared)
+        super().__init__(learning_rate, **shared)
         self.momentum = checked(type(self).__name__, "momentum", momentum or 0.0, 0.0, 1.0)
         self.nesterov = bool(nesterov)
         if self.momentum == 0.0 and nesterov:
@@ -107,18 +106,18 @@ class Nesterov(SGD):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.01,
+        learning_rate: Hyper | None = 0.01,
         momentum: Hyper = 0.9,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, momentum, nesterov=True, **shared)
+        super().__init__(learning_rate, momentum, nesterov=True, **shared)
 
 
 class AdaGrad(ElementWise):
     """h += g²; w −= lr g / √(h + ε) (SINGA's form; Duchi et al. 2011).
 
-    PyTorch adds its ε to √h instead. h begins at 0, as in PyTorch (Keras: 0.1), and ``lr`` is 0.01
-    (Keras: 0.001). State: h, one array a parameter.
+    PyTorch adds its ε to √h instead. h begins at 0, as in PyTorch (Keras: 0.1), and
+    ``learning_rate`` is 0.01 (Keras: 0.001). State: h, one array a parameter.
     """
 
     slots = ("square",)
@@ -126,11 +125,11 @@ class AdaGrad(ElementWise):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.01,
+        learning_rate: Hyper | None = 0.01,
         epsilon: Hyper = 1e-8,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, **shared)
+        super().__init__(learning_rate, **shared)
         self.epsilon = checked(type(self).__name__, "epsilon", epsilon)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -160,12 +159,12 @@ class Adadelta(ElementWise):
 
     def __init__(
         self,
-        lr: Hyper | None = 1.0,
+        learning_rate: Hyper | None = 1.0,
         rho: Hyper = 0.9,
         epsilon: Hyper = 1e-6,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, **shared)
+        super().__init__(learning_rate, **shared)
         self.rho = checked("Adadelta", "rho", rho, 0.0, 1.0)
         self.epsilon = checked("Adadelta", "epsilon", epsilon)
 
@@ -193,9 +192,9 @@ class RMSProp(ElementWise):
     """h = ρ h + (1 − ρ) g²; w −= lr g / √(h + ε) (SINGA's form; Tieleman and Hinton 2012).
 
     ``rho`` is 0.9, as in Keras (PyTorch: 0.99), and ``epsilon`` 1e-8 (Keras: 1e-7). PyTorch adds
-    its ε to √h instead, and has ``lr`` 0.01. ``centered`` divides by √(h − m² + ε), m = ρ m + (1 −
-    ρ) g (Graves 2013); ``momentum`` μ takes the step w −= b, b = μ b + lr g / √…, in its place.
-    State: h, one array a parameter, and one more for each of the two.
+    its ε to √h instead, and has ``learning_rate`` 0.01. ``centered`` divides by √(h − m² + ε), m =
+    ρ m + (1 − ρ) g (Graves 2013); ``momentum`` μ takes the step w −= b, b = μ b + lr g / √…, in its
+    place. State: h, one array a parameter, and one more for each of the two.
     """
 
     slots: tuple[str, ...] = ("square",)
@@ -203,7 +202,7 @@ class RMSProp(ElementWise):
 
     def __init__(
         self,
-        lr: Hyper | None = 0.001,
+        learning_rate: Hyper | None = 0.001,
         rho: Hyper = 0.9,
         epsilon: Hyper = 1e-8,
         *,
@@ -211,7 +210,7 @@ class RMSProp(ElementWise):
         momentum: Hyper = 0.0,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(lr, **shared)
+        super().__init__(learning_rate, **shared)
         self.rho = checked(type(self).__name__, "rho", rho, 0.0, 1.0)
         self.epsilon = checked(type(self).__name__, "epsilon", epsilon)
         self.momentum = checked(type(self).__name__, "momentum", momentum, 0.0, 1.0)

@@ -449,8 +449,8 @@ def no_rate(where: str) -> ArgumentError:
     return ArgumentError(
         where,
         expected="a learning rate",
-        received="lr=None",
-        advice="construct the optimizer with lr=, or call apply_with_lr",
+        received="learning_rate=None",
+        advice="construct the optimizer with learning_rate=, or call apply_with_lr",
     )
 
 

@@ -56,7 +56,7 @@ class Wrapper(Counted, Configurable, ABC):
                 type(self).__name__,
                 expected="an optimizer to wrap",
                 received=type(optimizer).__name__,
-                advice=f"write {type(self).__name__}(SGD(lr=0.1), ...)",
+                advice=f"write {type(self).__name__}(SGD(learning_rate=0.1), ...)",
             )
         self.optimizer = optimizer
 

@@ -38,7 +38,7 @@ from singanet.types import Array
 class Taking(Optimizer):
     """w = what comes in the place of a gradient: values that ``rule`` has made elsewhere.
 
-    ``lr`` is that of the rule.
+    ``learning_rate`` is that of the rule.
     """
 
     hypers = ()
@@ -46,17 +46,17 @@ class Taking(Optimizer):
     def __init__(self, rule: Optimizer | Wrapper) -> None:
         self.rule = rule
         # The rule keeps its rate.
-        super().__init__(lr=None)
+        super().__init__(None)
 
     @property
-    def lr(self) -> Any:
+    def learning_rate(self) -> Any:
         """The learning rate of the rule elsewhere."""
-        return UpdateChain(self.rule).rule.lr
+        return UpdateChain(self.rule).rule.learning_rate
 
-    @lr.setter
-    def lr(self, lr: Any) -> None:
-        if lr is not None:
-            UpdateChain(self.rule).rule.lr = lr
+    @learning_rate.setter
+    def learning_rate(self, rate: Any) -> None:
+        if rate is not None:
+            UpdateChain(self.rule).rule.learning_rate = rate
 
     def register(self, name: str, spec: ParamSpec) -> None:
         """As `Optimizer`: it is the rule that is told."""

@@ -421,7 +421,7 @@ class LayerCase:
 
     def test_a_recorded_step_equals_the_layers(self) -> None:
         pair = RecordedPair([self.built(np, np.float32) for _ in range(2)])
-        optimizers = SGD(lr=0.01, momentum=0.9), SGD(lr=0.01, momentum=0.9)
+        optimizers = SGD(0.01, momentum=0.9), SGD(0.01, momentum=0.9)
         for seed in range(4):
             pair.step(self.inputs(np, np.float32, seed=seed), optimizers)
         assert pair.programs() == 1

@@ -80,7 +80,7 @@ class Course:
 
     @property
     def rule(self) -> Optimizer:
-        """The optimizer inside any wrappers, whose ``lr`` is the learning rate."""
+        """The optimizer inside any wrappers, with the learning rate."""
         rule: Optimizer = UpdateChain(self.optimizer).rule
         return rule
 

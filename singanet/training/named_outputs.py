@@ -50,10 +50,10 @@ def as_optimizer(given: Any) -> Optimizer | Wrapper:
     if isinstance(given, str):
         known = [name for name in _public(optimizers, Optimizer) if _needs_a_rate_alone(name)]
         kind = _class("optimizer", given, optimizers, {}, known)
-        return kind(lr=_RATES.get(kind.__name__, _RATE))
+        return kind(learning_rate=_RATES.get(kind.__name__, _RATE))
     if is_optimizer(given):
         return given
-    raise _not_one("optimizer", "an optimizer, or its name", given, "SGD(lr=0.1)")
+    raise _not_one("optimizer", "an optimizer, or its name", given, "SGD(learning_rate=0.1)")
 
 
 def as_loss(given: Any) -> Any:
@@ -103,7 +103,7 @@ def _is_of_yes_or_no(loss: Any) -> bool:
 
 def _needs_a_rate_alone(name: str) -> bool:
     given = signature(getattr(optimizers, name)).parameters.values()
-    return all(p.name == "lr" or p.default is not p.empty for p in given)
+    return all(p.name == "learning_rate" or p.default is not p.empty for p in given)
 
 
 def _public(room: Any, base: type) -> list[str]:

@@ -145,7 +145,7 @@ class _RangeTest(Callback):
 
     def on_train_begin(self) -> None:
         """Keep the state. Errors: `ArgumentError` for an optimizer that has no rate."""
-        self._lr = self.session.rule.lr
+        self._lr = self.session.rule.learning_rate
         if self._lr is None:
             raise ArgumentError(
                 "net.find_lr",
@@ -157,7 +157,7 @@ class _RangeTest(Callback):
 
     def on_batch_begin(self, batch: int) -> None:
         """Set the rate."""
-        self.session.rule.lr = float(self.rates[self.session.step])
+        self.session.rule.learning_rate = float(self.rates[self.session.step])
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
         """Keep the loss; end where no more rates are left, or this one is far too high."""
@@ -173,5 +173,5 @@ class _RangeTest(Callback):
     def on_train_end(self) -> None:
         """Put all back."""
         if self._lr is not None:
-            self.session.rule.lr = self._lr
+            self.session.rule.learning_rate = self._lr
             restore(self.session, self._state)

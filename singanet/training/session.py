@@ -165,7 +165,7 @@ class Session(Course):
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]
-        if self.rule.lr is not None and "lr" not in self.names:
+        if self.rule.learning_rate is not None and "lr" not in self.names:
             self.names.append("lr")
         self.names += ranks.counted
 

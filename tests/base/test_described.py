@@ -110,13 +110,13 @@ def shapes() -> Any:
 @pytest.mark.parametrize(
     ("thing", "text"),
     [
-        (Adam(lr=0.1), "Adam(lr=0.1)"),
-        (SGD(), "SGD(lr=0.01)"),
-        (SGD(lr=None), "SGD(lr=None)"),
+        (Adam(lr=0.1), "Adam(learning_rate=0.1)"),
+        (SGD(), "SGD(learning_rate=0.01)"),
+        (SGD(lr=None), "SGD(learning_rate=None)"),
         (
             Accumulator(Adam(lr=WarmUp(Cosine(0.1, 30), 3)), 4),
-            "Accumulator(optimizer=Adam(lr=WarmUp(after=Cosine(value=0.1, steps=30), steps=3)),"
-            " every=4)",
+            "Accumulator(optimizer=Adam(learning_rate=WarmUp(after=Cosine(value=0.1, steps=30),"
+            " steps=3)), every=4)",
         ),
         (SoftmaxCrossEntropy(label_smoothing=0.1), "SoftmaxCrossEntropy(label_smoothing=0.1)"),
         (MultiLoss({"a": SquaredError()}), "MultiLoss(losses={'a': SquaredError()})"),
@@ -147,12 +147,12 @@ def test_reprs_show_what_became_of_settings() -> None:
     assert f"value={rate.value}" in repr(optimizer)
     assert rate.value < 0.1
     optimizer.lr = 0.025
-    assert repr(optimizer) == "SGD(lr=0.025)"
+    assert repr(optimizer) == "SGD(learning_rate=0.025)"
     accuracy = Accuracy()
     accuracy.top_k = 3
     assert repr(accuracy) == "Accuracy(top_k=3)"
     long = SGD(lr=lambda step: 0.1)
-    assert repr(long) == "SGD(lr=<lambda>)"
+    assert repr(long) == "SGD(learning_rate=<lambda>)"
 
 
 def test_a_net_after_reduce_on_plateau_tells_its_rate() -> None:
@@ -166,7 +166,7 @@ def test_a_net_after_reduce_on_plateau_tells_its_rate() -> None:
     net.fit(x, x, epochs=4, callbacks=[ReduceOnPlateau(patience=1, factor=0.5)], verbose=False)
     assert net.compiled is not None
     text = repr(net.compiled.optimizer)  # type: ignore[attr-defined]
-    assert text.startswith("SGD(lr=Plateau(value=0.0")
+    assert text.startswith("SGD(learning_rate=Plateau(value=0.0")
     assert "value=0.0625" not in text
     assert "0 layers" in repr(singanet.FeedForwardNet())
 

@@ -16,14 +16,14 @@ X = RNG.standard_normal((16, 3)).astype(np.float32)
 Y = RNG.standard_normal((16, 2)).astype(np.float32)
 
 MADE = {
-    "sgd": (lambda: SGD(lr=0.1, momentum=0.9), {"lr": 0.03, "momentum": 0.5}),
-    "adam": (lambda: Adam(lr=0.1), {"lr": 0.02, "beta_1": 0.7, "epsilon": 1e-3}),
+    "sgd": (lambda: SGD(lr=0.1, momentum=0.9), {"learning_rate": 0.03, "momentum": 0.5}),
+    "adam": (lambda: Adam(lr=0.1), {"learning_rate": 0.02, "beta_1": 0.7, "epsilon": 1e-3}),
     "adamw": (lambda: AdamW(lr=0.1), {"weight_decay": 0.3}),
     "rmsprop": (lambda: RMSProp(), {"rho": 0.5}),
-    "lion": (lambda: Lion(lr=0.1), {"lr": 0.01}),
-    "a schedule": (lambda: SGD(lr=schedules.Exponential(0.1, 2, 0.5)), {"lr": 0.02}),
-    "clipped": (lambda: ClipByValue(SGD(lr=0.1), 0.5), {"lr": 0.03}),
-    "gathered": (lambda: Accumulator(SGD(lr=0.1), 2), {"lr": 0.03}),
+    "lion": (lambda: Lion(lr=0.1), {"learning_rate": 0.01}),
+    "a schedule": (lambda: SGD(lr=schedules.Exponential(0.1, 2, 0.5)), {"learning_rate": 0.02}),
+    "clipped": (lambda: ClipByValue(SGD(lr=0.1), 0.5), {"learning_rate": 0.03}),
+    "gathered": (lambda: Accumulator(SGD(lr=0.1), 2), {"learning_rate": 0.03}),
 }
 
 
@@ -86,7 +86,7 @@ def test_a_state_of_other_schedules_changes_nothing():
     state = one.state_dict()
     other = SGD(lr=0.2)
     other.momentum = 0.3
-    for wrong in (state, {"*/lr": np.zeros(2)}, {"*/lr": np.array("x")}):
+    for wrong in (state, {"*/learning_rate": np.zeros(2)}, {"*/learning_rate": np.array("x")}):
         with pytest.raises(DataError):
             other.load_state_dict(wrong)
         assert (other.lr, other.momentum) == (0.2, 0.3)

@@ -140,7 +140,7 @@ def test_a_net_whose_parameters_are_constrained_describes_itself():
 
 
 def test_a_function_is_no_data_and_is_named():
-    with pytest.raises(ConfigError, match="SGD, argument 'lr'") as caught:
+    with pytest.raises(ConfigError, match="SGD, argument 'learning_rate'") as caught:
         SGD(lr=lambda step: 0.1).to_config()
     assert "schedules" in str(caught.value)
 

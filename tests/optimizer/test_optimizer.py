@@ -13,31 +13,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet import optimizer as opt
-from singanet.errors import ArgumentError, DataError, ShapeError, UnknownNameError
+from singanet.errors import (
+    ArgumentError,
+    DataError,
+    ShapeError,
+    SignatureError,
+    UnknownNameError,
+)
 from singanet.params.param import ParamSpec
 from singanet.types import RowSparse
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
-    "sgd": lambda **o: opt.SGD(**{"lr": 0.1, **o}),
-    "momentum": lambda **o: opt.SGD(**{"lr": 0.1, "momentum": 0.9, **o}),
-    "nesterov sgd": lambda **o: opt.SGD(**{"lr": 0.1, "momentum": 0.9, "nesterov": True, **o}),
-    "adam": lambda **o: opt.Adam(**{"lr": 0.1, **o}),
-    "momentum, nesterov": lambda **o: opt.Nesterov(**{"lr": 0.1, **o}),
-    "rmsprop": lambda **o: opt.RMSProp(**{"lr": 0.1, **o}),
-    "adagrad": lambda **o: opt.AdaGrad(**{"lr": 0.1, **o}),
-    "amsgrad": lambda **o: opt.AMSGrad(**{"lr": 0.1, **o}),
-    "adamw": lambda **o: opt.AdamW(**{"lr": 0.1, "weight_decay": 0.0, **o}),
-    "lion": lambda **o: opt.Lion(**{"lr": 0.1, **o}),
-    "nadam": lambda **o: opt.NAdam(**{"lr": 0.1, **o}),
-    "radam": lambda **o: opt.RAdam(**{"lr": 0.1, **o}),
-    "adamax": lambda **o: opt.Adamax(**{"lr": 0.1, **o}),
-    "adadelta": lambda **o: opt.Adadelta(**{"lr": 0.1, "epsilon": 0.01, **o}),
-    "centered": lambda **o: opt.RMSProp(**{"lr": 0.1, "centered": True, "momentum": 0.5, **o}),
-    "lamb": lambda **o: opt.LAMB(**{"lr": 0.1, "weight_decay": 0.0, **o}),
-    "factored adam": lambda **o: opt.FactoredAdam(**{"lr": 0.1, **o}),
-    "adafactor": lambda **o: opt.Adafactor(**{"lr": 0.1, **o}),
-    "galore": lambda **o: opt.GaLore(**{"lr": 0.1, "rank": 8, **o}),
-    "adalomo": lambda **o: opt.AdaLomo(**{"lr": 0.1, **o}),
+    "sgd": lambda **o: opt.SGD(**{"learning_rate": 0.1, **o}),
+    "momentum": lambda **o: opt.SGD(**{"learning_rate": 0.1, "momentum": 0.9, **o}),
+    "nesterov sgd": lambda **o: opt.SGD(
+        **{"learning_rate": 0.1, "momentum": 0.9, "nesterov": True, **o}
+    ),
+    "adam": lambda **o: opt.Adam(**{"learning_rate": 0.1, **o}),
+    "momentum, nesterov": lambda **o: opt.Nesterov(**{"learning_rate": 0.1, **o}),
+    "rmsprop": lambda **o: opt.RMSProp(**{"learning_rate": 0.1, **o}),
+    "adagrad": lambda **o: opt.AdaGrad(**{"learning_rate": 0.1, **o}),
+    "amsgrad": lambda **o: opt.AMSGrad(**{"learning_rate": 0.1, **o}),
+    "adamw": lambda **o: opt.AdamW(**{"learning_rate": 0.1, "weight_decay": 0.0, **o}),
+    "lion": lambda **o: opt.Lion(**{"learning_rate": 0.1, **o}),
+    "nadam": lambda **o: opt.NAdam(**{"learning_rate": 0.1, **o}),
+    "radam": lambda **o: opt.RAdam(**{"learning_rate": 0.1, **o}),
+    "adamax": lambda **o: opt.Adamax(**{"learning_rate": 0.1, **o}),
+    "adadelta": lambda **o: opt.Adadelta(**{"learning_rate": 0.1, "epsilon": 0.01, **o}),
+    "centered": lambda **o: opt.RMSProp(
+        **{"learning_rate": 0.1, "centered": True, "momentum": 0.5, **o}
+    ),
+    "lamb": lambda **o: opt.LAMB(**{"learning_rate": 0.1, "weight_decay": 0.0, **o}),
+    "factored adam": lambda **o: opt.FactoredAdam(**{"learning_rate": 0.1, **o}),
+    "adafactor": lambda **o: opt.Adafactor(**{"learning_rate": 0.1, **o}),
+    "galore": lambda **o: opt.GaLore(**{"learning_rate": 0.1, "rank": 8, **o}),
+    "adalomo": lambda **o: opt.AdaLomo(**{"learning_rate": 0.1, **o}),
 }
 # Their rules look at a parameter as a whole, so pieces of it are updated otherwise.
 WHOLE = ("lamb", "adafactor", "adalomo", "galore", "factored adam")
@@ -180,7 +190,7 @@ def test_row_sparse_touches_its_rows_alone_and_treats_them_as_dense(name: str, d
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
 def test_resume_is_exact(make: Any, kept: int) -> None:
-    options = {"lr": lambda step: 0.1 / (1 + step), "weight_decay": 0.01}
+    options = {"learning_rate": lambda step: 0.1 / (1 + step), "weight_decay": 0.01}
     whole, halved = params(dtype=np.float32), params(dtype=np.float32)
     one, first, second = make(**options), make(**options), make(**options)
     run(one, whole, range(6))
@@ -236,10 +246,10 @@ def test_bad_states(make: Any) -> None:
 
 
 def test_loaded_state_that_does_not_fit_its_parameter() -> None:
-    optimizer = opt.Adam(lr=0.1)
+    optimizer = opt.Adam(learning_rate=0.1)
     run(optimizer, params(), range(1))
     value = np.ones(5)
-    other = opt.Adam(lr=0.1)
+    other = opt.Adam(learning_rate=0.1)
     other.load_state_dict(optimizer.state_dict())
     with pytest.raises(ShapeError, match=r"parameter 'a/bias'.*\(5,\).*loaded state of \(4, 4\)"):
         other.update(["a/bias"], [value], [np.ones(5)])
@@ -259,7 +269,8 @@ def test_multipliers_and_own_rules(make: Any) -> None:
 
     both = ParamSpec("w", lr_mult=0.5, decay_mult=3.0)
     np.testing.assert_allclose(
-        after(make(lr=0.2, weight_decay=0.1), both), after(make(lr=0.1, weight_decay=0.3))
+        after(make(learning_rate=0.2, weight_decay=0.1), both),
+        after(make(learning_rate=0.1, weight_decay=0.3)),
     )
     own = ParamSpec("w", decay_mult=3.0, regularizer=0.2)
     if make().decoupled is False:
@@ -273,7 +284,10 @@ def test_multipliers_and_own_rules(make: Any) -> None:
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_decoupled_decay_stands_beside_the_rule(make: Any, rows: bool) -> None:
     given: Any = {"weight_decay": 0.3, "decoupled": True}
-    one, other = make(lr=lambda step: 0.1 / (1 + step), **given), make(lr=0.1, weight_decay=0.0)
+    one, other = (
+        make(learning_rate=lambda step: 0.1 / (1 + step), **given),
+        make(learning_rate=0.1, weight_decay=0.0),
+    )
     for each in (one, other):
         each.register("w", ParamSpec("w", decay_mult=0.5))
     if isinstance(one, opt.Adafactor):
@@ -285,8 +299,8 @@ def test_a_decoupled_decay_stands_beside_the_rule(make: Any, rows: bool) -> None
         grad = params(step + 1)["a/weight"]
         of = np.array([0, 2]) if rows else np.arange(3)
         one.update(["w"], [w], [RowSparse(of, grad[of]) if rows else grad])
-        other.lr = 0.1 / (1 + step)
-        expected[of] *= 1 - other.lr * 0.3 * 0.5
+        other.learning_rate = 0.1 / (1 + step)
+        expected[of] *= 1 - other.learning_rate * 0.3 * 0.5
         other.update(["w"], [expected], [RowSparse(of, grad[of]) if rows else grad])
         np.testing.assert_allclose(w, expected, rtol=1e-12)
 
@@ -315,7 +329,7 @@ def test_registering_again_changes_settings_and_keeps_state(make: Any) -> None:
 
 def test_constraint_then_regularizer_then_rule() -> None:
     w, g = np.array([3.0, 4.0]), np.array([30.0, 40.0])
-    optimizer = opt.SGD(lr=0.1, constraint=1.0, regularizer=opt.L1Regularizer(0.5))
+    optimizer = opt.SGD(learning_rate=0.1, constraint=1.0, regularizer=opt.L1Regularizer(0.5))
     optimizer.update(["w"], [w], [g])
     np.testing.assert_allclose(w, np.array([3, 4]) - 0.1 * (np.array([0.6, 0.8]) + 0.5))
 
@@ -327,7 +341,7 @@ def test_schedules_see_the_step_of_the_parameter(make: Any) -> None:
         seen.append(step)
         return 0.1
 
-    optimizer, values = make(lr=rate), params()
+    optimizer, values = make(learning_rate=rate), params()
     for _ in range(3):
         optimizer.update(["c"], [values["c"]], [np.array(1.0)])
     optimizer.update(["a/bias"], [values["a/bias"]], [np.ones(4)])
@@ -336,7 +350,7 @@ def test_schedules_see_the_step_of_the_parameter(make: Any) -> None:
 
 def test_singas_interface_is_the_same_rule(make: Any) -> None:
     values, other = params(), params()
-    one, two, three = make(), make(), make(lr=None)
+    one, two, three = make(), make(), make(learning_rate=None)
     third = params()
     for step in range(3):
         for name, grad in params(step + 1).items():
@@ -351,12 +365,12 @@ def test_singas_interface_is_the_same_rule(make: Any) -> None:
 
 def test_no_rate(make: Any) -> None:
     with pytest.raises(ArgumentError, match="apply_with_lr"):
-        make(lr=None).update(["w"], [np.ones(2)], [np.ones(2)])
+        make(learning_rate=None).update(["w"], [np.ones(2)], [np.ones(2)])
 
 
 @pytest.mark.parametrize("rate", [math.nan, math.inf])
 def test_a_rate_that_is_not_finite(make: Any, rate: float) -> None:
-    optimizer = make(lr=lambda step: rate if step else 0.1)
+    optimizer = make(learning_rate=lambda step: rate if step else 0.1)
     values = [np.ones(2), np.ones(2)]
     optimizer.update(["w", "v"], values, values[::-1])
     kept = [v.copy() for v in values]
@@ -411,7 +425,7 @@ def test_bad_rows(make: Any, indices: Any, rows: Any, error: Any, text: str) -> 
 
 @pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf, "0.1", True])
 def test_bad_settings(make: Any, bad: Any) -> None:
-    for name in ("lr", "weight_decay"):
+    for name in ("learning_rate", "weight_decay"):
         with pytest.raises(ArgumentError, match=rf"\({name}=\).*finite"):
             make(**{name: bad})
     if not isinstance(bad, bool):
@@ -431,6 +445,38 @@ def test_bad_regularizers_and_constraints(make: Any) -> None:
             make(weight_decay=0.1, regularizer=0.1)
 
 
+def test_the_words_of_others_mean_the_same() -> None:
+    adam = opt.Adam(lr=0.1, betas=(0.8, 0.9), eps=0.01, clipnorm=2.0)
+    said = opt.Adam(0.1, 0.8, 0.9, 0.01, constraint=2.0)
+    assert repr(adam) == repr(said)
+    assert opt.Adam.from_config({"class": "Adam", "arguments": {"lr": 0.3}}).learning_rate == 0.3
+    adam.lr = 0.5
+    assert adam.learning_rate == adam.rate() == adam.lr == 0.5
+    adam.load_state_dict({"*/lr": np.array(0.25)})
+    assert adam.learning_rate == 0.25
+    assert opt.Adafactor(eps=(None, 0.1), d=2.0).epsilon_2 == 0.1
+    twice: list[dict[str, Any]] = [
+        {"betas": (0.9, 0.99), "beta_2": 0.9},
+        {"lr": 1, "learning_rate": 1},
+    ]
+    for wrong in ({"betas": 0.9}, *twice):
+        with pytest.raises(SignatureError):
+            opt.Adam(**wrong)
+
+
+def test_a_rule_of_a_user_may_go_by_other_words() -> None:
+    class Mine(opt.SGD):
+        def __init__(self, lr: float = 0.1, **more: Any) -> None:
+            super().__init__(lr=lr, **more)
+
+    mine = Mine(0.3, weight_decay=0.1)
+    assert mine.learning_rate == mine.lr == 0.3
+    mine.lr = 0.5
+    assert mine.rate() == 0.5
+    with pytest.raises(ArgumentError, match=r"Mine, .*received 'weight_decy'"):
+        Mine(0.3, weight_decy=0.1)
+
+
 RULES = [
     kind
     for kind in map(vars(opt).get, opt.__all__)
@@ -442,7 +488,7 @@ RULES = [
 def test_the_rate_comes_first_and_has_a_default(rule):
     given = (2,) if rule.__name__.startswith("Accumulating") else ()
     arguments = [*inspect.signature(rule).parameters.values()]
-    assert arguments[len(given)].name == "lr"
+    assert arguments[len(given)].name == "learning_rate"
     assert rule(*given, 3e-2).lr == 3e-2
     usual = rule(*given)
     assert 1e-4 <= usual.lr <= 1

@@ -248,7 +248,7 @@ def unnamed(net):
             "Activation, attribute 'traits'",
         ),
         (lambda net: setattr(net["r"], "mode", "no"), "Activation, attribute 'mode'"),
-        (lambda net: setattr(rule(net), "lr", lambda step: 0.1), "SGD, argument 'lr'"),
+        (lambda net: setattr(rule(net), "lr", lambda step: 0.1), "SGD, argument 'learning_rate'"),
         (lambda net: respecify(net, regularizer=object()), "spec of 'b/weight'"),
     ],
 )

@@ -215,7 +215,7 @@ def test_several_losses_and_metrics_of_outputs_come_back(file):
 def test_the_training_can_be_left_out(file, tmp_path):
     net = classifier()
     net.compile(SGD(lr=lambda step: 0.1))
-    with pytest.raises(ConfigError, match=r"argument 'lr'.*training=False"):
+    with pytest.raises(ConfigError, match=r"argument 'learning_rate'.*training=False"):
         net.save_model(file)
     assert not file.exists()
     net.save_model(file, training=False)

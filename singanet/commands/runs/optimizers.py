@@ -66,7 +66,7 @@ def in_blocks(
     make_optimizer(name, lr, weight_decay, 1, 0)
     turn = max(1, min(_TURN, steps // max(1, len(blocks_of(names)))))
     return rules.BlockCoordinate(
-        _MAKERS[name][0](lr=lr, weight_decay=weight_decay), turn, seed=seed
+        _MAKERS[name][0](learning_rate=lr, weight_decay=weight_decay), turn, seed=seed
     )
 
 
@@ -86,7 +86,7 @@ def make_optimizer(
     make = partial(_MAKERS[name][0], every=accumulate) if name in FOLDING else _MAKERS[name][0]
     # The last step of the rise is the first of the fall.
     rise = max(min(warm_up, steps) - 1, 0)
-    return make(lr=WarmUp(Cosine(lr, steps - rise), rise), weight_decay=weight_decay)
+    return make(learning_rate=WarmUp(Cosine(lr, steps - rise), rise), weight_decay=weight_decay)
 
 
 class ReducerMaker(NamedTuple):

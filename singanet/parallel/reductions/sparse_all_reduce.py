@@ -405,7 +405,7 @@ class SparseAllReduce(AllReduce):
         if getattr(rule, "slots", ()):
             raise ArgumentError(
                 "SparseAllReduce(momentum=)",
-                expected="a rule without momentum of its own: SGD(lr=...)",
+                expected="a rule without momentum of its own: SGD(learning_rate=...)",
                 received=repr(rule),
                 advice="leave momentum= out here, or there",
             )

@@ -170,7 +170,7 @@ class LearningRate(Callback):
                 received=repr(rate),
                 advice="mend the schedule",
             )
-        self.session.rule.lr = float(rate)
+        self.session.rule.learning_rate = float(rate)
 
 
 def _needs_two(schedule: Callable[..., float]) -> bool:
@@ -365,26 +365,26 @@ class ReduceOnPlateau(Callback):
         """Put the schedule into the optimizer. Errors: its rate follows another schedule."""
         self.monitor.begin(self.session.names, self.session.compiled.metrics)
         rule = self.session.rule
-        if isinstance(rule.lr, (int, float)):
-            rule.lr = self._made(float(rule.lr), mode=self.monitor.direction)
-        if not isinstance(rule.lr, Plateau):
+        if isinstance(rule.learning_rate, (int, float)):
+            rule.learning_rate = self._made(float(rule.learning_rate), mode=self.monitor.direction)
+        if not isinstance(rule.learning_rate, Plateau):
             raise ArgumentError(
                 "ReduceOnPlateau",
-                expected="an optimizer whose lr is a number or a Plateau",
-                received=f"lr={type(rule.lr).__name__}",
-                advice="construct the optimizer with lr=0.1, for example",
+                expected="an optimizer whose learning_rate is a number or a Plateau",
+                received=f"learning_rate={type(rule.learning_rate).__name__}",
+                advice="construct the optimizer with learning_rate=0.1, for example",
             )
-        if rule.lr.mode != self.monitor.direction:
+        if rule.learning_rate.mode != self.monitor.direction:
             raise ArgumentError(
                 "ReduceOnPlateau, mode",
                 expected=f"{self.monitor.direction!r} of the optimizer's Plateau, by which"
                 f" {self.monitor.name!r} gets better",
-                received=repr(rule.lr.mode),
+                received=repr(rule.learning_rate.mode),
                 advice=f"construct it with Plateau(..., mode={self.monitor.direction!r})",
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Let the schedule see how the epoch went."""
-        plateau = self.session.rule.lr
+        plateau = self.session.rule.learning_rate
         if isinstance(plateau, Plateau):
             plateau.observe(logs[self.monitor.name])

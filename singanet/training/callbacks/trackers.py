@@ -157,7 +157,7 @@ def about(session: Session, settings: Mapping[str, Any]) -> dict[str, Any]:
     Optimizer and loss are as their `to_config` has them. What is no JSON type is written as
     Python shows it.
     """
-    rate = session.rule.lr
+    rate = session.rule.learning_rate
     known = {
         "singanet": VERSION,
         "epochs": session.epochs,

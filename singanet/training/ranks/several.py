@@ -256,7 +256,7 @@ class FitRanks(World):
 
     def follow(self, course: Course) -> None:
         rule = course.rule
-        own = {name: getattr(rule, name) for name in getattr(rule, "hypers", ("lr",))}
+        own = {name: getattr(rule, name) for name in getattr(rule, "hypers", ("learning_rate",))}
         numbers = {name: value for name, value in own.items() if isinstance(value, (int, float))}
         for name, value in self.of_first(numbers, "the learning rate").items():
             if own[name] != value:
