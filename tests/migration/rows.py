@@ -20,6 +20,8 @@ import numpy as np
 
 import singanet
 from singanet import initializer, layers, loss, metric, optimizer
+from singanet.base.elsewhere import is_library
+from singanet.base.words import aliases
 from singanet.layers import Layer
 from singanet.optimizer import SGD, schedules
 from singanet.training import callbacks
@@ -63,13 +65,16 @@ def names(cell: str) -> list[str]:
 
 
 def parameters(made: Any) -> dict[str, Any]:
-    """The arguments that ``made`` spells out, each with its default."""
+    """The arguments that ``made`` spells out, each with its default; ours by all their words."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     # A rule of ours hands on what all have, which its own signature tells.
     own = made.__module__.startswith("singanet.")
     function = made.__init__ if inspect.isclass(made) and not own else made
     given = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in given if p.kind not in variable and p.name != "self"}
+    found = {p.name: p.default for p in given if p.kind not in variable and p.name != "self"}
+    if is_library(made):
+        found |= {word: found[here] for word, here in aliases(tuple(found)).items()}
+    return found
 
 
 def ours_of(name: str) -> Any:

@@ -21,7 +21,8 @@ def guide_of(page):
         """PyTorch's recurrent modules hand their arguments on to their base."""
         if kind in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):
             base = parameters(torch.nn.RNNBase)
-            return {name: default for name, default in base.items() if name != "mode"}
+            own = {"nonlinearity": "tanh"} if kind is torch.nn.RNN else {}
+            return {name: default for name, default in base.items() if name != "mode"} | own
         return parameters(kind)
 
     def room(heading, found):
