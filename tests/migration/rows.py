@@ -20,7 +20,6 @@ import numpy as np
 
 import singanet
 from singanet import initializer, layers, loss, metric, optimizer
-from singanet.base.elsewhere import is_library
 from singanet.base.words import aliases
 from singanet.layers import Layer
 from singanet.optimizer import SGD, schedules
@@ -72,7 +71,7 @@ def parameters(made: Any) -> dict[str, Any]:
     function = made.__init__ if inspect.isclass(made) and not own else made
     given = inspect.signature(function).parameters.values()
     found = {p.name: p.default for p in given if p.kind not in variable and p.name != "self"}
-    if is_library(made):
+    if own:
         found |= {word: found[here] for word, here in aliases(tuple(found)).items()}
     return found
 

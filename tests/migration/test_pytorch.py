@@ -361,7 +361,7 @@ STACKED = {"hidden_size": [4], "num_layers": [1, 2], "bidirectional": BOTH, "bia
 
 
 @row(NN, "LSTM", "GRU", apart=["dropout"], **STACKED)
-@row(NN, "RNN", apart=["dropout"], nonlinearity=["tanh", "relu"], **STACKED)
+@row(NN, "RNN", apart=["dropout"], **STACKED)
 def recurrent(pair):
     x, module = pair.normal(3, 5, 6).astype(float), pair.theirs(input_size=6, batch_first=True)
     same(pair.ours(), module, x, carry=gates)
@@ -371,6 +371,14 @@ def recurrent(pair):
     told(pair, "by `return_state=True`, (N, stacks, H) each")
     for ours, theirs in zip(mine[1:], finals if name_of(pair) == "LSTM" else [finals], strict=True):
         close(ours, theirs.detach().transpose(0, 1))
+
+
+@row(NN, "RNN", **STACKED)
+def relu_recurrent(pair):
+    told(pair, 'for relu the class `RNN` with rnn_mode "relu"')
+    theirs = pair.theirs(input_size=6, batch_first=True, nonlinearity="relu")
+    ours = layers.RNN("layer", **pair.told, rnn_mode="relu")
+    same(ours, theirs, pair.normal(3, 5, 6), carry=gates)
 
 
 def projections(given):
@@ -614,10 +622,10 @@ def stepped(ours, theirs, shape=(5, 4), steps=12, sparse=False, rate=None):
     return value, weight.detach().numpy()
 
 
-DECAY, FIRST = {"weight_decay": lambda decay: decay or None}, {"betas": lambda betas: betas[0]}
+FIRST = {"betas": lambda betas: betas[0]}
 PLAIN = {"lr": [0.1, 0.003], "weight_decay": [0, 0.1]}
 COMMON = {**PLAIN, "eps": [1e-8, 1e-2]}
-ADAMS = {**COMMON, "apart": ["betas"], "values": DECAY | FIRST}
+ADAMS = {**COMMON, "apart": ["betas"], "values": FIRST}
 AFTER = "PyTorch's ε: `epsilon_after_correction=True`"
 
 
@@ -639,16 +647,16 @@ def betas(pair, **more):
     return {"beta_1": drawn[0], "beta_2": drawn[1], **more}, {"betas": drawn}
 
 
-@row(OPTIM, "SGD", momentum=[0, 0.9], values={**DECAY, "momentum": lambda m: m or None},
+@row(OPTIM, "SGD", momentum=[0, 0.9], values={"momentum": lambda m: m or None},
      apart=["dampening", "nesterov"], **PLAIN)  # fmt: skip
 def sgd(pair):
     for more in [{}, *([{"nesterov": True}, {"dampening": 0.3}] if pair.of("momentum") else [])]:
         same_rule(pair, more, more)
 
 
-@row(OPTIM, "Adam", **ADAMS)
+@row(OPTIM, "Adam", decoupled_weight_decay=BOTH, **ADAMS)
 @row(OPTIM, "AdamW", amsgrad=BOTH, **ADAMS)
-@row(OPTIM, "NAdam", momentum_decay=[0.004, 0.1], **ADAMS)
+@row(OPTIM, "NAdam", momentum_decay=[0.004, 0.1], decoupled_weight_decay=BOTH, **ADAMS)
 def adam(pair):
     here, there = betas(pair)
     same_rule(pair, {**here, "epsilon_after_correction": True}, there)
@@ -658,13 +666,10 @@ def adam(pair):
 
 
 @row(OPTIM, "Adam", **ADAMS)
-def other_adams(pair):
-    given = {name: value for name, value in pair.told.items() if value is not None}
-    for kind, more in [("AMSGrad", {"amsgrad": True}), ("AdamW", {"decoupled_weight_decay": True})]:
-        told(pair, f"the class `{kind}`")
-        decay = {"weight_decay": None} if kind == "AdamW" else {}
-        ours = getattr(optimizer, kind)(**{**decay, **given}, epsilon_after_correction=True)
-        close(*stepped(ours, lambda p, more=more: pair.theirs(params=p, **more)), kind, 1e-6)
+def ams_grad(pair):
+    told(pair, "the class `AMSGrad`")
+    ours = optimizer.AMSGrad(**pair.told, epsilon_after_correction=True)
+    close(*stepped(ours, lambda p: pair.theirs(params=p, amsgrad=True)), "AMSGrad", 1e-6)
 
 
 @row(OPTIM, "SparseAdam", lr=[0.1, 0.003], eps=[1e-8, 1e-2], values=FIRST, apart=["betas"])
@@ -672,7 +677,7 @@ def sparse_adam(pair):
     same_rule(pair, *betas(pair), sparse=True)
 
 
-@row(OPTIM, "RAdam", **ADAMS)
+@row(OPTIM, "RAdam", decoupled_weight_decay=BOTH, **ADAMS)
 def radam(pair):
     same_rule(pair, *betas(pair))
 
@@ -684,13 +689,13 @@ def adamax(pair):
     told(pair, "PyTorch's ε: `epsilon_in_norm=True`", *found)
 
 
-@row(OPTIM, "Adadelta", rho=[0.9, 0.5], values=DECAY, **COMMON)
+@row(OPTIM, "Adadelta", rho=[0.9, 0.5], **COMMON)
 def adadelta(pair):
     same_rule(pair)
 
 
-@row(OPTIM, "Adagrad", values=DECAY, apart=["eps"], **PLAIN)
-@row(OPTIM, "RMSprop", values=DECAY, alpha=[0.99, 0.9], momentum=[0.0, 0.5], centered=BOTH,
+@row(OPTIM, "Adagrad", apart=["eps"], **PLAIN)
+@row(OPTIM, "RMSprop", alpha=[0.99, 0.9], momentum=[0.0, 0.5], centered=BOTH,
      apart=["eps"], **PLAIN)  # fmt: skip
 def under_the_root(pair):
     same_rule(pair, {"eps": 1e-60}, {"eps": 1e-30})
@@ -698,7 +703,7 @@ def under_the_root(pair):
     told(pair, "under the root", *found)
 
 
-@row(OPTIM, "Adafactor", values={**DECAY, "eps": lambda eps: eps[0]}, beta2_decay=[-0.8, -0.5],
+@row(OPTIM, "Adafactor", values={"eps": lambda eps: eps[0]}, beta2_decay=[-0.8, -0.5],
      d=[1.0, 2.0], apart=["eps"], **PLAIN)  # fmt: skip
 def adafactor(pair):
     second = pair.pick(1e-3, 0.1)
