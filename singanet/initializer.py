@@ -158,7 +158,10 @@ class Gaussian(Initializer):
 
 @dataclass(frozen=True)
 class TruncatedNormal(Gaussian):
-    """Normal, redrawn wherever it falls further than two ``std`` from ``mean``."""
+    """Normal, redrawn wherever it falls further than two ``std`` from ``mean``.
+
+    PyTorch's trunc_normal_ redraws beyond values, -2 and 2 unless said, whatever ``std`` is.
+    """
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
         """Draw; see `Initializer`."""

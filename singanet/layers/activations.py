@@ -100,7 +100,8 @@ class Activation(Layer):
 class PReLU(Layer):
     """y = x where it is positive, else a x, with a slope ``a`` for each channel of (C, ...).
 
-    ``a`` has shape (C,), or (1,) with ``channel_shared``, and starts at 0.25. He et al., 2015.
+    ``a`` has shape (C,), or (1,) with ``channel_shared``, as PyTorch's unless it is told a number,
+    and starts at 0.25. He et al., 2015.
     """
 
     traits = Traits(masks="keeps")

@@ -250,9 +250,9 @@ def scale_and_shift(
 class RMSNorm(LayerNorm):
     """y = gamma x / sqrt(mean(x²) + epsilon) over the axes from ``axis`` on, as in `LayerNorm`.
 
-    ``gamma`` has the shape of these axes and starts at 1; ``affine=False`` leaves it out. With an
-    ``offset`` the factor is offset + gamma, and gamma starts at 1 - offset: Gemma's is 1. Zhang
-    and Sennrich, 2019.
+    ``gamma`` has the shape of these axes and starts at 1; ``affine=False`` leaves it out. PyTorch's
+    ``epsilon`` is the resolution of the type unless said. With an ``offset`` the factor is
+    offset + gamma, and gamma starts at 1 - offset: Gemma's is 1. Zhang and Sennrich, 2019.
     """
 
     def __init__(
@@ -375,7 +375,8 @@ class GroupNorm(Layer):
 class InstanceNorm(GroupNorm):
     """Each channel of each sample normalised over its positions: a group for every channel.
 
-    Samples are (C, positions...). Ulyanov et al., 2016.
+    Samples are (C, positions...). ``affine`` is True unless said (PyTorch: False). Ulyanov et al.,
+    2016.
     """
 
     def __init__(

@@ -140,8 +140,8 @@ class AvgPooling1D(AvgPooling):
 class AvgPooling2D(AvgPooling):
     """The mean of each window of (C, H, W) images over the positions that lie on the image.
 
-    With ``count_include_pad`` padding is counted, too, as zeros. Other arguments are as for
-    `MaxPooling2D`.
+    With ``count_include_pad``, PyTorch's default, padding is counted, too, as zeros. Other
+    arguments are as for `MaxPooling2D`.
     """
 
 

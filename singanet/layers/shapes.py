@@ -81,7 +81,8 @@ class Flatten(Layer):
     """Folds the axes from ``axis`` on into one; ``axis`` counts the batch axis.
 
     With 1, the default, each sample becomes one row. With a larger axis the axes before it fold
-    into the batch, as in SINGA: axis 2 turns (N, 64, 12) into (N·64, 12).
+    into the batch, as in SINGA: axis 2 turns (N, 64, 12) into (N·64, 12). PyTorch's keep theirs,
+    which is `Reshape` here.
     """
 
     traits = Traits(moves_only=True)
