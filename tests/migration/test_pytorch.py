@@ -1070,6 +1070,43 @@ def choices(rng, tmp_path):
     each_alike([a, b, i], pairs, [*rng.normal(size=(2, 3, 4)), rng.integers(0, 4, (3, 2))])
 
 
+def test_what_is_not_here_but_to_be_drawn():
+    """The modules without parameters of that line."""
+    x, a, b = np.random.default_rng(0).normal(size=(3, 3, 8)), Input("a", (8,)), Input("b", (8,))
+    relu, up, off = layers.Activation("relu", "relu"), x[0], x[1]
+    low = layers.Activation("softplus", "softplus")
+    unit = [layers.L2Norm(f"unit{k}")(symbol) for k, symbol in enumerate((a, b))]
+    pairs = [
+        (-low(-a), lambda a, b: nn.LogSigmoid()(a)),
+        (layers.Softmax("least")(-a), lambda a, b: nn.Softmin(1)(a)),
+        (a - layers.Activation("tanh", "tanh")(a), lambda a, b: nn.Tanhshrink()(a)),
+        ((a > 0.5).where(a, 2.0), lambda a, b: nn.Threshold(0.5, 2.0)(a)),
+        ((a * a > 0.25).where(a, 0.0), lambda a, b: nn.Hardshrink(0.5)(a)),
+        (relu(a - 0.5) - relu(-a - 0.5), lambda a, b: nn.Softshrink(0.5)(a)),
+        (
+            layers.Reduce("cosine", "sum", 1)(unit[0] * unit[1]),
+            lambda a, b: nn.CosineSimilarity()(a, b),
+        ),
+        (
+            layers.Reduce("squares", "sum", 1)((a - b + 1e-6) ** 2) ** 0.5,
+            lambda a, b: nn.PairwiseDistance()(a, b),
+        ),
+    ]
+    each_alike([a, b], pairs, (up, off))
+    x, size = np.random.default_rng(0).normal(size=(2, 8, 3, 4)), (8, 3, 4)
+    image = Input("image", size)
+
+    def moved(name, first, axes, last):
+        made = layers.Reshape(f"{name}1", first)(image)
+        return layers.Reshape(name, last)(layers.Permute(f"{name}2", axes)(made))
+
+    pairs = [
+        (moved("shuffle", (2, 4, 3, 4), (2, 1, 3, 4), size), nn.ChannelShuffle(2)),
+        (moved("pixels", (2, 2, 2, 3, 4), (1, 4, 2, 5, 3), (2, 6, 8)), nn.PixelShuffle(2)),
+    ]
+    each_alike([image], pairs, (x,))
+
+
 @what("`down_proj(F.silu(gate_proj(x)) * up_proj(x))`")
 def gated(rng, tmp_path):
     class Gated(nn.Module):
