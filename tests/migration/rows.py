@@ -20,13 +20,19 @@ import numpy as np
 
 import singanet
 from singanet import initializer, layers, loss, metric, optimizer
-from singanet.base.words import aliases
+from singanet.base.elsewhere import is_library
+from singanet.base.words import Required, aliases
 from singanet.layers import Layer
 from singanet.optimizer import SGD, schedules
 from singanet.training import callbacks
+from singanet.types import RowSparse
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "migration"
 OURS = [layers, loss, metric, optimizer, schedules, initializer, callbacks, singanet]
+_ROOMS = {
+    "losses": loss, "metrics": metric, "initializers": initializer, "init": initializer,
+    "schedules": schedules, "scheduler": schedules, "callbacks": callbacks,
+}  # fmt: skip
 ABSENT = inspect.Parameter.empty
 DEFAULTS = "Defaults that differ"
 """The heading of the one list of them in a page."""
@@ -39,7 +45,7 @@ class Row:
         theirs, ours, same, renamed, otherwise = (cell.strip() for cell in line[1:-1].split("|"))
         self.line = line
         self.theirs, self.ours = names(theirs), names(ours)
-        self.same = names(same)
+        self.same = names(without_brackets(same))
         self.renamed = re.findall(r"`(\w+)` → `(\w+)`", renamed)
         # What stands in brackets says where the value differs.
         told = re.findall(r"`(\w+)`(?: → `\w+`)? \(", f"{same} {renamed}")
@@ -58,6 +64,13 @@ class Row:
         return {**{name: name for name in self.same}, **dict(self.renamed)}
 
 
+def without_brackets(cell: str) -> str:
+    """The text without what stands in brackets, and in brackets there."""
+    while (less := re.sub(r"\([^()]*\)", "", cell)) != cell:
+        cell = less
+    return cell
+
+
 def names(cell: str) -> list[str]:
     """The words in backquotes."""
     return re.findall(r"`([A-Za-z_]\w*)", cell)
@@ -66,19 +79,21 @@ def names(cell: str) -> list[str]:
 def parameters(made: Any) -> dict[str, Any]:
     """The arguments that ``made`` spells out, each with its default; ours by all their words."""
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    # A rule of ours hands on what all have, which its own signature tells.
-    own = made.__module__.startswith("singanet.")
-    function = made.__init__ if inspect.isclass(made) and not own else made
+    # Our own signatures have what constructors hand on.
+    ours = is_library(made)
+    function = made.__init__ if inspect.isclass(made) and not ours else made
     given = inspect.signature(function).parameters.values()
     found = {p.name: p.default for p in given if p.kind not in variable and p.name != "self"}
-    if own:
+    if ours:
+        found = {n: ABSENT if isinstance(d, Required) else d for n, d in found.items()}
         found |= {word: found[here] for word, here in aliases(tuple(found)).items()}
     return found
 
 
-def ours_of(name: str) -> Any:
-    """Our class or function of that name."""
-    found = [getattr(room, name) for room in OURS if hasattr(room, name)]
+def ours_of(name: str, heading: str = "") -> Any:
+    """Our class or function of that name, from the room of the ``heading`` if it is there."""
+    rooms = [room for end, room in _ROOMS.items() if heading.endswith(end)]
+    found = [getattr(room, name) for room in (*rooms, *OURS) if hasattr(room, name)]
     assert found, f"{name} is not in singanet"
     return found[0]
 
@@ -130,7 +145,7 @@ class Case:
 
     ``settings`` are values of their arguments. ``values`` turns one into ours; the row must say so
     in brackets. What is in neither and has a place in the row must stand in ``apart``: the check
-    deals with it by itself.
+    deals with it by itself. ``usual`` is what None stands for here, by their argument.
     """
 
     check: Check
@@ -138,6 +153,7 @@ class Case:
     settings: Mapping[str, Sequence[Any]]
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     apart: Sequence[str] = ()
+    usual: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Guide:
@@ -149,9 +165,14 @@ class Guide:
         package: Any,
         signature: Callable[[Any], dict[str, Any]] = parameters,
         room: Callable[[str, ModuleType], dict[str, Any]] | None = None,
+        elsewhere: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """``signature`` gives the arguments of a class of theirs, ``room`` what a heading holds."""
+        """``signature`` gives the arguments of a class of theirs, ``room`` what a heading holds.
+
+        Arguments that are tried ``elsewhere``, for many classes at once, need be in no case.
+        """
         self.page, self.package, self.signature = page, package, signature
+        self.elsewhere = elsewhere
         self._room = room
         self.rows: dict[str, list[Row]] = {}
         self.missing: dict[str, list[str]] = {}
@@ -180,6 +201,7 @@ class Guide:
         ours: str | None = None,
         values: Mapping[str, Callable[[Any], Any]] | None = None,
         apart: Sequence[str] = (),
+        usual: Mapping[str, Any] | None = None,
         **settings: Sequence[Any],
     ) -> Callable[[Check], Check]:
         """Register a check for ``theirs``; ours is the class beside it in the row, unless said."""
@@ -187,7 +209,7 @@ class Guide:
         def register(check: Check) -> Check:
             for name in theirs:
                 own = ours or self._beside(heading, name)
-                made = Case(check, own, settings, values or {}, apart)
+                made = Case(check, own, settings, values or {}, apart, usual or {})
                 self.cases.setdefault((heading, name), []).append(made)
             return check
 
@@ -236,37 +258,46 @@ class Guide:
         here, _ = self._here(heading, theirs)
         found = {}
         for case in self.cases.get((heading, theirs), ()):
-            ours = parameters(ours_of(case.ours))
+            ours = parameters(ours_of(case.ours, heading))
             for name, default in self.signature(self.room(heading)[theirs]).items():
                 own = ours.get(here.get(name, ""), ABSENT)
-                if name == "name" or default is ABSENT or own is ABSENT:
+                if self.elsewhere(name) or ABSENT in (default, own) or name == "name":
                     continue
+                own = case.usual.get(name) if own is None else own
                 read = case.values.get(name)
-                if plain(read(default) if read and default is not None else default) != plain(own):
+                there = read(default) if read else default
+                if plain(there) != plain(own) and there != own:
                     found[name] = (default, own)
         return found
 
     def differing_lines(self) -> set[str]:
         """The lines of the page's list of defaults that differ, as they have to be."""
-        lines = set()
+        found: dict[tuple[str, str, str], set[str]] = {}
         for heading, theirs in self.cases:
-            for name, (there, own) in self.differing(heading, theirs).items():
-                lines.add(f"| `{theirs}` | `{name}` | `{shown(there)}` | `{shown(own)}` |")
-        return lines
+            for name, defaults in self.differing(heading, theirs).items():
+                found.setdefault((name, *map(shown, defaults)), set()).add(theirs)
+        return {
+            "| " + ", ".join(f"`{each}`" for each in sorted(kinds)) + f" | {line} |"
+            for told, kinds in found.items()
+            for line in [" | ".join(f"`{part}`" for part in told)]
+        }
 
     def pair(self, heading: str, theirs: str, number: int, seed: int) -> Pair:
         """A case with drawn arguments: each is left at its default now and then."""
         case = self.cases[heading, theirs][number]
         here, _ = self._here(heading, theirs)
-        kind, own = self.room(heading)[theirs], ours_of(case.ours)
+        kind, own = self.room(heading)[theirs], ours_of(case.ours, heading)
         draw = np.random.default_rng([seed, sum(map(ord, heading + theirs)), number])
         defaults, differs = self.signature(kind), self.differing(heading, theirs)
+        asked = {name for name, default in parameters(own).items() if default is ABSENT}
         given, told = {}, {}
         for name, default in defaults.items():
             if name in case.settings and (default is ABSENT or draw.random() < 0.7):
                 values = case.settings[name]
                 given[name] = values[draw.integers(len(values))]
-            if name in here and (name in given or (name in differs and name in case.settings)):
+            # A user has to say what ours asks for, and what the guide lists among the defaults.
+            said = name in differs or here.get(name) in asked
+            if name in here and (name in given or (said and name in case.settings)):
                 value = given.get(name, default)
                 read = case.values.get(name)
                 told[here[name]] = read(value) if read else value
@@ -293,7 +324,8 @@ class Guide:
                 continue
             here, converted = self._here(heading, theirs)
             done = {name for case in cases for name in (*case.settings, *case.apart)}
-            wrong += [f"{theirs}: no case sets {n}" for n in here if n not in done | {"name"}]
+            left = [n for n in here if n not in done | {"name"} and not self.elsewhere(n)]
+            wrong += [f"{theirs}: no case sets {n}" for n in left]
             turned = {name for case in cases for name in case.values if name in here}
             wrong += [f"{theirs}: {n} has another value" for n in sorted(turned - converted)]
         known = {name for row in self.rows[heading] for name in row.theirs}
@@ -317,7 +349,9 @@ class Guide:
             wrong += [f"{row.theirs}: no argument {n}" for n in own if n not in wanted]
             wrong += [f"{row.theirs}: {n} twice" for n in own if own.count(n) > 1]
             wrong += [f"{row.theirs}: no reason for {text}" for text in row.unexplained]
-            takes = {argument for name in row.ours for argument in parameters(ours_of(name))}
+            takes = {
+                argument for name in row.ours for argument in parameters(ours_of(name, heading))
+            }
             targets = list(row.here().values())
             for each in common:
                 here = each.here()
@@ -337,7 +371,9 @@ def _is_theirs(kind: Any, heading: str) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A default as it is compared: (1, 1) is 1, and 1 is 1.0."""
+    """A default as it is compared: (1, 1) is 1, 1 is 1.0, and None is False and 0.0."""
+    if value is None or value is False or (isinstance(value, float) and not value):
+        return None
     if isinstance(value, (tuple, list)):
         parts = {plain(part) for part in value}
         return parts.pop() if len(parts) == 1 else tuple(map(plain, value))
@@ -387,14 +423,18 @@ def _as_it_is(x: Any) -> Any:
 class Compared:
     """How two layers are compared.
 
-    ``turn_in`` and ``turn_out`` make an array as ours is of one as theirs is. ``twice`` are weights
-    of theirs that ours holds as the sum of two: their gradients are told doubled.
+    ``turn_in`` and ``turn_out`` make an array as ours is of one as theirs is, ``turn_more`` of
+    outputs behind the first. ``twice`` are weights
+    of theirs that ours holds as the sum of two: their gradients are told doubled. ``unlike``
+    are ends of names of theirs that the case compares by itself.
     """
 
     folder: Path
     turn_in: Turn = _as_it_is
     turn_out: Turn = _as_it_is
+    turn_more: Turn = _as_it_is
     twice: Callable[[str], bool] = lambda name: False
+    unlike: tuple[str, ...] = ()
     steps: int = 3
     rtol: float = 2e-4
     atol: float = 2e-5
@@ -413,8 +453,9 @@ class Compared:
         mine = net.forward(True, feed)
         mine = list(mine) if isinstance(mine, (list, tuple)) else [mine]
         assert len(mine) == len(outs)
-        for a, b in zip(mine, outs, strict=True):
-            self.close(a, self.turn_out(b.detach().numpy()), "outputs")
+        for k, (a, b) in enumerate(zip(mine, outs, strict=True)):
+            turn = self.turn_more if k else self.turn_out
+            self.close(a, turn(b.detach().numpy()), "outputs")
         if not isinstance(net.layers[-1].out_shapes, list):
             self._gradients(net, feed, theirs, xs, path)
 
@@ -464,7 +505,9 @@ class Compared:
             net.save(str(path))
             theirs.load(path)
         for name, weight in theirs.weights().items():
-            self.close(weight.detach().numpy(), wanted[name], f"{name} after {self.steps} steps")
+            if not name.endswith(self.unlike or "\0"):
+                here = weight.detach().numpy()
+                self.close(here, wanted[name], f"{name} after {self.steps} steps")
 
     def _first(
         self, net: Any, feed: Any, theirs: Peer, tensors: Any, last: str, dy: Any, path: Path
@@ -488,7 +531,9 @@ class Compared:
         before = {name: w.detach().clone() for name, w in theirs.weights().items()}
         for p in params:
             grad = found[p.name]
-            p.value[...] = grad.to_dense() if hasattr(grad, "to_dense") else grad
+            p.value[...] = 0.0
+            rows = (grad.indices, grad.rows) if isinstance(grad, RowSparse) else (..., grad)
+            np.add.at(p.value, *rows)
         net.save(str(path))
         theirs.load(path)
         for name, weight in theirs.trained().items():
@@ -538,12 +583,22 @@ Rule = Callable[[list[Any]], Callable[[], None]]
 
 
 def compare_losses(
-    ours: Any, theirs: Callable[[Any, Any], Any], x: Any, y: Any, own_y: Any = None
+    ours: Any,
+    theirs: Callable[[Any, Any], Any],
+    x: Any,
+    y: Any,
+    own_y: Any = None,
+    total: float = 0.0,
 ) -> None:
-    """The mean loss and its gradient; ``theirs`` gives one number for all, or one a sample."""
+    """The mean loss and its gradient; ``theirs`` gives one number for all, or one a sample.
+
+    With ``total`` the gradient of theirs' sum, of which ours is so many times as much.
+    """
     tensor = _tensor(x)
     values = theirs(tensor, _tensor(y).detach())
-    values.mean().backward()
+    there = values.sum() if total else values.mean()
+    there.backward()
     own = ours.forward(True, x, y if own_y is None else own_y)
-    np.testing.assert_allclose(own.mean(), values.detach().numpy().mean(), 2e-4, 1e-6)
-    np.testing.assert_allclose(ours.backward(), tensor.grad.numpy(), 2e-3, 1e-6)
+    if not total:
+        np.testing.assert_allclose(own.mean(), there.detach().numpy(), 2e-4, 1e-6)
+    np.testing.assert_allclose(ours.backward(), (total or 1.0) * tensor.grad.numpy(), 2e-3, 1e-6)

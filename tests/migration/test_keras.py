@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import csv
+import inspect
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.migration.rows import Compared, Guide
+import singanet
+from singanet import layers
+from singanet.errors import DataError
+from singanet.loss import MeanSquaredError
+from singanet.optimizer import SGD, schedules
+from singanet.training import callbacks
+from tests.migration.rows import Compared, Guide, compare_losses, compare_rules
 
 keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 torch = pytest.importorskip("torch")
 
-GUIDE = Guide("keras.md", keras)
+SETTINGS = re.compile(r"\w+_(initializer|regularizer|constraint)")
+GUIDE = Guide("keras.md", keras, elsewhere=lambda name: SETTINGS.fullmatch(name) is not None)
 LAYERS = "keras.layers"
-FEW, MANY = 3, 40
-row = GUIDE.case
+FEW, MANY = 4, 40
+
+
+def row(heading, *theirs, values=None, **more):
+    """A case; a weight decay of None is 0 for all rules."""
+    none = {"weight_decay": lambda share: share or 0.0} if heading == "keras.optimizers" else {}
+    return GUIDE.case(heading, *theirs, values=none | (values or {}), **more)
+
+
+BOTH = [False, True]
+LAST = {"data_format": "channels_last"}
 
 
 def first(x):
     """Channels last as channels first, of images and volumes alone."""
     return np.ascontiguousarray(np.moveaxis(x, -1, 1)) if x.ndim > 3 else x
+
+
+def as_it_is(x):
+    return x
 
 
 @dataclass
@@ -55,31 +78,1123 @@ class Model:
 
 @pytest.fixture
 def same(tmp_path):
-    """Compare our layer with theirs on arrays as Keras has them."""
+    """Compare our layer with theirs on arrays as Keras has them, weights moved from their start."""
 
-    def compare(ours, layer, *xs, turn=first, **how):
+    def compare(ours, layer, *xs, turn_in=first, turn_out=first, **how):
         dtype = "int32" if xs[0].dtype.kind == "i" else "float32"
         theirs = Model(layer, [x.shape[1:] for x in xs], dtype)
         rng = np.random.default_rng(0)
         for weight in theirs.weights().values():
             weight.data.add_(torch.tensor(rng.uniform(0.0, 0.3, tuple(weight.shape)).astype("f")))
-        Compared(tmp_path, turn, turn, **how).layers(ours, theirs, *xs)
+        Compared(tmp_path, turn_in, turn_out, **how).layers(ours, theirs, *xs)
 
     return compare
 
 
-@row(LAYERS, "Dense", units=[1, 4], use_bias=[True, False])
+SHAPES = {1: (7, 4), 2: (7, 6, 4), 3: (5, 4, 5, 2)}
+"""Sample shapes as Keras has them, by the number of axes behind the channels."""
+
+
+def axes_of(pair):
+    return int(re.search(r"(\d)D", pair.theirs_kind.__name__)[1])
+
+
+def lying(axes):
+    return LAST if axes == 1 else {}
+
+
+def as_keras(pair, what):
+    """`pad` for Keras' "same" where strides are longer than 1: as many outputs as strides fit."""
+    axes = axes_of(pair)
+    if pair.of("padding") != "same":
+        return {}
+    many = lambda value: value if isinstance(value, tuple) else (value,) * axes  # noqa: E731
+    strides = many(pair.of(what) if pair.of("strides") is None else pair.of("strides"))
+    ends = []
+    spread = many(pair.of("dilation_rate") or 1)
+    given = zip(SHAPES[axes], many(pair.of(what)), strides, spread, strict=False)
+    for size, kernel, stride, gap in given:
+        total = max((-(-size // stride) - 1) * stride + gap * (kernel - 1) + 1 - size, 0)
+        ends.append((total // 2, total - total // 2))
+    return {"pad": ends}
+
+
+ACTIVATIONS = ["relu", "sigmoid", "tanh", "elu", "selu", "gelu", "silu", "softplus", "softsign"]
+ACTIVATIONS += ["relu6", "hard_sigmoid", "hard_silu", "mish", "celu", "leaky_relu"]
+
+
+@row(
+    LAYERS, "Activation", activation=ACTIVATIONS,
+    values={"activation": lambda name: {"hard_silu": "hard_swish"}.get(name, name)},
+)  # fmt: skip
+def check_activation(pair, same):
+    slope = {"alpha": 0.2} if pair.of("activation") == "leaky_relu" else {}
+    same(pair.ours(**slope), pair.theirs(), 3 * pair.normal(5, *pair.pick((6,), (3, 4))))
+
+
+@row(LAYERS, "ELU", alpha=[0.5, 1.0, 2.0], usual={"alpha": 1.0})
+def check_elu(pair, same):
+    same(pair.ours(mode="elu"), pair.theirs(), pair.normal(5, 6))
+
+
+@row(LAYERS, "LeakyReLU", negative_slope=[0.0, 0.1, 0.5], usual={"negative_slope": 0.01})
+def check_leaky_relu(pair, same):
+    same(pair.ours(mode="leaky_relu"), pair.theirs(), pair.normal(5, 6))
+
+
+@row(LAYERS, "ReLU", negative_slope=[0.1, 0.2])
+def check_relu(pair, same):
+    x = 4 * pair.normal(5, 6)
+    if not pair.of("negative_slope"):
+        same(layers.Activation("a", "relu"), keras.layers.ReLU(), x)
+        same(layers.Activation("a", "relu6"), keras.layers.ReLU(6.0), x)
+        return
+    same(pair.ours(mode="leaky_relu"), pair.theirs(), x)
+
+
+@row(LAYERS, "PReLU", shared_axes=[[1, 2]], values={"shared_axes": lambda axes: False})
+def check_prelu(pair, same):
+    theirs = pair.theirs_kind(
+        shared_axes=[1, 2], alpha_initializer=keras.initializers.Constant(0.2)
+    )
+    same(layers.PReLU("p"), theirs, pair.normal(3, 5, 4, 3))
+    same(layers.PReLU("p"), pair.theirs_kind(), pair.normal(3, 4))
+
+
+@row(LAYERS, "Add", "Average", "Maximum", "Minimum", "Multiply")
+def check_joins(pair, same):
+    shape = pair.pick((5,), (3, 4), (4, 3, 2))
+    xs = [pair.normal(3, *shape) for _ in range(pair.pick(2, 3))]
+    same(pair.ours(), pair.theirs(), *xs)
+
+
+@row(LAYERS, "Subtract")
+def check_subtract(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, 4, 5), pair.normal(3, 4, 5))
+
+
+@row(LAYERS, "Concatenate", axis=[-1, 1], values={"axis": lambda axis: axis})
+def check_concatenate(pair, same):
+    x, y = pair.normal(3, 4, 5), pair.normal(3, 4, 5)
+    same(pair.ours(axis=pair.of("axis")), pair.theirs(), x, y)
+    if pair.of("axis") == -1:
+        x, y = pair.normal(3, 4, 5, 2), pair.normal(3, 4, 5, 3)
+        same(pair.ours(axis=1), pair.theirs(), x, y)
+
+
+@row(LAYERS, "Dot", apart=["axes"])
+def check_dot(pair, same):
+    x, y = pair.normal(3, 5), pair.normal(3, 5)
+    same(pair.ours(), pair.theirs(axes=-1), x, y)
+    norms = layers.L2Norm("a"), layers.L2Norm("b")
+    cosine = lambda a, b: layers.Dot("dot")(norms[0](a), norms[1](b))  # noqa: E731
+    same(cosine, pair.theirs(axes=-1, normalize=True), x, y)
+
+
+ADAPTIVE = [f"Adaptive{kind}Pooling{n}D" for kind in ("Average", "Max") for n in (1, 2, 3)]
+
+
+@row(LAYERS, *ADAPTIVE, output_size=[1, 2, 3])
+def check_adaptive_pooling(pair, same):
+    axes = axes_of(pair)
+    same(pair.ours(**lying(axes)), pair.theirs(), pair.normal(2, *SHAPES[axes]))
+
+
+@row(
+    LAYERS, *[f"MaxPooling{n}D" for n in (1, 2, 3)],
+    pool_size=[1, 2, 3], strides=[None, 1, 2], padding=["valid", "same"],
+)  # fmt: skip
+def check_max_pooling(pair, same):
+    axes = axes_of(pair)
+    more = lying(axes) | as_keras(pair, "pool_size")
+    same(pair.ours(**more), pair.theirs(), pair.normal(2, *SHAPES[axes]))
+
+
+@row(
+    LAYERS, *[f"AveragePooling{n}D" for n in (1, 2, 3)],
+    pool_size=[1, 2, 3], strides=[None, 1, 2], padding=["valid"],
+)  # fmt: skip
+def check_average_pooling(pair, same):
+    axes = axes_of(pair)
+    same(pair.ours(**lying(axes)), pair.theirs(), pair.normal(2, *SHAPES[axes]))
+
+
+GLOBAL = [f"Global{kind}Pooling{n}D" for kind in ("Average", "Max") for n in (1, 2, 3)]
+
+
+@row(LAYERS, *GLOBAL, keepdims=BOTH)
+def check_global_pooling(pair, same):
+    axes = axes_of(pair)
+    turn = first if pair.of("keepdims") else as_it_is
+    same(pair.ours(**lying(axes)), pair.theirs(), pair.normal(2, *SHAPES[axes]), turn_out=turn)
+
+
+WINDOW = {
+    "kernel_size": [1, 2, 3], "strides": [1, 2], "padding": ["valid", "same"],
+    "dilation_rate": [1, 2], "use_bias": BOTH,
+}  # fmt: skip
+
+
+def check_windows(pair, same):
+    if pair.of("dilation_rate") != 1 and pair.of("strides") not in (1, None):
+        pair.given.pop("strides", None)
+        pair.told.pop("strides", None)
+    axes = axes_of(pair)
+    more = lying(axes) | as_keras(pair, "kernel_size")
+    same(pair.ours(**more), pair.theirs(), pair.normal(2, *SHAPES[axes]))
+
+
+row(LAYERS, *[f"Conv{n}D" for n in (1, 2, 3)], filters=[2, 4], groups=[1, 2], **WINDOW)(
+    check_windows
+)
+row(
+    LAYERS, "SeparableConv1D", "SeparableConv2D", filters=[2, 3], depth_multiplier=[1, 2], **WINDOW
+)(check_windows)
+row(LAYERS, "DepthwiseConv1D", "DepthwiseConv2D", depth_multiplier=[1, 2], **WINDOW)(check_windows)
+
+
+@row(LAYERS, "Conv1D", padding=["causal"], filters=[3], kernel_size=[2, 3], dilation_rate=[1, 2])
+def check_causal(pair, same):
+    pair.given["padding"] = pair.told["padding"] = "causal"
+    same(pair.ours(**LAST), pair.theirs(), pair.normal(2, *SHAPES[1]))
+
+
+@row(
+    LAYERS, *[f"Conv{n}DTranspose" for n in (1, 2, 3)], filters=[2, 3], output_padding=[None],
+    values={"padding": lambda mode: f"keras_{mode}"}, **WINDOW,
+)  # fmt: skip
+def check_transposed(pair, same):
+    axes = axes_of(pair)
+    if pair.of("dilation_rate") != 1:
+        pair.given.pop("strides", None)
+        pair.told.pop("strides", None)
+    same(pair.ours(**lying(axes)), pair.theirs(), pair.normal(2, *SHAPES[axes]))
+
+
+def ends_first(ends):
+    return [ends] if isinstance(ends, tuple) and isinstance(ends[0], int) else ends
+
+
+@row(
+    LAYERS, "Cropping1D", "ZeroPadding1D", cropping=[1, (1, 2)], padding=[1, (2, 1)],
+    values={"cropping": ends_first, "padding": ends_first},
+)  # fmt: skip
+def check_ends_of_sequences(pair, same):
+    same(pair.ours(**LAST), pair.theirs(), pair.normal(2, *SHAPES[1]))
+
+
+BORDERS = [1, (1, 2), ((1, 0), (2, 1))]
+
+
+@row(LAYERS, "Cropping2D", "ZeroPadding2D", cropping=BORDERS, padding=BORDERS)
+def check_ends_of_images(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(2, *SHAPES[2]))
+
+
+@row(LAYERS, "Cropping3D", "ZeroPadding3D", cropping=[1, (1, 1, 2)], padding=[1, (1, 2, 1)])
+def check_ends_of_volumes(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(2, *SHAPES[3]))
+
+
+@row(LAYERS, "UpSampling2D", size=[2, 3, (1, 2)], interpolation=["nearest", "bilinear"])
+def check_upsampling(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(2, *SHAPES[2]))
+
+
+@row(LAYERS, "Dense", units=[1, 4], use_bias=BOTH)
 def check_dense(pair, same):
     shape = pair.pick((5,), (3, 5))
-    same(pair.ours(), pair.theirs(), pair.normal(6, *shape), turn=lambda x: x)
+    same(pair.ours(), pair.theirs(), pair.normal(6, *shape))
+
+
+@row(LAYERS, "Embedding", input_dim=[9], output_dim=[1, 4])
+def check_embedding(pair, same):
+    ids = pair.draw.integers(0, 9, (3, 5)).astype(np.int32)
+    same(pair.ours(), pair.theirs(), ids)
+
+
+@row(LAYERS, "Flatten")
+def check_flatten(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, *pair.pick((5,), (3, 4))))
+    # Of images the numbers stand in another order, unless channels are brought behind.
+    rows = [layers.Permute("last", (2, 3, 1)), layers.Flatten("flat")]
+    same(rows, pair.theirs(), pair.normal(2, *SHAPES[2]))
+
+
+@row(LAYERS, "Reshape", target_shape=[(12,), (3, 4), (2, 2, 3)])
+def check_reshape(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, 2, 6), turn_out=as_it_is)
+
+
+@row(LAYERS, "Permute", dims=[(2, 1)])
+def check_permute(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, 2, 6))
+
+
+@row(LAYERS, "RepeatVector", n=[1, 4])
+def check_repeat_vector(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, 5))
+
+
+@row(LAYERS, "Identity")
+def check_identity(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, 5))
+
+
+@row(LAYERS, "Rescaling", scale=[0.5, 2.0], offset=[-1.0, 0.5])
+def check_rescaling(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, 5))
+
+
+def of_one_stack(state):
+    return state[:, None]
+
+
+RECURRENT = {
+    "units": [1, 4], "use_bias": BOTH, "return_sequences": BOTH, "return_state": BOTH,
+    "go_backwards": BOTH,
+}  # fmt: skip
+DRAWN = ["dropout", "recurrent_dropout", "stateful"]
+
+
+@row(LAYERS, "LSTM", "SimpleRNN", apart=DRAWN, **RECURRENT)
+def check_recurrent(pair, same):
+    two = lambda name: "bias" in name  # noqa: E731
+    same(pair.ours(), pair.theirs(), pair.normal(3, 4, 5), turn_more=of_one_stack, twice=two)
+
+
+@row(LAYERS, "GRU", apart=DRAWN, **RECURRENT)
+def check_gru(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, 4, 5), turn_more=of_one_stack)
+
+
+@row(LAYERS, "Bidirectional")
+def check_bidirectional(pair, same):
+    kind, whole = pair.pick("LSTM", "GRU", "SimpleRNN"), pair.pick(*BOTH)
+    inner = getattr(keras.layers, kind)(4, return_sequences=whole)
+    ours = getattr(layers, kind)("rnn", 4, return_sequences=whole, bidirectional=True)
+    twice = (lambda name: "bias" in name) if kind != "GRU" else (lambda name: False)
+    same(ours, keras.layers.Bidirectional(inner), pair.normal(3, 4, 5), twice=twice)
+
+
+@row(LAYERS, "TimeDistributed", apart=["layer"])
+def check_time_distributed(pair, same):
+    x, theirs = pair.normal(3, 4, 5), keras.layers.TimeDistributed(keras.layers.Dense(4))
+    there = theirs(x).detach().numpy()
+    ours = layers.TimeDistributed("all", layers.Dense("each", 4))
+    ours.build((4, 5))
+    for param, value in zip(ours.params.values(), theirs.get_weights(), strict=True):
+        param.value[...] = value
+    np.testing.assert_allclose(draws(ours, x), there, 1e-4, 1e-5)
+
+
+@row(LAYERS, "Masking", mask_value=[0.0, 1.5])
+def check_masking(pair, same):
+    x = pair.normal(4, 5, 3)
+    value = pair.of("mask_value")
+    for sample, steps in zip(x, (1, 5, 3, 2), strict=True):
+        sample[steps:] = value
+    inputs = keras.Input((5, 3))
+    theirs = keras.layers.LSTM(2, return_sequences=False)(pair.theirs()(inputs))
+    model = keras.Model(inputs, theirs)
+    symbol = singanet.Input("x", (5, 3))
+    lstm = layers.LSTM("lstm", 2, return_sequences=False)
+    net = singanet.FeedForwardNet(inputs=symbol, outputs=lstm(pair.ours()(symbol)))
+    for name, value in zip(("weight_x", "weight_h", "bias_x"), model.get_weights(), strict=True):
+        lstm.params[f"l0/forward/{name}"].value[...] = value
+    lstm.params["l0/forward/bias_h"].value[...] = 0.0
+    there = model(x).detach().numpy()
+    np.testing.assert_allclose(net.forward(False, x), there, 1e-4, 1e-5)
+
+
+NORMS = {"epsilon": [1e-5, 1e-2]}
+
+
+def axis_here(axis):
+    return axis
+
+
+@row(
+    LAYERS, "BatchNormalization", axis=[-1], center=BOTH, scale=BOTH, momentum=[0.9, 0.5],
+    apart=["synchronized"], values={"momentum": lambda share: 1 - share, "axis": lambda axis: 1},
+    **NORMS,
+)  # fmt: skip
+def check_batch_normalization(pair, same):
+    count = 4
+    shape, axis = pair.pick(((3,), 1), ((5, 3), 2), ((4, 5, 3), 1))
+    x = pair.normal(count, *shape)
+    same(pair.ours(axis=axis), pair.theirs(), x, unlike=("moving_variance",))
+    # The variance that is kept is of n - 1 here.
+    layer = pair.theirs_kind(momentum=0.0)
+    layer(x, training=True)
+    ours = layers.BatchNormalization("norm", momentum=1.0, axis=axis)
+    draws(ours, first(x))
+    n = x.size // x.shape[-1]
+    kept = layer.moving_variance.numpy() * n / (n - 1)
+    np.testing.assert_allclose(ours.params["var"].value, kept, 1e-4)
+
+
+@row(LAYERS, "LayerNormalization", axis=[-1], center=BOTH, scale=BOTH, **NORMS)
+def check_layer_norm(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, *pair.pick((5,), (3, 5))))
+
+
+@row(LAYERS, "RMSNormalization", axis=[-1], **NORMS)
+def check_rms_norm(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, *pair.pick((5,), (3, 5))))
+
+
+@row(LAYERS, "GroupNormalization", groups=[1, 2, 4], center=BOTH, scale=BOTH, **NORMS)
+def check_group_norm(pair, same):
+    groups = pair.pick(1, 2, 4)
+    pair.given.setdefault("groups", groups)
+    pair.told.setdefault("groups", groups)
+    same(pair.ours(), pair.theirs(), pair.normal(2, 5, 3, 4))
+    around = [layers.Permute("first", (2, 1)), pair.ours(), layers.Permute("last", (2, 1))]
+    same(around, pair.theirs(), pair.normal(3, 5, 4))
+
+
+@row(LAYERS, "UnitNormalization")
+def check_unit_norm(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, *pair.pick((5,), (3, 5))))
+
+
+@row(LAYERS, "Softmax", axis=[-1, 1])
+def check_softmax(pair, same):
+    same(pair.ours(), pair.theirs(), pair.normal(3, 4, 5))
+
+
+ATTENTION = {"dropout": [0.0], "use_bias": BOTH}
+
+
+@row(
+    LAYERS, "MultiHeadAttention", num_heads=[1, 2], key_dim=[3], value_dim=[2, 3],
+    output_shape=[4, 7], **ATTENTION,
+)  # fmt: skip
+def check_attention(pair, same):
+    mine = pair.ours
+    theirs = pair.theirs()
+    two = pair.normal(2, 4, 6), pair.normal(2, 5, 6)
+    same(mine(), lambda xs: theirs(xs[0], xs[1]), *two)
+
+
+@row(
+    LAYERS, "GroupQueryAttention", head_dim=[3], num_query_heads=[4], num_key_value_heads=[1, 2],
+    **ATTENTION,
+)  # fmt: skip
+def check_group_query_attention(pair, same):
+    theirs = pair.theirs()
+    same(pair.ours(), lambda xs: theirs(xs[0], xs[1]), pair.normal(2, 4, 6), pair.normal(2, 5, 6))
+
+
+def draws(layer, x):
+    """What a training forward of ours makes of ``x``."""
+    start = singanet.Input("x", x.shape[1:])
+    return singanet.FeedForwardNet(inputs=start, outputs=layer(start), seed=0).forward(True, x)
+
+
+def kinds(y):
+    """The values that stand there, rounded, and the shares of each."""
+    values, counts = np.unique(np.round(y, 4), return_counts=True)
+    return values, counts / y.size
+
+
+@row(LAYERS, "Dropout", "AlphaDropout", rate=[0.1, 0.3, 0.5])
+def check_dropout(pair, same):
+    x = np.ones((40, 500), np.float32)
+    made = [kinds(draws(pair.ours(), x)), kinds(pair.theirs()(x, training=True).numpy())]
+    np.testing.assert_allclose(made[0][0], made[1][0], 1e-3)
+    np.testing.assert_allclose(made[0][1], made[1][1], atol=0.03)
+
+
+@row(LAYERS, *[f"SpatialDropout{n}D" for n in (1, 2, 3)], rate=[0.3, 0.5])
+def check_spatial_dropout(pair, same):
+    axes = axes_of(pair)
+    x = np.ones((50, *SHAPES[axes][:-1], 40), np.float32)
+    ours = draws(pair.ours(axis=-1 if axes == 1 else 1), first(x))
+    theirs = first(pair.theirs()(x, training=True).numpy())
+    for y in (ours, theirs):
+        whole = np.moveaxis(y, -1, 1) if axes == 1 else y
+        whole = whole.reshape(50, 40, -1)
+        assert np.ptp(whole, axis=2).max() == 0.0
+    np.testing.assert_allclose(kinds(ours)[0], kinds(theirs)[0], 1e-3)
+    np.testing.assert_allclose(kinds(ours)[1], kinds(theirs)[1], atol=0.08)
+
+
+@row(LAYERS, "GaussianNoise", stddev=[0.1, 1.0])
+def check_gaussian_noise(pair, same):
+    x = np.zeros((40, 500), np.float32)
+    ours, theirs = draws(pair.ours(), x), pair.theirs()(x, training=True).numpy()
+    np.testing.assert_allclose([ours.std(), ours.mean()], [theirs.std(), 0.0], atol=0.05)
+
+
+@row(LAYERS, "ActivityRegularization")
+def check_activity_regularization(pair, same):
+    """The term as the guide has it drawn; Keras takes the mean over samples."""
+    x, y = pair.normal(4, 3), pair.normal(4, 2)
+    theirs = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(2), pair.theirs_kind(l1=0.1, l2=0.2)]
+    )
+    theirs.compile(keras.optimizers.SGD(0.1), "mse")
+    start, target = singanet.Input("x", (3,)), singanet.Input("y", (2,))
+    out = layers.Dense("dense", 2)(start)
+    size = layers.Reduce("l1", "sum_abs" if False else "sum", -1)(
+        layers.Operation("abs", "abs")(out)
+    )
+    square = layers.Reduce("l2", "sum", -1)(out**2)
+    loss = MeanSquaredError()(out, target)
+    term = size * 0.1 + square * 0.2
+    executor = singanet.Executor({"step": [loss, SGD(0.1).minimize(loss + term)]}, seed=0)
+    kernel, bias = theirs.get_weights()
+    params = {p.name: p for p in executor.net.params()}
+    params["dense/weight"].value[...], params["dense/bias"].value[...] = kernel, bias
+    for _ in range(3):
+        theirs.train_on_batch(x, y)
+        executor.run("step", {start: x, target: y})
+    np.testing.assert_allclose(params["dense/weight"].value, theirs.get_weights()[0], 1e-4, 1e-5)
+
+
+@row(LAYERS, "InputLayer", apart=["dtype", "sparse", "name", "shape"])
+def check_input(pair, same):
+    symbol = singanet.Input("ids", shape=(3,), dtype="int32")
+    there = keras.Input(shape=(3,), dtype="int32", name="ids")
+    assert symbol.shape == there.shape[1:]
+    assert symbol.call.layer.name == there.name
+    assert symbol.kind == "integers"
+
+
+BASES = [
+    (LAYERS, "Layer"), ("keras.losses", "Loss"), ("keras.metrics", "Metric"),
+    ("keras.optimizers", "Optimizer"), ("keras.optimizers.schedules", "LearningRateSchedule"),
+    ("keras.initializers", "Initializer"), ("keras.regularizers", "Regularizer"),
+    ("keras.constraints", "Constraint"), ("keras.callbacks", "Callback"),
+]  # fmt: skip
+
+
+def check_base(pair, same):
+    """All of the room are below it."""
+    kinds = {pair.ours_kind} | set(pair.ours_kind.__subclasses__())
+    assert len(kinds) > 1
+
+
+for place, base in BASES:
+    apart = ["reduction", "weight_decay", "learning_rate", "name"]
+    row(place, base, apart=apart, values={"reduction": lambda way: "mean"})(check_base)
+
+
+LOSSES = "keras.losses"
+REDUCED = {
+    "reduction": lambda way: "sum" if way == "sum" else "mean",
+    "alpha": lambda share: share,
+}
+WAYS = {"reduction": ["sum_over_batch_size", "sum"]}
+
+
+def compared(pair, x, y, own_y=None, turn=as_it_is, more=None, each=False, **theirs):
+    """The loss of outputs ``x`` here and of ``turn(x)`` there."""
+    loss = pair.theirs(**theirs)
+    # Ours sums over elements, where theirs has the mean of each sample.
+    total = (x.shape[1] if each else 1.0) if pair.of("reduction") == "sum" else 0.0
+    compare_losses(pair.ours(**(more or {})), lambda a, b: loss(b, turn(a)), x, y, own_y, total)
+
+
+def one_hot(pair, *shape):
+    labels = pair.draw.integers(0, shape[-1], shape[:-1])
+    return labels, np.eye(shape[-1], dtype=np.float32)[labels]
+
+
+@row(LOSSES, "BinaryCrossentropy", label_smoothing=[0.0, 0.1], values=REDUCED, **WAYS)
+def check_binary_of_scores(pair, same):
+    shape = pair.pick((6, 1), (6, 3))
+    y = pair.draw.integers(0, 2, shape).astype(np.float32)
+    compared(pair, pair.normal(*shape), y, each=True, from_logits=True)
+
+
+@row(
+    LOSSES, "BinaryCrossentropy", ours="BinaryCrossEntropy", label_smoothing=[0.0, 0.1],
+    values=REDUCED, **WAYS,
+)  # fmt: skip
+def check_binary_of_probabilities(pair, same):
+    x = pair.draw.uniform(0.1, 0.9, (6, 3)).astype(np.float32)
+    compared(pair, x, pair.draw.integers(0, 2, (6, 3)).astype(np.float32), each=True)
+
+
+@row(LOSSES, "BinaryFocalCrossentropy", alpha=[0.25, 0.6], gamma=[1.0, 2.0], values=REDUCED, **WAYS)
+def check_binary_focal(pair, same):
+    x, y = pair.normal(6, 3), pair.draw.integers(0, 2, (6, 3)).astype(np.float32)
+    compared(pair, x, y, each=True, from_logits=True, apply_class_balancing=True)
+    pair.told["alpha"] = None
+    compared(pair, x, y, each=True, from_logits=True)
+
+
+@row(LOSSES, "CategoricalCrossentropy", label_smoothing=[0.0, 0.1], values=REDUCED, **WAYS)
+def check_categorical(pair, same):
+    shape = pair.pick((6, 3), (6, 4, 3))
+    compared(pair, pair.normal(*shape), one_hot(pair, *shape)[1], from_logits=True)
+
+
+@row(
+    LOSSES, "CategoricalCrossentropy", ours="CategoricalCrossEntropy", label_smoothing=[0.0, 0.1],
+    values=REDUCED, **WAYS,
+)  # fmt: skip
+def check_categorical_of_probabilities(pair, same):
+    """Behind a softmax layer: Keras divides by the sum once more, which changes nothing there."""
+    x, y = pair.normal(6, 3), one_hot(pair, 6, 3)[1]
+    tensor = torch.tensor(x, requires_grad=True)
+    there = pair.theirs()(y, torch.softmax(tensor, -1))
+    there.backward()
+    loss, shares = pair.ours(), torch.softmax(tensor, -1).detach().numpy()
+    losses = loss.forward(True, shares, y)
+    dy = loss.backward()
+    here = losses.sum() if pair.of("reduction") == "sum" else losses.mean()
+    np.testing.assert_allclose(here, there.item(), 1e-4)
+    dx = shares * (dy - (dy * shares).sum(1, keepdims=True))
+    np.testing.assert_allclose(dx, tensor.grad.numpy(), 1e-3, 1e-6)
+
+
+def as_labels(y):
+    return y.long() if hasattr(y, "long") else y
+
+
+@row(LOSSES, "SparseCategoricalCrossentropy", ignore_class=[0, 2], values=REDUCED, **WAYS)
+def check_sparse_categorical(pair, same):
+    labels, _ = one_hot(pair, 8, 4)
+    compared(pair, pair.normal(8, 4), labels, from_logits=True)
+
+
+@row(
+    LOSSES, "CategoricalFocalCrossentropy", alpha=[0.25, 0.6], gamma=[1.0, 2.0],
+    label_smoothing=[0.0, 0.1], values=REDUCED | {"alpha": lambda share: [share] * 3}, **WAYS,
+)  # fmt: skip
+def check_categorical_focal(pair, same):
+    compared(pair, pair.normal(6, 3), one_hot(pair, 6, 3)[1], from_logits=True)
+
+
+@row(LOSSES, "CosineSimilarity", "MeanAbsoluteError", "MeanSquaredError", values=REDUCED, **WAYS)
+def check_of_rows(pair, same):
+    each = pair.theirs_kind.__name__ != "CosineSimilarity"
+    compared(pair, pair.normal(6, 3), pair.normal(6, 3), each=each)
+
+
+@row(LOSSES, "Huber", delta=[0.5, 1.0, 2.0], values=REDUCED, **WAYS)
+def check_huber(pair, same):
+    compared(pair, 2 * pair.normal(6, 3), pair.normal(6, 3), each=True)
+
+
+@row(LOSSES, "Hinge", "SquaredHinge", values=REDUCED, **WAYS)
+def check_hinge(pair, same):
+    more = {"squared": True} if pair.theirs_kind.__name__ == "SquaredHinge" else {}
+    y = pair.draw.choice([-1.0, 1.0], (6, 1)).astype(np.float32)
+    compared(pair, pair.normal(6, 1), y, more=more)
+
+
+@row(LOSSES, "KLDivergence", values=REDUCED, **WAYS)
+def check_divergence(pair, same):
+    y = pair.draw.dirichlet(np.ones(4), 6).astype(np.float32)
+    compared(pair, pair.normal(6, 4), y, turn=lambda x: torch.softmax(x, -1))
+
+
+@row(LOSSES, "Poisson", values=REDUCED, **WAYS)
+def check_poisson(pair, same):
+    y = pair.draw.integers(0, 4, (6, 3)).astype(np.float32)
+    compared(pair, pair.normal(6, 3), y, turn=torch.exp, each=True)
+
+
+@row(LOSSES, "Dice", values=REDUCED, **WAYS)
+def check_dice(pair, same):
+    x, y = pair.normal(2, 1, 4, 5), pair.draw.integers(0, 2, (2, 1, 4, 5)).astype(np.float32)
+    more = {"smooth": 1e-7}
+    compared(pair, x, y, turn=torch.sigmoid, more=more, axis=(1, 2, 3))
+
+
+@row(LOSSES, "CTC", values=REDUCED, **WAYS)
+def check_ctc(pair, same):
+    x, y = pair.normal(3, 8, 5), pair.draw.integers(1, 5, (3, 3))
+    y[0, 2:] = y[1, 1:] = 0
+    own = np.where(y == 0, -1, y)
+    compared(pair, x, y, own, more={"per_label": False})
+
+
+METRICS = "keras.metrics"
+
+
+def measured(pair, batches, own=as_it_is, more=None, atol=1e-5, **theirs):
+    """Both metrics of outputs and targets, batch by batch."""
+    mine, there = pair.ours(**(more or {})), pair.theirs(**theirs)
+    for x, y in batches:
+        mine.update(*own((x, y)))
+        there.update_state(y, x)
+    found = np.asarray(there.result())
+    np.testing.assert_allclose(np.asarray(mine.result()), found, 1e-5, atol)
+
+
+def some(pair, make):
+    return [make() for _ in range(2)]
+
+
+def binary(pair, *shape):
+    x = pair.draw.uniform(size=(20, *shape)).astype(np.float32)
+    return x, pair.draw.integers(0, 2, x.shape).astype(np.float32)
+
+
+def classes(pair, hot):
+    x = pair.draw.dirichlet(np.ones(4), 30).astype(np.float32)
+    labels, rows = one_hot(pair, 30, 4)
+    return x, (rows if hot else labels)
+
+
+@row(METRICS, "AUC", curve=["ROC", "PR"], multi_label=BOTH, values={
+    "curve": str.lower, "multi_label": lambda several: "macro" if several else None,
+})  # fmt: skip
+def check_auc(pair, same):
+    several = (3,) if pair.of("multi_label") else (1,)
+    measured(pair, some(pair, lambda: binary(pair, *several)), atol=0.04)
+
+
+@row(METRICS, "Accuracy", "CategoricalAccuracy", "SparseCategoricalAccuracy")
+def check_accuracy(pair, same):
+    kind = pair.theirs_kind.__name__
+    batches = some(pair, lambda: classes(pair, kind == "CategoricalAccuracy"))
+    if kind == "Accuracy":
+        mine, there = pair.ours(), pair.theirs()
+        for x, y in batches:
+            mine.update(x, y)
+            there.update_state(y, x.argmax(1))
+        np.testing.assert_allclose(mine.result(), np.asarray(there.result()), 1e-5)
+        return
+    measured(pair, batches)
+
+
+@row(METRICS, "BinaryAccuracy", threshold=[0.3, 0.5])
+def check_binary_accuracy(pair, same):
+    measured(pair, some(pair, lambda: binary(pair, pair.pick(1, 1))))
+    measured(pair, some(pair, lambda: binary(pair, 3)))
+
+
+AVERAGES = [None, "micro", "macro", "weighted"]
+
+
+@row(METRICS, "F1Score", average=AVERAGES, threshold=[0.3, 0.5])
+@row(METRICS, "FBetaScore", average=AVERAGES, threshold=[0.3, 0.5], beta=[0.5, 2.0])
+def check_f_scores(pair, same):
+    measured(pair, some(pair, lambda: classes(pair, True)))
+
+
+@row(METRICS, "IoU", "MeanIoU")
+def check_iou(pair, same):
+    x, y = classes(pair, False)
+    y[:4] = range(4)
+    if pair.theirs_kind.__name__ == "IoU":
+        mine, there = (
+            pair.ours(average=None),
+            pair.theirs(num_classes=4, target_class_ids=[1], sparse_y_pred=False),
+        )
+        mine.update(x, y)
+        there.update_state(y, x)
+        np.testing.assert_allclose(mine.result()[1], np.asarray(there.result()), 1e-5)
+        return
+    measured(pair, [(x, y)], num_classes=4, sparse_y_pred=False)
+
+
+@row(METRICS, "Mean", "MeanMetricWrapper")
+def check_mean_metric(pair, same):
+    class Gap(pair.ours_kind):
+        def values(self, ops, x, y):
+            return abs(x - y).mean(-1)
+
+    there = keras.metrics.MeanMetricWrapper(lambda y, x: keras.ops.mean(abs(x - y), -1))
+    mine = Gap()
+    for _ in range(2):
+        x, y = pair.normal(5, 3), pair.normal(5, 3)
+        mine.update(x, y)
+        there.update_state(y, x)
+    np.testing.assert_allclose(mine.result(), np.asarray(there.result()), 1e-5)
+
+
+@row(METRICS, "MeanAbsoluteError", "RootMeanSquaredError")
+def check_errors(pair, same):
+    measured(pair, some(pair, lambda: (pair.normal(5, 3), pair.normal(5, 3))))
+
+
+@row(METRICS, "Precision", "Recall", thresholds=[0.3, 0.5])
+def check_precision_and_recall(pair, same):
+    pair.told.setdefault("threshold", 0.5)
+    measured(pair, some(pair, lambda: binary(pair, 1)))
+    measured(pair, some(pair, lambda: binary(pair, 3)), more={"average": "micro"})
+
+
+@row(METRICS, "R2Score")
+def check_r2(pair, same):
+    measured(pair, some(pair, lambda: (pair.normal(6, 1), pair.normal(6, 1))))
+    measured(pair, some(pair, lambda: (pair.normal(6, 3), pair.normal(6, 3))))
+
+
+@row(METRICS, "SparseTopKCategoricalAccuracy", "TopKCategoricalAccuracy", k=[1, 2])
+def check_top_k(pair, same):
+    if "k" not in pair.given:
+        pair.given["k"] = pair.told["top_k"] = 3
+    hot = not pair.theirs_kind.__name__.startswith("Sparse")
+    measured(pair, some(pair, lambda: classes(pair, hot)))
+
+
+RULES = "keras.optimizers"
+SHARED = {"learning_rate": [0.01, 0.1], "weight_decay": [0.01, 0.1], "epsilon": [1e-7, 1e-3]}
+
+
+def stepped(pair, **more):
+    """Our rule beside theirs, on the same gradients."""
+
+    def theirs(tensors):
+        variables = [keras.Variable(t.detach().numpy()) for t in tensors]
+        rule = pair.theirs()
+        rule.build(variables)
+
+        def step():
+            rule.apply([t.grad for t in tensors], variables)
+            for tensor, variable in zip(tensors, variables, strict=True):
+                tensor.data.copy_(variable.value)
+
+        return step
+
+    compare_rules(pair.ours(decoupled=True, **more), theirs, seed=int(pair.draw.integers(99)))
+
+
+def check_rule(pair, same):
+    stepped(pair)
+
+
+@row(RULES, "SGD", nesterov=BOTH, momentum=[0.9], **SHARED)
+def check_nesterov(pair, same):
+    pair.given["momentum"] = pair.told["momentum"] = 0.9
+    stepped(pair)
+
+
+def check_rule_with_own_epsilon(pair, same):
+    stepped(pair, epsilon_after_correction=True)
+
+
+BETAS = {"beta_1": [0.8, 0.9], "beta_2": [0.9, 0.99]}
+row(RULES, "SGD", momentum=[0.5, 0.9], **SHARED)(check_rule)
+row(RULES, "Adadelta", rho=[0.5, 0.9], **SHARED)(check_rule)
+row(RULES, "Adam", **BETAS, **SHARED)(check_rule)
+row(RULES, "AdamW", amsgrad=BOTH, **BETAS, **SHARED)(check_rule)
+row(RULES, "Adamax", **BETAS, **SHARED)(check_rule)
+row(RULES, "Lion", **BETAS, **SHARED)(check_rule)
+row(RULES, "RMSprop", rho=[0.5, 0.9], momentum=[0.0, 0.5], centered=BOTH, **SHARED)(check_rule)
+row(RULES, "Lamb", **BETAS, **SHARED)(check_rule_with_own_epsilon)
+row(
+    RULES, "Adafactor", epsilon_1=[1e-30], epsilon_2=[1e-3], beta_2_decay=[-0.8],
+    clip_threshold=[1.0, 2.0], **SHARED,
+)(check_rule)  # fmt: skip
+
+
+@row(RULES, "Nadam", **BETAS, **SHARED)
+def check_nadam(pair, same):
+    stepped(pair, momentum_decay=1, epsilon_after_correction=True)
+
+
+@row(RULES, "Adagrad", **SHARED)
+def check_adagrad(pair, same):
+    pair.given["initial_accumulator_value"] = 0.0
+    stepped(pair)
+
+
+@row(RULES, "Adam", ours="AMSGrad", **BETAS, **SHARED)
+def check_amsgrad(pair, same):
+    pair.given["amsgrad"] = True
+    stepped(pair)
+
+
+@row(RULES, "LossScaleOptimizer", initial_scale=[1024.0], dynamic_growth_steps=[100])
+def check_loss_scale(pair, same):
+    ours = pair.ours()
+    there = pair.theirs(inner_optimizer=keras.optimizers.SGD(0.1))
+    assert ours.scale == there.initial_scale
+    assert ours.growth_interval == there.dynamic_growth_steps
+
+
+SCHEDULES = "keras.optimizers.schedules"
+START = {"initial_learning_rate": [0.1, 1.0], "decay_steps": [5, 8]}
+
+
+def as_share(pair, name, start):
+    """`final` is the rate itself."""
+    if name in pair.told:
+        pair.told[name] = pair.told[name] * start
+
+
+def rates(pair, ours, theirs):
+    for step in range(20):
+        np.testing.assert_allclose(ours(step), float(theirs(step)), 1e-5, 1e-7, err_msg=step)
+
+
+@row(SCHEDULES, "CosineDecay", alpha=[0.1, 0.5], apart=["warmup_steps"], **START)
+def check_cosine(pair, same):
+    as_share(pair, "final", pair.of("initial_learning_rate"))
+    rates(pair, pair.ours(), pair.theirs())
+    # `WarmUp` rises in a part more, and is one step ahead.
+    there = pair.theirs_kind(0.0, 6, warmup_target=0.4, warmup_steps=3)
+    ours = schedules.WarmUp(schedules.Cosine(0.4, 6), 3)
+    found = [ours(step) for step in range(3)]
+    np.testing.assert_allclose(found, [0.1, 0.2, 0.3], 1e-6)
+    np.testing.assert_allclose([float(there(s)) for s in range(3)], [0.0, 0.4 / 3, 0.8 / 3], 1e-6)
+    rates(pair, lambda step: ours(step + 3), lambda step: there(step + 3))
+
+
+@row(
+    SCHEDULES, "CosineDecayRestarts", initial_learning_rate=[0.1, 1.0], first_decay_steps=[3, 4],
+    t_mul=[1.0, 2.0], m_mul=[1.0, 0.5], alpha=[0.1, 0.5],
+)  # fmt: skip
+def check_restarts(pair, same):
+    as_share(pair, "final", pair.of("initial_learning_rate"))
+    if pair.of("alpha") and pair.of("m_mul") != 1.0:
+        pair.given["m_mul"] = 1.0
+        pair.told["shrink"] = 1.0
+    pair.told["longer"] = int(pair.told.get("longer", 2))
+    rates(pair, pair.ours(), pair.theirs())
+
+
+@row(SCHEDULES, "ExponentialDecay", decay_rate=[0.5, 0.9], staircase=BOTH, **START)
+@row(SCHEDULES, "PolynomialDecay", end_learning_rate=[0.01], power=[1.0, 2.0], **START)
+def check_decay(pair, same):
+    rates(pair, pair.ours(), pair.theirs())
+
+
+@row(SCHEDULES, "PiecewiseConstantDecay", apart=["boundaries", "values"])
+def check_piecewise(pair, same):
+    there = pair.theirs_kind([3, 8], [0.3, 0.2, 0.1])
+    rates(pair, schedules.Chained([0.3, 0.2, 0.1], [4, 9]), there)
+
+
+STARTS = "keras.initializers"
+
+
+def drawn(initializer, kernel):
+    """What ours makes of a weight of Keras' shape ``kernel``."""
+    if len(kernel) == 2:
+        layer = layers.Dense("d", kernel[1], W_specs={"init": initializer})
+        shape = kernel[:1]
+    else:
+        layer = layers.Conv2D("c", kernel[3], kernel[0], W_specs={"init": initializer})
+        shape = (kernel[2], 8, 8)
+    start = singanet.Input("x", shape)
+    net = singanet.FeedForwardNet(inputs=start, outputs=layer(start), seed=3)
+    return net.params()[0].value
+
+
+def check_start(pair, same):
+    kernel = pair.pick((120, 80), (3, 3, 30, 40))
+    ours = drawn(pair.ours(), kernel)
+    theirs = np.asarray(pair.theirs(**SEED.get(pair.theirs_kind.__name__, {"seed": 0}))(kernel))
+    tails = (0.0, 0.02, 0.3, 0.7, 0.98, 1.0)
+    here, there = ([each.std(), *np.quantile(each, tails)] for each in (ours, theirs))
+    near = [0.05, *[1.5 if part in (0.0, 1.0) else 0.06 for part in tails]]
+    assert (abs(np.subtract(here, there)) <= np.array(near) * (theirs.std() + 1e-9)).all()
+
+
+SEED = {name: {} for name in ("Constant", "Zeros", "Ones", "Identity")}
+FANS = [f"{who}{how}" for who in ("Glorot", "He", "Lecun") for how in ("Normal", "Uniform")]
+row(STARTS, *FANS)(check_start)
+row(STARTS, "Constant", value=[0.0, 0.5])(check_start)
+row(STARTS, "RandomNormal", mean=[0.1], stddev=[0.2])(check_start)
+row(STARTS, "TruncatedNormal", mean=[0.1], stddev=[0.2])(check_start)
+row(STARTS, "RandomUniform", minval=[-0.2], maxval=[0.1])(check_start)
+row(
+    STARTS, "VarianceScaling", scale=[0.5, 2.0], mode=["fan_in", "fan_out", "fan_avg"],
+    distribution=["truncated_normal", "uniform", "untruncated_normal"],
+    values={"distribution": lambda kind: "normal" if kind == "untruncated_normal" else kind},
+)(check_start)  # fmt: skip
+
+
+@row(STARTS, "Zeros", "Ones", apart=["value"])
+def check_constant(pair, same):
+    value = float(pair.theirs_kind.__name__ == "Ones")
+    assert (drawn(pair.ours(value=value), (4, 3)) == np.asarray(pair.theirs()((4, 3)))).all()
+
+
+@row(STARTS, "Identity", "Orthogonal", gain=[1.0, 2.0])
+def check_matrices(pair, same):
+    ours = drawn(pair.ours(), (6, 6))
+    theirs = np.asarray(pair.theirs()((6, 6)))
+    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, 1e-4, 1e-5)
+
+
+@row("keras.regularizers", "L1", "L2", l1=[0.1, 0.3], l2=[0.1, 0.3], values={
+    "l2": lambda share: 2 * share,
+})  # fmt: skip
+def check_regularizer(pair, same):
+    value = pair.normal(4, 3)
+    tensor = torch.tensor(value, requires_grad=True)
+    pair.theirs()(tensor).backward()
+    grad = pair.ours().apply(0, value, np.zeros_like(value))
+    np.testing.assert_allclose(grad, tensor.grad.numpy(), 1e-5)
+
+
+@row("keras.constraints", "MaxNorm", max_value=[0.5, 1.0], axis=[0, 1])
+def check_max_norm(pair, same):
+    value = 3 * pair.normal(4, 3)
+    there = np.asarray(pair.theirs()(torch.tensor(value)))
+    pair.ours().project(value)
+    np.testing.assert_allclose(value, there, 1e-4)
+
+
+CALLBACKS = "keras.callbacks"
+OF_FITS = ["monitor", "mode"]
+
+
+def fits(ours, theirs, epochs=8, rate=0.1, noise=1.0):
+    """Both histories of the same net on the same data, whose validation is noisy."""
+    rng = np.random.default_rng(1)
+    x, w = rng.normal(size=(32, 3)).astype("f"), rng.normal(size=(3, 1)).astype("f")
+    y = x @ w
+    other = rng.normal(size=(16, 3)).astype("f"), noise * rng.normal(size=(16, 1)).astype("f")
+    there = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    there.compile(keras.optimizers.SGD(rate), "mse")
+    net = singanet.FeedForwardNet([layers.Dense("dense", 1, input_shape=(3,))])
+    for param, value in zip(net.params(), there.get_weights(), strict=True):
+        param.value[...] = value
+    net.compile(SGD(rate), MeanSquaredError())
+    fit = {"batch_size": 8, "epochs": epochs, "shuffle": False, "validation_data": other}
+    wanted = there.fit(x, y, **fit, callbacks=[theirs], verbose=0)
+    found = net.fit(x, y, **fit, callbacks=[ours], verbose=False)
+    for key in ("loss", "val_loss"):
+        np.testing.assert_allclose(found[key], wanted.history[key], 1e-3, 1e-5, err_msg=key)
+    weights = [np.asarray(each) for each in there.get_weights()]
+    for param, value in zip(net.params(), weights, strict=True):
+        np.testing.assert_allclose(param.value, value, 1e-3, 1e-5)
+    return found, wanted
+
+
+@row(
+    CALLBACKS, "EarlyStopping", patience=[1, 3], min_delta=[0.05], restore_best_weights=BOTH,
+    apart=OF_FITS,
+)  # fmt: skip
+def check_early_stopping(pair, same):
+    fits(pair.ours(), pair.theirs())
+
+
+@row(CALLBACKS, "LearningRateScheduler", apart=["schedule"])
+def check_scheduler(pair, same):
+    for schedule in (lambda epoch: 0.1 / (1 + epoch), lambda epoch, rate: rate * 0.9):
+        fits(pair.ours(schedule=schedule), pair.theirs(schedule=schedule))
+
+
+@row(
+    CALLBACKS, "ReduceLROnPlateau", factor=[0.2, 0.5], patience=[1, 2], min_delta=[0.05, 0.0],
+    cooldown=[0, 1], min_lr=[0.01], apart=OF_FITS,
+)  # fmt: skip
+def check_plateau(pair, same):
+    pair.given.setdefault("patience", 2)
+    pair.told.setdefault("patience", 2)
+    fits(pair.ours(absolute=True), pair.theirs())
+
+
+@row(CALLBACKS, "SwapEMAWeights")
+def check_average(pair, same):
+    """A net's average beside Keras' own, from the same start and the same share."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(16, 3)).astype("f"), rng.normal(size=(16, 1)).astype("f")
+    there = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    there.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), "mse")
+    net = singanet.FeedForwardNet([layers.Dense("dense", 1, input_shape=(3,))])
+    for param, value in zip(net.params(), there.get_weights(), strict=True):
+        param.value[...] = value
+    net.compile(SGD(0.1), MeanSquaredError())
+    ema, seen = callbacks.EMA(0.5), [[p.value.copy() for p in net.params()]]
+
+    class Look(callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            seen.append([p.value.copy() for p in net.params()])
+
+    fit = {"batch_size": 16, "epochs": 4, "shuffle": False}
+    there.fit(x, y, **fit, verbose=0)
+    net.fit(x, y, **fit, callbacks=[ema, Look()], verbose=False)
+    averages = [np.asarray(v) for v in there.optimizer._model_variables_moving_average]
+    for param, value, before, behind in zip(net.params(), averages, *seen[:2], strict=True):
+        # Keras' begins as the weights behind the first step.
+        np.testing.assert_allclose(param.value, value + 0.5**4 * (before - behind), 1e-4, 1e-6)
+
+
+@row(CALLBACKS, "TerminateOnNaN", raise_error=BOTH)
+def check_nan(pair, same):
+    ours, theirs = pair.ours(), pair.theirs()
+    if pair.of("raise_error"):
+        for callback, train in ((ours, 1), (theirs, 0)):
+            with pytest.raises((DataError, RuntimeError)):
+                never_ends(callback, train)
+        return
+    assert never_ends(ours, 1) == never_ends(theirs, 0) == 1
+
+
+def never_ends(callback, ours):
+    """The epochs of a fit whose loss is no number."""
+    x = np.full((8, 3), np.nan, np.float32)
+    y = np.zeros((8, 1), np.float32)
+    if ours:
+        net = singanet.FeedForwardNet([layers.Dense("dense", 1, input_shape=(3,))])
+        net.compile(SGD(0.1), MeanSquaredError())
+        history = net.fit(x, y, epochs=3, callbacks=[callback], verbose=False)
+        return max(1, len(history.epochs))
+    there = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    there.compile("sgd", "mse")
+    return len(there.fit(x, y, epochs=3, callbacks=[callback], verbose=0).epoch)
+
+
+@row(CALLBACKS, "CSVLogger", apart=["filename"])
+def check_csv(pair, same, folder):
+    fits(pair.ours(path=str(folder / "ours.csv")), pair.theirs(filename=str(folder / "theirs.csv")))
+    found = [
+        list(csv.DictReader((folder / f"{who}.csv").read_text().splitlines()))
+        for who in ("ours", "theirs")
+    ]
+    for here, there in zip(*found, strict=True):
+        assert here["epoch"] == there["epoch"]
+        for key in ("loss", "val_loss"):
+            np.testing.assert_allclose(float(here[key]), float(there[key]), 1e-3)
+
+
+FILES = ["filepath", "save_freq", "backup_dir", "log_dir", "update_freq", *OF_FITS]
+
+
+@row(CALLBACKS, "ModelCheckpoint", apart=FILES, values={"save_freq": lambda freq: 1})
+@row(
+    CALLBACKS, "BackupAndRestore", "TensorBoard", apart=FILES,
+    values={"save_freq": lambda freq: None, "update_freq": lambda freq: None},
+)  # fmt: skip
+def check_files(pair, same, folder):
+    """They write to the folder, and change nothing of a fit."""
+    kind = pair.theirs_kind.__name__
+    where = folder / ("best.keras" if kind == "ModelCheckpoint" else kind)
+    if kind == "TensorBoard":
+        pytest.importorskip("tensorboardX")
+        theirs = keras.callbacks.Callback()
+    else:
+        theirs = pair.theirs_kind(str(where))
+    fits(pair.ours(folder=str(folder / "ours")), theirs, epochs=2)
+    assert list((folder / "ours").iterdir())
 
 
 @pytest.mark.parametrize(("heading", "theirs", "number"), GUIDE.all_cases())
-def test_row(heading, theirs, number, same):
-    GUIDE.run(heading, theirs, number, range(FEW), same)
+def test_row(heading, theirs, number, same, tmp_path):
+    run(heading, theirs, number, range(FEW), same, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("heading", "theirs", "number"), GUIDE.all_cases())
-def test_row_often(heading, theirs, number, same):
-    GUIDE.run(heading, theirs, number, range(FEW, MANY), same)
+def test_row_often(heading, theirs, number, same, tmp_path):
+    run(heading, theirs, number, range(FEW, MANY), same, tmp_path)
+
+
+def run(heading, theirs, number, seeds, same, folder):
+    check = GUIDE.cases[heading, theirs][number].check
+    tools = (same, folder) if "folder" in inspect.signature(check).parameters else (same,)
+    GUIDE.run(heading, theirs, number, seeds, *tools)
+
+
+@pytest.mark.parametrize("heading", GUIDE.rows)
+def test_each_row_has_a_case_that_sets_all_its_arguments(heading):
+    assert GUIDE.wrong_cases(heading) == []
+
+
+def test_the_guide_lists_the_defaults_that_differ():
+    assert GUIDE.told_defaults == GUIDE.differing_lines()
