@@ -11,6 +11,7 @@ from typing import Any
 from singanet.errors import SignatureError
 
 WORDS: tuple[tuple[str, ...], ...] = (
+    ("output_dim", "num_output", "embedding_dim"),
     ("units", "num_output", "hidden_size", "out_features", "num_units"),
     ("filters", "nb_kernels", "out_channels"),
     ("kernel_size", "kernel"),
@@ -23,7 +24,6 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("input_shape", "input_sample_shape"),
     ("shape", "sample_shape"),
     ("input_dim", "vocabulary_size", "num_embeddings"),
-    ("output_dim", "num_output", "embedding_dim"),
     ("num_layers", "num_stacks"),
     ("cropping", "crop"),
     ("use_bias", "bias"),
@@ -42,7 +42,8 @@ WORDS: tuple[tuple[str, ...], ...] = (
 )
 """Each group is one argument: the word of this library first, then the words that it also takes.
 
-A word stands in several groups if it means different things to different classes.
+A word stands in several groups if it means different things to different classes; of a class
+that has the first words of two, it means the first.
 """
 
 NARROW: tuple[tuple[str, ...], ...] = (("clip_threshold", "clip", "d"),)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import is_number
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Constant
 from singanet.layers.context import Context
@@ -18,10 +19,14 @@ from singanet.layers.layer import (
     expect_one_of,
 )
 from singanet.layers.symbol import Unnamed
+from singanet.layers.words import KernelAndBias
 from singanet.ops import Ops
 from singanet.ops.interface import ACTIVATIONS
 from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shapes, Traits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _WITH_ALPHA = ("leaky_relu", "elu", "celu", "softcap")
 _ALPHAS = {"leaky_relu": 0.01, "softcap": 30.0}
@@ -265,9 +270,9 @@ class GatedUnit(Layer):
     """y = (f(x Wg + bg) * (x Wu + bu)) Wd + bd over the last axis of each sample (Shazeer 2020).
 
     f is the function ``mode`` of `Activation`: silu makes SwiGLU, gelu and gelu_tanh GeGLU, relu
-    ReGLU. ``gate_weight`` and ``up_weight`` are (in, num_units), ``down_weight`` (num_units,
-    num_output); without ``num_output`` the product of both is what comes out. Biases only with
-    ``use_bias``. For backward it keeps its input and two arrays of ``num_units``, where separate
+    ReGLU. ``gate_weight`` and ``up_weight`` are (in, units), ``down_weight`` (units,
+    output_dim); without ``output_dim`` the product of both is what comes out. Biases only with
+    ``use_bias``. For backward it keeps its input and two arrays of ``units``, where separate
     layers keep four.
     """
 
@@ -275,43 +280,45 @@ class GatedUnit(Layer):
 
     def __init__(
         self,
-        name: str,
-        num_units: int,
-        num_output: int | None = None,
+        name: Name = None,
+        units: int = REQUIRED,
+        output_dim: int | None = None,
+        *,
         mode: str = "silu",
         use_bias: bool = False,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
+        **words: Unpack[KernelAndBias],
     ) -> None:
-        super().__init__(name, input_shape)
-        self.num_units = expect_int(name, "num_units", num_units)
-        if num_output is not None:
-            num_output = expect_int(name, "num_output", num_output)
-        self.num_output = num_output
+        super().__init__(name, input_shape, **words)
+        self.units = expect_int(name, "units", units)
+        if output_dim is not None:
+            output_dim = expect_int(name, "output_dim", output_dim)
+        self.output_dim = output_dim
         self.mode = expect_one_of(name, "mode", mode, _MODES)
         self.use_bias = use_bias
         self.W_specs = W_specs
         self.b_specs = b_specs
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(..., in) → (..., num_output), or (..., num_units)."""
+        """(..., in) → (..., output_dim), or (..., units)."""
         if isinstance(in_shapes, list) or not in_shapes or in_shapes[-1] < 1:
             raise self.shape_error(
                 "one input of sample shape (features,) or (..., features), the last one known",
                 str(in_shapes),
                 "put Concat, Reshape or Flatten before it",
             )
-        size, units = in_shapes[-1], self.num_units
+        size, units = in_shapes[-1], self.units
         self._add("gate", size, units)
         self._add("up", size, units)
-        if self.num_output is not None:
-            self._add("down", units, self.num_output)
-        return (*in_shapes[:-1], self.num_output or units)
+        if self.output_dim is not None:
+            self._add("down", units, self.output_dim)
+        return (*in_shapes[:-1], self.output_dim or units)
 
     def products(self) -> dict[str, bool]:
         """All matrices."""
-        parts = ("gate", "up") if self.num_output is None else ("gate", "up", "down")
+        parts = ("gate", "up") if self.output_dim is None else ("gate", "up", "down")
         return {f"{part}_weight": False for part in parts}
 
     def _add(self, part: str, inward: int, outward: int) -> None:
@@ -324,7 +331,7 @@ class GatedUnit(Layer):
         gate, up = product(self, ctx, x, "gate_"), product(self, ctx, x, "up_")
         ctx.save(x=x, gate=gate, up=up)
         y = _gated(ctx.ops, self.mode, gate, up)
-        return y if self.num_output is None else product(self, ctx, y, "down_")
+        return y if self.output_dim is None else product(self, ctx, y, "down_")
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """Gradients of x and of the parameters; f is computed anew."""
@@ -332,7 +339,7 @@ class GatedUnit(Layer):
         opened = ops.activation(self.mode, gate)
         grads: dict[str, Array] = {}
         dh: Any = dy
-        if self.num_output is not None:
+        if self.output_dim is not None:
             inner = ops.multiply(opened, up)
             dh = product_back(self, ctx, inner, dy, grads, True, "down_")
         dup = ops.multiply(dh, opened)

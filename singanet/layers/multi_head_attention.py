@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_flag, is_number
 from singanet.base.described import Configurable
 from singanet.base.heap import steps
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.initializer import Constant
 from singanet.layers.cells import read_whole_lengths
@@ -26,14 +27,18 @@ from singanet.layers.dense import (
     product,
     product_back,
 )
-from singanet.layers.layer import Layer, ParamSpecs, expect_int
+from singanet.layers.layer import Layer, Name, ParamSpecs, expect_int
 from singanet.layers.normalization import Kept, rms_norm, rms_norm_backward
 from singanet.layers.past import Counts, together
 from singanet.layers.rotary import RotaryEmbedding, RowTexts
+from singanet.layers.words import KernelAndBias
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import in_float32
 from singanet.ops.window import Attended, Attention
 from singanet.types import Array, GivenShapes, InputKind, Shape, Shapes, Traits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _ROWS = 128
 """Queries whose distances are summed up at once."""
@@ -207,12 +212,12 @@ class MultiHeadAttention(Layer):
     The scores are q kᵀ · ``scale``, key_dim ** -0.5 by default, and with ``softcap`` then
     cap · tanh(scores / cap) (Gemma 2, 2024). Softmax is streamed over blocks (Dao et al. 2022),
     but with ``return_weights`` and for sequences so short that it would not pay.
-    Output: (N, Tq, ``num_output``), E by default; with ``return_weights`` then the weights
+    Output: (N, Tq, ``output_dim``), E by default; with ``return_weights`` then the weights
     (N, heads, Tq, Tk), before ``dropout``, the probability of dropping one. ``key_dim`` and
     ``value_dim`` are per head, E / num_heads and ``key_dim`` by default. ``num_kv_heads`` heads of
     keys and values serve num_heads / num_kv_heads heads of queries each (Ainslie et al. 2023).
     Parameters: ``query_weight`` (E, heads·key_dim), ``value_weight`` (E', kv_heads·value_dim),
-    ``key_weight`` (E', kv_heads·key_dim), ``output_weight`` (heads·value_dim, num_output), each
+    ``key_weight`` (E', kv_heads·key_dim), ``output_weight`` (heads·value_dim, output_dim), each
     with a bias, or as many of them as ``use_bias`` names: ("query", "value", "key") in Qwen2. A
     ``norm`` has ``query_gamma`` and ``key_gamma``, ``relative`` positions ``relative_weight``.
     """
@@ -221,19 +226,19 @@ class MultiHeadAttention(Layer):
 
     def __init__(
         self,
-        name: str,
-        num_heads: int,
+        name: Name = None,
+        num_heads: int = REQUIRED,
         key_dim: int | None = None,
         value_dim: int | None = None,
+        *,
         dropout: float = 0.0,
         use_bias: bool | Sequence[str] = True,
         causal: bool = False,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         input_shape: GivenShapes | None = None,
-        *,
         num_kv_heads: int | None = None,
-        num_output: int | None = None,
+        output_dim: int | None = None,
         mask: str | None = None,
         rotary: RotaryEmbedding | None = None,
         norm: QueryKeyNorm | None = None,
@@ -244,13 +249,14 @@ class MultiHeadAttention(Layer):
         segments: bool = False,
         relative: RelativePositions | None = None,
         relative_specs: ParamSpecs = None,
+        **words: Unpack[KernelAndBias],
     ) -> None:
-        super().__init__(name, input_shape)
+        super().__init__(name, input_shape, **words)
         self.num_heads = expect_int(name, "num_heads", num_heads)
         self.key_dim = self._count("key_dim", key_dim)
         self.value_dim = self._count("value_dim", value_dim)
         self.num_kv_heads = self._count("num_kv_heads", num_kv_heads)
-        self.num_output = self._count("num_output", num_output)
+        self.output_dim = self._count("output_dim", output_dim)
         self._expect(
             num_heads % (num_kv_heads or 1) == 0,
             f"num_kv_heads={num_kv_heads!r}",
@@ -335,7 +341,7 @@ class MultiHeadAttention(Layer):
         return "floats" if k < self.given else "any"
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(Tq, E), and what else is given → (Tq, num_output), with the weights' (heads, Tq, Tk)."""
+        """(Tq, E), and what else is given → (Tq, output_dim), with the weights' (heads, Tq, Tk)."""
         shapes = list(in_shapes) if isinstance(in_shapes, list) else [in_shapes]
         mask = shapes.pop() if self.mask else None
         self.given = sum(len(shape) == 2 for shape in shapes)
@@ -363,7 +369,7 @@ class MultiHeadAttention(Layer):
         if mask is not None:
             self._expect_mask(mask, scores)
         self._add_parts(size, [features for _, features in sequences])
-        out = (steps, self.num_output or size)
+        out = (steps, self.output_dim or size)
         return [out, scores] if self.return_weights else out
 
     def _id_count(self, given: int) -> int:
@@ -394,7 +400,7 @@ class MultiHeadAttention(Layer):
         heads = {"query": self.num_heads, "value": groups, "key": groups}
         for part, inward in zip(_PARTS, (features + [features[-1]] * 2)[:3], strict=True):
             self._add(part, inward, heads[part] * self.dims[part])
-        self._add("output", self.num_heads * value_dim, self.num_output or size)
+        self._add("output", self.num_heads * value_dim, self.output_dim or size)
         if self.norm is not None:
             for part in _NORMED:
                 count, start = self.norm.size(heads[part], key_dim), 1.0 - self.norm.offset
@@ -433,7 +439,7 @@ class MultiHeadAttention(Layer):
             self.add_param(f"{part}_bias", (outward,), self.b_specs)
 
     def forward(self, ctx: Context, x: Any) -> Any:
-        """(N, Tq, num_output), perhaps with the weights; keeps inputs, heads and weights."""
+        """(N, Tq, output_dim), perhaps with the weights; keeps inputs, heads and weights."""
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
         given = self._keys_so_far(ctx, parts.pop()) if self.mask else None
         ops, sources = ctx.ops, (parts[: self.given] + [parts[self.given - 1]] * 2)[:3]

@@ -297,7 +297,9 @@ class _Block:
 
     def _unit(self, x: Symbol) -> Symbol:
         m, own = self.m, f"{self.theirs}.mlp"
-        layer = GatedUnit(f"{self.name}/unit", m.hidden, m.width, m.activation, m.hidden_bias)
+        layer = GatedUnit(
+            f"{self.name}/unit", m.hidden, m.width, mode=m.activation, use_bias=m.hidden_bias
+        )
         places = {}
         for order, part in enumerate(("gate", "up")):
             joined = f"{own}.gate_up_proj.weight"

@@ -566,7 +566,7 @@ class _Stack:
             scale=1.0,
             relative=relative,
             relative_specs=self.positions if own else None,
-            num_output=m.width,
+            output_dim=m.width,
         )
         y = self._norm(x, f"{name}_norm", f"{theirs}.layer_norm")
         place = f"{theirs}.{'SelfAttention' if own else 'EncDecAttention'}"
@@ -587,7 +587,7 @@ class _Stack:
         y = self._norm(x, f"{name}_norm", f"{theirs}.layer_norm")
         if m.gated:
             gate, up = (ArrayPlace(f"{own}.wi_{k}.weight", True) for k in (0, 1))
-            unit = GatedUnit(name, m.hidden, None, m.activation)
+            unit = GatedUnit(name, m.hidden, mode=m.activation)
             y = d.put(unit, y, gate_weight=gate, up_weight=up)
         else:
             y = d.dense(y, name, m.hidden, f"{own}.wi", bias=False)

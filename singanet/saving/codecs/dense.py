@@ -198,7 +198,7 @@ def _write_gated(g: WrittenGraph, layer: layers.GatedUnit, xs: list[Value]) -> V
         return weighted(g, x, g.param(layer, f"{part}_weight"), bias)
 
     y = g.node("Mul", activated(g, layer.mode, by("gate", xs[0])), by("up", xs[0]))
-    return y if layer.num_output is None else by("down", y)
+    return y if layer.output_dim is None else by("down", y)
 
 
 _GATED = stored(

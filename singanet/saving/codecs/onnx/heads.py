@@ -137,7 +137,7 @@ def _drawn(
         use.drawn.append(name)
     layer = layers.MultiHeadAttention(
         name, heads, size, value.columns.shape[1], use_bias=biased, causal=scores.causal,
-        num_output=last[0].shape[1], mask=scores.masks[0][0] if scores.masks else None,
+        output_dim=last[0].shape[1], mask=scores.masks[0][0] if scores.masks else None,
     )  # fmt: skip
     inputs = [query.source]
     if not query.source is value.source is key.source:
