@@ -166,6 +166,10 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         """The number of the input whose mask is read as one more input; None if none is."""
         return None
 
+    def _asks_axes(self, in_shape: Any) -> bool:
+        """Whether it slides along one axis of ``in_shape``, and nobody has said along which."""
+        return False
+
     def _take_name(self, name: str) -> None:
         """Be called ``name`` from now on, with the parameters that it has made."""
         before = self.name
