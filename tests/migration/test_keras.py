@@ -17,7 +17,7 @@ from singanet.errors import DataError
 from singanet.loss import MeanSquaredError
 from singanet.optimizer import SGD, schedules
 from singanet.training import callbacks
-from tests.migration.rows import Compared, Guide, compare_losses, compare_rules
+from tests.migration.rows import Compared, Guide, compare_losses, compare_rules, ours_of
 
 keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 torch = pytest.importorskip("torch")
@@ -1172,6 +1172,63 @@ def check_files(pair, same, folder):
         theirs = pair.theirs_kind(str(where))
     fits(pair.ours(folder=str(folder / "ours")), theirs, epochs=2)
     assert list((folder / "ours").iterdir())
+
+
+MANY_WEIGHTS = [
+    ("Dense", {"units": 90}, (70,)),
+    ("Conv1D", {"filters": 40, "kernel_size": 3}, (9, 30)),
+    ("Conv2D", {"filters": 40, "kernel_size": 3}, (9, 9, 30)),
+    ("Conv2D", {"filters": 40, "kernel_size": 3, "groups": 2}, (9, 9, 30)),
+    ("Conv3D", {"filters": 20, "kernel_size": 3}, (5, 5, 5, 10)),
+    ("Conv1DTranspose", {"filters": 50, "kernel_size": 3}, (9, 20)),
+    ("Conv2DTranspose", {"filters": 50, "kernel_size": 3}, (9, 9, 20)),
+    ("Conv3DTranspose", {"filters": 30, "kernel_size": 3}, (5, 5, 5, 10)),
+    ("DepthwiseConv1D", {"kernel_size": 5}, (9, 200)),
+    ("DepthwiseConv2D", {"kernel_size": 3}, (9, 9, 200)),
+    ("SeparableConv1D", {"filters": 50, "kernel_size": 5}, (9, 200)),
+    ("SeparableConv2D", {"filters": 50, "kernel_size": 3}, (9, 9, 200)),
+    ("Embedding", {"input_dim": 300, "output_dim": 20}, (4,)),
+    ("LSTM", {"units": 40}, (5, 30)),
+    ("GRU", {"units": 40}, (5, 30)),
+    ("SimpleRNN", {"units": 40}, (5, 30)),
+    ("MultiHeadAttention", {"num_heads": 4, "key_dim": 20}, (5, 30)),
+    ("BatchNormalization", {}, (30,)),
+    ("LayerNormalization", {}, (30,)),
+    ("GroupNormalization", {}, (9, 9, 64)),
+    ("RMSNormalization", {}, (30,)),
+    ("PReLU", {}, (30,)),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "shape"), MANY_WEIGHTS)
+def test_weights_start_as_theirs_do_or_the_row_says_how(name, given, shape, tmp_path):
+    """Read off a file of Keras, theirs and ours have the same mean and spread."""
+    layer = getattr(keras.layers, name)(**given)
+    call = (lambda x: layer(x, x)) if name == "MultiHeadAttention" else layer
+    whole = name == "Embedding"
+    theirs = Model(call, [shape], "int32" if whole else "float32")
+    kind = ours_of(GUIDE._beside(LAYERS, name))
+    start = singanet.Input("x", first(np.zeros((1, *shape))).shape[1:], **WHOLE if whole else {})
+    made = kind("it", **given, **LAST if "1D" in name else {})
+    net = singanet.FeedForwardNet(inputs=start, outputs=made(start), seed=0)
+    there = {key: numbers(value) for key, value in theirs.weights().items()}
+    net.save(str(tmp_path / "it.weights.h5"))
+    theirs.load(tmp_path / "it.weights.h5")
+    wrong = []
+    for key, value in theirs.weights().items():
+        mean, spread = numbers(value)
+        apart = abs(mean - there[key][0]), abs(spread - there[key][1])
+        if max(apart) > 0.12 * there[key][1] + 1e-6:
+            wrong.append(f"{key}: {mean:.3f} ± {spread:.3f} here, {there[key]} there")
+    assert bool(wrong) <= ("start" in GUIDE.row(LAYERS, name).line), wrong
+
+
+WHOLE = {"dtype": "int64"}
+
+
+def numbers(weight):
+    found = weight.detach().numpy()
+    return found.mean(), found.std()
 
 
 @pytest.mark.parametrize(("heading", "theirs", "number"), GUIDE.all_cases())
