@@ -80,7 +80,7 @@ def _by_output(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) ->
 def _separable(layer: SeparableConvolution, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
     """Each position of an output by the rows of both weights."""
     weights = (layer.params["depthwise_weight"], layer.params["pointwise_weight"])
-    return prod(out_shapes[0]) // layer.nb_kernels * sum(prod(weight.shape) for weight in weights)
+    return prod(out_shapes[0]) // layer.filters * sum(prod(weight.shape) for weight in weights)
 
 
 def _by_input(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:

@@ -191,29 +191,16 @@ NETS = {
         "net.build(shape)",
         lambda: built(1, 4, 4).predict(X),
     ),
-    "no name": (lambda: Dense(10), "Dense('dense1', 10)", lambda: Dense("dense1", 10)),
     "units as text": (lambda: Dense("a", "10"), "number of output units", lambda: Dense("a", 10)),
-    "activation=": (
-        lambda: Dense("a", 10, activation="relu"),
-        "put Activation('relu1', 'relu') after it",
-        lambda: FeedForwardNet(
-            [Dense("a", 10, input_sample_shape=(4,)), Activation("relu1", "relu")]
-        ),
-    ),
-    "padding=": (
-        lambda: Conv2D("c", 8, 3, padding="same"),
-        "border_mode='same'",
-        lambda: Conv2D("c", 8, 3, border_mode="same"),
-    ),
     "a border misspelt": (
-        lambda: Conv2D("c", 8, 3, border_mode="smae"),
-        "pad=1",
-        lambda: Conv2D("c", 8, 3, pad=1),
+        lambda: Conv2D("c", 8, 3, padding="smae"),
+        "padding=1",
+        lambda: Conv2D("c", 8, 3, padding=1),
     ),
     "a kernel of three": (
         lambda: Conv2D("c", 8, (3, 3, 3)),
-        "kernel=1",
-        lambda: Conv2D("c", 8, kernel=1),
+        "kernel_size=1",
+        lambda: Conv2D("c", 8, kernel_size=1),
     ),
     "dropping twice": (lambda: Dropout("d", 2), "p=0.5", lambda: Dropout("d", p=0.5)),
     "an unknown activation": (
@@ -266,11 +253,6 @@ NETS = {
         lambda: loss.MSE,
         "it is MeanSquaredError here",
         lambda: loss.MeanSquaredError,
-    ),
-    "learning_rate=": (
-        lambda: optimizer.SGD(learning_rate=0.1),
-        "it is called lr here",
-        lambda: optimizer.SGD(lr=0.1),
     ),
     "a rate as text": (
         lambda: optimizer.SGD(lr="0.1"),

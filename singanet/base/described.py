@@ -388,7 +388,7 @@ def refusal(
         # Here, as only an error needs what other libraries call their arguments.
         from singanet.base.elsewhere import advice_on
 
-        received, advice = f"{unknown}=", advice_on(unknown, names, name)
+        received, advice = f"{unknown}=", advice_on(unknown, names)
     elif missing:
         received = f"nothing for {' and '.join(missing)}"
         advice = f"write {name}({', '.join(f'{key}=...' for key in needed if key != 'name')})"

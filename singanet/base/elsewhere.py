@@ -32,6 +32,7 @@ _CALLED = {
     "max_new_tokens": ("length",),
     "max_tokens": ("length",),
     "min_lr": ("lowest",),
+    "negative_slope": ("alpha",),
     "restore_best_weights": ("restore_best",),
     "stddev": ("std",),
     "var_list": ("params",),
@@ -104,9 +105,6 @@ _INSTEAD = {
     "workers": "leave it out; singanet.data.Prefetch reads ahead",
 }
 """Names elsewhere of what no class takes here."""
-
-_CAUSAL = ("Conv1D", "DepthwiseConv1D", "SeparableConv1D")
-"""Layers that pad before alone, if asked."""
 
 _NAMES = {
     "AvgPool": "AvgPooling",
@@ -265,16 +263,8 @@ _ATTRIBUTES = {
 _ATTRIBUTES["Wrapper"] = _ATTRIBUTES["Optimizer"]
 
 
-def advice_on(unknown: str, names: Collection[str], kind: str = "") -> str:
-    """Advice on the argument ``unknown`` of a constructor that takes ``names``.
-
-    ``kind`` is the class, of which some take more values than others.
-    """
-    if unknown == "padding" and "border_mode" in names:
-        modes = "'same', 'valid' or 'causal'" if kind in _CAUSAL else "'same' or 'valid'"
-        if kind.endswith("Transpose"):
-            modes = "'keras_same' or 'keras_valid'"
-        return f"say border_mode={modes}, or pad=1, as many on either side"
+def advice_on(unknown: str, names: Collection[str]) -> str:
+    """Advice on the argument ``unknown`` of a constructor that takes ``names``."""
     for here in (aliases(tuple(names)).get(unknown, ""), *_CALLED.get(unknown, ())):
         if here in names:
             return f"it is called {here} here"

@@ -20,15 +20,25 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("padding", "border_mode", "pad"),
     ("dilation_rate", "dilation"),
     ("rate", "p"),
-    ("negative_slope", "alpha"),
-    ("input_shape", "input_sample_shape"),
-    ("shape", "sample_shape"),
+    ("interpolation", "mode"),
+    ("stddev", "std"),
+    ("mask_value", "value"),
+    ("n", "count"),
+    ("num_outputs", "num_output"),
+    ("dims", "axes"),
+    ("axis", "axes"),
+    ("input_shape", "input_sample_shape", "input_sample_shapes"),
+    ("shape", "sample_shape", "target_shape"),
     ("input_dim", "vocabulary_size", "num_embeddings"),
     ("num_layers", "num_stacks"),
     ("cropping", "crop"),
     ("use_bias", "bias"),
     ("epsilon", "eps"),
     ("learning_rate", "lr"),
+    ("lr", "learning_rate"),
+    ("hidden_size", "units", "num_output", "out_features", "num_units"),
+    ("num_stacks", "num_layers"),
+    ("num_output", "units", "output_dim", "out_features", "embedding_dim"),
     ("beta_1", "beta1"),
     ("beta_2", "beta2"),
     ("beta_2_decay", "beta2_decay"),
@@ -39,15 +49,14 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("lowest", "min_lr"),
     ("parts", "schedulers"),
     ("growth_interval", "dynamic_growth_steps"),
+    ("clip_threshold", "clip", "d"),
 )
 """Each group is one argument: the word of this library first, then the words that it also takes.
 
-A word stands in several groups if it means different things to different classes; of a class
-that has the first words of two, it means the first.
+A class that does not have the first word takes none of the others: a word stands in several groups
+if it means different things to different classes. If a class has the first words of two groups, it
+means the first of them.
 """
-
-NARROW: tuple[tuple[str, ...], ...] = (("clip_threshold", "clip", "d"),)
-"""Groups whose further words mean other things elsewhere: they are taken where the first one is."""
 
 PAIRS = {"betas": ("beta_1", "beta_2"), "eps": ("epsilon_1", "epsilon_2")}
 """Words of PyTorch for two arguments at once, which it takes as a pair."""
@@ -60,7 +69,7 @@ PARTS = {
     "gamma": ("gamma_specs",),
     "beta": ("beta_specs",),
     "alpha": ("a_specs",),
-    "depthwise": ("depthwise_specs",),
+    "depthwise": ("depthwise_specs", "W_specs"),
     "pointwise": ("pointwise_specs",),
 }
 """What Keras calls a parameter, as in ``kernel_initializer``, and its spec: an argument's name.
@@ -85,11 +94,9 @@ REQUIRED: Any = Required()
 def aliases(names: tuple[str, ...]) -> dict[str, str]:
     """The further words that a function with the arguments ``names`` takes, and what they mean."""
     found: dict[str, str] = {}
-    narrow = [group for group in NARROW if group[0] in names]
-    for group in (*narrow, *WORDS):
-        here = next((word for word in group if word in names), None)
-        if here is not None:
-            found.update((w, here) for w in group if w not in names and w not in found)
+    for here, *others in WORDS:
+        if here in names:
+            found.update((word, here) for word in others if word not in names)
     return found
 
 

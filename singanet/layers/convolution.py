@@ -5,23 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
 from singanet.layers.geometry import (
     Border,
     Extents,
+    Padding,
     Spatial,
     Windowed,
     expect_groups,
     expect_pads,
     sizes,
 )
-from singanet.layers.layer import Layer, ParamSpecs, expect_int, expect_one_input, expect_one_of
+from singanet.layers.layer import (
+    Layer,
+    Name,
+    ParamSpecs,
+    expect_activation,
+    expect_int,
+    expect_one_input,
+    expect_one_of,
+)
+from singanet.layers.words import DepthwiseWords, KernelAndBias, SeparableWords
 from singanet.ops.interface import Ops
 from singanet.ops.window import Pads, Sizes, Window
 from singanet.types import Array, GivenShape, Shape, Shapes, Traits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MODES = ("constant", "reflect", "replicate", "circular")
 
@@ -35,22 +49,15 @@ class Convolving(Windowed):
     def __init__(
         self,
         name: str,
-        kernel: Extents,
-        stride: Extents,
-        border_mode: str,
-        pad: Border | None,
-        dilation: Extents,
+        window: tuple[Extents, Extents, Padding, Extents],
         input_shape: GivenShape | None,
-        use_bias: bool,
-        W_specs: ParamSpecs,
-        b_specs: ParamSpecs,
+        activation: str | Layer | None,
+        specs: tuple[bool, ParamSpecs, ParamSpecs],
         data_format: str | None,
     ) -> None:
-        window = kernel, stride, border_mode, pad, dilation
         super().__init__(name, *window, input_shape, data_format=data_format)
-        self.use_bias = use_bias
-        self.W_specs = W_specs
-        self.b_specs = b_specs
+        self.activation = expect_activation(name, activation)
+        self.use_bias, self.W_specs, self.b_specs = specs
 
     def _add_kernels(self, shape: Shape, fans: tuple[int, int], out: Shape) -> Any:
         """Create the weight, and the bias of outputs ``out``, channels first; return a sample's."""
@@ -100,26 +107,27 @@ class Convolution(Convolving):
 
     def __init__(
         self,
-        name: str,
-        nb_kernels: int,
-        kernel: Extents = 3,
-        stride: Extents = 1,
-        border_mode: str = "same",
+        name: Name = None,
+        filters: int = REQUIRED,
+        kernel_size: Extents = 3,
+        strides: Extents = 1,
+        padding: Padding = "same",
         *,
+        dilation_rate: Extents = 1,
+        groups: int = 1,
+        activation: str | Layer | None = None,
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        pad: Border | None = None,
-        input_shape: GivenShape | None = None,
-        dilation: Extents = 1,
-        groups: int = 1,
         padding_mode: str = "zeros",
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
+        **words: Unpack[KernelAndBias],
     ) -> None:
-        window = kernel, stride, border_mode, pad, dilation
+        window = kernel_size, strides, padding, dilation_rate
         specs = use_bias, W_specs, b_specs
-        super().__init__(name, *window, input_shape, *specs, data_format)
-        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
+        super().__init__(name, window, input_shape, activation, specs, data_format)
+        self.filters = expect_int(name, "filters", filters)
         self.groups = expect_int(name, "groups", groups)
         self.padding_mode = expect_one_of(name, "padding_mode", padding_mode, ("zeros", *MODES[1:]))
         self._slide(replace(self.window, groups=groups))
@@ -129,29 +137,30 @@ class Convolution(Convolving):
             self._inner = replace(self._inner, pads=((0, 0),) * len(self._inner.pads))
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(C, ...) → (nb_kernels, ...)."""
+        """(C, ...) → (filters, ...)."""
         shape = self._channels_first(in_shapes)
-        expect_groups(self, shape[0], self.nb_kernels, self.groups)
+        expect_groups(self, shape[0], self.filters, self.groups)
         out = self._out_size(shape)
         expect_repeated(self, self.padding_mode, shape[1:], self.window.pads)
         per_output = shape[0] // self.groups * prod(self.window.kernel)
-        fans = (per_output, self.nb_kernels * per_output // shape[0])
-        return self._add_kernels((self.nb_kernels, per_output), fans, (self.nb_kernels, *out))
+        fans = (per_output, self.filters * per_output // shape[0])
+        return self._add_kernels((self.filters, per_output), fans, (self.filters, *out))
 
     def _kernels(self, ctx: Context, x: Array) -> Array:
         """The weight as (F, C/groups, kh, kw)."""
-        shape = (self.nb_kernels, x.shape[1] // self.groups, *self._inner.kernel)
+        shape = (self.filters, x.shape[1] // self.groups, *self._inner.kernel)
         return ctx.params["weight"].reshape(shape)
 
 
 class Conv1D(Convolution):
-    """Cross-correlation of sequences (C, L), or (L,) of one channel, with ``nb_kernels`` kernels.
+    """Cross-correlation of sequences (C, L), or (L,) of one channel, with ``filters`` kernels.
 
     The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
-    (F,). The other arguments are as for `Conv2D`, each one int; ``pad`` may be (before, after). The
-    ``border_mode`` 'causal' pads before alone, so that no output sees what comes after it. L may be
-    None, any length, where zeros pad. With ``data_format`` "channels_last" sequences are (L, C) and
-    outputs (L', F); behind layers whose outputs are (steps, features) one of both has to be said.
+    (F,). The other arguments are as for `Conv2D`, each one int; ``padding`` may be
+    (before, after). "causal" pads before alone, so that no output sees what comes after it. L may
+    be None, any length, where zeros pad. With ``data_format`` "channels_last" sequences are (L, C)
+    and outputs (L', F); behind layers whose outputs are (steps, features) one of both has to be
+    said.
     """
 
     axes = 1
@@ -159,19 +168,23 @@ class Conv1D(Convolution):
 
 
 class Conv2D(Convolution):
-    """Cross-correlation of (C, H, W) images with ``nb_kernels`` kernels.
+    """Cross-correlation of (C, H, W) images with ``filters`` kernels.
 
     ``weight`` has shape (F, C/groups·kh·kw), channel-major then rows then columns; ``bias`` has
-    shape (F,). ``kernel``, ``stride``, ``pad`` and ``dilation`` are ints or (height, width).
-    ``pad`` overrides ``border_mode`` ('same': stride 1 keeps the size; 'valid': no padding); an
-    entry may be (before, after). ``padding_mode`` pads by what `Pad` calls so, 'zeros' by zeros.
+    shape (F,). ``kernel_size``, ``strides`` and ``dilation_rate`` are ints or (height, width).
+
+    ``padding`` is "same" unless it is said, where Keras has "valid". With "same" strides of 1 keep
+    the size, with others as much is added, (kernel - 1)·dilation; "valid" adds nothing. An int is
+    for all sides, of (height, width) each is an int or (before, after). ``padding_mode`` pads by
+    what `Pad` calls so, 'zeros' by zeros. SINGA's ``pad`` goes before its ``border_mode``.
+
     SINGA's ``cudnn_prefer``, ``workspace_byte_limit`` and ``data_format`` of "NCHW" are accepted by
     name, as by every layer with windows, and do nothing: kernels bound their scratch themselves.
     """
 
 
 class Conv3D(Convolution):
-    """Cross-correlation of (C, D, H, W) volumes with ``nb_kernels`` kernels.
+    """Cross-correlation of (C, D, H, W) volumes with ``filters`` kernels.
 
     ``weight`` has shape (F, C/groups·kd·kh·kw), channel-major; ``bias`` has shape (F,). The other
     arguments are as for `Conv2D`, each an int or (depth, height, width).
@@ -187,52 +200,51 @@ class TransposedConvolution(Convolving):
 
     def __init__(
         self,
-        name: str,
-        nb_kernels: int,
-        kernel: Extents = 3,
-        stride: Extents = 1,
-        border_mode: str = "same",
+        name: Name = None,
+        filters: int = REQUIRED,
+        kernel_size: Extents = 3,
+        strides: Extents = 1,
+        padding: Padding = "same",
+        *,
+        output_padding: Extents | None = None,
+        dilation_rate: Extents = 1,
+        groups: int = 1,
+        activation: str | Layer | None = None,
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        pad: Border | None = None,
-        output_padding: Extents | None = None,
-        input_shape: GivenShape | None = None,
-        *,
-        dilation: Extents = 1,
-        groups: int = 1,
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
+        **words: Unpack[KernelAndBias],
     ) -> None:
-        window = kernel, stride, border_mode, pad, dilation
+        window = kernel_size, strides, padding, dilation_rate
         specs = use_bias, W_specs, b_specs
-        super().__init__(name, *window, input_shape, *specs, data_format)
-        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
+        super().__init__(name, window, input_shape, activation, specs, data_format)
+        self.filters = expect_int(name, "filters", filters)
         self.groups = expect_int(name, "groups", groups)
         self._slide(replace(self.window, groups=groups))
-        strides, of_keras = self.window.stride, pad is None and border_mode.startswith("keras_")
-        extras = output_padding
+        step, extras = self.window.stride, output_padding
         if extras is not None:
             extras = sizes(name, "output_padding", extras, self.axes, 0)
-        if of_keras:
-            cuts = _cuts_of_keras(self.window, border_mode == "keras_same", extras)
+        if padding in ("keras_same", "keras_valid"):
+            cuts = _cuts_of_keras(self.window, padding == "keras_same", extras)
             self._slide(replace(self.window, pads=tuple((b, max(a, 0)) for b, a in cuts)))
             extras = tuple(max(-after, 0) for _, after in cuts)
         elif extras is None:
-            full = pad is None and border_mode == "same"
-            extras = tuple(s - 1 if full else 0 for s in strides)
+            extras = tuple(s - 1 if padding == "same" else 0 for s in step)
         self.output_padding: Sizes = extras
-        if any(extra >= s for extra, s in zip(self.output_padding, strides, strict=True)):
+        if any(extra >= s for extra, s in zip(self.output_padding, step, strict=True)):
             raise ArgumentError(
                 f"layer {name!r}, argument output_padding",
-                expected=f"less than the stride {strides}",
+                expected=f"less than the strides {step}",
                 received=repr(extras),
                 advice="more than that adds rows that no input reaches",
             )
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(C, ...) → (nb_kernels, ...)."""
+        """(C, ...) → (filters, ...)."""
         shape = self._channels_first(in_shapes)
-        expect_groups(self, shape[0], self.nb_kernels, self.groups)
+        expect_groups(self, shape[0], self.filters, self.groups)
         out = self._sizes(shape[1:])
         if min(out) < 1:
             raise self.shape_error(
@@ -241,9 +253,9 @@ class TransposedConvolution(Convolving):
                 "use less padding",
             )
         taps = prod(self.window.kernel)
-        per_input = self.nb_kernels // self.groups * taps
+        per_input = self.filters // self.groups * taps
         fans = (shape[0] // self.groups * taps, per_input)
-        return self._add_kernels((shape[0], per_input), fans, (self.nb_kernels, *out))
+        return self._add_kernels((shape[0], per_input), fans, (self.filters, *out))
 
     def _sizes(self, given: Shape) -> Shape:
         window = self.window
@@ -260,7 +272,7 @@ class TransposedConvolution(Convolving):
         out = self._sizes(x.shape[-self.axes :])
         ctx.save(x=x)
         ones = (1,) * (x.ndim - 2)
-        shape = (len(x), self.nb_kernels, *ones[self.axes :], *out)
+        shape = (len(x), self.filters, *ones[self.axes :], *out)
         y = ops.conv2d_backward_data(x, self._kernels(ctx, x), shape, self._inner)
         y = y if bias is None else ops.add(y, bias.reshape(-1, *ones), out=y)
         return self._as_sample(y, self.out_shapes)
@@ -276,7 +288,7 @@ class TransposedConvolution(Convolving):
     def _kernels(self, ctx: Context, x: Array) -> Array:
         """The weight as (C, F/groups, kh, kw): that of the convolution from output to input."""
         weight = ctx.params["weight"]
-        return weight.reshape(len(weight), self.nb_kernels // self.groups, *self._inner.kernel)
+        return weight.reshape(len(weight), self.filters // self.groups, *self._inner.kernel)
 
 
 def _cuts_of_keras(window: Window, same: bool, extras: Sizes | None) -> Pads:
@@ -301,8 +313,8 @@ def _cuts_of_keras(window: Window, same: bool, extras: Sizes | None) -> Pads:
 class Conv1DTranspose(TransposedConvolution):
     """`Conv2DTranspose` of sequences (C, L), or (L,) of one channel: the output is (F, L').
 
-    ``weight`` has shape (C, F/groups·k), ``bias`` (F,). Arguments are ints; ``pad`` may be
-    (before, after).
+    ``weight`` has shape (C, F/groups·k), ``bias`` (F,). Arguments are ints; ``padding`` may
+    be (before, after).
     """
 
     axes = 1
@@ -312,10 +324,11 @@ class Conv2DTranspose(TransposedConvolution):
     """The map that a `Conv2D` of the same arguments has for its input gradient, on (C, H, W).
 
     The output size is (in - 1)·stride - padding + dilation·(kernel - 1) + 1 + ``output_padding``.
-    ``output_padding`` is stride - 1 with border_mode='same', so that the size becomes in·stride,
-    and else 0. border_mode 'keras_same' and 'keras_valid' pad as Keras' "same" and "valid": the
-    first puts (kernel - stride) // 2 before, and in both a kernel shorter than the stride gives
-    in·stride. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
+    ``padding`` "same" and "valid" are not Keras', which are called "keras_same" and "keras_valid"
+    here: the first puts (kernel - stride) // 2 before, and in both a kernel shorter than the stride
+    gives in·stride. ``output_padding`` is stride - 1 with "same", so that the size becomes
+    in·stride, and else 0. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,).
+    Zeiler et al., 2010.
     """
 
 
@@ -334,23 +347,24 @@ class DepthwiseConvolution(Convolving):
 
     def __init__(
         self,
-        name: str,
-        kernel: Extents = 3,
-        stride: Extents = 1,
-        border_mode: str = "same",
+        name: Name = None,
+        kernel_size: Extents = 3,
+        strides: Extents = 1,
+        padding: Padding = "same",
         depth_multiplier: int = 1,
+        *,
+        dilation_rate: Extents = 1,
+        activation: str | Layer | None = None,
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        pad: Border | None = None,
-        input_shape: GivenShape | None = None,
-        *,
-        dilation: Extents = 1,
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
+        **words: Unpack[DepthwiseWords],
     ) -> None:
-        window = kernel, stride, border_mode, pad, dilation
+        window = kernel_size, strides, padding, dilation_rate
         specs = use_bias, W_specs, b_specs
-        super().__init__(name, *window, input_shape, *specs, data_format)
+        super().__init__(name, window, input_shape, activation, specs, data_format)
         self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -398,25 +412,27 @@ class SeparableConvolution(Windowed):
 
     def __init__(
         self,
-        name: str,
-        nb_kernels: int,
-        kernel: Extents = 3,
-        stride: Extents = 1,
-        border_mode: str = "same",
+        name: Name = None,
+        filters: int = REQUIRED,
+        kernel_size: Extents = 3,
+        strides: Extents = 1,
+        padding: Padding = "same",
+        *,
+        dilation_rate: Extents = 1,
         depth_multiplier: int = 1,
+        activation: str | Layer | None = None,
         use_bias: bool = True,
         depthwise_specs: ParamSpecs = None,
         pointwise_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        pad: Border | None = None,
-        input_shape: GivenShape | None = None,
-        *,
-        dilation: Extents = 1,
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
+        **words: Unpack[SeparableWords],
     ) -> None:
-        window = kernel, stride, border_mode, pad, dilation
+        window = kernel_size, strides, padding, dilation_rate
         super().__init__(name, *window, input_shape, data_format=data_format)
-        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
+        self.activation = expect_activation(name, activation)
+        self.filters = expect_int(name, "filters", filters)
         self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
         self.use_bias = use_bias
         self.depthwise_specs = depthwise_specs
@@ -424,17 +440,17 @@ class SeparableConvolution(Windowed):
         self.b_specs = b_specs
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(C, ...) → (nb_kernels, ...)."""
+        """(C, ...) → (filters, ...)."""
         shape = self._channels_first(in_shapes)
         out, size = self._out_size(shape), prod(self.window.kernel)
         many = shape[0] * self.depth_multiplier
         fans = (size, size * self.depth_multiplier)
         self.add_param("depthwise_weight", (many, size), self.depthwise_specs, fans=fans)
-        point = (self.nb_kernels, many)
+        point = (self.filters, many)
         self.add_param("pointwise_weight", point, self.pointwise_specs, fans=point[::-1])
         if self.use_bias:
-            self.add_param("bias", (self.nb_kernels,), self.b_specs)
-        return self._turned((self.nb_kernels, *out))
+            self.add_param("bias", (self.filters,), self.b_specs)
+        return self._turned((self.filters, *out))
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, F, ...); keeps x and what the first step makes."""
@@ -489,8 +505,8 @@ class SeparableConv1D(SeparableConvolution):
 class SeparableConv2D(SeparableConvolution):
     """`DepthwiseConv2D` of (C, H, W) images without bias, and a 1x1 `Conv2D` of what it makes.
 
-    ``depthwise_weight`` has shape (C·M, kh·kw), ``pointwise_weight`` (nb_kernels, C·M), ``bias``
-    (nb_kernels,); M is ``depth_multiplier``. The other arguments are as for `Conv2D`. Sifre, 2014.
+    ``depthwise_weight`` has shape (C·M, kh·kw), ``pointwise_weight`` (filters, C·M), ``bias``
+    (filters,); M is ``depth_multiplier``. The other arguments are as for `Conv2D`. Sifre, 2014.
     """
 
 
@@ -500,7 +516,7 @@ class Pad(Spatial):
     It is of ``value``, or with the ``mode`` 'reflect' the elements next to the edge mirrored in it,
     with 'replicate' the edge, with 'circular' those at the other end.
 
-    ``pad`` is an int, for both sides of every axis behind the channels (of the only axis, if
+    ``padding`` is an int, for both sides of every axis behind the channels (of the only axis, if
     there is one), or a sequence with an entry for each of the last axes: an int for both sides, or
     (before, after). An image takes 1, (1, 2) for height and width, or ((0, 1), (0, 1)). With
     ``data_format`` "channels_last" the channels are the last axis, and the entries are for those
@@ -509,19 +525,19 @@ class Pad(Spatial):
 
     def __init__(
         self,
-        name: str,
-        pad: Border,
+        name: Name = None,
+        padding: Border = REQUIRED,
         value: float = 0.0,
-        input_shape: GivenShape | None = None,
         *,
         mode: str = "constant",
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
         self._lay_out(data_format, 1)
         self.mode = expect_one_of(name, "mode", mode, MODES)
-        self.every_axis = not isinstance(pad, (tuple, list))
-        self.pads = list(expect_pads(name, pad))
+        self.every_axis = not isinstance(padding, (tuple, list))
+        self.pads = list(expect_pads(name, "padding", padding))
         self.value = value
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -532,7 +548,7 @@ class Pad(Spatial):
             raise self.shape_error(
                 f"samples of at least {least} axes",
                 f"sample shape {shape}",
-                "give pad an entry for each of the last axes",
+                "give padding an entry for each of the last axes",
             )
         pads = self._by_axis(len(shape))
         expect_repeated(self, self.mode, shape, pads)
@@ -559,7 +575,7 @@ class Pad(Spatial):
 
 
 class EndPadding(Pad):
-    """``pad`` rows below and columns to the right of (C, H, W) images, of ``value``.
+    """``padding`` rows below and columns to the right of (C, H, W) images, of ``value``.
 
     Before pooling of kernel 3 and stride 2 without padding it makes the output size round up, as
     Caffe's GoogLeNet needs. Behind a relu the zeros never win a maximum; else pass
@@ -568,13 +584,14 @@ class EndPadding(Pad):
 
     def __init__(
         self,
-        name: str,
-        pad: int = 1,
+        name: Name = None,
+        padding: int = 1,
         value: float = 0.0,
+        *,
         input_shape: GivenShape | None = None,
     ) -> None:
-        end = (0, expect_int(name, "pad", pad, least=0))
-        super().__init__(name, (end, end), value, input_shape)
+        end = (0, expect_int(name, "padding", padding, least=0))
+        super().__init__(name, (end, end), value, input_shape=input_shape)
 
 
 def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[int, int]]) -> None:
@@ -589,23 +606,24 @@ def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[
 
 
 class Cropping(Spatial):
-    """The last axes of each sample without ``crop`` elements at either end: `Pad` undone.
+    """The last axes of each sample without ``cropping`` elements at either end: `Pad` undone.
 
-    ``crop`` is given as the ``pad`` of `Pad`, and so is ``data_format``.
+    ``cropping`` is given as the ``padding`` of `Pad`, and so is ``data_format``.
     """
 
     traits = Traits(moves_only=True)
 
     def __init__(
         self,
-        name: str,
-        crop: Border,
-        input_shape: GivenShape | None = None,
+        name: Name = None,
+        cropping: Border = REQUIRED,
         *,
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
-        self._pad = Pad(name, crop, data_format=data_format)
+        expect_pads(name, "cropping", cropping)
+        self._pad = Pad(name, cropping, data_format=data_format)
         self._lay_out(data_format, 1)
 
     def setup(self, in_shapes: Any) -> Shapes:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias
 
 from singanet.base.arguments import is_int
+from singanet.base.kinds import snake_case
 from singanet.errors import ArgumentError, one_of
 from singanet.layers.layer import Layer, LayerType, expect_int, expect_one_of
 from singanet.ops.window import Pads, Sizes, Window
@@ -16,6 +17,7 @@ __all__ = [
     "MEANINGS",
     "Border",
     "Extents",
+    "Padding",
     "Spatial",
     "Windowed",
     "expect_groups",
@@ -29,6 +31,9 @@ Extents: TypeAlias = "int | Sequence[int]"
 
 Border: TypeAlias = "int | Sequence[int | Sequence[int]]"
 """Positions on both sides of every axis, or for each axis on both sides or (before, after)."""
+
+Padding: TypeAlias = "str | Border"
+"""A word such as "same", or numbers."""
 
 MEANINGS = {
     1: "(channels, length)",
@@ -59,8 +64,8 @@ def sizes(layer: str, what: str, value: Any, axes: int = 2, least: int = 1) -> S
     return tuple(int(part) for part in parts)
 
 
-def expect_pads(layer: str, pad: Any, axes: int = 0) -> Pads:
-    """``pad`` as (before, after) for each axis; an int there is for both.
+def expect_pads(layer: str, what: str, pad: Any, axes: int = 0) -> Pads:
+    """The argument ``what``, ``pad``, as (before, after) for each axis; an int there is for both.
 
     An int for all is for each of ``axes``; 0 of them are as many as there are entries. Of one axis
     ``pad`` may be (before, after) itself.
@@ -74,10 +79,10 @@ def expect_pads(layer: str, pad: Any, axes: int = 0) -> Pads:
         along_each = "an int, or ints or pairs of ints of at least 0, one for each axis"
         example = "(0, 1)" if axes == 1 else "((0, 1), (0, 1)) for height and width"
         raise ArgumentError(
-            f"layer {layer!r}, argument pad",
+            f"layer {layer!r}, argument {what}",
             expected=along_one if axes == 1 else along_each,
             received=repr(pad),
-            advice=f"pass for example pad=1, or pad={example}",
+            advice=f"pass for example {what}=1, or {what}={example}",
         )
     return tuple((int(before), int(after)) for before, after in ends)
 
@@ -98,12 +103,12 @@ def expect_image(layer: Layer, in_shape: Any, axes: int) -> Shape:
     return shape
 
 
-def expect_groups(layer: Layer, channels: int, nb_kernels: int, groups: int) -> None:
-    """Refuse channels or kernels that do not form ``groups`` equal groups."""
-    if channels % groups or nb_kernels % groups:
+def expect_groups(layer: Layer, channels: int, filters: int, groups: int) -> None:
+    """Refuse channels or filters that do not form ``groups`` equal groups."""
+    if channels % groups or filters % groups:
         raise layer.shape_error(
-            f"channels and nb_kernels divisible by groups={groups}",
-            f"{channels} channels and nb_kernels={nb_kernels}",
+            f"channels and filters divisible by groups={groups}",
+            f"{channels} channels and filters={filters}",
             "choose groups that divide both",
         )
 
@@ -112,11 +117,17 @@ _PREFERENCES = ("fastest", "autotune", "limited_workspace", "no_workspace")
 
 
 class WindowType(LayerType):
-    """The type of layers that take SINGA's arguments by which nothing is chosen here."""
+    """The type of layers that take SINGA's arguments by which nothing is chosen here.
+
+    SINGA also has two for the padding, of which ``pad`` goes before ``border_mode``.
+    """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
         """A new layer, which never sees them. Errors: values that SINGA does not have either."""
-        name = str(args[0] if args else kwargs.get("name"))
+        named = args[:1] if args and isinstance(args[0], str) else (kwargs.get("name"),)
+        name = named[0] or snake_case(cls.__name__)
+        if "pad" in kwargs and (kwargs["pad"] is None or "border_mode" in kwargs):
+            del kwargs["pad" if kwargs["pad"] is None else "border_mode"]
         preferred = kwargs.pop("cudnn_prefer", _PREFERENCES[0])
         expect_one_of(name, "cudnn_prefer", preferred, _PREFERENCES)
         expect_int(name, "workspace_byte_limit", kwargs.pop("workspace_byte_limit", 1024))
@@ -134,6 +145,7 @@ class Spatial(Layer):
     """
 
     axes: ClassVar[int] = 2
+    _units_axis = 1
     # As descriptions have it that were written before there was one.
     data_format: str | None = "channels_first"
     _always_written = ("data_format",)
@@ -153,7 +165,7 @@ class Spatial(Layer):
             )
         self.data_format = data_format
         if self._is_last:
-            self.traits = replace(self.traits, gives_steps=True)
+            self.traits, self._units_axis = replace(self.traits, gives_steps=True), -1
 
     def _asks_axes(self, in_shape: Any) -> bool:
         """Whether samples of that shape behind (steps, features) are refused: nobody said more."""
@@ -180,21 +192,21 @@ class Windowed(Spatial, metaclass=WindowType):
     """
 
     _modes: ClassVar[tuple[str, ...]] = ("same", "valid")
-    """The values of ``border_mode``; along one axis "causal" is another."""
+    """The values of ``padding`` that are words; along one axis "causal" is another."""
+    _size_word: ClassVar[str] = "kernel_size"
 
     def __init__(
         self,
         name: str,
-        kernel: Extents,
-        stride: Extents,
-        border_mode: str,
-        pad: Border | None,
-        dilation: Extents,
+        size: Extents,
+        strides: Extents,
+        padding: Padding,
+        dilation_rate: Extents,
         input_shape: GivenShape | None,
         ceil: bool = False,
         data_format: str | None = None,
     ) -> None:
-        """``pad`` overrides ``border_mode``.
+        """``padding`` is a number, numbers or pairs, or a word.
 
         'same' pads by extent - 1 in all, where extent is the dilated kernel, so that stride 1
         keeps the size; of an odd total the larger half comes after (even kernels). 'valid' pads
@@ -202,25 +214,26 @@ class Windowed(Spatial, metaclass=WindowType):
         """
         super().__init__(name, input_shape)
         self._lay_out(data_format, self.axes)
-        size = sizes(name, "kernel", kernel, self.axes)
-        step = sizes(name, "stride", stride, self.axes)
-        spread = sizes(name, "dilation", dilation, self.axes)
+        size = sizes(name, self._size_word, size, self.axes)
+        step = sizes(name, "strides", strides, self.axes)
+        spread = sizes(name, "dilation_rate", dilation_rate, self.axes)
         totals = [d * (k - 1) for k, d in zip(size, spread, strict=True)]
-        if pad is not None:
-            pads = expect_pads(name, pad, self.axes)
-        elif border_mode == "same":
+        if not isinstance(padding, str):
+            pads = expect_pads(name, "padding", padding, self.axes)
+        elif padding == "same":
             pads = tuple((total // 2, total - total // 2) for total in totals)
-        elif border_mode == "causal" and self.axes == 1:
+        elif padding == "causal" and self.axes == 1:
             pads = ((totals[0], 0),)
-        elif border_mode in self._modes:
+        elif padding in self._modes:
             pads = ((0, 0),) * self.axes
         else:
             modes = (*self._modes, "causal") if self.axes == 1 else self._modes
             raise ArgumentError(
-                f"layer {name!r}, argument border_mode",
-                expected=one_of(map(repr, modes)),
-                received=repr(border_mode),
-                advice="or give pad=1, or pad=((1, 2), (0, 1)) for height and width",
+                f"layer {name!r}, argument padding",
+                expected=f"{one_of(modes)}, or numbers",
+                received=repr(padding),
+                advice="pass for example padding=1, or padding=((1, 2), (0, 1)) for height and"
+                " width",
             )
         self._slide(Window(size, step, pads, spread, bool(ceil)))
 
@@ -255,7 +268,7 @@ class Windowed(Spatial, metaclass=WindowType):
                 f"{what} as the kernel {window[0]}"
                 f" with dilation {window[1]} and padding {_plain(self.window.pads)}",
                 f"sample shape {shape}",
-                "use a smaller kernel, border_mode='same', or larger samples",
+                "use a smaller kernel, padding='same', or larger samples",
             )
         return tuple(-1 if n == -1 else count for n, count in zip(shape[1:], out, strict=True))
 

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import is_int
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
 from singanet.layers.geometry import (
     MEANINGS,
-    Border,
     Extents,
+    Padding,
     Spatial,
     Windowed,
     expect_image,
     sizes,
 )
-from singanet.layers.layer import Layer, expect_one_of
+from singanet.layers.layer import Layer, Name, expect_one_of
 from singanet.ops import Ops
 from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shape, Shapes
@@ -30,20 +31,21 @@ from singanet.types import Array, GivenShape, Shape, Shapes
 class Pooling(Windowed):
     """Windows over each channel of (C, ...) samples."""
 
+    _size_word = "pool_size"
+
     def __init__(
         self,
-        name: str,
-        kernel: Extents = 3,
-        stride: Extents | None = None,
-        border_mode: str = "same",
-        pad: Border | None = None,
-        input_shape: GivenShape | None = None,
+        name: Name = None,
+        pool_size: Extents = 3,
+        strides: Extents | None = None,
+        padding: Padding = "same",
         *,
         ceil_mode: bool = False,
-        dilation: Extents = 1,
+        dilation_rate: Extents = 1,
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        window = kernel, kernel if stride is None else stride, border_mode, pad, dilation
+        window = pool_size, pool_size if strides is None else strides, padding, dilation_rate
         super().__init__(name, *window, input_shape, ceil_mode, data_format)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -81,19 +83,19 @@ class AvgPooling(Pooling):
 
     def __init__(
         self,
-        name: str,
-        kernel: Extents = 3,
-        stride: Extents | None = None,
-        border_mode: str = "same",
-        pad: Border | None = None,
-        input_shape: GivenShape | None = None,
+        name: Name = None,
+        pool_size: Extents = 3,
+        strides: Extents | None = None,
+        padding: Padding = "same",
         *,
         ceil_mode: bool = False,
         count_include_pad: bool = False,
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
-        window = kernel, stride, border_mode, pad, input_shape
-        super().__init__(name, *window, ceil_mode=ceil_mode, data_format=data_format)
+        window = name, pool_size, strides, padding
+        given: dict[str, Any] = {"data_format": data_format, "input_shape": input_shape}
+        super().__init__(*window, ceil_mode=ceil_mode, **given)
         self.count_include_pad = bool(count_include_pad)
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -119,9 +121,10 @@ class MaxPooling1D(MaxPooling):
 class MaxPooling2D(MaxPooling):
     """The largest value of each window of (C, H, W) images; arguments as for `Conv2D`.
 
-    Padding never wins, and of equal values the first does. Without ``stride`` windows lie side by
-    side. With ``ceil_mode`` sizes are rounded up: a last window may reach beyond the border.
-    ``dilation`` is the distance of the positions within a window.
+    ``pool_size`` is 3 unless it is said, where Keras has 2, and ``padding`` "same", where Keras has
+    "valid". Padding never wins, and of equal values the first does. Without ``strides`` windows lie
+    side by side. With ``ceil_mode`` sizes are rounded up: a last window may reach beyond the
+    border. ``dilation_rate`` is the distance of the positions within a window.
     """
 
 
@@ -174,11 +177,11 @@ class AdaptivePooling(Spatial):
 
     def __init__(
         self,
-        name: str,
-        output_size: Any,
-        input_shape: GivenShape | None = None,
+        name: Name = None,
+        output_size: Any = REQUIRED,
         *,
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
         self._lay_out(data_format, self.axes)
@@ -306,11 +309,11 @@ class GlobalPooling(Spatial):
 
     def __init__(
         self,
-        name: str,
-        input_shape: GivenShape | None = None,
+        name: Name = None,
         *,
         keepdims: bool = False,
         data_format: str | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
         self._lay_out(data_format, self.axes)
@@ -400,41 +403,42 @@ class GlobalMaxPooling3D(GlobalMaxPooling):
     axes = 3
 
 
-_MODES = ("nearest", "bilinear")
+_WAYS = ("nearest", "bilinear")
 
 
 class Upsampling2D(Layer):
     """(C, H, W) images made ``size`` times as large, an int or (height, width).
 
-    ``mode`` 'nearest' repeats pixels; 'bilinear' interpolates between pixel centres (corners not
-    aligned, as Keras does and PyTorch by default).
+    ``interpolation`` 'nearest' repeats pixels; 'bilinear' interpolates between pixel centres
+    (corners not aligned, as Keras does and PyTorch by default).
     """
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         size: Extents = 2,
-        mode: str = "nearest",
+        *,
+        interpolation: str = "nearest",
         input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
         height, width = sizes(name, "size", size)
-        self.factors = height, width
-        self.mode = expect_one_of(name, "mode", mode, _MODES)
+        self.size = height, width
+        self.interpolation = expect_one_of(name, "interpolation", interpolation, _WAYS)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, H, W) → (C, H·size, W·size)."""
         channels, height, width = expect_image(self, in_shapes, 2)
-        return (channels, height * self.factors[0], width * self.factors[1])
+        return (channels, height * self.size[0], width * self.size[1])
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The larger images; nothing is kept."""
-        if self.mode == "nearest":
-            return ctx.ops.upsample_nearest(x, self.factors)
-        return ctx.ops.upsample_bilinear(x, self.factors)
+        if self.interpolation == "nearest":
+            return ctx.ops.upsample_nearest(x, self.size)
+        return ctx.ops.upsample_bilinear(x, self.size)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient goes back to the pixels it came from."""
-        if self.mode == "nearest":
-            return ctx.ops.upsample_nearest_backward(dy, self.factors), {}
-        return ctx.ops.upsample_bilinear_backward(dy, self.factors), {}
+        if self.interpolation == "nearest":
+            return ctx.ops.upsample_nearest_backward(dy, self.size), {}
+        return ctx.ops.upsample_bilinear_backward(dy, self.size), {}

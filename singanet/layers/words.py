@@ -65,12 +65,17 @@ class AlphaWords(TypedDict, total=False):
     alpha_constraint: Any
 
 
-class SeparableWords(BiasWords, total=False):
-    """Of the two weights of a separable convolution and its bias."""
+class DepthwiseWords(BiasWords, total=False):
+    """Of the weight of a depthwise convolution, and its bias."""
 
     depthwise_initializer: Any
     depthwise_regularizer: Any
     depthwise_constraint: Any
+
+
+class SeparableWords(DepthwiseWords, total=False):
+    """Of the two weights of a separable convolution and its bias."""
+
     pointwise_initializer: Any
     pointwise_regularizer: Any
     pointwise_constraint: Any

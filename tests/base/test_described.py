@@ -130,7 +130,7 @@ def shapes() -> Any:
         (Dense("fc", 3, use_bias=False), "Dense('fc', units=3, use_bias=False)"),
         (
             Conv2D("c", 8, 3, input_sample_shape=(3, 8, 8)),
-            "Conv2D('c', nb_kernels=8, kernel=3): (3, 8, 8) -> (8, 8, 8)",
+            "Conv2D('c', filters=8, kernel_size=3): (3, 8, 8) -> (8, 8, 8)",
         ),
     ],
 )

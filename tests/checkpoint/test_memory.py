@@ -138,8 +138,8 @@ def wide_net():
     net = FeedForwardNet()
     for name in ("a", "b", "c"):
         net.add(layers.Dense(name, 1024, use_bias=False, input_sample_shape=(1024,)))
-        net.add(layers.Dense(name + "wide", LARGEST // 4096, False))
-        net.add(layers.Dense(name + "narrow", 1024, False))
+        net.add(layers.Dense(name + "wide", LARGEST // 4096, use_bias=False))
+        net.add(layers.Dense(name + "narrow", 1024, use_bias=False))
     return net
 
 

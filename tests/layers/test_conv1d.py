@@ -153,8 +153,9 @@ def test_layers_follow_each_other_in_a_net(rng):
 
 @pytest.mark.parametrize(
     ("what", "value"),
-    [("kernel", (1, 3)), ("kernel", 0), ("stride", 0), ("stride", None), ("pad", -1),
-     ("pad", (0, 1, 2)), ("pad", ((0, 1), 2)), ("dilation", 1.5), ("kernel", "3")],
+    [("kernel_size", (1, 3)), ("kernel_size", 0), ("kernel_size", "3"), ("strides", 0),
+     ("strides", None), ("padding", -1), ("padding", (0, 1, 2)), ("padding", ((0, 1), 2)),
+     ("dilation_rate", 1.5)],
 )  # fmt: skip
 def test_refuses_bad_arguments(what, value):
     with pytest.raises(ArgumentError, match=rf"'conv', argument {what}: expected an int of at"):

@@ -184,7 +184,9 @@ def test_pooling_agrees_with_pytorch(dtype, ceil):
 def test_refuses_images_and_pairs():
     with pytest.raises(ShapeError, match=r"'conv': .*\(channels, depth, height, width\)"):
         Conv3D("conv", 2).build((3, 4, 5))
-    with pytest.raises(ArgumentError, match=r"'conv', argument kernel: expected an int or 3 of"):
+    with pytest.raises(
+        ArgumentError, match=r"'conv', argument kernel_size: expected an int or 3 of"
+    ):
         Conv3D("conv", 2, (3, 3))
-    with pytest.raises(ArgumentError, match=r"'pool', argument pad: expected"):
+    with pytest.raises(ArgumentError, match=r"'pool', argument padding: expected"):
         MaxPooling3D("pool", 2, pad=(1, 1))

@@ -42,10 +42,11 @@ def test_what_nobody_gives_is_the_same_along_however_many_axes(kinds):
         for kind in kinds
     ]
     shared = set.intersection(*map(set, defaults))
-    assert {"kernel", "stride", "border_mode", "pad"} <= shared
+    (size,) = {"kernel_size", "pool_size"} & shared
+    assert {"strides", "padding"} <= shared
     for found in defaults:
         assert {key: found[key] for key in shared} == {key: defaults[0][key] for key in shared}
-        assert found["kernel"] == 3
+        assert found[size] == 3
 
 
 # -- parameters from the beginning ----------------------------------------------------------------

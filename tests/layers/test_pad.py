@@ -86,7 +86,7 @@ def test_what_is_repeated_has_to_be_there():
 
 @pytest.mark.parametrize("pad", [-1, 1.5, "1", None, (), ((1, 2, 3),), ((1, -1),), (1, None)])
 def test_refuses_a_bad_pad(pad):
-    with pytest.raises(ArgumentError, match=r"'border', argument pad: expected"):
+    with pytest.raises(ArgumentError, match=r"'border', argument padding: expected"):
         Pad("border", pad)
 
 
@@ -125,7 +125,7 @@ def test_pooling_behind_it_rounds_its_size_up_as_caffe(size, rng):
 
 @pytest.mark.parametrize("pad", [-1, 1.5, (1, 1)])
 def test_end_padding_refuses_a_bad_pad(pad):
-    with pytest.raises(ArgumentError, match=r"'end', argument pad: expected an int"):
+    with pytest.raises(ArgumentError, match=r"'end', argument padding: expected an int"):
         EndPadding("end", pad)
 
 
@@ -146,5 +146,5 @@ def test_cropping_refuses_small_samples(crop, shape):
 
 
 def test_cropping_refuses_other_arguments():
-    with pytest.raises(ArgumentError, match="layer 'inside', argument pad: expected an int"):
+    with pytest.raises(ArgumentError, match="layer 'inside', argument cropping: expected an int"):
         Cropping("inside", -1)

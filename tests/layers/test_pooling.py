@@ -287,16 +287,16 @@ def test_agrees_with_pytorch_whatever_the_window(kernel, stride, pad, dilation, 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"kernel": 0}, "kernel"),
-        ({"kernel": -2}, "kernel"),
-        ({"kernel": "3"}, "kernel"),
-        ({"stride": 0}, "stride"),
-        ({"pad": ((1, 2, 3), 1)}, "pad"),
-        ({"stride": (1, 2, 3)}, "stride"),
-        ({"pad": (0, -1)}, "pad"),
-        ({"pad": 0.5}, "pad"),
-        ({"border_mode": "SAME"}, "border_mode"),
-        ({"border_mode": None}, "border_mode"),
+        ({"pool_size": 0}, "pool_size"),
+        ({"pool_size": -2}, "pool_size"),
+        ({"pool_size": "3"}, "pool_size"),
+        ({"strides": 0}, "strides"),
+        ({"padding": ((1, 2, 3), 1)}, "padding"),
+        ({"strides": (1, 2, 3)}, "strides"),
+        ({"padding": (0, -1)}, "padding"),
+        ({"padding": 0.5}, "padding"),
+        ({"padding": "SAME"}, "padding"),
+        ({"padding": None}, "padding"),
         ({"data_format": "NHWC"}, "data_format"),
     ],
 )
@@ -386,7 +386,7 @@ def test_the_mean_is_that_of_whole_windows():
 
 
 def test_refuses_bad_arguments_and_shapes_of_sequences():
-    with pytest.raises(ArgumentError, match=r"'pool', argument kernel: expected an int"):
+    with pytest.raises(ArgumentError, match=r"'pool', argument pool_size: expected an int"):
         MaxPooling1D("pool", (2, 2))
     with pytest.raises(ShapeError, match=r"'pool': expected .*\(channels, length\)"):
         MaxPooling1D("pool").build((2, 3, 4))

@@ -223,7 +223,7 @@ def upsampling(rng):
     factors = sizes(rng, 2, 3)
     more = {"align_corners": False} if mode == "bilinear" else {}
     return Drawn(
-        lambda: layers.Upsampling2D("it", factors, mode), (small(rng), *sizes(rng, 2, 4)),
+        lambda: layers.Upsampling2D("it", factors, mode=mode), (small(rng), *sizes(rng, 2, 4)),
         lambda p, x: F.interpolate(x, scale_factor=factors, mode=mode, **more),
     )  # fmt: skip
 
@@ -270,14 +270,14 @@ def transposed(rng):
 
 def separable(rng):
     kernels, times, stride = small(rng, 3), small(rng, 2), small(rng, 2)
-    kernel, border = small(rng, 3), str(rng.choice(["same", "valid"]))
+    window = kernels, small(rng, 3), stride, str(rng.choice(["same", "valid"]))
     if yes(rng):
         return Drawn(
-            lambda: layers.SeparableConv2D("it", kernels, kernel, stride, border, times),
+            lambda: layers.SeparableConv2D("it", *window, depth_multiplier=times),
             (small(rng), *sizes(rng, 2, 6)), magnitude=300.0,
         )  # fmt: skip
     return Drawn(
-        lambda: layers.SeparableConv1D("it", kernels, kernel, stride, border, times),
+        lambda: layers.SeparableConv1D("it", *window, depth_multiplier=times),
         (small(rng), small(rng, 6)), magnitude=300.0,
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ class TestSeparableConv1D(LayerCase):
     in_shapes = (2, 5)
 
     def make(self):
-        return SeparableConv1D("sep", 3, 2, 1, "causal", 2, dilation=2)
+        return SeparableConv1D("sep", 3, 2, 1, "causal", depth_multiplier=2, dilation=2)
 
     def expected(self, params, x):
         seen = np.stack([np.pad(x, ((0, 0), (0, 0), (2, 0)))[..., k : k + 5] for k in (0, 2)])

@@ -41,7 +41,7 @@ class TestBilinear(LayerCase):
     in_shapes = (2, 3, 4)
 
     def make(self):
-        return Upsampling2D("up", (2, 3), "bilinear")
+        return Upsampling2D("up", (2, 3), interpolation="bilinear")
 
     def expected(self, params, x):
         return bilinear(x, (2, 3))
@@ -51,14 +51,16 @@ class TestBilinearOfOnePixel(LayerCase):
     in_shapes = (2, 1, 2)
 
     def make(self):
-        return Upsampling2D("up", 4, "bilinear")
+        return Upsampling2D("up", 4, interpolation="bilinear")
 
     def expected(self, params, x):
         return bilinear(x, (4, 4))
 
 
 def test_refuses_bad_arguments_and_shapes():
-    with pytest.raises(UnknownNameError, match=r"'up', argument mode: .*did you mean 'bilinear'"):
+    with pytest.raises(
+        UnknownNameError, match=r"'up', argument interpolation: .*did you mean 'bilinear'"
+    ):
         Upsampling2D("up", mode="bilinaer")
     with pytest.raises(ArgumentError, match=r"'up', argument size: expected an int or a pair"):
         Upsampling2D("up", 1.5)
@@ -70,7 +72,7 @@ def test_refuses_bad_arguments_and_shapes():
 @pytest.mark.parametrize("factors", [(2, 2), (3, 5)])
 def test_equals_pytorch(mode, factors, rng):
     torch = pytest.importorskip("torch")
-    layer = Upsampling2D("up", factors, mode, input_sample_shape=(3, 5, 6))
+    layer = Upsampling2D("up", factors, mode=mode, input_sample_shape=(3, 5, 6))
     layer.get_output_sample_shape()
     x = rng.standard_normal((2, 3, 5, 6)).astype(np.float32)
     ctx, y = LayerCase().run(layer, x, train=True)

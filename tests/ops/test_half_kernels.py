@@ -241,7 +241,7 @@ MEANS = {
     "AdaptiveAvgPooling2D": (lambda: AdaptiveAvgPooling2D("it", 2), (2, 5, 5)),
     "GlobalAvgPooling2D": (lambda: GlobalAvgPooling2D("it"), (2, 40, 40)),
     "Reduce": (lambda: Reduce("it", "mean", 1), (300, 2)),
-    "Upsampling2D": (lambda: Upsampling2D("it", 2, "bilinear"), (2, 4, 4)),
+    "Upsampling2D": (lambda: Upsampling2D("it", 2, interpolation="bilinear"), (2, 4, 4)),
 }
 
 

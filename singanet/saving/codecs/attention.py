@@ -336,7 +336,7 @@ def _read_masked(use: Use, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         missing = scores.sample[-1] - mask.sample[-1]
         if missing:
             ends = [(0, 0)] * (len(mask.sample) - 1) + [(0, missing)]
-            mask = use.make(layers.Pad, mask, pad=tuple(ends), value=-np.inf)
+            mask = use.make(layers.Pad, mask, padding=tuple(ends), value=-np.inf)
         return use.make(layers.Add, scores, mask), None
     if mask.sample[-1] not in (1, scores.sample[-1]):
         raise RefusedError("a mask for every key", f"{mask.sample}")

@@ -353,7 +353,7 @@ def _read_pad(use: Use) -> Tensor:
     x = part(use, x, cut)
     if not any(map(any, ends)):
         return x
-    return use.make(layers.Pad, x, pad=tuple(ends), value=float(value), mode=mode)
+    return use.make(layers.Pad, x, padding=tuple(ends), value=float(value), mode=mode)
 
 
 def _read_depth_to_space(use: Use) -> Tensor:
@@ -430,11 +430,11 @@ def _flatten(d: DescribedLayer) -> list[Layer]:
     return [last, layers.Flatten(d.name)]
 
 
-def _ends(key: str, ours: str, axes: int) -> KerasClass:
+def _ends(key: str, axes: int) -> KerasClass:
     def more(d: DescribedLayer) -> dict[str, Any]:
         given = d.config[key] if axes > 1 else [d.config[key]]
         ends = [(int(before), int(after)) for before, after in given]
-        return {ours: ends, **d.lying(axes)}
+        return {key: ends, **d.lying(axes)}
 
     return KerasClass(more=more)
 
@@ -488,14 +488,14 @@ MOVING = (
     ),
     LayerCodec(
         layers.Pad,
-        keras={f"ZeroPadding{n}D": _ends("padding", "pad", n) for n in (1, 2)},
+        keras={f"ZeroPadding{n}D": _ends("padding", n) for n in (1, 2)},
         onnx=_write_pad,
         operators={"Pad": _read_pad},
     ),
     LayerCodec(layers.EndPadding, onnx=_write_pad),
     LayerCodec(
         layers.Cropping,
-        keras={f"Cropping{n}D": _ends("cropping", "crop", n) for n in (1, 2)},
+        keras={f"Cropping{n}D": _ends("cropping", n) for n in (1, 2)},
         onnx=_write_cropping,
     ),
 )  # fmt: skip

@@ -170,7 +170,7 @@ def _write_separable_conv(g: WrittenGraph, layer: layers.SeparableConv2D, xs: li
 def _write_conv_transpose(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     attributes = window_of(layer, layer.window.pads)
     channels = layer.params["weight"].shape[0]
-    shape = (channels, layer.nb_kernels // layer.groups, *attributes["kernel_shape"])
+    shape = (channels, layer.filters // layer.groups, *attributes["kernel_shape"])
     weight = g.param(layer, "weight", shape)
     bias = [g.param(layer, "bias")] if "bias" in layer.params else []
     attributes["output_padding"] = [*layer.output_padding]
@@ -201,8 +201,8 @@ def _read_conv(use: Use) -> Tensor:
         raise RefusedError(f"{channels} channels in {groups} groups", f"{weight.shape}")
     pads = read_pads(use, x.sample[-axes:], kernel, stride, spread)
     given: dict[str, Any] = {
-        "kernel": plain(kernel), "stride": plain(stride), "pad": plain(pads),
-        "dilation": plain(spread), "use_bias": bias is not None,
+        "kernel_size": plain(kernel), "strides": plain(stride), "padding": plain(pads),
+        "dilation_rate": plain(spread), "use_bias": bias is not None,
     }  # fmt: skip
     name = use.name(1)
     layer: Any
@@ -244,8 +244,8 @@ def _read_conv_transpose(use: Use) -> Tensor:
     inside = [max(min(p), 0) for p in pads]
     layer = known_kind("Conv", axes, "Transpose")(
         use.name(1), weight.shape[1] * groups, plain(kernel), plain(stride),
-        use_bias=bias is not None, pad=plain(inside),
-        output_padding=plain(extra), dilation=plain(spread), groups=groups, **_FIRST,
+        use_bias=bias is not None, padding=plain(inside),
+        output_padding=plain(extra), dilation_rate=plain(spread), groups=groups, **_FIRST,
     )  # fmt: skip
     y = over_last(use, x, axes + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
@@ -254,30 +254,29 @@ def _read_conv_transpose(use: Use) -> Tensor:
         if bias is not None:
             raise RefusedError("an output_shape that the input reaches", f"{wanted}")
         ends = [(max(-b, 0), max(-a, 0)) for b, a in cut]
-        y = use.make(layers.Pad, y, pad=tuple(ends))
+        y = use.make(layers.Pad, y, padding=tuple(ends))
     if any(value > 0 for pair in cut for value in pair):
         ends = [(max(b, 0), max(a, 0)) for b, a in cut]
-        y = use.make(layers.Cropping, y, crop=tuple(ends))
+        y = use.make(layers.Cropping, y, cropping=tuple(ends))
     return y
 
 
-_GEOMETRY = {"kernel": "kernel_size", "stride": "strides", "dilation": "dilation_rate"}
+_GEOMETRY = ("kernel_size", "strides", "dilation_rate")
 
 
 def _window(axes: int, d: DescribedLayer) -> dict[str, Any]:
     causal = axes == 1 and d.config["padding"] == "causal"
-    border = {"border_mode": "causal"} if causal else {"pad": pads(d, "kernel_size", axes)}
-    given = {ours: sizes(d, theirs, axes) for ours, theirs in _GEOMETRY.items()}
-    return given | border | d.lying(axes)
+    border: Any = "causal" if causal else pads(d, "kernel_size", axes)
+    return {key: sizes(d, key, axes) for key in _GEOMETRY} | {"padding": border} | d.lying(axes)
 
 
 def _cut(axes: int, d: DescribedLayer) -> dict[str, Any]:
     if d.config["padding"] not in ("same", "valid"):
         d.expect(padding="same")
-    given: dict[str, Any] = {ours: sizes(d, theirs, axes) for ours, theirs in _GEOMETRY.items()}
+    given: dict[str, Any] = {key: sizes(d, key, axes) for key in _GEOMETRY}
     if d.config.get("output_padding") is not None:
         given["output_padding"] = sizes(d, "output_padding", axes)
-    return given | {"border_mode": f"keras_{d.config['padding']}"} | d.lying(axes)
+    return given | {"padding": f"keras_{d.config['padding']}"} | d.lying(axes)
 
 
 def _kernels(layer: Any, shape: Shape) -> Shape:
@@ -317,7 +316,7 @@ _SEPARABLE = stored(
     StoredArray("bias", "bias"),
 )
 
-_FILTERS = {"filters": ("nb_kernels", None)}
+_FILTERS = {"filters": None}
 _MULTIPLIER = {"depth_multiplier": None}
 
 
@@ -414,8 +413,8 @@ def _write_adaptive_max(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
 
 
 def _write_upsampling(g: WrittenGraph, layer: layers.Upsampling2D, xs: list[Value]) -> Value:
-    scales = g.constant([1.0, 1.0, *layer.factors], "scales", "float32")
-    nearest = layer.mode == "nearest"
+    scales = g.constant([1.0, 1.0, *layer.size], "scales", "float32")
+    nearest = layer.interpolation == "nearest"
     if nearest:
         modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     else:
@@ -448,9 +447,9 @@ def _read_pool(kind: str) -> Converter:
             pads = pads[:-1]
             axes -= 1
         if kind == "Max":
-            given["dilation"] = plain(spread)
+            given["dilation_rate"] = plain(spread)
         layer = known_kind(f"{kind}Pooling", axes)(
-            use.name(), plain(kernel), plain(stride), pad=plain(pads), **given, **_FIRST
+            use.name(), plain(kernel), plain(stride), plain(pads), **given, **_FIRST
         )
         y = over_last(use, x, axes + 1, layer)
         if len(x.sample) == len(sample):
@@ -507,7 +506,7 @@ def _read_resize(use: Use) -> Tensor:
             "whole factors of height and width, nearest (asymmetric, floor) or linear (half_pixel)",
             f"scales {list(scales)}, {mode}, {where}, {rounding}"[:160],
         )
-    return over_last(use, x, 3, layers.Upsampling2D(use.name(), tuple(factors), how))
+    return over_last(use, x, 3, layers.Upsampling2D(use.name(), tuple(factors), interpolation=how))
 
 
 def _pooled(kind: str, axes: int, d: DescribedLayer) -> dict[str, Any]:
@@ -516,7 +515,7 @@ def _pooled(kind: str, axes: int, d: DescribedLayer) -> dict[str, Any]:
         # Keras' backends do not agree on what a mean takes in behind the last row.
         d.expect(padding="valid")
     size, stride = sizes(d, "pool_size", axes), sizes(d, "strides", axes)
-    return {"kernel": size, "stride": stride, "pad": border, **d.lying(axes)}
+    return {"pool_size": size, "strides": stride, "padding": border, **d.lying(axes)}
 
 
 def _adaptive(axes: int, d: DescribedLayer) -> dict[str, Any]:
@@ -532,7 +531,7 @@ def _mean_of_steps(d: DescribedLayer) -> list[Layer]:
 def _upsampling(d: DescribedLayer) -> dict[str, Any]:
     if d.config["interpolation"] != "bilinear":
         d.expect(interpolation="nearest")
-    return {"size": sizes(d, "size", 2), "mode": d.config["interpolation"]}
+    return {"size": sizes(d, "size", 2), "interpolation": d.config["interpolation"]}
 
 
 _KINDS = (

@@ -101,7 +101,9 @@ CASES = {
         True,
     ),
     "separable1d": pair(
-        lambda s: ours.SeparableConv1D("c", 4, 3, 1, "valid", 2, input_sample_shape=s),
+        lambda s: ours.SeparableConv1D(
+            "c", 4, 3, 1, "valid", depth_multiplier=2, input_sample_shape=s
+        ),
         lambda: kl.SeparableConv1D(4, 3, depth_multiplier=2),
         (3, 9),
         True,
@@ -119,7 +121,9 @@ CASES = {
         True,
     ),
     "separable": pair(
-        lambda s: ours.SeparableConv2D("c", 4, (3, 2), 1, "valid", 2, input_sample_shape=s),
+        lambda s: ours.SeparableConv2D(
+            "c", 4, (3, 2), 1, "valid", depth_multiplier=2, input_sample_shape=s
+        ),
         lambda: kl.SeparableConv2D(4, (3, 2), depth_multiplier=2),
         IMAGE,
         True,

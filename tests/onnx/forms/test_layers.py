@@ -209,7 +209,7 @@ def test_response_normalisation_of_any_rank(shape, path):
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 @pytest.mark.parametrize("size", [2, (3, 1)])
 def test_upsampling(mode, size, path):
-    check(layers.Upsampling2D("it", size, mode), [IMAGE], path, (17, 19))
+    check(layers.Upsampling2D("it", size, interpolation=mode), [IMAGE], path, (17, 19))
 
 
 NORMS = [
