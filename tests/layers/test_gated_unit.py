@@ -111,10 +111,10 @@ def test_equals_llamas_in_transformers(rng):
         np.testing.assert_allclose(grads[f"{part}_weight"], want, **close)
 
 
-@pytest.mark.parametrize("given", [{"num_units": 0}, {"num_units": 1.5}, {"num_output": 0}])
+@pytest.mark.parametrize("given", [{"units": 0}, {"units": 1.5}, {"output_dim": 0}])
 def test_refuses_bad_numbers(given):
     with pytest.raises(ArgumentError, match=f"'ffn', argument {next(iter(given))}: expected"):
-        GatedUnit("ffn", **{"num_units": 4, **given})
+        GatedUnit("ffn", **{"units": 4, **given})
 
 
 @pytest.mark.parametrize("mode", ["swiglu", "leaky_relu", None, []])

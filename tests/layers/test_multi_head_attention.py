@@ -607,7 +607,7 @@ def test_refuses_a_length_that_is_not_there(wrong):
 
 
 @pytest.mark.parametrize("given", [{"num_heads": 0}, {"key_dim": -1}, {"value_dim": 1.5},
-                                   {"dropout": 1.0}, {"num_kv_heads": 3}, {"num_output": 0},
+                                   {"dropout": 1.0}, {"num_kv_heads": 3}, {"output_dim": 0},
                                    {"mask": "bool"}, {"mask": []}, {"rotary": True},
                                    {"norm": True}, {"relative": 32},
                                    {"use_bias": "query"}, {"use_bias": 1},
