@@ -30,7 +30,7 @@ from singanet.layers import Cache
 from singanet.metric import AUC
 from singanet.optimizer import SGD
 from singanet.parallel import Hybrid
-from singanet.parallel.cached import CachedRows, Lookups
+from singanet.parallel.cached_rows import CachedRows, Lookups
 from singanet.parallel.server import Shard
 from singanet.params.param import Param, ParamSpec
 from singanet.types import Array, RowSparse

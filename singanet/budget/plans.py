@@ -13,7 +13,7 @@ from singanet.base.described import checked_call
 from singanet.base.kinds import bytes_text, text_table
 from singanet.offload.offloaded import is_large, least_keep
 from singanet.optimizer.chain import UpdateChain
-from singanet.parallel.reductions.cut import Cut
+from singanet.parallel.reductions.sharded_states import Cut
 from singanet.params.storage import SMALL
 from singanet.program.memory import as_trained
 

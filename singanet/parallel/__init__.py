@@ -2,8 +2,8 @@
 
 `initialize` gives the communicator, one of `communicators`; `reductions` are what ranks do with
 gradients. Parameters may lie in `slices`, in one `split` layer, on the ranks of a `pipeline`, or
-with servers: `parameter_server` and `pushes` on the side of workers, `server`, and `cached`
-tables. `launch` starts the processes of a job.
+with servers: `parameter_server`, `hybrid` and `pushes` on the side of workers, `server`, and
+tables of `cached_rows`. `launch` starts the processes of a job.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from singanet.base.elsewhere import names_when_asked
 
 if TYPE_CHECKING:
     from singanet.parallel import launch as launch
-    from singanet.parallel.cached import Hybrid
-    from singanet.parallel.communicators import Alone, Communicator, Exchanged, ReduceOp, Request
+    from singanet.parallel.communicators.communicator import (
+        Alone,
+        Communicator,
+        Exchanged,
+        ReduceOp,
+        Request,
+    )
+    from singanet.parallel.hybrid import Hybrid
     from singanet.parallel.initialize import init
     from singanet.parallel.parameter_server import ParameterServer
     from singanet.parallel.pipeline import Pipeline, schedule, stage
-    from singanet.parallel.reductions import (
-        AllReduce,
-        LocalSGD,
-        PartialUpdate,
-        PowerSGD,
-        Sharded,
-        SparseAllReduce,
-    )
+    from singanet.parallel.reductions.all_reduce import AllReduce
+    from singanet.parallel.reductions.compressed import PowerSGD, SparseAllReduce
+    from singanet.parallel.reductions.local_updates import LocalSGD, PartialUpdate
+    from singanet.parallel.reductions.sharded_states import Sharded
     from singanet.parallel.split import SplitDense, SplitEmbedding
 
 __all__ = [

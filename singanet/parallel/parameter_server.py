@@ -20,8 +20,13 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import GradientRound, Traffic
 from singanet.optimizer.state import Grad, ParamState, ParamUpdate
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.parallel.cached.cached_rows import Lookups, TableRows
-from singanet.parallel.cached.lines import CachedRows, looks_at_gradients_alone, serve
+from singanet.parallel.cached_rows import (
+    CachedRows,
+    Lookups,
+    TableRows,
+    looks_at_gradients_alone,
+    serve,
+)
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.pushes import Pushes
 from singanet.parallel.reductions.all_reduce import Round

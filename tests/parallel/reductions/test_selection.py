@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.parallel.reductions.sparse_all_reduce import largest, reaching
+from singanet.parallel.reductions.compressed import largest, reaching
 
 SHAPES = {
     "normal": lambda rng, n: rng.standard_normal(n),

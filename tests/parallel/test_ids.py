@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
 from singanet.ops.numpy.linear import runs_of
-from singanet.parallel.cached.cached_rows import KnownIds, distinct
+from singanet.parallel.cached_rows import KnownIds, distinct
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,8 +10,15 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.cached.cached_rows import Lookups, TableRows, bare_copy, follow
-from singanet.parallel.cached.lines import looks_at_gradients_alone, serve, to_serve
+from singanet.parallel.cached_rows import (
+    Lookups,
+    TableRows,
+    bare_copy,
+    follow,
+    looks_at_gradients_alone,
+    serve,
+    to_serve,
+)
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.server.messages import ServerRanks

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from singanet.errors import ArgumentError
 from singanet.layers import Cache
 from singanet.optimizer import LAMB, SGD, AdaGrad, Adam
-from singanet.parallel.cached import CachedRows, TableRows
+from singanet.parallel.cached_rows import CachedRows, TableRows
 from singanet.parallel.server import Shard
 from singanet.types import RowSparse
-from tests.parallel.cached.tables import param
+from tests.parallel.tables import param
 
 STEPS = st.lists(st.lists(st.integers(0, 29), min_size=1, max_size=12), min_size=1, max_size=25)
 

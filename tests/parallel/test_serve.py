@@ -14,7 +14,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, AdaGrad, Adam, ClipByLayerNorm, ClipByValue
 from singanet.parallel import Hybrid
 from singanet.training.callbacks import ModelCheckpoint
-from tests.parallel.cached.tables import batches, words_net
+from tests.parallel.tables import batches, words_net
 
 EXACT = Cache("lfu", 15, 0, 0)
 BOUNDED = Cache("lru", 15, 4, 4)
@@ -218,7 +218,7 @@ def test_a_table_is_streamed_into_a_file(tmp_path, monkeypatch):
         [Embedding("emb", 1 << 17, 32, input_sample_shape=(6,)), Flatten("flat"), Dense("fc", 3)],
         seed=3,
     )
-    monkeypatch.setattr("singanet.parallel.cached.cached_rows._PIECE", 1 << 20)
+    monkeypatch.setattr("singanet.parallel.cached_rows._PIECE", 1 << 20)
     Hybrid(SGD(lr=0.5)).meet(net)
     tracemalloc.start()
     net.save(tmp_path / "net.safetensors")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.parallel.cached.cached_rows import POLICIES
+from singanet.parallel.cached_rows import POLICIES
 
 WORTH = {
     "lru": lambda uses, last: (0, last),

@@ -15,8 +15,8 @@ from singanet.optimizer.schedules import Plateau
 from singanet.parallel import AllReduce, Hybrid, ParameterServer
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint, ReduceOnPlateau
-from tests.parallel.cached.tables import batches, words_net
 from tests.parallel.server.ranks import served
+from tests.parallel.tables import batches, words_net
 
 
 def trained(comm, optimizer, cache=None, seed=3, steps=12):
@@ -135,8 +135,8 @@ import numpy as np
 from singanet import parallel
 from singanet.layers import Cache
 from singanet.optimizer import SGD
-from tests.parallel.cached.tables import words_net
-from tests.parallel.cached.test_hybrid import trained
+from tests.parallel.tables import words_net
+from tests.parallel.test_hybrid import trained
 
 optimizer = parallel.Hybrid(SGD(lr=0.5))
 found, notes, _ = trained(optimizer.comm, optimizer, Cache("lfu", 20, 0, 0))
