@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from singanet.base.processes import cache_folder, free_in_children
 from singanet.errors import FileAccessError
@@ -152,18 +152,17 @@ class Costs:
         return self._speeds
 
     def _found(self, library: Any, measure: Callable[[Any], Speeds]) -> Speeds:
-        path = path_of(library.version)
-        if path is None:
+        if path_of(library.version) is None:
             return BUILT_IN
-        known = read_speeds(library.version)
-        if known is not None:
-            return known
+        known = read(library.version).speeds
         with suppress(FileAccessError):
-            return keep_speeds(path, library.version, measure(library))
+            return known or keep(library.version, speeds=measure(library)) or BUILT_IN
         return BUILT_IN
 
     def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
-        """See `Chooser`: as measured, else the cheapest by estimate."""
+        """As measured, else the cheapest by estimate; of bfloat16 nothing is measured."""
+        if ops.narrow:
+            return _narrow(ops.speeds(), estimates)
         runtime = ops.runtime()
         chosen = "" if runtime is None else self.choices(runtime).get(case, "")
         return chosen if chosen in estimates else cheapest(estimates)
@@ -171,11 +170,12 @@ class Costs:
     def choices(self, runtime: Any) -> Choices:
         """The measured routes for the number of threads of ``runtime``."""
         if self._choices is None:
-            self._choices = read(runtime.library.version)
+            self._choices = read(runtime.library.version).choices
         return self._choices.get(runtime.threads, _NONE)
 
     def adopt(self, choices: Choices, runtime: Any) -> None:
-        """Use these from now on, besides those that there are."""
+        """Keep these in the file, and use them from now on, besides those that there are."""
+        keep(runtime.library.version, runtime.threads, choices)
         joined = {**self.choices(runtime), **choices}
         self._choices = {**(self._choices or {}), runtime.threads: joined}
         self.version += 1
@@ -198,23 +198,18 @@ def direct(estimates: Mapping[str, float]) -> str:
     return "direct" if "direct" in estimates else cheapest(estimates)
 
 
-class Estimated:
-    """Takes the cheapest route that multiplies bfloat16, or float32 in tiles if that is cheaper.
+def _narrow(speeds: Speeds, estimates: Mapping[str, float]) -> str:
+    """The cheapest route that multiplies bfloat16, or float32 in tiles if that is cheaper.
 
-    If there are neither the cheapest of all.
+    If there are neither the cheapest of all. Estimates are multiples of what float32 takes by the
+    direct route.
     """
-
-    version = 0
-
-    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
-        """See `Chooser`: estimates are multiples of what float32 takes by the direct route."""
-        speeds: Speeds = ops.speeds()
-        rates = {
-            "direct": speeds.narrow_direct / speeds.direct,
-            "product": speeds.narrow / speeds.direct,
-            "compiled": 1.0,
-        }
-        return cheapest({k: rates[k] * v for k, v in estimates.items() if k in rates} or estimates)
+    rates = {
+        "direct": speeds.narrow_direct / speeds.direct,
+        "product": speeds.narrow / speeds.direct,
+        "compiled": 1.0,
+    }
+    return cheapest({k: rates[k] * v for k, v in estimates.items() if k in rates} or estimates)
 
 
 VARIABLE = "SINGANET_ROUTES"
@@ -230,7 +225,12 @@ _DTYPE = "float32"
 _SLOWEST = 1e6
 """Nanoseconds that no speed reaches."""
 
-Content: TypeAlias = tuple[dict[int, Choices], Speeds | None]
+
+class Content(NamedTuple):
+    """The choices by number of threads, and the processor's speeds if they were kept."""
+
+    choices: dict[int, Choices]
+    speeds: Speeds | None = None
 
 
 class NotRoutesError(ValueError):
@@ -286,24 +286,15 @@ def processor() -> str:
     return ", ".join([*told, platform.machine()])
 
 
-def read(onednn: str) -> dict[int, Choices]:
-    """The choices by number of threads; none where there is no file, or a warning says why not."""
-    return _read(onednn)[0]
-
-
-def read_speeds(onednn: str) -> Speeds | None:
-    """The processor's speeds; None as for `read`, and if no speeds were kept."""
-    return _read(onednn)[1]
-
-
-def _read(onednn: str) -> Content:
+def read(onednn: str) -> Content:
+    """What the file holds; nothing where there is none, or a warning says why it is not used."""
     path = path_of(onednn)
     if path is None:
-        return {}, None
+        return Content({})
     try:
         return _content(path, onednn)
     except FileNotFoundError:
-        return {}, None
+        return Content({})
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         warnings.warn(
@@ -312,7 +303,7 @@ def _read(onednn: str) -> Content:
             RuntimeWarning,
             stacklevel=3,
         )
-        return {}, None
+        return Content({})
 
 
 def _content(path: Path, onednn: str) -> Content:
@@ -329,7 +320,7 @@ def _content(path: Path, onednn: str) -> Content:
         raise NotRoutesError(f"its version is {content.get('version')!r}, not {_VERSION}")
     if content.get("machine") != machine(onednn):
         raise NotRoutesError(f"measured on {content.get('machine')!r}, not on {machine(onednn)!r}")
-    return read_entries(content.get("choices")), _speeds_of(content.get("speeds"))
+    return Content(read_entries(content.get("choices")), _speeds_of(content.get("speeds")))
 
 
 def _speeds_of(entry: Any) -> Speeds | None:
@@ -342,40 +333,34 @@ def _speeds_of(entry: Any) -> Speeds | None:
     return Speeds(**entry)
 
 
-def add(path: Path, onednn: str, threads: int, choices: Choices) -> None:
-    """Add to what ``path`` holds; the file is written anew, whole or not at all.
+def keep(
+    onednn: str, threads: int = 1, choices: Choices = _NONE, speeds: Speeds | None = None
+) -> Speeds | None:
+    """Add these to the file, which is written anew, whole or not at all; the speeds in it.
 
-    Errors: `FileAccessError`.
+    Speeds that are there stay. Errors: `FileAccessError`.
     """
-    known, speeds = _read(onednn)
-    known[threads] = {**known.get(threads, {}), **choices}
-    _write(path, onednn, known, speeds)
-
-
-def keep_speeds(path: Path, onednn: str, speeds: Speeds) -> Speeds:
-    """The speeds in ``path``; if it has none, ``speeds``, which are then written as by `add`."""
-    known, there = _read(onednn)
-    if there is None:
-        _write(path, onednn, known, speeds)
-    return there or speeds
-
-
-def _write(path: Path, onednn: str, choices: Mapping[int, Choices], speeds: Speeds | None) -> None:
     # Needed here alone; kernels do not write files.
     from singanet.base.files import explained, replacing
 
+    path, known = path_of(onednn), read(onednn)
+    assert path is not None
+    kept = known.speeds or speeds
     content: dict[str, Any] = {
         "format": _FORMAT,
         "version": _VERSION,
         "machine": machine(onednn),
-        "choices": entries_of(choices),
+        "choices": entries_of(
+            {**known.choices, threads: {**known.choices.get(threads, {}), **choices}}
+        ),
     }
-    if speeds is not None:
-        content["speeds"] = speeds._asdict()
+    if kept is not None:
+        content["speeds"] = kept._asdict()
     with explained(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as beside:
         beside.write_text(json.dumps(content, indent=1) + "\n")
+    return kept
 
 
 def entries_of(choices: Mapping[int, Choices]) -> list[dict[str, Any]]:

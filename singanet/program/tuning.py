@@ -352,21 +352,19 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     if extent is not None:
         extent = checked_count(_WHERE, "extent", extent, 1)
     choices, runtime, path = _tunable(net)
-    version, threads = runtime.library.version, runtime.threads
     known = set() if again else set(choices.choices(runtime))
     # That the file can be written is better known before minutes are spent.
-    costs.add(path, version, threads, {})
+    costs.keep(runtime.library.version)
     feed = ones(net._execution_plan(), size, net.device, extent)
     constant: Any = ConstantNet(net, net.device)
     met = cases_met(net, lambda recorder: recorder.rehearsed_step(feed, None))
     # Of an evaluation only what a predictor does otherwise is left.
     met |= cases_met(constant, lambda recorder: constant.record(recorder, feed))
-    rows = _measured(net, met, known, threads)
+    rows = _measured(net, met, known, runtime.threads)
     found = {row.case: row.chosen for row in rows}
-    costs.add(path, version, threads, found)
     choices.adopt(found, runtime)
     programs_of(net).clear()
-    return TuningReport(tuple(rows), len(met.keys() & known), threads, path)
+    return TuningReport(tuple(rows), len(met.keys() & known), runtime.threads, path)
 
 
 def _measured(
@@ -399,8 +397,8 @@ def _tunable(net: Net) -> tuple[Costs, Runtime, Path]:
         )
     runtime = ops.runtime() if isinstance(ops, OneDnnBase) else None
     chooser = ops.chooser if isinstance(ops, OneDnnBase) else None
-    if runtime is None or not isinstance(chooser, Costs):
-        narrow = isinstance(ops, OneDnnBase) and ops.narrow
+    narrow = isinstance(ops, OneDnnBase) and ops.narrow
+    if runtime is None or narrow or not isinstance(chooser, Costs):
         kernels = f"the kernels {ops.name!r} on {net.device.name}"
         raise BackendError(
             _WHERE,

@@ -138,7 +138,7 @@ class OneDnnBase(PlannedOps):
         runtime = self.runtime()
         if runtime is None:
             return NumpyOps.remarks(self)
-        told = [self.chooser.remark(runtime)] if isinstance(self.chooser, Costs) else []
+        told = [] if self.narrow else [self.costs.remark(runtime)]
         if runtime.library.bfloat16:
             speeds = self.speeds()
             gain = f"multiplies bfloat16 {speeds.narrow_gain:.1f} times as fast as float32"

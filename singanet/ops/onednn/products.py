@@ -30,7 +30,6 @@ import numpy as np
 
 from singanet.base.heap import steps
 from singanet.errors import BackendError
-from singanet.ops.costs import Estimated
 from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route, in_order
@@ -567,5 +566,5 @@ def narrow_pays(ops: Ops) -> bool:
 def _narrow(ops: OneDnnBase, stores: bool) -> OneDnnBase:
     made = copy.copy(ops)
     made.stores = stores
-    made.narrow, made.chooser, made._local = True, Estimated(), threading.local()
+    made.narrow, made._local = True, threading.local()
     return made

@@ -53,11 +53,10 @@ def test_it_is_measured_once_and_kept_for_the_next_process(ops, path, calls):
 def test_choices_and_speeds_do_not_write_over_each_other(ops, path, calls):
     case = Case("forward", (2, 4, 6, 6), (4, 4, 3, 3), Window((3, 3), (1, 1), ((1, 1), (1, 1))))
     version = ops.library().version
-    costs.add(path, version, 1, {case: "direct"})
+    costs.keep(version, 1, {case: "direct"})
     assert ops.speeds() == MINE
-    costs.add(path, version, 2, {case: "numpy"})
-    assert costs.read(version) == {1: {case: "direct"}, 2: {case: "numpy"}}
-    assert costs.read_speeds(version) == MINE
+    costs.keep(version, 2, {case: "numpy"})
+    assert costs.read(version) == ({1: {case: "direct"}, 2: {case: "numpy"}}, MINE)
 
 
 def test_switched_off_nobody_measures(ops, calls, monkeypatch):

@@ -35,7 +35,7 @@ def choose(ops, path, kernel, route, threads=None):
     """Write a choice for the sizes above."""
     runtime = ops.runtime()
     case = Case(kernel, X, WEIGHT, USUAL)
-    route_file.add(path, runtime.library.version, threads or runtime.threads, {case: route})
+    route_file.keep(runtime.library.version, threads or runtime.threads, {case: route})
 
 
 def run(ops, kernel, dtype=np.float32):
@@ -187,7 +187,7 @@ def test_an_impossible_choice_leaves_oneDNNs_convolution(ops, path, taken):
     window = Window((3, 3), (2, 2), ((1, 1), (1, 1)))
     case = Case("forward", X, WEIGHT, window)
     version = ops.runtime().library.version
-    route_file.add(path, version, ops.runtime().threads, {case: "compiled"})
+    route_file.keep(version, ops.runtime().threads, {case: "compiled"})
     ops.conv2d(draw(*X), draw(*WEIGHT), None, window)
     assert taken == ["direct"]
 

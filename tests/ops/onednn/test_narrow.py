@@ -16,7 +16,7 @@ from singanet.device import Device, cpu
 from singanet.errors import BackendError
 from singanet.layers import LSTM, Conv2D, Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.ops.costs import BUILT_IN, Case, Estimated
+from singanet.ops.costs import BUILT_IN, Case, Costs
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.conv import product
@@ -217,7 +217,7 @@ def test_auto_asks_for_bfloat16_where_it_is_faster(narrow, monkeypatch, narrow_s
 )
 def test_tiles_of_float32_are_taken_where_they_are_cheaper(narrow, narrow_direct, tiles, taken):
     known = BUILT_IN._replace(direct=0.02, narrow_direct=narrow_direct)
-    ops = SimpleNamespace(speeds=lambda: known)
+    ops = SimpleNamespace(speeds=lambda: known, narrow=True)
     estimates = {"compiled": tiles, "numpy": 0.01, "direct": 1.0}
-    assert Estimated().choose(ops, None, estimates) == taken
-    assert Estimated().choose(ops, None, {"blocked": 2.0, "numpy": 3.0}) == "blocked"
+    assert Costs().choose(ops, None, estimates) == taken
+    assert Costs().choose(ops, None, {"blocked": 2.0, "numpy": 3.0}) == "blocked"

@@ -37,15 +37,15 @@ def path(tmp_path, monkeypatch):
 
 
 def test_what_is_added_is_read_by_number_of_threads(path):
-    costs.add(path, "3.9.1", 1, {CASE: "product"})
-    costs.add(path, "3.9.1", 2, {CASE: "direct"})
-    costs.add(path, "3.9.1", 1, {OTHER: "numpy"})
-    assert costs.read("3.9.1") == {
+    costs.keep("3.9.1", 1, {CASE: "product"})
+    costs.keep("3.9.1", 2, {CASE: "direct"})
+    costs.keep("3.9.1", 1, {OTHER: "numpy"})
+    assert costs.read("3.9.1").choices == {
         1: {CASE: "product", OTHER: "numpy"},
         2: {CASE: "direct"},
     }
-    costs.add(path, "3.9.1", 1, {CASE: "product"})
-    assert costs.read("3.9.1")[1][CASE] == "product"
+    costs.keep("3.9.1", 1, {CASE: "product"})
+    assert costs.read("3.9.1").choices[1][CASE] == "product"
     assert os.listdir(path.parent) == [path.name]
 
 
@@ -98,7 +98,7 @@ def test_a_missing_value_is_refused(key):
 
 
 def test_no_file_is_no_choices(path):
-    assert costs.read("3.9.1") == {}
+    assert costs.read("3.9.1").choices == {}
 
 
 @pytest.mark.parametrize(
@@ -116,42 +116,42 @@ def test_a_damaged_file_is_told_and_not_used(path, content, reason):
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.warns(RuntimeWarning, match=reason) as told:
-        assert costs.read("3.9.1") == {}
+        assert costs.read("3.9.1").choices == {}
     (warning,) = told
     for part in (repr(str(path)), "singanet tune", "SINGANET_ROUTES=off"):
         assert part in str(warning.message)
 
 
 def test_damaged_choices_are_told(path):
-    costs.add(path, "3.9.1", 1, {CASE: "product"})
+    costs.keep("3.9.1", 1, {CASE: "product"})
     path.write_text(path.read_text("utf-8").replace("product", "windmill"))
     with pytest.warns(RuntimeWarning, match="choice 0 is damaged"):
-        assert costs.read("3.9.1") == {}
+        assert costs.read("3.9.1").choices == {}
     path.write_text(path.read_text("utf-8")[:-40])
     with pytest.warns(RuntimeWarning, match="not used"):
-        assert costs.read("3.9.1") == {}
+        assert costs.read("3.9.1").choices == {}
 
 
 def test_a_file_of_another_machine_or_library_is_told(path, monkeypatch):
-    costs.add(path, "3.9.1", 1, {CASE: "product"})
+    costs.keep("3.9.1", 1, {CASE: "product"})
     with pytest.warns(RuntimeWarning, match=r"measured on .*3\.9\.1.*, not on .*3\.10\.0"):
-        assert costs.read("3.10.0") == {}
+        assert costs.read("3.10.0").choices == {}
     monkeypatch.setattr(costs, "processor", lambda: "Another 9000")
     with pytest.warns(RuntimeWarning, match="Another 9000"):
-        assert costs.read("3.9.1") == {}
+        assert costs.read("3.9.1").choices == {}
 
 
 def test_what_cannot_be_read_is_told(path):
     path.mkdir(parents=True)
     with pytest.warns(RuntimeWarning, match="Is a directory"):
-        assert costs.read("3.9.1") == {}
+        assert costs.read("3.9.1").choices == {}
 
 
 def test_a_pipe_is_not_waited_for(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
     with pytest.warns(RuntimeWarning, match="pipe"):
-        assert costs.read("3.5") == {}
+        assert costs.read("3.5").choices == {}
 
 
 def test_a_huge_file_is_not_loaded(path, monkeypatch):
@@ -159,30 +159,33 @@ def test_a_huge_file_is_not_loaded(path, monkeypatch):
     path.write_bytes(b" " * 101)
     monkeypatch.setattr(costs, "_MOST_BYTES", 100)
     with pytest.warns(RuntimeWarning, match="a file of that size"):
-        assert costs.read("3.9.1") == {}
+        assert costs.read("3.9.1").choices == {}
 
 
 def test_adding_to_a_damaged_file_tells_so_and_replaces_it(path):
     path.parent.mkdir()
     path.write_text("nonsense")
     with pytest.warns(RuntimeWarning, match="not used"):
-        costs.add(path, "3.9.1", 1, {CASE: "direct"})
-    assert costs.read("3.9.1") == {1: {CASE: "direct"}}
+        costs.keep("3.9.1", 1, {CASE: "direct"})
+    assert costs.read("3.9.1").choices == {1: {CASE: "direct"}}
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setenv("SINGANET_ROUTES", str(tmp_path / "none.json"))
-    with pytest.raises(FileAccessError, match="expected a place to write"):
-        costs.add(blocked / "routes.json", "3.9.1", 1, {CASE: "direct"})
+    monkeypatch.setenv("SINGANET_ROUTES", str(blocked / "routes.json"))
+    with (
+        pytest.warns(RuntimeWarning, match="not used"),
+        pytest.raises(FileAccessError, match="expected a place to write"),
+    ):
+        costs.keep("3.9.1", 1, {CASE: "direct"})
     assert stat.S_ISREG(blocked.stat().st_mode)
 
 
 def test_where_the_file_lies(monkeypatch, tmp_path):
     monkeypatch.setenv("SINGANET_ROUTES", "off")
     assert costs.path_of("3.9.1") is None
-    assert costs.read("3.9.1") == {}
+    assert costs.read("3.9.1").choices == {}
     monkeypatch.setenv("SINGANET_ROUTES", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = costs.path_of("3.9.1")

@@ -80,7 +80,7 @@ def test_every_convolution_is_measured_by_every_open_route(path, every_route):
     assert all(row.chosen in row.seconds for row in report.rows)
     threads = cpu_ops().runtime().threads
     assert (report.threads, report.known, report.path) == (threads, 0, path)
-    kept = costs.read(cpu_ops().runtime().library.version)
+    kept = costs.read(cpu_ops().runtime().library.version).choices
     assert kept == {threads: {row.case: row.chosen for row in report.rows}}
 
 
@@ -185,11 +185,11 @@ def test_known_cases_are_not_measured_again_unless_asked(path, monkeypatch):
 def test_what_is_written_elsewhere_meanwhile_stays(path, every_route):
     make().tune_kernels(4)
     version = cpu_ops().runtime().library.version
-    (kept,) = costs.read(version).values()
+    (kept,) = costs.read(version).choices.values()
     case = next(iter(kept))._replace(x=(99, 3, 8, 8))
-    costs.add(path, version, 77, {case: "numpy"})
+    costs.keep(version, 77, {case: "numpy"})
     make().tune_kernels(2)
-    both = costs.read(version)
+    both = costs.read(version).choices
     assert both[77] == {case: "numpy"}
     assert set(kept) < set(both[cpu_ops().runtime().threads])
 
