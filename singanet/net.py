@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-
 from singanet.base.arguments import checked_count
 from singanet.base.described import checked_call, made_of
 from singanet.base.elsewhere import missing_attribute
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError
 from singanet.program.programs import Programs, programs_of
 from singanet.training.options import USUAL, FitOptions
 
@@ -47,9 +44,7 @@ class FeedForwardNet(Net):
     `train`, `step`, `evaluate` and `predict`. ``name`` is needed to nest the net in another.
     ``seed`` fixes the initial parameters and every random draw; None takes the next one after
     `singanet.set_seed`, or a fresh one. Errors: arguments of other kinds, and those of `add`.
-
-    What a net consists of and how it runs is in `Net`. Here stand the services around it, each
-    imported when it is first called.
+    What it consists of is in `Net`; the rooms behind these methods are imported when called.
     """
 
     if not TYPE_CHECKING:  # else type checkers accept any name
@@ -69,21 +64,15 @@ class FeedForwardNet(Net):
 
     @property
     def programs(self) -> Programs:
-        """The recorded programs of the net, with what is said of recording.
-
-        Errors: `CallOrderError` for a net that is offloaded, or on several ranks.
-        """
+        """The recorded programs. Errors: `CallOrderError` if offloaded, or on several ranks."""
         return programs_of(self)
-
-    # -- parts ------------------------------------------------------------------------------
 
     @checked_call
     def upto(self, *layers: Layer | str, seed: int | None = None) -> FeedForwardNet:
         """The part of the net that ``layers`` need, which are its outputs; to be given a new head.
 
-        Both nets share the layers: training one trains the other. What is added goes behind the
-        last of ``layers``. Loss, metric, optimizer and `freeze` are not taken along; ``seed`` is
-        for what is added. Errors: an unknown layer, or none; a net that is offloaded.
+        Both nets share the layers; loss, metric, optimizer and `freeze` are not taken along.
+        ``seed`` is for what is added. Errors: an unknown layer, or none; a net that is offloaded.
         """
         from singanet.graph.building import add_upto
 
@@ -93,38 +82,22 @@ class FeedForwardNet(Net):
         add_upto(made, self, [each if isinstance(each, str) else each.name for each in layers])
         return made
 
-    # -- fewer bits -------------------------------------------------------------------------
-
     @checked_call
     def as_type(self, dtype: Any, rounding: str | None = None) -> None:
         """Convert every parameter, and compute in this float type from now on.
 
         "bfloat16" holds the matrices that layers multiply by, and tables, in two bytes a number,
-        and computes in float32; kernels may round rows that they multiply by such. Updates change a
-        float32 array of one layer at a time, which is then rounded: by ``rounding``
-        "stochastic", the default, up or down at random with draws of ``net.rng``, or "remainder",
-        which keeps the lower half too, so that updates are those of float32. Other parameters stay
-        float32. "float32_fast" is float32 in all arrays, with convolutions and products that round
-        what they multiply to bfloat16. Errors: `ArgumentError` for no float type, `BackendError`
-        for "float32_fast" where the kernels or the processor have no such products; for "bfloat16"
-        `CallOrderError` for a net that is offloaded, on several ranks or nested.
+        and computes in float32; kernels may round rows that they multiply by such. Updates are
+        rounded by ``rounding``: "stochastic", the default, by draws of ``net.rng``, or "remainder",
+        which keeps the lower half too, so that updates are those of float32. "float32_fast" is
+        float32 in all arrays, with convolutions and products that round what they multiply to
+        bfloat16. Errors: `ArgumentError` for no float type, `BackendError` for "float32_fast" where
+        the kernels or the processor have no such products; for "bfloat16" `CallOrderError` for a
+        net that is offloaded, on several ranks or nested.
         """
-        from singanet.engine.holding import hold_words, let_go
+        from singanet.engine.holding import hold_as
 
-        if isinstance(dtype, str) and dtype == "bfloat16":
-            if self.dtype != np.float32:
-                self.as_type("float32")
-            hold_words(self, rounding)
-            return
-        if rounding is not None:
-            raise ArgumentError(
-                "net.as_type, rounding",
-                expected="None, but with 'bfloat16'",
-                received=f"{rounding!r} with {dtype!r}",
-                advice="leave it out",
-            )
-        let_go(self)
-        super().as_type(dtype)
+        hold_as(self, dtype, rounding, super().as_type)
 
     @checked_call
     def quantize(
@@ -139,24 +112,19 @@ class FeedForwardNet(Net):
 
         Of each output 32 neighbouring inputs have a float16 scale, with "int4" a minimum too: the
         blocks Q8_0 and Q4_1 of llama.cpp, about 1.06 and 0.63 bytes a number. Tables of words are
-        of 8 bits in each case. Other parameters, and matrices whose inputs are no multiple of 32,
-        stay as they are. What is computed is float32; kernels may round few rows to whole numbers,
-        by blocks too.
+        of 8 bits in each case; matrices whose inputs are no multiple of 32 stay as they are. What
+        is computed is float32; kernels may round few rows to whole numbers, by blocks too.
+        ``data``, inputs of the kind that the net will see, let the errors of each input be made
+        good by the others (GPTQ, Frantar et al. 2022).
 
-        Scales and minima of "int4" are those of the least squared error. ``data``, inputs of some
-        rows of the kind that the net will see, let the errors of each input be made good by the
-        others (GPTQ, Frantar et al. 2022); that takes up to 256 MB meanwhile, or a matrix'.
-
-        The net then predicts and decodes. Its blocks are not trained: a step is refused, but for
-        pairs that `adapt` puts beside them. ``as_type("float32")`` makes arrays of them again.
-        Returned is what it cost, with the loss of ``x`` and ``y`` (as for `evaluate`) before and
-        after, where they are given. Errors: another type; as for ``as_type("bfloat16")``.
+        Blocks are not trained: a step is refused, but for pairs that `adapt` puts beside them.
+        ``as_type("float32")`` makes arrays of them again. Returned is what it cost, with the loss
+        of ``x`` and ``y`` (as for `evaluate`) before and after, where they are given. Errors:
+        another type; as for ``as_type("bfloat16")``.
         """
         from singanet.training.evaluation import quantize
 
         return quantize(self, dtype, x, y, batch_size, data)
-
-    # -- low-rank pairs ---------------------------------------------------------------------
 
     @checked_call
     def adapt(
@@ -172,14 +140,12 @@ class FeedForwardNet(Net):
         and B (lora, out) zero, so that outputs begin as they were (Hu et al. 2021). ``where`` is
         "attention" for the projections of all attention layers, "all" for every weight of these,
         of `GatedUnit` and of `Dense`, or names and patterns ("layers/*/unit", "*/query_weight") of
-        layers or weights, one or several. Weights that several layers have, that read sparse
-        inputs or are in a nested net are left out. ``alpha`` is ``lora`` by default; ``dropout`` is
-        the probability of dropping what a pair reads, in training.
-
-        The pairs are parameters of their layers, called ``<layer>/<weight>.lora_a`` and
-        ``.lora_b``; running state is held. Returned are the names of the weights. Errors: a rank
-        above that of a weight, a name that means none; a net that has pairs, that is offloaded,
-        nested in another or an Executor's.
+        layers or weights. Weights that several layers have, that read sparse inputs or are in a
+        nested net are left out. ``alpha`` is ``lora`` by default; ``dropout`` is the probability of
+        dropping what a pair reads, in training. Pairs are parameters of their layers,
+        ``<layer>/<weight>.lora_a`` and ``.lora_b``. Returned are the names of the weights. Errors:
+        a rank above that of a weight, a name that means none; a net that has pairs, that is
+        offloaded, nested in another or an Executor's.
         """
         from singanet.engine.adapting import adapt
 
@@ -189,17 +155,14 @@ class FeedForwardNet(Net):
     def merge(self) -> list[str]:
         """Add the pairs that `adapt` made into their weights, and take them away.
 
-        W becomes W + (alpha / lora) A B, computed in float32 (or a wider type of W) and rounded
-        once to the type of W: outputs are the same up to rounding. Everything stays frozen; what
-        is to be trained needs ``net.trainable = True``. Returned are the names of the weights.
-        Errors: a net without pairs, one that is offloaded or nested in another, a weight that is
-        read-only or has come to be shared; the net is then as it was.
+        W becomes W + (alpha / lora) A B, rounded once to the type of W. Everything stays frozen:
+        ``net.trainable = True`` ends that. Returned are the names of the weights. Errors: a net
+        without pairs, one that is offloaded or nested in another, a weight that is read-only or has
+        come to be shared; the net is then as it was.
         """
         from singanet.engine.adapting import merge
 
         return merge(self)
-
-    # -- training ---------------------------------------------------------------------------
 
     @checked_call
     def compile(
@@ -215,15 +178,13 @@ class FeedForwardNet(Net):
         Each may be an object or its name: "adam", "mse", "accuracy". A metric is called after its
         class (``accuracy``), or by its key in a dict; the first becomes the net's metric. For a
         net with several outputs the keys are names of output layers, each with one metric or a
-        list of them, which are called ``<output>_accuracy``.
-        ``weighted_metrics`` are metrics that the weights of samples and classes count in.
-        ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type.
-        "float32_fast" leaves it float32, and lets convolutions, products and recurrent kernels
-        round what they multiply to bfloat16 and sum in float32, on processors that have such
-        products; with "bfloat16" recorded steps also keep in that type what only oneDNN's kernels
-        touch. "auto" is this where it can be. `as_type` turns back. Errors: anything
-        that is no optimizer, loss or metric, `BackendError` for a precision that is not there; the
-        net is then as it was.
+        list of them, which are called ``<output>_accuracy``. ``weighted_metrics`` are metrics that
+        the weights of samples and classes count in. ``mixed_precision`` "float16", or a
+        `MixedPrecision`, turns the net to that type; "float32_fast" and "bfloat16" let products
+        round what they multiply to bfloat16 on processors that have such, the latter keeps what
+        only oneDNN's kernels touch in it, and "auto" is this where it can be. `as_type` turns back.
+        Errors: anything that is no optimizer, loss or metric, `BackendError` for a precision that
+        is not there; the net is then as it was.
         """
         from singanet.training.compiled import compile_net
 
@@ -235,14 +196,11 @@ class FeedForwardNet(Net):
 
         With a ``memory_budget``, bytes or a text such as "600MB", steps are carried out as `plan`
         finds; a budget that cannot be kept is refused before the first step. Where nothing else
-        is enough, the net is offloaded to an ``offload_folder``, and stays there. The guides on
-        every argument, and on budgets:
+        is enough, the net is offloaded to an ``offload_folder``, and stays there. Every argument:
         https://github.com/singanet/singanet/blob/main/docs/training.md
-        https://github.com/singanet/singanet/blob/main/docs/memory.md
-        Errors, before the first step: an argument out of range; a net that was not compiled, data
-        that do not fit together or leave nothing to train on, what callbacks refuse. Later: targets
-        that do not fit, data that end early, and whatever the data or a callback raise, with its
-        own traceback; callbacks see it in ``on_error`` first.
+        Errors, before the first step: arguments out of range; a net that was not compiled, data
+        that do not fit or leave nothing to train on, what callbacks refuse. Later: targets that do
+        not fit, data that end early, what data or callbacks raise, of which ``on_error`` hears.
         """
         if options.within_budget:
             from singanet.budget import fit_within
@@ -265,12 +223,11 @@ class FeedForwardNet(Net):
         """Try learning rates from ``low`` to ``high``, as Smith's range test (2017) does.
 
         The compiled net trains for so many ``steps``, each by a rate that is the same factor
-        larger; it ends early where the loss rises far above what it was. Parameters, optimizer,
-        generator and the position of a loader are afterwards as they were, to the bit, also after
-        an error. ``x`` and ``y`` are as for `fit`, and the batches those that come next. Takes
-        memory for a copy of the training's state. Errors: a net that was not compiled; rates that
-        do not rise; fewer than 10 steps; an iterator, whose batches would be gone; an optimizer
-        without a rate; several processes.
+        larger; it ends early where the loss rises far above what it was. The training's state is
+        copied, and afterwards as it was, to the bit, also after an error. ``x`` and ``y`` are as
+        for `fit`, and the batches those that come next. Errors: a net that was not compiled; rates
+        that do not rise; fewer than 10 steps; an iterator, whose batches would be gone; an
+        optimizer without a rate; several processes.
         """
         from singanet.training.rate_range import find_lr
 
@@ -278,11 +235,7 @@ class FeedForwardNet(Net):
 
     @checked_call
     def evaluate(
-        self,
-        x: Any,
-        y: Any = None,
-        batch_size: int | None = 32,
-        sample_weight: Array | None = None,
+        self, x: Any, y: Any = None, batch_size: int | None = 32, sample_weight: Array | None = None
     ) -> Evaluation:
         """``(loss, metric)`` without training; None for a loss or metric that is not set.
 
@@ -324,12 +277,11 @@ class FeedForwardNet(Net):
     def predictor(self) -> Predictor:
         """The net's predictions as an object of their own, with the parameters as they are now.
 
-        It lays constants out as the kernels want them, folds batch normalisations into the
-        convolutions before them, and lets one kernel do what follows a convolution; the link of
-        the loss is part of it. Predictions differ from `predict` by rounding, about 1e-6 of the
-        largest. It shares nothing with the net, which goes on training or is let go. Errors:
-        layers that cannot be copied, a `forward` or `predict` of a subclass's own; on a device
-        layers that cannot be recorded, when it is called.
+        It lays constants out as the kernels want them, folds batch normalisations into convolutions
+        and lets one kernel do what follows these; the link of the loss is part of it. Predictions
+        differ from `predict` by rounding, about 1e-6 of the largest. It shares nothing with the
+        net. Errors: layers that cannot be copied, a `forward` or `predict` of a subclass's own; on
+        a device layers that cannot be recorded, when it is called.
         """
         from singanet.saving.predictor import Predictor
 
@@ -349,8 +301,6 @@ class FeedForwardNet(Net):
 
         return test_on_batch(self, x, y, sample_weight)
 
-    # -- gradients --------------------------------------------------------------------------
-
     @checked_call
     def gradients(
         self,
@@ -368,10 +318,10 @@ class FeedForwardNet(Net):
         (their outputs), inputs and parameters. An input is called as the `Input` it was drawn
         with; what another layer is fed with is ``"<layer>/input"``, and ``"input"`` where the net
         has one input. ``dys``, by y, are what the gradients start from; None means ones. ``train``
-        runs as a training forward does: draws, batch statistics. ``unreachable`` "zeros" gives
-        zeros for what no gradient comes to. Only what lies between is run and kept; every array
-        is the caller's own. Errors: unknown names; integers; no way from ys to an x; a wrong
-        shape. The guide is https://github.com/singanet/singanet/blob/main/docs/gradients.md.
+        runs as a training forward does. ``unreachable`` "zeros" gives zeros for what no gradient
+        comes to. Only what lies between is run and kept; every array is the caller's own. Errors:
+        unknown names; integers; no way from ys to an x; a wrong shape. The guide:
+        https://github.com/singanet/singanet/blob/main/docs/gradients.md.
         """
         from singanet.gradients import gradients
 
@@ -418,44 +368,36 @@ class FeedForwardNet(Net):
 
         ``vectors`` are directions by name, of anything that may stand among ``xs``, even if it does
         not; arrays without one stay as they are. The derivative is exact: tangents are carried
-        through the calls of forward and backward, in float64, where the net's arrays are. Errors:
-        as for `gradients`; a vector of another shape; layers and losses whose calls cannot be
-        recorded.
+        through forward and backward in float64, where the net's arrays are. Errors: as for
+        `gradients`; a vector of another shape; layers and losses that cannot be recorded.
         """
         from singanet.gradients import hessian_vector_product
 
         return hessian_vector_product(self, ys, xs, feed, vectors, dys)
-
-    # -- looking ----------------------------------------------------------------------------
 
     @checked_call
     def summary(self, batch_size: int | None = None, extent: int | None = None) -> str:
         """A table of the layers: output shapes, parameters, multiply-adds, sources; totals.
 
         With ``batch_size`` also the bytes that each layer keeps for backward, a sample, and the
-        peak of a training step of so many samples. These are counted in two training steps of 2
-        and 3 samples of ones, which take their time in a large net and leave it as it was.
-        ``extent`` stands in for axes of any extent there. Errors: a ``batch_size`` or ``extent``
-        that is no positive int, or no ``extent`` where an input needs it.
+        peak of a training step of so many samples, counted in two steps of 2 and 3 samples of ones,
+        which leave the net as it was. ``extent`` stands in for axes of any extent there. Errors:
+        arguments that are no positive int, or no ``extent`` where an input needs it.
         """
         from singanet.summary import summary_table
 
-        if batch_size is not None:
-            batch_size = checked_count("net.summary", "batch_size", batch_size, 1)
-        if extent is not None:
-            extent = checked_count("net.summary", "extent", extent, 1)
-        planned = None
-        if batch_size is not None:
-            planned = self.memory(batch_size, extent=extent)
-        return summary_table(self, batch_size, extent, planned)
+        sizes = {"batch_size": batch_size, "extent": extent}
+        for name, size in sizes.items():
+            sizes[name] = None if size is None else checked_count("net.summary", name, size, 1)
+        planned = None if batch_size is None else self.memory(batch_size, extent=extent)
+        return summary_table(self, **sizes, planned=planned)
 
     @checked_call
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """A picture of the graph as SVG text, also written to ``path``, a .svg or .png file.
 
-        Layers stand below their sources, with shapes and parameter counts, and a note on shared
-        parameters. Errors: another suffix, a place that cannot be written to
-        (`FileAccessError`), .png without the extra ``report`` (`BackendError`).
+        Layers stand below their sources, with shapes and parameter counts. Errors: another suffix,
+        `FileAccessError`, .png without the extra ``report`` (`BackendError`).
         """
         from singanet.picture import plot_net
 
@@ -466,8 +408,6 @@ class FeedForwardNet(Net):
         from singanet.picture import net_html
 
         return net_html(self)
-
-    # -- files ------------------------------------------------------------------------------
 
     @checked_call
     def to_config(self) -> dict[str, Any]:
@@ -483,8 +423,7 @@ class FeedForwardNet(Net):
     def from_config(cls, config: Mapping[str, Any], seed: int | None = None) -> FeedForwardNet:
         """The net that `to_config` described, with fresh parameters.
 
-        Only singanet's classes and those given to `singanet.register` are constructed. Errors:
-        `ConfigError` and `UnknownNameError` for anything else.
+        Its classes are singanet's or registered. Errors: `ConfigError`, `UnknownNameError`.
         """
         from singanet.saving.nets import net_from_config
 
@@ -520,28 +459,18 @@ class FeedForwardNet(Net):
 
         ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or
         'keras-legacy'; None goes by the suffix, and without one writes SINGA's snapshot,
-        ``f.bin`` and ``f.desc``; the suffix of another program's files is refused.
-        ``data_format`` is that of the Keras model to load it, which takes the state of
-        ``optimizer`` as well. ``layout`` "torch" writes what ``load_state_dict`` of PyTorch takes
-        from a '.safetensors' file: layers are modules of their names, with dots for slashes, or of
-        those that ``rename`` has for them. Snapshots and pickles hold a recurrent layer's weights
-        as one array, as SINGA's readers want them.
-        ``buffer_size`` is SINGA's, which nothing here needs: records of any size are written, and
-        a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
-        the format cannot hold.
+        ``f.bin`` and ``f.desc``. ``data_format`` is that of the Keras model to load it, which takes
+        the state of ``optimizer`` as well. ``layout`` "torch" writes what ``load_state_dict`` of
+        PyTorch takes from a '.safetensors' file: layers are modules of their names, with dots for
+        slashes, or of those that ``rename`` has for them. Snapshots and pickles hold a recurrent
+        layer's weights as one array. ``buffer_size`` is SINGA's, which nothing here needs: a SINGA
+        that reads records needs one above the largest. Errors: `FileAccessError`, and what the
+        format cannot hold; the suffix of another program's files.
         """
-        from singanet.saving.nets import save_parameters
+        from singanet.saving.parameters import save_parameters
 
-        name = format or ("pickle" if use_pickle else None)
-        save_parameters(
-            self,
-            f,
-            name,
-            data_format=data_format,
-            optimizer=optimizer,
-            layout=layout,
-            rename=rename,
-        )
+        format = format or ("pickle" if use_pickle else None)
+        save_parameters(self, f, format, data_format, optimizer, layout, rename)
 
     @checked_call
     def load(
@@ -564,32 +493,21 @@ class FeedForwardNet(Net):
 
         The format is that of the file, whatever its name; ``rename`` goes from names in the file
         to names in the net. ``layout`` "torch" says that names and arrays are those of a state dict
-        of PyTorch, as in '.pt' files it does by itself: modules are found by name, by ``rename``
-        of modules or of what they are in, by shapes that occur once or by the numbers in their
-        names, and matrices are turned; ``by_order`` lets the others go by their order. It has to be
-        said, or "singanet", where a square matrix is renamed from a name with dots. ``key`` is the
-        entry of a training's checkpoint that holds the weights. Files of every SINGA since 1.0.0,
-        of Keras, and a training's state are read as well. ``strict`` refuses a file with missing,
-        extra or unfitting arrays, ``cast`` converts types, ``optimizer`` takes the state in a Keras
-        file. The whole file is checked first: on any error the net is as it was. Errors:
-        `StateMismatchError`, whose ``report`` is a table of both sides, `FileFormatError`,
-        `ChecksumError`, `VersionError`, `FileAccessError`, a net with read-only arrays.
+        of PyTorch, as in '.pt' files it does by itself: modules are found by name, by ``rename``,
+        by shapes that occur once or by the numbers in their names, and matrices are turned;
+        ``by_order`` lets the others go by their order. It has to be said, or "singanet", where a
+        square matrix is renamed from a name with dots. ``key`` is the entry of a training's
+        checkpoint that holds the weights. Files of every SINGA since 1.0.0 and of Keras are read as
+        well. ``strict`` refuses a file with missing, extra or unfitting arrays, ``cast`` converts
+        types, ``optimizer`` takes the state in a Keras file. The whole file is checked first: on
+        any error the net is as it was. Errors: `StateMismatchError`, whose ``report`` is a table of
+        both sides, `FileFormatError`, `ChecksumError`, `VersionError`, `FileAccessError`.
         """
-        from singanet.saving.nets import load_parameters
+        from singanet.saving.parameters import LoadRules, load_parameters
 
-        return load_parameters(
-            self,
-            f,
-            format or ("pickle" if use_pickle else None),
-            rename=rename,
-            strict=strict,
-            cast=cast,
-            data_format=data_format,
-            optimizer=optimizer,
-            layout=layout,
-            key=key,
-            by_order=by_order,
-        )
+        rules = LoadRules(rename, strict, cast, layout, key, by_order)
+        format = format or ("pickle" if use_pickle else None)
+        return load_parameters(self, f, format, rules, data_format, optimizer)
 
     @checked_call
     def offload(
@@ -605,13 +523,13 @@ class FeedForwardNet(Net):
 
         The arrays of a layer are read ahead and written back while its neighbours compute; results
         are the same bits. After every step the folder is a checkpoint, which `load` reads;
-        ``resume`` goes on from the checkpoint of an earlier process. With ``activations`` the
-        arrays that layers keep for backward go to the folder too, and count. ``keep`` is bytes, or
-        a text with a unit. The state is that of ``optimizer``, by default the compiled one, or the
-        optimizer that `step` gets. On any error net and folder are as they were: a folder that
-        holds something else, is read-only, in use or on a full disk (`FileAccessError`); a
-        ``keep`` too small for a layer; the files of another net (`StateMismatchError`) or
-        optimizer (`DataError`). The guide is https://github.com/singanet/singanet/blob/main/docs/offload.md.
+        ``resume`` goes on from that of an earlier process. With ``activations`` the arrays that
+        layers keep for backward go there too, and count. ``keep`` is bytes, or a text with a unit.
+        The state is that of ``optimizer``, by default the compiled one, or the one that `step`
+        gets. On any error net and folder are as they were: a folder that holds something else, is
+        read-only, in use or on a full disk (`FileAccessError`); a ``keep`` too small for a layer;
+        the files of another net (`StateMismatchError`) or optimizer (`DataError`). The guide:
+        https://github.com/singanet/singanet/blob/main/docs/offload.md.
         """
         from singanet.offload import offload
 
@@ -619,22 +537,14 @@ class FeedForwardNet(Net):
 
     @checked_call
     def onload(self) -> None:
-        """Bring parameters and optimizer state back into memory; the folder stays a checkpoint.
-
-        Errors: a net that is in memory.
-        """
+        """Bring back what the folder has, still a checkpoint. Errors: a net that is in memory."""
         from singanet.offload import onload
 
         onload(self)
 
-    # -- step by step -----------------------------------------------------------------------
-
     @checked_call
     def decoder(
-        self,
-        max_length: int | None = None,
-        fixed: Mapping[str, Any] | None = None,
-        spare: int = 0,
+        self, max_length: int | None = None, fixed: Mapping[str, Any] | None = None, spare: int = 0
     ) -> Decoder:
         """An object that takes sequences in parts, and remembers what layers need of earlier steps.
 
@@ -666,17 +576,15 @@ class FeedForwardNet(Net):
         """Go on with each of ``prompts``, an array (N, P) of ids or N arrays of any length.
 
         The next id is drawn by the net's probabilities to the power of 1 / ``temperature``, at 0
-        the likeliest is taken; ``top_k`` and ``top_p`` leave the likeliest alone, as `Sampling`
-        says. Each row ends after ``length`` ids, or with the id ``stop``, of several with the first
-        of these, each an id or a run of ids. The net remembers what it has read, `decoder`; past
-        ``max_length`` steps it reads the last half anew. The same ``seed`` and prompts give the
-        same ids. Prompts of different lengths are not padded: each goes on as it would alone.
-
-        A ``draft``, a smaller net of the same vocabulary or a `Drafter` of it, foretells ids that
-        this net reads at once and takes or not, so that they are drawn as without. A ``prefix``, a
-        `decoder` of this net that has read one sequence, comes before each prompt and is not read
-        again. `decoding.generate` tells how probable each id was. Errors: a net whose output is no
-        probabilities (N, T, C), and those of `decoder`; a draft of another vocabulary.
+        the likeliest is taken; ``top_k`` and ``top_p`` are those of `Sampling`. Each row ends after
+        ``length`` ids, or with the first ``stop``, an id or a run of ids. The net remembers what it
+        has read, `decoder`; past ``max_length`` steps it reads the last half anew. The same
+        ``seed`` and prompts give the same ids; each prompt goes on as it would alone. A ``draft``,
+        a smaller net of the same vocabulary or a `Drafter` of it, foretells ids that this net reads
+        at once and takes or not, so that they are drawn as without. A ``prefix``, a `decoder` of
+        this net that has read one sequence, comes before each prompt. `decoding.generate` tells how
+        probable each id was. Errors: a net whose output is no probabilities (N, T, C), and those of
+        `decoder`; a draft of another vocabulary.
         """
         from singanet.decoding import Sampling, generate
 
@@ -684,8 +592,6 @@ class FeedForwardNet(Net):
         drawn = prompts, length, sampling, seed, stop, max_length
         made = generate(self, *drawn, draft=draft, prefix=prefix)
         return [each.ids for each in made]
-
-    # -- programs ---------------------------------------------------------------------------
 
     @checked_call
     def record(
@@ -701,15 +607,12 @@ class FeedForwardNet(Net):
 
         The batch gives the shapes; net and optimizer are afterwards as they were. With
         ``rerecord`` the program records again for other shapes and after changes of the net, else
-        it refuses.
-
-        ``recompute`` is what a step drops after its forward pass and makes again when the backward
-        pass needs it: "none"; "cheap", what passes over memory make of what is kept anyway, as far
-        as less memory is needed then; "blocks", all but what goes on from block to block; or the
-        bytes that the arena may take, for which products and convolutions run again, too. Results
-        are the same bits. None means `programs.recompute`.
-        Errors: targets without an optimizer or the reverse, bytes that the arena cannot be kept
-        in, and what the net refuses.
+        it refuses. ``recompute`` is what a step drops after its forward pass and makes again when
+        the backward pass needs it: "none"; "cheap", passes over memory as far as less is needed
+        then; "blocks", all but what goes on from block to block; or the bytes that the arena may
+        take, for which products and convolutions run again, too; None is `programs.recompute`.
+        Results are the same bits. Errors: targets without an optimizer or the reverse, bytes that
+        the arena cannot be kept in, and what the net refuses.
         """
         from singanet.program.program import Program
 
@@ -728,21 +631,13 @@ class FeedForwardNet(Net):
 
         The step is rehearsed on ones, which leaves the net as it was; the loss's own arrays are
         not in it. The state is that of ``optimizer``, by default the compiled one; ``extent``
-        stands in for axes of any extent, ``recompute`` is as for `record`. Errors: a ``batch_size``
-        or ``extent`` that is no positive int; bytes that the arena cannot be kept in.
+        stands in for axes of any extent, ``recompute`` is as for `record`. Errors: numbers that are
+        no positive int; bytes that the arena cannot be kept in.
         """
         from singanet.program.memory import planned_memory
+        from singanet.training.compiled import alone
 
-        return planned_memory(self, batch_size, self._by(optimizer), extent, recompute)
-
-    def _by(self, optimizer: Optimizer | Wrapper | None) -> Optimizer | Wrapper | None:
-        """``optimizer``, else the compiled one as a process has it that trains alone."""
-        if optimizer is not None or self.compiled is None:
-            return optimizer
-        from singanet.optimizer.chain import without_reductions
-        from singanet.training.compiled import expect_compiled
-
-        return without_reductions(expect_compiled(self, "net").optimizer)
+        return planned_memory(self, batch_size, alone(self, optimizer), extent, recompute)
 
     @checked_call
     def plan(
@@ -761,14 +656,14 @@ class FeedForwardNet(Net):
         "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". The state is
         that of ``optimizer``, by default the compiled one. The budget is a number of bytes or a
         text such as "600MB"; None looks at every way. With ``ranks`` it is for each of so many
-        processes that train by `parallel.Sharded`, of batches of ``batch_size`` each. Nothing is
-        run, and the net stays as it is. Errors: a budget that cannot be kept, with the smallest
-        that can and how; what is no size; a ``batch_size``, ``extent`` or ``ranks`` that is no
-        positive int; a net that is offloaded, or whose steps cannot be recorded.
+        processes that train by `parallel.Sharded`. Nothing is run, and the net stays as it is.
+        Errors: a budget that cannot be kept, with the smallest that can and how; numbers that are
+        no positive int; a net that is offloaded, or whose steps cannot be recorded.
         """
         from singanet.budget import of_one_rank, plan_memory
+        from singanet.training.compiled import alone
 
-        optimizer = self._by(optimizer)
+        optimizer = alone(self, optimizer)
         beside = of_one_rank(self, optimizer, ranks)
         return plan_memory(self, batch_size, optimizer, memory_budget, extent, allow, beside)
 
@@ -780,12 +675,11 @@ class FeedForwardNet(Net):
 
         A training step and a prediction of a `predictor` are rehearsed on ones, which leaves the
         net as it was; each different kernel then runs alone by the routes that estimates do not
-        rule out. The choices are kept for later processes in the file that
-        ``SINGANET_ROUTES`` names, or in the user's cache folder; cases that it holds are not
-        measured unless ``again``. Results may differ in the last bits afterwards. ``extent``
-        stands in for axes of any extent. Errors: a ``batch_size`` or ``extent`` that is no
-        positive int; other kernels than oneDNN's, as those of a device are; a file that cannot be
-        written.
+        rule out. The choices are kept for later processes in the file that ``SINGANET_ROUTES``
+        names, or in the user's cache folder; cases that it holds are not measured unless
+        ``again``. Last bits may differ afterwards. ``extent`` stands in for axes of any extent.
+        Errors: a ``batch_size`` or ``extent`` that is no positive int; other kernels than
+        oneDNN's, as those of a device are; a file that cannot be written.
         """
         from singanet.program.tuning import tune_kernels
 
@@ -797,10 +691,9 @@ def load_model(path: str | PathLike[str], training: bool = True) -> FeedForwardN
     """The net that `FeedForwardNet.save_model` wrote to ``path``, without its code.
 
     It predicts and goes on training as the one that was saved, to the bit. ``training=False``
-    leaves optimizer and metrics out. Classes come from singanet's own and from those given to
-    `singanet.register`; nothing in the file is run, and no array is made before the file is seen
-    to hold it. Errors: `UnknownNameError` for another class, `ConfigError`, `FileFormatError`,
-    `StateMismatchError`, `ChecksumError`, `VersionError`, `FileAccessError`.
+    leaves optimizer and metrics out. Classes are singanet's own and those given to
+    `singanet.register`; nothing in the file is run. Errors: `UnknownNameError` for another class,
+    `ConfigError`, `FileFormatError`, `StateMismatchError`, `ChecksumError`, `VersionError`.
     """
     from singanet.saving.whole_model import read_model
 

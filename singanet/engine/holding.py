@@ -227,6 +227,24 @@ def hold(net: Net, where: str, holder: Holder) -> list[str]:
     return [param.name for param, _ in before]
 
 
+def hold_as(net: Net, dtype: Any, rounding: str | None, as_type: Callable[[Any], None]) -> None:
+    """`FeedForwardNet.as_type`, which goes by ``as_type`` where no words are to be held."""
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        if net.dtype != np.float32:
+            net.as_type("float32")
+        hold_words(net, rounding)
+        return
+    if rounding is not None:
+        raise ArgumentError(
+            "net.as_type, rounding",
+            expected="None, but with 'bfloat16'",
+            received=f"{rounding!r} with {dtype!r}",
+            advice="leave it out",
+        )
+    let_go(net)
+    as_type(dtype)
+
+
 def hold_words(net: Net, rounding: str | None) -> None:
     """`Net.as_type` to "bfloat16"."""
     rounding = ROUNDINGS[0] if rounding is None else rounding

@@ -1,6 +1,7 @@
 """Nets as data and files: configurations, parameters, whole models, protobuf messages.
 
-`nets` is a net as data, `objects` what stands in it, `whole_model` and `predictor` are files.
+`nets` is a net as data, `objects` what stands in it; `parameters`, `whole_model` and `predictor`
+are files.
 `codecs` says what layers are elsewhere: in Keras, in ONNX and in files of PyTorch.
 """
 

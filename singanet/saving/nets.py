@@ -1,34 +1,21 @@
-"""Nets and their parameters as data of a file."""
+"""Nets as configurations, and as messages of protobuf."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from singanet.base.arguments import NAMES, Budget, is_int, name_trouble
 from singanet.base.described import assigned_to
-from singanet.base.processes import interrupted_after
-from singanet.checkpoint import LoadReport, format_for, load_into, open_state, pack, write_state
-from singanet.checkpoint.halves import stored_as
-from singanet.checkpoint.keras import KerasReader, read_slots
-from singanet.checkpoint.matching import PACKED_RULE, Packed, Target, checked_rename
-from singanet.checkpoint.torch_naming import TorchView, torch_sources
 from singanet.engine.adapting import pairs_from_config, pairs_to_config
-from singanet.errors import ArgumentError, CallOrderError, ConfigError
+from singanet.errors import ConfigError
 from singanet.layers import Layer
 from singanet.loss import Loss, MultiLoss
 from singanet.metric import Metric
-from singanet.optimizer.chain import UpdateChain
-from singanet.params.held import words_among
 from singanet.params.param import Param
-from singanet.params.param_files import constant_advice, param_sources, same_values
-from singanet.saving.codecs import keras_layers, torch_layers
 from singanet.saving.net_pb2 import NetConfig
 from singanet.saving.objects import (
     kind_of,
@@ -42,15 +29,10 @@ from singanet.saving.objects import (
     spec_to_config,
     wrong,
 )
-from singanet.types import Array
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from singanet.engine.net import Net
     from singanet.graph.nodes import Node
-    from singanet.layers import RNN
-    from singanet.optimizer import Optimizer
 
 
 _Net = TypeVar("_Net", bound="Net")
@@ -470,239 +452,3 @@ def _wrong(expected: str, received: str) -> ConfigError:
     return ConfigError(
         _WHERE, expected=expected, received=received[:200], advice="write it with net.to_config()"
     )
-
-
-def packed_layers(net: Net) -> list[Packed]:
-    """The arrays in SINGA's files for each recurrent layer of ``net``."""
-    from singanet.layers import RNN
-
-    layers = [layer for layer in net.layers if isinstance(layer, RNN) and layer.params]
-    return [_packed(layer) for layer in layers]
-
-
-def _packed(layer: RNN) -> Packed:
-    members = tuple(param.name for param in layer.params.values() if not param.is_state)
-    dtype = np.dtype(next(iter(layer.params.values())).value.dtype)
-    rule = f"unpacked into {len(members)}: {PACKED_RULE}"
-    target = Target((layer._packed_size(),), dtype, rule)
-    return Packed(_name(layer), target, members, layer.pack, layer.unpack)
-
-
-def _name(layer: RNN) -> str:
-    """``layer/weight``, or the name that its spec gives to all arrays."""
-    starts = {param.name.removesuffix(f"/{suffix}") for suffix, param in layer.params.items()}
-    given = starts.pop() if len(starts) == 1 else layer.name
-    return f"{layer.name}/weight" if given == layer.name else given
-
-
-_PLAIN = ("safetensors", "sharded", "npz", "hdf5")
-"""Formats of names and arrays, and nothing more."""
-
-
-def save_parameters(
-    net: Net,
-    f: str | PathLike[str],
-    format: str | None,
-    *,
-    data_format: str = "channels_last",
-    optimizer: Optimizer | None = None,
-    layout: str | None = None,
-    rename: Mapping[str, str] | None = None,
-) -> None:
-    """`FeedForwardNet.save`; ``format`` None goes by the suffix of ``f``."""
-    name = format_for(f, format)
-    params = distinct(net.params())
-    _expect_layout(net, None, layout)
-    if optimizer is not None and name != "keras":
-        raise _no_place(f, name)
-    if layout == "torch" or rename:
-        if name not in _PLAIN or layout != "torch":
-            raise ArgumentError(
-                f"file {str(f)!r}, argument {'layout' if layout == 'torch' else 'rename'}",
-                expected=f"layout='torch' in a file of one of {', '.join(_PLAIN)}",
-                received=f"layout {layout!r}, format {name!r}",
-                advice="write '.safetensors', which safetensors.torch.load_file reads",
-            )
-        names = checked_rename(rename, f"file {str(f)!r}")
-        write_state(f, torch_sources(torch_layers(net), params, names), name)
-        return
-    packed = packed_layers(net) if name in ("snapshot", "pickle") else []
-    if not packed and not name.startswith("keras"):
-        # One after the other, wherever they are.
-        sources = param_sources(params)
-        if name == "safetensors":
-            sources = stored_as(sources, words_among((p.name, p) for p in params), "net.save")
-        write_state(f, sources, name)
-        return
-    if name == "keras":
-        layers = keras_layers(net, data_format)
-        if optimizer is not None:
-            UpdateChain(optimizer).turn(net)
-        write_state(f, param_sources(params), name, layers=layers, optimizer=optimizer)
-    elif name == "keras-legacy":
-        write_state(f, param_sources(params), name, layers=keras_layers(net, data_format))
-    else:
-        write_state(f, pack(param_sources(params), packed), name)
-
-
-def load_parameters(
-    net: Net,
-    f: str | PathLike[str],
-    format: str | None,
-    *,
-    rename: Mapping[str, str] | None = None,
-    strict: bool = True,
-    cast: bool = False,
-    data_format: str = "channels_last",
-    optimizer: Optimizer | None = None,
-    layout: str | None = None,
-    key: str | None = None,
-    by_order: bool = False,
-) -> LoadReport:
-    """`FeedForwardNet.load`; ``format`` None goes by what the file holds."""
-    params = {param.name: param for param in distinct(net.params())}
-    _expect_layout(net, rename, layout)
-
-    def assign(name: str, array: Array) -> None:
-        params[name].put(net.device.put(array))
-
-    def targets(rules: Mapping[str, str]) -> dict[str, Target]:
-        return {
-            name: Target(
-                param.shape,
-                np.dtype(param.array_type),
-                rules.get(name, ""),
-                _fixed(param, strict),
-                # Nets of float16 kept their running statistics so.
-                np.dtype(np.float16) if param.is_state else None,
-            )
-            for name, param in params.items()
-        }
-
-    with open_state(f, format) as reader:
-        if not reader._foreign_layout:
-            if optimizer is not None:
-                raise _no_place(f, reader.format)
-            if layout == "torch" or (reader.format == "torch" and layout is None):
-                names = checked_rename(rename, reader.where)
-                view = TorchView(reader, torch_layers(net), names, key, by_order)
-                return load_into(view, targets(view.rules), assign, None, strict, cast)
-            if key is not None:
-                raise _no_key(reader.where)
-            packed = [_with_fixed(each, params, strict) for each in packed_layers(net)]
-            return load_into(reader, targets({}), assign, rename, strict, cast, packed)
-    if layout is not None or key is not None:
-        raise ArgumentError(
-            f"file {str(f)!r}, argument layout",
-            expected="a file whose arrays have no layout of their own",
-            received="one of Keras",
-            advice="leave layout and key out: Keras' arrays are turned by the file's own layers",
-        )
-    layers = keras_layers(net, data_format)
-    with KerasReader(Path(f), layers) as keras:
-        slots = None if optimizer is None else read_slots(keras, layers, optimizer)
-        with interrupted_after():
-            report = load_into(keras, targets({}), assign, rename, strict, cast)
-            if optimizer is not None and slots is not None:
-                optimizer.load_state_dict(slots)
-                # From now on it is of this net, whichever trains first.
-                UpdateChain(optimizer).turn(net)
-    return report
-
-
-def _expect_layout(net: Net, rename: Mapping[str, str] | None, layout: str | None) -> None:
-    """Refuse an unknown layout, and square matrices that may lie either way.
-
-    Those are renamed from names that may be PyTorch's, where ``layout`` says nothing.
-    """
-    if layout not in (None, "torch", "singanet"):
-        raise ArgumentError(
-            "argument layout",
-            expected="'torch', 'singanet' or None",
-            received=repr(layout),
-            advice="'torch' for the arrays of a state_dict of PyTorch's",
-        )
-    if layout is not None or not isinstance(rename, Mapping):
-        return
-    arrays = {
-        name: (layer, suffix)
-        for layer in torch_layers(net)
-        for suffix, (name, _) in layer.params.items()
-    }
-    for there, name in rename.items():
-        layer, suffix = arrays.get(name, (None, ""))
-        theirs = layer.single(suffix) if layer else None
-        if theirs is None or not theirs.turns:
-            continue
-        if len(set(theirs.shape)) == 1 and isinstance(there, str) and "." in there:
-            raise ArgumentError(
-                f"net.load, rename of {there!r}",
-                expected=f"layout=, since {name!r} is square and may lie either way",
-                received="none",
-                advice="layout='torch' turns PyTorch's (out, in), 'singanet' takes it as it is",
-            )
-
-
-def _no_key(where: str) -> ArgumentError:
-    return ArgumentError(
-        f"{where}, argument key",
-        expected="layout='torch', whose trainings have dicts of several names",
-        received="another layout",
-        advice="leave key out",
-    )
-
-
-def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:
-    return ArgumentError(
-        f"file {str(f)!r}, argument optimizer",
-        expected="a .weights.h5 of Keras, which holds an optimizer beside the weights",
-        received=f"format {format!r}",
-        advice="keep whole trainings with ModelCheckpoint",
-    )
-
-
-def _fixed(
-    param: Param, strict: bool, own: Callable[[], Array] | None = None
-) -> Callable[[Array], bool] | None:
-    """A test whether an array equals a read-only ``param``, or the array that ``own`` gives.
-
-    None if ``param`` may change. Errors of the test: `CallOrderError` for other values, if
-    ``strict``.
-    """
-    if not param.is_constant:
-        return None
-
-    def has(array: Array) -> bool:
-        same = same_values(param.peek() if own is None else own(), array)
-        if strict and not same:
-            raise CallOrderError(
-                "net.load",
-                expected="a net whose parameters may change, or have these values already",
-                received=f"other values for the read-only array of {param.name!r}",
-                advice=constant_advice(param),
-            )
-        return same
-
-    return has
-
-
-def _with_fixed(packed: Packed, params: Mapping[str, Param], strict: bool) -> Packed:
-    """``packed``, which is read-only if any of its members is."""
-    fixed = (_fixed(params[name], strict, packed.fetch) for name in packed.members)
-    has = next((each for each in fixed if each is not None), None)
-    return replace(packed, target=replace(packed.target, has=has))
-
-
-def distinct(params: list[Param]) -> list[Param]:
-    """``params`` themselves. Errors: `ArgumentError` for two under one name."""
-    seen: set[str] = set()
-    for param in params:
-        if param.name in seen:
-            raise ArgumentError(
-                "net",
-                expected="a name of its own for every parameter, since files go by names",
-                received=f"two parameters called {param.name!r}",
-                advice="change 'name' in the specs of one",
-            )
-        seen.add(param.name)
-    return params

@@ -17,8 +17,9 @@ from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError
 from singanet.program.prediction.compiled import CompiledNet, ConstantNet
 from singanet.program.prediction.constant import foldable
-from singanet.saving.nets import distinct, net_to_config
+from singanet.saving.nets import net_to_config
 from singanet.saving.objects import intake_to_config, kind_of, refusing, wrong
+from singanet.saving.parameters import distinct
 from singanet.saving.whole_model import (
     CONTAINER,
     PREDICTOR,

@@ -48,7 +48,7 @@ from singanet.optimizer.wrapper import rule_of
 from singanet.params.held import ROUNDINGS, words_among
 from singanet.params.param import Param
 from singanet.params.param_files import param_sources
-from singanet.saving.nets import distinct, distinct_params, net_from_config, net_to_config
+from singanet.saving.nets import distinct_params, net_from_config, net_to_config
 from singanet.saving.objects import (
     intake_from_config,
     intake_to_config,
@@ -61,6 +61,7 @@ from singanet.saving.objects import (
     wrong,
 )
 from singanet.saving.objects import kind_of as objects_kind_of
+from singanet.saving.parameters import distinct
 from singanet.training.compiled import Compiled, compile_net, expect_compiled, expect_weighing
 from singanet.types import Array
 

@@ -17,7 +17,7 @@ from singanet.errors import ArgumentError, CallOrderError, GraphError, one_of
 from singanet.loss import Loss, MultiLoss
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
-from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.optimizer.mixed_precision import FACTORS, ScaledUpdates, as_precision
 from singanet.training.measures import Measures
 from singanet.training.named_outputs import as_loss, as_metric, as_optimizer
@@ -188,6 +188,13 @@ def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
         return "bfloat16" if net.device._narrow_pays() else None
     net.device._narrowed("net.compile, mixed_precision")
     return str(mixed_precision)
+
+
+def alone(net: Net, optimizer: Optimizer | Wrapper | None) -> Optimizer | Wrapper | None:
+    """``optimizer``, else the compiled one as a process has it that trains alone."""
+    if optimizer is not None or net.compiled is None:
+        return optimizer
+    return without_reductions(expect_compiled(net, "net").optimizer)
 
 
 def expect_compiled(net: Net, where: str) -> Compiled:
