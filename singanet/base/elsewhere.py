@@ -25,16 +25,12 @@ _CALLED = {
     "in_channels": ("input_shape",),
     "in_features": ("input_shape",),
     "input_dim": ("input_shape",),
-    "k": ("top_k",),
     "grad_ys": ("dys",),
     "insert_grad": ("dys",),
     "input_ids": ("prompts",),
     "max_new_tokens": ("length",),
     "max_tokens": ("length",),
-    "min_lr": ("lowest",),
     "negative_slope": ("alpha",),
-    "restore_best_weights": ("restore_best",),
-    "stddev": ("std",),
     "var_list": ("params",),
 }
 """Names elsewhere, and what a class may call it here."""

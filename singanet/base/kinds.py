@@ -213,8 +213,9 @@ def resident_bytes(written: Ranges, nbytes: int) -> int:
 
 
 def snake_case(name: str) -> str:
-    """A class's name as that of what it makes: ``MeanAbsoluteError`` with _ between words."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    """A class's name in small letters with _ between words: conv2d_transpose, l2_norm, rms_norm."""
+    words = r"(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])|(?<=[0-9A-Z][A-Z])(?=[A-Z][a-z])"
+    return re.sub(words, "_", name).lower()
 
 
 def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:

@@ -291,7 +291,7 @@ def _beside(
     sizes = [param.nbytes for param in net.params()]
     saves = any(isinstance(each, ModelCheckpoint) for each in options.callbacks)
     copies = sum(
-        isinstance(each, EMA) or (isinstance(each, EarlyStopping) and each.restore_best)
+        isinstance(each, EMA) or (isinstance(each, EarlyStopping) and each.restore_best_weights)
         for each in options.callbacks
     )
     own = sum(int(getattr(each, "memory_bytes", 0)) for each in options.callbacks)

@@ -260,8 +260,8 @@ class Monitor:
 class EarlyStopping(Callback):
     """Stops when ``monitor`` has not become better for ``patience`` epochs, as Keras' does.
 
-    ``restore_best`` brings back, when the fit ends without an error, the parameters and running
-    state of the best epoch, ``best_epoch``. Costs one copy of all parameters. ``monitor``,
+    ``restore_best_weights`` brings back, when the fit ends without an error, the parameters and
+    running state of the best epoch, ``best_epoch``. Costs one copy of all parameters. ``monitor``,
     ``mode`` and ``min_delta`` are those of `Monitor`. They come after the averages of an `EMA`,
     which stay in its ``averages``.
     """
@@ -272,11 +272,11 @@ class EarlyStopping(Callback):
         patience: int = 5,
         min_delta: float = 0.0,
         mode: str = "auto",
-        restore_best: bool = True,
+        restore_best_weights: bool = True,
     ) -> None:
         self.monitor = Monitor("EarlyStopping", monitor, mode, min_delta)
         self.patience = checked_count("EarlyStopping", "patience", patience, 0)
-        self.restore_best = bool(restore_best)
+        self.restore_best_weights = bool(restore_best_weights)
         self.best_epoch = -1
         self._waited = 0
         self._kept: dict[str, Array] = {}
@@ -290,7 +290,7 @@ class EarlyStopping(Callback):
         """Compare, keep or count."""
         if self.monitor.better(logs[self.monitor.name]):
             self.best_epoch, self._waited = epoch, 0
-            if self.restore_best:
+            if self.restore_best_weights:
                 self._keep()
             return
         self._waited += 1
