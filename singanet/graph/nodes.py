@@ -212,8 +212,8 @@ class Graph:
                     received=f"the sparse input {source.name!r}, which Dense layers alone read",
                     advice="put a Dense between, or leave sparse out and feed x.toarray()",
                 )
-        if inputs:
-            expect_axes_said(node.layer, shapes[0], _upwards(inputs[0][0]))
+        if inputs and node.layer._asks_axes(shapes[0]):
+            expect_axes_said(node.layer, _upwards(inputs[0][0]))
         node.out_shapes = node.layer.build(in_shapes)
         node.inputs = inputs
         for source, _ in inputs:

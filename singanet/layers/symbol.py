@@ -253,7 +253,9 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
 
 def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
     _expect_kinds(layer, inputs)
-    expect_axes_said(layer, inputs[0].shape, _upwards(inputs[0].call))
+    asks = getattr(layer, "_asks_axes", None)
+    if asks is not None and asks(inputs[0].shape):
+        expect_axes_said(layer, _upwards(inputs[0].call))
     fresh: Any = layer if getattr(layer, "in_shapes", ()) is None else None
     shapes = [symbol.shape for symbol in inputs]
     out_shapes = layer.build(shapes[0] if len(shapes) == 1 else shapes)
@@ -278,15 +280,12 @@ def _upwards(call: Application) -> Iterator[Any]:
         yield call.layer
 
 
-def expect_axes_said(layer: Any, in_shape: Shapes, above: Iterable[Any]) -> None:
-    """Errors: `ArgumentError` for a layer over one axis that does not say which, behind steps.
+def expect_axes_said(layer: Any, above: Iterable[Any]) -> None:
+    """Errors: `ArgumentError` for a layer that asks which axis it is over, behind steps.
 
     ``above`` are the layers from the one that it reads upwards. Those that keep a mask keep the
     steps where they are.
     """
-    asks = getattr(layer, "_asks_axes", None)
-    if asks is None or not asks(in_shape):
-        return
     for source in above:
         traits = source.traits
         if traits.gives_steps:
