@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from singanet.base.described import misdefined, never_began
-from singanet.base.elsewhere import is_library
 from singanet.errors import ShapeError, UnknownNameError, did_you_mean, one_of
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
@@ -18,11 +17,6 @@ from singanet.types import Gradient, RowSparse, Shape
 
 _SHOWN = 4
 """Of a list that stands where an array should, so many parts are described."""
-
-
-def is_foreign(layer: Layer) -> bool:
-    """Whether the class of ``layer`` is not singanet's."""
-    return not is_library(type(layer))
 
 
 def apart(x: Any, feed: Iterable[Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from singanet.base.described import changes
-from singanet.engine.foreign import apart, is_foreign, run_forward
+from singanet.engine.foreign import apart, run_forward
 from singanet.errors import GraphError, ShapeError
 from singanet.graph.nodes import Node
 from singanet.layers.context import Context
@@ -81,7 +81,7 @@ class NodeStep:
         self.floats = floats
         self.frozen = frozen
         self.layer: Layer = node.layer
-        self.foreign = is_foreign(self.layer)
+        self.foreign = self.layer._foreign
         self.in_slots = in_slots
         self.out_slots = out_slots
         self.out_shapes = node.output_shapes()

@@ -23,6 +23,7 @@ from singanet.base.described import (
     never_began,
     shown,
 )
+from singanet.base.elsewhere import is_library
 from singanet.base.kinds import snake_case
 from singanet.errors import (
     ArgumentError,
@@ -122,6 +123,13 @@ class Layer(Counted, Configurable, metaclass=LayerType):
 
     By a `SharedBatch` it asks in training alone.
     """
+
+    _foreign = False
+    """Whether its class is not singanet's."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._foreign = not is_library(cls)
 
     def __init__(
         self, name: Name = None, input_shape: GivenShapes | None = None, **words: Any
