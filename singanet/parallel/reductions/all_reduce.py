@@ -20,7 +20,7 @@ from singanet.optimizer.reducer import Found, Reduction, RoundKind, Traffic
 from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Halves, Request
-from singanet.parallel.reductions.rank_reducer import Announcement, Kept, RankReducer, announced
+from singanet.parallel.reductions.rank_reducer import Kept, RankReducer, announced
 from singanet.params.grads import dense_gradient
 from singanet.params.param import Param
 from singanet.types import Array, RowSparse
@@ -60,7 +60,7 @@ class Round(Reduction):
         self.window, self.halves, self.traffic = window, halves, Traffic()
         self.weight = self.mean = 1.0
         self._ended = True
-        self._announcement: Announcement | None = None
+        self._announcement: Request | None = None
         self._flying: deque[Flight] = deque()
         self._busy: float | None = None
         self._learnt = False
@@ -124,11 +124,11 @@ class Round(Reduction):
         count = self._owner._count
         self._begin(announced(self.comm, kind, count), 1.0 if count is None else float(count))
 
-    def join(self, heard: Announcement) -> None:
+    def join(self, heard: Request) -> None:
         """Take part in the others' round, which was ``heard`` of, without gradients."""
         self._begin(heard, 0.0)
 
-    def _begin(self, announcement: Announcement, weight: float) -> None:
+    def _begin(self, announcement: Request, weight: float) -> None:
         self._announcement, self.weight, self._ended = announcement, weight, False
 
     def prepare(self, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:

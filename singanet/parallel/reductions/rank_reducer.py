@@ -30,7 +30,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import GradientRound, Reducer, RoundKind
 from singanet.optimizer.state import Grad, check_lists
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request
+from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request, joint
 from singanet.parallel.initialize import init, servers
 from singanet.parallel.server.messages import ServerRanks
 from singanet.params.param import Param, ParamSpec
@@ -214,50 +214,41 @@ class Said:
     factor: float
 
 
-class Announcement:
-    """The exchange under way; ranks without a batch start it too, with no kind."""
-
-    def __init__(self, comm: Communicator, numbers: Array) -> None:
-        self._comm = comm
-        self._request: Request = comm.start_all_reduce(numbers, what="the start of a step")
-
-    def test(self) -> bool:
-        """Whether all have told."""
-        return self._request.test()
-
-    def wait(self) -> Said:
-        """The result. Errors: `RankError` if ranks contradict each other."""
-        numbers = self._request.wait()
-        came = [(k, int(n)) for k, n in zip(_KINDS, numbers, strict=False) if n]
-        refused, summed, *weights = numbers[len(_KINDS) :].tolist()
-        ranks = sum(n for _, n in came)
-        if len(came) > 1 or summed not in (0, ranks):
-            told = " and ".join(f"{n} for {kind!r}" for kind, n in came)
-            raise RankError(
-                f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
-                expected="all ranks at the same point of a step, with losses reduced alike",
-                received=f"{told}, {int(summed)} with losses that are sums",
-                advice="let all ranks run the same code with the same arguments",
-            )
-        if came and came[0][0] == "agree" and len({n for n in weights if n}) > 1:
-            left = [int(n) for n in weights]
-            raise RankError(
-                f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
-                expected="as many micro-batches an update on all ranks, in mixed precision",
-                received=f"{left} left of each rank's",
-                advice="accumulate alike on all ranks; one without samples walks empty batches",
-            )
-        even = not summed and len(set(weights)) == 1 and weights[0] > 0
-        total = 1.0 if summed else float(len(weights)) if even else sum(weights)
-        # Where nothing counts, sums are of zeros.
-        factor = 1.0 / total if total else 1.0
-        return Said(came[0][0] if came else "", bool(refused), even, factor)
+def _said(comm: Communicator, numbers: Array) -> Said:
+    """What all have told. Errors: `RankError` if ranks contradict each other."""
+    where = f"rank {comm.rank} of {comm.size}, step {comm.step}"
+    came = [(k, int(n)) for k, n in zip(_KINDS, numbers, strict=False) if n]
+    refused, summed, *weights = numbers[len(_KINDS) :].tolist()
+    ranks = sum(n for _, n in came)
+    if len(came) > 1 or summed not in (0, ranks):
+        told = " and ".join(f"{n} for {kind!r}" for kind, n in came)
+        raise RankError(
+            where,
+            expected="all ranks at the same point of a step, with losses reduced alike",
+            received=f"{told}, {int(summed)} with losses that are sums",
+            advice="let all ranks run the same code with the same arguments",
+        )
+    if came and came[0][0] == "agree" and len({n for n in weights if n}) > 1:
+        left = [int(n) for n in weights]
+        raise RankError(
+            where,
+            expected="as many micro-batches an update on all ranks, in mixed precision",
+            received=f"{left} left of each rank's",
+            advice="accumulate alike on all ranks; one without samples walks empty batches",
+        )
+    even = not summed and len(set(weights)) == 1 and weights[0] > 0
+    total = 1.0 if summed else float(len(weights)) if even else sum(weights)
+    # Where nothing counts, sums are of zeros.
+    factor = 1.0 / total if total else 1.0
+    return Said(came[0][0] if came else "", bool(refused), even, factor)
 
 
 def announced(
     comm: Communicator, kind: str, count: float | None = 0.0, refused: bool = False
-) -> Announcement:
+) -> Request:
     """Tell the others what this rank is about to do: one of `_KINDS`, or "" without a batch.
+
+    Ranks without a batch tell so, too. The result is what all have `Said`.
 
     ``count`` is the weight of its gradients, None for sums; for "agree" it is the number of
     micro-batches left of the update, this one included.
@@ -265,7 +256,9 @@ def announced(
     came = [float(kind == each) for each in _KINDS]
     weights = [0.0] * comm.size
     weights[comm.rank] = count or 0.0
-    return Announcement(comm, np.array([*came, refused, count is None, *weights]))
+    numbers = np.array([*came, refused, count is None, *weights])
+    request = comm.start_all_reduce(numbers, what="the start of a step")
+    return joint([request], lambda: _said(comm, request.wait()))
 
 
 class Kept:
@@ -536,7 +529,7 @@ class RankReducer(Reducer):
         heard = announced(self.comm, "agree", left, refused is not None).wait()
         return refused or ("of another rank" if heard.refused else None)
 
-    def _others(self) -> Iterator[tuple[Announcement, Said]]:
+    def _others(self) -> Iterator[tuple[Request, Said]]:
         """What other ranks begin, until none has a batch; this one has none."""
         while (said := (heard := announced(self.comm, "")).wait()).kind:
             if said.kind == "count":
@@ -568,7 +561,7 @@ class RankReducer(Reducer):
                     outer.end()
                     outer._conclude(None)
 
-    def _without_batch(self, kind: RoundKind, heard: Announcement) -> GradientRound:
+    def _without_batch(self, kind: RoundKind, heard: Request) -> GradientRound:
         """What this rank has a part in without gradients, once others were ``heard`` to begin."""
         cast("Any", self.reduction).join(heard)
         return self._round_of(kind, opened=True)

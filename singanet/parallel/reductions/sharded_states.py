@@ -27,7 +27,7 @@ from singanet.optimizer.reducer import Cutting, RoundKind
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request, joint
 from singanet.parallel.reductions.all_reduce import AllReduce, Round, listed
-from singanet.parallel.reductions.rank_reducer import Announcement, expect_alike
+from singanet.parallel.reductions.rank_reducer import expect_alike
 from singanet.parallel.slices import Gathered, Gathers, Slices, slices_of
 from singanet.params.param import Param
 from singanet.params.storage import SMALL
@@ -454,7 +454,7 @@ class ShardedRound(Round):
         super().open(kind)
         self._cut_loaded()
 
-    def join(self, heard: Announcement) -> None:
+    def join(self, heard: Request) -> None:
         super().join(heard)
         self._cut_loaded()
 
