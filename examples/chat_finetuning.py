@@ -60,7 +60,7 @@ def main() -> None:
             Path(beside, f"{name}.jsonl").write_text("\n".join(map(json.dumps, some)))
             print(f"{len(some)} conversations are {name}")
         kept = Chat(Path(beside, "kept.jsonl"), tokenizer, 4, 256, shuffle=False)
-        net.compile(Adafactor(lr=1e-2 if given.small else 1e-3))
+        net.compile(Adafactor(learning_rate=1e-2 if given.small else 1e-3))
         before = np.exp(net.evaluate(kept)[0])
         net.fit(Chat(Path(beside, "learnt.jsonl"), tokenizer, 4, 256), epochs=1, verbose=False)
         after = np.exp(net.evaluate(kept)[0])

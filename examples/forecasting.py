@@ -61,7 +61,7 @@ def main() -> None:
     for k, dilation in enumerate((4, 16), 2):
         chain += [causal(f"conv{k}", 16, dilation), Activation(f"relu{k}")]
     net = FeedForwardNet([*chain, Flatten("flat"), Dense("day", AHEAD)], loss=Huber(), seed=0)
-    net.compile(Adam(lr=0.002), net.loss)
+    net.compile(Adam(learning_rate=0.002), net.loss)
     net.fit(x, y, batch_size=64, epochs=3 if given.small else given.epochs, verbose=False)
 
     yesterday = np.abs(x_test[:, 0, -AHEAD:] - y_test).mean()

@@ -41,7 +41,7 @@ def main() -> None:
     given = parser.parse_args()
     data, rng = digits(), np.random.default_rng(0)
     judge = models.build("lenet", data.sample_shape, data.num_classes, seed=0)
-    judge.compile(Adam(lr=0.002))
+    judge.compile(Adam(learning_rate=0.002))
     judge.fit(data.x_train, data.y_train, epochs=4, verbose=False)
 
     maker = [Dense("m1", 64), BatchNormalization("m2"), Activation("m3"), Dense("m4", 128)]
@@ -54,8 +54,8 @@ def main() -> None:
     judged = through(made, critic)
     of_critic = Add("both")(cross(through(real, critic), yes), cross(judged, no))
     of_maker = cross(judged, yes)
-    by_critic = Adam(lr=0.0005, beta_1=0.5).minimize(of_critic, critic)
-    by_maker = Adam(lr=0.001, beta_1=0.5).minimize(of_maker, maker)
+    by_critic = Adam(learning_rate=0.0005, beta_1=0.5).minimize(of_critic, critic)
+    by_maker = Adam(learning_rate=0.001, beta_1=0.5).minimize(of_maker, maker)
     programs = Executor(
         {"critic": [of_critic, by_critic], "maker": [of_maker, by_maker], "make": [made]}, seed=0
     )

@@ -52,7 +52,7 @@ def main() -> None:
     x, y = pixels(data.x_train, shape)[: given.limit], data.y_train[: given.limit]
     test = pixels(data.x_test, shape), data.y_test
     print(f"images of {shape[1]} x {shape[2]}: {len(x)} to learn from, {len(test[0])} to test on")
-    net.compile(AdamW(lr=1e-3 if given.small else 5e-5), net.loss, [net.metric])
+    net.compile(AdamW(learning_rate=1e-3 if given.small else 5e-5), net.loss, [net.metric])
     before = net.evaluate(*test, 32)[1]
     net.fit(x, y, batch_size=16, epochs=given.epochs, verbose=False)
     print(f"right: {before:.1%} before, {net.evaluate(*test, 32)[1]:.1%} after")

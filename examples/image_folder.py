@@ -30,7 +30,7 @@ def made(folder: Path, file: Path) -> None:
     """Images of the digits from 5 on, five of each to learn from; a net that knows the others."""
     data = digits()
     net, old = models.build("lenet", data.sample_shape, 5, seed=0), data.y_train < 5
-    net.compile(Adam(lr=0.002))
+    net.compile(Adam(learning_rate=0.002))
     net.fit(data.x_train[old], data.y_train[old], epochs=4, verbose=False)
     net.save_model(file)
     for part, x, y in (("train", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
@@ -56,7 +56,7 @@ def main() -> None:
     test = FolderLoader(folder / "test", 64, (8, 8), grayscale=True, classes=train.classes)
 
     def taught(net: FeedForwardNet, lr: float, epochs: int) -> float:
-        net.compile(Adam(lr=lr), fresh.loss, [fresh.metric])
+        net.compile(Adam(learning_rate=lr), fresh.loss, [fresh.metric])
         net.fit(train, epochs=epochs, verbose=False)
         return net.evaluate(test).metric
 

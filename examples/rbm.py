@@ -64,7 +64,7 @@ def main() -> None:
     given = parser.parse_args()
     data = digits()
     x, test = (part.reshape(len(part), -1) for part in (data.x_train, data.x_test))
-    machine, sgd = RBM(x.shape[1], 256), SGD(lr=0.1, momentum=0.9, weight_decay=2e-4)
+    machine, sgd = RBM(x.shape[1], 256), SGD(learning_rate=0.1, momentum=0.9, weight_decay=2e-4)
     before, mean = wrong(machine.given_back(test), test), wrong(x.mean(axis=0), test)
     loader = ArrayLoader(x, x, batch_size=32, seed=0)
     for _ in range(8 if given.small else given.epochs):

@@ -54,7 +54,7 @@ def main() -> None:
     rating = truth[user, film] + NOISE * rng.standard_normal(count).astype(np.float32)
     x, old = {"user": user[:, None], "film": film[:, None]}, np.arange(count) < count * 9 // 10
     print(f"{users} users, {films} films, {old.sum()} ratings to learn from")
-    net, optimizer = build(users, films), Hybrid(AdaGrad(lr=0.2))
+    net, optimizer = build(users, films), Hybrid(AdaGrad(learning_rate=0.2))
     net.compile(optimizer, SquaredError())
     seen, new = ({name: part[rows] for name, part in x.items()} for rows in (old, ~old))
     net.fit(seen, rating[old, None], batch_size=128, epochs=epochs, verbose=False)

@@ -40,7 +40,7 @@ def main() -> None:
     # Nine pixels of ten are background, which would be learnt first and for long.
     often = np.bincount(y.ravel(), minlength=data.num_classes) / y.size
     loss = SoftmaxCrossEntropy(class_weight=(0.1 / (often + 0.01)).tolist())
-    net.compile(Adam(lr=0.01), loss, [IOU()])
+    net.compile(Adam(learning_rate=0.01), loss, [IOU()])
     before = net.evaluate(*test, 32)
     net.fit(x, y, batch_size=16, epochs=epochs, verbose=False)
     after = net.evaluate(*test, 32)

@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--small", action="store_true", help="80 steps")
-    given, net, adam = parser.parse_args(), build(), Adam(lr=0.006)
+    given, net, adam = parser.parse_args(), build(), Adam(learning_rate=0.006)
     rng, steps = np.random.default_rng(0), 80 if given.small else given.steps
     for _ in range(steps):
         text, dates = pairs(48, rng)

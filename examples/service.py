@@ -26,7 +26,7 @@ def make(epochs: int = 10) -> None:
     """Train a LeNet on digits, and keep its predictor in one file."""
     data = singanet.data.digits()
     net = singanet.models.build("lenet", data.sample_shape, data.num_classes, seed=0)
-    net.compile(singanet.optimizer.Adam(lr=0.002))
+    net.compile(singanet.optimizer.Adam(learning_rate=0.002))
     net.fit(data.x_train, data.y_train, epochs=epochs, verbose=False)
     net.predictor().save(FILE)
     print(f"accuracy {net.evaluate(data.x_test, data.y_test).metric:.2f}")

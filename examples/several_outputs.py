@@ -50,7 +50,7 @@ def main() -> None:
     parts = {"digit": SoftmaxCrossEntropy(), "odd": SigmoidCrossEntropy(), "ink": SquaredError()}
     net = build()
     net.compile(
-        Adam(lr=0.003),
+        Adam(learning_rate=0.003),
         MultiLoss(parts, weights={"digit": 1.0, "odd": 0.5, "ink": 0.5}),
         metrics={"digit": Accuracy(), "odd": BinaryAccuracy()},
     )

@@ -66,7 +66,7 @@ def main() -> None:
     x, y, x_test, y_test = data.x_train, data.y_train, data.x_test, data.y_test
     print(f"{len(x)} images in triplets, {len(x_test)} to be named by one example of each digit")
     net = build()
-    net.compile(Adam(lr=0.002), net.loss)
+    net.compile(Adam(learning_rate=0.002), net.loss)
     epochs = 5 if given.small else given.epochs
     net.fit(lambda epoch: triplets(x, y, epoch), epochs=epochs, verbose=False)
     points = net.predict(np.stack([x_test] * 3, axis=1))[:, 0]

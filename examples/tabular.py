@@ -66,7 +66,7 @@ def main() -> None:
     print("rows of embeddings:", *(f"{name} {size}" for name, size in table.sizes.items()))
     net = build(table)
     net.table = table  # it takes raw frames from now on
-    net.compile(Adam(lr=0.003), SoftmaxCrossEntropy(), [Accuracy()])
+    net.compile(Adam(learning_rate=0.003), SoftmaxCrossEntropy(), [Accuracy()])
     net.fit(old, y, batch_size=128, epochs=3 if small else 8, verbose=False)
     right = net.evaluate(new, truth).metric
     print(f"right {1 - truth.mean():.1%} by the commoner answer, {right:.1%} by the net")

@@ -68,7 +68,7 @@ def main() -> None:
     back = {name: array[:kept] for name, array in x.items()}, y[:kept]
     learnt = {name: array[kept:] for name, array in x.items()}, y[kept:]
     print(f"speeches: {len(order) - kept} to learn from, {kept} kept back")
-    net.compile(AdamW(lr=1e-3 if given.small else 3e-5), net.loss, [net.metric])
+    net.compile(AdamW(learning_rate=1e-3 if given.small else 3e-5), net.loss, [net.metric])
     before = net.evaluate(*back, 32)[1]
     net.fit(*learnt, batch_size=16, epochs=given.epochs, verbose=False)
     print(f"right: {before:.1%} before, {net.evaluate(*back, 32)[1]:.1%} after")

@@ -61,12 +61,12 @@ def main() -> None:
     given = parser.parse_args()
     data, rng = digits(), np.random.default_rng(1)
     judge = models.build("lenet", data.sample_shape, data.num_classes, seed=0)
-    judge.compile(Adam(lr=0.002))
+    judge.compile(Adam(learning_rate=0.002))
     judge.fit(data.x_train, data.y_train, epochs=4, verbose=False)
     net, maker = build()
     # Both are means, over pixels and over the numbers of a code.
     parts = {"pixels": SigmoidCrossEntropy(), "apart": MeanAbsoluteError()}
-    net.compile(Adam(lr=0.003), MultiLoss(parts, weights={"apart": 0.5 * CODE / PIXELS}))
+    net.compile(Adam(learning_rate=0.003), MultiLoss(parts, weights={"apart": 0.5 * CODE / PIXELS}))
     x, epochs = data.x_train.reshape(-1, PIXELS), 15 if given.small else given.epochs
     bits = net.fit(lambda k: batches(x, k), epochs=epochs, verbose=False)["loss"] / np.log(2)
     print(f"bits a pixel: {bits[0]:.2f} in the first epoch, {bits[-1]:.2f} in the last")

@@ -57,6 +57,15 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("parts", "schedulers"),
     ("growth_interval", "dynamic_growth_steps"),
     ("clip_threshold", "clip", "d"),
+    ("initial_learning_rate", "value", "init_value"),
+    ("decay_steps", "steps", "T_max", "total_iters"),
+    ("first_decay_steps", "steps", "T_0"),
+    ("decay_rate", "rate", "gamma"),
+    ("end_learning_rate", "final", "eta_min"),
+    ("factor", "gamma"),
+    ("t_mul", "longer", "T_mult"),
+    ("m_mul", "shrink"),
+    ("max_value", "threshold"),
 )
 """Each group is one argument: the word of this library first, then the words that it also takes.
 

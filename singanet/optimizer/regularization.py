@@ -82,16 +82,18 @@ class Constraint(Counted, Configurable):
 
 
 class MaxNorm(Constraint):
-    """After an update, w · min(1, threshold / ‖w‖), ‖w‖ the L2 norm along ``axis``.
+    """After an update, w · min(1, max_value / ‖w‖), ‖w‖ the L2 norm along ``axis``.
 
     ``axis=None`` bounds the parameter as a whole, where Keras' default, 0, bounds the weights into
     each unit of a Dense weight (in, out) (Srivastava et al. 2014); into each kernel of a
     convolution they are bound by (1, 2, 3) here, by [0, 1, 2] there. For a row-sparse gradient None
-    bounds the rows that it touches. ``threshold`` is 2 in Keras unless said.
+    bounds the rows that it touches. ``max_value`` is 2 in Keras unless said.
     """
 
-    def __init__(self, threshold: float, axis: int | Sequence[int] | None = None) -> None:
-        super().__init__(threshold)
+    max_value: float
+
+    def __init__(self, max_value: float, axis: int | Sequence[int] | None = None) -> None:
+        super().__init__(max_value)
         axis = tuple(axis) if isinstance(axis, list) else axis
         axes = axis if isinstance(axis, tuple) else (axis,)
         if not all(a is None or isinstance(a, int) for a in axes):
@@ -107,7 +109,7 @@ class MaxNorm(Constraint):
         """Scale ``value`` in place where its norm is too large."""
         xp = ops_for(value).xp
         norm = xp.sqrt(xp.square(widened(value)).sum(axis=self.axis, keepdims=True))
-        xp.multiply(value, self.threshold / xp.maximum(norm, self.threshold), out=value)
+        xp.multiply(value, self.max_value / xp.maximum(norm, self.max_value), out=value)
 
 
 BLOCK = 1 << 15

@@ -123,55 +123,58 @@ class Constant(Schedule):
 
 
 class Cosine(Schedule):
-    """final + (value − final) (1 + cos(π step / steps)) / 2, then ``final`` (Loshchilov 2017).
+    """end + (initial − end) (1 + cos(π step / ``decay_steps``)) / 2, then end (Loshchilov 2017).
 
-    ``final`` is a rate, where Keras' ``alpha`` is a share of ``value``. PyTorch's CosineAnnealingLR
-    rises again after its T_max, as far as ``value``; this stays.
+    ``end_learning_rate`` is a rate, where Keras' ``alpha`` is a share of the initial one. PyTorch's
+    CosineAnnealingLR rises again after its T_max, up to the initial rate; this stays.
     """
 
-    def __init__(self, value: float, steps: int, final: float = 0.0) -> None:
-        self.value = self._number("value", value)
-        self.steps = self._count("steps", steps)
-        self.final = self._number("final", final)
+    def __init__(
+        self, initial_learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0
+    ) -> None:
+        self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
+        self.decay_steps = self._count("decay_steps", decay_steps)
+        self.end_learning_rate = self._number("end_learning_rate", end_learning_rate)
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
-        part = min(step / self.steps, 1.0)
-        return self.final + (self.value - self.final) * (1.0 + math.cos(math.pi * part)) / 2.0
+        part = min(step / self.decay_steps, 1.0)
+        return _wave(self.initial_learning_rate, self.end_learning_rate, part)
 
 
 class CosineRestarts(Schedule):
-    """`Cosine` over ``steps``, begun anew at each end, ``longer`` times as long as before.
+    """`Cosine` over ``first_decay_steps``, begun anew at each end, ``t_mul`` times as long.
 
-    Each begins ``shrink`` times as far above ``final`` as the one before. SGDR of Loshchilov and
-    Hutter, 2017; PyTorch's CosineAnnealingWarmRestarts, and with ``longer`` 2 Keras'
-    CosineDecayRestarts, whose ``alpha`` is a share of ``value``, where ``final`` is a rate.
+    Each begins ``m_mul`` times as far above ``end_learning_rate`` as the one before. SGDR of
+    Loshchilov and Hutter, 2017; PyTorch's CosineAnnealingWarmRestarts. ``t_mul`` is 1 unless said
+    (Keras: 2), and the end a rate, where Keras' ``alpha`` is a share of the initial one.
     """
 
     def __init__(
         self,
-        value: float,
-        steps: int,
-        final: float = 0.0,
-        longer: int = 1,
-        shrink: float = 1.0,
+        initial_learning_rate: float,
+        first_decay_steps: int,
+        end_learning_rate: float = 0.0,
+        t_mul: float = 1,
+        m_mul: float = 1.0,
     ) -> None:
-        self.value = self._number("value", value)
-        self.steps = self._count("steps", steps)
-        self.final = self._number("final", final)
-        self.longer = self._count("longer", longer)
-        self.shrink = self._number("shrink", shrink, 0.0)
+        self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
+        self.first_decay_steps = self._count("first_decay_steps", first_decay_steps)
+        self.end_learning_rate = self._number("end_learning_rate", end_learning_rate)
+        whole = isinstance(t_mul, float) and t_mul.is_integer()
+        self.t_mul = self._count("t_mul", int(t_mul) if whole else t_mul)
+        self.m_mul = self._number("m_mul", m_mul, 0.0)
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
-        cycle, length = 0, self.steps
-        if self.longer == 1:
+        cycle, length = 0, self.first_decay_steps
+        if self.t_mul == 1:
             cycle, step = divmod(step, length)
         else:
             while step >= length:
-                step, cycle, length = step - length, cycle + 1, length * self.longer
-        height = (self.value - self.final) * self.shrink**cycle
-        return self.final + height * (1.0 + math.cos(math.pi * step / length)) / 2.0
+                step, cycle, length = step - length, cycle + 1, length * self.t_mul
+        height = (self.initial_learning_rate - self.end_learning_rate) * self.m_mul**cycle
+        return self.end_learning_rate + height * (1.0 + math.cos(math.pi * step / length)) / 2.0
 
 
 class Cyclic(Schedule):
@@ -206,25 +209,33 @@ class Cyclic(Schedule):
 
 
 class Exponential(Schedule):
-    """value · rate^(step / steps), or with ``staircase`` rate^⌊step / steps⌋ (SINGA's)."""
+    """initial · rate^(step / steps), or with ``staircase`` rate^⌊step / steps⌋ (SINGA's)."""
 
-    def __init__(self, value: float, steps: int, rate: float, staircase: bool = False) -> None:
-        self.value = self._number("value", value)
-        self.steps = self._count("steps", steps)
-        self.rate = self._number("rate", rate, 0.0)
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        decay_steps: int,
+        decay_rate: float,
+        staircase: bool = False,
+    ) -> None:
+        self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
+        self.decay_steps = self._count("decay_steps", decay_steps)
+        self.decay_rate = self._number("decay_rate", decay_rate, 0.0)
         self.staircase = bool(staircase)
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
-        times = step // self.steps if self.staircase else step / self.steps
-        return float(self.value * self.rate**times)
+        times = step // self.decay_steps if self.staircase else step / self.decay_steps
+        return float(self.initial_learning_rate * self.decay_rate**times)
 
 
 class MultiStep(Schedule):
-    """value · factor^(number of ``milestones`` reached); a milestone is a step."""
+    """initial · factor^(number of ``milestones`` reached); a milestone is a step."""
 
-    def __init__(self, value: float, milestones: Sequence[int], factor: float = 0.1) -> None:
-        self.value = self._number("value", value)
+    def __init__(
+        self, initial_learning_rate: float, milestones: Sequence[int], factor: float = 0.1
+    ) -> None:
+        self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
         self.milestones = [self._count("milestones", m, 0) for m in milestones]
         self.factor = self._number("factor", factor, 0.0)
         if self.milestones != sorted(self.milestones):
@@ -237,7 +248,7 @@ class MultiStep(Schedule):
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
-        return self.value * self.factor ** bisect_right(self.milestones, step)
+        return self.initial_learning_rate * self.factor ** bisect_right(self.milestones, step)
 
 
 class OneCycle(Schedule):
@@ -363,37 +374,44 @@ class Plateau(Schedule):
 
 
 class Polynomial(Schedule):
-    """final + (value − final) (1 − step / steps)^power, then ``final``.
+    """end + (initial − end) (1 − step / ``decay_steps``)^``power``, then end.
 
-    With ``power`` 1 it is PyTorch's LinearLR from ``value`` to ``final``, and rises if ``final`` is
-    the larger.
+    ``end_learning_rate`` is 0 unless said (Keras: 0.0001). With ``power`` 1 it is PyTorch's
+    LinearLR from the initial rate to the end, and rises if the end is the larger.
     """
 
-    def __init__(self, value: float, steps: int, power: float = 1.0, final: float = 0.0) -> None:
-        self.value = self._number("value", value)
-        self.steps = self._count("steps", steps)
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        decay_steps: int,
+        *,
+        power: float = 1.0,
+        end_learning_rate: float = 0.0,
+    ) -> None:
+        self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
+        self.decay_steps = self._count("decay_steps", decay_steps)
         self.power = self._number("power", power, 0.0)
-        self.final = self._number("final", final)
+        self.end_learning_rate = self._number("end_learning_rate", end_learning_rate)
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
-        if step >= self.steps:
-            return self.final
-        left: float = (1.0 - step / self.steps) ** self.power
-        return self.final + (self.value - self.final) * left
+        if step >= self.decay_steps:
+            return self.end_learning_rate
+        left: float = (1.0 - step / self.decay_steps) ** self.power
+        return self.end_learning_rate + (self.initial_learning_rate - self.end_learning_rate) * left
 
 
 class Step(Schedule):
-    """value · factor^⌊step / every⌋."""
+    """initial · factor^⌊step / every⌋."""
 
-    def __init__(self, value: float, every: int, factor: float = 0.1) -> None:
-        self.value = self._number("value", value)
+    def __init__(self, initial_learning_rate: float, every: int, factor: float = 0.1) -> None:
+        self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
         self.every = self._count("every", every)
         self.factor = self._number("factor", factor, 0.0)
 
     def __call__(self, step: int) -> float:
         """The value at ``step``."""
-        return self.value * self.factor ** (step // self.every)
+        return self.initial_learning_rate * self.factor ** (step // self.every)
 
 
 class WarmUp(Schedule):
@@ -402,7 +420,7 @@ class WarmUp(Schedule):
     Step t < steps gives start + (after(0) − start) (t + 1) / (steps + 1): the first update moves
     a little, and the rise arrives where ``after`` begins, which sees step − steps. PyTorch's
     LinearLR and the warm-up of Keras' CosineDecay are one step behind, at ``start`` in the first:
-    ``Chained([Polynomial(start, steps, final=value), after], [steps])``.
+    ``Chained([Polynomial(start, steps, end_learning_rate=peak), after], [steps])``.
     """
 
     def __init__(self, after: Hyper, steps: int, start: float = 0.0) -> None:

@@ -39,7 +39,10 @@ from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
         (lambda: ModelCheckpoint(filepath="f"), "the folder for the files"),
         (lambda: SoftmaxCrossEntropy(from_logits=True), "take scores"),
         (lambda: Accuracy(topk=2), "did you mean 'top_k'"),
-        (lambda: Cosine(0.1), r"nothing for steps; write Cosine\(value=..., steps=...\)"),
+        (
+            lambda: Cosine(0.1),
+            r"nothing for decay_steps; write Cosine\(initial_learning_rate=..., decay_steps=...\)",
+        ),
         (lambda: ArrayLoader(np.zeros(3), np.zeros(3), batchsize=2), "did you mean 'batch_size'"),
         (lambda: initializer.Gaussian(stddev=1), "nothing for mean"),
         (lambda: singanet.FeedForwardNet(sead=1), "did you mean 'seed'"),
@@ -114,8 +117,8 @@ def shapes() -> Any:
         (SGD(lr=None), "SGD(learning_rate=None)"),
         (
             Accumulator(Adam(lr=WarmUp(Cosine(0.1, 30), 3)), 4),
-            "Accumulator(optimizer=Adam(learning_rate=WarmUp(after=Cosine(value=0.1, steps=30),"
-            " steps=3)), every=4)",
+            "Accumulator(optimizer=Adam(learning_rate=WarmUp(after=Cosine(initial_learning_rate=0.1,"
+            " decay_steps=30), steps=3)), every=4)",
         ),
         (SoftmaxCrossEntropy(label_smoothing=0.1), "SoftmaxCrossEntropy(label_smoothing=0.1)"),
         (MultiLoss({"a": SquaredError()}), "MultiLoss(losses={'a': SquaredError()})"),

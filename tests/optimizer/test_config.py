@@ -26,7 +26,7 @@ SCHEDULES = [
     curves.MultiStep(0.1, [2, 4], 0.3),
     curves.OneCycle(0.1, 10, rise=0.4),
     curves.Plateau(0.1, patience=1),
-    curves.Polynomial(0.1, 10, 2.0),
+    curves.Polynomial(0.1, 10, power=2.0),
     curves.Step(0.1, 3),
     curves.WarmUp(curves.Cosine(0.1, 8), 3),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, SignatureError
 from singanet.optimizer import SGD
 from singanet.optimizer import schedules as plans
 
@@ -19,9 +19,9 @@ def test_values_by_hand() -> None:
     assert [plans.MultiStep(8.0, [1, 3], 0.5)(t) for t in range(5)] == [8, 4, 4, 2, 2]
     assert plans.Exponential(8.0, 2, 0.25)(1) == pytest.approx(4)
     assert [plans.Exponential(8.0, 2, 0.25, staircase=True)(t) for t in (1, 2)] == [8, 2]
-    cosine = plans.Cosine(1.0, 4, final=0.2)
+    cosine = plans.Cosine(1.0, 4, end_learning_rate=0.2)
     assert [cosine(t) for t in (0, 2, 4, 9)] == pytest.approx([1, 0.6, 0.2, 0.2])
-    polynomial = plans.Polynomial(1.0, 4, power=2.0, final=0.2)
+    polynomial = plans.Polynomial(1.0, 4, power=2.0, end_learning_rate=0.2)
     assert [polynomial(t) for t in (0, 2, 4, 9)] == pytest.approx([1, 0.4, 0.2, 0.2])
     cycle = plans.OneCycle(1.0, 10, rise=0.5, start_div=10.0, final_div=100.0)
     assert [cycle(t) for t in (0, 4, 9, 20)] == pytest.approx([0.1, 1.0, 1e-3, 1e-3])
@@ -47,17 +47,20 @@ def test_warm_up_meets_what_comes_after() -> None:
             lambda: plans.Cosine(0.1, 12, 0.01),
             ("CosineAnnealingLR", {"T_max": 12, "eta_min": 0.01}),
         ),
-        (lambda: plans.Polynomial(0.1, 12, 2.0), ("PolynomialLR", {"total_iters": 12, "power": 2})),
+        (
+            lambda: plans.Polynomial(0.1, 12, power=2.0),
+            ("PolynomialLR", {"total_iters": 12, "power": 2}),
+        ),
         (
             lambda: plans.OneCycle(0.1, 13),
             ("OneCycleLR", {"max_lr": 0.1, "total_steps": 13}),
         ),
         (
-            lambda: plans.CosineRestarts(0.1, 2, 0.01, longer=2),
+            lambda: plans.CosineRestarts(0.1, 2, 0.01, t_mul=2),
             ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 2, "eta_min": 0.01}),
         ),
         (
-            lambda: plans.Polynomial(0.02, 5, final=0.1),
+            lambda: plans.Polynomial(0.02, 5, end_learning_rate=0.1),
             ("LinearLR", {"start_factor": 0.2, "total_iters": 5}),
         ),
         (
@@ -110,7 +113,7 @@ def test_restarts_shrink_as_in_keras(floor: float) -> None:
     keras = pytest.importorskip("keras")
     kind = keras.optimizers.schedules.CosineDecayRestarts
     theirs = kind(0.1, 3, t_mul=2.0, m_mul=0.5, alpha=floor)
-    ours = plans.CosineRestarts(0.1, 3, 0.1 * floor, longer=2, shrink=0.5)
+    ours = plans.CosineRestarts(0.1, 3, 0.1 * floor, t_mul=2, m_mul=0.5)
     # Behind the first step of each, where Keras' float32 may still see the end of the one before.
     for step in [t for t in range(45) if t not in (3, 9, 21)]:
         assert ours(step) == pytest.approx(float(theirs(step)), rel=1e-4, abs=1e-7)
@@ -120,7 +123,9 @@ def test_a_warm_up_of_keras_is_a_line_before() -> None:
     keras = pytest.importorskip("keras")
     kind = keras.optimizers.schedules.CosineDecay
     theirs = kind(0.02, 6, alpha=0.1, warmup_target=0.1, warmup_steps=4)
-    ours = plans.Chained([plans.Polynomial(0.02, 4, final=0.1), plans.Cosine(0.1, 6, 0.01)], [4])
+    ours = plans.Chained(
+        [plans.Polynomial(0.02, 4, end_learning_rate=0.1), plans.Cosine(0.1, 6, 0.01)], [4]
+    )
     for step in range(13):
         assert ours(step) == pytest.approx(float(theirs(step)), rel=1e-5)
 
@@ -211,8 +216,8 @@ def test_plateau_refuses_other_state() -> None:
         lambda: plans.OneCycle(1.0, 1),
         lambda: plans.OneCycle(1.0, 10, rise=1.5),
         lambda: plans.OneCycle(1.0, 10, start_div=0.0),
-        lambda: plans.CosineRestarts(1.0, 3, longer=0),
-        lambda: plans.CosineRestarts(1.0, 3, shrink=-1.0),
+        lambda: plans.CosineRestarts(1.0, 3, t_mul=0),
+        lambda: plans.CosineRestarts(1.0, 3, m_mul=-1.0),
         lambda: plans.Cyclic(0.1, 1.0, 0),
         lambda: plans.Cyclic(0.1, 1.0, 2, 0),
         lambda: plans.Chained([1.0, 2.0], []),
@@ -254,3 +259,23 @@ def test_one_cycle_that_only_rises() -> None:
     assert [cycle(step) for step in (10, 11, 10**6)] == [pytest.approx(0.001)] * 3
     falls = plans.OneCycle(1.0, 10, rise=0.95, start_div=10.0, final_div=100.0)
     assert [falls(step) for step in (9, 10)] == [pytest.approx(0.001)] * 2
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        (plans.Cosine(value=0.1, T_max=4, final=0.02), plans.Cosine(0.1, 4, 0.02)),
+        (plans.CosineRestarts(0.1, T_0=3, T_mult=2.0), plans.CosineRestarts(0.1, 3, t_mul=2)),
+        (plans.Exponential(0.1, steps=2, gamma=0.9), plans.Exponential(0.1, 2, 0.9)),
+        (plans.Polynomial(0.1, total_iters=2), plans.Polynomial(0.1, 2)),
+        (plans.MultiStep(0.1, [2], gamma=0.3), plans.MultiStep(0.1, [2], 0.3)),
+        (plans.Plateau(0.1, min_lr=0.01), plans.Plateau(0.1, lowest=0.01)),
+    ],
+)
+def test_words_of_others_are_taken(ours: Any, said: Any) -> None:
+    assert repr(ours) == repr(said)
+
+
+def test_words_that_mean_something_else_elsewhere_are_not() -> None:
+    with pytest.raises(SignatureError):
+        plans.WarmUp(0.1, T_max=3)  # type: ignore[call-arg]
