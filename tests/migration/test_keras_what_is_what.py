@@ -1,0 +1,491 @@
+"""The table "What is what" of the guide from Keras, each row run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import FeedForwardNet, Input, layers
+from singanet.layers import Activation, Conv2D, Dense, Flatten, Pad, Softmax
+from singanet.loss import MeanSquaredError, SoftmaxCrossEntropy
+from singanet.metric import Accuracy
+from singanet.optimizer import SGD, Adam, ClipNorm, Optimizer
+from singanet.training import callbacks
+from tests.migration.rows import PAGES
+
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+kl, ops = keras.layers, keras.ops
+
+X, Y = (np.random.default_rng(0).normal(size=(24, k)).astype(np.float32) for k in (5, 2))
+LABELS = np.random.default_rng(1).integers(0, 2, 24)
+CASES = {}
+
+
+def what(start):
+    """A check of the row whose first cell begins so."""
+
+    def register(check):
+        assert start not in CASES
+        CASES[start] = check
+        return check
+
+    return register
+
+
+def close(ours, theirs):
+    theirs = theirs.detach().numpy() if hasattr(theirs, "detach") else np.asarray(theirs)
+    np.testing.assert_allclose(ours, theirs, 1e-4, 1e-5)
+
+
+def both(ours=(), theirs=(), shape=(5,)):
+    """Nets of one Dense behind ``ours`` and ``theirs``, with the same weights."""
+    there = keras.Sequential([keras.Input(shape), *theirs, kl.Dense(2)])
+    here = FeedForwardNet([*ours, Dense(2)])
+    here.build(shape)
+    for param, value in zip(here.params(), there.get_weights(), strict=True):
+        param.value[...] = value
+    return here, there
+
+
+def trained_alike(here, there, fit=None, **more):
+    """Two epochs of each on the same batches."""
+    steps = {"batch_size": 8, "epochs": 2, "shuffle": False, **more}
+    mine = here.fit(X, Y, **steps, **(fit or {}), verbose=False)
+    theirs = there.fit(X, Y, **steps, verbose=0).history
+    for param, value in zip(here.params(), there.get_weights(), strict=True):
+        close(param.value, value)
+    return mine, theirs
+
+
+def drawn(make, x=X):
+    """What the layers or operators of ``make`` yield for ``x``."""
+    start = Input(x.shape[1:])
+    return FeedForwardNet(inputs=start, outputs=make(start)).forward(False, x)
+
+
+@what("`Sequential([...])`")
+def check_lists():
+    here, there = both([Dense(3)], [kl.Dense(3)])
+    close(here.forward(False, X), there(X))
+    added = FeedForwardNet()
+    added.add(Dense(3, input_shape=(5,)))
+    added.add(Dense(2))
+    assert [p.shape for p in added.params()] == [p.shape for p in here.params()]
+    late = FeedForwardNet([Dense(3), Dense(2)])
+    late.compile(SGD(0.1), MeanSquaredError())
+    late.fit(X, Y, verbose=False)
+    assert [p.shape for p in late.params()] == [p.shape for p in here.params()]
+
+
+@what("a model as a layer")
+def check_models_as_layers():
+    inner = FeedForwardNet([Dense("d", 3)], name="inner")
+    inner.build((5,))
+    outer = FeedForwardNet([inner, Dense("top", 2)])
+    outer.build((5,))
+    assert outer.nested["inner"] is inner
+    assert outer["top"].units == 2
+    symbol = Input((5,))
+    assert inner(symbol).shape == (3,)
+
+
+@what('`model.save("x.keras")`')
+def check_whole_models(folder):
+    here, _ = both()
+    here.save_model(str(folder / "x.singanet"))
+    again = singanet.load_model(str(folder / "x.singanet"))
+    close(again.forward(False, X), here.forward(False, X))
+
+
+@what("`Input((28, 28, 1))`")
+def check_inputs():
+    symbol = Input((1, 28, 28))
+    net = FeedForwardNet(inputs=symbol, outputs=Dense(10)(Flatten()(symbol)))
+    there = keras.Input((28, 28, 1))
+    model = keras.Model(there, kl.Dense(10)(kl.Flatten()(there)))
+    assert net.params()[0].shape == tuple(model.weights[0].shape)
+
+
+@what("names made up")
+def check_names():
+    keras.utils.clear_session()
+    here, there = both([Dense(3), Activation()], [kl.Dense(3), kl.Activation("relu")])
+    assert [n.name for n in here.layers if n.name != "input"] == [n.name for n in there.layers]
+
+
+@what("images N H W C")
+def check_images():
+    x = np.random.default_rng(0).normal(size=(2, 6, 5, 3)).astype(np.float32)
+    theirs = kl.Conv2D(4, 3)
+    there = theirs(x)
+    ours = Conv2D("c", 4, 3, padding="valid")
+    start = Input((3, 6, 5))
+    net = FeedForwardNet(inputs=start, outputs=ours(start))
+    kernel, bias = theirs.get_weights()
+    ours.params["weight"].value[...] = kernel.transpose(3, 2, 0, 1).reshape(4, -1)
+    ours.params["bias"].value[...] = bias
+    close(net.forward(False, x.transpose(0, 3, 1, 2)), there.detach().numpy().transpose(0, 3, 1, 2))
+
+
+@what('`Dense(10, activation="relu")`')
+def check_activations():
+    here, there = both([Dense(3, activation="relu")], [kl.Dense(3, activation="relu")])
+    close(here.forward(False, X), there(X))
+    assert any(isinstance(layer, Activation) for layer in here.layers)
+
+
+@what('`padding="same"` with strides')
+def check_strides():
+    x = np.random.default_rng(0).normal(size=(2, 6, 6, 1)).astype(np.float32)
+    there = kl.MaxPooling2D(3, strides=2, padding="same")(x)
+    ours = [Pad("pad", ((0, 1), (0, 1)), -np.inf), layers.MaxPooling2D("p", 3, 2, padding="valid")]
+    found = drawn(lambda s: ours[1](ours[0](s)), x.transpose(0, 3, 1, 2))
+    close(found, there.detach().numpy().transpose(0, 3, 1, 2))
+
+
+@what('`kernel_initializer="he_normal"`')
+def check_initial_weights():
+    theirs = kl.Dense(400, kernel_initializer="he_normal")
+    theirs.build((None, 300))
+    start = Input((300,))
+    net = FeedForwardNet(
+        inputs=start, outputs=Dense(400, kernel_initializer="he_truncated")(start), seed=0
+    )
+    there, here = theirs.get_weights()[0], net.params()[0].value
+    np.testing.assert_allclose([here.std(), here.max()], [there.std(), there.max()], 0.02)
+
+
+@what("`kernel_regularizer=L2(1e-4)`")
+def check_penalties():
+    there = keras.Sequential(
+        [keras.Input((5,)), kl.Dense(2, kernel_regularizer=keras.regularizers.L2(0.05))]
+    )
+    here = FeedForwardNet([Dense(2, kernel_regularizer=0.1, input_shape=(5,))])
+    for param, value in zip(here.params(), there.get_weights(), strict=True):
+        param.value[...] = value
+    here.compile(SGD(0.1), MeanSquaredError())
+    there.compile(keras.optimizers.SGD(0.1), "mse")
+    trained_alike(here, there)
+
+
+@what("`layer.trainable = False`")
+def check_frozen():
+    here, there = both(
+        [Dense(3), layers.BatchNormalization(momentum=0.01, epsilon=1e-3)],
+        [kl.Dense(3), kl.BatchNormalization()],
+    )
+    for ours, theirs in ((here.layers[-2], there.layers[1]), (here.layers[-3], there.layers[0])):
+        ours.trainable = theirs.trainable = False
+    here.compile(SGD(0.1), MeanSquaredError())
+    there.compile(keras.optimizers.SGD(0.1), "mse")
+    trained_alike(here, there)
+    net = FeedForwardNet([Dense("a", 3, input_shape=(5,)), Dense("b", 3), Dense("c", 2)])
+    net.freeze("c")
+    net.compile(SGD(0.1), MeanSquaredError())
+    before = [p.value.copy() for p in net.params()]
+    net.fit(X, Y, verbose=False)
+    assert [(p.value == b).all() for p, b in zip(net.params(), before, strict=True)] == [
+        *[True] * 4, *[False] * 2,
+    ]  # fmt: skip
+
+
+@what("`a + b`, `a * 2`")
+def check_operators():
+    close(drawn(lambda a: a * 2 + a), ops.add(X * 2, X))
+    close(drawn(lambda a: (a * 2)[:, 0]), X[:, 0] * 2)
+    close(drawn(layers.Reduce("mean", "mean", 1)), ops.mean(X, axis=1))
+    close(drawn(layers.Clip("c", 0.0, 1.0)), ops.clip(X, 0.0, 1.0))
+
+
+@what("`ops.where(a > 0, a, b)`")
+def check_choices():
+    close(drawn(lambda a: (a > 0).where(a, a * 2)), ops.where(X > 0, X, X * 2))
+    close(drawn(lambda a: a.astype("int32")), ops.cast(X, "int32"))
+    close(drawn(lambda a: a[:, [2, 0]]), ops.take(X, [2, 0], axis=1))
+    index = np.argsort(X, 1)
+    i = layers.TopIndices("i", 5, largest=False)
+    close(drawn(lambda a: layers.Gather("g", 1)(a, i(a))), ops.take_along_axis(X, index, 1))
+
+
+@what("`v, i = ops.top_k(a, 3)`")
+def check_largest():
+    values, indices = ops.top_k(X, 3)
+    i = layers.TopIndices("i", 3)
+    close(drawn(i), indices)
+    close(drawn(lambda a: layers.Gather("g", -1)(a, i(a))), values)
+    close(drawn(layers.TopIndices("j", 1, 1)), ops.argmax(X, 1, keepdims=True))
+
+
+@what('`"log_softmax"`')
+def check_functions():
+    x = X[:, :4]
+    close(drawn(layers.LogSoftmax("log", axis=-1), x), keras.activations.log_softmax(x))
+    close(drawn(layers.GLU("gate"), x), keras.activations.glu(ops.convert_to_tensor(x)))
+    tanh = keras.activations.gelu(ops.convert_to_tensor(x), approximate=True)
+    close(drawn(Activation("a", "gelu_tanh"), x), tanh)
+
+
+@what('`loss="sparse_categorical_crossentropy"`')
+def check_losses_by_name():
+    here, there = both([], [])
+    here.add(Softmax("softmax"))
+    there.add(kl.Softmax())
+    here.compile("adam", "sparse_categorical_crossentropy", metrics=[Accuracy()])
+    there.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    fit = {"batch_size": 24, "epochs": 2, "shuffle": False}
+    here.fit(X, LABELS, **fit, verbose=False)
+    there.fit(X, LABELS, **fit, verbose=0)
+    close(here.predict(X), there.predict(X, verbose=0))
+
+
+@what("`fit(sample_weight=)` of shape")
+def check_sample_weights():
+    x = np.random.default_rng(0).normal(size=(12, 4, 5)).astype(np.float32)
+    y = np.random.default_rng(1).normal(size=(12, 4, 2)).astype(np.float32)
+    weight = np.random.default_rng(2).uniform(size=(12, 4)).astype(np.float32)
+    here, there = both(shape=(4, 5))
+    here.compile(SGD(0.1), MeanSquaredError(), weighted_metrics=["mae"])
+    there.compile(keras.optimizers.SGD(0.1), "mse", weighted_metrics=["mae"])
+    fit = {"batch_size": 4, "epochs": 2, "shuffle": False, "sample_weight": weight}
+    here.fit(x, y, **fit, verbose=False)
+    there.fit(x, y, **fit, verbose=0)
+    close(here.params()[0].value, there.get_weights()[0])
+    found = there.evaluate(x, y, sample_weight=weight, return_dict=True, verbose=0)
+    logs = here.evaluate(x, y, sample_weight=weight).logs
+    close(logs["loss"], found["loss"])
+    close([v for k, v in logs.items() if k != "loss"], [found["mae"]])
+
+
+@what("`clipvalue`, `global_clipnorm`")
+def check_clips():
+    for how, name in (("value", "clipvalue"), ("global", "global_clipnorm")):
+        here, there = both()
+        here.compile(SGD(0.5), MeanSquaredError())
+        there.compile(keras.optimizers.SGD(0.5, **{name: 0.1}), "mse")
+        trained_alike(here, there, {"clip": 0.1, "clip_by": how})
+    here, there = both()
+    here.compile(SGD(0.5), MeanSquaredError())
+    there.compile(keras.optimizers.SGD(0.5, gradient_accumulation_steps=3), "mse")
+    trained_alike(here, there, {"accumulate": 3})
+
+
+@what("`clipnorm`, of each parameter")
+def check_clipnorm():
+    here, there = both()
+    here.compile(SGD(0.5, constraint=ClipNorm(0.1)), MeanSquaredError())
+    there.compile(keras.optimizers.SGD(0.5, clipnorm=0.1), "mse")
+    trained_alike(here, there)
+
+
+@what("`keras.mixed_precision.")
+def check_mixed_precision():
+    there = keras.Sequential([keras.Input((5,)), kl.Dense(2, dtype="mixed_float16")])
+    here, _ = both()
+    for param, value in zip(here.params(), there.get_weights(), strict=True):
+        param.value[...] = value
+    here.compile(SGD(0.1), MeanSquaredError(), mixed_precision="float16")
+    there.compile(keras.optimizers.SGD(0.1), "mse")
+    fit = {"batch_size": 8, "epochs": 2, "shuffle": False}
+    # So small that no loss scale lets a gradient overflow.
+    here.fit(X / 9, Y / 9, **fit, verbose=False)
+    there.fit(X / 9, Y / 9, **fit, verbose=0)
+    np.testing.assert_allclose(here.params()[0].value, there.get_weights()[0], atol=5e-3)
+    assert here.params()[0].value.dtype == np.float16
+    assert there.get_weights()[0].dtype == np.float32
+
+
+@what("`optimizer.get_config()`")
+def check_rules_as_data():
+    rule = Adam(singanet.optimizer.schedules.Cosine(0.1, 10))
+    again = Optimizer.from_config(rule.to_config())
+    there = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 10))
+    theirs = keras.optimizers.Adam.from_config(there.get_config())
+    assert again.to_config() == rule.to_config()
+    close(again.lr(0), theirs.learning_rate)
+
+
+@what("`model.fit(..., validation_split")
+def check_fits():
+    here, there = both()
+    here.compile(SGD(0.1), MeanSquaredError())
+    there.compile(keras.optimizers.SGD(0.1), "mse")
+    seen = [], []
+
+    class Ours(callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            seen[0].append(epoch)
+
+    class Theirs(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen[1].append(epoch)
+
+    fit = {"batch_size": 4, "epochs": 2, "shuffle": False, "validation_split": 0.25}
+    mine = here.fit(X, Y, **fit, callbacks=[Ours()], verbose=False)
+    theirs = there.fit(X, Y, **fit, callbacks=[Theirs()], verbose=0).history
+    for key in ("loss", "val_loss"):
+        close(mine[key], theirs[key])
+    assert seen[0] == seen[1]
+    assert mine["lr"] == [0.1, 0.1]
+
+
+@what('`ModelCheckpoint("best.keras"')
+def check_best(folder):
+    here, _ = both()
+    here.compile(SGD(0.1), MeanSquaredError())
+    here.fit(X, Y, callbacks=[callbacks.ModelCheckpoint(str(folder))], verbose=False)
+    assert (folder / "best.npz").exists()
+
+
+@what("`BackupAndRestore`")
+def check_resumed(folder):
+    whole, half = (both()[0] for _ in range(2))
+    for a, b in zip(whole.params(), half.params(), strict=True):
+        b.value[...] = a.value
+    fit = {"shuffle": False, "verbose": False}
+    for net, epochs in ((whole, 4), (half, 2)):
+        net.compile(Adam(0.1), MeanSquaredError())
+        keep = callbacks.ModelCheckpoint(str(folder / str(epochs)))
+        net.fit(X, Y, epochs=epochs, callbacks=[keep], **fit)
+    half.fit(X, Y, epochs=4, resume=str(folder / "2"), callbacks=[keep], **fit)
+    for a, b in zip(whole.params(), half.params(), strict=True):
+        assert (a.value == b.value).all()
+
+
+@what("`model.evaluate(x, y, return_dict=True)`")
+def check_evaluated():
+    l2 = keras.regularizers.L2(0.5)
+    there = keras.Sequential([keras.Input((5,)), kl.Dense(2, kernel_regularizer=l2)])
+    here = FeedForwardNet([Dense(2, kernel_regularizer=1.0, input_shape=(5,))])
+    for param, value in zip(here.params(), there.get_weights(), strict=True):
+        param.value[...] = value
+    here.compile(SGD(0.1), MeanSquaredError())
+    there.compile("sgd", "mse")
+    found = there.evaluate(X, Y, return_dict=True, verbose=0)["loss"]
+    penalty = 0.5 * (there.get_weights()[0] ** 2).sum()
+    close(here.evaluate(X, Y).logs["loss"] + penalty, found)
+
+
+@what("`model.summary()`")
+def check_pictures(folder):
+    here, there = both()
+    assert f"{there.count_params()} parameters" in str(here.summary())
+    here.plot(str(folder / "net.svg"))
+    assert (folder / "net.svg").exists()
+
+
+@what('`model.save_weights("w.weights.h5")`')
+def check_weight_files(folder):
+    here, there = both([Dense(3)], [kl.Dense(3)])
+    for param in here.params():
+        param.value += 1.0
+    here.save(str(folder / "w.weights.h5"))
+    there.load_weights(folder / "w.weights.h5")
+    close(here.forward(False, X), there(X))
+
+
+@what("`model.get_config()`")
+def check_nets_as_data():
+    here, _ = both([Dense(3, activation="relu")], [kl.Dense(3)])
+    again = FeedForwardNet.from_config(here.to_config())
+    assert again.to_config() == here.to_config()
+
+
+@what("`keras.utils.set_random_seed(0)`")
+def check_seeds():
+    made = []
+    for _ in range(2):
+        singanet.set_seed(0)
+        made.append(FeedForwardNet([Dense(2, input_shape=(5,))]))
+    made += [FeedForwardNet([Dense(2, input_shape=(5,))], seed=3) for _ in range(2)]
+    first, second, *others = (net.params()[0].value for net in made)
+    assert (first == second).all()
+    assert (others[0] == others[1]).all()
+
+
+@what("`model(x, training=True)`")
+def check_training_forward():
+    here, there = both([layers.BatchNormalization(epsilon=1e-3)], [kl.BatchNormalization()])
+    close(here.forward(True, X), there(X, training=True))
+
+
+@what("`train_step` overridden: several losses")
+def check_programs():
+    """One loss for two optimizers, as the section on a `train_step` has it."""
+    x, y = Input((5,)), Input("y", (2,))
+    wide, deep = Dense("wide", 2), Dense("deep", 2)
+    loss = MeanSquaredError()(wide(x) + deep(x), y)
+    steps = [SGD(0.1).minimize(loss, wide), Adam(0.1).minimize(loss, deep)]
+    executor = singanet.Executor({"step": [loss, *steps]}, seed=0)
+    theirs = [kl.Dense(2), kl.Dense(2)]
+    for layer in theirs:
+        layer.build((None, 5))
+    params = {p.name: p for p in executor.net.params()}
+    for layer, name in zip(theirs, ("wide", "deep"), strict=True):
+        params[f"{name}/weight"].value[...] = layer.get_weights()[0]
+    rules = [keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.1)]
+    for _ in range(3):
+        executor.run("step", {x: X, y: Y})
+        gap = keras.losses.MeanSquaredError()(Y, theirs[0](X) + theirs[1](X))
+        for layer in theirs:
+            layer.zero_grad()
+        gap.backward()
+        for rule, layer in zip(rules, theirs, strict=True):
+            rule.apply([v.value.grad for v in layer.variables], layer.variables)
+    close(params["wide/weight"].value, theirs[0].get_weights()[0])
+    close(params["deep/weight"].value, theirs[1].get_weights()[0])
+
+
+@what("`train_step` overridden: gradients")
+def check_gradients_looked_at():
+    here, _ = both()
+    here.compile(SGD(0.1), MeanSquaredError())
+    seen = []
+
+    class Look(callbacks.Callback):
+        def on_layer_gradients(self, names, values, grads):
+            seen.extend(names)
+
+    here.fit(X, Y, batch_size=24, callbacks=[Look()], verbose=False)
+    loop = []
+    here.loss.forward(True, here.forward(True, X), Y)
+    for names, _, _ in here.backward(here.loss.backward()):
+        loop += names
+    assert seen == loop == here.param_names()
+
+
+@what("`test_step`, `predict_step`")
+def check_programs_without_an_update():
+    x, y = Input((5,)), Input("y", (), dtype="int64")
+    scores = Dense("d", 2)(x)
+    loss = SoftmaxCrossEntropy()(scores, y)
+    executor = singanet.Executor({"test_step": [loss], "predict_step": [scores]}, seed=0)
+    before = [p.value.copy() for p in executor.net.params()]
+    executor.run("test_step", {x: X, y: LABELS})
+    assert np.shape(executor.run("predict_step", {x: X})[0]) == (24, 2)
+    assert all((p.value == b).all() for p, b in zip(executor.net.params(), before, strict=True))
+
+
+ROWS = [
+    line
+    for line in (PAGES / "keras.md")
+    .read_text("utf-8")
+    .partition("## What is what\n")[2]
+    .partition("\n## ")[0]
+    .splitlines()
+    if line.startswith("| ") and not line.startswith("| Keras |")
+]
+
+
+@pytest.mark.parametrize("line", ROWS, ids=lambda line: line[2:40])
+def test_row(line, tmp_path):
+    checks = [check for start, check in CASES.items() if line.startswith(f"| {start}")]
+    assert len(checks) == 1, f"write a case for {line}"
+    check = checks[0]
+    keras.utils.set_random_seed(0)
+    singanet.set_seed(0)
+    check(*[tmp_path] * check.__code__.co_argcount)
+
+
+def test_each_case_has_a_row():
+    assert len(ROWS) == len(CASES)
