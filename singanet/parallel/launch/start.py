@@ -58,7 +58,7 @@ class Restarts:
         say: Callable[[str], None] = say,
     ) -> None:
         self._options, self._read, self._say = options, read, say
-        self._elastic = slots
+        self._slots = slots
         self._least, self._most = options.sizes or (options.ranks, options.ranks)
         self._furthest = -1
         self._failures = 0
@@ -69,10 +69,10 @@ class Restarts:
         for number in itertools.count():
             named, wanted = self._read(), None
             hosts = named
-            if self._elastic is not None:
-                hosts = _filled(self._awaited(), min(most, self._most))
+            if self._slots is not None:
+                hosts = _filled(self._awaited(self._slots), min(most, self._most))
                 again, most = replace(again, ranks=sum(h.slots for h in hosts)), self._most
-                wanted = self._wanting(again.ranks)
+                wanted = self._wanting(self._slots, again.ranks)
                 if number:
                     self._say(f"goes on with {again.ranks} rank{'s' * (again.ranks > 1)}")
             began = time.monotonic()
@@ -84,34 +84,29 @@ class Restarts:
                 again = replace(again, program=again.resumed(again.program))
         return ending.status
 
-    @property
-    def _slots(self) -> Slots:
-        assert self._elastic is not None
-        return self._elastic
-
-    def _awaited(self) -> list[Host]:
+    def _awaited(self, slots: Slots) -> list[Host]:
         """The free machines, once they have slots enough."""
         few = f"{self._least} free slot{'s' * (self._least > 1)}"
         end, told = time.monotonic() + self._options.deadline, False
         while True:
-            free = self._slots.look()
+            free = slots.look()
             enough = sum(host.slots for host in free) >= self._least
-            if enough and self._slots.known:
+            if enough and slots.known:
                 return free
             if time.monotonic() > end:
                 raise BackendError(
                     "singanet launch --elastic",
                     expected=f"{few} within {self._options.deadline:g} s",
-                    received=self._slots.told(),
+                    received=slots.told(),
                     advice="see why their ranks have died or they do not answer, name other "
                     "machines by --hosts, or ask for fewer: --elastic MIN:MAX",
                 )
-            if not enough and not told and self._slots.known:
+            if not enough and not told and slots.known:
                 told = True
-                self._say(f"waits for {few}: {self._slots.told()}")
+                self._say(f"waits for {few}: {slots.told()}")
             time.sleep(_LOOK)
 
-    def _wanting(self, ranks: int) -> Wanted:
+    def _wanting(self, slots: Slots, ranks: int) -> Wanted:
         """Whether more than ``ranks`` could work, looked at now and then."""
         due, wanted = time.monotonic() + _EVERY, False
 
@@ -120,7 +115,7 @@ class Restarts:
             if wanted or ranks >= self._most or time.monotonic() < due:
                 return wanted
             due = time.monotonic() + _EVERY
-            could = min(self._most, sum(host.slots for host in self._slots.look()))
+            could = min(self._most, sum(host.slots for host in slots.look()))
             wanted = could > ranks
             if wanted:
                 self._say(f"{could} ranks can work instead of {ranks}: from the next checkpoint on")
@@ -130,7 +125,7 @@ class Restarts:
 
     def _can_follow(self, ending: Ending, hosts: Sequence[Host], began: float) -> bool:
         """Whether another start follows: after a death or a lost machine, or if a try is left."""
-        if self._elastic is not None and self._lost(ending, hosts, began):
+        if self._slots is not None and self._lost(self._slots, ending, hosts, began):
             return True
         self._failures += 1
         if self._failures > self._options.restarts:
@@ -138,16 +133,16 @@ class Restarts:
         self._say(f"restart {self._failures} of {self._options.restarts}")
         return True
 
-    def _lost(self, ending: Ending, hosts: Sequence[Host], began: float) -> bool:
+    def _lost(self, slots: Slots, ending: Ending, hosts: Sequence[Host], began: float) -> bool:
         """Whether ranks have died or machines are silent; slots of dead ranks rest."""
         further = ending.step is None or ending.step > self._furthest
         worked = time.monotonic() - began if further else 0.0
-        silent = self._silent_now() & {host.name for host in hosts}
+        silent = _silent_now(slots) & {host.name for host in hosts}
         # Slots are filled one after the other.
         places = [host.name for host in hosts for _ in range(host.slots)]
         for name in sorted({places[rank] for rank in ending.dead} - silent):
             dead = [rank for rank in ending.dead if places[rank] == name]
-            pause = self._slots.died(name, len(dead), worked)
+            pause = slots.died(name, len(dead), worked)
             who = f"ranks {', '.join(map(str, dead))} have" if dead[1:] else f"rank {dead[0]} has"
             many = f"{len(dead)} slots of {name} rest" if dead[1:] else f"a slot of {name} rests"
             self._say(f"{who} died: {many} for {pause:g} s")
@@ -155,14 +150,15 @@ class Restarts:
             self._say(f"no answer of {', '.join(sorted(silent))}")
         return bool(silent or ending.dead)
 
-    def _silent_now(self) -> set[str]:
-        """The machines that do not answer after a failure."""
-        self._slots.doubt()
-        self._slots.look()
-        while not self._slots.known:
-            time.sleep(_LOOK)
-            self._slots.look()
-        return self._slots.silent
+
+def _silent_now(slots: Slots) -> set[str]:
+    """The machines that do not answer after a failure."""
+    slots.doubt()
+    slots.look()
+    while not slots.known:
+        time.sleep(_LOOK)
+        slots.look()
+    return slots.silent
 
 
 def _filled(free: Sequence[Host], most: int) -> list[Host]:
