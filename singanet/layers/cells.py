@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,13 @@ from singanet.initializer import Initializer
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.ops.interface import Ops
-from singanet.ops.window import Direction, RecurrentCase, RecurrentGradients, RecurrentStates
+from singanet.ops.window import (
+    Direction,
+    RecurrentCase,
+    RecurrentGradients,
+    RecurrentSlopes,
+    RecurrentStates,
+)
 from singanet.params.param import Param
 from singanet.types import Array, Shape
 
@@ -23,14 +28,16 @@ Params = Mapping[str, Array | None]
 """The arrays of one direction by kind; all but ``weight_h`` may be missing."""
 
 
-class Cell(ABC):
+class Cell:
     """The formula of one step; the kernels run it over all steps of one direction.
 
-    ``gates`` are the names of the blocks of the weights in SINGA's and cuDNN's order, ``states``
-    the names of what is handed from step to step. If the cell ``joins_biases``, both are added to
-    the gates as one array, which is worked out once and kept for backward.
+    ``kernel`` is the name of the forward one, ``gates`` are the names of the blocks of the weights
+    in SINGA's and cuDNN's order, ``states`` those of what is handed from step to step. If the cell
+    ``joins_biases``, both are added to the gates as one array, which is worked out once and kept
+    for backward.
     """
 
+    kernel: ClassVar[str]
     gates: tuple[str, ...]
     states: tuple[str, ...] = ("h",)
     joins_biases: ClassVar[bool] = True
@@ -58,73 +65,39 @@ class Cell(ABC):
                 biases = (one if one is other else ops.add(one, other),)
         return RecurrentCase(x, weights, biases, direction, self.mode)
 
-    @abstractmethod
     def forward(
         self, ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
     ) -> RecurrentStates:
         """All steps of one direction; ``keep`` what backward needs."""
+        made: RecurrentStates = getattr(ops, self.kernel)(case, starts, keep)
+        return made
 
-    @abstractmethod
     def backward(
-        self,
-        ops: Ops,
-        case: RecurrentCase,
-        made: RecurrentStates,
-        dy: Array | None,
-        ends: Sequence[Array],
-        needs_dx: bool,
+        self, ops: Ops, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
     ) -> RecurrentGradients:
-        """The gradients for those of each h ``dy``, or None, and of the final states ``ends``."""
+        """All gradients."""
+        found: RecurrentGradients = getattr(ops, f"{self.kernel}_backward")(case, made, slopes)
+        return found
 
 
 class LSTMCell(Cell):
     """Long short-term memory; the forget gate's bias starts at 1 (Jozefowicz et al. 2015)."""
 
     gates = ("i", "f", "g", "o")
+    kernel = "lstm_layer"
     states = ("h", "c")
 
     def bias_start(self) -> Initializer:
         """1 in the block of the forget gate."""
         return _OneInBlock(self.gates.index("f"), len(self.gates))
 
-    def forward(
-        self, ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
-    ) -> RecurrentStates:
-        return ops.lstm_layer(case, starts, keep)
-
-    def backward(
-        self,
-        ops: Ops,
-        case: RecurrentCase,
-        made: RecurrentStates,
-        dy: Array | None,
-        ends: Sequence[Array],
-        needs_dx: bool,
-    ) -> RecurrentGradients:
-        return ops.lstm_layer_backward(case, made, dy, ends, needs_dx)
-
 
 class GRUCell(Cell):
     """Gated recurrent unit; the bias of n behind the reset gate is added step by step."""
 
     gates = ("r", "z", "n")
+    kernel = "gru_layer"
     joins_biases = False
-
-    def forward(
-        self, ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
-    ) -> RecurrentStates:
-        return ops.gru_layer(case, starts, keep)
-
-    def backward(
-        self,
-        ops: Ops,
-        case: RecurrentCase,
-        made: RecurrentStates,
-        dy: Array | None,
-        ends: Sequence[Array],
-        needs_dx: bool,
-    ) -> RecurrentGradients:
-        return ops.gru_layer_backward(case, made, dy, ends, needs_dx)
 
 
 @dataclass(frozen=True)
@@ -133,22 +106,7 @@ class ElmanCell(Cell):
 
     mode: str
     gates = ("h",)
-
-    def forward(
-        self, ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
-    ) -> RecurrentStates:
-        return ops.elman_layer(case, starts, keep)
-
-    def backward(
-        self,
-        ops: Ops,
-        case: RecurrentCase,
-        made: RecurrentStates,
-        dy: Array | None,
-        ends: Sequence[Array],
-        needs_dx: bool,
-    ) -> RecurrentGradients:
-        return ops.elman_layer_backward(case, made, dy, ends, needs_dx)
+    kernel = "elman_layer"
 
 
 def _biases(ops: Ops, arrays: Any) -> tuple[Array, ...]:
@@ -496,7 +454,7 @@ class Backward:
         biases = saved.get(f"{prefix}/biases")
         case = layer.cell.case(ctx.ops, x, _arrays_of(ctx, run), direction, biases)
         made = saved[f"{prefix}/made"]
-        grads = layer.cell.backward(ctx.ops, case, made, above, dstates, needs_dx)
+        grads = layer.cell.backward(ctx.ops, case, made, RecurrentSlopes(above, dstates, needs_dx))
         for state, start in zip(dstates, grads.starts, strict=True):
             ctx.ops.copyto(state, start)
         for kind in KINDS:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from singanet.ops.window import Pair, RecurrentCase, RecurrentGradients, RecurrentStates, Window
+from singanet.ops.window import (
+    Pair,
+    RecurrentCase,
+    RecurrentGradients,
+    RecurrentSlopes,
+    RecurrentStates,
+    Window,
+)
 from singanet.types import Array, Parts, RowSparse, Shape
 
 if TYPE_CHECKING:  # else a dense layer would import it
@@ -618,14 +625,9 @@ class Ops(Protocol):
         """All steps of long short-term memory from the first h and c; gates stand as i, f, g, o."""
 
     def lstm_layer_backward(
-        self,
-        case: RecurrentCase,
-        made: RecurrentStates,
-        dy: Array | None,
-        ends: Sequence[Array],
-        needs_dx: bool,
+        self, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
     ) -> RecurrentGradients:
-        """All gradients, from ``dy`` (T, N, H) of each h, or None, and ``ends`` of h and c."""
+        """All gradients."""
 
     def gru_layer(
         self, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
@@ -633,14 +635,9 @@ class Ops(Protocol):
         """All steps of gated recurrent units from the first h; gates stand as r, z, n."""
 
     def gru_layer_backward(
-        self,
-        case: RecurrentCase,
-        made: RecurrentStates,
-        dy: Array | None,
-        ends: Sequence[Array],
-        needs_dx: bool,
+        self, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
     ) -> RecurrentGradients:
-        """All gradients, from ``dy`` (T, N, H) of each h, or None, and ``ends`` of h."""
+        """All gradients."""
 
     def elman_layer(
         self, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
@@ -648,14 +645,6 @@ class Ops(Protocol):
         """All steps of a simple recurrent layer from the first h."""
 
     def elman_layer_backward(
-        self,
-        case: RecurrentCase,
-        made: RecurrentStates,
-        dy: Array | None,
-        ends: Sequence[Array],
-        needs_dx: bool,
+        self, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
     ) -> RecurrentGradients:
-        """All gradients, from ``dy`` (T, N, H) of each h, or None, and ``ends`` of h.
-
-        Those of both biases are one array.
-        """
+        """All gradients; those of both biases are one array."""

@@ -8,6 +8,7 @@ and infinity, with the same error. A transform is a matrix along either axis of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -215,6 +216,18 @@ class RecurrentStates(NamedTuple):
 
     states: tuple[Array, ...]
     notes: tuple[Array, ...] = ()
+
+
+class RecurrentSlopes(NamedTuple):
+    """What a backward kernel goes by.
+
+    ``dy`` (T, N, H) are the gradients of each h, or None, ``ends`` those of the last states, arrays
+    (N, H). ``needs_dx`` says that somebody wants the gradient of x.
+    """
+
+    dy: Array | None
+    ends: Sequence[Array]
+    needs_dx: bool = True
 
 
 class RecurrentGradients(NamedTuple):

@@ -32,7 +32,7 @@ from singanet.layers import (
 from singanet.layers.context import Context
 from singanet.loss import SquaredError
 from singanet.ops import numpy_ops
-from singanet.ops.window import Direction, RecurrentCase
+from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes
 from singanet.optimizer import SGD, MaxNorm, global_norm
 
 
@@ -156,7 +156,7 @@ def test_gradients_of_first_states_come_out(rng):
         case = RecurrentCase(*parts, way)
         first, last = (tuple(s.astype(dtype) for s in states) for states in (starts, ends))
         made = ops.lstm_layer(case, first, True)
-        back = ops.lstm_layer_backward(case, made, None, last, True)
+        back = ops.lstm_layer_backward(case, made, RecurrentSlopes(None, last, True))
         assert {a.dtype for a in (*back.starts, back.x, *made.states)} == {np.dtype(dtype)}
         found.append(back.starts)
     for exact, close in zip(*found, strict=True):

@@ -17,7 +17,13 @@ import numpy as np
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
-from singanet.ops.window import Direction, RecurrentCase, RecurrentGradients, RecurrentStates
+from singanet.ops.window import (
+    Direction,
+    RecurrentCase,
+    RecurrentGradients,
+    RecurrentSlopes,
+    RecurrentStates,
+)
 from singanet.types import Array, Shape
 
 __all__: list[str] = []
@@ -127,16 +133,11 @@ def elman_layer(
 
 @kernel(half="lift")
 def elman_layer_backward(
-    ops: Ops,
-    case: RecurrentCase,
-    made: RecurrentStates,
-    dy: Array | None,
-    ends: Sequence[Array],
-    needs_dx: bool,
+    ops: Ops, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
 ) -> RecurrentGradients:
-    (h,), dh = made.states, ops.xp.array(ends[0], order="C")
-    dgates = _elman_states_back(ops, case, h, dy, dh)
-    return through_gates(ops, case, h, (dgates, dgates), (dh,), needs_dx)
+    (h,), dh = made.states, ops.xp.array(slopes.ends[0], order="C")
+    dgates = _elman_states_back(ops, case, h, slopes.dy, dh)
+    return through_gates(ops, case, h, (dgates, dgates), (dh,), slopes.needs_dx)
 
 
 def _elman_states(ops: Ops, case: RecurrentCase, gates: Array, h0: Array | None) -> Array:
@@ -221,16 +222,11 @@ def gru_layer(
 
 @kernel(half="lift")
 def gru_layer_backward(
-    ops: Ops,
-    case: RecurrentCase,
-    made: RecurrentStates,
-    dy: Array | None,
-    ends: Sequence[Array],
-    needs_dx: bool,
+    ops: Ops, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
 ) -> RecurrentGradients:
-    dh = ops.xp.array(ends[0], order="C")
-    of_gates = _gru_states_back(ops, case, made, dy, dh)
-    return through_gates(ops, case, made.states[0], of_gates, (dh,), needs_dx)
+    dh = ops.xp.array(slopes.ends[0], order="C")
+    of_gates = _gru_states_back(ops, case, made, slopes.dy, dh)
+    return through_gates(ops, case, made.states[0], of_gates, (dh,), slopes.needs_dx)
 
 
 def _states(
@@ -367,16 +363,11 @@ def lstm_layer(
 
 @kernel(half="lift")
 def lstm_layer_backward(
-    ops: Ops,
-    case: RecurrentCase,
-    made: RecurrentStates,
-    dy: Array | None,
-    ends: Sequence[Array],
-    needs_dx: bool,
+    ops: Ops, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
 ) -> RecurrentGradients:
-    dh, dc = (ops.xp.array(end, order="C") for end in ends)
-    dgates = _lstm_states_back(ops, case, made, dy, (dh, dc))
-    return through_gates(ops, case, made.states[0], (dgates, dgates), (dh, dc), needs_dx)
+    dh, dc = (ops.xp.array(end, order="C") for end in slopes.ends)
+    dgates = _lstm_states_back(ops, case, made, slopes.dy, (dh, dc))
+    return through_gates(ops, case, made.states[0], (dgates, dgates), (dh, dc), slopes.needs_dx)
 
 
 def _lstm_states(

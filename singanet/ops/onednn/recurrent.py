@@ -17,7 +17,7 @@ and longer ones lie alike, each part as much longer as its steps are more.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Algorithm, Arg, Prop, Query, RnnDirection
 from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.ops.onednn.runtime import Runtime
-from singanet.ops.window import RecurrentCase, RecurrentGradients, RecurrentStates
+from singanet.ops.window import RecurrentCase, RecurrentGradients, RecurrentSlopes, RecurrentStates
 from singanet.types import Array
 
 __all__: list[str] = []
@@ -291,13 +291,12 @@ def gradients(
     sizes: Sizes,
     case: RecurrentCase,
     made: RecurrentStates,
-    dy: Array | None,
-    ends: Sequence[Array],
+    wanted: RecurrentSlopes,
 ) -> list[Array]:
     """Gradients of x, of the first states, of both weights and of the bias."""
     xp, x, direction = ops.xp, case.x, case.direction
     (h, *lasts), (note, *firsts) = made
-    given = _parameters(ops, case)
+    given, (dy, ends, _) = _parameters(ops, case), wanted
     slopes = xp.zeros((sizes.steps, sizes.n, sizes.width), x.dtype) if dy is None else dy
     found: list[Array] = [xp.empty(like.shape, like.dtype) for like in (x, *ends)]
     # Kernels that round what they multiply add to these.
@@ -332,23 +331,23 @@ Several sequences by products of bfloat16 are always faster.
 """
 
 
-def _elman_layer(
-    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
-) -> RecurrentStates | None:
-    return forward(ops, sizes_of("tanh", case), case, starts, keep)
-
-
-def _elman_layer_back(
+def _layer(
+    kind: str,
     ops: OneDnnBase,
     case: RecurrentCase,
-    made: RecurrentStates,
-    dy: Array | None,
-    ends: Sequence[Array],
-    needs_dx: bool,
+    starts: Sequence[Array | None],
+    keep: bool,
+) -> RecurrentStates | None:
+    """Of the cells of an LSTM there is only the final one."""
+    return forward(ops, sizes_of(kind, case), case, starts, keep)
+
+
+def _layer_back(
+    kind: str, ops: OneDnnBase, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
 ) -> RecurrentGradients:
-    sizes = sizes_of("tanh", case)
-    dx, start, of_x, of_h, of_bias = gradients(ops, sizes, case, made, dy, ends)
-    return RecurrentGradients(dx if needs_dx else None, of_x, of_h, of_bias, of_bias, (start,))
+    dx, *starts, of_x, of_h, bias = gradients(ops, sizes_of(kind, case), case, made, slopes)
+    dx_wanted = dx if slopes.needs_dx else None
+    return RecurrentGradients(dx_wanted, of_x, of_h, bias, bias, tuple(starts))
 
 
 def _elman_is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
@@ -358,10 +357,12 @@ def _elman_is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
     return case.mode == "tanh" and pays and serves(ops, case)
 
 
-elman_layer = in_order(Route("onednn", _elman_layer, _elman_is_served), last=by_numpy.elman_layer)
+elman_layer = in_order(
+    Route("onednn", partial(_layer, "tanh"), _elman_is_served), last=by_numpy.elman_layer
+)
 
 elman_layer_backward = in_order(
-    Route("onednn", _elman_layer_back, is_noted), last=by_numpy.elman_layer_backward
+    Route("onednn", partial(_layer_back, "tanh"), is_noted), last=by_numpy.elman_layer_backward
 )
 
 
@@ -369,28 +370,23 @@ _WIDE = 192
 """Units from which a single sequence is NumPy's: oneDNN rearranges the weights in each call."""
 
 
-def _layer(
+def _gru_layer(
     ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
 ) -> RecurrentStates | None:
     return forward(ops, sizes_of("gru", case), _as_theirs(ops, case), starts, keep)
 
 
 def _gru_layer_back(
-    ops: OneDnnBase,
-    case: RecurrentCase,
-    made: RecurrentStates,
-    dy: Array | None,
-    ends: Sequence[Array],
-    needs_dx: bool,
+    ops: OneDnnBase, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
 ) -> RecurrentGradients:
     sizes, split = sizes_of("gru", case), 2 * len(case.weights[1])
-    dx, start, weight_x, weight_h, bias = gradients(
-        ops, sizes, _as_theirs(ops, case), made, dy, ends
-    )
+    found = gradients(ops, sizes, _as_theirs(ops, case), made, slopes)
+    dx, start, weight_x, weight_h, bias = found
     bias_x = _turned(ops, bias[: split // 2 * 3])
     bias_h = ops.concat([bias_x[:split], bias[split // 2 * 3 :]], axis=0)
     turned = _turned(ops, weight_x), _turned(ops, weight_h)
-    return RecurrentGradients(dx if needs_dx else None, *turned, bias_x, bias_h, (start,))
+    wanted = dx if slopes.needs_dx else None
+    return RecurrentGradients(wanted, *turned, bias_x, bias_h, (start,))
 
 
 def _is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
@@ -418,24 +414,17 @@ def _joined(ops: OneDnnBase, bias_x: Array, bias_h: Array) -> Array:
     return ops.concat([*turned, bias_x[split:], bias_h[split:]], axis=0)
 
 
-gru_layer = in_order(Route("onednn", _layer, _is_served), last=by_numpy.gru_layer)
+gru_layer = in_order(Route("onednn", _gru_layer, _is_served), last=by_numpy.gru_layer)
 
 gru_layer_backward = in_order(
     Route("onednn", _gru_layer_back, is_noted), last=by_numpy.gru_layer_backward
 )
 
 
-def _lstm_layer(
-    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
-) -> RecurrentStates | None:
-    """See `Ops`; of the cells there is only the final one."""
-    return forward(ops, sizes_of("lstm", case), case, starts, keep)
-
-
 def _prepared_layer(
     ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
 ) -> RecurrentStates | None:
-    """The same with weights that are laid out by calls which a program makes once."""
+    """An LSTM with weights that are laid out by calls which a program makes once."""
     sizes = sizes_of("lstm", case)
     # Threads as else, and the same for each of the calls.
     work = SHARED if case.x.size * sizes.passes >= SHARED else 0
@@ -454,19 +443,6 @@ def _laid_out(ops: OneDnnBase, sizes: Sizes, which: int, weight: Array, work: in
     return made
 
 
-def _lstm_layer_back(
-    ops: OneDnnBase,
-    case: RecurrentCase,
-    made: RecurrentStates,
-    dy: Array | None,
-    ends: Sequence[Array],
-    needs_dx: bool,
-) -> RecurrentGradients:
-    sizes = sizes_of("lstm", case)
-    dx, dh, dc, of_x, of_h, of_bias = gradients(ops, sizes, case, made, dy, ends)
-    return RecurrentGradients(dx if needs_dx else None, of_x, of_h, of_bias, of_bias, (dh, dc))
-
-
 def _lstm_is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
     return serves(ops, case)
 
@@ -477,12 +453,12 @@ lstm_layer = in_order(
         _prepared_layer,
         lambda ops, case, starts, keep: ops.prepared is not None and not keep and serves(ops, case),
     ),
-    Route("onednn", _lstm_layer, _lstm_is_served),
+    Route("onednn", partial(_layer, "lstm"), _lstm_is_served),
     last=by_numpy.lstm_layer,
 )
 
 lstm_layer_backward = in_order(
-    Route("onednn", _lstm_layer_back, is_noted), last=by_numpy.lstm_layer_backward
+    Route("onednn", partial(_layer_back, "lstm"), is_noted), last=by_numpy.lstm_layer_backward
 )
 
 

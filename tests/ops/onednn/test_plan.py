@@ -13,7 +13,7 @@ from singanet.ops import threads
 from singanet.ops.casts import has_compiler
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.products import product
-from singanet.ops.window import Direction, RecurrentCase, Window
+from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes, Window
 from tests.interrupts import struck_at
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
@@ -93,15 +93,15 @@ def calls(ops):
     case = RecurrentCase(draw(5, 4, 16), (draw(16, 32), draw(8, 32)), (rows[0, :32],), way)
     for keep in (False, True):
         made = ops.lstm_layer(case, ends, keep)
-    ops.lstm_layer_backward(case, made, draw(5, 4, 8), ends, True)
+    ops.lstm_layer_backward(case, made, RecurrentSlopes(draw(5, 4, 8), ends, True))
     case = RecurrentCase(case.x, (draw(16, 24), draw(8, 24)), biases, way)
     for keep in (False, True):
         made = ops.gru_layer(case, ends[:1], keep)
-    ops.gru_layer_backward(case, made, draw(5, 4, 8), ends[:1], True)
+    ops.gru_layer_backward(case, made, RecurrentSlopes(draw(5, 4, 8), ends[:1], True))
     case = RecurrentCase(draw(20, 4, 16), (draw(16, 8), draw(8, 8)), (rows[0, :8],), back)
     for keep in (False, True):
         made = ops.elman_layer(case, ends[:1], keep)
-    ops.elman_layer_backward(case, made, draw(20, 4, 8), ends[:1], True)
+    ops.elman_layer_backward(case, made, RecurrentSlopes(draw(20, 4, 8), ends[:1], True))
 
 
 @pytest.fixture

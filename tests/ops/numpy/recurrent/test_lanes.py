@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
 from singanet.ops.numpy import linear
-from singanet.ops.window import Direction, RecurrentCase
+from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes
 
 GATES = {"lstm": 4, "gru": 3, "elman": 1}
 
@@ -53,7 +53,9 @@ def ours(kind, x, weights, bias, dy, direction):
     case = RecurrentCase(x, weights, tuple(bias) if kind == "gru" else (bias[0],), direction)
     count = 1 + (kind == "lstm")
     made = forward(case, (None,) * count, True)
-    return direction.afters(made.states[0]), backward(case, made, dy, (end,) * count, True)
+    return direction.afters(made.states[0]), backward(
+        case, made, RecurrentSlopes(dy, (end,) * count, True)
+    )
 
 
 @pytest.mark.parametrize("kind", GATES)

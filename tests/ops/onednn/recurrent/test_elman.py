@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
-from singanet.ops.window import Direction, RecurrentCase
+from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes
 
 SIZES = [(20, 3, 7, 4), (30, 2, 16, 32), (20, 1, 1, 1), (24, 17, 3, 15)]
 
@@ -55,8 +55,10 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
     for given, wants_dx in ((dy, True), (None, False)):
         before, wide = end.copy(), widened(end)
         kept = made._replace(notes=[note.copy() for note in made.notes])
-        got = ops.elman_layer_backward(case, kept, given, [end], wants_dx)
-        wanted = numpy_ops.elman_layer_backward(exact, made64, widened(given), [wide], True)
+        got = ops.elman_layer_backward(case, kept, RecurrentSlopes(given, [end], wants_dx))
+        wanted = numpy_ops.elman_layer_backward(
+            exact, made64, RecurrentSlopes(widened(given), [wide], True)
+        )
         assert (got.x is None) is not wants_dx
         for a, b in zip(flat(got), flat(wanted), strict=True):
             if b is not wanted.x or wants_dx:
@@ -77,7 +79,7 @@ def test_few_steps_large_states_and_doubles_are_numpys(ops, plans, steps, n, wid
     exact = RecurrentCase(*widened(case[:3]), Direction(steps))
     close(h, numpy_ops.elman_layer(exact, [None], False).states[0])
     end = np.zeros((n, width), dtype)
-    got = ops.elman_layer_backward(case, made, h[1:], [end], True)
+    got = ops.elman_layer_backward(case, made, RecurrentSlopes(h[1:], [end], True))
     assert got.weight_h.shape == (width, width)
     assert all(array.dtype == dtype for array in flat(got))
     # The products around NumPy's steps may be oneDNN's.

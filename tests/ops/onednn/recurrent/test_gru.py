@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
-from singanet.ops.window import Direction, RecurrentCase
+from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes
 
 SIZES = [(5, 3, 7, 4), (4, 2, 16, 32), (1, 1, 1, 1), (6, 17, 3, 20), (2, 2, 5, 256)]
 
@@ -55,8 +55,10 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
     for given, wants_dx in ((dy, True), (None, False)):
         before, wide = end.copy(), widened(end)
         kept = made._replace(notes=[note.copy() for note in made.notes])
-        got = ops.gru_layer_backward(case, kept, given, [end], wants_dx)
-        wanted = numpy_ops.gru_layer_backward(exact, made64, widened(given), [wide], True)
+        got = ops.gru_layer_backward(case, kept, RecurrentSlopes(given, [end], wants_dx))
+        wanted = numpy_ops.gru_layer_backward(
+            exact, made64, RecurrentSlopes(widened(given), [wide], True)
+        )
         assert (got.x is None) is not wants_dx
         for a, b in zip(flat(got), flat(wanted), strict=True):
             if b is not wanted.x or wants_dx:
@@ -72,7 +74,7 @@ def test_single_sequences_of_many_units_are_numpys(ops, plans):
     close(made.states[0], numpy_ops.gru_layer(exact, [None], False).states[0])
     assert plans()[0] == 0
     end = np.zeros((1, 192), np.float32)
-    got = ops.gru_layer_backward(case, made, draw(3, 1, 192), [end], True)
+    got = ops.gru_layer_backward(case, made, RecurrentSlopes(draw(3, 1, 192), [end], True))
     shapes = [(3, 1, 4), (4, 576), (192, 576), (576,), (576,), (1, 192)]
     assert [a.shape for a in flat(got)] == shapes
 
@@ -85,7 +87,7 @@ def test_skipped_steps_dropped_states_and_doubles_are_numpys(ops, plans):
     (h,), exact = made.states, RecurrentCase(*widened(case[:3]), way)
     close(h, numpy_ops.gru_layer(exact, [None], True).states[0])
     end = np.zeros((3, 6), np.float32)
-    dx = ops.gru_layer_backward(case, made, h[1:], [end], True).x
+    dx = ops.gru_layer_backward(case, made, RecurrentSlopes(h[1:], [end], True)).x
     assert not dx[3, 1:].any()
     ops.gru_layer(case._replace(direction=Direction(4, drop=end)), [None], True)
     (wide,), _ = ops.gru_layer(exact._replace(direction=Direction(4)), [None], False)
@@ -106,8 +108,10 @@ def test_views_in_any_order(ops):
     dy = np.repeat(draw(3, 4, 6), 2, axis=2)[:, :, ::2]
     end = np.zeros((4, 6), np.float32)
     kept = made._replace(notes=(note.copy(),))
-    first = ops.gru_layer_backward(case, kept, dy, [end], True)
-    second = ops.gru_layer_backward(plain, made, np.ascontiguousarray(dy), [end], True)
+    first = ops.gru_layer_backward(case, kept, RecurrentSlopes(dy, [end], True))
+    second = ops.gru_layer_backward(
+        plain, made, RecurrentSlopes(np.ascontiguousarray(dy), [end], True)
+    )
     for a, b in zip(flat(first), flat(second), strict=True):
         np.testing.assert_array_equal(a, b)
 

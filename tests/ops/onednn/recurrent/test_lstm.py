@@ -8,7 +8,7 @@ import pytest
 from singanet.ops import numpy_ops, threads
 from singanet.ops.interface import Prepared
 from singanet.ops.onednn import set_threads
-from singanet.ops.window import Direction, RecurrentCase
+from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes
 
 
 def draw(*shape, seed=0):
@@ -50,9 +50,11 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
         close(made.states[1][last], made64.states[1][last])
         assert bool(made.notes) is keep
     for given, wants_dx in ((dy, True), (None, False)):
-        got = ops.lstm_layer_backward(case, made, given, ends, wants_dx)
+        got = ops.lstm_layer_backward(case, made, RecurrentSlopes(given, ends, wants_dx))
         wide_dy = None if given is None else wide[4]
-        wanted = numpy_ops.lstm_layer_backward(exact, made64, wide_dy, wide[5:], True)
+        wanted = numpy_ops.lstm_layer_backward(
+            exact, made64, RecurrentSlopes(wide_dy, wide[5:], True)
+        )
         assert (got.x is None) is not wants_dx
         for a, b in zip(flat(got), flat(wanted), strict=True):
             if b is not wanted.x or wants_dx:
@@ -69,7 +71,7 @@ def test_skipped_steps_dropped_states_and_doubles_are_numpys(ops, plans):
     exact, h = RecurrentCase(wide[0], (wide[1], wide[2]), (wide[3],), way), made.states[0]
     close(h, numpy_ops.lstm_layer(exact, none, True).states[0])
     ends = [np.zeros((3, 6), np.float32) for _ in range(2)]
-    dx = ops.lstm_layer_backward(case, made, h[1:], ends, True).x
+    dx = ops.lstm_layer_backward(case, made, RecurrentSlopes(h[1:], ends, True)).x
     assert not dx[3, 1:].any()
     ops.lstm_layer(case._replace(direction=Direction(4, drop=ends[0])), none, True)
     made = ops.lstm_layer(exact._replace(direction=Direction(4)), none, False)
@@ -87,7 +89,7 @@ def test_views_in_any_order(ops):
     np.testing.assert_array_equal(made.states[0], same.states[0])
     dy = np.repeat(draw(3, 4, 6), 2, axis=2)[:, :, ::2]
     ends = [np.zeros((4, 6), np.float32) for _ in range(2)]
-    got = ops.lstm_layer_backward(case, made, dy, ends, True)
+    got = ops.lstm_layer_backward(case, made, RecurrentSlopes(dy, ends, True))
     shapes = [(3, 4, 5), (5, 24), (6, 24), (24,), (24,), (4, 6), (4, 6)]
     assert [a.shape for a in flat(got)] == shapes
 

@@ -12,7 +12,7 @@ from singanet.ops import cpu_ops, numpy_ops
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.products import narrowed
 from singanet.ops.onednn.recurrent import SEVERAL
-from singanet.ops.window import Direction, RecurrentCase
+from singanet.ops.window import Direction, RecurrentCase, RecurrentSlopes
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
 
@@ -46,7 +46,7 @@ def both_ways(ops, kind, arrays, direction):
     forward, backward = getattr(ops, f"{name}_layer"), getattr(ops, f"{name}_layer_backward")
     case = RecurrentCase(x, (of_x, of_h), (bias,) * (1 + (kind == "gru")), direction)
     made = forward(case, starts, True)
-    grads = backward(case, made, dy, ends, True)
+    grads = backward(case, made, RecurrentSlopes(dy, ends, True))
     return [made.states[0], *grads[:-1], *grads.starts]
 
 
