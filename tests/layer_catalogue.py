@@ -111,7 +111,7 @@ CATALOGUE = {
     "Slice": (lambda n: layers.Slice(n, 1, [2, 3]), [(5,)]),
     "Softmax": (layers.Softmax, [(5,)]),
     "SimpleRNN": (lambda n: layers.SimpleRNN(n, 3, return_sequences=False), [SEQUENCE]),
-    "SpatialDropout": (lambda n: layers.SpatialDropout(n, 0.3, -1), [SEQUENCE]),
+    "SpatialDropout": (lambda n: layers.SpatialDropout(n, 0.3, axis=-1), [SEQUENCE]),
     "Split": (lambda n: layers.Split(n, 3), [(5,)]),
     "StopGradient": (layers.StopGradient, [(5,)]),
     "Subtract": (layers.Subtract, [(5,), (5,)]),

@@ -202,7 +202,7 @@ NETS = {
         "kernel_size=1",
         lambda: Conv2D("c", 8, kernel_size=1),
     ),
-    "dropping twice": (lambda: Dropout("d", 2), "p=0.5", lambda: Dropout("d", p=0.5)),
+    "dropping twice": (lambda: Dropout("d", 2), "rate=0.5", lambda: Dropout("d", rate=0.5)),
     "an unknown activation": (
         lambda: Activation("a", "gelu2"),
         "'gelu'",

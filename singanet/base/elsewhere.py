@@ -30,7 +30,6 @@ _CALLED = {
     "input_ids": ("prompts",),
     "max_new_tokens": ("length",),
     "max_tokens": ("length",),
-    "negative_slope": ("alpha",),
     "var_list": ("params",),
 }
 """Names elsewhere, and what a class may call it here."""

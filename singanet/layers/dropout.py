@@ -7,7 +7,7 @@ from typing import Any
 from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, expect_int, expect_one_input, expect_positive
+from singanet.layers.layer import Layer, Name, expect_int, expect_one_input, expect_positive
 from singanet.types import Array, GivenShape, Shape, Shapes, Traits
 
 _SATURATED = -1.7580993408473766
@@ -15,23 +15,25 @@ _SATURATED = -1.7580993408473766
 
 
 class Dropout(Layer):
-    """Zeroes elements with probability ``p`` in training and scales the rest by 1 / (1 - p).
+    """Zeroes elements with probability ``rate`` in training, scales the rest by 1 / (1 - rate).
 
     Evaluation passes the input on. Srivastava et al., 2014, in the inverted form.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
 
-    def __init__(self, name: str, p: float = 0.5, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self, name: Name = None, rate: float = 0.5, *, input_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_shape)
-        if not is_number(p) or not 0.0 <= p < 1.0:
+        if not is_number(rate) or not 0.0 <= rate < 1.0:
             raise ArgumentError(
-                f"layer {name!r}, argument p",
+                f"layer {name!r}, argument rate",
                 expected="the probability of dropping, from 0 to below 1",
-                received=repr(p),
-                advice="use p=0.5 to drop half",
+                received=repr(rate),
+                advice="use rate=0.5 to drop half",
             )
-        self.p = float(p)
+        self.rate = float(rate)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape, unchanged."""
@@ -39,9 +41,9 @@ class Dropout(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """``x`` with a fresh mask in training; the mask is kept, one byte an element."""
-        if not ctx.train or self.p == 0.0:
+        if not ctx.train or self.rate == 0.0:
             return x
-        mask = ctx.ops.keep_mask(ctx.rng, self._mask_shape(x), 1.0 - self.p)
+        mask = ctx.ops.keep_mask(ctx.rng, self._mask_shape(x), 1.0 - self.rate)
         ctx.save(mask=mask)
         return self._scaled(ctx, x, mask)
 
@@ -55,7 +57,7 @@ class Dropout(Layer):
 
     def _scaled(self, ctx: Context, x: Array, mask: Array) -> Array:
         y: Array = ctx.ops.multiply(x, mask)
-        ctx.ops.multiply(y, 1.0 / (1.0 - self.p), out=y)
+        ctx.ops.multiply(y, 1.0 / (1.0 - self.rate), out=y)
         return y
 
 
@@ -69,12 +71,13 @@ class SpatialDropout(Dropout):
 
     def __init__(
         self,
-        name: str,
-        p: float = 0.5,
+        name: Name = None,
+        rate: float = 0.5,
+        *,
         axis: int = 1,
         input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, p, input_shape)
+        super().__init__(name, rate, input_shape=input_shape)
         self.axis = expect_int(name, "axis", axis, least=-99, advice="use axis=1 for channels")
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -94,7 +97,7 @@ class SpatialDropout(Dropout):
 
 
 class AlphaDropout(Dropout):
-    """Sets elements to −1.758 with probability ``p`` in training, and scales and shifts all.
+    """Sets elements to −1.758 with probability ``rate`` in training, and scales and shifts all.
 
     So mean 0 and variance 1 stay, as behind the activation selu. Klambauer et al., 2017.
     """
@@ -109,25 +112,27 @@ class AlphaDropout(Dropout):
 
     @property
     def _scale(self) -> float:
-        keep = 1.0 - self.p
-        return float((keep + _SATURATED**2 * keep * self.p) ** -0.5)
+        keep = 1.0 - self.rate
+        return float((keep + _SATURATED**2 * keep * self.rate) ** -0.5)
 
     def _scaled(self, ctx: Context, x: Array, mask: Array) -> Array:
         y: Array = ctx.ops.subtract(x, _SATURATED)
         ctx.ops.multiply(y, mask, out=y)
         ctx.ops.multiply(y, self._scale, out=y)
         # a (x m + α (1 − m)) + b = a (x − α) m + a α + b, and b = −a α p.
-        return ctx.ops.add(y, self._scale * _SATURATED * (1.0 - self.p), out=y)
+        return ctx.ops.add(y, self._scale * _SATURATED * (1.0 - self.rate), out=y)
 
 
 class GaussianNoise(Layer):
-    """Adds noise of mean 0 and standard deviation ``std`` in training; else passes the input on."""
+    """Adds noise of mean 0 and standard deviation ``stddev`` in training; else passes it on."""
 
     traits = Traits(any_extent=True, masks="keeps")
 
-    def __init__(self, name: str, std: float = 0.1, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self, name: Name = None, stddev: float = 0.1, *, input_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_shape)
-        self.std = expect_positive(name, "std", std)
+        self.stddev = expect_positive(name, "stddev", stddev)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape, unchanged."""
@@ -138,7 +143,7 @@ class GaussianNoise(Layer):
         if not ctx.train:
             return x
         noise = ctx.ops.normal(ctx.rng, x.shape)
-        ctx.ops.multiply(noise, self.std, out=noise)
+        ctx.ops.multiply(noise, self.stddev, out=noise)
         return ctx.ops.add(x, noise, dtype=x.dtype)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
@@ -147,7 +152,7 @@ class GaussianNoise(Layer):
 
 
 class Masking(Layer):
-    """(N, T) booleans of sequences (N, T, ...): whether a step has features other than ``value``.
+    """(N, T) booleans of sequences (N, T, ...): whether a step is not all ``mask_value``.
 
     On symbols and in lists the sequence goes on as it is, and the mask with it, to the layers that
     read one; it is the symbol's ``mask``. For indices `Embedding` has ``mask_index``.
@@ -156,17 +161,17 @@ class Masking(Layer):
     traits = Traits(gives_integers=True, any_extent=True, begins_mask=True, stops_gradient=True)
 
     def __init__(
-        self, name: str, value: float = 0.0, input_shape: GivenShape | None = None
+        self, name: Name = None, mask_value: float = 0.0, *, input_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_shape)
-        if not is_number(value):
+        if not is_number(mask_value):
             raise ArgumentError(
-                f"layer {name!r}, argument value",
+                f"layer {name!r}, argument mask_value",
                 expected="the number that fills steps that are not there",
-                received=repr(value),
+                received=repr(mask_value),
                 advice="pad with 0",
             )
-        self.value = float(value)
+        self.mask_value = float(mask_value)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (T, ...) → (T,)."""
@@ -178,7 +183,7 @@ class Masking(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Booleans; nothing is kept."""
-        there = x != self.value
+        there = x != self.mask_value
         return there.any(axis=tuple(range(2, x.ndim))) if x.ndim > 2 else there
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:

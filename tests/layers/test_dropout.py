@@ -121,7 +121,7 @@ def test_output_shape_of_singa():
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, float("nan"), "0.5", None, [0.5]])
 def test_refuses_a_bad_probability(p):
-    with pytest.raises(ArgumentError, match="layer 'drop', argument p: expected"):
+    with pytest.raises(ArgumentError, match="layer 'drop', argument rate: expected"):
         Dropout("drop", p)
 
 
@@ -132,7 +132,7 @@ def test_refuses_several_inputs():
 
 @pytest.mark.parametrize(("axis", "alone"), [(1, (2, 3)), (-1, (1, 2)), (0, (1, 2, 3))])
 def test_channels_are_dropped_as_a_whole(axis, alone):
-    layer = SpatialDropout("drop", 0.5, axis)
+    layer = SpatialDropout("drop", 0.5, axis=axis)
     layer.build((20, 6, 20))
     y = layer.forward(context(), np.ones((4, 20, 6, 20)))
     np.testing.assert_array_equal(y.max(axis=alone), y.min(axis=alone))
@@ -166,11 +166,11 @@ def test_noise_is_normal_and_of_the_deviation():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: GaussianNoise("noise", 0.0), "argument std"),
-        (lambda: SpatialDropout("drop", 0.5, "last"), "argument axis"),
-        (lambda: SpatialDropout("drop", 0.5, 3).build((4, 5)), "samples with the axis 3"),
-        (lambda: SpatialDropout("drop", 0.5, -3).build((4, 5)), "samples with the axis -3"),
-        (lambda: AlphaDropout("drop", 1.0), "argument p"),
+        (lambda: GaussianNoise("noise", 0.0), "argument stddev"),
+        (lambda: SpatialDropout("drop", 0.5, axis="last"), "argument axis"),
+        (lambda: SpatialDropout("drop", 0.5, axis=3).build((4, 5)), "samples with the axis 3"),
+        (lambda: SpatialDropout("drop", 0.5, axis=-3).build((4, 5)), "samples with the axis -3"),
+        (lambda: AlphaDropout("drop", 1.0), "argument rate"),
     ],
 )
 def test_refuses_other_arguments(make, words):

@@ -104,7 +104,7 @@ def lying(axes):
 
 
 def as_keras(pair, what):
-    """`pad` for Keras' "same" where strides are longer than 1: as many outputs as strides fit."""
+    """`padding` for Keras' "same" where strides are longer than 1, which as many outputs fit."""
     axes = axes_of(pair)
     if pair.of("padding") != "same":
         return {}
@@ -116,7 +116,7 @@ def as_keras(pair, what):
     for size, kernel, stride, gap in given:
         total = max((-(-size // stride) - 1) * stride + gap * (kernel - 1) + 1 - size, 0)
         ends.append((total // 2, total - total // 2))
-    return {"pad": ends}
+    return {"padding": ends}
 
 
 ACTIVATIONS = ["relu", "sigmoid", "tanh", "elu", "selu", "gelu", "silu", "softplus", "softsign"]

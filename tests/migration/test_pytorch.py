@@ -418,7 +418,7 @@ def upsample(pair):
     told(
         pair,
         "corners are not aligned",
-        *outputs(pair.ours_kind("u", scale, "bilinear"), corners, x),
+        *outputs(pair.ours_kind("u", scale, mode="bilinear"), corners, x),
     )
     told(pair, '"linear", "bicubic" and "trilinear" are missing')
     with pytest.raises(SingaNetError):

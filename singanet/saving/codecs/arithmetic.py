@@ -342,7 +342,7 @@ def _write_compare(g: WrittenGraph, layer: layers.Compare, xs: list[Value]) -> V
 def _write_masking(g: WrittenGraph, layer: layers.Masking, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     x = xs[0] if xs[0].dtype.kind == "f" else g.cast(xs[0], np.int64)
-    fills = g.node("Equal", x, g.constant(layer.value, "value", x.dtype), dtype=bool)
+    fills = g.node("Equal", x, g.constant(layer.mask_value, "value", x.dtype), dtype=bool)
     there = g.node("Not", fills)
     if len(shape) == 1:
         return there
@@ -492,7 +492,7 @@ COMPARING = (
     ),
     LayerCodec(
         layers.Masking,
-        keras=KerasClass({"mask_value": ("value", float)}, masked=True),
+        keras=KerasClass({"mask_value": float}, masked=True),
         onnx=_write_masking,
     ),
 )  # fmt: skip

@@ -59,7 +59,7 @@ def _read_dropout(use: Use) -> list[Any]:
     seen = Known.of(first, second)
     if not 0.0 < ratio < 1.0:
         return [x, seen]
-    return [use.make(layers.Dropout, x, p=ratio), seen]
+    return [use.make(layers.Dropout, x, rate=ratio), seen]
 
 
 def _dropout(d: DescribedLayer) -> list[Layer]:
@@ -69,12 +69,12 @@ def _dropout(d: DescribedLayer) -> list[Layer]:
         return [layers.Dropout(d.name, rate)]
     if shape != [None] + [1] * len(d.shapes[0]):
         d.expect(noise_shape=None)
-    return [layers.SpatialDropout(d.name, rate, 0)]
+    return [layers.SpatialDropout(d.name, rate, axis=0)]
 
 
 def _spatial(masked: bool) -> KerasClass:
     return KerasClass(
-        {"rate": ("p", float)},
+        {"rate": float},
         more=lambda d: {"axis": 1 if len(d.shapes[0]) == 3 else -1},
         masked=masked,
     )
@@ -94,12 +94,12 @@ PASSING = (
     ),
     LayerCodec(
         layers.AlphaDropout,
-        keras=KerasClass({"rate": ("p", float)}, usual={"noise_shape": None}, masked=True),
+        keras=KerasClass({"rate": float}, usual={"noise_shape": None}, masked=True),
         onnx=_write_same,
     ),
     LayerCodec(
         layers.GaussianNoise,
-        keras=KerasClass({"stddev": ("std", float)}, masked=True),
+        keras=KerasClass({"stddev": float}, masked=True),
         onnx=_write_same,
     ),
     LayerCodec(layers.Dummy, onnx=_write_same, operators={"Identity": _read_same}),
