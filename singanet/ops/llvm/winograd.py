@@ -171,12 +171,22 @@ def _are_served(ops: PlannedOps, *operands: Array) -> bool:
 
 
 def forward_case(
-    ops: PlannedOps, x: Array, weight: Array, bias: Array | None, window: Window
+    ops: PlannedOps,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    window: Window,
+    relu: bool = False,
+    add: Array | None = None,
+    kernel: str = "forward",
 ) -> Case | None:
     """The case of the operands; None where no plan serves them."""
-    operands = [x, weight] if bias is None else [x, weight, bias]
-    case = Case("forward", x.shape, weight.shape, window)
-    return case if _are_served(ops, *operands) else None
+    beside = [array for array in (bias, add) if array is not None]
+    case = Case(kernel, x.shape, weight.shape, window)
+    return case if _are_served(ops, x, weight, *beside) else None
+
+
+constant_case = partial(forward_case, kernel="constant")
 
 
 def data_case(
@@ -193,21 +203,6 @@ def weights_case(
     """The case of the operands; None where no plan serves them."""
     case = Case("weights", x.shape, weight_shape, window)
     return case if _are_served(ops, x, dy) else None
-
-
-def constant_case(
-    ops: PlannedOps,
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    window: Window,
-    relu: bool = False,
-    add: Array | None = None,
-) -> Case | None:
-    """The case of the operands; None where no plan serves them."""
-    beside = [array for array in (bias, add) if array is not None]
-    case = Case("constant", x.shape, weight.shape, window)
-    return case if _are_served(ops, x, weight, *beside) else None
 
 
 def fits(ops: PlannedOps, case: Case) -> bool:
