@@ -163,7 +163,7 @@ class Conv1D(Convolution):
     said.
     """
 
-    axes = 1
+    _axes = 1
     traits = replace(Convolution.traits, any_extent=True)
 
 
@@ -190,7 +190,7 @@ class Conv3D(Convolution):
     arguments are as for `Conv2D`, each an int or (depth, height, width).
     """
 
-    axes = 3
+    _axes = 3
 
 
 class TransposedConvolution(Convolving):
@@ -225,7 +225,7 @@ class TransposedConvolution(Convolving):
         self._slide(replace(self.window, groups=groups))
         step, extras = self.window.stride, output_padding
         if extras is not None:
-            extras = sizes(name, "output_padding", extras, self.axes, 0)
+            extras = sizes(name, "output_padding", extras, self._axes, 0)
         if padding in ("keras_same", "keras_valid"):
             cuts = _cuts_of_keras(self.window, padding == "keras_same", extras)
             self._slide(replace(self.window, pads=tuple((b, max(a, 0)) for b, a in cuts)))
@@ -269,10 +269,10 @@ class TransposedConvolution(Convolving):
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, F, ...)."""
         ops, bias, x = ctx.ops, ctx.params.get("bias"), self._as_image(x)
-        out = self._sizes(x.shape[-self.axes :])
+        out = self._sizes(x.shape[-self._axes :])
         ctx.save(x=x)
         ones = (1,) * (x.ndim - 2)
-        shape = (len(x), self.filters, *ones[self.axes :], *out)
+        shape = (len(x), self.filters, *ones[self._axes :], *out)
         y = ops.conv2d_backward_data(x, self._kernels(ctx, x), shape, self._inner)
         y = y if bias is None else ops.add(y, bias.reshape(-1, *ones), out=y)
         return self._as_sample(y, self.out_shapes)
@@ -317,7 +317,7 @@ class Conv1DTranspose(TransposedConvolution):
     be (before, after).
     """
 
-    axes = 1
+    _axes = 1
 
 
 class Conv2DTranspose(TransposedConvolution):
@@ -339,7 +339,7 @@ class Conv3DTranspose(TransposedConvolution):
     width).
     """
 
-    axes = 3
+    _axes = 3
 
 
 class DepthwiseConvolution(Convolving):
@@ -392,7 +392,7 @@ class DepthwiseConv1D(DepthwiseConvolution):
     ``weight`` has shape (C·M, k), ``bias`` (C·M,). Other arguments are as for `Conv1D`.
     """
 
-    axes = 1
+    _axes = 1
     traits = replace(DepthwiseConvolution.traits, any_extent=True)
 
 
@@ -498,7 +498,7 @@ class SeparableConv1D(SeparableConvolution):
     arguments are as for `Conv1D`.
     """
 
-    axes = 1
+    _axes = 1
     traits = replace(SeparableConvolution.traits, any_extent=True)
 
 

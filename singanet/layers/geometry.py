@@ -138,13 +138,13 @@ _FORMATS = (None, "channels_first", "NCHW")
 
 
 class Spatial(Layer):
-    """A layer over the positions of (C, ...) samples, along so many `axes`.
+    """A layer over the positions of (C, ...) samples, along so many ``_axes``.
 
     Along one axis samples are (L, C) with ``data_format`` "channels_last". Without one they are
     (C, L), but behind a layer whose outputs are (steps, features) it has to be said.
     """
 
-    axes: ClassVar[int] = 2
+    _axes: ClassVar[int] = 2
     _units_axis = 1
     # As descriptions have it that were written before there was one.
     data_format: str | None = "channels_first"
@@ -169,7 +169,7 @@ class Spatial(Layer):
 
     def _asks_axes(self, in_shape: Any) -> bool:
         """Whether samples of that shape behind (steps, features) are refused: nobody said more."""
-        return self.data_format is None and self.axes == 1 and len(in_shape) == 2
+        return self.data_format is None and self._axes == 1 and len(in_shape) == 2
 
     @property
     def _is_last(self) -> bool:
@@ -185,7 +185,7 @@ class Spatial(Layer):
 
 
 class Windowed(Spatial, metaclass=WindowType):
-    """A window that slides over the positions of (C, ...) samples, along so many `axes`.
+    """A window that slides over the positions of (C, ...) samples, along so many ``_axes``.
 
     Kernels know images and volumes: sequences (C, L), or (L,) of one channel, go to them as
     images (C, 1, L) of one row.
@@ -213,21 +213,21 @@ class Windowed(Spatial, metaclass=WindowType):
         nothing; 'causal', of sequences, pads as 'same', but before alone.
         """
         super().__init__(name, input_shape)
-        self._lay_out(data_format, self.axes)
-        size = sizes(name, self._size_word, size, self.axes)
-        step = sizes(name, "strides", strides, self.axes)
-        spread = sizes(name, "dilation_rate", dilation_rate, self.axes)
+        self._lay_out(data_format, self._axes)
+        size = sizes(name, self._size_word, size, self._axes)
+        step = sizes(name, "strides", strides, self._axes)
+        spread = sizes(name, "dilation_rate", dilation_rate, self._axes)
         totals = [d * (k - 1) for k, d in zip(size, spread, strict=True)]
         if not isinstance(padding, str):
-            pads = expect_pads(name, "padding", padding, self.axes)
+            pads = expect_pads(name, "padding", padding, self._axes)
         elif padding == "same":
             pads = tuple((total // 2, total - total // 2) for total in totals)
-        elif padding == "causal" and self.axes == 1:
+        elif padding == "causal" and self._axes == 1:
             pads = ((totals[0], 0),)
         elif padding in self._modes:
-            pads = ((0, 0),) * self.axes
+            pads = ((0, 0),) * self._axes
         else:
-            modes = (*self._modes, "causal") if self.axes == 1 else self._modes
+            modes = (*self._modes, "causal") if self._axes == 1 else self._modes
             raise ArgumentError(
                 f"layer {name!r}, argument padding",
                 expected=f"{one_of(modes)}, or numbers",
@@ -240,7 +240,7 @@ class Windowed(Spatial, metaclass=WindowType):
     def _slide(self, window: Window) -> None:
         """Use ``window``."""
         self._window = window
-        self._inner = window if self.axes > 1 else _of_a_row(window)
+        self._inner = window if self._axes > 1 else _of_a_row(window)
 
     @property
     def window(self) -> Window:
@@ -250,8 +250,8 @@ class Windowed(Spatial, metaclass=WindowType):
     def _channels_first(self, in_shapes: Any) -> Shape:
         """``in_shapes`` with channels first when it is one sample shape; (L,) has one channel."""
         in_shapes = self._turned(in_shapes)
-        flat = self.axes == 1 and not isinstance(in_shapes, list) and len(in_shapes) == 1
-        return expect_image(self, (1, *in_shapes) if flat else in_shapes, self.axes)
+        flat = self._axes == 1 and not isinstance(in_shapes, list) and len(in_shapes) == 1
+        return expect_image(self, (1, *in_shapes) if flat else in_shapes, self._axes)
 
     def _out_size(self, shape: Shape) -> Sizes:
         """Along each axis of (C, ...), the number of windows; any, -1, of any.
@@ -263,7 +263,7 @@ class Windowed(Spatial, metaclass=WindowType):
         out = self.window._out_size(*given)
         if min(out) < 1:
             window = [_plain(part) for part in (self.window.kernel, self.window.dilation)]
-            what = "sequences at least as long" if self.axes == 1 else "images at least as large"
+            what = "sequences at least as long" if self._axes == 1 else "images at least as large"
             raise self.shape_error(
                 f"{what} as the kernel {window[0]}"
                 f" with dilation {window[1]} and padding {_plain(self.window.pads)}",
@@ -274,7 +274,7 @@ class Windowed(Spatial, metaclass=WindowType):
 
     def _as_image(self, x: Array) -> Array:
         """(N, C, L), (N, L, C) or (N, L) as (N, C, 1, L); of more axes ``x`` itself."""
-        if self.axes > 1:
+        if self._axes > 1:
             return x
         return x[:, None, None] if x.ndim == 2 else self._first(x)[:, :, None]
 
@@ -286,7 +286,7 @@ class Windowed(Spatial, metaclass=WindowType):
 
     def _as_sample(self, image: Array, sample_shape: Any) -> Array:
         """`_as_image` undone, for a sample shape of two axes or (L,)."""
-        if self.axes > 1:
+        if self._axes > 1:
             return image
         return image[:, 0, 0] if len(sample_shape) == 1 else self._first(image[:, :, 0])
 

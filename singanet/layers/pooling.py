@@ -58,7 +58,7 @@ class Pooling(Windowed):
                 f"padding {window.pads}",
                 "a window must meet the sample somewhere",
             )
-        return out if len(in_shapes) == self.axes else self._turned((shape[0], *out))
+        return out if len(in_shapes) == self._axes else self._turned((shape[0], *out))
 
 
 class MaxPooling(Pooling):
@@ -115,7 +115,7 @@ class AvgPooling(Pooling):
 class MaxPooling1D(MaxPooling):
     """`MaxPooling2D` of sequences: sample shapes (C, L) → (C, L') and (L,) → (L',)."""
 
-    axes = 1
+    _axes = 1
 
 
 class MaxPooling2D(MaxPooling):
@@ -131,13 +131,13 @@ class MaxPooling2D(MaxPooling):
 class MaxPooling3D(MaxPooling):
     """`MaxPooling2D` of volumes: (C, D, H, W) → (C, D', H', W')."""
 
-    axes = 3
+    _axes = 3
 
 
 class AvgPooling1D(AvgPooling):
     """`AvgPooling2D` of sequences: sample shapes (C, L) → (C, L') and (L,) → (L',)."""
 
-    axes = 1
+    _axes = 1
 
 
 class AvgPooling2D(AvgPooling):
@@ -151,7 +151,7 @@ class AvgPooling2D(AvgPooling):
 class AvgPooling3D(AvgPooling):
     """`AvgPooling2D` of volumes: (C, D, H, W) → (C, D', H', W')."""
 
-    axes = 3
+    _axes = 3
 
 
 @lru_cache(maxsize=16)
@@ -184,13 +184,13 @@ class AdaptivePooling(Spatial):
         input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
-        self._lay_out(data_format, self.axes)
+        self._lay_out(data_format, self._axes)
         several = isinstance(output_size, (tuple, list))
-        sizes = tuple(output_size) if several else (output_size,) * self.axes
-        if len(sizes) != self.axes or not all(size is None or is_int(size) for size in sizes):
+        sizes = tuple(output_size) if several else (output_size,) * self._axes
+        if len(sizes) != self._axes or not all(size is None or is_int(size) for size in sizes):
             raise ArgumentError(
                 f"layer {name!r}, argument output_size",
-                expected=f"a positive int, or {self.axes} of them or Nones, behind the channels",
+                expected=f"a positive int, or {self._axes} of them or Nones, behind the channels",
                 received=repr(output_size),
                 advice="None keeps the size along its axis",
             )
@@ -198,7 +198,7 @@ class AdaptivePooling(Spatial):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, ...) → (C, *output_size)."""
-        shape = expect_image(self, self._turned(in_shapes), self.axes)
+        shape = expect_image(self, self._turned(in_shapes), self._axes)
         wanted = zip(self.output_size, shape[1:], strict=True)
         return self._turned((shape[0], *(n if size is None else int(size) for size, n in wanted)))
 
@@ -272,7 +272,7 @@ class AdaptiveMaxPooling(AdaptivePooling):
 class AdaptiveAvgPooling1D(AdaptiveAvgPooling):
     """The mean of the positions of sequences: (C, L) → (C, output_size)."""
 
-    axes = 1
+    _axes = 1
 
 
 class AdaptiveAvgPooling2D(AdaptiveAvgPooling):
@@ -282,13 +282,13 @@ class AdaptiveAvgPooling2D(AdaptiveAvgPooling):
 class AdaptiveAvgPooling3D(AdaptiveAvgPooling):
     """The mean of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
 
-    axes = 3
+    _axes = 3
 
 
 class AdaptiveMaxPooling1D(AdaptiveMaxPooling):
     """The largest of the positions of sequences: (C, L) → (C, output_size)."""
 
-    axes = 1
+    _axes = 1
 
 
 class AdaptiveMaxPooling2D(AdaptiveMaxPooling):
@@ -298,7 +298,7 @@ class AdaptiveMaxPooling2D(AdaptiveMaxPooling):
 class AdaptiveMaxPooling3D(AdaptiveMaxPooling):
     """The largest of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
 
-    axes = 3
+    _axes = 3
 
 
 class GlobalPooling(Spatial):
@@ -316,24 +316,24 @@ class GlobalPooling(Spatial):
         input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
-        self._lay_out(data_format, self.axes)
+        self._lay_out(data_format, self._axes)
         self.keepdims = bool(keepdims)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, ...) → (C,)."""
-        meaning = MEANINGS[self.axes]
+        meaning = MEANINGS[self._axes]
         given = self._turned(in_shapes)
-        shape = self.expect_rank(given, self.axes + 1, meaning, "put it before Flatten")
+        shape = self.expect_rank(given, self._axes + 1, meaning, "put it before Flatten")
         if 0 in shape:
             raise self.shape_error(
                 "at least one position to pool over", f"{shape}", "check the layers before it"
             )
-        return self._turned((shape[0], *(1,) * self.axes)) if self.keepdims else shape[:1]
+        return self._turned((shape[0], *(1,) * self._axes)) if self.keepdims else shape[:1]
 
     def _out(self, y: Array) -> Array:
         if not self.keepdims:
             return y
-        return self._first(y.reshape(*y.shape, *(1,) * self.axes))
+        return self._first(y.reshape(*y.shape, *(1,) * self._axes))
 
     def _rows(self, dy: Array) -> Array:
         dy = self._first(dy) if self.keepdims else dy
@@ -374,7 +374,7 @@ class GlobalMaxPooling(GlobalPooling):
 class GlobalAvgPooling1D(GlobalAvgPooling):
     """The mean of each channel over all positions: (C, L) → (C,)."""
 
-    axes = 1
+    _axes = 1
 
 
 class GlobalAvgPooling2D(GlobalAvgPooling):
@@ -384,7 +384,7 @@ class GlobalAvgPooling2D(GlobalAvgPooling):
 class GlobalMaxPooling1D(GlobalMaxPooling):
     """The largest value of each channel over all positions: (C, L) → (C,)."""
 
-    axes = 1
+    _axes = 1
 
 
 class GlobalMaxPooling2D(GlobalMaxPooling):
@@ -394,13 +394,13 @@ class GlobalMaxPooling2D(GlobalMaxPooling):
 class GlobalAvgPooling3D(GlobalAvgPooling):
     """The mean of each channel over all positions: (C, D, H, W) → (C,)."""
 
-    axes = 3
+    _axes = 3
 
 
 class GlobalMaxPooling3D(GlobalMaxPooling):
     """The largest value of each channel over all positions: (C, D, H, W) → (C,)."""
 
-    axes = 3
+    _axes = 3
 
 
 _WAYS = ("nearest", "bilinear")

@@ -369,7 +369,7 @@ def _signals(nodes: Sequence[Any]) -> set[int]:
 def _is_of_signals(layer: Any) -> bool:
     """Whether it works along one axis, behind the channels."""
     windows = isinstance(layer, (Windowed, GlobalPooling, AdaptivePooling))
-    return windows and layer.axes == 1 and layer.data_format != "channels_last"
+    return windows and layer._axes == 1 and layer.data_format != "channels_last"
 
 
 def _listed(shapes: Any) -> list[Shape]:
