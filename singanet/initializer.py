@@ -261,20 +261,20 @@ _DISTRIBUTIONS = ("uniform", "normal", "untruncated_normal", "truncated_normal")
 
 
 class Scaled(Initializer):
-    """A draw with zero mean and the variance that ``variance(fan_in, fan_out)`` asks for."""
+    """A draw with zero mean and the variance that ``_variance(fan_in, fan_out)`` asks for."""
 
-    uniform = False
+    _uniform = False
     _truncated = False
     """Whether nothing is drawn further than two deviations of the bell that is cut off there."""
 
     @abstractmethod
-    def variance(self, fan_in: int, fan_out: int) -> float:
+    def _variance(self, fan_in: int, fan_out: int) -> float:
         """The variance of one element."""
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
         """Draw; see `Initializer`."""
-        std = math.sqrt(self.variance(*known_fans(type(self).__name__, shape, fans)))
-        if self.uniform:
+        std = math.sqrt(self._variance(*known_fans(type(self).__name__, shape, fans)))
+        if self._uniform:
             bound = math.sqrt(3.0) * std
             return rng.uniform(-bound, bound, shape)
         if self._truncated:
@@ -284,7 +284,7 @@ class Scaled(Initializer):
     def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
         """Where the fans are known, and the shape need not be; see `Initializer`."""
         own = type(self).__call__ is Scaled.__call__
-        return own and min(fans) > 0 and (self.uniform or not self._truncated)
+        return own and min(fans) > 0 and (self._uniform or not self._truncated)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
@@ -299,7 +299,7 @@ class Scaled(Initializer):
 class GlorotNormal(Scaled):
     """N(0, 2 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
 
-    def variance(self, fan_in: int, fan_out: int) -> float:
+    def _variance(self, fan_in: int, fan_out: int) -> float:
         """The variance of one element."""
         return 2.0 / (fan_in + fan_out)
 
@@ -307,13 +307,13 @@ class GlorotNormal(Scaled):
 class GlorotUniform(GlorotNormal):
     """U(-b, b), b = sqrt(6 / (fan_in + fan_out)): SINGA's ``xavier``."""
 
-    uniform = True
+    _uniform = True
 
 
 class HeNormal(Scaled):
     """N(0, 2 / fan_in) (He et al. 2015): SINGA's ``msra``."""
 
-    def variance(self, fan_in: int, fan_out: int) -> float:
+    def _variance(self, fan_in: int, fan_out: int) -> float:
         """The variance of one element."""
         return 2.0 / fan_in
 
@@ -321,13 +321,13 @@ class HeNormal(Scaled):
 class HeUniform(HeNormal):
     """U(-b, b), b = sqrt(6 / fan_in) (He et al. 2015)."""
 
-    uniform = True
+    _uniform = True
 
 
 class LecunNormal(Scaled):
     """N(0, 1 / fan_in) (LeCun et al. 1998)."""
 
-    def variance(self, fan_in: int, fan_out: int) -> float:
+    def _variance(self, fan_in: int, fan_out: int) -> float:
         """The variance of one element."""
         return 1.0 / fan_in
 
@@ -335,7 +335,7 @@ class LecunNormal(Scaled):
 class LecunUniform(LecunNormal):
     """U(-b, b), b = sqrt(3 / fan_in) (LeCun et al. 1998)."""
 
-    uniform = True
+    _uniform = True
 
 
 class GlorotTruncated(GlorotNormal):
@@ -382,7 +382,7 @@ class VarianceScaling(Scaled):
                 )
 
     @property
-    def uniform(self) -> bool:  # type: ignore[override]
+    def _uniform(self) -> bool:  # type: ignore[override]
         """Whether the draw is uniform."""
         return self.distribution == "uniform"
 
@@ -391,7 +391,7 @@ class VarianceScaling(Scaled):
         """Whether the bell is cut off."""
         return self.distribution == "truncated_normal"
 
-    def variance(self, fan_in: int, fan_out: int) -> float:
+    def _variance(self, fan_in: int, fan_out: int) -> float:
         """The variance of one element."""
         return self.scale / {"fan_in": fan_in, "fan_out": fan_out}.get(
             self.mode, (fan_in + fan_out) / 2

@@ -62,7 +62,7 @@ class Dataset:
         )
 
     @classmethod
-    def for_testing(cls, name: str, x_test: Array, y_test: Array, scale: float = 255.0) -> Dataset:
+    def _for_testing(cls, name: str, x_test: Array, y_test: Array, scale: float = 255.0) -> Dataset:
         """A data set without training samples, its classes those of ``y_test``.
 
         Arrays and errors as in `_from_arrays`.

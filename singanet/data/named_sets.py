@@ -63,4 +63,4 @@ def load_test(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX
     if not name.lower().endswith(".npz") or not os.path.isfile(name):
         return load(name, max_bytes)
     arrays = read_npz(name, _ARRAYS[2:], max_bytes)
-    return Dataset.for_testing(name, arrays["x_test"], arrays["y_test"])
+    return Dataset._for_testing(name, arrays["x_test"], arrays["y_test"])

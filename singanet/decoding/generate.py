@@ -243,7 +243,7 @@ class Drafter:
         """How many steps a decoder has to be able to take back, `FeedForwardNet.decoder`."""
         return spare_for(self.ahead)
 
-    def follower(self, count: int, max_length: int | None) -> Follower:
+    def _follower(self, count: int, max_length: int | None) -> Follower:
         """What reads so many texts."""
         if self.prefix is not None:
             return Follower(self.prefix.fork([0] * count), count, self.ahead)
@@ -348,7 +348,7 @@ class Writer:
         begun = decoder.fork([0] * self._count) if decoder.samples else decoder.fork()
         ahead = 0 if draft is None else draft.ahead
         self._net = Follower(begun, self._count, ahead)
-        self._small = None if draft is None else draft.follower(self._count, max_length)
+        self._small = None if draft is None else draft._follower(self._count, max_length)
 
     def __iter__(self) -> Iterator[Mapping[int, Generated]]:
         return self

@@ -66,7 +66,7 @@ class Course:
         self.error: BaseException | None = None
         self._position: Mapping[str, int] | None = None
 
-    def is_whole(self) -> None:
+    def _is_whole(self) -> None:
         """What is here goes together: every callback has heard of the last step."""
         # A batch that is drawn next and not trained on is drawn once more.
         self._position = self.data.state_dict()

@@ -88,7 +88,7 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
     try:
         hooks.train_begin()
         if options.resume is not None:
-            session.meet()
+            session._meet()
             state = ranks.spread(partial(_as_state, options.resume))
             if state or isinstance(options.resume, Mapping):
                 restore(session, state)
@@ -123,7 +123,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
         session.measures.start()
     for hook in hooks.epoch_begin:
         hook(epoch)
-    session.is_whole()
+    session._is_whole()
     session.ranks.follow(session)
     data, validation = session.data, session.validation
     title = f"epoch {epoch + 1}/{session.epochs}"
@@ -162,7 +162,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
         hook(epoch, logs)
         # A checkpoint among the later hooks saves the history, with what the earlier ones added.
         session.history._amend(logs)
-    session.is_whole()
+    session._is_whole()
     session.history._amend(ranks.decide(session, logs))
 
 
@@ -188,14 +188,14 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
             logs = {"loss": ranks.batch_loss(loss, measures)}
             for hook in hooks.batch_end:
                 hook(done, logs)
-        session.is_whole()
+        session._is_whole()
         if not math.isfinite(loss):
             _warn_once(session)
         if line is not None and line.due():
             line.show(ranks.figures(measures), session.batch)
         # Let go before the next one is drawn.
         session.inputs = x = y = weight = None
-    session.join()
+    session._join()
     if ranks.within:
         for hook in hooks.stop:
             hook()

@@ -220,15 +220,15 @@ class Session(Course):
         step = stepper(self.net, self.compiled.scaled(self._outermost))
         return self.ranks.stepped(step if self._in_parts is None else self._in_parts(step))
 
-    def meet(self) -> None:
+    def _meet(self) -> None:
         """Begin with the values of rank 0, where that was not done: what is loaded stays then."""
         chain = UpdateChain(self.compiled.scaled(self._outermost))
         chain.meet(self.ranks.here(self.net))
 
-    def join(self) -> None:
+    def _join(self) -> None:
         """Say that this process has no more batches for now; others may have."""
         # One that goes on from the end of an epoch has taken no step yet.
-        self.meet()
+        self._meet()
         for stage in UpdateChain(self.compiled.scaled(self._outermost)).reducers:
             stage.join()
 
@@ -243,7 +243,7 @@ class Session(Course):
         self._expect_whole()
         return training_state(self)
 
-    def sources(self) -> list[Source]:
+    def _sources(self) -> list[Source]:
         """What `state` copies, as sources of its arrays, to be written before the next step.
 
         Each has to be asked for its array: of several ranks the others wait until theirs are.
@@ -253,7 +253,7 @@ class Session(Course):
         return training_sources(self, self.ranks)
 
     def write(self, path: Path) -> None:
-        """Write `sources` to ``path``, in the format of its suffix; all ranks call it.
+        """Write `_sources` to ``path``, in the format of its suffix; all ranks call it.
 
         Rank 0 writes, but a sharded file all ranks do, each what it has. Errors: as for `state`,
         and of files.
@@ -262,8 +262,8 @@ class Session(Course):
             writing.write()
             writing.finish()
 
-    def copies(self, path: Path | None, best: Path | None) -> list[Writing]:
-        """What this rank is to write to ``path`` of `sources`, to ``best`` of `weights`, as copies.
+    def _copies(self, path: Path | None, best: Path | None) -> list[Writing]:
+        """What this rank is to write to ``path`` of `_sources`, to ``best`` of `weights`, copied.
 
         They stay what they are now; one process has none twice. All ranks call it. Errors: as for
         `state`.
@@ -286,7 +286,7 @@ class Session(Course):
     def _sources_for(self, path: Path) -> tuple[list[Source], dict[str, int] | None]:
         """What this rank writes to ``path``; of a sharded file the rows that parts begin with."""
         if FORMATS["sharded"].suffixes[0] not in path.name:
-            return self.sources(), None
+            return self._sources(), None
         self._expect_whole()
         first_rows: dict[str, int] = {}
         return training_sources(self, self.ranks, first_rows), first_rows

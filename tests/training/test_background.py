@@ -290,10 +290,10 @@ def test_the_parameters_are_held_once(build, data, tmp_path):
         _runs_last = True
 
         def on_epoch_end(self, epoch, logs):
-            copies = self.session.copies(tmp_path / "a.npz", tmp_path / "b.npz")
+            copies = self.session._copies(tmp_path / "a.npz", tmp_path / "b.npz")
             held = [source.array() for each in copies for source in each._sources]
             sizes.append(sum({a.ctypes.data: a.nbytes for a in held}.values()))
-            sizes.append(sum(source.nbytes for source in self.session.sources()))
+            sizes.append(sum(source.nbytes for source in self.session._sources()))
             for each in copies:
                 each.write()
                 assert each._sources == ()

@@ -96,7 +96,7 @@ def test_rank_0_holds_one_array_of_another_rank_at_a_time():
         _runs_last = True
 
         def on_epoch_end(self, epoch, logs):
-            sources, comm = self.session.sources(), self.session.ranks.comm
+            sources, comm = self.session._sources(), self.session.ranks.comm
             if comm.rank:
                 return
             own = [each for each in sources if each.name.startswith("rank/")]

@@ -287,7 +287,7 @@ class ModelCheckpoint(Callback):
             # Not before: there is one copy at a time.
             self._background.finish()
             best_path = self._path("best") if best else None
-            self._background.start(self.session.copies(path, best_path), then)
+            self._background.start(self.session._copies(path, best_path), then)
         else:
             if best:
                 weights = self.session.weights()
