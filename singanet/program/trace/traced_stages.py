@@ -12,9 +12,10 @@ import numpy as np
 
 from singanet.base.elsewhere import is_library
 from singanet.base.heap import address
-from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.chain import UpdateChain, is_own_schedule
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.regularization import Regularizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param
 from singanet.program.guard import Guard, is_patched
@@ -255,3 +256,19 @@ def _traced(tape: Tape, stage: Wrapper) -> Wrapper:
         state = name != "optimizer"
         vars(made)[name] = map_arrays(value, lambda a: traced(tape, a)) if state else value
     return made
+
+
+@contextmanager
+def schedules_held(optimizer: Optimizer, regularizer: Regularizer | None) -> Iterator[None]:
+    """Numbers in the place of the user's schedules, which recording does not ask."""
+    owners: list[tuple[Any, str]] = [(optimizer, name) for name in optimizer.hypers]
+    owners.append((regularizer, "coefficient"))
+    every = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
+    own = [(owner, name, value) for owner, name, value in every if is_own_schedule(value)]
+    try:
+        for owner, name, _ in own:
+            setattr(owner, name, 0.5)
+        yield
+    finally:
+        for owner, name, value in own:
+            setattr(owner, name, value)

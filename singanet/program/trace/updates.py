@@ -5,8 +5,8 @@ An element-wise rule treats them as one parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -23,7 +23,6 @@ from singanet.optimizer.chain import (
     are_neighbours,
     bounds_of,
     has_own_schedules,
-    is_own_schedule,
     onwards,
     runs,
 )
@@ -31,7 +30,6 @@ from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.hyper import is_one
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer, Reduction
-from singanet.optimizer.regularization import Regularizer
 from singanet.optimizer.state import ParamState, ParamUpdate, check_fit
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
@@ -45,7 +43,7 @@ from singanet.program.trace.layers import is_sparse
 from singanet.program.trace.sparse_rows import HeldParameters, RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import StepScalar, number_now, plain, traced
-from singanet.program.trace.traced_stages import TracedStages, refusal, watch_case
+from singanet.program.trace.traced_stages import TracedStages, refusal, schedules_held, watch_case
 from singanet.types import Array, RowSparse
 
 _SETTINGS = attrgetter("step", "lr_mult", "decay_mult", "regularizer", "constraint")
@@ -65,7 +63,7 @@ class Numbers:
         self.states = tuple(states)
         self._kept = [(state, state.arrays, bounds_of(state)) for state in states]
         self._plain = all(bounds is None for _, _, bounds in self._kept)
-        with _schedules_held(optimizer, self.state.regularizer):
+        with schedules_held(optimizer, self.state.regularizer):
             self.penalty, self.values = optimizer.numbers(self.state)
         self.scalars: list[StepScalar] = []
         # What the scalars look at, so that they need not know these numbers in turn.
@@ -142,22 +140,6 @@ class Numbers:
         return penalty, tuple(
             v if isinstance(v, bool) else reader(k) for k, v in enumerate(self.values)
         )
-
-
-@contextmanager
-def _schedules_held(optimizer: Optimizer, regularizer: Regularizer | None) -> Iterator[None]:
-    """Numbers in the place of the user's schedules, which recording does not ask."""
-    owners: list[tuple[Any, str]] = [(optimizer, name) for name in optimizer.hypers]
-    owners.append((regularizer, "coefficient"))
-    every = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
-    own = [(owner, name, value) for owner, name, value in every if is_own_schedule(value)]
-    try:
-        for owner, name, _ in own:
-            setattr(owner, name, 0.5)
-        yield
-    finally:
-        for owner, name, value in own:
-            setattr(owner, name, value)
 
 
 def refresh(every: Sequence[Numbers]) -> None:
