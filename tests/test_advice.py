@@ -215,7 +215,7 @@ NETS = {
     ),
     "a class of optimizer": (
         lambda: compiled().compile(optimizer.SGD),
-        "SGD(lr=0.1)",
+        "SGD(learning_rate=0.1)",
         lambda: compiled().compile(optimizer.SGD(lr=0.1)),
     ),
     "a class of loss": (

@@ -936,7 +936,7 @@ def rates(pair, ours, theirs):
 
 @row(SCHEDULES, "CosineDecay", alpha=[0.1, 0.5], apart=["warmup_steps"], **START)
 def check_cosine(pair, same):
-    as_share(pair, "final", pair.of("initial_learning_rate"))
+    as_share(pair, "end_learning_rate", pair.of("initial_learning_rate"))
     rates(pair, pair.ours(), pair.theirs())
     # `WarmUp` rises in a part more, and is one step ahead.
     there = pair.theirs_kind(0.0, 6, warmup_target=0.4, warmup_steps=3)
@@ -952,11 +952,8 @@ def check_cosine(pair, same):
     t_mul=[1.0, 2.0], m_mul=[1.0, 0.5], alpha=[0.1, 0.5],
 )  # fmt: skip
 def check_restarts(pair, same):
-    as_share(pair, "final", pair.of("initial_learning_rate"))
-    if pair.of("alpha") and pair.of("m_mul") != 1.0:
-        pair.given["m_mul"] = 1.0
-        pair.told["shrink"] = 1.0
-    pair.told["longer"] = int(pair.told.get("longer", 2))
+    as_share(pair, "end_learning_rate", pair.of("initial_learning_rate"))
+    pair.told["t_mul"] = pair.told.get("t_mul", 2.0)
     rates(pair, pair.ours(), pair.theirs())
 
 

@@ -748,15 +748,17 @@ def same_rates(pair, here=None, there=None, steps=40):
 @row(RATES, "CosineAnnealingWarmRestarts", T_0=[5, 9], T_mult=[1, 2], eta_min=[0.0, 0.1])
 @row(RATES, "ExponentialLR", gamma=[0.9, 0.5])
 def schedule(pair):
-    usual = {"PolynomialLR": {"steps": 5}, "ExponentialLR": {"steps": 1}}.get(name_of(pair), {})
-    same_rates(pair, {"value": BASE, **usual})
+    usual = {"PolynomialLR": {"decay_steps": 5}, "ExponentialLR": {"decay_steps": 1}}.get(
+        name_of(pair), {}
+    )
+    same_rates(pair, {"initial_learning_rate": BASE, **usual})
     if name_of(pair) == "ExponentialLR":
-        told(pair, "a factor a step: steps=1")
+        told(pair, "a factor a step: decay_steps=1")
 
 
 @row(RATES, "CosineAnnealingLR", T_max=[10, 25], eta_min=[0.0, 0.1])
 def cosine(pair):
-    ours = same_rates(pair, {"value": BASE}, steps=pair.of("T_max") + 1)
+    ours = same_rates(pair, {"initial_learning_rate": BASE}, steps=pair.of("T_max") + 1)
     found = [ours(k) for k in range(40)], rates(lambda o: pair.theirs(optimizer=o))
     told(pair, "after it: the rate stays, there it rises again", *found)
 
@@ -773,10 +775,11 @@ TIMES = {"start_factor": lambda factor: factor * BASE, "end_factor": lambda fact
     total_iters=[5, 12],
 )
 def linear_rate(pair):
-    ours = same_rates(pair, {"value": BASE / 3, "steps": 5})
-    warm = schedules.WarmUp(BASE, ours.steps, ours.value)
-    found = rates(lambda o: pair.theirs(optimizer=o, end_factor=1.0), ours.steps)
-    told(pair, "WarmUp, whose rise is one step ahead", [warm(k) for k in range(ours.steps)], found)
+    ours = same_rates(pair, {"initial_learning_rate": BASE / 3, "decay_steps": 5})
+    steps = ours.decay_steps
+    warm = schedules.WarmUp(BASE, steps, ours.initial_learning_rate)
+    found = rates(lambda o: pair.theirs(optimizer=o, end_factor=1.0), steps)
+    told(pair, "WarmUp, whose rise is one step ahead", [warm(k) for k in range(steps)], found)
 
 
 @row(RATES, "OneCycleLR", max_lr=[0.1, 1.0], total_steps=[41, 60], pct_start=[0.3, 0.5],
