@@ -16,8 +16,11 @@ from singanet.optimizer.optimizer import Optimizer, Shared
 from singanet.optimizer.sgd import SGD
 from singanet.optimizer.state import (
     Grad,
+    Grads,
+    Names,
     Owners,
     ParamState,
+    Values,
     check_fit,
     check_lists,
     checked_every,
@@ -59,13 +62,7 @@ class AccumulatingAdam(Adam):
         )
         self.every = checked_every("AccumulatingAdam", every)
 
-    def update(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
+    def update(self, names: Names, values: Values, grads: Grads, scale: float = 1.0) -> None:
         """As `Optimizer.update`; values change at every ``every``-th call for their name."""
         refuse_rows("AccumulatingAdam", names, grads)
         super().update(names, values, grads, scale)
@@ -120,13 +117,7 @@ class AccumulatingSGD(SGD):
                 advice="use Accumulator(SGD(...)) without momentum",
             )
 
-    def update(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
+    def update(self, names: Names, values: Values, grads: Grads, scale: float = 1.0) -> None:
         """As `Optimizer.update`; values change at every ``every``-th call for their name."""
         refuse_rows("AccumulatingSGD", names, grads)
         super().update(names, values, grads, scale)
@@ -276,13 +267,7 @@ class Accumulator(Wrapper):
         total = before + float(self._weight)
         return 1.0 / total if self.mean and total else 1.0
 
-    def take(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: Scale,
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """As `Wrapper.take`; nothing is handed on before every ``every``-th call for a name."""
         check_lists("Accumulator", names, values, grads)
         for name, value in zip(names, values, strict=True):
@@ -363,7 +348,7 @@ class Accumulator(Wrapper):
         self._late = dict.fromkeys(thawed, begun) if begun[0] else {}
         self._trained = trained
 
-    def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
+    def settle(self, names: Names, values: Values) -> Sequence[Array]:
         """As `Wrapper.settle`: a buffer for each of them that has none, and may need one."""
         for name, value in zip(names, values, strict=True):
             if name not in self._counts:
@@ -405,7 +390,7 @@ class Accumulator(Wrapper):
     def _micro_batch(self, count: int, weight: float) -> tuple[bool, int, bool]:
         return count == 0, count + 1 if count + 1 >= self.every else 0, count == weight
 
-    def skip(self, names: Sequence[str]) -> None:
+    def skip(self, names: Names) -> None:
         for ready in self._gathered(names).values():
             self._begin(ready)
 
@@ -432,7 +417,7 @@ class Accumulator(Wrapper):
             self._by_rows.pop(name, None)
 
     @contextmanager
-    def _before_last(self, names: Sequence[str], values: Sequence[Array]) -> Iterator[None]:
+    def _before_last(self, names: Names, values: Values) -> Iterator[None]:
         """Within it the next micro-batch is the last and weighs other than those before.
 
         Afterwards all is as it was, without buffers that were not there. No other micro-batch
@@ -480,9 +465,7 @@ class Accumulator(Wrapper):
                     yield [name], [item[1][number]], [self._previewed(*_at(item, number), part)]
             del item
 
-    def preview(
-        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
-    ) -> list[Grad]:
+    def preview(self, names: Names, values: Values, grads: Grads) -> list[Grad]:
         """What `update` would hand on for these gradients, nothing changed; None if not yet."""
         given = zip(names, values, grads, strict=True)
         return [self._previewed(name, value, grad) for name, value, grad in given]

@@ -15,7 +15,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale, at, checked, on_host
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularization import BLOCK
-from singanet.optimizer.state import Grad, Owners, check_lists, loaded_count
+from singanet.optimizer.state import Grads, Names, Owners, Values, check_lists, loaded_count
 from singanet.optimizer.wrapper import Handed, Wrapper, rule_of
 from singanet.params.param import Param
 from singanet.params.storage import Place, place_of
@@ -74,20 +74,14 @@ class Averaged(Wrapper):
             )
         self.averages = averages
 
-    def take(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: Scale,
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """As `Wrapper.take`; gradients are handed on as they are."""
         given = [name for name, grad in zip(names, grads, strict=True) if grad is not None]
         changed = [name for name in given if self.optimizer._will_change(name)]
         yield names, values, grads, scale
         self._changed.update(dict.fromkeys(changed))
 
-    def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
+    def updated(self, names: Names, values: Values) -> None:
         self._changed.update(dict.fromkeys(names))
 
     def end(self) -> None:
@@ -242,9 +236,7 @@ class BlockCoordinate(Wrapper):
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
         self.train(param.name for param in net._execution_plan().trained_params())
 
-    def take(
-        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """As `Wrapper.take`. Errors: a parameter that is in no block."""
         check_lists("BlockCoordinate", names, values, grads)
         block = self._at_work(self._done + self._begins(names))
@@ -257,7 +249,7 @@ class BlockCoordinate(Wrapper):
         # Only now: an update that was refused leaves the turn as it was.
         self.skip(names)
 
-    def skip(self, names: Sequence[str]) -> None:
+    def skip(self, names: Names) -> None:
         if self._begins(names):
             self._done += 1
             self._seen.clear()
@@ -280,7 +272,7 @@ class BlockCoordinate(Wrapper):
         return self._block_of.get(name) == turn and self.optimizer._will_change(name)
 
     @contextmanager
-    def _before_last(self, names: Sequence[str], values: Sequence[Array]) -> Iterator[None]:
+    def _before_last(self, names: Names, values: Values) -> Iterator[None]:
         """Within it the block with most elements is at work, and no state is dropped."""
         before = dict(vars(self))
         self.train(names)
@@ -307,7 +299,7 @@ class BlockCoordinate(Wrapper):
         self._owners.forget()
         self._done, self._seen = parsed, {}
 
-    def _begins(self, names: Sequence[str]) -> bool:
+    def _begins(self, names: Names) -> bool:
         """Whether a step begins now that the gradients of ``names`` come."""
         return any(name in self._seen for name in names)
 

@@ -25,7 +25,7 @@ from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularization import Regularizer, sum_of_squares
-from singanet.optimizer.state import Grad, Owners, ParamState, ParamUpdate
+from singanet.optimizer.state import Grad, Grads, Names, Owners, ParamState, ParamUpdate, Values
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.grads import split
 from singanet.params.param import Param
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from singanet.types import Shape
 
 
-def squares_of(grads: Sequence[Grad]) -> Any:
+def squares_of(grads: Grads) -> Any:
     """Σ g² over several gradients; None counts nothing."""
     total: Any = 0.0
     for grad in grads:
@@ -523,9 +523,7 @@ class Together:
     same to the bit.
     """
 
-    def __init__(
-        self, optimizer: Optimizer | Wrapper, names: Sequence[str], values: Sequence[Array]
-    ) -> None:
+    def __init__(self, optimizer: Optimizer | Wrapper, names: Names, values: Values) -> None:
         chain = UpdateChain(optimizer)
         self._optimizer, self._names, self._values = optimizer, names, values
         self._rule = chain.rule

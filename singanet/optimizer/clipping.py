@@ -14,7 +14,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain, norm_of, squares_of
 from singanet.optimizer.hyper import Scale, at, checked, in_type, is_one, module_of, within
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.state import Grad, Owners
+from singanet.optimizer.state import Grad, Grads, Names, Owners, Values
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.param import Param, ParamRoot, owner_of
 from singanet.params.storage import served_by
@@ -56,13 +56,7 @@ class ClipByGlobalNorm(Wrapper):
         finally:
             self._factor = None
 
-    def take(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: Scale,
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """As `Wrapper.take`. Errors: `CallOrderError` outside of `knowing`."""
         if self._factor is None:
             raise CallOrderError(
@@ -122,13 +116,7 @@ class ClipByLayerNorm(Wrapper):
         super().__init__(optimizer)
         self.max_norm = at(checked("ClipByLayerNorm", "max_norm", max_norm), 0)
 
-    def take(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: Scale,
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """As `Wrapper.take`; the norm is that of ``scale`` · gradients."""
         xp = module_of(values)
         norm = abs(scale) * xp.sqrt(self.joined(squares_of(grads)))
@@ -172,7 +160,7 @@ class ClipByRunningNorm(Wrapper):
         found = self._owners.turn_all(roots, other, now, new)
         self._estimate, self._squares, self._seen = found
 
-    def _turn_by(self, names: Sequence[str], values: Sequence[Array]) -> None:
+    def _turn_by(self, names: Names, values: Values) -> None:
         """`turn` in a loop of the user's own, where the first arrays of a step tell the net."""
         begins = not self._seen or self._ends_with(names)
         roots = [(name, owner_of(value)) for name, value in zip(names, values, strict=True)]
@@ -186,13 +174,7 @@ class ClipByRunningNorm(Wrapper):
         """The moving mean of the norms of the steps before; 0 before there is one."""
         return float(self._estimate)
 
-    def take(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: Scale,
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """As `Wrapper.take`; the norm is that of ``scale`` · gradients."""
         self._turn_by(names, values)
         xp = module_of(values)
@@ -209,7 +191,7 @@ class ClipByRunningNorm(Wrapper):
         self._estimate[...], self._squares[...] = estimate, squares
         self.skip(names)
 
-    def _ends_with(self, names: Sequence[str]) -> bool:
+    def _ends_with(self, names: Names) -> bool:
         """Whether a step is over now that the gradients of ``names`` come."""
         return any(name in self._seen for name in names)
 
@@ -217,7 +199,7 @@ class ClipByRunningNorm(Wrapper):
         """The names seen since the step began."""
         return tuple(self._seen)
 
-    def skip(self, names: Sequence[str]) -> None:
+    def skip(self, names: Names) -> None:
         if self._ends_with(names):
             self._seen.clear()
         self._seen.update(dict.fromkeys(names))
@@ -260,13 +242,7 @@ class ClipByValue(Wrapper):
         super().__init__(optimizer)
         self.limit = at(checked("ClipByValue", "limit", limit), 0)
 
-    def take(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: Scale,
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """As `Wrapper.take`; the limit is on ``scale`` · gradient.
 
         Rows of a table that sums those of all processes first are clipped there.

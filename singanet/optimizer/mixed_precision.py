@@ -14,7 +14,7 @@ from singanet.errors import ArgumentError, DataError, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale, at, checked, in_type
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.state import Grad, Owners
+from singanet.optimizer.state import Grad, Grads, Names, Owners, Values
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, owner_of
@@ -190,13 +190,7 @@ class ScaledUpdates(Wrapper):
         super().__init__(optimizer)
         self.precision = precision
 
-    def take(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: Scale,
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         names, masters, exact = self.in_float32(names, values, grads)
         yield names, masters, exact, scale
         for value, master in zip(values, masters, strict=True):
@@ -206,11 +200,11 @@ class ScaledUpdates(Wrapper):
         """As `Wrapper.turn`: masters and scale."""
         self.precision.turn(params, other)
 
-    def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
+    def settle(self, names: Names, values: Values) -> Sequence[Array]:
         """As `Wrapper.settle`: the masters."""
         return [self.precision.settle(n, v) for n, v in zip(names, values, strict=True)]
 
-    def refresh(self, names: Sequence[str], values: Sequence[Array]) -> None:
+    def refresh(self, names: Names, values: Values) -> None:
         """As `Wrapper.refresh`: the masters."""
         for name, value in zip(names, values, strict=True):
             self.precision.master(name, value)
@@ -228,11 +222,11 @@ class ScaledUpdates(Wrapper):
         else:
             self.precision.failed(refused)
 
-    def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
+    def updated(self, names: Names, values: Values) -> None:
         """As `Wrapper.updated`: round the masters."""
         self.written(names, values)
 
-    def written(self, names: Sequence[str], values: Sequence[Array]) -> None:
+    def written(self, names: Names, values: Values) -> None:
         """As `Wrapper.written`: round the masters."""
         for name, value in zip(names, values, strict=True):
             value[...] = self.precision.masters[name]
@@ -242,7 +236,7 @@ class ScaledUpdates(Wrapper):
         return id(self.precision.masters)
 
     def in_float32(
-        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
+        self, names: Names, values: Values, grads: Grads
     ) -> tuple[Sequence[str], list[Array], list[Grad]]:
         """Names, masters, and gradients without the scale."""
         masters = [self.precision.master(n, v) for n, v in zip(names, values, strict=True)]

@@ -26,10 +26,13 @@ from singanet.optimizer.hyper import (
 from singanet.optimizer.regularization import ClipNorm, Constraint, L2Regularizer, Regularizer
 from singanet.optimizer.state import (
     Grad,
+    Grads,
+    Names,
     Owners,
     ParamState,
     ParamUpdate,
     StateBuckets,
+    Values,
     check_fit,
     check_lists,
     check_loaded,
@@ -278,13 +281,7 @@ class Optimizer(Counted, Configurable, ABC):
         else:
             self._states[name] = fresh
 
-    def update(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
+    def update(self, names: Names, values: Values, grads: Grads, scale: float = 1.0) -> None:
         """Change ``values`` in place by ``scale`` · ``grads``, which are left as they are.
 
         A gradient has the shape of its value, or is a `RowSparse`: then only those rows of the
@@ -293,9 +290,7 @@ class Optimizer(Counted, Configurable, ABC):
         """
         self._run(names, values, grads, scale, None)
 
-    def _update_part(
-        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
-    ) -> None:
+    def _update_part(self, names: Names, values: Values, grads: Grads) -> None:
         """`update` by some of the gradients of a step, of which others come: no step is counted."""
         self._run(names, values, grads, 1.0, None, counts=False)
 
@@ -369,9 +364,9 @@ class Optimizer(Counted, Configurable, ABC):
 
     def _run(
         self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
+        names: Names,
+        values: Values,
+        grads: Grads,
         scale: float,
         lr: float | None,
         counts: bool = True,

@@ -16,7 +16,7 @@ from singanet.errors import ArgumentError, CallOrderError
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale, on_host
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.state import Grad, check_lists
+from singanet.optimizer.state import Grads, Names, Values, check_lists
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.storage import is_served
 from singanet.types import Array, RowSparse
@@ -72,11 +72,11 @@ class Cutting(ABC):
         """
 
     @abstractmethod
-    def pass_over(self, names: Sequence[str]) -> None:
+    def pass_over(self, names: Names) -> None:
         """Count an update of the parameters ``names``, of which this process has no `part`."""
 
     @abstractmethod
-    def tell(self, names: Sequence[str], targets: Sequence[Array], grads: Sequence[Any]) -> None:
+    def tell(self, names: Names, targets: Sequence[Array], grads: Sequence[Any]) -> None:
         """Begin to tell others this process's parts of ``targets``, and to hear theirs.
 
         They were updated by ``grads``, which are whole.
@@ -205,7 +205,7 @@ class Reduction(ABC):
         """Whether gradients of the parameter are rows, and in no buffer."""
         return False
 
-    def room(self, names: Sequence[str]) -> Array | None:
+    def room(self, names: Names) -> Array | None:
         """A buffer of zeros for the dense gradients of an entry, None if it has only rows."""
         likes = [self.like(name) for name in names if not self.is_rows(name)]
         if not likes:
@@ -218,7 +218,7 @@ class Reduction(ABC):
         """The array module of buffers for gradients as ``like``: NumPy, as processes talk so."""
         return np
 
-    def parts(self, names: Sequence[str], buffer: Array | None) -> dict[str, Array]:
+    def parts(self, names: Names, buffer: Array | None) -> dict[str, Array]:
         """Where in its ``buffer`` the dense gradients of an entry lie."""
         parts: dict[str, Array] = {}
         start = 0
@@ -237,7 +237,7 @@ class Reduction(ABC):
     def open(self, kind: RoundKind) -> None:
         """Begin a round."""
 
-    def prepare(self, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:
+    def prepare(self, names: Names, given: Mapping[str, Any]) -> Sequence[str]:
         """The parameters ``names`` with a gradient on any process; ``given`` are this process's.
 
         Once steps are ``settled`` these are all names, and no process is asked.
@@ -251,7 +251,7 @@ class Reduction(ABC):
     @abstractmethod
     def start(
         self,
-        names: Sequence[str],
+        names: Names,
         buffer: Array | None,
         scales: Sequence[Scale | None],
         rows: Mapping[str, RowSparse],
@@ -266,7 +266,7 @@ class Reduction(ABC):
         """Carry on what is under way, which nothing else does while the process computes."""
 
     @abstractmethod
-    def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
+    def finish(self, names: Names, buffer: Array | None) -> list[Found]:
         """Wait for the entry that was begun first: ``buffer`` then holds what all have of it."""
 
     @abstractmethod
@@ -331,7 +331,7 @@ class Reducer(Wrapper):
 
     def _settled(self, name: str, value: Array) -> Array:
         """The array behind the parameter ``value`` that the optimizer inside is to update."""
-        values: Sequence[Array] = [value]
+        values: Values = [value]
         for stage in self._around:
             values = stage.settle([name], values)
         return values[0]
@@ -339,13 +339,7 @@ class Reducer(Wrapper):
     def _round_of(self, kind: RoundKind, opened: bool = False) -> GradientRound:
         return GradientRound(self, self.reduction, self._around, kind, opened)
 
-    def take(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: Scale,
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """As `Wrapper.take`; what is not there yet comes later, or in `end`."""
         if self._alone:
             return super().take(names, values, grads, scale)
@@ -467,7 +461,7 @@ class GradientRound:
         self._told: deque[tuple[list[str], dict[str, Array]]] = deque()
 
     def take(
-        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Any], scale: Scale
+        self, names: Names, values: Values, grads: Sequence[Any], scale: Scale
     ) -> Iterator[Handed]:
         """As `Wrapper.take`, of all that is there by now. Errors: a second gradient of a name."""
         some: list[tuple[str, Any]] = []
@@ -521,7 +515,7 @@ class GradientRound:
                 array *= factor
         return names, values, parts
 
-    def _parts(self, names: Sequence[str], arrays: Sequence[Any]) -> Sequence[Any]:
+    def _parts(self, names: Names, arrays: Sequence[Any]) -> Sequence[Any]:
         """What this process updates, or updates by, of whole ``arrays``; None where others do."""
         cutting = self._reduction.cutting
         if cutting is None:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple, SupportsIndex, TypeVar
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -350,9 +350,12 @@ def parse(
 
 
 Grad = Array | RowSparse | tuple[Array, Array] | None
+Names: TypeAlias = Sequence[str]
+Values: TypeAlias = Sequence[Array]
+Grads: TypeAlias = Sequence[Grad]
 
 
-def check_lists(where: str, names: Sequence[str], values: Sequence[Any], grads: Any) -> None:
+def check_lists(where: str, names: Names, values: Sequence[Any], grads: Any) -> None:
     """The three lists have one length and no name comes twice."""
     if not len(names) == len(values) == len(grads):
         raise ArgumentError(
@@ -491,7 +494,7 @@ def checked_every(where: str, every: SupportsIndex) -> int:
     return checked_count(where, "every", every, 1, advice="1 updates at every micro-batch")
 
 
-def refuse_rows(where: str, names: Sequence[str], grads: Sequence[Grad]) -> None:
+def refuse_rows(where: str, names: Names, grads: Grads) -> None:
     """Raise where a gradient is row-sparse."""
     for name, grad in zip(names, grads, strict=False):
         if isinstance(grad, tuple):

@@ -11,7 +11,7 @@ from singanet.base.described import Configurable, Counted, checked_call
 from singanet.errors import ArgumentError
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer, Update
-from singanet.optimizer.state import Grad
+from singanet.optimizer.state import Grad, Grads, Names, Values
 from singanet.params.param import Param, ParamSpec
 from singanet.types import Array
 
@@ -75,24 +75,12 @@ class Wrapper(Counted, Configurable, ABC):
         """Whether gradients wait here for those of other micro-batches."""
         return False
 
-    def update(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
+    def update(self, names: Names, values: Values, grads: Grads, scale: float = 1.0) -> None:
         """As `Optimizer.update`."""
         for some, their, handed, factor in self.take(names, values, grads, scale):
             self.optimizer.update(some, their, handed, float(factor))
 
-    def take(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: Scale,
-    ) -> Iterator[Handed]:
+    def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """What the optimizer inside is to update for the gradients of a layer.
 
         Code after a ``yield`` runs once that update is done. Where the arithmetic is that of
@@ -152,22 +140,20 @@ class Wrapper(Counted, Configurable, ABC):
     def refused(self) -> None:
         """Undo what `begin` did: the step in work failed before its first update."""
 
-    def refresh(self, names: Sequence[str], values: Sequence[Array]) -> None:
+    def refresh(self, names: Names, values: Values) -> None:
         """Bring what `settle` made up to date with ``values``, which somebody may have changed."""
 
-    def written(self, names: Sequence[str], values: Sequence[Array]) -> None:
+    def written(self, names: Names, values: Values) -> None:
         """Let ``values`` follow what `settle` made, to which somebody wrote; it was no update."""
 
-    def _before_last(
-        self, names: Sequence[str], values: Sequence[Array]
-    ) -> AbstractContextManager[None]:
+    def _before_last(self, names: Names, values: Values) -> AbstractContextManager[None]:
         """Within it the next step is one whose gradients are handed on; then all is as before."""
         return nullcontext()
 
-    def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
+    def updated(self, names: Names, values: Values) -> None:
         """The parameters ``names`` were changed after `take` went on, or without it."""
 
-    def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
+    def settle(self, names: Names, values: Values) -> Sequence[Array]:
         """Make the state of these parameters, so that `take` finds it.
 
         Returns the arrays that the optimizer inside is to update.
@@ -178,7 +164,7 @@ class Wrapper(Counted, Configurable, ABC):
         """What of the state, other than the numbers in its arrays, decides what `take` does."""
         return ()
 
-    def skip(self, names: Sequence[str]) -> None:
+    def skip(self, names: Names) -> None:
         """Go on as `take` does, the arrays apart: a program has changed those."""
 
     def _will_change(self, name: str) -> bool:
