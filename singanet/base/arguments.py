@@ -49,6 +49,15 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def checked_number(
+    where: str, value: Any, expected: str, fits: Callable[[float], bool], advice: str
+) -> float:
+    """``value`` as a float. Errors: `ArgumentError` unless it is a finite number that ``fits``."""
+    if not is_number(value) or not fits(value):
+        raise ArgumentError(where, expected=expected, received=repr(value), advice=advice)
+    return float(value)
+
+
 def checked_count(
     where: str,
     name: str,

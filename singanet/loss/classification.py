@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.arguments import checked_number
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.loss import (
     Loss,
@@ -135,14 +136,10 @@ class SigmoidFocal(Loss):
     ) -> None:
         super().__init__(reduction)
         self.gamma = checked_gamma("SigmoidFocal", gamma)
-        number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
-        if alpha is not None and not (number and 0 < alpha < 1):
-            raise ArgumentError(
-                "SigmoidFocal(alpha=)",
-                expected="a number between 0 and 1, or None",
-                received=repr(alpha),
-                advice="0.25 is usual where most answers are no",
-            )
+        if alpha is not None:
+            usual = "0.25 is usual where most answers are no"
+            between, where = "a number between 0 and 1, or None", "SigmoidFocal(alpha=)"
+            alpha = checked_number(where, alpha, between, lambda a: 0 < a < 1, usual)
         self.alpha = alpha
 
     def link(self, x: Array) -> Array:

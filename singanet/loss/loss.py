@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from singanet.base.arguments import is_training
+from singanet.base.arguments import checked_number, is_training
 from singanet.base.columns import is_sparse
 from singanet.base.described import Configurable, Counted
 from singanet.base.kinds import native, reshaping, snake_case
@@ -599,32 +599,17 @@ def _index(flat: int, shape: tuple[int, ...]) -> int | tuple[int, ...]:
 
 def checked_gamma(where: str, gamma: Any) -> float:
     """``gamma`` of a focal loss. Errors: anything but a number from 0 on."""
-    if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1e3:
-        raise ArgumentError(
-            f"{where}(gamma=)",
-            expected="a finite number of at least 0",
-            received=repr(gamma),
-            advice="2 is usual; 0 is the cross-entropy",
-        )
-    return float(gamma)
+    usual = "2 is usual; 0 is the cross-entropy"
+    least = "a finite number of at least 0"
+    return checked_number(f"{where}(gamma=)", gamma, least, lambda g: 0 <= g < 1e3, usual)
 
 
 def checked_smoothing(where: str, smoothing: Any) -> float:
     """The ``label_smoothing`` of a loss. Errors: anything but a number in [0, 1)."""
-    if not isinstance(smoothing, (int, float)) or not 0.0 <= smoothing < 1.0:
-        raise ArgumentError(
-            f"{where}(label_smoothing=)",
-            expected="a number in [0, 1)",
-            received=repr(smoothing),
-            advice="0.1 is usual, 0 smooths nothing",
-        )
-    return float(smoothing)
+    usual, where = "0.1 is usual, 0 smooths nothing", f"{where}(label_smoothing=)"
+    return checked_number(where, smoothing, "a number in [0, 1)", lambda s: 0 <= s < 1, usual)
 
 
 def checked_positive(where: str, value: Any) -> float:
     """``value`` as a float. Errors: anything but a finite number above 0."""
-    if not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
-        raise ArgumentError(
-            where, expected="a finite number above 0", received=repr(value), advice="1 is usual"
-        )
-    return float(value)
+    return checked_number(where, value, "a finite number above 0", lambda v: v > 0, "1 is usual")

@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from singanet.errors import ArgumentError, DataError, one_of
+from singanet.base.arguments import checked_number
+from singanet.errors import DataError, one_of
 from singanet.ops import ops_for
 from singanet.types import Array
 
@@ -31,15 +32,13 @@ def checked(where: str, name: str, value: Hyper, low: float = 0.0, high: float =
     """``value`` where it is a schedule or a number in [low, high); otherwise `ArgumentError`."""
     if callable(value):
         return value
-    number = isinstance(value, (int, float, np.integer, np.floating))
-    if not number or isinstance(value, bool) or not low <= value < high:
-        raise ArgumentError(
-            f"{where}({name}=)",
-            expected=f"a number in [{low:g}, {high:g}) or a schedule",
-            received=repr(value),
-            advice=f"give {name} a finite number in that range",
-        )
-    return float(value)
+    return checked_number(
+        f"{where}({name}=)",
+        value,
+        f"a number in [{low:g}, {high:g}) or a schedule",
+        lambda number: low <= number < high,
+        f"give {name} a finite number in that range",
+    )
 
 
 def at(value: Hyper, step: int) -> float:

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from singanet.base.arguments import checked_count, checked_number
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError, DataError, one_of
 from singanet.optimizer.hyper import Hyper, Learning, at
@@ -43,26 +44,18 @@ class Schedule(Configurable):
         self, name: str, value: Any, low: float = -math.inf, high: float = math.inf
     ) -> float:
         """``value`` as a float where it is a finite number in [low, high]."""
-        good = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not good or not math.isfinite(value) or not low <= value <= high:
-            raise ArgumentError(
-                f"{type(self).__name__}({name}=)",
-                expected=f"a finite number from {low:g} to {high:g}",
-                received=repr(value),
-                advice=f"change {name}",
-            )
-        return float(value)
+        return checked_number(
+            f"{type(self).__name__}({name}=)",
+            value,
+            f"a finite number from {low:g} to {high:g}",
+            lambda number: low <= number <= high,
+            f"change {name}",
+        )
 
     def _count(self, name: str, value: Any, low: int = 1) -> int:
         """``value`` where it is an integer of at least ``low``."""
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise ArgumentError(
-                f"{type(self).__name__}({name}=)",
-                expected=f"an integer of at least {low}",
-                received=repr(value),
-                advice="steps are counted in updates of a parameter, not in epochs",
-            )
-        return value
+        counted = "steps are counted in updates of a parameter, not in epochs"
+        return checked_count(type(self).__name__, name, value, low, advice=counted)
 
 
 class Chained(Schedule):

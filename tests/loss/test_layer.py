@@ -72,7 +72,7 @@ def test_two_of_one_class_stand_in_one_net():
     total = Add("total")(SquaredError()(x, y), SquaredError()(y, x), Hinge()(x, y))
     net = FeedForwardNet(inputs=[x, y], outputs=total)
     names = [node.name for node in net.nodes()]
-    assert names == ["x", "y", "squared_error", "squared_error@2", "hinge", "total"]
+    assert names == ["x", "y", "squared_error", "squared_error_1", "hinge", "total"]
 
 
 def test_symbols_of_losses_refuse_what_would_train_wrongly():
