@@ -102,13 +102,7 @@ class BinaryCrossEntropy(_TwoTerms):
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         y = self._targets(ops, x, y)
-        if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
-            raise DataError(
-                "BinaryCrossEntropy",
-                expected="outputs from 0 to 1",
-                received=f"outputs from {float(x.min()):g} to {float(x.max()):g}",
-                advice="end the net in a sigmoid, or use SigmoidCrossEntropy on scores",
-            )
+        ops.check(_expect_shares, x)
         yes, no = (y, 1 - y) if self._weights is None else self._weights.of(ops, x, y)
         tiny = float(np.finfo(x.dtype).tiny)
         losses = -yes * ops.log(ops.maximum(x, tiny)) - no * ops.log(ops.maximum(1 - x, tiny))
@@ -467,6 +461,16 @@ def _expect_probabilities(rows: Array) -> None:
         )
 
 
+def _expect_shares(x: Array) -> None:
+    if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
+        raise DataError(
+            "BinaryCrossEntropy",
+            expected="outputs from 0 to 1",
+            received=f"outputs from {float(x.min()):g} to {float(x.max()):g}",
+            advice="end the net in a sigmoid, or use SigmoidCrossEntropy on scores",
+        )
+
+
 def _expect_parts(name: str, target: Array) -> None:
     if not target.size:
         return
@@ -501,15 +505,7 @@ class Hinge(Loss):
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         y = real_targets("Hinge", x, y)
-        wrong = (y != 1) & (y != 0) & (y != -1)
-        if bool(wrong.any()):
-            first = float(y[wrong][0])
-            raise DataError(
-                "Hinge",
-                expected="targets among -1, 0 and 1",
-                received=f"{first:g}",
-                advice="pass -1 or 0 for no and 1 for yes",
-            )
+        ops.check(_expect_signs, y)
         sign = ops.where(y > 0, 1, -1).astype(x.dtype)
         short = ops.maximum(self.margin - sign * x, 0)
         if self.squared:
@@ -549,16 +545,7 @@ class KLDivergence(Loss):
                 advice="end the net in a layer with one output for every class",
             )
         rows, target = x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1])
-        off = ops.absolute(target.sum(axis=1) - 1.0)
-        # As a look at what is right: NaN is neither below nor above.
-        if target.size and not (float(target.min()) >= 0 and float(off.max()) <= 1e-3):
-            wrong = int((~((target >= 0).all(axis=1) & (off <= 1e-3))).argmax())
-            raise DataError(
-                "KLDivergence",
-                expected="target rows that are distributions",
-                received=f"a row with sum {float(target[wrong].sum()):g} at index {wrong}",
-                advice="divide each row by its sum",
-            )
+        ops.check(_expect_distributions, target)
         losses, p = ops.softmax_cross_entropy_soft(rows, target)
         own = ops.where(target > 0, target, 1)
         losses += (target * ops.log(own)).sum(axis=1)
@@ -568,3 +555,27 @@ class KLDivergence(Loss):
         shape, p, target = saved
         p -= target
         return p.reshape(shape)
+
+
+def _expect_signs(y: Array) -> None:
+    wrong = (y != 1) & (y != 0) & (y != -1)
+    if bool(wrong.any()):
+        raise DataError(
+            "Hinge",
+            expected="targets among -1, 0 and 1",
+            received=f"{float(y[wrong][0]):g}",
+            advice="pass -1 or 0 for no and 1 for yes",
+        )
+
+
+def _expect_distributions(target: Array) -> None:
+    off = abs(target.sum(axis=1) - 1.0)
+    # As a look at what is right: NaN is neither below nor above.
+    if target.size and not (float(target.min()) >= 0 and float(off.max()) <= 1e-3):
+        wrong = int((~((target >= 0).all(axis=1) & (off <= 1e-3))).argmax())
+        raise DataError(
+            "KLDivergence",
+            expected="target rows that are distributions",
+            received=f"a row with sum {float(target[wrong].sum()):g} at index {wrong}",
+            advice="divide each row by its sum",
+        )

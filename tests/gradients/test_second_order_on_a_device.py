@@ -22,7 +22,6 @@ from singanet.layers import (
 )
 from singanet.loss import (
     Huber,
-    KLDivergence,
     SigmoidCrossEntropy,
     SoftmaxCrossEntropy,
     SquaredError,
@@ -30,6 +29,7 @@ from singanet.loss import (
 from tests.gradients.test_second_order import (
     REFUSED,
     Doubled,
+    Looking,
     Pure,
     conv_net,
     expect_close,
@@ -217,7 +217,7 @@ def test_a_users_layer_that_is_pure_is_differentiated_and_another_refused(gpu):
 
 def test_a_loss_that_looks_at_values_is_refused(gpu):
     net = conv_net()
-    net.loss = KLDivergence()
+    net.loss = Looking()
     net.to_device(gpu)
     feed = {"input": np.ones((4, 2, 6, 6), np.float32), "targets": np.full((4, 3), 1 / 3)}
     with pytest.raises(CallOrderError, match="can be recorded and differentiated; received"):

@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from singanet import Executor, Input
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.loss import BinaryCrossEntropy, SigmoidCrossEntropy, SigmoidFocal
+from singanet.layers import Dense, Softmax, StopGradient
+from singanet.loss import (
+    BinaryCrossEntropy,
+    Hinge,
+    KLDivergence,
+    SigmoidCrossEntropy,
+    SigmoidFocal,
+)
+from singanet.optimizer import SGD
 
 rng = np.random.default_rng(5)
 
@@ -171,3 +180,19 @@ def test_infinite_scores(weights: Any) -> None:
             found = loss.evaluate(True, x[row : row + 1], y[row : row + 1])
             assert found == pytest.approx(expected[row].mean())
         assert np.isfinite(loss.backward()).all()
+
+
+@pytest.mark.parametrize("kind", [BinaryCrossEntropy, KLDivergence, Hinge])
+def test_a_drawn_loss_is_recorded_without_a_look_at_values(kind: Any) -> None:
+    """What stands for arrays while a step is recorded are neither probabilities nor signs."""
+    x, y = Input("x", (4,)), Input("y", (4,))
+    told = StopGradient("told")(Softmax("softmax")(Dense("teacher", 4)(x)))
+    told = (told > 0.25).astype("float") if kind is Hinge else told
+    scores = Dense("fc", 4, activation="sigmoid" if kind is BinaryCrossEntropy else None)(x)
+    loss = kind()(scores, y if kind is BinaryCrossEntropy else told)
+    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)]}, seed=0)
+    rng = np.random.default_rng(0)
+    feed = {x: rng.random((5, 4)), y: rng.random((5, 4))}
+    feed = feed if kind is BinaryCrossEntropy else {x: feed[x]}
+    values = [executor.run("train", feed)[0] for _ in range(4)]
+    assert values == sorted(values, reverse=True)
