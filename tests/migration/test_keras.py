@@ -231,7 +231,7 @@ def check_global_pooling(pair, same):
 
 WINDOW = {
     "kernel_size": [1, 2, 3], "strides": [1, 2], "padding": ["valid", "same"],
-    "dilation_rate": [1, 2], "use_bias": BOTH,
+    "dilation_rate": [1, 2], "use_bias": BOTH, "activation": [None, "relu", "tanh"],
 }  # fmt: skip
 
 
@@ -301,7 +301,10 @@ def check_upsampling(pair, same):
     same(pair.ours(), pair.theirs(), pair.normal(2, *SHAPES[2]))
 
 
-@row(LAYERS, "Dense", units=[1, 4], use_bias=BOTH)
+FUNCTIONS = [None, "linear", "relu", "tanh", "softmax"]
+
+
+@row(LAYERS, "Dense", units=[1, 4], use_bias=BOTH, activation=FUNCTIONS)
 def check_dense(pair, same):
     shape = pair.pick((5,), (3, 5))
     same(pair.ours(), pair.theirs(), pair.normal(6, *shape))
@@ -832,7 +835,7 @@ def check_r2(pair, same):
 @row(METRICS, "SparseTopKCategoricalAccuracy", "TopKCategoricalAccuracy", k=[1, 2])
 def check_top_k(pair, same):
     if "k" not in pair.given:
-        pair.given["k"] = pair.told["top_k"] = 3
+        pair.given["k"] = pair.told["k"] = 3
     hot = not pair.theirs_kind.__name__.startswith("Sparse")
     measured(pair, some(pair, lambda: classes(pair, hot)))
 
