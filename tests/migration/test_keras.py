@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import layers
+from singanet import initializer, layers
 from singanet.errors import DataError
 from singanet.loss import MeanSquaredError
-from singanet.optimizer import SGD, schedules
+from singanet.optimizer import SGD, L2Regularizer, schedules
 from singanet.training import callbacks
 from tests.migration.rows import Compared, Guide, compare_losses, compare_rules, ours_of
 
@@ -1236,6 +1236,73 @@ WHOLE = {"dtype": "int64"}
 def numbers(weight):
     found = weight.detach().numpy()
     return found.mean(), found.std()
+
+
+SETTABLE = [each for each in MANY_WEIGHTS if each[0] not in ("RMSNormalization", "PReLU")]
+
+
+def settable(name):
+    """The words for settings of weights that both take, and the rows that say so."""
+    here, _ = GUIDE._here(LAYERS, name)
+    words = [word for word, own in here.items() if SETTINGS.fullmatch(word) and word == own]
+    # Recurrent layers have two biases here, of which one takes them, as their rows say.
+    return [word for word in words if "recurrent_initializer" not in here or word[:4] != "bias"]
+
+
+def beside(name, given, shape, words):
+    """A net of ours and a model of theirs, of one layer; ``words`` are theirs and ours."""
+    theirs, ours = ({word: value[k] for word, value in words.items()} for k in (0, 1))
+    layer = getattr(keras.layers, name)(**given, **theirs)
+    call = (lambda x: layer(x, x)) if name == "MultiHeadAttention" else layer
+    whole = name == "Embedding"
+    model = Model(call, [shape], "int32" if whole else "float32")
+    start = singanet.Input("x", first(np.zeros((1, *shape))).shape[1:], **WHOLE if whole else {})
+    kind = ours_of(GUIDE._beside(LAYERS, name))
+    more = LAST if "1D" in name else {"sparse": False} if whole else {}
+    made = kind("it", **given, **ours, **more)
+    return singanet.FeedForwardNet(inputs=start, outputs=made(start), seed=0), model
+
+
+@pytest.mark.parametrize(("name", "given", "shape"), SETTABLE)
+def test_initializers_by_word_make_the_same_weights(name, given, shape, tmp_path):
+    value = keras.initializers.Constant(0.3), initializer.Constant(0.3)
+    words = {word: value for word in settable(name) if word.endswith("initializer")}
+    net, model = beside(name, given, shape, words)
+    there = {key: weight.detach().numpy().copy() for key, weight in model.weights().items()}
+    net.save(str(tmp_path / "it.weights.h5"))
+    model.load(tmp_path / "it.weights.h5")
+    for key, weight in model.weights().items():
+        np.testing.assert_allclose(weight.detach().numpy(), there[key], 1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize(("name", "given", "shape"), SETTABLE)
+def test_regularizers_by_word_move_the_same_weights(name, given, shape, tmp_path):
+    """By a step whose gradients are the penalties' alone."""
+    value = keras.regularizers.L2(0.1), L2Regularizer(0.2)
+    words = {word: value for word in settable(name) if word.endswith("regularizer")}
+    net, model = beside(name, given, shape, words)
+    path = tmp_path / "it.weights.h5"
+    for param in net.params():
+        param.value[...] = 1.0
+    net.save(str(path))
+    model.load(path)
+    penalty = sum(model.model.losses, torch.zeros(()))
+    if words:
+        penalty.backward()
+    there = {}
+    for key, weight in model.weights().items():
+        grad = 0.0 if weight.grad is None else weight.grad
+        there[key] = (weight - 0.5 * grad).detach().numpy()
+    x = np.zeros((2, *shape), np.int64 if name == "Embedding" else np.float32)
+    y = net.forward(True, first(x))
+    sgd = SGD(0.5)
+    sgd.register_all(net.param_specs())
+    for names, values, grads in net.backward(np.zeros_like(y)):
+        sgd.update(names, values, grads)
+    net.save(str(path))
+    model.load(path)
+    for key, weight in model.trained().items():
+        np.testing.assert_allclose(weight.detach().numpy(), there[key], 1e-5, err_msg=key)
 
 
 @pytest.mark.parametrize(("heading", "theirs", "number"), GUIDE.all_cases())
