@@ -74,6 +74,23 @@ means the first of them.
 PAIRS = {"betas": ("beta_1", "beta_2"), "eps": ("epsilon_1", "epsilon_2")}
 """Words of PyTorch for two arguments at once, which it takes as a pair."""
 
+NOTHING: Mapping[str, Any] = {
+    "amsgrad": False,
+    "capturable": False,
+    "clipvalue": None,
+    "differentiable": False,
+    "foreach": None,
+    "fused": None,
+    "global_clipnorm": None,
+    "gradient_accumulation_steps": None,
+    "loss_scale_factor": None,
+    "maximize": False,
+    "reduce": None,
+    "size_average": None,
+    "use_ema": False,
+}
+"""Arguments of Keras and PyTorch that are not here, with the value that asks for nothing."""
+
 PARTS = {
     "kernel": ("W_specs", "param_specs.weight_x"),
     "recurrent": ("param_specs.weight_h",),
@@ -153,13 +170,14 @@ def translated(
     `SignatureError` for an argument that is given under two words.
     """
     known, pairs = aliases(names), pairs_of(names)
-    if all(words.keys().isdisjoint(given) for words in (known, parts, pairs)):
+    if all(words.keys().isdisjoint(given) for words in (known, parts, pairs, NOTHING)):
         return dict(given)
     made: dict[str, Any] = {}
     specs: dict[str, dict[str, Any]] = {}
     said: dict[str, str] = {}
     for word, value in given.items():
-        if word in parts:
+        nothing = word in NOTHING and word not in names and value is NOTHING[word]
+        if word in parts or nothing:
             continue
         heres = pairs.get(word, (known.get(word, word),))
         for here, each in zip(heres, _two(word, value) if word in pairs else (value,), strict=True):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from singanet.base.described import Configurable, Counted, Moment, changes, checked_call
 from singanet.base.elsewhere import is_library
-from singanet.base.words import aliases, translated
-from singanet.errors import ArgumentError, one_of
+from singanet.base.words import aliases
+from singanet.errors import ArgumentError
 from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import (
     Hyper,
@@ -48,7 +48,7 @@ from singanet.params.storage import served_by
 from singanet.types import Array, RowSparse, Shape
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    pass
 
 
 def as_regularizer(where: str, given: Any) -> Regularizer | None:
@@ -150,9 +150,9 @@ class Optimizer(Counted, Configurable, ABC):
     and `Adam`, λ · value is added to the gradient, and a ``regularizer`` (or a number, an L2
     coefficient) takes its place. If it is True, as in Keras and in AdamW, the value decays beside
     the rule: value −= lr · λ · value comes first, and a regularizer may stand beside it.
-    ``constraint`` bounds gradients or weights (a number: `ClipNorm`). As in SINGA the constraint
-    comes first, then the regularizer, then the rule; what a parameter's own spec says comes before
-    what is said here.
+    None is what the class has. ``constraint`` bounds gradients or weights (a number: `ClipNorm`).
+    As in SINGA the constraint comes first, then the regularizer, then the rule; what a parameter's
+    own spec says comes before what is said here.
 
     State belongs to the parameters that it was made for. The parameters of another net begin anew,
     whatever their names. When the first net is trained again, its parameters go on where they
@@ -187,25 +187,23 @@ class Optimizer(Counted, Configurable, ABC):
         """Hyper-parameters are read at every update."""
         cls._asked_anew = cls.hypers
 
-    def __init__(self, learning_rate: Hyper | None = 0.001, **shared: Unpack[Shared]) -> None:
-        where, known = type(self).__name__, ("learning_rate", *Shared.__annotations__)
-        # Here too, as constructors of users' rules come by no other place.
-        given = translated(known, shared)
-        if not given.keys() <= {*known}:
-            raise ArgumentError(
-                f"{where}, what its constructor hands on",
-                expected=one_of(known),
-                received=one_of(sorted(given.keys() - {*known})),
-                advice="take it in the constructor, and keep it there",
-            )
-        rate = given.get("learning_rate", learning_rate)
+    def __init__(
+        self,
+        learning_rate: Hyper | None = 0.001,
+        *,
+        weight_decay: Hyper | None = None,
+        decoupled: bool | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+    ) -> None:
+        where, rate = type(self).__name__, learning_rate
         self.learning_rate = None if rate is None else checked(where, "learning_rate", rate)
-        decay = given.get("weight_decay", self.weight_decay)
-        self.weight_decay = checked(where, "weight_decay", decay or 0.0)
-        decoupled = given.get("decoupled", self.decoupled)
-        self.decoupled = decoupled if decoupled is None else bool(decoupled)
-        self.regularizer = as_regularizer(where, given.get("regularizer"))
-        self.constraint = as_constraint(where, given.get("constraint"))
+        # None is what the class has.
+        decay = self.weight_decay if weight_decay is None else weight_decay
+        self.weight_decay = checked(where, "weight_decay", decay)
+        self.decoupled = self.decoupled if decoupled is None else bool(decoupled)
+        self.regularizer = as_regularizer(where, regularizer)
+        self.constraint = as_constraint(where, constraint)
         if decay and self.decoupled is False:
             if self.regularizer is not None:
                 raise ArgumentError(

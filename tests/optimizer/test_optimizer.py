@@ -464,17 +464,29 @@ def test_the_words_of_others_mean_the_same() -> None:
             opt.Adam(**wrong)
 
 
+def test_what_asks_for_nothing_is_taken() -> None:
+    of_keras: dict[str, Any] = {"clipvalue": None, "use_ema": False, "amsgrad": False}
+    of_torch: dict[str, Any] = {"maximize": False, "foreach": None, "fused": None}
+    assert repr(opt.Adam(0.1, **of_keras, **of_torch)) == "Adam(learning_rate=0.1)"
+    assert opt.AdamW(amsgrad=True).slots == ("first", "second", "largest")
+    wrong: dict[str, Any]
+    for wrong in ({"amsgrad": True}, {"maximize": True}, {"clipvalue": 0.5}):
+        with pytest.raises(SignatureError):
+            opt.Adam(0.1, **wrong)
+
+
 def test_a_rule_of_a_user_may_go_by_other_words() -> None:
     class Mine(opt.SGD):
         def __init__(self, lr: float = 0.1, **more: Any) -> None:
-            super().__init__(lr=lr, **more)
+            super().__init__(lr, **more)
 
     mine = Mine(0.3, weight_decay=0.1)
     assert mine.learning_rate == mine.lr == 0.3
     mine.lr = 0.5
     assert mine.rate() == 0.5
-    with pytest.raises(ArgumentError, match=r"Mine, .*received 'weight_decy'"):
+    with pytest.raises(TypeError, match="weight_decy"):
         Mine(0.3, weight_decy=0.1)
+    assert opt.AdamW(weight_decay=None).weight_decay == 0.01
 
 
 RULES = [
