@@ -188,6 +188,12 @@ plain(*by_axes("MaxPool"), dilation=[1, 2], **POOLED)
 plain(*by_axes("Conv"), needs=FOUR, carry=filters, **SIZES, **SLID, **WITHIN)
 plain(*by_axes("ConvTranspose"), needs=FOUR, carry=filters, padding=[0, 1], output_padding=[0], **SIZES, **SLID)  # noqa: E501
 plain(*by_axes("ConvTranspose"), needs=FOUR, both={"stride": 2}, carry=filters, **SHIFTED)
+plain("Conv2d", needs=FOUR, carry=filters, out_channels=[4], kernel_size=[(2, 3), (3, 1)], stride=[(1, 2)], padding=[(1, 0)], dilation=[(2, 1)])  # noqa: E501
+plain("ConvTranspose2d", needs=FOUR, carry=filters, out_channels=[4], kernel_size=[(2, 3), (3, 1)], stride=[(1, 2)], padding=[(1, 0)], dilation=[(2, 1)], output_padding=[0])  # noqa: E501
+UNEVEN = {"kernel_size": [(2, 3), (3, 2)], "stride": [(1, 2)], "padding": [(1, 0)]}
+plain("MaxPool2d", ceil_mode=BOTH, **UNEVEN)
+plain("AvgPool2d", count_include_pad=BOTH, ceil_mode=BOTH, **UNEVEN)
+plain("BatchNorm1d", shape=(4, 3), needs={"num_features": 3}, carry=gamma_beta, momentum=[0.1, 0.3], **EPS)  # noqa: E501
 plain("GroupNorm", shape=(3, 4, 5), needs={"num_channels": 4}, carry=gamma_beta, num_groups=[1, 2, 4], affine=BOTH, **EPS)  # noqa: E501
 plain("Linear", shape=(3, 2, 5), needs={"in_features": 5}, carry=turned, out_features=[1, 4], bias=BOTH)  # noqa: E501
 plain("PReLU", shape=(3, 4, 5), carry=lambda given: {"a": given["weight"]}, num_parameters=[1, 4], values={"num_parameters": lambda n: n == 1})  # noqa: E501
@@ -249,6 +255,10 @@ def batch_norm(pair):
         assert repr(module).partition("(")[2] == repr(alone).partition("(")[2]
         module = alone
     net = same(pair.ours(center=affine, scale=affine), module, x, carry=gamma_beta)
+    told(pair, "`track_running_stats`: always")
+    told(pair, "the mean of all batches, None there, is missing")
+    with pytest.raises(SingaNetError):
+        pair.ours(momentum=None)
     held = {p.name.partition("/")[2]: p.value for p in net.params() if p.is_state}
     close(held["mean"], module.running_mean)
     close(held["var"], module.running_var)
@@ -276,6 +286,14 @@ def start_of_prelu(pair):
     for more, there in [({}, {}), ({"a_specs": {"init": "constant", "value": 0.5}}, {"init": 0.5})]:
         net = FeedForwardNet([pair.ours(input_shape=(4, 5), **more)], seed=0)
         close(arrays(net)["a"][:1], pair.theirs(**there).weight.detach())
+
+
+@row(NN, "AvgPool2d", "AvgPool3d")
+def divisor(pair):
+    told(pair, "`Scale` behind it")
+    ours, larger = pair.ours(kernel_size=2, padding=0), layers.Scale("larger", 2.0, False)
+    theirs = pair.theirs(kernel_size=2, divisor_override=2 ** (int(name_of(pair)[-2]) - 1))
+    same(lambda x: larger(ours(x)), theirs, image(pair))
 
 
 @row(NN, "Softmax", "LogSoftmax", "GLU", apart=["dim"])
@@ -368,8 +386,21 @@ def recurrent(pair):
     finals = module(live(x))[1]
     mine = net.forward(False, feed)
     told(pair, "by `return_state=True`, (N, stacks, H) each")
-    for ours, theirs in zip(mine[1:], finals if name_of(pair) == "LSTM" else [finals], strict=True):
+    pairs = finals if name_of(pair) == "LSTM" else [finals]
+    for ours, theirs in zip(mine[1:], pairs, strict=True):
         close(ours, theirs.detach().transpose(0, 1))
+    told(pair, "initial states: inputs behind the sequences")
+    starts = [pair.normal(*state.shape).astype(float) for state in mine[1:]]
+    net, feed = built(pair.ours(), [x, *starts], gates(weights(module)))
+    there = [live(state).transpose(0, 1).contiguous() for state in starts]
+    y = module(live(x), tuple(there) if name_of(pair) == "LSTM" else there[0])[0]
+    close(net.forward(False, feed), y.detach())
+    told(pair, "pack_padded_sequence: lengths (N,) as the last input")
+    lengths, packing = np.array([5, 2, 3]), nn.utils.rnn
+    net, feed = built(pair.ours(), [x, lengths], gates(weights(module)))
+    packed = packing.pack_padded_sequence(live(x), lengths, batch_first=True, enforce_sorted=False)
+    y = packing.pad_packed_sequence(module(packed)[0], batch_first=True)[0]
+    close(net.forward(False, feed), y.detach())
 
 
 @row(NN, "RNN", **STACKED)
@@ -400,6 +431,9 @@ def attention(pair):
     seen, values = np.tril(np.ones((5, 5))), projections(weights(module))
     net, feed = built(pair.ours(mask="boolean"), [x, np.broadcast_to(seen, (3, 5, 5))], values)
     theirs = module(*[live(x)] * 3, attn_mask=live(seen == 0))[0]
+    close(net.forward(False, feed), theirs.detach())
+    told(pair, "is_causal: `causal=True`")
+    net, feed = built(pair.ours(causal=True), [x], values)
     close(net.forward(False, feed), theirs.detach())
     told(pair, "weights: by `return_weights=True`")
     net, feed = built(pair.ours(return_weights=True), [x], values)
@@ -691,6 +725,14 @@ def adamax(pair):
 @row(OPTIM, "Adadelta", rho=[0.9, 0.5], **COMMON)
 def adadelta(pair):
     same_rule(pair)
+
+
+@row(OPTIM, "Adagrad")
+def falling_adagrad(pair):
+    told(pair, "`lr_decay`: a schedule as `learning_rate`")
+    ours = pair.ours(learning_rate=lambda step: 0.1 / (1 + 0.3 * step), eps=1e-60)
+    theirs = lambda p: pair.theirs(params=p, lr=0.1, lr_decay=0.3, eps=1e-30)  # noqa: E731
+    close(*stepped(ours, theirs), "steps", 1e-6)
 
 
 @row(OPTIM, "Adagrad", apart=["eps"], **PLAIN)
