@@ -59,8 +59,11 @@ def weights(module):
 
 
 def arrays(net):
-    """What is trained, by what stands behind the layer's name."""
-    return {p.name.partition("/")[2]: p.value for p in net.params() if not p.is_state}
+    """What is trained, by name; of one layer by what stands behind the layer's."""
+    found = {p.name: p.value for p in net.params() if not p.is_state}
+    if len({name.partition("/")[0] for name in found}) > 1:
+        return found
+    return {name.partition("/")[2]: value for name, value in found.items()}
 
 
 def filled(net, values):
@@ -111,7 +114,7 @@ def same(ours, module, *xs, carry=dict, given=None):
         wanted = carry(there)
         for item in net.backward(dy, floats):
             for name, grad in zip(item.names, item.grads, strict=True):
-                there_too = wanted[name.partition("/")[2]]
+                there_too = wanted[name if name in wanted else name.partition("/")[2]]
                 if isinstance(grad, RowSparse):
                     rows, grad = grad, np.zeros_like(there_too)
                     grad[rows.indices] = rows.rows
@@ -1104,6 +1107,34 @@ def operators(rng, tmp_path):
         (layers.Concat("both", -1)(a, b), lambda a, b: torch.cat([a, b], -1)),
     ]  # fmt: skip
     each_alike([a, b], pairs, rng.normal(size=(2, 3, 4)))
+
+
+@what("`conv1d(embedding(x).permute(0, 2, 1))`")
+def text_cnn(rng, tmp_path):
+    class TextCNN(nn.Module):
+        def __init__(self, back):
+            super().__init__()
+            self.embedding, self.conv, self.back = nn.Embedding(9, 4), nn.Conv1d(4, 5, 3), back
+
+        def forward(self, x):
+            y = self.conv(self.embedding(x).permute(0, 2, 1))
+            return y.permute(0, 2, 1) if self.back else y
+
+    def carry(given):
+        conv = filters({"weight": given["conv.weight"], "bias": given["conv.bias"]})
+        return {"e/weight": given["embedding.weight"]} | {f"c/{n}": v for n, v in conv.items()}
+
+    x = rng.integers(0, 9, (3, 7))
+    for last in BOTH:
+        how = {"data_format": "channels_last"} if last else {}
+        embedding, conv = layers.Embedding("e", 9, 4), layers.Conv1D("c", 5, 3, padding=0, **how)
+        turn = layers.Permute("turn", (2, 1))
+        same(
+            lambda x, e=embedding, c=conv, t=None if last else turn: c(t(e(x)) if t else e(x)),
+            TextCNN(last), x, carry=carry,
+        )  # fmt: skip
+    with pytest.raises(SingaNetError):
+        layers.Conv1D("c", 5, 3)(layers.Embedding("e", 9, 4)(Input("x", (7,), "int64")))
 
 
 @what("`torch.where(a > 0, a, b)`", "`i = a.argmax(1, keepdim=True)`")
