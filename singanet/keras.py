@@ -142,7 +142,7 @@ class DrawnModel:
 
     def apply(self, layer: Layer, sources: Sequence[Symbol], where: str) -> Symbol:
         """The layer on ``sources``; two transpositions of a sequence in turn are none."""
-        turns = isinstance(layer, Permute) and layer.axes == (2, 1)
+        turns = isinstance(layer, Permute) and layer.dims == (2, 1)
         if turns and id(sources[0].call) in self.turned:
             return self.turned[id(sources[0].call)][1]
         along = isinstance(layer, (Softmax, LogSoftmax))  # each step by itself, as in Keras

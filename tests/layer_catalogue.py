@@ -119,8 +119,10 @@ CATALOGUE = {
                         [SEQUENCE]),
     "TopIndices": (lambda n: layers.TopIndices(n, 2, 1), [SEQUENCE]),
     "Upsampling2D": (lambda n: layers.Upsampling2D(n, (2, 3), interpolation="bilinear"), [IMAGE]),
-    "Weight": (lambda n: layers.Weight(n, (2, 3), {"init": "uniform", "low": -1.0, "high": 1.0}),
-               [(5,)]),
+    "Weight": (
+        lambda n: layers.Weight(n, (2, 3), W_specs={"init": "uniform", "low": -1.0, "high": 1.0}),
+        [(5,)],
+    ),
     "Where": (lambda n: layers.Where(n, b=-1.0), [(5,), (5,)]),
 }  # fmt: skip
 

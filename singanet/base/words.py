@@ -27,7 +27,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("n", "count"),
     ("num_outputs", "num_output"),
     ("dims", "axes"),
-    ("axis", "axes"),
+    ("axis", "axes", "dim"),
     ("input_shape", "input_sample_shape", "input_sample_shapes"),
     ("shape", "sample_shape", "target_shape"),
     ("input_dim", "vocabulary_size", "num_embeddings"),

@@ -19,7 +19,7 @@ from singanet.layers.layer import (
     expect_one_of,
 )
 from singanet.layers.symbol import Unnamed
-from singanet.layers.words import KernelAndBias
+from singanet.layers.words import AlphaWords, KernelAndBias
 from singanet.ops import Ops
 from singanet.ops.interface import ACTIVATIONS
 from singanet.ops.kernel import in_float32
@@ -50,9 +50,9 @@ class Activation(Layer):
         self,
         name: Name = None,
         mode: str | None = None,
-        input_shape: GivenShape | None = None,
         *,
         alpha: float | None = None,
+        input_shape: GivenShape | None = None,
     ) -> None:
         # The sixth relu of a net is called relu6 as well.
         if mode is None and name in ACTIVATIONS and name != "relu6":
@@ -113,12 +113,14 @@ class PReLU(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
+        *,
         channel_shared: bool = False,
         a_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
+        **words: Unpack[AlphaWords],
     ) -> None:
-        super().__init__(name, input_shape)
+        super().__init__(name, input_shape, **words)
         self.channel_shared = channel_shared
         self.a_specs = a_specs
 
@@ -147,7 +149,9 @@ class PReLU(Layer):
 class _AlongAxis(Layer):
     traits = Traits(any_extent=True)
 
-    def __init__(self, name: str, axis: int = 1, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self, name: Name = None, axis: int = 1, *, input_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_shape)
         self.axis = expect_int(
             name, "axis", axis, least=-99, advice="use axis=1 for the first axis of the sample"
@@ -166,7 +170,10 @@ class _AlongAxis(Layer):
 
 
 class Softmax(_AlongAxis):
-    """exp(x) / sum(exp(x)) along ``axis``, which counts the batch axis: 1 is the sample's first."""
+    """exp(x) / sum(exp(x)) along ``axis``, which counts the batch axis.
+
+    It is 1 unless it is said, the sample's first, where Keras has -1.
+    """
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Probabilities; the output is kept."""
@@ -217,7 +224,9 @@ class GLU(Layer):
     -1, the default, is the last axis. Dauphin et al., 2017.
     """
 
-    def __init__(self, name: str, axis: int = -1, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self, name: Name = None, axis: int = -1, *, input_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_shape)
         advice = "use axis=-1 to gate features by features"
         self.axis = expect_int(name, "axis", axis, least=-99, advice=advice)

@@ -305,8 +305,9 @@ class Weight(Layer):
 
     def __init__(
         self,
-        name: str,
-        shape: Sequence[int],
+        name: Name = None,
+        shape: Sequence[int] = REQUIRED,
+        *,
         W_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
     ) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import pi, sqrt
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from singanet.base.arguments import is_number
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Constant
 from singanet.layers.context import Context
 from singanet.layers.joins import Combine
-from singanet.layers.layer import Layer, ParamSpecs, expect_one_input, expect_one_of
+from singanet.layers.layer import Layer, Name, ParamSpecs, expect_one_input, expect_one_of
+from singanet.layers.words import GammaAndBeta
 from singanet.ops import Ops
 from singanet.ops.kernel import in_float32
 from singanet.ops.numpy.pointwise import normal_tail
 from singanet.types import Array, GivenShape, GivenShapes, Shape, Shapes, Traits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Range: TypeAlias = tuple[int | None, int | None, int | None]
 
@@ -26,7 +31,13 @@ class Power(Layer):
 
     traits = Traits(any_extent=True, masks="keeps")
 
-    def __init__(self, name: str, exponent: float, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self,
+        name: Name = None,
+        exponent: float = REQUIRED,
+        *,
+        input_shape: GivenShape | None = None,
+    ) -> None:
         super().__init__(name, input_shape)
         if not is_number(exponent):
             raise ArgumentError(
@@ -70,9 +81,10 @@ class Clip(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         low: float | None = None,
         high: float | None = None,
+        *,
         input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
@@ -119,7 +131,11 @@ class Index(Layer):
     traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
-        self, name: str, index: Sequence[int | Range], input_shape: GivenShape | None = None
+        self,
+        name: Name = None,
+        index: Sequence[int | Range] = REQUIRED,
+        *,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
         several = isinstance(index, (tuple, list))
@@ -187,15 +203,17 @@ class Scale(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         factor: float | None = None,
+        offset: float = 0.0,
+        *,
         use_bias: bool = True,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
-        offset: float = 0.0,
+        **words: Unpack[GammaAndBeta],
     ) -> None:
-        super().__init__(name, input_shape)
+        super().__init__(name, input_shape, **words)
         if not is_number(offset) or (offset and factor is None):
             raise ArgumentError(
                 f"layer {name!r}, argument offset",
@@ -268,9 +286,10 @@ class MatMul(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         transpose_a: bool = False,
         transpose_b: bool = False,
+        *,
         input_shape: Sequence[GivenShape] | None = None,
     ) -> None:
         super().__init__(name, input_shape)
@@ -340,7 +359,7 @@ class Compare(Combine):
 
     traits = replace(Combine.traits, gives_integers=True, stops_gradient=True)
 
-    def __init__(self, name: str, how: str, value: float | None = None) -> None:
+    def __init__(self, name: Name = None, how: str = REQUIRED, value: float | None = None) -> None:
         super().__init__(name)
         self.how = expect_one_of(name, "how", how, _COMPARISONS)
         self.value = _number_or_none(name, "value", value)
@@ -368,7 +387,7 @@ class Where(Combine):
 
     traits = replace(Combine.traits, input_kinds=("integers",))
 
-    def __init__(self, name: str, a: float | None = None, b: float | None = None) -> None:
+    def __init__(self, name: Name = None, a: float | None = None, b: float | None = None) -> None:
         super().__init__(name)
         self.a, self.b = _number_or_none(name, "a", a), _number_or_none(name, "b", b)
         if None not in (self.a, self.b):
@@ -506,7 +525,9 @@ class Operation(Combine):
     as floor, passes no gradient on.
     """
 
-    def __init__(self, name: str, mode: str, input_shape: GivenShapes | None = None) -> None:
+    def __init__(
+        self, name: Name = None, mode: str = REQUIRED, *, input_shape: GivenShapes | None = None
+    ) -> None:
         super().__init__(name, input_shape)
         if not isinstance(mode, str) or mode not in OPERATIONS:
             raise UnknownNameError(

@@ -39,8 +39,9 @@ class ClassToken(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         count: int = 1,
+        *,
         W_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
     ) -> None:
@@ -80,8 +81,9 @@ class PositionEmbedding(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         max_length: int | None = None,
+        *,
         W_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
     ) -> None:
@@ -174,7 +176,11 @@ class Positions(Layer):
     )
 
     def __init__(
-        self, name: str, padding_index: int, input_shape: GivenShape | None = None
+        self,
+        name: Name = None,
+        padding_index: int = REQUIRED,
+        *,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
         self.padding_index = expect_int(name, "padding_index", padding_index, least=0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,17 +15,33 @@ from singanet.base.collectives import SharedBatch
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.initializer import Constant
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs, expect_int, expect_one_input, expect_positive
+from singanet.layers.layer import (
+    Layer,
+    Name,
+    ParamSpecs,
+    expect_activation,
+    expect_int,
+    expect_one_input,
+    expect_positive,
+)
+from singanet.layers.words import GammaAndBeta, GammaWords
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shape, Shapes, Traits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class L2Norm(Layer):
     """y = x / sqrt(Σ x² + epsilon) along the last axis of (D,) or (..., D) samples."""
 
     def __init__(
-        self, name: str, input_shape: GivenShape | None = None, epsilon: float = 1e-8
+        self,
+        name: Name = None,
+        *,
+        epsilon: float = 1e-8,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
         self.epsilon = expect_positive(name, "epsilon", epsilon)
@@ -59,10 +75,11 @@ class LRN(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         size: int = 5,
         alpha: float = 1.0,
         beta: float = 0.75,
+        *,
         mode: str = "cross_channel",
         k: float = 1.0,
         input_shape: GivenShape | None = None,
@@ -147,7 +164,8 @@ class LayerNorm(Layer):
 
     ``axis`` counts the batch axis; -1, the default, is the last one: the features of each step of
     a sequence (L, D). ``gamma`` and ``beta`` have the shape of these axes; ``center=False`` leaves
-    beta out, ``scale=False`` gamma, ``affine=False`` both. The variance is the biased one.
+    beta out, ``scale=False`` gamma, ``affine=False`` both. ``epsilon`` is 1e-5 unless it is said,
+    where Keras has 1e-3. The variance is the biased one.
     Ba, Kiros and Hinton, 2016.
     """
 
@@ -156,18 +174,21 @@ class LayerNorm(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         axis: int = -1,
         epsilon: float = 1e-5,
+        *,
         affine: bool = True,
+        center: bool = True,
+        scale: bool = True,
+        activation: str | Layer | None = None,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
-        *,
-        center: bool = True,
-        scale: bool = True,
+        **words: Unpack[GammaAndBeta],
     ) -> None:
-        super().__init__(name, input_shape)
+        super().__init__(name, input_shape, **words)
+        self.activation = expect_activation(name, activation)
         if not (is_int(axis) or (is_int(axis, -32) and axis < 0)):
             raise ArgumentError(
                 f"layer {name!r}, argument axis",
@@ -257,16 +278,20 @@ class RMSNorm(LayerNorm):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         axis: int = -1,
         epsilon: float = 1e-6,
+        *,
         affine: bool = True,
+        offset: float = 0.0,
+        activation: str | Layer | None = None,
         gamma_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
-        *,
-        offset: float = 0.0,
+        **words: Unpack[GammaWords],
     ) -> None:
-        super().__init__(name, axis, epsilon, affine, gamma_specs, None, input_shape, center=False)
+        given: dict[str, Any] = {"gamma_specs": gamma_specs, "input_shape": input_shape, **words}
+        given |= {"activation": activation, "affine": affine, "center": False}
+        super().__init__(name, axis, epsilon, **given)
         if not is_number(offset) or (offset and not affine):
             raise ArgumentError(
                 f"layer {name!r}, argument offset",
@@ -301,23 +326,29 @@ class GroupNorm(Layer):
 
     Samples are (C, ...); the C channels form ``groups`` groups, normalised over their channels
     and all positions. ``gamma`` and ``beta`` have shape (C,); ``center=False`` leaves beta out,
-    ``scale=False`` gamma, ``affine=False`` both. The variance is the biased one. Wu and He, 2018.
+    ``scale=False`` gamma, ``affine=False`` both. ``epsilon`` is 1e-5 unless it is said, where Keras
+    has 1e-3. The variance is the biased one. Wu and He, 2018.
     """
+
+    _units_axis = 1
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         groups: int = 32,
+        *,
         epsilon: float = 1e-5,
         affine: bool = True,
+        center: bool = True,
+        scale: bool = True,
+        activation: str | Layer | None = None,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
-        *,
-        center: bool = True,
-        scale: bool = True,
+        **words: Unpack[GammaAndBeta],
     ) -> None:
-        super().__init__(name, input_shape)
+        super().__init__(name, input_shape, **words)
+        self.activation = expect_activation(name, activation)
         self.groups = expect_int(name, "groups", groups)
         self.epsilon = expect_positive(name, "epsilon", epsilon)
         self.affine = affine
@@ -381,25 +412,29 @@ class InstanceNorm(GroupNorm):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
+        *,
         epsilon: float = 1e-5,
         affine: bool = True,
+        center: bool = True,
+        scale: bool = True,
+        activation: str | Layer | None = None,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
-        *,
-        center: bool = True,
-        scale: bool = True,
+        **words: Unpack[GammaAndBeta],
     ) -> None:
         super().__init__(
             name,
             epsilon=epsilon,
             affine=affine,
+            center=center,
+            scale=scale,
+            activation=activation,
             gamma_specs=gamma_specs,
             beta_specs=beta_specs,
             input_shape=input_shape,
-            center=center,
-            scale=scale,
+            **words,
         )
 
     def _groups_of(self, channels: int) -> int:
@@ -480,13 +515,14 @@ class JointStatistics:
 class BatchNormalization(Layer):
     """y = gamma (x - mean) / sqrt(var + epsilon) + beta for each channel of (D,) or (C, ...).
 
-    The channels are the axis 1, counted with the batch axis, or with ``axis=-1`` the last one: the
-    features of (T, D). ``scale=False`` leaves gamma out, ``center=False`` beta.
+    ``axis`` is 1 unless it is said, the channels, counted with the batch axis; Keras has -1, the
+    last one: the features of (T, D). ``epsilon`` is 1e-5, where Keras has 1e-3. ``scale=False``
+    leaves gamma out, ``center=False`` beta.
 
+    ``momentum`` is the weight of the new value, as in SINGA, where Keras weights the old one.
     Training uses the batch's statistics and moves the running ones, ``mean`` and ``var``:
-    running ← (1 - momentum) running + momentum batch, so ``momentum`` is the weight of the new
-    value, as in SINGA (Keras and others weight the old one). The running variance is the unbiased
-    one. Evaluation uses the running statistics. Ioffe and Szegedy, 2015.
+    running ← (1 - momentum) running + momentum batch. The running variance is the unbiased one.
+    Evaluation uses the running statistics. Ioffe and Szegedy, 2015.
 
     A channel of one value in the whole batch has no variance: one sample of (D,) is refused in
     training. With the default momentum the running statistics are little more than those of the
@@ -501,19 +537,22 @@ class BatchNormalization(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
+        *,
+        axis: int = 1,
         momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        center: bool = True,
+        scale: bool = True,
+        synchronized: bool = False,
+        activation: str | Layer | None = None,
         beta_specs: ParamSpecs = None,
         gamma_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
-        *,
-        epsilon: float = 1e-5,
-        synchronized: bool = False,
-        axis: int = 1,
-        center: bool = True,
-        scale: bool = True,
+        **words: Unpack[GammaAndBeta],
     ) -> None:
-        super().__init__(name, input_shape)
+        super().__init__(name, input_shape, **words)
+        self.activation = expect_activation(name, activation)
         numbers = is_number(momentum) and is_number(epsilon)
         if not numbers or not 0.0 <= momentum <= 1.0 or epsilon <= 0.0:
             raise ArgumentError(
@@ -530,6 +569,7 @@ class BatchNormalization(Layer):
                 advice="put Permute around it for another axis",
             )
         self.axis, self.center, self.scale = axis, bool(center), bool(scale)
+        self._units_axis = axis
         self.momentum = momentum
         self.beta_specs = beta_specs
         self.gamma_specs = gamma_specs

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import is_int
+from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, DataError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, expect_int, expect_one_input, expect_one_of
+from singanet.layers.layer import Layer, Name, expect_int, expect_one_input, expect_one_of
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, GivenShapes, InputKind, Shape, Shapes, Traits
@@ -23,39 +24,40 @@ _NEUTRAL = {"sum": 0.0, "mean": 0.0, "max": -inf, "min": inf}
 
 
 class Reduce(Layer):
-    """The sum, mean, max or min over ``axes``, which count the batch axis; None are all others.
+    """The sum, mean, max or min over ``axis``: one or several, which count the batch.
 
-    ``keepdims`` leaves axes of extent 1 in their places. Of several equal extremes each has an
-    equal share of the gradient. A mask (N, T) as second input leaves steps out, where axis 1 is
-    summed up; without any step it is 0.
+    None are all but the batch. ``keepdims`` leaves axes of extent 1 in their places. Of several
+    equal extremes each has an equal share of the gradient. A mask (N, T) as second input leaves
+    steps out, where axis 1 is summed up; without any step it is 0.
     """
 
     traits = Traits(any_extent=True)
 
     def __init__(
         self,
-        name: str,
-        mode: str,
-        axes: int | Sequence[int] | None = None,
+        name: Name = None,
+        mode: str = REQUIRED,
+        axis: int | Sequence[int] | None = None,
         keepdims: bool = False,
+        *,
         input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
-        given: Any = [axes] if is_int(axes, -99) else axes
+        given: Any = [axis] if is_int(axis, -99) else axis
         whole = isinstance(given, (tuple, list)) and given and all(is_int(k, -99) for k in given)
         if given is not None and not (whole and 0 not in given):
             raise ArgumentError(
-                f"layer {name!r}, argument axes",
+                f"layer {name!r}, argument axis",
                 expected="axes of the sample, from 1, or negative to count from the last",
-                received=repr(axes),
+                received=repr(axis),
                 advice="axis 0 is the batch; None takes all others",
             )
         self.mode = expect_one_of(name, "mode", mode, _MODES)
-        self.axes = None if given is None else tuple(given)
+        self.axis = None if given is None else tuple(given)
         self.keepdims = bool(keepdims)
-        if self.axes is None or 1 in self.axes:
+        if self.axis is None or 1 in self.axis:
             self.traits = replace(self.traits, masks="ends")
-        elif self.axes == (-1,):
+        elif self.axis == (-1,):
             self.traits = replace(self.traits, masks="keeps")
 
     def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
@@ -75,9 +77,9 @@ class Reduce(Layer):
         axes = self._over(rank)
         if not shape or axes[0] < 1 or axes[-1] >= rank or len(set(axes)) < len(axes):
             raise self.shape_error(
-                f"samples with each of the axes {self.axes} once, counted with the batch axis",
+                f"samples with each of the axes {self.axis} once, counted with the batch axis",
                 f"sample shape {shape}",
-                "axes=None takes all of a sample's",
+                "axis=None takes all of a sample's",
             )
         if 0 in shape:
             raise self.shape_error("samples of at least one element", f"{shape}", "reduce more")
@@ -85,9 +87,9 @@ class Reduce(Layer):
         return tuple(1 if k in axes else size for k, size in kept)
 
     def _over(self, rank: int) -> list[int]:
-        if self.axes is None:
+        if self.axis is None:
             return list(range(1, rank))
-        return sorted(axis if axis > 0 else rank + axis for axis in self.axes)
+        return sorted(k if k > 0 else rank + k for k in self.axis)
 
     def forward(self, ctx: Context, x: Any) -> Array:
         """One number of many; the extremes keep their input and output."""
@@ -155,7 +157,11 @@ class Expand(Layer):
     traits = Traits(moves_only=True)
 
     def __init__(
-        self, name: str, shape: Sequence[int], input_shape: GivenShape | None = None
+        self,
+        name: Name = None,
+        shape: Sequence[int] = REQUIRED,
+        *,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
         several = isinstance(shape, (tuple, list)) and len(shape) > 0
@@ -193,21 +199,23 @@ class Expand(Layer):
 
 
 class RepeatVector(Layer):
-    """The sample s, such as a vector, ``count`` times: (count, *s), a sequence of equal steps."""
+    """The sample s, such as a vector, ``n`` times: (n, *s), a sequence of equal steps."""
 
     traits = Traits(moves_only=True, gives_steps=True)
 
-    def __init__(self, name: str, count: int, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self, name: Name = None, n: int = REQUIRED, *, input_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_shape)
-        self.count = expect_int(name, "count", count)
+        self.n = expect_int(name, "n", n)
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Sample shape s → (count, *s)."""
-        return (self.count, *expect_one_input(self, in_shapes))
+        """Sample shape s → (n, *s)."""
+        return (self.n, *expect_one_input(self, in_shapes))
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The repeated samples; no array is kept."""
-        return _spread(ctx, x[:, None], (len(x), self.count, *x.shape[1:]))
+        return _spread(ctx, x[:, None], (len(x), self.n, *x.shape[1:]))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """The sum over the steps."""
@@ -232,10 +240,11 @@ class TopIndices(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         k: int = 1,
         axis: int = -1,
         largest: bool = True,
+        *,
         input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
@@ -292,9 +301,10 @@ class Gather(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         axis: int = 1,
         indices: Sequence[int] | None = None,
+        *,
         input_shape: GivenShapes | None = None,
     ) -> None:
         super().__init__(name, input_shape)

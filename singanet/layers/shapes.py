@@ -30,7 +30,11 @@ class Reshape(Layer):
     traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
-        self, name: str, shape: Sequence[int], input_shape: GivenShape | None = None
+        self,
+        name: Name = None,
+        shape: Sequence[int] = REQUIRED,
+        *,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
         extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
@@ -87,7 +91,9 @@ class Flatten(Layer):
 
     traits = Traits(moves_only=True)
 
-    def __init__(self, name: str, axis: int = 1, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self, name: Name = None, axis: int = 1, *, input_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_shape)
         self.axis = expect_int(
             name, "axis", axis, advice="axis 0 is the batch: use axis=1 to flatten each sample"
@@ -114,41 +120,45 @@ class Flatten(Layer):
 
 
 class Permute(Layer):
-    """Axis k of the output is axis ``axes[k - 1]`` of the input; both count the batch axis.
+    """Axis k of the output is axis ``dims[k - 1]`` of the input; both count the batch axis.
 
-    As in Keras, ``axes=(2, 1)`` transposes samples of two axes; the batch axis stays in front.
+    As in Keras, ``dims=(2, 1)`` transposes samples of two axes; the batch axis stays in front.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
-        self, name: str, axes: Sequence[int], input_shape: GivenShape | None = None
+        self,
+        name: Name = None,
+        dims: Sequence[int] = REQUIRED,
+        *,
+        input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
-        several = isinstance(axes, (tuple, list)) and all(is_int(axis) for axis in axes)
-        if not several or sorted(axes) != list(range(1, len(axes) + 1)):
+        several = isinstance(dims, (tuple, list)) and all(is_int(axis) for axis in dims)
+        if not several or sorted(dims) != list(range(1, len(dims) + 1)):
             raise ArgumentError(
-                f"layer {name!r}, argument axes",
+                f"layer {name!r}, argument dims",
                 expected="each of the sample's axes 1, 2, ... once",
-                received=repr(axes),
+                received=repr(dims),
                 advice="use (2, 1) to transpose; axis 0, the batch, is left out",
             )
-        self.axes = tuple(int(axis) for axis in axes)
+        self.dims = tuple(int(axis) for axis in dims)
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Sample shape s → its extents in the order of ``axes``."""
+        """Sample shape s → its extents in the order of ``dims``."""
         shape = self.expect_rank(
-            in_shapes, len(self.axes), f"of {len(self.axes)} axes", "name each axis once in axes"
+            in_shapes, len(self.dims), f"of {len(self.dims)} axes", "name each axis once in dims"
         )
-        return tuple(shape[axis - 1] for axis in self.axes)
+        return tuple(shape[axis - 1] for axis in self.dims)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """A view."""
-        return x.transpose(0, *self.axes)
+        return x.transpose(0, *self.dims)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """``dy`` with the axes back in their places, as a view."""
-        back = [self.axes.index(axis) + 1 for axis in range(1, len(self.axes) + 1)]
+        back = [self.dims.index(axis) + 1 for axis in range(1, len(self.dims) + 1)]
         return dy.transpose(0, *back), {}
 
 
@@ -162,9 +172,10 @@ class Slice(Layer):
 
     def __init__(
         self,
-        name: str,
-        axis: int,
-        slice_point: list[int],
+        name: Name = None,
+        axis: int = REQUIRED,
+        slice_point: list[int] = REQUIRED,
+        *,
         input_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_shape)
@@ -210,26 +221,32 @@ class Slice(Layer):
 
 
 class Split(Layer):
-    """``num_output`` outputs that are all the input itself.
+    """``num_outputs`` outputs that are all the input itself.
 
     Any layer's output may feed several layers without it; nets from SINGA have it.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
 
-    def __init__(self, name: str, num_output: int, input_shape: GivenShape | None = None) -> None:
+    def __init__(
+        self,
+        name: Name = None,
+        num_outputs: int = REQUIRED,
+        *,
+        input_shape: GivenShape | None = None,
+    ) -> None:
         super().__init__(name, input_shape)
-        self.num_output = expect_int(
-            name, "num_output", num_output, advice="pass the number of consumers", most=10_000
+        self.num_outputs = expect_int(
+            name, "num_outputs", num_outputs, advice="pass the number of consumers", most=10_000
         )
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """s → num_output times s."""
-        return [expect_one_input(self, in_shapes)] * self.num_output
+        """s → num_outputs times s."""
+        return [expect_one_input(self, in_shapes)] * self.num_outputs
 
     def forward(self, ctx: Context, x: Array) -> list[Array]:
         """The input for every output, without a copy."""
-        return [x] * self.num_output
+        return [x] * self.num_outputs
 
     def backward(self, ctx: Context, dy: list[Array]) -> tuple[Array, dict[str, Array]]:
         """The sum of the gradients."""
@@ -246,9 +263,13 @@ class Concat(Layer):
     traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
-        self, name: str, axis: int, input_sample_shapes: Sequence[GivenShape] | None = None
+        self,
+        name: Name = None,
+        axis: int = REQUIRED,
+        *,
+        input_shape: Sequence[GivenShape] | None = None,
     ) -> None:
-        super().__init__(name, input_sample_shapes)
+        super().__init__(name, input_shape)
         self.axis = expect_int(
             name, "axis", axis, least=-99, advice="axis=1 joins along the first axis of the samples"
         )
@@ -311,7 +332,7 @@ class Cast(Layer):
     traits = Traits(input_kinds=("any",), any_extent=True, masks="keeps")
 
     def __init__(
-        self, name: str, dtype: str = "float", input_shape: GivenShape | None = None
+        self, name: Name = None, dtype: str = "float", *, input_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_shape)
         try:
@@ -377,8 +398,9 @@ class Dummy(Layer):
 
     def __init__(
         self,
-        name: str,
+        name: Name = None,
         input_shape: GivenShapes | None = None,
+        *,
         dtype: str | None = None,
         sparse: bool = False,
     ) -> None:
@@ -437,7 +459,7 @@ def Input(  # noqa: N802 - reads as the layer it makes
     found = _type(dtype)
     floats = dtype is None or (found is not None and found.kind == "f")
     kind = None if floats else found.name if found else dtype
-    layer = Dummy(name, shape, kind, sparse)
+    layer = Dummy(name, shape, dtype=kind, sparse=sparse)
     layer.build(shape)
     return source(layer, layer.out_shapes)  # type: ignore[arg-type]
 

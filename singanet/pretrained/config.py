@@ -256,7 +256,7 @@ class SentencePooling:
         if self.mode == "first":
             y = Index(name, [0])(x)
         else:
-            y = Reduce(name, self.mode, axes=1)(*([x] if mask is None else [x, mask]))
+            y = Reduce(name, self.mode, axis=1)(*([x] if mask is None else [x, mask]))
         return L2Norm(NAME, epsilon=1e-24)(y) if self.unit else y
 
 

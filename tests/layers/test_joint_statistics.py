@@ -27,7 +27,7 @@ def convolved(synchronized=True):
             Activation("relu"),
             Flatten("f"),
             Dense("d", 6),
-            BatchNormalization("bn2", 0.3, synchronized=synchronized),
+            BatchNormalization("bn2", momentum=0.3, synchronized=synchronized),
             Dense("o", 4),
         ],
         loss=SoftmaxCrossEntropy(),

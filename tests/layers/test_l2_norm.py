@@ -32,7 +32,7 @@ class TestL2NormOfSequences(LayerCase):
 
 
 def test_zero_vectors_stay_zero():
-    layer = L2Norm("unit", (3,))
+    layer = L2Norm("unit", input_shape=(3,))
     ctx, y = LayerCase().run(layer, np.zeros((1, 3)), train=True)
     assert y.tolist() == [[0, 0, 0]]
     dx, _ = layer.backward(ctx, np.array([[1.0, 0, 0]]))

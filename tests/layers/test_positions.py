@@ -35,7 +35,7 @@ def test_starts_small_and_takes_specs():
     layer = PositionEmbedding("where", 300)
     layer.build((None, 50))
     assert layer.params["weight"].value.std() == pytest.approx(0.02, rel=0.03)
-    layer = PositionEmbedding("where", 3, {"init": "constant", "value": 2.0})
+    layer = PositionEmbedding("where", 3, W_specs={"init": "constant", "value": 2.0})
     layer.build((None, 5))
     assert (layer.params["weight"].value == 2).all()
 

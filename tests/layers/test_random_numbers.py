@@ -296,7 +296,10 @@ def others(rng):
         Drawn(lambda: layers.TimeDistributed("it", layers.Dense("each", 3)), (step, features)),
         Drawn(lambda: layers.MatMul("it"), [(step, features), (features, step)]),
         Drawn(lambda: layers.SinusoidalPosition("it"), (step, 2 * features)),
-        Drawn(lambda: layers.Weight("it", (2, step), {"init": initializer.Uniform(-1, 1)}), (3,)),
+        Drawn(
+            lambda: layers.Weight("it", (2, step), W_specs={"init": initializer.Uniform(-1, 1)}),
+            (3,),
+        ),
         Drawn(lambda: layers.Permute("it", (2, 1)), (step, features)),
         Drawn(lambda: layers.Clip("it", -0.5, 900.0), shape),
     ]

@@ -114,15 +114,15 @@ def test_equal_extremes_share_the_gradient_as_in_pytorch(mode):
     ("make", "error", "words"),
     [
         (lambda: Reduce("it", "prod"), UnknownNameError, "argument mode"),
-        (lambda: Reduce("it", "sum", 0), ArgumentError, "argument axes"),
-        (lambda: Reduce("it", "sum", "last"), ArgumentError, "argument axes"),
-        (lambda: Reduce("it", "sum", ()), ArgumentError, "argument axes"),
+        (lambda: Reduce("it", "sum", 0), ArgumentError, "argument axis"),
+        (lambda: Reduce("it", "sum", "last"), ArgumentError, "argument axis"),
+        (lambda: Reduce("it", "sum", ()), ArgumentError, "argument axis"),
         (lambda: Reduce("it", "sum", 3).build((4, 5)), ShapeError, "each of the axes"),
         (lambda: Reduce("it", "sum", (1, -2)).build((4, 5)), ShapeError, "each of the axes"),
         (lambda: Expand("it", (0, 2)), ArgumentError, "argument shape"),
         (lambda: Expand("it", (2, 2)).build((3, 1)), ShapeError, "samples of 2 axes"),
         (lambda: Expand("it", (2, 2)).build((1,)), ShapeError, "samples of 2 axes"),
-        (lambda: RepeatVector("it", 0), ArgumentError, "argument count"),
+        (lambda: RepeatVector("it", 0), ArgumentError, "argument n"),
     ],
 )
 def test_refusals(make, error, words):

@@ -124,7 +124,7 @@ class TestTranspose(LayerCase):
 
 @pytest.mark.parametrize("axes", [(0, 1), (1, 1), (1, 3), (1.0, 2), 2, None])
 def test_permute_refuses_bad_axes(axes):
-    with pytest.raises(ArgumentError, match=r"'turn', argument axes: expected each"):
+    with pytest.raises(ArgumentError, match=r"'turn', argument dims: expected each"):
         Permute("turn", axes)
 
 

@@ -54,7 +54,7 @@ def test_output_shapes():
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "2", None, True, 10_001])
 def test_refuses_a_bad_count(count):
-    with pytest.raises(ArgumentError, match="layer 'split', argument num_output: expected"):
+    with pytest.raises(ArgumentError, match="layer 'split', argument num_outputs: expected"):
         Split("split", count)
 
 

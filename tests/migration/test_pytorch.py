@@ -225,7 +225,7 @@ def softplus(pair):
     x, ours = pair.normal(4, 5), pair.ours(mode="softplus")
     same(ours, pair.theirs(), x)
     b = pair.pick(0.5, 3.0)
-    before, after = layers.Scale("a", b, False), layers.Scale("b", 1 / b, False)
+    before, after = layers.Scale("a", b, use_bias=False), layers.Scale("b", 1 / b, use_bias=False)
     again = pair.ours(mode="softplus")
     same(lambda x: after(again(before(x))), pair.theirs(beta=b, threshold=100), x)
     told(pair, "others by `Scale` around it")
@@ -1074,7 +1074,7 @@ def layouts(rng, tmp_path):
 
 @what("`weight`, `bias`, `running_mean`, `running_var`", "`net.train()`, `net.eval()`")
 def norms(rng, tmp_path):
-    ours, module = layers.BatchNormalization("bn", 0.1), nn.BatchNorm2d(4)
+    ours, module = layers.BatchNormalization("bn", momentum=0.1), nn.BatchNorm2d(4)
     net = same(ours, module, rng.normal(size=(3, 4, 5, 6)), carry=gamma_beta)
     found = {p.name: p.value for p in net.params()}
     there = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "var": "running_var"}

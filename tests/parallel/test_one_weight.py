@@ -258,7 +258,7 @@ def build(given):
         x = Input("x", (6,))
         h = Dense("a", 5)(x)
         if given.normed:
-            h = BatchNormalization("n", MOVES, epsilon=EPSILON, synchronized=True)(h)
+            h = BatchNormalization("n", momentum=MOVES, epsilon=EPSILON, synchronized=True)(h)
         middle = Dense("m", 5)
         h = Activation("m t", "tanh")(middle(Activation("t", "tanh")(h)))
     with parallel.stage(1):

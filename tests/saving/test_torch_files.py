@@ -65,7 +65,7 @@ KINDS = {
         layers.DepthwiseConv1D("it", depth_multiplier=2),
         nn.Conv1d(4, 8, 3, padding=1, groups=4), SIGNAL,
     ),
-    "BatchNorm1d": (layers.BatchNormalization("it", 0.1), nn.BatchNorm1d(4), SIGNAL),
+    "BatchNorm1d": (layers.BatchNormalization("it", momentum=0.1), nn.BatchNorm1d(4), SIGNAL),
     "ConvTranspose2d": (
         layers.Conv2DTranspose("it", 6, 3, stride=2, border_mode="valid"),
         nn.ConvTranspose2d(4, 6, 3, stride=2), IMAGE,
@@ -78,7 +78,7 @@ KINDS = {
         layers.LSTM("it", 4, use_bias=False), First(nn.LSTM(6, 4, batch_first=True, bias=False)),
         STEPS,
     ),
-    "BatchNorm2d": (layers.BatchNormalization("it", 0.1), nn.BatchNorm2d(4), IMAGE),
+    "BatchNorm2d": (layers.BatchNormalization("it", momentum=0.1), nn.BatchNorm2d(4), IMAGE),
     "LayerNorm": (layers.LayerNorm("it"), nn.LayerNorm(6), STEPS),
     "RMSNorm": (layers.RMSNorm("it", epsilon=1e-5), nn.RMSNorm(6, 1e-5), STEPS),
     "GroupNorm": (layers.GroupNorm("it", 2), nn.GroupNorm(2, 4), IMAGE),

@@ -68,7 +68,7 @@ def drawing(optimizer=None, synchronized=False):
     net = singanet.FeedForwardNet(
         [
             Dense("a", 8, input_sample_shape=(5,)),
-            BatchNormalization("bn", 0.3, synchronized=synchronized),
+            BatchNormalization("bn", momentum=0.3, synchronized=synchronized),
             Activation("relu"),
             Dropout("drop", 0.4),
             Dense("b", 3),
@@ -741,7 +741,7 @@ def test_running_state_is_that_of_all_samples():
 
     def work(comm):
         net = singanet.FeedForwardNet(
-            [BatchNormalization("bn", 1.0, input_sample_shape=(5,)), Dense("d", 3)],
+            [BatchNormalization("bn", momentum=1.0, input_sample_shape=(5,)), Dense("d", 3)],
             loss=SoftmaxCrossEntropy(),
         )
         net.compile(AllReduce(SGD(lr=0.0), comm))

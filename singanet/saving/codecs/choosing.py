@@ -262,7 +262,7 @@ def reduced(use: Use, x: Tensor, mode: str, axes: list[int], keep: bool) -> Tens
         flat = use.draw(pooled(use.name()), x)
         whole = x.like(flat)
         return x.like(use.reshaped(whole, (*flat.shape, 1, 1))) if keep else whole
-    y = use.make(layers.Reduce, x, mode=mode, axes=places, keepdims=True)
+    y = use.make(layers.Reduce, x, mode=mode, axis=places, keepdims=True)
     if keep:
         return y
     return without(use, y, [norm_axis(axis, x.rank) for axis in axes])

@@ -45,7 +45,7 @@ def _write_same(g: WrittenGraph, layer: layers.Layer, xs: list[Value]) -> Value 
 
 
 def _write_split(g: WrittenGraph, layer: layers.Split, xs: list[Value]) -> list[Value]:
-    return xs * layer.num_output
+    return xs * layer.num_outputs
 
 
 def _read_same(use: Use) -> Any:

@@ -44,7 +44,7 @@ def _write_flatten(g: WrittenGraph, layer: layers.Flatten, xs: list[Value]) -> V
 
 
 def _write_permute(g: WrittenGraph, layer: layers.Permute, xs: list[Value]) -> Value:
-    return g.transpose(xs[0], 0, *layer.axes)
+    return g.transpose(xs[0], 0, *layer.dims)
 
 
 def _write_concat(g: WrittenGraph, layer: layers.Concat, xs: list[Value]) -> Value:
@@ -483,7 +483,7 @@ MOVING = (
     ),
     LayerCodec(
         layers.RepeatVector,
-        keras=KerasClass({"n": ("count", int)}),
+        keras=KerasClass({"n": int}),
         onnx=_write_repeat,
     ),
     LayerCodec(

@@ -156,8 +156,8 @@ def _read_batch(use: Use) -> list[Any]:
     if x.rank < 2 or scale.ndim != 1 or not use.attribute("spatial", 1):
         raise RefusedError("a number for each channel", f"{scale.shape}")
     # ONNX weights what was there, we what comes.
-    momentum = 1.0 - use.attribute("momentum", 0.9)
-    layer = layers.BatchNormalization(use.name(1), momentum, epsilon=use.attribute("epsilon", 1e-5))
+    momentum, epsilon = 1.0 - use.attribute("momentum", 0.9), use.attribute("epsilon", 1e-5)
+    layer = layers.BatchNormalization(use.name(1), momentum=momentum, epsilon=epsilon)
     shape = [x.dims(n) for n in BATCHES]
     y = x
     if x.rank not in (2, 4):
@@ -284,8 +284,9 @@ def _normalization(d: DescribedLayer) -> list[Layer]:
         if d.config.get(array) is not None:
             given[ours] = channels + np.asarray(d.config[array], np.float32).reshape(-1)
     # Keras divides by at least 1e-7.
+    channels_at = 1 if axis == 1 else -1
     norm = layers.BatchNormalization(
-        d.name, 0.0, epsilon=1e-14, center=False, scale=False, axis=1 if axis == 1 else -1
+        d.name, axis=channels_at, momentum=0.0, epsilon=1e-14, center=False, scale=False
     )
     norm.trainable = False
     d.marks[d.name] = WeightGroup("", _statistics, given or None)

@@ -319,7 +319,7 @@ class _Walk:
         if isinstance(order, Mixed) or (shape == out and len(shape) == 1):
             return order
         if isinstance(node.layer, Permute) and not isinstance(order, list):
-            axes = [axis - 1 for axis in node.layer.axes]
+            axes = [axis - 1 for axis in node.layer.dims]
             same = tuple(range(len(axes)))
             # Keras' tensor is permuted alike, or stays what it is and ours is brought to it.
             moved = tuple(axes.index(axis) for axis in order)
