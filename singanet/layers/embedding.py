@@ -331,13 +331,13 @@ class Embedding(Layer):
         name: Name = None,
         input_dim: int = REQUIRED,
         output_dim: int = REQUIRED,
-        W_specs: ParamSpecs = None,
-        input_shape: GivenShape | None = None,
-        cache: Cache | None = None,
         *,
+        W_specs: ParamSpecs = None,
+        cache: Cache | None = None,
         padding_index: int | None = None,
         mask_index: int | None = None,
         sparse: bool = True,
+        input_shape: GivenShape | None = None,
         **words: Unpack[EmbeddingsWords],
     ) -> None:
         super().__init__(name, input_shape, **words)

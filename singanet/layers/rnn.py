@@ -505,6 +505,8 @@ class TimeDistributed(Layer):
                 advice="wrap an instance, such as Dense('fc', 10)",
             )
         self.layer, self.activation = layer, layer.activation
+        self._activates_itself = layer._activates_itself
+        self._units_axis = layer._units_axis + (layer._units_axis > 0)
         self._built_it = False
         inner = layer.traits
         self.traits = replace(

@@ -116,7 +116,7 @@ class SplitEmbedding(Embedding):
         W_specs: ParamSpecs = None,
         input_shape: GivenShape | None = None,
     ) -> None:
-        super().__init__(name, input_dim, output_dim, W_specs, input_shape)
+        super().__init__(name, input_dim, output_dim, W_specs=W_specs, input_shape=input_shape)
         self.split, self.shared = _checked_split(name, split), _Slices(comm)
 
     def setup(self, in_shapes: Any) -> Shapes:
