@@ -1,22 +1,19 @@
-"""Products by oneDNN.
+"""Multiply matrices by oneDNN.
 
-Each matrix is in C order, or the transposed view of one. A constant matrix is laid out by a call of
-its own, which a program can make once.
+Each matrix is in C order, or the transposed view of one. A constant matrix is reordered by a call
+of its own, which a program makes once. A call of oneDNN takes a microsecond, in which a core
+multiplies 50,000 numbers. A stack of matrices may be a view, such as the heads of (N, T,
+heads·size); it is not copied.
 
-To hand a product over to oneDNN takes a microsecond, in which a core multiplies 50,000 numbers.
+A narrow matrix is converted to float32 a few columns at a time, and rounded to bfloat16 in the
+cache if the processor multiplies that much faster. bfloat16 matrices are multiplied by rows rounded
+to bfloat16.
 
-A stack may be a view, such as the heads of (N, T, heads·size); no matrix is copied.
-
-Some columns at a time become float32, and are rounded to bfloat16 while they are in the cache,
-where the processor multiplies that much faster.
-
-Words of bfloat16 are multiplied by rows that are rounded to it.
-
-Convolutions and large products round what they multiply to bfloat16, which has float32's range and
-8 of its 24 bits, and sum in float32; recurrent ones the state h of each step too. All arrays that
-they are called with are float32. Where a product of float32 is held for the faster, as on
-processors with AVX-512 BF16 for some sizes and for convolutions in tiles, that is taken. What a
-program stores in bfloat16: `singanet.program.narrow`.
+`narrowed` kernels round the factors of convolutions and large products to bfloat16, which has
+float32's range and 8 of its 24 bits, and sum in float32; recurrent kernels also round the state h
+of each step. Their arguments and results are float32. A float32 product is used if it is expected
+to be faster, for example for some sizes and for tiled convolutions on processors with AVX-512 BF16.
+`singanet.program.narrow` has the arrays that a program stores in bfloat16.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ from singanet.ops.onednn.runtime import Runtime
 from singanet.types import Array, Shape
 
 _STACKS_LEAST = 1 << 22
-"""Multiply-adds from which waking oneDNN pays."""
+"""Multiply-adds from which starting oneDNN's threads pays."""
 
 _LEAST_EACH, _LEAST_ROUNDED = 1 << 17, 1 << 16
 """Multiply-adds of one product from which oneDNN is faster, in float32 and in bfloat16."""
@@ -55,7 +52,7 @@ _AXES = range(3, 7)
 
 
 def pays(ops: OneDnnBase, a: Array, b: Array) -> bool:
-    """Whether oneDNN's products of the stacks are faster: benchmarks/onednn_kernels.py."""
+    """Whether oneDNN multiplies the stacks faster: benchmarks/onednn_kernels.py."""
     if a.ndim not in _AXES or a.ndim != b.ndim or a.shape[:-2] != b.shape[:-2]:
         return False
     each = a.shape[-2] * a.shape[-1] * b.shape[-1]
@@ -64,7 +61,7 @@ def pays(ops: OneDnnBase, a: Array, b: Array) -> bool:
 
 
 def stacks_product(ops: OneDnnBase, a: Array, b: Array, out: Array | None) -> Array | None:
-    """The products; None if a stack does not lie as oneDNN can read it."""
+    """Return the products; None if oneDNN cannot read the strides of a stack."""
     lie = _strides(a), _strides(b)
     shape = (*a.shape[:-1], b.shape[-1])
     if None in lie or a.shape[-1] != b.shape[-2] or not ops.serves(1, a, b):
@@ -78,12 +75,12 @@ def stacks_product(ops: OneDnnBase, a: Array, b: Array, out: Array | None) -> Ar
 
 
 def _strides(stack: Array) -> Shape | None:
-    """In elements; None if elements lie on each other or apart in both axes of a matrix."""
+    """Return strides in elements; None if elements overlap or no matrix axis has stride 1."""
     strides = [stride // stack.itemsize for stride in stack.strides]
     end = 1
     for axis in sorted(range(stack.ndim), key=strides.__getitem__):
         if stack.shape[axis] == 1:
-            # What NumPy says of an axis of one element may be anything.
+            # The stride of an axis of one element is arbitrary.
             continue
         if strides[axis] < end:
             return None
@@ -102,32 +99,32 @@ def _products(build: Builder, a: Shape, b: Shape, of_a: Shape, of_b: Shape) -> N
 
 
 _LEAST = 1 << 18
-"""Multiply-adds from which the products are oneDNN's.
+"""Multiply-adds from which oneDNN multiplies.
 
-From there on NumPy's BLAS uses threads too. It is as fast by itself, but its threads and OpenMP's
-would wait for each other's cores.
+NumPy's BLAS starts threads at this size. Alone it is as fast, but its threads and OpenMP's would
+compete for cores.
 """
 
 _LEAST_OUTER = 1 << 16
-"""Multiplications from which products of a column and a row are oneDNN's: NumPy's are slow."""
+"""Multiplications from which oneDNN computes outer products: NumPy's are slow."""
 
 _FEW = 2
-"""Rows below which BLAS reads the matrix where it lies; for more it makes a copy of it first."""
+"""Rows below which BLAS reads the matrix in place; for more it copies the matrix first."""
 
 _ROUNDED = 1024
-"""How often a number has to be multiplied for rounding it beforehand to pay, and not in blocks."""
+"""Uses of a number from which rounding the whole matrix first pays, instead of by blocks."""
 
 _COPIES = 0.0038
-"""Of the reciprocals of rows and columns: from there on "gemm" reads factors where they lie."""
+"""Sum of the reciprocals of rows and columns from which "gemm" reads factors in place."""
 _ROWS, _COLUMNS, _DEPTH = 384, 10_000, 192
-"""Extents of the blocks that it arranges."""
+"""Extents of a packed block."""
 _WHOLE, _SHALLOW = 256, 48
-"""Depths up to which there is one block, and below which it has 24 rows."""
+"""Largest depth of a single block, and the depth below which a block has 24 rows."""
 _BESIDE = 16_480
-"""Bytes that lie between the blocks."""
+"""Bytes between the blocks."""
 
 _LEAST_CONSTANT = 1 << 14
-"""Multiply-adds from which a product alone takes less than NumPy's: with what follows any does."""
+"""Multiply-adds from which a bare product beats NumPy's; with bias or relu it always does."""
 
 
 def _matmul(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> Array | None:
@@ -147,7 +144,7 @@ def _pays(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> b
 
 
 def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) -> bool:
-    """Whether it is a product of two matrices of floats, as large as oneDNN's are."""
+    """Whether this is a product of two float matrices large enough for oneDNN."""
     if isinstance(b, HeldMatrix):
         return False
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
@@ -167,7 +164,7 @@ def _multiplied(
     if not ops.serves(1, a, b, *rest):
         return None
     if len(a) < _FEW:
-        # With the runtime BLAS stands aside: it sums in the same order from the first time on.
+        # Loading the runtime limits BLAS's threads: sums have one order from the first call on.
         ops.runtime()
         return None
     turned = _turned(a), _turned(b)
@@ -190,7 +187,7 @@ def _affine_constant(
     if not plain.flags.c_contiguous or not ops.serves(1, x, weight, *rest):
         return None
     (m, k), n = x.shape, weight.shape[1]
-    # The layout may depend on the number of threads: it has to be the same for both calls.
+    # The layout may depend on the thread count, so both calls use the same.
     passes = SHARED if is_worth_threads(ops, m, weight.size) else 0
     key = (m, k, n, turned, bias is not None, relu)
     packed = ops.room(_pack, key, 0, weight, passes)
@@ -230,7 +227,7 @@ affine_constant = in_order(
 
 
 def _turned(matrix: Array) -> bool | None:
-    """Whether it is transposed in memory; None if it has gaps."""
+    """Whether the matrix is transposed in memory; None if it has gaps."""
     if matrix.flags.c_contiguous:
         return False
     return True if matrix.flags.f_contiguous else None
@@ -246,12 +243,12 @@ def product(
     bias: bool,
     adds: bool = False,
 ) -> None:
-    """Operands: the result, two matrices each as it is or the transpose of one, maybe a bias.
+    """Operands: the result, two matrices, each plain or transposed, and a bias if ``bias``.
 
-    One that ``adds`` has the product added to what is there.
+    ``adds`` adds the product to the result.
     """
     large = min(m, n) >= _ROUNDED
-    # Rounded beforehand a smaller product would sum in another order.
+    # Rounding first would change the order of sums of a smaller product.
     kind = build.factor if large else build.kind
     a = build.strided((m, k), (1, m) if a_turned else (k, 1), kind(1))
     b = build.strided((k, n), (1, k) if b_turned else (n, 1), kind(2))
@@ -273,14 +270,14 @@ def product(
 
 
 def _packing(build: Builder, desc: object, m: int, k: int, n: int) -> int:
-    """The bytes that oneDNN's "gemm" kernels write to arrange blocks of the factors.
+    """Return the bytes that oneDNN's "gemm" kernels write to pack blocks of the factors.
 
-    It asks malloc for them, and no scratchpad tells of it; its other kernels do not. As in
+    They come from malloc, and no scratchpad size includes them; other kernels need none. Source:
     ``gemm_driver.cpp`` and ``gemm_info.cpp`` of oneDNN 3, for processors without AVX-512.
     """
     if not build.implementation(desc).startswith("gemm") or 1 / m + 1 / n >= _COPIES:
         return 0
-    # The threads share the columns where each has a block of them, else the rows.
+    # The threads divide the columns if each has a block of them, and the rows otherwise.
     n = -(-n // build.threads) if n >= build.threads * _ROWS else n
     columns = -(-min(n, _COLUMNS) // 24) * 24
     rows = 24 if k < _SHALLOW else min(-(-m // 4) * 4, _ROWS)
@@ -297,7 +294,7 @@ def _desc(build: Builder, m: int, k: int, n: int, bias: bool, relu: bool) -> obj
 
 
 def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool, relu: bool) -> None:
-    """Operands: the matrix as the product wants it, and as it is."""
+    """Operands: the matrix in the layout of the product, and plain."""
     wanted = build.layout(_desc(build, m, k, n, bias, relu), Query.WEIGHTS)
     plain = build.strided((k, n), (1, k) if turned else (n, 1))
     packed, weight = build.operand(0, wanted), build.operand(1, plain)
@@ -307,7 +304,6 @@ def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool, relu
 def _product_packed(
     build: Builder, m: int, k: int, n: int, turned: bool, bias: bool, relu: bool
 ) -> None:
-    """Operands: the rows, the products, the packed matrix, the bias."""
     desc = _desc(build, m, k, n, bias, relu)
     build.packing = _packing(build, desc, m, k, n)
     memories = {
@@ -321,13 +317,13 @@ def _product_packed(
 
 
 _WIDENED_GAIN = 0.75
-"""Of a multiplication of float32 what one of bfloat16 may take to be used for many rows."""
+"""Largest time of a bfloat16 product, relative to float32, that serves many rows."""
 _IN_CACHE = 1 << 17
-"""Numbers that are unpacked, turned and scaled at a time."""
+"""Numbers that are unpacked, transposed and scaled at a time."""
 
 
 def rounds(ops: OneDnnBase) -> bool:
-    """Whether products of bfloat16 are the faster ones by far."""
+    """Whether bfloat16 products are much faster."""
     library = ops.library()
     return bool(
         library and library.bfloat16 and ops.speeds().narrow < _WIDENED_GAIN * ops.speeds().direct
@@ -335,7 +331,7 @@ def rounds(ops: OneDnnBase) -> bool:
 
 
 def by_widened(ops: OneDnnBase, x: Array, held: HeldMatrix, out: Array | None) -> Array | None:
-    """The product, by some columns of ``held`` at a time."""
+    """Compute the product, some columns of ``held`` at a time."""
     runtime = ops.runtime()
     if runtime is None:
         return None
@@ -365,7 +361,7 @@ def _rounded(ops: OneDnnBase, y: Array, x: Array, plain: Array, turned: bool) ->
 def _widened_product(
     build: Builder, m: int, k: int, n: int, turned: bool, over_y: int, over_x: int, over_b: int
 ) -> None:
-    """Operands: the products, the rows, the matrix; each row is so many numbers after another."""
+    """Operands: the products, the rows, the matrix; the last arguments are their row strides."""
     y = build.strided((m, n), (over_y, 1))
     a = build.strided((m, k), (over_x, 1))
     b = build.strided((k, n), (1, over_b) if turned else (over_b, 1))
@@ -381,7 +377,7 @@ def _widened_product(
 
 
 def _parts(ops: OneDnnBase, runtime: Runtime, held: HeldMatrix) -> Iterator[tuple[slice, Array]]:
-    """Runs of columns, and what they are in float32 (inputs, ·) until the next run is asked for."""
+    """Yield ranges of columns with their float32 values, valid until the next is requested."""
     if isinstance(held, BlockMatrix):
         for slab, part in held.slabs:
             yield part, _of_blocks(ops, runtime, held, slab)[:, : part.stop - part.start]
@@ -429,10 +425,10 @@ def _of_blocks(ops: OneDnnBase, runtime: Runtime, held: BlockMatrix, slab: int) 
 
 
 def _room_of_codes(runtime: Runtime, held: BlockMatrix, groups: int) -> Array | None:
-    """Memory for the numbers of so many groups, where they are unpacked."""
+    """Return memory for the unpacked integers of ``groups`` groups."""
     if held.bits == 8:
         return None
-    # Four numbers of a byte in the place of one float.
+    # Four integers of a byte take the place of one float.
     return runtime.working("codes", (groups, held.panels, 16, PANEL, 1)).view(np.int8)
 
 
@@ -444,7 +440,7 @@ def _from_fours(build: Builder, groups: int, n: int) -> None:
 
 
 def _wide(ops: OneDnnBase, runtime: Runtime, name: str, halves: Array) -> Array:
-    """float16 numbers as float32; NumPy takes five times as long, and fifty for the least."""
+    """Convert float16 to float32; NumPy takes five times as long, fifty for subnormal numbers."""
     made = runtime.working(name, halves.shape)
     if not ops.runs(_from_halves, (halves.size,), made, halves):
         made[...] = halves
@@ -458,7 +454,7 @@ def _from_halves(build: Builder, size: int) -> None:
 
 
 _FEW_ROUNDED = 32
-"""Rows up to which words are read as they lie even where products of float32 are faster."""
+"""Rows up to which bfloat16 weights are read in place, even if float32 products are faster."""
 
 
 def _multiply(
@@ -502,7 +498,7 @@ def _rounds(ops: OneDnnBase, rows: int) -> bool:
 
 
 def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix, out: Array | None) -> Array | None:
-    """By rows that are rounded, where they are few or that is faster."""
+    """Multiply rows rounded to bfloat16, if they are few or that is faster."""
     (m, k), n = x.shape, held.outputs
     if not _rounds(ops, m):
         return None
@@ -520,7 +516,7 @@ def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix, out: Array | None
 
 
 def _words(build: Builder, m: int, k: int, n: int) -> None:
-    """Operands: the products, the rows, the words in panels."""
+    """Operands: the products, the rows, the bfloat16 matrix in panels."""
     a, y = build.rows((m, k), BF16), build.rows((m, n))
     b = build.tagged((k, n), BF16, Tag.PANELS_OF_PAIRS)
     desc = build.primitive_desc("matmul", a, b, None, y)
@@ -533,15 +529,15 @@ def _words(build: Builder, m: int, k: int, n: int) -> None:
 
 
 def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:
-    """``ops`` with factors of bfloat16, and plans of its own; itself where it is so already.
+    """Return ``ops`` with bfloat16 factors and plans of its own; itself if it already has them.
 
-    ``stores`` lets programs keep so what they can.
+    ``stores`` lets programs store eligible arrays in bfloat16.
 
-    Errors: `BackendError` for kernels, or on a processor, without them.
+    Errors: `BackendError` if the kernels or the processor have no such products.
     """
     library = ops.library() if isinstance(ops, OneDnnBase) else None
     if not isinstance(ops, OneDnnBase) or library is None:
-        received, advice = f"those of {ops.name}", INSTALL
+        received, advice = f"kernels of {ops.name}", INSTALL
     elif not library.bfloat16:
         received = "oneDNN on a processor without such products"
         advice = "use a processor with AVX-512 BF16 or AMX"
@@ -551,12 +547,12 @@ def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:
         where,
         expected="kernels that multiply bfloat16",
         received=received,
-        advice=f'{advice}; "auto" takes float32 where there are none',
+        advice=f'{advice}; "auto" uses float32 then',
     )
 
 
 def narrow_pays(ops: Ops) -> bool:
-    """Whether ``ops`` can be `_narrowed`, and products of bfloat16 are faster by a good part."""
+    """Whether ``ops`` can be narrowed, and its bfloat16 products are much faster."""
     library = ops.library() if isinstance(ops, OneDnnBase) else None
     if not isinstance(ops, OneDnnBase) or library is None:
         return False

@@ -1,17 +1,14 @@
-"""Recurrent kernels of oneDNN.
+"""Run recurrent layers by oneDNN.
 
-Others, skipped steps, recurrent dropout and float64 are NumPy's. So is relu: oneDNN's makes zero of
-NaN, and a state that is none would be lost.
+Skipped steps, recurrent dropout, float64 and relu use NumPy's kernels: oneDNN's relu turns NaN into
+zero, so a diverged state would go unnoticed. So does a GRU of many units on a single sequence.
 
-Its "linear before reset" variant is the formula of `Ops`; its gates stand as z, r, n. Single
-sequences of many units, skipped steps, recurrent dropout and float64 stay with NumPy.
+oneDNN's "linear before reset" variant has the formula of `Ops`, with gates in the order z, r, n.
+The LSTM's gates have the order of `Ops`.
 
-Gates stand in the same order as in `Ops`, so that weights need no rearranging by hand. Skipped
-steps, recurrent dropout and float64 stay with NumPy.
-
-Its notes have room for states and gradients of states, most of which it finds elsewhere. Where
-what lies differs from version to version, so it is seen: short sequences run on marked memory,
-and longer ones lie alike, each part as much longer as its steps are more.
+oneDNN's workspace has room for states and gradients of states, most of which are never written. The
+layout differs between versions, so it is observed: short sequences run on marked memory, and the
+written ranges are extrapolated to the full number of steps.
 """
 
 from __future__ import annotations
@@ -38,25 +35,25 @@ __all__: list[str] = []
 
 
 _OVERWRITE = 1
-"""Gradients of weights are not added to what is there (``dnnl_rnn_flags_...``)."""
+"""Gradients of weights overwrite the output (``dnnl_rnn_flags_...``)."""
 
 SEVERAL = 16
-"""Sequences from which a training step by products of bfloat16 is faster, whatever the sizes.
+"""Sequences from which a bfloat16 training step is faster, for all sizes.
 
-It reads and writes all gradients of the weights at each step; one of float32 sums them once.
+It reads and writes all gradients of the weights at each step; a float32 step sums them once.
 """
 
 _GATES = {"lstm": 4, "gru": 3, "tanh": 1}
 """Blocks of the weights."""
 
 _BIASES = {"lstm": 4, "gru": 4, "tanh": 1}
-"""Blocks of the bias: the last gate of a GRU has one inside of the reset, one outside."""
+"""Blocks of the bias: the last gate of a GRU has one inside and one outside the reset."""
 
 _ADDS_A_PASS = 2
-"""Multiply-adds of a step that count as one number gone over.
+"""Multiply-adds of a step that count as one element processed.
 
-With fewer threads gain nothing, even awake, and where cores have other work they wait long for each
-other after every step.
+Smaller steps gain nothing from threads, even from awake ones; on busy cores the threads wait long
+for each other after every step.
 """
 
 _FIRST, _LAST = (Arg.SRC_ITER, Arg.SRC_ITER_C), (Arg.DST_ITER, Arg.DST_ITER_C)
@@ -65,7 +62,7 @@ _DIFF_LAST = (Arg.DIFF_DST_ITER, Arg.DIFF_DST_ITER_C)
 
 
 class Sizes(NamedTuple):
-    """A direction: ``kind`` is "lstm", "gru", or "tanh" for a simple layer with this function."""
+    """The sizes of one direction; ``kind`` is "lstm", "gru", or "tanh" for a simple layer."""
 
     kind: str
     steps: int
@@ -76,43 +73,43 @@ class Sizes(NamedTuple):
 
     @property
     def states(self) -> int:
-        """How many are handed from step to step."""
+        """The number of states that pass from step to step."""
         return 2 if self.kind == "lstm" else 1
 
     @property
     def passes(self) -> int:
-        """Threads pay by the work of a step, after which they wait for each other."""
+        """The work per element, of a step: threads synchronize after each."""
         step = self.n * self.width * _GATES[self.kind] * self.width // _ADDS_A_PASS
         return max(1, -(-step // (self.steps * self.n * self.size)))
 
 
 class _Layouts:
-    """The memory of one direction: sequences, states, weights, bias.
+    """The memory descriptors of one direction: sequences, states, weights, bias.
 
-    ``factors`` is the type of all that is multiplied by weights.
+    ``factors`` is the dtype of all factors of the weights.
     """
 
     def __init__(self, build: Builder, sizes: Sizes, factors: int = F32) -> None:
         kind, steps, n, size, width, _ = sizes
         self.x = build.rows((steps, n, size), factors)
         self.y = build.rows((steps, n, width), factors)
-        # The cells of an LSTM are sums over the steps, and no factors.
+        # The cells of an LSTM are sums over the steps, not factors.
         kinds = (factors, F32)[: sizes.states]
         self.states = [build.rows((1, 1, n, width), kind) for kind in kinds]
         self.weights = [(1, 1, rows, _GATES[kind], width) for rows in (size, width)]
         self.free = [build.free(shape, factors) for shape in self.weights]
-        # An LSTM may have peepholes and a projection, which ours has not.
+        # oneDNN's LSTM has optional peepholes and a projection; `Ops` has neither.
         self.absent = [None, None] if kind == "lstm" else []
         self.bias = build.rows((1, 1, _BIASES[kind], width))
 
     def all(self) -> list[Any]:
-        """In the order in which descriptors are made."""
+        """Return all descriptors in oneDNN's order of arguments."""
         inputs = [self.x, *self.states, *self.free, *self.absent, self.bias]
         return [*inputs, self.y, *self.states]
 
 
 def _kind(sizes: Sizes, prop: Prop) -> tuple[str, tuple[int, ...], tuple[float, ...]]:
-    """The primitive's name, what comes before its memory, and what after its flags."""
+    """Return the primitive's name, and its arguments before the memory and after the flags."""
     way = int(RnnDirection.REVERSE if sizes.reverse else RnnDirection.FORWARD)
     suffix = "backward" if prop is Prop.BACKWARD else "forward"
     if sizes.kind == "tanh":
@@ -122,12 +119,12 @@ def _kind(sizes: Sizes, prop: Prop) -> tuple[str, tuple[int, ...], tuple[float, 
 
 
 class _Direction:
-    """The memory of a direction as the primitives have it, and as the operands lie."""
+    """The primitives of a direction, and its memory in their layout and in that of the operands."""
 
     def __init__(self, build: Builder, sizes: Sizes, prop: Prop) -> None:
         self.build, self.sizes = build, sizes
         self.inner, self.plain = _Layouts(build, sizes, build.factors), _Layouts(build, sizes)
-        # Training runs by kernels that call themselves a reference; they are made of good products.
+        # oneDNN calls its training kernels a reference, but they use fast products.
         build.products = True
         name, before, after = _kind(sizes, prop)
         self.desc = self._made(name, *before, *self.inner.all(), 0, *after)
@@ -141,18 +138,18 @@ class _Direction:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether factors are rounded; then gradients of weights are added to what is there."""
+        """Whether factors are rounded; gradients of weights are then added to the output."""
         return self.build.factors != F32
 
     def _made(self, name: str, *arguments: Any) -> Any:
         desc = self.build.primitive_desc(name, *arguments, slow=True)
-        # The reference is slower with rounded factors than without.
+        # With rounded factors the reference is slower than without.
         if self.is_narrow and not self.build.implementation(desc).startswith("brgemm"):
             raise NotOfferedError(name)
         return desc
 
     def inputs(self, desc: Any, laid_out: bool = False) -> dict[Arg, int]:
-        """The first operands: x, first states, both weights, maybe ``laid_out``, the bias."""
+        """Return the first operands: x, initial states, both weights, the bias."""
         build, plain, inner = self.build, self.plain, self.inner
         order = (Arg.SRC, *_FIRST[: self.sizes.states])
         pairs = zip([plain.x, *plain.states], [inner.x, *inner.states], strict=True)
@@ -184,17 +181,17 @@ def _forward(build: Builder, sizes: Sizes, prop: Prop, laid_out: bool = False) -
 
 
 def infer(build: Builder, *sizes: Any) -> None:
-    """Operands: x, the first states, weights of x and of h, the bias; states h, the last others."""
+    """Operands: x, initial states, weights of x and of h, the bias; states h, other last states."""
     _forward(build, Sizes(*sizes), Prop.FORWARD_INFERENCE)
 
 
 def infer_laid_out(build: Builder, *sizes: Any) -> None:
-    """Operands: as for `infer`, with weights as `lay_out` makes them."""
+    """Operands: those of `infer`, with weights from `lay_out`."""
     _forward(build, Sizes(*sizes), Prop.FORWARD_INFERENCE, laid_out=True)
 
 
 def lay_out(build: Builder, *key: Any) -> None:
-    """Operands: a weight as `infer_laid_out` wants it, and as it is; the key ends with which."""
+    """Operands: a weight laid out for `infer_laid_out`, and plain; the key ends with its index."""
     sizes, which = Sizes(*key[:-1]), key[-1]
     direction = _Direction(build, sizes, Prop.FORWARD_INFERENCE)
     wanted = build.layout(direction.desc, Query.WEIGHTS, which)
@@ -204,16 +201,16 @@ def lay_out(build: Builder, *key: Any) -> None:
 
 
 def train(build: Builder, *sizes: Any) -> None:
-    """Operands: as for `infer`, and notes for `backward`."""
+    """Operands: those of `infer`, and the workspace for `backward`."""
     _forward(build, Sizes(*sizes), Prop.FORWARD_TRAINING)
 
 
 def backward(build: Builder, *key: Any) -> None:
-    """Operands: the inputs of `train`; states h, all last states, notes; gradients.
+    """Operands: the inputs of `train`; states h, all last states, workspace; gradients.
 
-    The gradients of the states h and of the last states are read. Then come the gradients of the
-    inputs of `train`, which are written; pass zeros for the weights and the bias, since their
-    gradients may be added to what is there.
+    It reads the gradients of the states h and of the last states, and then writes the gradients of
+    the inputs of `train`. Pass zeros for the gradients of the weights and the bias, since oneDNN
+    may add to them.
     """
     sizes = Sizes(*key)
     made = _Direction(build, sizes, Prop.FORWARD_TRAINING)
@@ -234,7 +231,7 @@ def backward(build: Builder, *key: Any) -> None:
         given[arg], then = build.packed_output(number + k, zero, wanted, made.is_narrow)
         bring.append(then)
     given[Arg.DIFF_BIAS] = build.operand(number + 2, plain.bias)
-    # The notes of the forward steps are overwritten on the way back.
+    # The backward primitive overwrites the workspace.
     adds = (Arg.WORKSPACE, *slopes, Arg.DIFF_BIAS) if made.is_narrow else (Arg.WORKSPACE,)
     build.stage(made.back, given, (Arg.WORKSPACE,), adds)
     for then in bring:
@@ -242,13 +239,13 @@ def backward(build: Builder, *key: Any) -> None:
 
 
 def sizes_of(kind: str, case: RecurrentCase) -> Sizes:
-    """The sizes of one direction, for the primitives."""
+    """Return the sizes of one direction, for the primitives."""
     steps, n, size = case.x.shape
     return Sizes(kind, steps, n, size, len(case.weights[1]), case.direction.reverse)
 
 
 def serves(ops: OneDnnBase, case: RecurrentCase) -> bool:
-    """Whether it is a layer for oneDNN: with a product with the input, no step skipped, float32."""
+    """Whether oneDNN serves the layer: weights of the input, no skipped steps, float32."""
     of_x, of_h = case.weights
     if of_x is None or not ops.serves(1, case.x, of_x, of_h, *case.biases):
         return False
@@ -256,7 +253,7 @@ def serves(ops: OneDnnBase, case: RecurrentCase) -> bool:
 
 
 def is_noted(ops: OneDnnBase, case: RecurrentCase, made: RecurrentStates, *_: Any) -> bool:
-    """Whether the notes are those of a kernel of oneDNN."""
+    """Whether ``made`` has a workspace of oneDNN."""
     return len(made.notes) > 0 and made.notes[0].dtype == np.uint8
 
 
@@ -268,10 +265,11 @@ def forward(
     keep: bool,
     plan: tuple[Build, int] | None = None,
 ) -> RecurrentStates | None:
-    """All steps, with ``keep`` and notes for `gradients`; None if oneDNN has no kernel.
+    """Run all steps, with ``keep`` also for `gradients`; return None if oneDNN has no kernel.
 
-    ``case`` has weights and bias as oneDNN has them. Of other states than h there is the final one;
-    the notes are oneDNN's, then the first ones of these. ``plan`` is another builder, and its work.
+    ``case`` has weights and bias in oneDNN's order. The result has all states h, but only the last
+    of other states; its notes are oneDNN's workspace and the initial other states. ``plan`` is
+    another builder and its work.
     """
     build, work = plan or (train if keep else infer, sizes.passes)
     x, direction, shape = case.x, case.direction, (sizes.n, sizes.width)
@@ -293,13 +291,13 @@ def gradients(
     made: RecurrentStates,
     wanted: RecurrentSlopes,
 ) -> list[Array]:
-    """Gradients of x, of the first states, of both weights and of the bias."""
+    """Return the gradients of x, of the initial states, of both weights and of the bias."""
     xp, x, direction = ops.xp, case.x, case.direction
     (h, *lasts), (note, *firsts) = made
     given, (dy, ends, _) = _parameters(ops, case), wanted
     slopes = xp.zeros((sizes.steps, sizes.n, sizes.width), x.dtype) if dy is None else dy
     found: list[Array] = [xp.empty(like.shape, like.dtype) for like in (x, *ends)]
-    # Kernels that round what they multiply add to these.
+    # bfloat16 kernels add to these.
     found += [(xp.zeros if ops.narrow else xp.empty)(like.shape, like.dtype) for like in given]
     before = [ops.ordered(x), h[direction.start], *firsts, *given]
     after = [direction.afters(h), h[direction.end], *lasts, note]
@@ -324,10 +322,10 @@ def _start(ops: OneDnnBase, state: Array | None, h: Array) -> Array:
 
 
 _STEPS, _STATE = 20, 256
-"""From how many steps, and up to how large a state of the batch, oneDNN is faster.
+"""The fewest steps, and the largest state of a batch, for which oneDNN is faster.
 
-One call then saves more of Python than its kernels, slower than BLAS by up to a quarter, lose.
-Several sequences by products of bfloat16 are always faster.
+One call saves more Python time than its kernels lose, which are up to a quarter slower than BLAS.
+Several sequences with bfloat16 products are always faster.
 """
 
 
@@ -338,7 +336,7 @@ def _layer(
     starts: Sequence[Array | None],
     keep: bool,
 ) -> RecurrentStates | None:
-    """Of the cells of an LSTM there is only the final one."""
+    """Run a layer; an LSTM returns only its last cells."""
     return forward(ops, sizes_of(kind, case), case, starts, keep)
 
 
@@ -367,7 +365,7 @@ elman_layer_backward = in_order(
 
 
 _WIDE = 192
-"""Units from which a single sequence is NumPy's: oneDNN rearranges the weights in each call."""
+"""Units from which a single sequence is NumPy's: oneDNN reorders the weights in each call."""
 
 
 def _gru_layer(
@@ -395,19 +393,19 @@ def _is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
 
 
 def _as_theirs(ops: OneDnnBase, case: RecurrentCase) -> RecurrentCase:
-    """With weights and bias as oneDNN has them."""
+    """Return the case with weights and bias in oneDNN's order."""
     weights: Any = tuple(_turned(ops, weight) for weight in case.weights if weight is not None)
     return case._replace(weights=weights, biases=(_joined(ops, *case.biases),))
 
 
 def _turned(ops: OneDnnBase, blocks: Array) -> Array:
-    """r, z, n as z, r, n, and the reverse."""
+    """Exchange the first two gates: r, z, n to z, r, n, and back."""
     width = blocks.shape[-1] // 3
     return ops.concat([blocks[..., k * width : (k + 1) * width] for k in (1, 0, 2)], axis=-1)
 
 
 def _joined(ops: OneDnnBase, bias_x: Array, bias_h: Array) -> Array:
-    """z, r, n of the input, and n of the state."""
+    """Return the bias in oneDNN's order: z, r, n of the input, and n of the state."""
     split = 2 * (len(bias_x) // 3)
     both = ops.xp.add(bias_x[:split], bias_h[:split])
     turned = [both[split // 2 :], both[: split // 2]]
@@ -424,9 +422,9 @@ gru_layer_backward = in_order(
 def _prepared_layer(
     ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
 ) -> RecurrentStates | None:
-    """An LSTM with weights that are laid out by calls which a program makes once."""
+    """Run an LSTM with reordered weights; a program reorders them once."""
     sizes = sizes_of("lstm", case)
-    # Threads as else, and the same for each of the calls.
+    # The thread count of a plain call, and equal for each of the calls.
     work = SHARED if case.x.size * sizes.passes >= SHARED else 0
     laid_out: Any = tuple(
         _laid_out(ops, sizes, k, weight, work)
@@ -463,22 +461,22 @@ lstm_layer_backward = in_order(
 
 
 _PART = 32
-"""Of the steps one in 32 is run, and twice as many: no more memory than planning may take."""
+"""Observed sequences have 1/32 and 2/32 of the steps, to save memory while planning."""
 
 _FEWEST = 3
-"""Fewer steps, of a part, tell nothing."""
+"""The fewest observed steps that show the layout."""
 
 _MARK = np.uint32(0x7FA51234)
-"""No float that arithmetic makes: its bits are of a signalling NaN."""
+"""Bits of a signalling NaN, which no arithmetic produces."""
 
 
 def written(
     ops: OneDnnBase, build: Build, key: tuple[Any, ...], passes: int = 1
 ) -> Mapping[int, Ranges]:
-    """The byte ranges that a plan writes, for each operand that it writes in part.
+    """Return the byte ranges that a plan writes, for each operand that it writes in part.
 
-    The scratch memory has the number after the operands'. Only recurrent plans in training are
-    known. ``passes`` is as for `OneDnnBase.runs`.
+    The index after the last operand means the scratch memory. Only recurrent training plans have an
+    entry. ``passes`` has its meaning in `OneDnnBase.runs`.
     """
     runtime = ops.runtime()
     if runtime is None or build not in (train, backward):
@@ -490,7 +488,7 @@ def written(
 def _written(
     runtime: Runtime, sizes: Sizes, passes: int
 ) -> tuple[dict[int, Ranges], dict[int, Ranges]]:
-    """For `train` and `backward`."""
+    """Return the ranges of `train` and `backward`."""
     short = max(_FEWEST, sizes.steps // _PART)
     longer = 2 * short
     work = sizes.steps * sizes.n * sizes.size * passes
@@ -511,7 +509,7 @@ def _written(
 
 
 def _seen(runtime: Runtime, sizes: Sizes, work: int) -> tuple[dict[int, Array], dict[int, Array]]:
-    """What a run writes of notes and scratch: whether each word of four bytes."""
+    """Return a mask of the 4-byte words that a run writes, of workspace and of scratch memory."""
     forward, back = (runtime.built(build, sizes, work) for build in (train, backward))
     assert forward is not None
     assert back is not None
@@ -532,15 +530,15 @@ def _seen(runtime: Runtime, sizes: Sizes, work: int) -> tuple[dict[int, Array], 
 
 
 def _note_of(sizes: Sizes) -> int:
-    """The number of the notes among the operands of `backward`."""
+    """Return the index of the workspace among the operands of `backward`."""
     inputs = 1 + sizes.states + 3
     return inputs + 1 + sizes.states
 
 
 def _grown(first: Array, second: Array, factor: float) -> Ranges:
-    """The ranges of as many more steps, by what of fewer and of some more is written.
+    """Extrapolate written ranges linearly from two shorter runs to ``factor`` times the difference.
 
-    Words near each other are one range, such as the rows of a matrix with room behind each.
+    Nearby words form one range, such as the rows of a matrix with gaps between rows.
     """
     gap = PAGE
     while True:
@@ -557,9 +555,9 @@ def _grown(first: Array, second: Array, factor: float) -> Ranges:
 
 
 def _rows(ranges: Array) -> Array:
-    """Ranges as rows: start and length of the first, how far it is to the next, and how many.
+    """Return ranges as rows: start and length of the first, distance to the next, and count.
 
-    A step may write a range of its own: there are as many of one length, equally far apart.
+    A step may write a range of its own: these are ranges of one length at equal distances.
     """
     starts, lengths = ranges[:, 0], ranges[:, 1] - ranges[:, 0]
     rows: list[tuple[float, float, float, int]] = []
@@ -579,7 +577,7 @@ def _rows(ranges: Array) -> Array:
 
 
 def _ranges(mask: Array, gap: int) -> Array:
-    """Pairs of bytes between which ``mask`` has words that are no more than ``gap`` apart."""
+    """Return the byte ranges of set words of ``mask``, joined across at most ``gap`` bytes."""
     if not len(mask):
         return np.zeros((0, 2))
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
@@ -587,7 +585,7 @@ def _ranges(mask: Array, gap: int) -> Array:
     if not len(edges):
         return np.zeros((0, 2))
     starts, ends = edges[::2], edges[1::2]
-    # Between the last word before a gap and the first behind it: as far apart as their numbers.
+    # The distance between the last word before a gap and the first after it.
     last = np.flatnonzero(starts[1:] - ends[:-1] + 1 > gap // 4)
     starts, ends = starts[np.r_[0, last + 1]], ends[np.r_[last, len(ends) - 1]]
     return 4.0 * np.stack([starts, ends], axis=1)
