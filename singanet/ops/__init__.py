@@ -1,9 +1,9 @@
-"""Kernels: the only door to hardware.
+"""Provide kernels, the only access to hardware.
 
-`interface` tells every kernel, `kernel` its routes, `window` the cases, `selection` which backend
-serves: `numpy`, `llvm` (written by `compiled`) or `onednn`, by `costs`. `held` and
-`narrow_products` are weights in few bits, `casts` float16; `threads`, `workers` and `blas` share
-out work, `draws` numbers; `transfers` go to a device.
+`interface` declares every kernel, `kernel` its routes, `window` the cases. `selection` chooses the
+backend: `numpy`, `llvm` (compiled by `compiled`) or `onednn`, by `costs`. `held` and
+`narrow_products` are weights in narrow types, `casts` float16. `threads`, `workers` and `blas`
+divide work among threads, `draws` random numbers; `transfers` copies to a device.
 """
 
 from __future__ import annotations

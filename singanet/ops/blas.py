@@ -1,4 +1,4 @@
-"""NumPy's BLAS beside threads of ours: oneDNN's, or those of lanes."""
+"""Limit the threads of NumPy's BLAS next to singanet's own."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import numpy as np
 _CHOSEN_BY = "OPENBLAS_NUM_THREADS"
 
 _PTHREADS = 1
-"""What OpenBLAS says of itself where its threads are its own, and not OpenMP's."""
+"""OpenBLAS's code for threads of its own, not OpenMP's."""
 
 _FORMS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
-"""The names of its functions in NumPy's wheels, and in builds for integers of 64 and 32 bits."""
+"""Names of its functions in NumPy's wheels, and in builds for integers of 64 and 32 bits."""
 
 
 @lru_cache(maxsize=1)
 def stand_aside() -> None:
-    """Leave the cores to threads of ours: what is NumPy's product runs in the calling one.
+    """Limit NumPy's products to the calling thread, so that other threads have the cores.
 
-    OpenBLAS's threads look for more work for some 25 ms after each product that they share, on
-    cores that others need, and calls from several threads wait for each other: a step of LeNet
-    takes 1.4 to 4 times as long. ``OPENBLAS_NUM_THREADS`` of the user's stands, and so does a
-    BLAS whose threads are OpenMP's own. It holds for the process: to change the number around
-    each product would cost as much as a small one.
+    OpenBLAS's threads spin for some 25 ms after each shared product, on cores that others need, and
+    calls from several threads wait for each other: a step of LeNet takes 1.4 to 4 times as long. A
+    user's ``OPENBLAS_NUM_THREADS`` has precedence, and a BLAS with OpenMP's threads does not
+    change. The limit is for the whole process: to change it around each product would cost as much
+    as a small product.
     """
     if _CHOSEN_BY in os.environ:
         return
@@ -41,10 +41,10 @@ def stand_aside() -> None:
 
 
 def _loaded() -> list[str]:
-    """The files of OpenBLAS in this process; beside NumPy where the system does not tell."""
+    """Return the OpenBLAS files of this process; those next to NumPy if the system lists none."""
     with suppress(OSError):
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-        # Address, rights, offset, device and inode come before the path, which may have spaces.
+        # Address, rights, offset, device and inode precede the path, which may contain spaces.
         found = {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}
         return sorted(path for path in found if "openblas" in Path(path).name)
     numpy = Path(np.__file__).parent

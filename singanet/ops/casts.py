@@ -1,4 +1,4 @@
-"""Casts between float16 and float32, and whether there is a compiler."""
+"""Cast between float16 and float32, and detect the compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPILER = "run: pip install 'llvmlite>=0.45'"
 
 
 def compiler_version() -> str:
-    """The release of LLVM's package, empty if there is none."""
+    """Return the version of the package llvmlite, empty if there is none."""
     try:
         return version("llvmlite")
     except PackageNotFoundError:
@@ -24,7 +24,7 @@ def compiler_version() -> str:
 
 @cache
 def has_compiler() -> bool:
-    """Whether there is LLVM, of which older releases know other names."""
+    """Whether LLVM is installed, in a release with the expected names."""
     try:
         return [int(part) for part in compiler_version().split(".")[:2]] >= [0, 45]
     except ValueError:
@@ -32,12 +32,12 @@ def has_compiler() -> bool:
 
 
 _LEAST = 4096
-"""Numbers from which a call of its own is nothing beside the conversion."""
+"""Numbers from which a call costs little compared with the conversion."""
 _BOTH = {np.dtype(np.float16), np.dtype(np.float32)}
 
 
 def cast(x: Array, dtype: Any) -> Array:
-    """A copy of ``x`` as ``dtype``; a recording writes an array's own method down."""
+    """Return a copy of ``x`` as ``dtype``; a recorded array uses its own method."""
     if type(x) is not np.ndarray or x.size < _LEAST or {x.dtype, np.dtype(dtype)} != _BOTH:
         return x.astype(dtype)
     call, lanes = _compiled(x.itemsize == 4)
@@ -53,10 +53,10 @@ def cast(x: Array, dtype: Any) -> Array:
 
 @cache
 def _compiled(narrows: bool) -> tuple[Any, int]:
-    """The function, None where the processor has no such instructions, and its lanes."""
+    """Return the compiled function and its lanes; None if the processor lacks the instructions."""
     if not has_compiler():
         return None, 1
-    # Imported when it is first compiled: LLVM takes a tenth of a second.
+    # Imported when first compiled: LLVM takes a tenth of a second.
     from singanet.ops.compiled import engine, panels
     from singanet.ops.compiled.sizes import LANES
 

@@ -1,7 +1,7 @@
-"""The one table of what kernels cost on a machine, and the file that keeps it.
+"""Keep the costs of kernels on this machine, in one table and its file.
 
-An estimate goes by `Speeds`, which `singanet.ops.onednn.calibration` measures at the first need. A
-route that `singanet.program.tuning` measured for a `Case` is taken whatever is estimated.
+Estimates use `Speeds`, which `singanet.ops.onednn.calibration` measures at first need. A route that
+`singanet.program.tuning` measured for a `Case` has precedence over estimates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from singanet.ops.window import Window
 from singanet.types import Shape
 
 KERNELS = ("forward", "data", "weights", "constant")
-"""A convolution, the gradients of its images and of its weight; one whose weight is constant."""
+"""A convolution, the gradients of images and of weight, a convolution of constant weight."""
 
 ROUTES = ("direct", "compiled", "product", "blocked", "numpy")
 """oneDNN's convolution; Winograd's transforms in compiled functions; a product of matrices;
@@ -34,7 +34,7 @@ oneDNN's with images in a layout of its own; NumPy's kernels."""
 
 
 class Case(NamedTuple):
-    """One of `KERNELS` in float32: images ``x`` (N, C, H, W), ``weight`` (F, C/groups, kh, kw)."""
+    """A kernel of `KERNELS` in float32; ``x`` is (N, C, H, W), ``weight`` (F, C/groups, kh, kw)."""
 
     kernel: str
     x: Shape
@@ -43,95 +43,95 @@ class Case(NamedTuple):
 
 
 Choices = Mapping[Case, str]
-"""One of `ROUTES` for each case."""
+"""A route of `ROUTES` for each case."""
 
 
 _USUAL = 1 << 20
 
 ADDS_A_PASS = 64
-"""Multiply-adds of float32 in the time in which a kernel goes over a number in memory."""
+"""float32 multiply-adds in the time of one memory access of a kernel."""
 
 _FEW_PIXELS = 49
-"""Pixels of an image up to which oneDNN goes over the whole weight for each image."""
+"""Largest number of pixels for which oneDNN reads the whole weight for each image."""
 
 
 _PAYS = 1.25
-"""Times the speed of float32 from which products of bfloat16 pay, whose factors are rounded."""
+"""The speed-up over float32 from which bfloat16 products, whose factors are rounded, pay."""
 
 
 class Speeds(NamedTuple):
-    """Nanoseconds of one thread.
+    """The times of one thread in nanoseconds.
 
-    Processors differ in the speed of arithmetic and, independently, in that of copies with strides:
-    so the fastest route differs too.
+    Processors differ in the speeds of arithmetic and of strided copies independently, so the
+    fastest route differs too.
     """
 
     direct: float
     """A multiplication in oneDNN's convolution."""
     weight: float
-    """A number of the weight that oneDNN rearranges."""
+    """An element of the weight that oneDNN reorders."""
     distant: float
-    """One of a weight larger than the cache, which is read for each image of few pixels."""
+    """An element of a weight larger than the cache, read for each image of few pixels."""
     narrow: float
-    """A multiplication of bfloat16 in a product, where the processor has such."""
+    """A bfloat16 multiplication in a matrix product, if the processor supports it."""
     narrow_direct: float
-    """One in oneDNN's convolution."""
+    """A bfloat16 multiplication in oneDNN's convolution."""
     tile_value: float
-    """One of the values of a tile and a channel of Winograd's; products are as direct."""
+    """A Winograd value of a tile and a channel; the products cost ``direct``."""
     tile_kernel: float
-    """One of the values of a kernel there, entered or left."""
+    """A Winograd value of a kernel, to transform or transform back."""
     shared: float
-    """What a kernel of two threads takes beyond half of its time with one."""
+    """The time of a kernel on two threads beyond half of its time on one."""
 
     @property
     def narrow_gain(self) -> float:
-        """How many times as fast as float32 a product of bfloat16 is."""
+        """The speed of a bfloat16 product relative to float32."""
         return self.direct / self.narrow
 
     @property
     def _narrow_pays(self) -> bool:
-        """Whether that is enough for "auto" to ask for them."""
+        """Whether the gain is enough for "auto" to choose bfloat16."""
         return self.narrow_gain >= _PAYS
 
     @property
     def narrow_adds_a_pass(self) -> int:
-        """As `ADDS_A_PASS`, of bfloat16."""
+        """`ADDS_A_PASS` for bfloat16."""
         return round(ADDS_A_PASS * max(1.0, self.narrow_gain))
 
     def direct_time(self, images: int, pixels: int, weight: int, arranged: bool = False) -> float:
-        """Nanoseconds of a convolution to ``pixels`` of each image, by so many numbers of weight.
+        """Return the nanoseconds of a convolution to ``pixels`` of each image.
 
-        ``arranged`` says that the weight is as oneDNN likes it already.
+        ``weight`` is the number of its elements; ``arranged`` means that they have oneDNN's layout.
         """
         reads = images * self.distant if is_read_often(pixels, weight) else 0
         return weight * (self.direct * images * pixels + reads + (0 if arranged else self.weight))
 
 
 def is_read_often(pixels: int, weight: int) -> bool:
-    """Whether so many numbers of weight, larger than the cache, are read for each small image."""
+    """Whether a ``weight`` larger than the cache is read again for each small image."""
     return pixels <= _FEW_PIXELS and 4 * weight > cache_size()
 
 
 @cache
 def cache_size() -> int:
-    """Bytes of the cache that a core has for itself, as far as the system says."""
+    """Return the bytes of a core's own cache; a usual size if the system does not report it."""
     try:
         return os.sysconf("SC_LEVEL2_CACHE_SIZE") or _USUAL
-    except (AttributeError, ValueError, OSError):  # Windows asks otherwise, macOS has no such name
+    except (AttributeError, ValueError, OSError):  # Windows has another call, macOS no such name
         return _USUAL
 
 
 BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.004, 0.004, 0.3, 0.55, 15_000.0)
-"""What fits `net.tune_kernels` of vgg11, resnet18, resnet20, resnet50, googlenet and wrn-16-4.
+"""Speeds fitted to `net.tune_kernels` of vgg11, resnet18, resnet20, resnet50, googlenet, wrn-16-4.
 
-On an AMD EPYC, 244 kernels, four of five within a quarter; elsewhere they are measured.
+On an AMD EPYC, 244 kernels; four of five estimates are within a quarter. Other machines measure.
 """
 
 
 class Costs:
-    """What kernels cost here: speeds to estimate by, and the routes that were measured.
+    """The costs of kernels on this machine: speeds for estimates, and measured routes.
 
-    Both are read from the file when a convolution first asks.
+    Both are read from the file when the first convolution needs them.
     """
 
     def __init__(self) -> None:
@@ -141,10 +141,10 @@ class Costs:
         self._lock = free_in_children(threading.Lock())
 
     def speeds(self, runtime: Any, measure: Callable[[Any], Speeds]) -> Speeds:
-        """The speeds in the file, where they are kept for the next process once measured.
+        """Return the speeds of the file; measure and store them if it has none.
 
-        Without such a file the speeds are built in: speeds measured anew in each process would
-        choose other routes, and give other bits, in each.
+        Without a file the built-in speeds serve: processes that measured for themselves would
+        choose different routes, with different last bits.
         """
         if self._speeds is None:
             with self._lock:
@@ -160,7 +160,7 @@ class Costs:
         return BUILT_IN
 
     def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
-        """As measured, else the cheapest by estimate; of bfloat16 nothing is measured."""
+        """Return the measured route, or the cheapest estimate; bfloat16 has no measured routes."""
         if ops.narrow:
             return _narrow(ops.speeds(), estimates)
         runtime = ops.runtime()
@@ -168,20 +168,20 @@ class Costs:
         return chosen if chosen in estimates else cheapest(estimates)
 
     def choices(self, runtime: Any) -> Choices:
-        """The measured routes for the number of threads of ``runtime``."""
+        """Return the measured routes for the thread count of ``runtime``."""
         if self._choices is None:
             self._choices = read(runtime.library.version).choices
         return self._choices.get(runtime.threads, _NONE)
 
     def adopt(self, choices: Choices, runtime: Any) -> None:
-        """Keep these in the file, and use them from now on, besides those that there are."""
+        """Add ``choices`` to the file and use them from now on."""
         keep(runtime.library.version, runtime.threads, choices)
         joined = {**self.choices(runtime), **choices}
         self._choices = {**(self._choices or {}), runtime.threads: joined}
         self.version += 1
 
     def remark(self, runtime: Any) -> str:
-        """How many choices are in use, and where they lie."""
+        """Return a line with the number of measured choices in use and the path of their file."""
         count, path = len(self.choices(runtime)), path_of(runtime.library.version)
         if path is None:
             return f"convolutions as estimated, {why_none()}"
@@ -194,15 +194,15 @@ _NONE: Choices = {}
 
 
 def direct(estimates: Mapping[str, float]) -> str:
-    """oneDNN's own convolution where it is open, else the cheapest."""
+    """Return oneDNN's own convolution if it is possible, otherwise the cheapest route."""
     return "direct" if "direct" in estimates else cheapest(estimates)
 
 
 def _narrow(speeds: Speeds, estimates: Mapping[str, float]) -> str:
-    """The cheapest route that multiplies bfloat16, or float32 in tiles if that is cheaper.
+    """Return the cheapest bfloat16 route, or float32 in tiles if that is cheaper.
 
-    If there are neither the cheapest of all. Estimates are multiples of what float32 takes by the
-    direct route.
+    If neither is possible, return the cheapest of all. Estimates are multiples of the time of the
+    direct float32 route.
     """
     rates = {
         "direct": speeds.narrow_direct / speeds.direct,
@@ -223,43 +223,43 @@ _MOST_BYTES = 1 << 23
 _DTYPE = "float32"
 
 _SLOWEST = 1e6
-"""Nanoseconds that no speed reaches."""
+"""An upper bound of valid speeds in nanoseconds."""
 
 
 class Content(NamedTuple):
-    """The choices by number of threads, and the processor's speeds if they were kept."""
+    """The choices by thread count, and the processor's speeds if stored."""
 
     choices: dict[int, Choices]
     speeds: Speeds | None = None
 
 
 class NotRoutesError(ValueError):
-    """What was read is not what was once written."""
+    """The file's content is damaged, or of another kind."""
 
 
 def path_of(onednn: str) -> Path | None:
-    """Where the routes of this machine lie for that version of oneDNN; None as `why_none` says."""
+    """Return the path of the routes file for this machine and oneDNN version, or None."""
     named = os.environ.get(VARIABLE, "")
     if named:
         return None if named == OFF else Path(named)
     folder = cache_folder()
     if folder is None:
         return None
-    # A file of another version lies beside, and is none of ours.
+    # Each version has a file of its own.
     told = {**machine(onednn), "version": _VERSION}
     mark = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
     return folder / f"routes-{mark}.json"
 
 
 def why_none() -> str:
-    """Why `path_of` is None."""
+    """Return the reason for `path_of` to be None."""
     if os.environ.get(VARIABLE, "") == OFF:
         return f"{VARIABLE}={OFF}"
     return f"{VARIABLE} unset, and no absolute HOME or XDG_CACHE_HOME"
 
 
 def machine(onednn: str) -> dict[str, str]:
-    """The conditions under which measured times hold."""
+    """Return the conditions under which measured times are valid."""
     limited = limit()
     return {
         "processor": processor() + (f", {limited} at most" if limited else ""),
@@ -269,7 +269,7 @@ def machine(onednn: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def processor() -> str:
-    """The processor's name with the numbers that tell its generation, as far as the system says."""
+    """Return the processor's name and the numbers of its generation, if the system reports them."""
     wanted = ("vendor_id", "model name", "cpu family", "model", "CPU part")
     found: dict[str, str] = {}
     try:
@@ -287,7 +287,7 @@ def processor() -> str:
 
 
 def read(onednn: str) -> Content:
-    """What the file holds; nothing where there is none, or a warning says why it is not used."""
+    """Return the file's content; empty without a file, or after a warning if it is not valid."""
     path = path_of(onednn)
     if path is None:
         return Content({})
@@ -336,11 +336,11 @@ def _speeds_of(entry: Any) -> Speeds | None:
 def keep(
     onednn: str, threads: int = 1, choices: Choices = _NONE, speeds: Speeds | None = None
 ) -> Speeds | None:
-    """Add these to the file, which is written anew, whole or not at all; the speeds in it.
+    """Add choices and speeds to the file, written atomically; return the file's speeds.
 
-    Speeds that are there stay. Errors: `FileAccessError`.
+    Stored speeds are not replaced. Errors: `FileAccessError`.
     """
-    # Needed here alone; kernels do not write files.
+    # A local import: kernels do not write files.
     from singanet.base.files import explained, replacing
 
     path, known = path_of(onednn), read(onednn)
@@ -364,7 +364,7 @@ def keep(
 
 
 def entries_of(choices: Mapping[int, Choices]) -> list[dict[str, Any]]:
-    """One dict a choice."""
+    """Return one dict for each choice."""
     return [
         {
             "threads": threads,
@@ -385,7 +385,7 @@ def entries_of(choices: Mapping[int, Choices]) -> list[dict[str, Any]]:
 
 
 def read_entries(entries: Any) -> dict[int, Choices]:
-    """What `entries_of` was given. Errors: `NotRoutesError`."""
+    """Return the argument of `entries_of`. Errors: `NotRoutesError`."""
     if not isinstance(entries, list):
         raise NotRoutesError("it holds no list of choices")
     found: dict[int, dict[Case, str]] = {}

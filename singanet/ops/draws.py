@@ -1,7 +1,7 @@
-"""Random numbers drawn by several threads, and the same as by one.
+"""Draw random numbers on several threads, equal to one thread's.
 
 PCG64 can be advanced by any number of draws in no time (O'Neill 2014, after Brown 1994), so each
-thread begins where the one before will end.
+thread starts at the end of the previous one's range.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from singanet.types import Array, Parts
 
 _EACH = 1 << 15
-"""Numbers that each thread has at least: some 100 microseconds."""
+"""The least numbers for each thread: some 100 microseconds."""
 
 
 def fill(rng: Any, out: Array, threads: int, do: Callable[[Parts], None]) -> None:
-    """Fill the C-ordered float32 ``out`` as ``rng.random`` does, by so many ``threads``.
+    """Fill the C-ordered float32 ``out`` like ``rng.random``, on ``threads`` threads.
 
-    ``do`` has parts done side by side. ``rng`` is left where ``rng.random`` would leave it.
+    ``do`` runs parts concurrently. ``rng`` advances like ``rng.random``.
     """
     bits: Any = getattr(rng, "bit_generator", None)
     threads = min(threads, out.size // _EACH)
@@ -30,7 +30,7 @@ def fill(rng: Any, out: Array, threads: int, do: Callable[[Parts], None]) -> Non
         return
     with bits.lock:
         state: Any = bits.state
-        # A draw is two numbers, and the second of the last one may be left.
+        # A draw is two numbers; the second of the last draw may still be unused.
         odd = state["has_uint32"]
         each = (out.size - odd) // threads & ~1
         flat = out.reshape(-1)
@@ -47,7 +47,7 @@ def fill(rng: Any, out: Array, threads: int, do: Callable[[Parts], None]) -> Non
 
 
 def _twin(state: Any, numbers: int) -> np.random.Generator:
-    """A generator as one in ``state`` is after so many numbers, whose last draw is used up."""
+    """Return a generator in ``state``, advanced by ``numbers``, without a pending half draw."""
     bits: Any = np.random.PCG64(0)
     bits.state = state
     if numbers:

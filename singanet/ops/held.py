@@ -1,8 +1,8 @@
-"""Weights in narrow types and the modules of arrays.
+"""Store weights in narrow types, and find the module of an array.
 
-They lie in panels of 64 columns, as oneDNN's products of few rows read them; NumPy reads the same
-panels, widened in blocks that stay in the cache. On a device, which has no such type either, the
-same calls of its array module widen more of them at a time.
+Panels of 64 columns suit oneDNN's products of few rows. NumPy reads the same panels, and widens
+them to float32 in blocks that fit in the cache. On a device, which has no such type either, the
+array module widens larger blocks.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 known: dict[str, Any] = {"numpy": np}
-"""By the name from which the classes of their arrays say that they come."""
+"""Array modules by the package name of their array classes."""
 
 
 def module_of(array: Array) -> Any:
-    """The module whose functions take ``array``."""
+    """Return the module whose functions accept ``array``."""
     if type(array) is np.ndarray:
         return np
     name = type(array).__module__.partition(".")[0]
     if name not in known:
-        # Only a module whose arrays exist can be asked for, so it is imported already.
+        # Only an imported module can have made an array.
         known[name] = sys.modules[name]
     return known[name]
 
@@ -39,33 +39,33 @@ def module_of(array: Array) -> Any:
 PANEL = 64
 """Columns of a panel."""
 BLOCK = 32
-"""Inputs that have a scale together."""
+"""Inputs that share a scale."""
 GROUP = 2 * BLOCK
-"""Inputs that a product of small integers sums at a time."""
+"""Inputs that one integer product sums at a time."""
 
 _AT_A_TIME = 1 << 20
-"""Numbers that are widened for one product."""
+"""Numbers that one product widens at a time."""
 _ON_DEVICE = 1 << 23
-"""The same on a device, where each call takes as long as some hundred thousand of them."""
+"""The same on a device, where a call takes as long as some hundred thousand of them."""
 _IN_CACHE = 1 << 16
-"""Numbers that are widened for a product of few rows."""
+"""Numbers that a product of few rows widens at a time."""
 _SLAB = 2048
-"""Columns up to which the sums of all blocks stay in the cache."""
+"""Largest number of columns whose sums of all blocks fit in the cache."""
 
 
 class HeldMatrix(ABC):
-    """A matrix (inputs, outputs) of fewer bits; ``T`` is the same one seen the other way.
+    """A matrix (inputs, outputs) in a narrow type; ``T`` is its transposed view.
 
-    Kernels of products and look-ups take it in the place of a float32 array. For everybody else
-    it becomes one: ``np.asarray(matrix)``.
+    Kernels of products and look-ups accept it in place of a float32 array. Elsewhere
+    ``np.asarray(matrix)`` converts it to one.
     """
 
     ndim = 2
     dtype: np.dtype[Any]
-    """That of the words or whole numbers, so that nobody takes it for one of floats."""
+    """The dtype of the stored words or integers, not a float dtype."""
 
     memory: ClassVar[tuple[str, ...]]
-    """The names of the arrays that it is in, of which some may be None."""
+    """The names of its arrays, some of which may be None."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self.inputs, self.outputs = inputs, outputs
@@ -73,7 +73,7 @@ class HeldMatrix(ABC):
 
     @property
     def shape(self) -> Shape:
-        """As it is seen."""
+        """The shape, after any transposition."""
         shape = self.inputs, self.outputs
         return shape[::-1] if self.turned else shape
 
@@ -82,19 +82,19 @@ class HeldMatrix(ABC):
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The number of elements."""
         return self.inputs * self.outputs
 
     @property
     def T(self) -> Self:  # noqa: N802 - as NumPy's
-        """The same memory, seen with its axes exchanged."""
+        """A transposed view of the same memory."""
         made = copy.copy(self)
         made.turned = not self.turned
         return made
 
     @property
     def arrays(self) -> list[Array]:
-        """The memory that it is in."""
+        """The arrays of its memory."""
         found = [getattr(self, name) for name in self.memory]
         return [array for array in found if array is not None]
 
@@ -104,9 +104,9 @@ class HeldMatrix(ABC):
         return module_of(getattr(self, self.memory[0]))
 
     def moved(self, put: Callable[[Array], Array]) -> Self:
-        """The same numbers in the arrays that ``put`` makes of these, as on another device.
+        """Return the matrix with ``put`` applied to its arrays, for example to copy it to a device.
 
-        It is itself where these stay as they are.
+        It returns itself if ``put`` returns every array unchanged.
         """
         made = copy.copy(self)
         for name in self.memory:
@@ -117,32 +117,32 @@ class HeldMatrix(ABC):
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are held."""
+        """The bytes of its arrays."""
         return sum(array.nbytes for array in self.arrays)
 
     @abstractmethod
     def columns(self, start: int, stop: int) -> Array:
-        """The columns from ``start`` up to ``stop``, as float32 (inputs, ·).
+        """Return the columns from ``start`` to ``stop`` as float32 (inputs, ·).
 
         Both are multiples of `PANEL`, or ``stop`` is the end.
         """
 
     @abstractmethod
     def picked(self, indices: Array) -> Array:
-        """The columns of the flat ``indices``, as float32 (·, inputs)."""
+        """Return the columns at the flat ``indices`` as float32 (·, inputs)."""
 
     @abstractmethod
     def few(self, x: Array) -> Array:
-        """x (few, inputs) times the matrix on the CPU, as float32 in C order."""
+        """Return x (few, inputs) times the matrix, on the CPU, as float32 in C order."""
 
     def width(self, numbers: int) -> int:
-        """The columns of a run of about so many ``numbers``, which ends at a panel."""
+        """Return the number of columns, whole panels, with about ``numbers`` elements."""
         return max(1, numbers // (self.inputs * PANEL)) * PANEL
 
     def parts(self, numbers: int = _AT_A_TIME) -> Iterator[slice]:
-        """The columns in runs of about so many ``numbers``, which end at panels.
+        """Yield ranges of columns of about ``numbers`` elements, which end at panels.
 
-        On a device it is as many of these runs together as are widened there at a time.
+        On a device, each range is larger by a whole factor, to save calls.
         """
         step = self.width(numbers)
         if self.xp is not np:
@@ -152,11 +152,11 @@ class HeldMatrix(ABC):
 
     @property
     def widened_bytes(self) -> int:
-        """The bytes that a product widens at a time; on the CPU they stay in the cache."""
+        """The bytes that a product widens at a time; on the CPU they fit in the cache."""
         return 0 if self.xp is np else 4 * self.inputs * next(self.parts()).stop
 
     def whole(self) -> Array:
-        """All of it as a float32 array, where it lies."""
+        """Return the whole matrix as a float32 array on its device."""
         found: Array = self.xp.empty(self.shape, np.float32)
         plain = found.T if self.turned else found
         for part in self.parts():
@@ -169,9 +169,9 @@ class HeldMatrix(ABC):
 
 
 class Bfloat16Matrix(HeldMatrix):
-    """Words of bfloat16, the two of neighbouring inputs side by side.
+    """A matrix of bfloat16 words; the words of two neighbouring inputs are adjacent.
 
-    ``words`` is (panels, pairs of inputs, 64, 2), with zeros where the matrix ends before.
+    ``words`` is (panels, pairs of inputs, 64, 2), padded with zeros.
     """
 
     dtype = np.dtype(np.uint16)
@@ -183,7 +183,7 @@ class Bfloat16Matrix(HeldMatrix):
         self.words: Array = xp.zeros((panels, pairs, PANEL, 2), np.uint16)
 
     def put(self, start: int, words: Array) -> None:
-        """Hold ``words`` (inputs, ·) as the columns from ``start`` on, which panels end with."""
+        """Store ``words`` (inputs, ·) as the columns from ``start``, a multiple of `PANEL`."""
         into = self._open(start, start + words.shape[1])
         pairs, _, panels, _ = into.shape
         if words.shape != (2 * pairs, PANEL * panels):
@@ -193,13 +193,13 @@ class Bfloat16Matrix(HeldMatrix):
         into[...] = words.reshape(into.shape)
 
     def get(self, start: int, stop: int) -> Array:
-        """The words of columns, (inputs, ·)."""
+        """Return the words of columns, (inputs, ·)."""
         found = self._open(start, stop)
         plain = found.reshape(2 * found.shape[0], PANEL * found.shape[2])
         return plain[: self.inputs, : stop - start]
 
     def _open(self, start: int, stop: int) -> Array:
-        """A view of the panels of columns, (pairs, 2, panels, 64)."""
+        """Return a view of the panels of columns, (pairs, 2, panels, 64)."""
         return self.words[start // PANEL : -(-stop // PANEL)].transpose(1, 3, 0, 2)
 
     def columns(self, start: int, stop: int) -> Array:
@@ -219,7 +219,7 @@ class Bfloat16Matrix(HeldMatrix):
         return found
 
     def few(self, x: Array) -> Array:
-        """The words of even and of odd inputs are widened in place, by a shift and by a mask."""
+        """Widen the words of even and of odd inputs separately, by a shift and by a mask."""
         rows, (panels, pairs) = len(x), self.words.shape[:2]
         halves = np.zeros((2, rows, pairs), np.float32)
         halves[0, :, : -(-self.inputs // 2)] = x[:, ::2]
@@ -240,12 +240,12 @@ class Bfloat16Matrix(HeldMatrix):
 
 
 _FIRST = 0 if sys.byteorder == "little" else 1
-"""Which of two neighbouring words is the lower half of both as one number."""
+"""The index of the lower half among two neighbouring words read as one integer."""
 _UPPER = np.uint32(0xFFFF0000)
 
 
 class WatchedMatrix(HeldMatrix):
-    """float32 numbers as they are; ``seen`` is called with the rows that they are multiplied by."""
+    """A float32 matrix that calls ``seen`` with the rows of each product."""
 
     dtype = np.dtype(np.uint32)
     memory = ("values",)
@@ -266,7 +266,7 @@ class WatchedMatrix(HeldMatrix):
 
 
 class HalvesMatrix(HeldMatrix):
-    """The float16 ``values`` of an array in C order."""
+    """A matrix of float16 ``values`` in C order."""
 
     dtype = np.dtype(np.float16)
     memory = ("values",)
@@ -277,9 +277,9 @@ class HalvesMatrix(HeldMatrix):
 
     @classmethod
     def of(cls, array: Array) -> HalvesMatrix | None:
-        """An array of NumPy's as one, seen the other way where it lies so; None if none of ours.
+        """Wrap a large float16 matrix of NumPy, transposed if in Fortran order; None for others.
 
-        Of a small array a copy as float32 takes no time.
+        A float32 copy of a small array takes no time.
         """
         if not isinstance(array, np.ndarray) or array.ndim != 2 or array.size < _IN_CACHE:
             return None
@@ -303,13 +303,13 @@ class HalvesMatrix(HeldMatrix):
 
 
 class BlockMatrix(HeldMatrix):
-    """Whole numbers of 8 or 4 bits, of which the `BLOCK` of neighbouring inputs have a scale.
+    """A matrix of integers of 8 or 4 bits; each `BLOCK` of neighbouring inputs shares a scale.
 
-    ``kind`` is that of ggml: "Q8_0" numbers from -127 times the scale, "Q4_0" from -8 to 7, "Q4_1"
-    from 0 to 15, to which the block's minimum is added. ``codes`` is (slabs, groups of 64 inputs,
-    panels, 16, 64, 4), four inputs side by side; of 4 bits there are 8 in the place of 16, with the
-    second block of a group in the upper halves. ``scales`` and ``minima`` are float16 (slabs,
-    blocks, columns of a slab). Numbers are those of ggml, bit for bit.
+    ``kind`` is ggml's: "Q8_0" has integers from -127 times the scale, "Q4_0" from -8 to 7, "Q4_1"
+    from 0 to 15 plus the block's minimum. ``codes`` is (slabs, groups of 64 inputs, panels, 16, 64,
+    4), the last axis four inputs; with 4 bits 16 becomes 8, with the second block of a group in the
+    upper halves. ``scales`` and ``minima`` are float16 (slabs, blocks, columns of a slab). Values
+    equal ggml's, bit for bit.
     """
 
     dtype = np.dtype(np.int8)
@@ -331,20 +331,20 @@ class BlockMatrix(HeldMatrix):
 
     @property
     def slabs(self) -> Iterator[tuple[int, slice]]:
-        """The number of each slab, and its columns."""
+        """The index of each slab, and its columns."""
         width = self.panels * PANEL
         for slab in range(len(self.codes)):
             yield slab, slice(slab * width, min((slab + 1) * width, self.outputs))
 
     def put(self, slab: int, blocks: Array) -> None:
-        """Hold ggml's ``blocks`` (columns, blocks of a column, bytes) as the columns of a slab."""
+        """Store ggml's ``blocks`` (columns, blocks of a column, bytes) as the columns of a slab."""
         count, some, _ = blocks.shape
         start = 2 if self.minima is None else 4
         codes = np.zeros((self.panels * PANEL, 2 * self.groups, 4 * self.bits), np.uint8)
         codes[:count, :some] = blocks[:, :, start:]
         if self.bits == 4:
             codes = _by_pairs(codes)
-        # (columns, groups, in a group, 4) into the order of panels.
+        # From (columns, groups, in a group, 4) to the order of panels.
         shape = (self.panels, PANEL, self.groups, 2 * self.bits, 4)
         self.codes[slab] = codes.reshape(shape).transpose(2, 0, 3, 1, 4).view(self.codes.dtype)
         numbers = np.ascontiguousarray(blocks[:, :, :start]).view("<f2")
@@ -353,9 +353,9 @@ class BlockMatrix(HeldMatrix):
                 beside[slab, :some, :count] = numbers[:, :, k].T
 
     def whole_codes(self, slab: int, groups: slice, out: Array | None) -> Array:
-        """The numbers of some groups as int8 (·, panels, 16, 64, 4): of 4 bits from 0 to 15.
+        """Return the codes of some groups as int8 (·, panels, 16, 64, 4); 4 bits give 0 to 15.
 
-        These are put into ``out``, which those of 8 need not have.
+        Codes of 4 bits are unpacked into ``out``; codes of 8 bits need no ``out``.
         """
         codes = self.codes[slab, groups]
         if self.bits == 8 or out is None:
@@ -390,7 +390,7 @@ class BlockMatrix(HeldMatrix):
         return made.reshape(GROUP * self.groups, -1)[: self.inputs, : inside.stop - inside.start]
 
     def _widened(self, codes: Array, scales: Array, minima: Array | None) -> Array:
-        """As ggml computes it."""
+        """Return the float32 values, with ggml's arithmetic."""
         if self.kind == "Q4_0":
             codes = codes - np.int8(8)
         made = codes.astype(np.float32)
@@ -419,9 +419,9 @@ class BlockMatrix(HeldMatrix):
 
 
 def _by_pairs(codes: Array) -> Array:
-    """Nibbles (columns, blocks, 16) as they are held: byte k has input k of two blocks.
+    """Reorder nibbles (columns, blocks, 16): byte k of the result has input k of two blocks.
 
-    ggml's byte k has inputs k and k + 16 of one.
+    ggml's byte k has inputs k and k + 16 of one block.
     """
     count, blocks, _ = codes.shape
     low, high = codes & 15, codes >> 4

@@ -1,8 +1,8 @@
-"""Kernels as functions of a backend, and the routes by which a kernel may go.
+"""Define kernels as functions of a backend, and the routes of a kernel.
 
-A backend is a class whose body is a table from the name of a kernel to a function, or to a choice
-of routes. A function in a class is a method, so a call costs no look-up of its own, and a class of
-the user's own overrides a kernel by a method.
+A backend is a class whose body maps names of kernels to functions, or to choices of routes. A
+function in a class is a method, so a call costs no look-up of its own, and a user's subclass
+overrides a kernel by a method.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from singanet.ops.held import HalvesMatrix
 from singanet.ops.interface import Ops
 
 Half = Literal["lift", "product", "native"]
-"""What a kernel does with float16: "lift" computes in float32 and hands float16 back.
+"""How a kernel treats float16: "lift" computes in float32 and returns float16.
 
-"product" does so on a CPU alone, as a GPU's products of float16 sum in float32. "native" computes
-in float16.
+"product" does so only on a CPU; a GPU's float16 products sum in float32. "native" computes in
+float16.
 """
 
 _FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)
@@ -29,16 +29,16 @@ _FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)
 F = TypeVar("F", bound=Callable[..., Any])
 
 NEVER = float("inf")
-"""The estimate of a route that is taken only where measuring showed it to be the fastest."""
+"""The estimate of a route that is used only if measured to be the fastest."""
 
 
 def kernel(*, half: Half, exact: Collection[int] = ()) -> Callable[[F], F]:
     """Declare a function, whose first argument is the backend, to be a kernel.
 
-    ``half`` is "lift" for sums, squares and products of arrays, for which float16 is too coarse
-    and too small and, without a BLAS, 150 times too slow; such a kernel changes none of its
-    arguments but ``out``. ``exact`` are the numbers of results that stay float32, such as
-    statistics. A kernel without a docstring gets the one in `Ops`.
+    ``half`` is "lift" for sums, squares and products of arrays: float16 is too coarse and too small
+    for them and, without a BLAS, 150 times too slow; such a kernel writes no argument but ``out``.
+    ``exact`` are the indices of results that stay float32, such as statistics. A kernel without a
+    docstring gets the one in `Ops`.
     """
 
     def mark(function: F) -> F:
@@ -52,15 +52,15 @@ def kernel(*, half: Half, exact: Collection[int] = ()) -> Callable[[F], F]:
 
 
 def kernels(backend: type) -> dict[str, Half]:
-    """The kernels of a backend by name, with what float16 means for each.
+    """Return the kernels of a backend by name, each with its treatment of float16.
 
-    A method of a user's own class is treated as the kernel that it overrides.
+    A method of a user's class inherits the treatment of the kernel that it overrides.
     """
     return {name: member.half for name, member in _marked(backend).items()}
 
 
 def _marked(backend: type) -> dict[str, Any]:
-    """By name the last function that declares how the kernel treats float16."""
+    """Return, by name, the last function that declares a treatment of float16."""
     return {
         name: member
         for part in reversed(backend.__mro__)
@@ -79,23 +79,23 @@ def lift(backend: type) -> None:
 
 
 def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) -> F:
-    """``function(ops, ...)`` that computes in float32 if its first array of floats is of float16.
+    """Return ``function(ops, ...)`` that computes float16 arguments in float32.
 
-    Its results become float16, except the ``exact`` ones. All sums, squares and means of float16
-    go through here.
+    The first float array decides. Results become float16, except the ``exact`` ones. All sums,
+    squares and means of float16 use this function.
     """
     everywhere = half == "lift"
 
     @wraps(function)
     def run(ops: Any, *given: Any, **named: Any) -> Any:
-        # The common case first: a small step by the layers calls some ten kernels.
+        # The common case first: a small step without a program calls some ten kernels.
         if given and type(given[0]) is np.ndarray and given[0].dtype is _FLOAT32:
             return function(ops, *given, **named)
         if not _is_half(given or named.values()) or not (everywhere or ops.on_host):
             return function(ops, *given, **named)
         out = named.pop("out", None)
         if not everywhere and len(given) > 1 and getattr(given[0], "ndim", 0) == 2:
-            # A weight is widened in parts, while the product goes over it.
+            # The weight is widened in parts during the product.
             held = HalvesMatrix.of(given[1])
             given = given if held is None else (given[0], held, *given[2:])
         wide = {key: _changed(value, _FLOAT16, _FLOAT32) for key, value in named.items()}
@@ -117,8 +117,8 @@ def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) ->
 
 
 def widened(value: Any) -> Any:
-    """``value``, an array or a dict of them, with float16 as float32, for losses and metrics."""
-    if type(value) is np.ndarray:  # nearly always, and each step asks
+    """Convert float16 to float32 in ``value``, an array or a dict of them."""
+    if type(value) is np.ndarray:  # the usual case, at each step
         return value.astype(np.float32) if value.dtype == _FLOAT16 else value
     if isinstance(value, dict):
         return {name: widened(part) for name, part in value.items()}
@@ -126,7 +126,7 @@ def widened(value: Any) -> Any:
 
 
 def _is_half(given: Any) -> bool:
-    """Whether the first array of floats in ``given``, in tuples and lists too, is of float16."""
+    """Whether the first float array in ``given``, also in tuples and lists, is float16."""
     for value in given:
         if isinstance(value, (tuple, list)):
             if _is_half(value):
@@ -137,7 +137,7 @@ def _is_half(given: Any) -> bool:
 
 
 def _changed(value: Any, old: Any, new: Any) -> Any:
-    """``value`` with the arrays of type ``old`` in it, in tuples and lists too, as ``new``."""
+    """Convert arrays of type ``old`` in ``value``, also in tuples and lists, to ``new``."""
     if isinstance(value, (tuple, list)):
         parts = [_changed(part, old, new) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -145,12 +145,11 @@ def _changed(value: Any, old: Any, new: Any) -> Any:
 
 
 class Route(NamedTuple):
-    """One way to compute a kernel.
+    """A way to compute a kernel.
 
-    ``run(ops, *operands)`` has the kernel's own signature, and returns None if it turns out at
-    the last moment that it cannot. ``fits`` says beforehand whether it can: among routes that are
-    tried in order it is asked of the operands, among those that are chosen by cost of the case.
-    ``estimate(ops, case)`` is the cost, as a multiple of that of the direct route.
+    ``run(ops, *operands)`` has the kernel's signature, and returns None if it finds that it cannot
+    serve. ``fits`` returns beforehand whether it can: `in_order` passes the operands, `by_cost` the
+    case. ``estimate(ops, case)`` is the cost relative to the direct route.
     """
 
     name: str
@@ -160,7 +159,7 @@ class Route(NamedTuple):
 
 
 def in_order(*routes: Route, last: F) -> F:
-    """The kernel that takes the first route that fits, or ``last`` if none does."""
+    """Return a kernel that uses the first route that fits, or ``last`` if none does."""
     if len(routes) == 1:
         return _either(routes[0], last)
 
@@ -191,25 +190,25 @@ def _either(route: Route, last: F) -> F:
 
 
 class Chooser(Protocol):
-    """A function that chooses among the open routes of a case."""
+    """An object that chooses among the possible routes of a case."""
 
     version: int
-    """How often choices were changed: what was recorded before is no longer what runs."""
+    """The number of changes of choices; recorded programs are stale after one."""
 
     def choose(self, ops: Any, case: Any, estimates: Mapping[str, float]) -> str:
-        """One of the routes that are open to ``case``, given what each would cost."""
+        """Return one of the routes that are possible for ``case``, by their estimated costs."""
 
 
 def cheapest(estimates: Mapping[str, float]) -> str:
-    """The route of the least estimate, the first of equal ones."""
+    """Return the route of the least estimate, the first of equal ones."""
     return min(estimates, key=estimates.__getitem__)
 
 
 def by_cost(*routes: Route, case: Callable[..., Hashable | None], last: F) -> F:
-    """The kernel that goes by the route which ``ops.chooser`` chooses for its case.
+    """Return a kernel that uses the route that ``ops.chooser`` chooses for its case.
 
-    ``case(ops, *operands)`` is None if no route can serve; then, and where the routes that are
-    not `NEVER` all turn out unable to, ``last`` does.
+    ``case(ops, *operands)`` is None if no route can serve. Then ``last`` serves, and also if every
+    route with an estimate below `NEVER` returns None.
     """
 
     @wraps(last)
@@ -239,5 +238,5 @@ def _with_routes(call: Any, routes: tuple[Route, ...], last: F) -> F:
 
 
 def kernels_by_cost(backend: type) -> list[str]:
-    """The names of the kernels whose routes can be measured."""
+    """Return the names of the kernels whose routes can be measured."""
     return [name for name in kernels(backend) if hasattr(getattr(backend, name), "case")]

@@ -1,7 +1,7 @@
-"""Rows times matrices that are held in fewer bits.
+"""Multiply rows by matrices in narrow types.
 
-Of few rows the time goes into reading the matrix once, in the order in which it lies: numbers are
-widened in registers. For more rows a block at a time is widened in the nearest cache.
+With few rows, time goes into reading the matrix once, in memory order; numbers are widened in
+registers. With more rows, one block at a time is widened in the nearest cache.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from singanet.ops.workers import cuts
 from singanet.types import Array
 
 _FEW = 4
-"""Rows up to which the sums of a panel stay in registers."""
+"""Largest number of rows whose sums of a panel stay in registers."""
 _SHARED = 1 << 21
-"""Bytes from which two threads read: some 0.2 ms alone, a multiple of what waking one takes."""
+"""Bytes from which two threads read: some 0.2 ms on one, a multiple of the cost of a wake-up."""
 _ADDS_A_BYTE = 8
-"""Multiply-adds in the time in which a byte is read."""
+"""Multiply-adds in the time of reading a byte."""
 
 
 def _fits(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
@@ -36,7 +36,7 @@ def _fits(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> 
 
 def _fits_any(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
     kinds = Bfloat16Matrix, BlockMatrix, HalvesMatrix
-    # Halves lie as they were given, without room for whole panels.
+    # float16 values are not padded to whole panels.
     whole = not isinstance(held, HalvesMatrix) or not (held.inputs % GROUP or held.outputs % PANEL)
     return (
         x.size > 0
@@ -77,7 +77,7 @@ few_rows = Route("compiled", _multiply, _fits)
 
 
 class _Units(NamedTuple):
-    """Columns or inputs of a matrix: units of 64 of a slab, of which a last one has fewer."""
+    """A range of columns or inputs of a matrix, in units of 64; the last unit may be smaller."""
 
     slab: int
     first: int
@@ -86,11 +86,11 @@ class _Units(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all units have 64."""
+        """Whether every unit has 64 columns or inputs."""
         return self.numbers.stop - self.numbers.start == PANEL * (self.stop - self.first)
 
     def cut(self, parts: int) -> list[_Units]:
-        """Itself in so many parts, where it has as many units."""
+        """Split the range into ``parts``, or into fewer if it has fewer units."""
         found = []
         for first, stop in cuts(self.stop - self.first, parts if self.is_whole else 1):
             start = self.numbers.start + PANEL * first
@@ -114,7 +114,7 @@ def _multiply_any(
     *,
     out: Array | None = None,
 ) -> Array:
-    """By calls of the runs of columns and of inputs; those of fewer than 64 by way of a copy."""
+    """Multiply by a call for each pair of column and input ranges; copy incomplete units."""
     kind, places, numbers = _layout_of(held)
     slabs = held.slabs if isinstance(held, BlockMatrix) else [(0, slice(0, held.outputs))]
     columns = [run for slab, part in slabs for run in _runs(part, slab)]
@@ -153,7 +153,7 @@ def _multiply_any(
 def _layout_of(
     held: Bfloat16Matrix | BlockMatrix | HalvesMatrix,
 ) -> tuple[str, tuple[int, ...], tuple[int, int, int]]:
-    """The kind of a matrix, where its codes, scales and minima lie, groups, panels and inputs."""
+    """Return the kind, the addresses of codes, scales, minima, and (groups, panels, inputs)."""
     if isinstance(held, BlockMatrix):
         minima = held.scales if held.minima is None else held.minima
         places = address(held.codes), address(held.scales), address(minima)
@@ -166,7 +166,7 @@ def _layout_of(
 
 
 def _lines(x: Array, run: _Units) -> Array:
-    """The numbers of the rows that a run multiplies, with zeros up to 64."""
+    """Return the columns of x that a range multiplies, padded with zeros to 64."""
     some = x[:, run.numbers]
     if run.is_whole:
         return some
@@ -176,7 +176,7 @@ def _lines(x: Array, run: _Units) -> Array:
 
 
 def _dealt(parts: list[list[_Units]], threads: int) -> list[list[_Units]]:
-    """To each thread the part of its own of every run."""
+    """Return the parts for each thread, one of every range."""
     dealt = [[part[k] for part in parts if k < len(part)] for k in range(threads)]
     return [each for each in dealt if each]
 
@@ -185,7 +185,7 @@ any_rows = Route("compiled", _multiply_any, _fits_any)
 
 
 def prepared(ops: Ops, x: Array, held: HeldMatrix) -> Callable[..., None] | None:
-    """The function that multiplies such rows, in memory from now on; None where neither fits."""
+    """Return the compiled function for such rows, loaded now; None if no kernel fits."""
     if not _fits_any(ops, x, held):
         return None
     kind = held.kind if isinstance(held, BlockMatrix) else "words"
@@ -195,9 +195,9 @@ def prepared(ops: Ops, x: Array, held: HeldMatrix) -> Callable[..., None] | None
 
 
 def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -> None:
-    """``make`` the panels from the first to one past the last, by threads if they are many bytes.
+    """Run ``make(first, stop)`` for all panels, divided among threads if ``size`` is large.
 
-    The caller has what pointers point to.
+    The caller has to keep the memory of the pointers alive.
     """
     if size < _SHARED:
         make(0, panels)
@@ -208,7 +208,7 @@ def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -
 
 @cache
 def _words(rows: int) -> Callable[..., None]:
-    # Imported when it is first compiled: LLVM takes a tenth of a second.
+    # Imported when first compiled: LLVM takes a tenth of a second.
     from singanet.ops.compiled import engine, panels
 
     return engine.known(panels.words_product, rows).call
@@ -218,7 +218,7 @@ def _words(rows: int) -> Callable[..., None]:
 def _panels(kind: str, turned: bool) -> Callable[..., None]:
     from singanet.ops.compiled import engine, panels
 
-    # As many vectors of a row's sums as there are registers for.
+    # As many vectors of a row's sums as fit in registers.
     together = PANEL // LANES if engine.is_wide() else 1
     converts = engine.converts_halves()
     return engine.known(panels.panel_product, kind, turned, together, converts).call

@@ -1,4 +1,4 @@
-"""Which kernels serve NumPy arrays, and what there is to choose from."""
+"""Choose the kernels for NumPy arrays among the installed backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from singanet.ops.threads import default_threads
 from singanet.types import Array
 
 VARIABLE = "SINGANET_OPS"
-"""The environment variable that chooses the kernels of the CPU by name."""
+"""The environment variable that selects the CPU kernels by name."""
 
 NAMES = ("numpy", "llvm", "onednn")
 
@@ -26,12 +26,12 @@ _by_module: dict[str, Ops] = {}
 
 
 def cpu_ops() -> Ops:
-    """The kernels for NumPy arrays, chosen at the first call and kept.
+    """Return the kernels for NumPy arrays, chosen at the first call.
 
-    ``SINGANET_OPS`` names them: 'numpy', 'llvm' or 'onednn'. Unset, oneDNN's serve where its
-    library is found, else LLVM's where it is installed and the processor is an x86-64.
+    ``SINGANET_OPS`` names them: 'numpy', 'llvm' or 'onednn'. If unset, oneDNN serves if its library
+    is found, otherwise LLVM if it is installed and the processor is an x86-64.
 
-    Errors: `BackendError` where what was asked for by name is missing or does not work.
+    Errors: `BackendError` if a backend requested by name is missing or does not work.
     """
     global _chosen
     if _chosen is None:
@@ -40,14 +40,14 @@ def cpu_ops() -> Ops:
 
 
 def ops_for(array: Array) -> Ops:
-    """The kernels for the kind of ``array``: the CPU's, or those over CuPy for a CuPy array."""
+    """Return the kernels for ``array``: the CPU's, or CuPy's for a CuPy array."""
     kind = type(array)
     if kind is np.ndarray:
         return _chosen or cpu_ops()
     module = kind.__module__.partition(".")[0]
     if module not in _by_module:
         if isinstance(array, np.ndarray):
-            # A class of arrays may name its own kernels.
+            # An array class may name its own kernels.
             named: Ops = getattr(kind, "kernels", cpu_ops)()
             return named
         add_array_module(module, module_of(array))
@@ -55,8 +55,8 @@ def ops_for(array: Array) -> Ops:
 
 
 def add_array_module(name: str, module: Any) -> Ops:
-    """Let `ops_for` serve the arrays of ``module``, whose classes say they come from ``name``."""
-    # Imported when kernels are first asked for, as below.
+    """Register ``module`` for `ops_for`; its array classes come from the package ``name``."""
+    # Imported late, as in `choose`.
     from singanet.ops.numpy import NumpyOps
 
     known.setdefault(name, module)
@@ -64,17 +64,17 @@ def add_array_module(name: str, module: Any) -> Ops:
 
 
 def array_module(array: Array) -> object:
-    """``numpy``, or ``cupy`` for a CuPy array."""
+    """Return ``numpy``, or ``cupy`` for a CuPy array."""
     return ops_for(array).xp
 
 
 def choose() -> Ops:
-    """The kernels that the environment asks for; unasked, the best that are there.
+    """Return the kernels that the environment requests, or the best available.
 
-    Nothing is loaded unless a name, or a path in ``SINGANET_ONEDNN``, asks for it: then a library
-    that is missing or does not work is an error. Errors: `BackendError`, `UnknownNameError`.
+    A library is loaded only if a name, or a path in ``SINGANET_ONEDNN``, requests it. Errors:
+    `BackendError` if the requested library is missing or does not work, `UnknownNameError`.
     """
-    # Imported when kernels are first asked for, since `import singanet` has to stay light.
+    # Imported late, since `import singanet` has to stay light.
     from singanet.ops.llvm import LlvmOps
     from singanet.ops.numpy import numpy_ops
     from singanet.ops.onednn.library import INSTALL, PATH_VARIABLE, find_library
@@ -105,7 +105,7 @@ def choose() -> Ops:
     if path is None:
         if default_threads() > 1:
             stand_aside()
-        # What LLVM makes for other processors was not measured.
+        # LLVM's code for other processors was not measured.
         compiles = asked == "llvm" or (not asked and has_compiler() and _is_x86())
         return LlvmOps() if compiles else numpy_ops
     from singanet.ops.onednn import OneDnnOps
@@ -122,7 +122,7 @@ def _is_x86() -> bool:
 
 
 class Backend(NamedTuple):
-    """A set of kernels: whether it can be used, and where it comes from."""
+    """A set of kernels: its availability, version and source."""
 
     name: str
     available: bool
@@ -131,7 +131,7 @@ class Backend(NamedTuple):
 
 
 def backends() -> list[Backend]:
-    """The backends for the CPU, with the reason if one is missing; loads oneDNN."""
+    """Return the CPU backends, with the reason if one is unavailable; loads oneDNN."""
     from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel, load_library
 
     compiles, version = has_compiler(), compiler_version()

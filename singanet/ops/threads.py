@@ -1,4 +1,4 @@
-"""Threads of kernels, and what the processor can do."""
+"""Count threads for kernels, and the features of the processor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from singanet.errors import ArgumentError
 
 
 class _Setting:
-    """What was asked for, and a count of the changes: runtimes made before the last are stale."""
+    """The requested thread count, and the number of its changes: older runtimes are stale."""
 
     threads: int | None = None
     changes = 0
@@ -33,7 +33,7 @@ def _allowed() -> int:
 
 @cache
 def _granted() -> int:
-    """The whole cores whose time a container or a control group of version 2 leaves us."""
+    """Return the whole cores that a container or a control group of version 2 allows."""
     least = 1 << 20
     with suppress(OSError, ValueError):
         own = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
@@ -41,31 +41,32 @@ def _granted() -> int:
         for folder in (group, *group.parents):
             with suppress(OSError, ValueError):
                 quota, period = (folder / "cpu.max").read_text().split()
-                # "max" is no number. Threads beyond would stand still for a part of each period.
+                # "max" is not a number. Threads beyond the quota would pause in each period.
                 least = min(least, max(1, int(quota) // int(period)))
     return least
 
 
 _FIRST = _allowed()
-"""The cores before a library bound this thread to one of them, as OpenMP does where told to."""
+"""The cores before a library, such as OpenMP, bound this thread to one of them."""
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     bound = os.environ.get("OMP_PROC_BIND", "false").lower() != "false"
     return max(_allowed(), _FIRST) if bound or "GOMP_CPU_AFFINITY" in os.environ else _allowed()
 
 
 def default_threads() -> int:
-    """What `set_threads` said, else ``OMP_NUM_THREADS``, else a thread a core; at most that."""
+    """Return the count of `set_threads`, or of ``OMP_NUM_THREADS``, or one thread for each core."""
     return _setting.threads or _from_environment(os.environ.get("OMP_NUM_THREADS", ""))
 
 
 def set_threads(count: int) -> None:
-    """Let kernels use ``count`` threads from the next call on: oneDNN's, or NumPy's convolutions.
+    """Use ``count`` threads from the next call on, in oneDNN and NumPy's convolutions.
 
-    NumPy's matrix products have threads of their own (``OPENBLAS_NUM_THREADS``). Errors: a count
-    below 1 or above the number of cores, whose threads would take turns.
+    NumPy's matrix products have threads of their own (``OPENBLAS_NUM_THREADS``). Errors:
+    `ArgumentError` if the count is below 1 or above the number of cores, since such threads would
+    take turns.
     """
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= cores():
         raise ArgumentError(
@@ -78,7 +79,7 @@ def set_threads(count: int) -> None:
 
 
 def changes() -> int:
-    """How often the number of threads was changed."""
+    """Return the number of changes of the thread count."""
     return _setting.changes
 
 
@@ -88,13 +89,13 @@ def _changed(count: int) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # The parent's threads are not there in a child, and OpenMP would wait for them forever.
+    # A child process lacks the parent's threads, and OpenMP would wait for them forever.
     os.register_at_fork(after_in_child=lambda: _changed(1))
 
 
 @lru_cache(maxsize=8)
 def _from_environment(text: str) -> int:
-    # OpenMP's form for nested parallel regions is a list; the outermost counts.
+    # OpenMP has a list for nested parallel regions; the outermost counts.
     first = text.partition(",")[0].strip()
     wanted = int(first) if first.isdecimal() and int(first) > 0 else cores()
     if wanted > cores():
@@ -116,18 +117,18 @@ _WITHOUT = {
     "AVX512": ("amx",),
     "AVX10": ("amx",),
 }
-"""How the names of LLVM's features begin that a limit leaves out, by how that begins, up to "_"."""
+"""Prefixes of LLVM features beyond a limit, by the limit's name up to "_"."""
 
 
 def limit() -> str:
-    """The most that oneDNN may use of the processor, such as "AVX2"; empty without a limit."""
+    """Return oneDNN's limit of instruction sets, such as "AVX2"; empty without a limit."""
     found = next((os.environ[name] for name in _VARIABLES if name in os.environ), "").upper()
     return "" if found in ("ALL", "DEFAULT") else found
 
 
 def within(features: Mapping[str, bool]) -> dict[str, bool]:
-    """LLVM's features of the processor, without those beyond the limit."""
+    """Return LLVM's features of the processor, without features beyond the limit."""
     told = limit()
-    # AVX2_VNNI is as AVX2; what oneDNN does not know either is no limit.
+    # AVX2_VNNI counts as AVX2; a name that oneDNN does not know is no limit.
     without = () if "AMX" in told else _WITHOUT.get(told.partition("_")[0], ())
     return {name: there and not name.startswith(without) for name, there in features.items()}

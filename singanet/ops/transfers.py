@@ -1,6 +1,7 @@
-"""Copies between host and device, and draws on a device.
+"""Copy between host and device, and draw random numbers on a device.
 
-Each thread begins some steps on (O'Neill 2014, after Brown 1994), and goes on in strides.
+Each thread starts at its own offset in the stream and advances by strides (O'Neill 2014, after
+Brown 1994).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from singanet.types import Array, Shape
 
 
 class Transfers:
-    """Copies to and from arrays of ``xp`` by pinned host memory, on a stream of their own.
+    """A copier to and from arrays of ``xp``, through pinned host memory and a stream of its own.
 
-    A copy begins when the computations that were started before, in the stream that is current
-    now, are done with what it touches, and is done when it returns. ``scope()`` is where arrays
-    of the device are made. One thread uses it at a time.
+    A copy waits for the computations already started in the stream that was current at
+    construction, and is complete when it returns. ``scope()`` selects the device of new arrays.
+    Only one thread may use it at a time.
     """
 
     def __init__(self, xp: Any, scope: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -32,25 +33,25 @@ class Transfers:
             self._computing = xp.cuda.get_current_stream()
 
     def new(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
-        """An array of the device, not filled."""
+        """Return an uninitialized array on the device."""
         with self._copying():
             made: Array = self._xp.empty(shape, dtype)
         return made
 
     def staged(self, array: Array) -> Array:
-        """Host memory of the form of ``array``; it is the same for all."""
+        """Return host memory of the shape and dtype of ``array``; all arrays share it."""
         if self._staging.nbytes < array.nbytes:
             pinned = self._xp.cuda.alloc_pinned_memory(array.nbytes)
             self._staging = np.frombuffer(pinned, np.uint8)
         return self._staging[: array.nbytes].view(array.dtype).reshape(array.shape)
 
     def send(self, array: Array) -> None:
-        """Fill ``array`` with what is `staged` for it."""
+        """Copy the `staged` memory of ``array`` to it."""
         with self._copying():
             array.set(self.staged(array))  # type: ignore[attr-defined]
 
     def fetch(self, array: Array) -> Array:
-        """What is in ``array``, `staged`."""
+        """Copy ``array`` to its `staged` memory, and return that."""
         found = self.staged(array)
         with self._copying():
             array.get(out=found)  # type: ignore[attr-defined]
@@ -59,8 +60,8 @@ class Transfers:
     @contextmanager
     def _copying(self) -> Iterator[None]:
         with self._scope():
-            # Who computes has let go of an array before it is read into or freed, not before the
-            # kernels that it started are done with it.
+            # The computing thread releases an array before it is read or freed here, but perhaps
+            # before the kernels that it started have finished with it.
             self._stream.wait_event(self._computing.record())
             with self._stream:
                 yield
@@ -68,7 +69,7 @@ class Transfers:
 
 
 def compiles_for_cuda(xp: Any) -> bool:
-    """Whether ``xp`` compiles kernels for CUDA, whose libraries take the addresses of its arrays.
+    """Whether ``xp`` compiles CUDA kernels, whose libraries take the addresses of its arrays.
 
     CuPy does.
     """
@@ -77,7 +78,7 @@ def compiles_for_cuda(xp: Any) -> bool:
 
 _THREADS = 256
 _PAIRS = 8
-"""Pairs of numbers that a thread draws, which finds its first one by some thirty products."""
+"""Pairs of numbers that a thread draws; finding its first one takes some thirty products."""
 
 _HALF, _ALL = (1 << 64) - 1, (1 << 128) - 1
 _FACTOR = 2549297995355413924 << 64 | 4865540595714422341
@@ -87,7 +88,7 @@ _MADE = {
     "typedef float made;\n",
     np.dtype(np.uint32): "#define MADE(drawn) (drawn)\ntypedef unsigned made;\n",
 }
-"""What is made of 32 bits that are drawn, by its type."""
+"""Conversions of 32 random bits, by dtype."""
 
 _SOURCE = r"""
 typedef unsigned __int128 number;
@@ -134,9 +135,9 @@ extern "C" __global__ void fill(made* out, long long count, int left, unsigned f
 def fill(rng: Any, xp: Any, *outs: Array) -> None:
     """Fill the C-ordered ``outs`` of ``xp``, one after the other.
 
-    Those of float32 are filled as ``rng.random`` would, those of uint32 as ``rng.integers`` with
-    numbers of all 32 bits; ``rng`` is left where these would leave it. One that is not of `PCG64`
-    draws on the host, and so does any where CUDA compiles no kernels.
+    float32 arrays get the numbers of ``rng.random``, uint32 arrays those of ``rng.integers`` over
+    all 32 bits, and ``rng`` advances equally. If the generator is not `PCG64`, or CUDA compiles no
+    kernels, numbers are drawn on the host.
     """
     bits: Any = getattr(rng, "bit_generator", None)
     arrays: Any = [out for out in outs if out.size]
@@ -152,7 +153,7 @@ def fill(rng: Any, xp: Any, *outs: Array) -> None:
 
 
 def words(rng: Any, shape: Shape, xp: Any) -> Array:
-    """What ``rng.integers(0, 1 << 16, shape, np.uint16)`` draws, as an array of ``xp``."""
+    """Return the numbers of ``rng.integers(0, 1 << 16, shape, np.uint16)`` on the device."""
     count = prod(shape)
     both = xp.empty(-(-count // 2), np.uint32)
     fill(rng, xp, both)
@@ -171,7 +172,7 @@ def _on_host(rng: Any, like: Array) -> Array:
 
 
 def _drawn_into(array: Any, state: Any) -> None:
-    """Fill ``array`` from ``state``, which moves on."""
+    """Fill ``array`` from ``state``, and advance the state."""
     left = state["has_uint32"]
     pairs, rest = divmod(array.size - left, 2)
     now, term = state["state"]["state"], state["state"]["inc"]
@@ -187,7 +188,7 @@ def _drawn_into(array: Any, state: Any) -> None:
 
 @lru_cache(maxsize=1024)
 def _jump(steps: int, term: int) -> tuple[int, int]:
-    """What so many ``steps`` multiply a state by, and add to it."""
+    """Return the factor and the term that advance a state by ``steps``."""
     times, plus, factor = 1, 0, _FACTOR
     while steps:
         if steps & 1:
@@ -198,7 +199,7 @@ def _jump(steps: int, term: int) -> tuple[int, int]:
 
 
 def _drawn(state: int) -> int:
-    """The 64 bits that are drawn in ``state``."""
+    """Return the 64 bits that ``state`` gives."""
     mixed, turn = (state >> 64) ^ (state & _HALF), state >> 122
     return (mixed >> turn | mixed << (64 - turn)) & _HALF
 

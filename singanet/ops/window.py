@@ -1,9 +1,9 @@
-"""Cases of kernels: windows, Winograd tiles, directions and attention.
+"""Define the cases of kernels: windows, Winograd tiles, directions and attention.
 
-Lavin and Gray, 2016. The points are 0, ±√½, ±√2 and infinity, which keep the error of float32 at a
-quarter of what the usual 0, ±1, ±2 leave (Barabasz et al., 2020): about 3e-6 of the largest value.
-For 5×5 windows, which take an eighth of the multiplications by themselves, they are 0, ±½, ±1, ±2
-and infinity, with the same error. A transform is a matrix along either axis of a tile.
+Source of the tiles: Lavin and Gray, 2016. The points are 0, ±√½, ±√2 and infinity, whose float32
+error is a quarter of the usual 0, ±1, ±2 (Barabasz et al., 2020): about 3e-6 of the largest value.
+For 5×5 windows, which take an eighth of the multiplications, they are 0, ±½, ±1, ±2 and infinity,
+with the same error. A transform is a matrix along either axis of a tile.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Pads = tuple[tuple[int, int], ...]
 """Positions before and after along each axis: rows above and below, columns left and right."""
 
 Pair = tuple[int, int]
-"""A value along the height and one along the width."""
+"""A value for the height and one for the width."""
 
 Sizes = tuple[int, ...]
-"""A value along each axis: (height, width), or (depth, height, width)."""
+"""A value for each axis: (height, width), or (depth, height, width)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Geometry of a sliding window, axis by axis.
+    """The geometry of a sliding window, axis by axis.
 
-    With ``ceil`` sizes are rounded up: a last window may reach beyond the padding behind, if it
-    begins on the image or on the padding before it. A convolution's channels and kernels form so
-    many ``groups``, and each kernel meets the channels of its own.
+    ``ceil`` rounds sizes up: the last window may extend beyond the padding after the image, if it
+    starts on the image or on the padding before it. Channels and kernels of a convolution form
+    ``groups``; a kernel reads the channels of its own group.
     """
 
     kernel: Sizes
@@ -45,11 +45,11 @@ class Window:
 
     @property
     def extent(self) -> Sizes:
-        """How many positions the window spans along each axis."""
+        """The number of positions that the window spans along each axis."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
     def _out_size(self, *sizes: int) -> Sizes:
-        """floor((in + pads - extent) / stride) + 1 for each axis."""
+        """Return floor((in + pads - extent) / stride) + 1 for each axis."""
         found = []
         for size, (before, after), extent, stride in zip(
             sizes, self.pads, self.extent, self.stride, strict=True
@@ -62,7 +62,7 @@ class Window:
         return tuple(found)
 
     def reach(self, *sizes: int) -> Pads:
-        """The pads, those behind at least as many as the last windows need."""
+        """Return the pads, with enough positions after the image for the last windows."""
         found = []
         for size, (before, after), extent, stride, count in zip(
             sizes, self.pads, self.extent, self.stride, self._out_size(*sizes), strict=True
@@ -78,22 +78,22 @@ POINTS = {
     3: (0.0, 0.5**0.5, -(0.5**0.5), 2**0.5, -(2**0.5)),
     5: (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0),
 }
-"""The finite points for windows of so many taps along an axis."""
+"""The finite points by the number of taps along an axis."""
 
 
 def span(taps: int) -> int:
-    """Inputs along a side that a tile sees through windows of so many taps; also its values."""
+    """Return the inputs along a side of a tile for windows of ``taps``; also its values."""
     return TILE + taps - 1
 
 
 def _powers(taps: int, count: int) -> Array:
-    """Each point's powers, and for infinity the highest: (span, count)."""
+    """Return the powers of each point, and for infinity the highest one: (span, count)."""
     rows = [[point**k for k in range(count)] for point in POINTS[taps]]
     return np.array([*rows, [0.0] * (count - 1) + [1.0]])
 
 
 def kernels_line(taps: int, kind: Any = np.float64) -> Array:
-    """(span, taps): each power by Π (p - other points), and as it is for infinity."""
+    """Return (span, taps): each power divided by Π (p - other points); infinity undivided."""
     points = POINTS[taps]
     apart = [np.prod([p - q for q in points if q != p]) for p in points]
     line = _powers(taps, taps) / np.array([*apart, 1.0])[:, None]
@@ -101,22 +101,22 @@ def kernels_line(taps: int, kind: Any = np.float64) -> Array:
 
 
 def of_kernels(turned: bool, kind: Any = np.float32, taps: int = 3) -> Array:
-    """(span², taps²): the values of a kernel, or of the kernel ``turned`` around."""
+    """Return (span², taps²), the transform of a kernel, flipped along both axes if ``turned``."""
     line = kernels_line(taps)
     line = line[:, ::-1] if turned else line
     return np.ascontiguousarray(np.kron(line, line), kind)
 
 
 def to_kernels(kind: Any = np.float32, taps: int = 3) -> Array:
-    """(span², taps²): what makes the gradient of a kernel of its values."""
+    """Return (span², taps²), whose transpose maps values to the gradient of a kernel."""
     return of_kernels(False, kind, taps)
 
 
 @lru_cache(maxsize=16)
 def inputs_line(taps: int, kind: Any) -> Array:
-    """(span, span): the values of a line of inputs."""
+    """Return (span, span), the transform of a line of inputs."""
     points = POINTS[taps]
-    # For each point the polynomial that is 0 at the other ones, for infinity at all.
+    # For each point the polynomial with zeros at the other points; for infinity with all.
     rows = [np.poly([q for q in points if q != p])[::-1] for p in points]
     line = np.array([*(np.append(row, 0.0) for row in rows), np.poly(points)[::-1]])
     return np.ascontiguousarray(line, kind)
@@ -124,24 +124,23 @@ def inputs_line(taps: int, kind: Any) -> Array:
 
 @lru_cache(maxsize=16)
 def outputs_line(taps: int, kind: Any) -> Array:
-    """(4, span): a line of outputs of its values."""
+    """Return (4, span), the transform of values to a line of outputs."""
     return np.ascontiguousarray(_powers(taps, TILE).T, kind)
 
 
 @lru_cache(maxsize=16)
 def slopes_line(taps: int, kind: Any) -> Array:
-    """(span, 4): the values of a line of the gradients of outputs."""
+    """Return (span, 4), the transform of a line of gradients of outputs."""
     return np.ascontiguousarray(_powers(taps, TILE), kind)
 
 
 @dataclass(frozen=True)
 class Direction:
-    """Through ``count`` steps, forward or in ``reverse``.
+    """The order of ``count`` steps, forward or in ``reverse``.
 
-    ``skips`` (T, N, 1) is True where a sample has no such step: its state stays. ``drop`` (N, H) is
-    what states are multiplied by before the product with their weights. An array of states has an
-    entry more than there are steps: one before the first, or in reverse after the last, and one
-    after each step.
+    ``skips`` (T, N, 1) is True at steps that a sample lacks; its state does not change there.
+    ``drop`` (N, H) multiplies states before the product with their weights. An array of states has
+    ``count`` + 1 entries: the initial state, at the end in reverse, and one state after each step.
     """
 
     count: int
@@ -151,53 +150,52 @@ class Direction:
 
     @property
     def start(self) -> int:
-        """Where the state before all steps lies among the states."""
+        """The index of the initial state."""
         return -1 if self.reverse else 0
 
     @property
     def end(self) -> int:
-        """Where the state after all steps lies among the states."""
+        """The index of the final state."""
         return 0 if self.reverse else -1
 
     def steps(self) -> range:
-        """The steps in the order in which they are taken."""
+        """Return the steps in their order."""
         return range(self.count - 1, -1, -1) if self.reverse else range(self.count)
 
     def steps_back(self) -> range:
-        """The steps in the order of their gradients."""
+        """Return the steps in the order of backpropagation."""
         return range(self.count) if self.reverse else range(self.count - 1, -1, -1)
 
     def around(self, t: int) -> tuple[int, int]:
-        """Where the states before and after step ``t`` lie among the states."""
+        """Return the indices of the states before and after step ``t``."""
         return (t + 1, t) if self.reverse else (t, t + 1)
 
     def befores(self, states: Array) -> Array:
-        """The states before every step, (T, N, H)."""
+        """Return the states before every step, (T, N, H)."""
         return states[1:] if self.reverse else states[:-1]
 
     def afters(self, states: Array) -> Array:
-        """The states after every step, (T, N, H)."""
+        """Return the states after every step, (T, N, H)."""
         return states[:-1] if self.reverse else states[1:]
 
     def of(self, samples: slice) -> Direction:
-        """The way of some of the samples."""
+        """Return the direction of a slice of the samples."""
         skips = None if self.skips is None else self.skips[:, samples]
         drop = None if self.drop is None else self.drop[samples]
         return Direction(self.count, self.reverse, skips, drop)
 
     @property
     def is_plain(self) -> bool:
-        """Whether every step is there for every sample, and sees all of its state."""
+        """Whether there are neither skipped steps nor recurrent dropout."""
         return self.skips is None and self.drop is None
 
 
 class RecurrentCase(NamedTuple):
-    """One direction of a recurrent layer over a batch: what both passes read.
+    """One direction of a recurrent layer over a batch: the arguments of both passes.
 
-    ``x`` is (T, N, in). ``weights`` are that of the input, (in, G·H) for G gates, or None if each
-    gate takes x (T, N, H) as it is, and that of the state, (H, G·H). ``biases`` are one array
-    (G·H,), of a GRU two: what is added with each of the products. ``mode`` is the function of a
-    simple layer: "tanh" or "relu".
+    ``x`` is (T, N, in). ``weights`` are the input's, (in, G·H) for G gates, or None if x (T, N, H)
+    enters each gate unchanged, and the state's, (H, G·H). ``biases`` are one array (G·H,); a GRU
+    has two, one for each product. ``mode`` is the function of a simple layer: "tanh" or "relu".
     """
 
     x: Array
@@ -210,8 +208,8 @@ class RecurrentCase(NamedTuple):
 class RecurrentStates(NamedTuple):
     """The output of a forward kernel.
 
-    ``states`` are h (T + 1, N, H) around the steps, and of an LSTM the cells, of which the last
-    one, in reverse the first, is the final one. ``notes`` are what else backward needs.
+    ``states`` are h (T + 1, N, H), and for an LSTM also the cells, with the final cell at the end,
+    in reverse at the start. ``notes`` are further arrays for the backward pass.
     """
 
     states: tuple[Array, ...]
@@ -219,10 +217,10 @@ class RecurrentStates(NamedTuple):
 
 
 class RecurrentSlopes(NamedTuple):
-    """What a backward kernel goes by.
+    """The arguments of a backward kernel.
 
-    ``dy`` (T, N, H) are the gradients of each h, or None, ``ends`` those of the last states, arrays
-    (N, H). ``needs_dx`` says that somebody wants the gradient of x.
+    ``dy`` (T, N, H) are the gradients of each h, or None; ``ends`` are the gradients of the final
+    states, arrays (N, H). ``needs_dx`` requests the gradient of x.
     """
 
     dy: Array | None
@@ -231,10 +229,10 @@ class RecurrentSlopes(NamedTuple):
 
 
 class RecurrentGradients(NamedTuple):
-    """The output of a backward kernel; the gradient of x is None if nobody wants it.
+    """The output of a backward kernel; the gradient of x is None if not requested.
 
     ``weight_x`` is None for a layer without that weight. The gradients of the two biases may be one
-    array. ``starts`` are the gradients of the first states, arrays (N, H).
+    array. ``starts`` are the gradients of the initial states, arrays (N, H).
     """
 
     x: Array | None
@@ -247,17 +245,17 @@ class RecurrentGradients(NamedTuple):
 
 @dataclass(frozen=True)
 class Attention:
-    """How the scores of queries (N, h, Tq, d) and keys (N, h', Tk, d) become weights.
+    """The rule from scores of queries (N, h, Tq, d) and keys (N, h', Tk, d) to attention weights.
 
     The scores are ``scale`` q kᵀ, with ``softcap`` cap·tanh(scores / cap), plus ``added``. The
-    weights are their softmax over the keys that the query sees, each dropped with probability
-    ``dropout``. Query i stands at the position ``first`` + i among the keys.
+    weights are their softmax over the visible keys, each dropped with probability ``dropout``.
+    Query i has the position ``first`` + i among the keys.
 
-    What a query sees: with ``causal`` the keys up to its own position, with ``window`` those that
-    are less than so many positions before it; the first ``lengths`` (N,) keys of each sample; where
-    ``seen`` is not 0; keys of its own segment, by ``segments``, two arrays of ids (N, Tq) and
-    (N, Tk). ``seen`` and ``added`` have the axes of the scores (N, h, Tq, Tk), any of extent 1.
-    ``seeds`` are four float32 numbers from 0 to below 1: equal ones drop the same weights.
+    A key is visible if all of these allow it: ``causal``, the keys up to the query's position;
+    ``window``, the keys less than ``window`` positions before it; ``lengths`` (N,), the first keys
+    of each sample; ``seen``, nonzero entries; ``segments``, ids (N, Tq) and (N, Tk), keys of the
+    query's segment. ``seen`` and ``added`` have the axes of the scores (N, h, Tq, Tk), any of
+    extent 1. ``seeds`` are four float32 numbers in [0, 1): equal seeds drop the same weights.
     """
 
     scale: float
@@ -273,16 +271,16 @@ class Attention:
     seeds: Array | None = None
 
     def apart(self) -> tuple[Attention, dict[str, Any]]:
-        """The same without its arrays, and the arrays that it has, by name."""
+        """Return the case without arrays, and its arrays by name."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         there = {name: array for name, array in arrays.items() if array is not None}
         nothing: dict[str, Any] = dict.fromkeys(there)
         return replace(self, **nothing), there
 
     def placed(self, xp: Any, first: int | Array, extents: tuple[int, int]) -> Attention:
-        """The same, where the first of the queries stands ``first`` among the keys.
+        """Return the case with the first query at position ``first`` among the keys.
 
-        Samples that have a place each, (N,), are shown by ``seen`` what positions hide.
+        If each sample has its own position, (N,), ``seen`` masks what the positions hide.
         """
         if isinstance(first, int):
             return replace(self, first=first)
@@ -296,7 +294,7 @@ class Attention:
         return replace(self, causal=False, window=None, seen=seen)
 
     def visible(self, queries: slice, keys: int) -> tuple[int, int]:
-        """The range of the ``keys`` outside of which positions hide all from these queries."""
+        """Return the range of ``keys`` that positions allow any of these queries to see."""
         low, high = 0, keys
         if self.causal:
             high = min(keys, max(0, self.first + queries.stop))
@@ -312,7 +310,7 @@ class Attention:
 
 
 class Attended(NamedTuple):
-    """What attention was taken of, and the means and logarithms of sums that `Ops.attend` made."""
+    """The arguments of attention, and the outputs and logarithms of sums from `Ops.attend`."""
 
     q: Array
     k: Array

@@ -1,6 +1,6 @@
-"""Python threads for kernels that are made of several calls.
+"""Run kernels of several calls on Python threads.
 
-The calls let go of the interpreter's lock while they compute.
+The calls release the interpreter's lock while they compute.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from singanet.types import Parts, Work
 
 
 def side_by_side(parts: Parts) -> None:
-    """Do the first part here, each other in a thread of its own if one is free; all are done then.
+    """Run the first part here, and each other part on a free thread; return when all are done.
 
-    After an error, and Ctrl-C, none is at work any more on memory that the caller gives back.
+    After an error or Ctrl-C, no part still works on memory of the caller.
     """
     others = [_Other(part) for part in parts[1:]]
     try:
@@ -39,22 +39,22 @@ def side_by_side(parts: Parts) -> None:
 
 
 class _Other:
-    """A part that another thread does, unless it is called off before that thread comes to it.
+    """A part for another thread, unless it is cancelled before a thread starts it.
 
-    What the caller asks of it may be interrupted anywhere, and asked again.
+    A call from the caller may be interrupted anywhere, and repeated.
     """
 
     def __init__(self, part: Sequence[Work]) -> None:
         self.part = part
         self.error: BaseException | None = None
-        # The caller's, which holds NumPy's error state.
+        # The caller's context, which contains NumPy's error state.
         self._context = copy_context()
         self._begun: dict[str, bool] = {}
         self._ended, self._lock = False, Lock()
         self._lock.acquire()
 
     def __call__(self) -> None:
-        """Do it, in another thread than the caller's."""
+        """Run the part, on another thread than the caller's."""
         if not self._begun.setdefault("begun", True):
             return
         try:
@@ -66,17 +66,17 @@ class _Other:
             self._lock.release()
 
     def call_off(self) -> bool:
-        """Whether no thread has begun it, nor ever will."""
+        """Cancel the part; return whether no thread has started it."""
         return not self._begun.setdefault("begun", False)
 
     def wait(self) -> None:
-        """Return when it is done."""
+        """Wait until the part is done."""
         while not self._ended:
             self._lock.acquire()
 
 
 def _end(others: Sequence[_Other]) -> None:
-    """Return when those that were begun are done, whatever interrupts it."""
+    """Wait until all started parts are done, despite interrupts."""
     try:
         for other in others:
             if not other.call_off():
@@ -87,34 +87,34 @@ def _end(others: Sequence[_Other]) -> None:
 
 
 def cuts(count: int, parts: int) -> list[tuple[int, int]]:
-    """The first and one past the last of ``parts`` of about the same size, none of them empty."""
+    """Return the bounds of ``parts`` ranges of about equal size, none of them empty."""
     parts = min(parts, count)
     return [(count * k // parts, count * (k + 1) // parts) for k in range(parts)]
 
 
 def do(part: Sequence[Work]) -> None:
-    """Do one thing after the other."""
+    """Run the calls one after the other."""
     for work in part:
         work()
 
 
-# A pool of `concurrent.futures` whose `submit` is interrupted may have a thread that it does not
-# know, for which the process waits at its end.
+# An interrupt in `submit` of a `concurrent.futures` pool may leave a thread unknown to the pool,
+# and the process then waits for it at its end.
 _waiting: SimpleQueue[_Other] = SimpleQueue()
 _threads: list[Thread] = []
 
 
 def _have(count: int) -> None:
-    """Have so many threads."""
+    """Start threads until there are ``count``."""
     while len(_threads) < count:
         thread = Thread(target=_serve, name="singanet", daemon=True)
-        # An interrupt on the way leaves one more thread, not one that nobody has started.
+        # An interrupt here leaves one thread too many, not one that was never started.
         thread.start()
         _threads.append(thread)
 
 
 def _begin_anew() -> None:
-    """In a forked child: the threads are gone, and nobody takes what waits for them."""
+    """Reset the pool in a forked child, which has neither the threads nor the waiting parts."""
     global _waiting
     _threads.clear()
     _waiting = SimpleQueue()
