@@ -1,4 +1,4 @@
-"""Attention in blocks, without the matrix of scores."""
+"""Compute attention in blocks, without the matrix of scores."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from singanet.ops.window import Attention
 from singanet.types import Array
 
 _SCORES = 1 << 17
-"""Of a block: half a megabyte in float32, which a core's second cache holds."""
+"""Scores of a block: half a megabyte in float32, which fits in a core's second-level cache."""
 
 _SCORES_OF_A_DEVICE = 1 << 26
 
 _KEYS = 512
-"""Of a block, where it has many queries: products lose little by being cut there."""
+"""Keys of a block with many queries: products lose little to a cut at this size."""
 
 
 class Blocks(NamedTuple):
-    """Extents of all (samples, heads, heads of keys, queries, keys, features), and of a block.
+    """Extents (samples, heads, heads of keys, queries, keys, features) of all, and of a block.
 
     A block has ``rows`` queries of all heads that ``together`` heads of keys serve, in ``samples``
     samples, and ``columns`` keys. ``workers`` threads share the blocks.
@@ -50,9 +50,9 @@ class Blocks(NamedTuple):
 
     @classmethod
     def of(cls, ops: Ops, q: Array, k: Array, v: Array, alone: bool = False) -> Blocks:
-        """For queries, keys and values of these shapes, of a size that does not change.
+        """Return the blocks for queries, keys and values of these shapes.
 
-        ``alone`` is for products that share the threads by themselves.
+        ``alone`` is for products that use several threads themselves.
         """
         n, heads, queries, size = q.shape
         groups, keys, width = k.shape[1], k.shape[2], v.shape[3]
@@ -66,7 +66,7 @@ class Blocks(NamedTuple):
         work = n * heads * queries * keys * (size + width)
         workers = ops.team()[0] if ops.on_host and work >= LEAST and not alone else 1
         kind = np.result_type(q.dtype, np.float32)
-        # A copy of the keys pays where many queries are multiplied by them.
+        # A copy of the keys pays if many queries are multiplied by them.
         copies = shared * rows >= _FEW or q.dtype != kind
         return cls(
             n, heads, groups, queries, keys, size, width,
@@ -75,28 +75,28 @@ class Blocks(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """Heads of queries that one head of keys serves."""
+        """Query heads for each key head."""
         return self.heads // self.groups
 
     @property
     def empty(self) -> bool:
-        """Whether there is no score at all."""
+        """Whether there are no scores."""
         return not self.n * self.heads * self.queries * self.keys
 
     @property
     def together_of(self) -> tuple[int, int, int]:
-        """Of a whole block: its pairs of sample and head of keys, the rows of each, its scores."""
+        """Of a whole block: pairs of sample and key head, rows of a pair, and scores."""
         pairs, rows = self.samples * self.together, self.shared * self.rows
         return pairs, rows, pairs * rows * self.columns
 
     def scores(self, case: Attention) -> int:
-        """How many there are in blocks that positions do not hide."""
+        """Return the number of scores in blocks that positions do not mask."""
         rows = cut(slice(0, self.queries), self.rows)
         ranges = [(extent(part), *case.visible(part, self.keys)) for part in rows]
         return self.n * self.heads * sum(count * (high - low) for count, low, high in ranges)
 
     def units(self) -> list[tuple[slice, slice]]:
-        """The samples, and heads of keys, of blocks that differ in them."""
+        """Return the ranges of samples and key heads that blocks cover."""
         return [
             (samples, groups)
             for samples in cut(slice(0, self.n), self.samples)
@@ -108,7 +108,7 @@ _FEW = 32
 
 
 class ScoreBlock(NamedTuple):
-    """The scores of one block: samples, heads of keys, heads of queries, queries, keys."""
+    """The scores of one block: ranges of samples, key heads, heads, queries and keys."""
 
     samples: slice
     groups: slice
@@ -118,57 +118,57 @@ class ScoreBlock(NamedTuple):
 
     @property
     def pairs(self) -> tuple[int, int]:
-        """How many samples and heads of keys."""
+        """The numbers of samples and key heads."""
         return extent(self.samples), extent(self.groups)
 
     def apart(self, columns: Array) -> Array:
-        """(samples, groups, ·, heads · queries) with an axis of heads and one of queries."""
+        """Split the last axis of (samples, groups, ·, heads · queries) into heads and queries."""
         return columns.reshape(*columns.shape[:3], -1, extent(self.queries))
 
 
 def extent(part: slice) -> int:
-    """How many it holds."""
+    """Return the length of a slice."""
     return int(part.stop - part.start)
 
 
 def even(whole: int, most: int) -> int:
-    """The extent of at most ``most`` of the fewest equal parts."""
+    """Return the size, at most ``most``, of the fewest equal parts."""
     return -(-whole // -(-whole // most)) if whole else 1
 
 
 def cut(whole: slice, size: int) -> Iterator[slice]:
-    """Parts of ``size``, the last perhaps smaller."""
+    """Yield slices of ``size``; the last may be smaller."""
     for start in range(whole.start, whole.stop, size):
         yield slice(start, min(start + size, whole.stop))
 
 
 class WorkingMemory:
-    """Flat parts of one piece of memory, by name."""
+    """Named flat parts of one buffer."""
 
     def __init__(self, memory: Array, sizes: Mapping[str, int]) -> None:
         ends = pairwise(accumulate(sizes.values(), initial=0))
         self._parts = {name: memory[slice(*each)] for name, each in zip(sizes, ends, strict=True)}
 
     def get(self, name: str, *shape: int) -> Array:
-        """The first elements of a part."""
+        """Return the first elements of a part, in this shape."""
         return self._parts[name][: prod(shape)].reshape(shape)
 
     @classmethod
     def of_workers(cls, memory: Array, sizes: Mapping[str, int], count: int) -> list[WorkingMemory]:
-        """Working memory for each of ``count`` workers, all of it in ``memory``."""
+        """Split ``memory`` into a workspace for each of ``count`` workers."""
         each = sum(sizes.values())
         return [cls(memory[k * each : (k + 1) * each], sizes) for k in range(count)]
 
 
 def rows_of(array: Array, place: ScoreBlock) -> Array:
-    """The block's rows of (N, h, T, ·), (a, b, m, r, ·)."""
+    """Return the block's rows of (N, h, T, ·), (a, b, m, r, ·)."""
     part = array[place.samples, place.heads, place.queries]
     a, b = place.pairs
     return part.reshape(a, b, -1, *part.shape[2:])
 
 
 def done_by(ops: Ops, work: Sequence[Callable[[], None]]) -> None:
-    """Do each part of ``work`` in a thread of its own."""
+    """Run each part of ``work`` on a thread of its own."""
     if len(work) == 1:
         work[0]()
     else:
@@ -176,26 +176,29 @@ def done_by(ops: Ops, work: Sequence[Callable[[], None]]) -> None:
 
 
 class Hider:
-    """Tells what the masks of ``case`` hide of one block after the other.
+    """The masks of ``case``, block by block.
 
-    Where kernels may look at values, blocks that are hidden as a whole are told.
+    If kernels may read values, it also detects fully masked blocks.
     """
 
     def __init__(self, ops: Ops, case: Attention) -> None:
         self._xp, self._case, self._looks = ops.xp, case, ops.sees_values
         self._lengths = case.lengths
-        # Blocks along the diagonal are hidden alike.
+        # Blocks along the diagonal share a mask.
         self._by_position: dict[tuple[int, int, int], Array] = {}
 
     def range(self, samples: slice, queries: slice, keys: int) -> tuple[int, int]:
-        """The keys beyond which all is hidden from all."""
+        """Return the range of keys outside of which all scores are masked."""
         low, high = self._case.visible(queries, keys)
         if self._lengths is not None and self._looks:
             high = min(high, int(self._lengths[samples].max()))
         return min(low, high), high
 
     def hidden(self, place: ScoreBlock) -> tuple[Array | None, bool]:
-        """True where hidden, to spread over (a, b, c, m, r), None where nothing; whether all is."""
+        """Return a mask broadcastable to (a, b, c, m, r), or None; and if all is hidden.
+
+        True means hidden.
+        """
         masks = [mask for mask in self._masks(place) if mask is not None]
         if not masks:
             return None, False
@@ -219,7 +222,7 @@ class Hider:
 
     def _position(self, place: ScoreBlock) -> Array:
         rows, columns = extent(place.queries), extent(place.keys)
-        # Where query 0 of the block stands, counted from its key 0.
+        # The position of the block's query 0, relative to its key 0.
         offset = self._case.first + place.queries.start - place.keys.start
         known = self._by_position.get((offset, rows, columns))
         if known is None:
@@ -243,7 +246,7 @@ class Hider:
 
 
 def _strangers(xp: Any, segments: tuple[Array, Array], place: ScoreBlock) -> Array:
-    """Where query and key are of different segments."""
+    """Return a mask of query and key pairs of different segments."""
     of_queries = segments[0][place.samples, place.queries]
     of_keys = segments[1][place.samples, place.keys]
     of_queries, of_keys = of_queries[:, None, None, None], of_keys[:, None, :, None, None]
@@ -252,7 +255,7 @@ def _strangers(xp: Any, segments: tuple[Array, Array], place: ScoreBlock) -> Arr
 
 
 def block_of(mask: Array, place: ScoreBlock) -> Array:
-    """What ``mask``, with the axes of the scores, says of a block: (a, b, c, m, r), or 1s."""
+    """Return the block of ``mask``, which has the scores' axes, as (a, b, c, m, r) or 1s."""
     slices = (place.samples, place.heads, place.queries, place.keys)
     pairs = zip(slices, mask.shape, strict=True)
     part = mask[tuple([slice(0, 1) if size == 1 else each for each, size in pairs])]
@@ -261,7 +264,7 @@ def block_of(mask: Array, place: ScoreBlock) -> Array:
 
 
 class Dropper:
-    """Draws which weights of a block stay: the same ones each time it is asked of it."""
+    """A reproducible dropout mask: equal blocks drop equal weights."""
 
     def __init__(self, ops: Ops, case: Attention) -> None:
         # Drawn on the host, so that a seed gives the same weights on every device.
@@ -271,7 +274,7 @@ class Dropper:
         self._least = np.uint32(min(round(case.dropout * 2.0**32), 2**32 - 1))
 
     def kept(self, place: ScoreBlock, like: Array) -> Array:
-        """True for each weight of the block that stays."""
+        """Return a mask of the weights of the block that are not dropped."""
         starts = (place.samples.start, place.heads.start, place.queries.start, place.keys.start)
         bits = np.random.PCG64(np.random.SeedSequence([*self._words, *starts]))
         drawn = bits.random_raw(-(-like.size // 2)).view(np.uint32)[: like.size]
@@ -280,26 +283,26 @@ class Dropper:
 
 
 class BlockProducts:
-    """Products of stacks (a, b, ·, ·), in one thread beside ``others`` of ours."""
+    """Products of stacks (a, b, ·, ·), on one thread if ``others`` run."""
 
     rounds: ClassVar[bool] = False
-    """Whether factors are rounded, so that what must not be is added apart."""
+    """Whether factors are rounded; terms that need full precision are then added separately."""
 
     def __init__(self, ops: Ops, memory: WorkingMemory, others: bool) -> None:
         self.ops, self.memory, self.others = ops, memory, others
 
     @classmethod
     def sizes(cls, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The parts of working memory, with what factors need beside."""
+        """Return the sizes of the workspace's parts, with extra space for factors."""
         return dict(sizes)
 
     def factor(self, name: str, array: Array) -> Array:
-        """``array``, which lies in the part ``name`` of working memory, as it is multiplied."""
+        """Return ``array``, from the workspace's part ``name``, in its form as a factor."""
         return array
 
     def __call__(self, x: Array, y: Array, out: Array) -> None:
-        """Put the product of two factors into ``out``."""
-        # A single block, and one beside other threads, is NumPy's, in one thread.
+        """Write the product of two factors to ``out``."""
+        # NumPy multiplies a single block, or one block of several threads, on one thread.
         if self.others or x.shape[:2] == (1, 1):
             self.ops.xp.matmul(x, y, out=out)
         else:
@@ -314,7 +317,7 @@ def attend(ops: Ops, q: Array, k: Array, v: Array, case: Attention) -> tuple[Arr
 def attend_by(
     products: type[BlockProducts], ops: Ops, q: Array, k: Array, v: Array, case: Attention
 ) -> tuple[Array, Array]:
-    """`Ops.attend` with these products."""
+    """Compute `Ops.attend` with these products."""
     blocks = Blocks.of(ops, q, k, v, products.rounds)
     means = ops.empty((blocks.n, blocks.queries, blocks.heads, blocks.width), q)
     means = means.transpose(0, 2, 1, 3)
@@ -332,7 +335,7 @@ def attend_by(
 
 
 def _sizes(products: type[BlockProducts], blocks: Blocks) -> dict[str, int]:
-    """Of what one worker needs."""
+    """Return the sizes of one worker's workspace."""
     pairs, rows, scores = blocks.together_of
     copied = pairs * blocks.keys * blocks.copies
     sizes = {
@@ -347,7 +350,7 @@ def _sizes(products: type[BlockProducts], blocks: Blocks) -> dict[str, int]:
 
 
 def _copies_queries(products: type[BlockProducts], blocks: Blocks) -> bool:
-    """Whether the queries of a block are no matrix in memory, or have to be changed."""
+    """Whether a block's queries are not a matrix in memory, or have to be changed."""
     return not blocks.copies or blocks.shared > 1 or products.rounds
 
 
@@ -375,7 +378,7 @@ def _fill(
 
 
 class _Forward:
-    """One worker."""
+    """A worker of the forward pass."""
 
     def __init__(
         self,
@@ -398,7 +401,7 @@ class _Forward:
         self.ones = ops.xp.ones((1, blocks.columns), blocks.kind)
 
     def run(self, number: int, count: int) -> None:
-        """Make what is the share of this one of so many."""
+        """Compute the part of worker ``number`` of ``count``."""
         blocks = self.blocks
         units = blocks.units()
         queries = list(cut(slice(0, blocks.queries), blocks.rows))
@@ -413,7 +416,7 @@ class _Forward:
                 self._rows(k, v, *unit, part)
 
     def _rows(self, k: Array, v: Array, samples: slice, groups: slice, queries: slice) -> None:
-        """The means of some queries."""
+        """Compute the outputs of a range of queries."""
         xp, blocks, m = self.ops.xp, self.blocks, self.blocks.shared
         heads = slice(groups.start * m, groups.stop * m)
         low, high = self.hider.range(samples, queries, blocks.keys)
@@ -428,11 +431,11 @@ class _Forward:
             if scores is None:
                 continue
             before, top = top, scores.max(axis=2, keepdims=True)
-            # -inf - -inf is no number, so rows that see nothing are shifted by a finite value.
+            # -inf - -inf is NaN, so fully masked rows are shifted by a finite value.
             xp.maximum(top, np.finfo(blocks.kind).min if before is None else before, out=top)
             xp.subtract(scores, top, out=scores)
             xp.exp(scores, out=scores)
-            # As a product with ones a third of the time of NumPy's own sum.
+            # A product with ones takes a third of the time of NumPy's sum.
             found = xp.matmul(self.ones[:, : extent(keys)], scores)
             if self.dropper is not None:
                 kept = self.dropper.kept(here._replace(keys=keys), scores)
@@ -451,7 +454,7 @@ class _Forward:
         self._finish(here, means, top, sums)
 
     def _queries(self, here: ScoreBlock) -> Array:
-        """Rows (a, b, R, d); unless keys are copied, multiplied by the scale."""
+        """Return rows (a, b, R, d), multiplied by the scale unless the keys are copied."""
         rows, size = rows_of(self.q, here), self.blocks.size
         if self.copies_queries:
             copy = self.memory.get("q", *rows.shape)
@@ -463,7 +466,7 @@ class _Forward:
         return self.product.factor("q", rows.reshape(*here.pairs, -1, size))
 
     def _scores(self, q: Array, k: Array, place: ScoreBlock) -> Array | None:
-        """Scores (a, b, keys, rows) of a block, -inf for what is hidden; None where all is."""
+        """Return a block's scores (a, b, keys, rows), -inf if masked; None if all are masked."""
         hidden, whole = self.hider.hidden(place)
         if whole:
             return None
@@ -479,7 +482,7 @@ class _Forward:
             self.ops.copyto(self.means[at], 0)
             self.ops.copyto(self.lse[at], np.finfo(kind).max)
             return
-        # Of rows that see nothing the sum is 0, of others at least exp(0) = 1.
+        # The sum of a fully masked row is 0, of other rows at least exp(0) = 1.
         xp.add(top, xp.log(xp.maximum(sums, 1)), out=top)
         xp.copyto(top, np.finfo(kind).max, where=sums == 0)
         xp.maximum(sums, 1, out=sums)
@@ -506,9 +509,9 @@ def shift(
     hidden: Array | None,
     slope: Array | None = None,
 ) -> None:
-    """Make of products what the softmax is taken of, -inf where ``hidden``.
+    """Turn products into scores in place, -inf at ``hidden`` positions.
 
-    With a softcap ``slope`` gets its derivative.
+    With a softcap, ``slope`` receives its derivative.
     """
     if case.softcap is not None:
         xp.multiply(scores, 1.0 / case.softcap, out=scores)
@@ -527,7 +530,7 @@ def shift(
 def copied(
     ops: Ops, memory: WorkingMemory, name: str, array: Array, scale: float = 1.0, more: int = 0
 ) -> Array:
-    """A multiple of ``array`` in the memory ``name``, and behind each row so many ones."""
+    """Return ``scale`` times ``array`` in the part ``name``, each row followed by ``more`` ones."""
     *shape, size = array.shape
     copy = memory.get(name, *shape, size + more)
     if scale == 1.0:

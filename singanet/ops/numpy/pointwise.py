@@ -1,10 +1,9 @@
-"""Elementwise kernels of NumPy.
+"""Compute elementwise kernels by NumPy.
 
-Nothing here selects with ``where``, which takes ten times as long as arithmetic on a CPU.
+No kernel selects by ``where`` if arithmetic can: on a CPU ``where`` takes ten times as long.
 
-The arrays have equally many axes; an axis of extent 1 spreads over the others' extent.
-
-x is (N, C, ...); parameters are (C,), or (1,) for one number over all channels.
+The arrays have equal numbers of axes; an axis of extent 1 broadcasts. x is (N, C, ...); parameters
+are (C,), or (1,) for one number over all channels.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from singanet.ops.kernel import kernel
 from singanet.ops.numpy.windows import blocks, scratch_bytes
 from singanet.types import Array, Shape
 
-# erfc(z) = exp(-z²) P(z) / Q(z), highest power first: W. J. Cody, Math. Comp. 23 (1969). Meant for
-# 0.47 to 4, where its relative error is below 2e-15; it stays below 5e-12 from 0 to 6.
+# erfc(z) = exp(-z²) P(z) / Q(z), highest power first: W. J. Cody, Math. Comp. 23 (1969). Designed
+# for 0.47 to 4, with relative error below 2e-15; from 0 to 6 it stays below 5e-12.
 _P = (2.15311535474403846e-8, 0.564188496988670089, 8.88314979438837594, 66.1191906371416295,
       298.635138197400131, 881.952221241769090, 1712.04761263407058, 2051.07837782607147,
       1230.33935479799725)  # fmt: skip
@@ -33,8 +32,8 @@ _ZERO_BEYOND = 28.0
 
 
 def normal_tail(xp: Any, x: Array) -> Array:
-    """Φ(-|x|) of every element, Φ the standard normal distribution function."""
-    # Half floats are widened, since they hold no 3290.
+    """Return Φ(-|x|) of every element, Φ the standard normal distribution function."""
+    # float16 is widened, since 3290 is not a float16 number.
     z: Array = xp.abs(x.astype(xp.float32) if x.dtype.itemsize == 2 else x)
     z *= _SQRT_HALF
     xp.minimum(z, _ZERO_BEYOND, out=z)
@@ -47,7 +46,7 @@ def normal_tail(xp: Any, x: Array) -> Array:
 
 
 def _polynomial(xp: Any, coefficients: tuple[float, ...], z: Array) -> Array:
-    """Horner's scheme."""
+    """Evaluate a polynomial by Horner's scheme."""
     total: Array = xp.multiply(z, coefficients[0])
     total += coefficients[1]
     for coefficient in coefficients[2:]:
@@ -57,18 +56,18 @@ def _polynomial(xp: Any, coefficients: tuple[float, ...], z: Array) -> Array:
 
 
 _BLOCK_BYTES = 1 << 18
-"""Of one operand; formulas of many steps run block by block, so that their steps stay cached."""
+"""Bytes of an operand's block; longer formulas run by blocks, whose intermediates stay cached."""
 
 _INV_SQRT_2PI = 0.3989422804014327
 _TWICE_SQRT_2_PI = 1.5957691216057308
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
-"""Of Klambauer et al., 2017: mean 0 and variance 1 are then a fixed point."""
+"""Source: Klambauer et al., 2017; mean 0 and variance 1 are then a fixed point."""
 _NO_DENSITY = 40.0
 _ONE_GELU = 25.0
-"""Where the gate of gelu by tanh is 1 or 0 in every type."""
+"""The |x| from which the gate of gelu by tanh is 1 or 0 in every dtype."""
 _MANY = 1 << 14
 _ONE_FROM = {2: 11.0, 4: 30.0, 8: 40.0}
-"""Where 1 / (1 + exp(-x)) is 1, by the bytes of a number."""
+"""The x from which 1 / (1 + exp(-x)) is 1, by the bytes of a number."""
 
 Function = Callable[..., Array]
 
@@ -89,7 +88,7 @@ def sigmoid(ops: Ops, x: Array) -> Array:
 
 
 def _in_blocks(ops: Ops, function: Function, slope: float, *arrays: Array) -> Array:
-    """``function(xp, *arrays, slope)``, a few samples at a time where they are large."""
+    """Return ``function(xp, *arrays, slope)``, computed for a few samples at a time if large."""
     first = arrays[0]
     if first.nbytes <= _BLOCK_BYTES or function in (_relu, _relu_backward):
         return function(ops.xp, *arrays, slope)
@@ -109,30 +108,30 @@ class _Mode:
 
 
 def _relu(xp: Any, x: Array, _: float) -> Array:
-    """max(x, 0)."""
-    # With an array for the zeros NumPy takes vector instructions, with a number it does not.
+    """Return max(x, 0)."""
+    # NumPy uses vector instructions for an array of zeros, but not for a number.
     if x.size <= _MANY:
         return xp.maximum(x, xp.zeros_like(x))
-    # Many need zeros for one step along the axis that lies farthest apart, such as a sample.
+    # Large arrays need zeros for one step along the axis of the largest stride, such as a sample.
     axis = max(range(x.ndim), key=lambda k: (x.shape[k] > 1) * abs(x.strides[k]))
     return xp.maximum(x, xp.zeros_like(x[(slice(None),) * axis + (slice(1),)]))
 
 
 def _relu_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
-    """``dy`` where y is positive, else 0."""
+    """Return ``dy`` for positive y, and 0 otherwise."""
     above: Array = y > 0
-    # Few are converted in less time ahead than in the product.
+    # For small arrays a separate conversion is faster.
     return xp.multiply(dy, above.astype(dy.dtype) if y.size <= _MANY else above)
 
 
 def _largest(x: Array) -> float:
-    """The largest finite number of the type of ``x``: infinity times zero would be none."""
+    """Return the largest finite number of the dtype of ``x``: infinity times zero would be NaN."""
     return float(np.finfo(x.dtype).max)
 
 
 def _sigmoid(xp: Any, x: Array, _: float = 0.0) -> Array:
-    """1 / (1 + exp(-x))."""
-    # exp(x) / (1 + exp(x)), which goes down to zero itself; clipped where it is 1 to the last bit.
+    """Return 1 / (1 + exp(-x))."""
+    # exp(x) / (1 + exp(x)), which tends to zero; clipped from where it is 1 to the last bit.
     y: Array = xp.minimum(x, _ONE_FROM[x.dtype.itemsize])
     xp.exp(y, out=y)
     return xp.divide(y, y + 1.0, out=y)
@@ -189,19 +188,19 @@ def _elu_backward(xp: Any, dy: Array, x: Array, slope: float) -> Array:
 
 
 def _gelu(xp: Any, x: Array, _: float) -> Array:
-    # x Φ(x) = max(x, 0) - |x| Φ(-|x|), which keeps the digits of the left tail.
+    # x Φ(x) = max(x, 0) - |x| Φ(-|x|), which preserves the digits of the left tail.
     y = normal_tail(xp, x)
     y *= xp.minimum(xp.abs(x), _largest(x))
     return xp.subtract(xp.maximum(x, 0), y, out=y)
 
 
 def _gelu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
-    # Clipped where the density is zero, so that the square cannot overflow.
+    # Clipped at density zero, so that the square cannot overflow.
     near = xp.clip(x, -_NO_DENSITY, _NO_DENSITY)
     density = xp.exp(-0.5 * near * near)
     density *= _INV_SQRT_2PI
     density *= near
-    # Φ(x) is Φ(-|x|) below zero, and 1 less that above.
+    # Φ(x) is Φ(-|x|) below zero, and 1 - Φ(-|x|) above.
     above = xp.logical_not(xp.signbit(x))
     dx: Array = xp.subtract(above, xp.copysign(normal_tail(xp, x), x), dtype=x.dtype)
     dx += density
@@ -250,7 +249,7 @@ def _relu6_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
 
 
 def _hard_sigmoid(xp: Any, x: Array, _: float) -> Array:
-    """x / 6 + 1/2 from 0 to 1."""
+    """Return x / 6 + 1/2, clipped to [0, 1]."""
     y: Array = xp.add(x, 3.0)
     xp.maximum(y, 0, out=y)
     xp.minimum(y, 6, out=y)
@@ -266,7 +265,7 @@ def _hard_sigmoid_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
 
 def _hard_swish(xp: Any, x: Array, _: float) -> Array:
     y = _hard_sigmoid(xp, x, _)
-    # Zero below -3, where infinity times zero would be none.
+    # Zero below -3; infinity times zero would be NaN.
     y *= xp.maximum(x, -3.0)
     return y
 
@@ -351,7 +350,7 @@ def _mish_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
 
 
 def _tanh_gate(xp: Any, x: Array) -> tuple[Array, Array]:
-    """``x`` within where it matters, and (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2."""
+    """Return ``x`` clipped, and its gate (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2."""
     near: Array = xp.clip(x, -_ONE_GELU, _ONE_GELU)
     twice = xp.square(near)
     twice *= 0.044715
@@ -382,7 +381,7 @@ def _gelu_tanh_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
 
 
 def _softcap(xp: Any, x: Array, cap: float) -> Array:
-    """cap tanh(x / cap)."""
+    """Return cap tanh(x / cap)."""
     y: Array = xp.divide(x, cap)
     xp.tanh(y, out=y)
     y *= cap
@@ -472,7 +471,7 @@ def combine(
     ops: Ops, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
 ) -> Array:
     function = getattr(ops.xp, mode)
-    # Ordered in memory as an input is: images lie channels-last, and stay so.
+    # The result has the strides of an input of its shape: images stay channels-last.
     whole = next((array for array in arrays if array.shape == shape), None)
     y: Array = ops.xp.empty(shape, arrays[0].dtype) if whole is None else ops.xp.empty_like(whole)
     function(arrays[0], arrays[1], out=y)
@@ -523,12 +522,12 @@ def prelu_backward(ops: Ops, dy: Array, x: Array, a: Array) -> tuple[Array, Arra
 
 @kernel(half="lift")
 def channel_total(ops: Ops, values: Array) -> Array:
-    # An axis at a time keeps the partial sums short, which keeps float32 exact enough.
+    # One axis at a time makes short partial sums, exact enough in float32.
     while values.ndim > 2:
         values = values.sum(axis=-1)
     return values.sum(axis=0)
 
 
 def _spread(x: Array, values: Array) -> Array:
-    """(C,) shaped so that it spreads over ``x``."""
+    """Reshape (C,) to broadcast over ``x``."""
     return values.reshape(-1, *[1] * (x.ndim - 2))

@@ -1,12 +1,12 @@
-"""Recurrent kernels of NumPy.
+"""Compute recurrent layers by NumPy.
 
-Elman 1990.
+Source of simple layers: Elman 1990.
 
-Gates stand in blocks r, z, n; n = tanh(x_n + r (h W_n + b_n)), h = (1 - z) n + z h: Cho et al.
-2014, with the reset gate behind the matrix as in cuDNN ("linear before reset").
+A GRU has gate blocks r, z, n; n = tanh(x_n + r (h W_n + b_n)), h = (1 - z) n + z h. Source: Cho et
+al. 2014, with the reset gate after the matrix as in cuDNN ("linear before reset").
 
-Gates stand in blocks i, f, g, o; c = f c + i g, h = o tanh(c): Hochreiter and Schmidhuber 1997,
-with the forget gate of Gers et al. 2000.
+An LSTM has gate blocks i, f, g, o; c = f c + i g, h = o tanh(c). Source: Hochreiter and Schmidhuber
+1997, with the forget gate of Gers et al. 2000.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__: list[str] = []
 
 
 def input_gates(ops: Ops, case: RecurrentCase, bias: Array) -> Array:
-    """(T, N, G·H) that x and the ``bias`` add to the gates, a new array."""
+    """Return the share of x and the ``bias`` in the gates (T, N, G·H), a new array."""
     x, (weight, _) = case.x, case.weights
     steps, n, size = x.shape
     if weight is None:
@@ -44,21 +44,21 @@ def input_gates(ops: Ops, case: RecurrentCase, bias: Array) -> Array:
 def state_buffer(
     ops: Ops, shape: Shape, start: Array | None, like: Array, direction: Direction
 ) -> Array:
-    """States (T + 1, N, H) of which the one before all steps is ``start``, or zero."""
+    """Allocate states (T + 1, N, H) with initial state ``start``, or zero."""
     states: Array = ops.xp.empty(shape, like.dtype)
     states[direction.start] = 0 if start is None else start
     return states
 
 
 def clear(ops: Ops, skips: Array | None, *arrays: Array) -> None:
-    """Zero, in place, what arrays (T, N, ...) hold of steps that are not there."""
+    """Set arrays (T, N, ...) to zero at skipped steps, in place."""
     if skips is not None:
         for array in arrays:
             ops.xp.copyto(array, 0, where=skips)
 
 
 def stay(ops: Ops, direction: Direction, t: int, *states: Array) -> None:
-    """Of samples without step ``t`` the states after it are those before it."""
+    """Copy the states before step ``t`` to those after it, for samples that skip it."""
     if direction.skips is not None:
         before, after = direction.around(t)
         for state in states:
@@ -66,7 +66,7 @@ def stay(ops: Ops, direction: Direction, t: int, *states: Array) -> None:
 
 
 def fed(ops: Ops, state: Array, direction: Direction, room: Array) -> Array:
-    """What the product of a step sees of ``state``; ``room`` is for it."""
+    """Return ``state`` with recurrent dropout applied; ``room`` is its buffer."""
     if direction.drop is None:
         return state
     seen: Array = ops.xp.multiply(state, direction.drop, out=room)
@@ -76,10 +76,10 @@ def fed(ops: Ops, state: Array, direction: Direction, room: Array) -> Array:
 def through_state(
     ops: Ops, d: Array, across: Array, direction: Direction, t: int, dh: Array, room: Array | None
 ) -> None:
-    """Take ``dh`` through step ``t``, whose gates have gradients ``d``, in place.
+    """Backpropagate ``dh`` through step ``t``, whose gates have gradients ``d``, in place.
 
-    It passes by a step that is not there; ``room`` is for what does, None if all are there or
-    the kernel sees to it.
+    Gradients bypass a skipped step; ``room`` is a buffer for them, or None if there are no such
+    steps or the kernel handles them.
     """
     xp = ops.xp
     if room is not None:
@@ -100,7 +100,7 @@ def through_gates(
     starts: tuple[Array, ...],
     needs_dx: bool,
 ) -> RecurrentGradients:
-    """For the gradients ``of_gates`` (T, N, G·H): of what x and the states ``h`` give them.
+    """Return all gradients from the gradients ``of_gates`` (T, N, G·H) of input and state.
 
     Both may be one array; the gradients of the biases then are one too.
     """
@@ -111,7 +111,7 @@ def through_gates(
         before = ops.multiply(before, direction.drop)
     weight_h = ops.matmul(before.reshape(-1, size).T, rows_h)
     made = None if weight_x is None else ops.matmul(x.reshape(-1, x.shape[2]).T, rows_x)
-    # Summed over time and then over samples: two short sums lose less than one long one.
+    # Summed over time and then over samples: two short sums lose less than one long sum.
     bias_x = of_x.sum(axis=0).sum(axis=0)
     bias_h = bias_x if of_h is of_x else of_h.sum(axis=0).sum(axis=0)
     dx: Array | None = None
@@ -126,7 +126,7 @@ def through_gates(
 def elman_layer(
     ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
 ) -> RecurrentStates:
-    """See `Ops`; there is nothing to note."""
+    """Compute `Ops.elman_layer`; backward needs no notes."""
     gates = input_gates(ops, case, case.biases[0])
     return RecurrentStates((_elman_states(ops, case, gates, starts[0]),))
 
@@ -141,9 +141,9 @@ def elman_layer_backward(
 
 
 def _elman_states(ops: Ops, case: RecurrentCase, gates: Array, h0: Array | None) -> Array:
-    """States h around the steps, (T + 1, N, H).
+    """Return the states h, (T + 1, N, H).
 
-    ``gates`` (T, N, H) holds what the input and the biases add, and is overwritten.
+    ``gates`` (T, N, H) has the share of the input and the biases, and is overwritten.
     """
     direction, weight, (steps, n, size) = case.direction, case.weights[1], gates.shape
     h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
@@ -155,7 +155,7 @@ def _elman_states(ops: Ops, case: RecurrentCase, gates: Array, h0: Array | None)
 def _elman_steps(
     ops: Ops, gates: Array, h: Array, weight: Array, direction: Direction, mode: str
 ) -> None:
-    """The states of some samples, step by step."""
+    """Compute the states of some samples, step by step."""
     xp = ops.xp
     room = xp.empty(gates.shape[1:], gates.dtype)
     for t in direction.steps():
@@ -173,10 +173,10 @@ def _elman_steps(
 def _elman_states_back(
     ops: Ops, case: RecurrentCase, h: Array, dy: Array | None, dh: Array
 ) -> Array:
-    """Gradient of what went into f, (T, N, H).
+    """Return the gradient of the activation's argument, (T, N, H).
 
-    ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is that of the last
-    state, and on return of the first one.
+    ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is the gradient of the last
+    state, and on return of the initial state.
     """
     xp, direction, weight = ops.xp, case.direction, case.weights[1]
     after = direction.afters(h)
@@ -187,7 +187,7 @@ def _elman_states_back(
         xp.multiply(after, after, out=dgates)
         xp.subtract(1, dgates, out=dgates)
     clear(ops, direction.skips, dgates)
-    # Copied once, the product of each step reads it in longer runs.
+    # A contiguous copy, read in longer runs by the product of each step.
     across = xp.ascontiguousarray(weight.T)
     for lane in ops.lanes(len(dh), dgates.size * len(weight)):
         given = None if dy is None else dy[:, lane]
@@ -198,7 +198,7 @@ def _elman_states_back(
 def _elman_steps_back(
     ops: Ops, dy: Array | None, dh: Array, dgates: Array, across: Array, direction: Direction
 ) -> None:
-    """The gradients of some samples, step by step: slopes of f become what goes into it."""
+    """Backpropagate some samples, step by step; ``dgates`` changes from slopes to gradients."""
     xp = ops.xp
     room = None if direction.skips is None else xp.empty(dh.shape, dh.dtype)
     for t in direction.steps_back():
@@ -232,9 +232,9 @@ def gru_layer_backward(
 def _states(
     ops: Ops, case: RecurrentCase, gates: Array, bias_n: Array, h0: Array | None
 ) -> tuple[Array, Array]:
-    """States h around the steps, (T + 1, N, H), and h W_n + b_n of every step, (T, N, H).
+    """Return the states h, (T + 1, N, H), and h W_n + b_n of every step, (T, N, H).
 
-    ``gates`` (T, N, 3H) holds what the input and all biases but ``bias_n`` (H,) add, and on
+    ``gates`` (T, N, 3H) has the share of the input and all biases but ``bias_n`` (H,), and on
     return the gates.
     """
     xp, direction, weight = ops.xp, case.direction, case.weights[1]
@@ -257,7 +257,7 @@ def _steps(
     bias_n: Array,
     direction: Direction,
 ) -> None:
-    """The states of some samples, and their ``linear``, step by step."""
+    """Compute the states of some samples, and their ``linear``, step by step."""
     xp, (_, n, width) = ops.xp, gates.shape
     size = width // 3
     wide, narrow = xp.empty((n, width), gates.dtype), xp.empty((n, size), gates.dtype)
@@ -285,10 +285,10 @@ def _steps(
 def _gru_states_back(
     ops: Ops, case: RecurrentCase, made: RecurrentStates, dy: Array | None, dh: Array
 ) -> tuple[Array, Array]:
-    """Gradients of the input's and of the state's share of the gates, two (T, N, 3H).
+    """Return the gradients of the input's and of the state's share of the gates, two (T, N, 3H).
 
-    ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is that of the last
-    state, and on return of the first one.
+    ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is the gradient of the last
+    state, and on return of the initial state.
     """
     direction, weight, (gates, linear) = case.direction, case.weights[1], made.notes
     xp, size = ops.xp, gates.shape[2] // 3
@@ -299,7 +299,7 @@ def _gru_states_back(
     if direction.skips is not None:
         clear(ops, direction.skips, of_x, of_h)
         update = xp.where(direction.skips, 1, update)
-    # Copied once, the product of each step reads it in longer runs.
+    # A contiguous copy, read in longer runs by the product of each step.
     across = xp.ascontiguousarray(weight.T)
     for lane in ops.lanes(len(dh), gates.size * size):
         given = None if dy is None else dy[:, lane]
@@ -316,7 +316,7 @@ def _steps_back(
     across: Array,
     direction: Direction,
 ) -> None:
-    """The gradients of some samples, step by step: slopes of the gates become their gradients."""
+    """Backpropagate some samples, step by step; ``slopes`` of the gates become gradients."""
     xp, (of_x, of_h, update), (n, size) = ops.xp, slopes, dh.shape
     blocks = [d.reshape(len(d), n, 3, size) for d in (of_x, of_h)]
     narrow = xp.empty((n, size), dh.dtype)
@@ -331,7 +331,7 @@ def _steps_back(
 
 
 def _gru_slopes(ops: Ops, gates: Array, linear: Array, before: Array) -> Array:
-    """What dh is multiplied by to give the gradients of the gates' inputs."""
+    """Return the factors of dh in the gradients of the gates' arguments."""
     xp = ops.xp
     size = gates.shape[2] // 3
     r, z, n = (gates[:, :, k * size : (k + 1) * size] for k in range(3))
@@ -341,7 +341,7 @@ def _gru_slopes(ops: Ops, gates: Array, linear: Array, before: Array) -> Array:
     xp.subtract(1, dn, out=dn)
     xp.subtract(1, z, out=dz)
     xp.multiply(dn, dz, out=dn)
-    # dz still holds 1 - z.
+    # dz still is 1 - z.
     xp.multiply(dz, z, out=dz)
     xp.subtract(before, n, out=dr)
     xp.multiply(dz, dr, out=dz)
@@ -373,15 +373,15 @@ def lstm_layer_backward(
 def _lstm_states(
     ops: Ops, case: RecurrentCase, gates: Array, starts: Sequence[Array | None]
 ) -> tuple[Array, Array]:
-    """States h and c around the steps, two arrays (T + 1, N, H).
+    """Return the states h and c, two arrays (T + 1, N, H).
 
-    ``gates`` (T, N, 4H) holds what the input and the biases add, and on return the gates.
+    ``gates`` (T, N, 4H) has the share of the input and the biases, and on return the gates.
     """
     xp, direction, weight = ops.xp, case.direction, case.weights[1]
     steps, n, width = gates.shape
     size = width // 4
     h, c = (state_buffer(ops, (steps + 1, n, size), s, gates, direction) for s in starts)
-    # σ(x) = tanh(x/2)/2 + 1/2 makes one call of all four gates; it cannot overflow either.
+    # σ(x) = tanh(x/2)/2 + 1/2 needs one call for all four gates, and cannot overflow.
     slope = xp.full(width, 0.5, gates.dtype)
     slope[2 * size : 3 * size] = 1
     shift = 1 - slope
@@ -400,7 +400,7 @@ def _lstm_steps(
     squeeze: tuple[Array, Array],
     direction: Direction,
 ) -> None:
-    """The states of some samples, step by step; gates are ``squeeze``d tanhs of these."""
+    """Compute the states of some samples, step by step; ``squeeze`` turns tanhs into gates."""
     xp, (_, n, width), (slope, shift) = ops.xp, gates.shape, squeeze
     size = width // 4
     wide, narrow = xp.empty((n, width), gates.dtype), xp.empty((n, size), gates.dtype)
@@ -428,10 +428,10 @@ def _lstm_states_back(
     dy: Array | None,
     ends: tuple[Array, Array],
 ) -> Array:
-    """Gradient of what went into the gates, (T, N, 4H).
+    """Return the gradient of the gates' arguments, (T, N, 4H).
 
-    ``dy`` (T, N, H) is the gradient of each h, or None; ``ends`` (N, H) are those of the last
-    states, and on return of the first ones.
+    ``dy`` (T, N, H) is the gradient of each h, or None; ``ends`` (N, H) are the gradients of the
+    last states, and on return of the initial states.
     """
     (_, c), (gates,), (dh, dc) = made.states, made.notes, ends
     direction, weight = case.direction, case.weights[1]
@@ -441,7 +441,7 @@ def _lstm_states_back(
     if direction.skips is not None:
         clear(ops, direction.skips, dgates, to_c)
         forget = ops.xp.where(direction.skips, 1, forget)
-    # Copied once, the product of each step reads it in longer runs.
+    # A contiguous copy, read in longer runs by the product of each step.
     across = ops.xp.ascontiguousarray(weight.T)
     for lane in ops.lanes(len(dh), gates.size * size):
         given = None if dy is None else dy[:, lane]
@@ -459,7 +459,7 @@ def _lstm_steps_back(
     across: Array,
     direction: Direction,
 ) -> None:
-    """The gradients of some samples, step by step: slopes of the gates become their gradients."""
+    """Backpropagate some samples, step by step; ``slopes`` of the gates become gradients."""
     xp, (dgates, to_c, forget), (n, size) = ops.xp, slopes, dh.shape
     blocks = dgates.reshape(len(dgates), n, 4, size)
     narrow = xp.empty((n, size), dh.dtype)
@@ -477,7 +477,7 @@ def _lstm_steps_back(
 
 
 def _slopes(ops: Ops, gates: Array, before: Array, after: Array) -> tuple[Array, Array]:
-    """What multiplies dc (gates i, f, g) and dh (gate o), and what takes dh to dc."""
+    """Return the factors of dc (gates i, f, g) and dh (gate o), and the factor from dh to dc."""
     xp = ops.xp
     size = gates.shape[2] // 4
     i, _, g, o = (gates[:, :, k * size : (k + 1) * size] for k in range(4))

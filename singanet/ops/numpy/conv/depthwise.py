@@ -1,14 +1,13 @@
-"""Convolution of volumes, narrow images and single channels.
+"""Convolve volumes, narrow images and single channels.
 
-No columns are laid out: windows are views of the padded image, whose products with the kernels are
-summed many outputs of a row at a time.
+Nothing is unfolded into columns: windows are views of the padded image, and their products with the
+kernels are summed for many outputs of a row at a time.
 
-A plane meets every so-many-th slice; what it makes of them is one convolution of images.
+A plane of a kernel reads slices of a volume at a stride; its share is one convolution of images.
 
-In channels-last memory the windows of one kernel row at pixels that lie kw apart touch without
-overlapping: they are a matrix already, a view of the padded image. kw such views meet every pixel.
-
-Windows have stride 1 and no dilation.
+In channels-last memory the windows of one kernel row at pixels kw apart adjoin without overlap:
+they form a matrix, a view of the padded image. kw such views cover every pixel. These windows have
+stride 1 and no dilation.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ from singanet.types import Array, Shape
 
 
 def can_gather(window: Window) -> bool:
-    """Whether each pixel meets its taps at even distances."""
+    """Whether the windows over each pixel have taps at equal distances."""
     axes = zip(window.kernel, window.stride, window.dilation, strict=True)
     return all(1 in axis for axis in axes)
 
 
 def moves_less(dy: Array, x_shape: Shape, window: Window) -> bool:
-    """Whether gathering does, which copies where scattering adds."""
+    """Whether `gather` moves less memory than scattering; it copies instead of adding."""
     (_, c, h, w), (_, f, oh, ow), (sh, sw) = x_shape, dy.shape, window.stride
-    # An addition moves about three times what a copy does: benchmarks/conv_kernels.py.
+    # An addition moves about three times as much as a copy: benchmarks/conv_kernels.py.
     return f * h * w <= 3 * c * oh * ow * sh * sw or window.kernel == (1, 1)
 
 
 def gather(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_data`: a convolution for each remainder of a pixel by the stride."""
+    """Compute `Ops.conv2d_backward_data` by a convolution for each remainder by the stride."""
     groups, (n, c, h, w), (f, cg, kh, kw) = window.groups, x_shape, weight.shape
     swapped = weight.reshape(groups, f // groups, cg, kh, kw).transpose(0, 2, 1, 3, 4)
     swapped = swapped.reshape(c, f // groups, kh, kw)
@@ -70,7 +69,7 @@ def gather(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -
 
 
 def gather_depthwise(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
-    """See `Ops.depthwise_conv2d_backward_data`: by each of a channel's kernels in turn."""
+    """Compute `Ops.depthwise_conv2d_backward_data`, one kernel of each channel at a time."""
     (c, m, _, _), (n, _, h, w) = weight.shape, x_shape
     window = replace(window, groups=c)
     if m == 1:
@@ -89,14 +88,14 @@ def gather_depthwise(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window:
 
 
 class _Phase(NamedTuple):
-    """Pixels along one axis with one remainder of their position, and the gradients for them."""
+    """The pixels along one axis with the same remainder by the stride, and their gradients."""
 
     taps: slice
-    """The kernel positions that meet these pixels."""
+    """The kernel positions that cover these pixels."""
     targets: slice
     """The pixels."""
     source: slice
-    """The part of dy that reaches them."""
+    """The part of dy for these pixels."""
     pads: tuple[int, int]
     """Zeros before and after that part."""
     dilation: int
@@ -105,7 +104,7 @@ class _Phase(NamedTuple):
 def _phase_of(
     dy: Array, swapped: Array, rows: _Phase, cols: _Phase, groups: int
 ) -> tuple[Array, Array, None, Window]:
-    """The arguments of the convolution that gives the pixels of two phases."""
+    """Return the arguments of the convolution for the pixels of two phases."""
     kernels = swapped[:, :, rows.taps, cols.taps][:, :, ::-1, ::-1]
     kernel, dilation = (kernels.shape[2], kernels.shape[3]), (rows.dilation, cols.dilation)
     window = Window(kernel, (1, 1), (rows.pads, cols.pads), dilation, groups=groups)
@@ -169,24 +168,24 @@ def weights(ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window) 
 
 
 def _planes(window: Window, depth: int, out: int) -> Iterator[tuple[int, slice, slice]]:
-    """Of each plane of the kernel its number, the slices that it meets, and of which outputs."""
+    """Yield the index of each plane of the kernel, its input slices, and their outputs."""
     return along(window, 0, depth, slice(0, out))
 
 
 def _flat(window: Window) -> Window:
-    """The window without its depth."""
+    """Return the window without its depth."""
     pads, dilation = window.pads[1:], window.dilation[1:]
     return Window(window.kernel[1:], window.stride[1:], pads, dilation, groups=window.groups)
 
 
 def _images(x: Array) -> Array:
-    """(N, C, D, H, W) as (N·D, C, H, W)."""
+    """Reshape (N, C, D, H, W) to (N·D, C, H, W)."""
     n, c, depth, height, width = x.shape
     return x.transpose(0, 2, 1, 3, 4).reshape(n * depth, c, height, width)
 
 
 def _add(ops: Ops, volumes: Array, images: Array) -> None:
-    """Add ``images`` (N·D, C, H, W) to ``volumes`` (N, D, H, W, C)."""
+    """Add ``images`` (N·D, C, H, W) to ``volumes`` (N, D, H, W, C), in place."""
     terms = images.transpose(0, 2, 3, 1).reshape(volumes.shape)
     ops.xp.add(volumes, terms, out=volumes)
 
@@ -194,11 +193,11 @@ def _add(ops: Ops, volumes: Array, images: Array) -> None:
 _MOST_KERNELS = 16
 _LEAST_CHANNELS = 4
 _MOST_PADDING = 1.6
-"""Padded pixels an output up to which this is faster: benchmarks/conv_kernels.py."""
+"""Padded pixels for each output up to which this is faster: benchmarks/conv_kernels.py."""
 
 
 def is_narrow(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
-    """Whether these kernels serve the convolution, and are the faster ones."""
+    """Whether these kernels can compute the convolution, and are faster."""
     (f, cg, _, _), (height, width) = weight_shape, window._out_size(*x_shape[2:])
     plain = window.stride == (1, 1) == window.dilation
     if not plain or not ops.on_host or f > _MOST_KERNELS * window.groups or cg < _LEAST_CHANNELS:
@@ -221,7 +220,7 @@ def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window
 def _narrow_into(
     ops: Ops, y: Array, x: Array, kernels: list[Array], bias: Array | None, window: Window
 ) -> None:
-    """Convolve x into y (N, H', W', groups, F/groups), by a matrix for each kernel row."""
+    """Convolve x into y (N, H', W', groups, F/groups), with a matrix for each kernel row."""
     xp, kh, (groups, fg) = ops.xp, window.kernel[0], y.shape[3:]
     cg = x.shape[1] // groups
     room: list[Array] = []
@@ -251,7 +250,7 @@ def conv2d_backward_weights(
     ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array:
     xp, (f, cg, kh, kw), groups = ops.xp, weight_shape, window.groups
-    # On the grid of padded pixels, zero where no window starts.
+    # On the grid of padded pixels, zero at pixels without a window.
     pads = ((0, kh - 1), (0, kw - 1))
     totals: list[Array] = []
     for lane in ops.lanes(len(x), dy.size * cg * kh * kw):
@@ -270,7 +269,7 @@ def conv2d_backward_weights(
 def _padded_bands(
     ops: Ops, x: Array, window: Window, kernels: int
 ) -> Iterator[tuple[slice, slice, Array]]:
-    """Samples, output rows, and the padded (groups, N, H, W, C) that these rows see."""
+    """Yield samples, output rows, and their padded input (groups, N, H, W, C)."""
     n, height, width = _sizes(x, window)
     values = x.shape[1] + 2 * kernels
     row_bytes = (width + window.kernel[1] - 1) * values * x.itemsize
@@ -279,25 +278,25 @@ def _padded_bands(
 
 
 def _sizes(x: Array, window: Window) -> Shape:
-    """Samples, rows and columns of the outputs."""
+    """Return samples, rows and columns of the outputs."""
     return (len(x), *window._out_size(*x.shape[2:]))
 
 
 def _where_windows_fit(sums: Array, target: Array) -> Array:
-    """Of ``sums`` (groups, N, H, W, F) the pixels of outputs, as ``target`` (N, H', W', G, F)."""
+    """Return the outputs' pixels of ``sums`` (groups, N, H, W, F) as (N, H', W', G, F)."""
     return sums[:, :, : target.shape[1], : target.shape[2]].transpose(1, 2, 3, 0, 4)
 
 
 def _starts(full: Array, window: Window) -> int:
-    """How many pixels of the padded images, counted through, a window can start at."""
+    """Return the number of possible window starts in the flattened padded images."""
     _, n, height, width, _ = full.shape
     return n * height * width - (window.kernel[0] - 1) * width - (window.kernel[1] - 1)
 
 
 def _touching(full: Array, row: int, window: Window) -> Iterator[tuple[Array, slice]]:
-    """Matrices (G, M, kw·C) of kernel row ``row`` of ``full``, and the pixels where they start.
+    """Yield matrices (G, M, kw·C) of kernel row ``row`` of ``full``, and their first pixels.
 
-    Windows that run over a border belong to pixels without an output.
+    Windows across a border belong to pixels without an output.
     """
     groups, _, _, width, c = full.shape
     kw, flat, starts = window.kernel[1], full.reshape(groups, -1), _starts(full, window)
@@ -309,10 +308,10 @@ def _touching(full: Array, row: int, window: Window) -> Iterator[tuple[Array, sl
 
 
 _SLOWER = 8
-"""Times as long as a multiplication by BLAS takes one by einsum."""
+"""Time of a multiplication by einsum relative to BLAS."""
 
 _RUN = 1500
-"""Values of outputs side by side, with which nine of the kernels and the sums fit a first cache."""
+"""Adjacent output values for which nine kernels and the sums fit in the first-level cache."""
 
 
 @kernel(half="lift")
@@ -365,7 +364,7 @@ def depthwise_conv2d_backward_weights(
 
 @kernel(half="lift")
 def scatter_depthwise(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
-    """See `Ops.depthwise_conv2d_backward_data`: products, added to the pixels they belong to."""
+    """Compute `Ops.depthwise_conv2d_backward_data` by products, added to their pixels."""
     xp, m = ops.xp, weight.shape[1]
     (n, c, h, w), (oh, ow) = x_shape, dy.shape[2:]
     kernels = _along_rows(xp, weight, ow)
@@ -382,7 +381,7 @@ def scatter_depthwise(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window
 def _bands(
     ops: Ops, x: Array, window: Window, m: int, together: int
 ) -> Iterator[tuple[slice, slice, Iterator[tuple[Array, slice]]]]:
-    """Samples, output rows, and the windows that these outputs meet, as `_in_runs` has them."""
+    """Yield samples, output rows, and their windows from `_in_runs`."""
     n, c = x.shape[:2]
     height, width = window._out_size(*x.shape[2:])
     # The pixels of a block, padded and repeated, and the sums over their windows.
@@ -397,11 +396,11 @@ def _bands(
 def _in_runs(
     xp: Any, full: Array, window: Window, out: Pair, together: int
 ) -> Iterator[tuple[Array, slice]]:
-    """Views (N, H', runs, kh, taps, run·C) of the padded ``full``, and their columns' taps.
+    """Yield views (N, H', runs, kh, taps, run·C) of the padded ``full``, and their columns' taps.
 
-    Outputs ``together`` in a row make a run. The pixels that a tap meets in it lie one after the
-    other: with a stride, in a copy of every so-many-th column, which serves the taps whose distance
-    the stride divides.
+    ``together`` outputs in a row make a run. The pixels of a tap in a run are adjacent: with a
+    stride, in a copy of columns at the stride, which serves the taps at distances that the stride
+    divides.
     """
     n, _, _, c = full.shape
     (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
@@ -419,15 +418,15 @@ def _in_runs(
 
 @lru_cache(maxsize=256)
 def _together(width: int, channels: int) -> int:
-    """How many outputs of a row make a run: a divisor of the width, for about `_RUN` values."""
+    """Return the outputs of a run: a divisor of the width, for about `_RUN` values."""
     divisors = (part for part in range(1, width + 1) if width % part == 0)
     return min(divisors, key=lambda part: abs(log(part * channels / _RUN)), default=1)
 
 
 def _along_rows(xp: Any, weight: Array, width: int) -> Array:
-    """The weight as (kh·kw, W', C, M), the same for each of the W' outputs of a row.
+    """Repeat the weight to (kh·kw, W', C, M), for each of the W' outputs of a row.
 
-    Laid out so, a product with a row of pixels is one long run instead of one a pixel.
+    A product with a row of pixels is then one long run.
     """
     c, m, kh, kw = weight.shape
     kernels: Array = xp.empty((kh * kw, width, c, m), weight.dtype)
