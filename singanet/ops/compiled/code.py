@@ -1,4 +1,4 @@
-"""LLVM code of loops, written by Python."""
+"""Write LLVM code of loops from Python."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from llvmlite import ir
 from singanet.ops.compiled.sizes import LANES
 
 Value: TypeAlias = Any
-"""A number, or `LANES` of them, that the function has when it runs."""
+"""A number, or a vector of `LANES` numbers, at the function's run time."""
 
 _AHEAD = 4096
-"""Bytes from what is read to what is fetched: by itself a processor stops at the end of a page."""
+"""Bytes from a read to its prefetch: hardware prefetching stops at the end of a page."""
 _LINE = 64
-"""Bytes that are fetched at a time."""
+"""Bytes of a prefetch."""
 
 _INT, _LONG, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _INTS, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(_FLOAT, LANES)
@@ -25,11 +25,11 @@ _HALVES = ir.VectorType(ir.IntType(16), LANES)
 _BYTES = ir.PointerType(ir.IntType(8))
 _POINTERS = ir.VectorType(ir.PointerType(_FLOAT), LANES)
 _FUSED = ("contract",)
-"""A product and a sum may be one instruction, without rounding in between."""
+"""A product and a sum may be fused, without rounding in between."""
 
 
 class Code:
-    """A function ``name`` of pointers to bytes and of long integers, which returns nothing."""
+    """A function ``name`` of byte pointers and long integers, without a result."""
 
     def __init__(self, name: str, pointers: int, numbers: int) -> None:
         self.name, self.bound = name, f"{name}_bound"
@@ -58,11 +58,11 @@ class Code:
 
     @property
     def arguments(self) -> list[Value]:
-        """The pointers, then the numbers."""
+        """The pointers, then the integers."""
         return list(self._function.args)
 
     def text(self) -> str:
-        """All of it, with a function `bound` to an array of its arguments. Nothing may follow."""
+        """Return the module's text, with a function `bound` to an argument array; call it last."""
         self._at.ret_void()
         kind = ir.FunctionType(ir.VoidType(), [_BYTES])
         at = ir.IRBuilder(ir.Function(self._module, kind, self.bound).append_basic_block())
@@ -75,53 +75,53 @@ class Code:
         return str(self._module)
 
     def sum(self, *terms: Value) -> Value:
-        """The sum of long integers."""
+        """Return the sum of long integers."""
         total = self._long(terms[0])
         for term in terms[1:]:
             total = self._at.add(total, self._long(term))
         return total
 
     def times(self, *factors: Value) -> Value:
-        """The product of long integers."""
+        """Return the product of long integers."""
         product = self._long(factors[0])
         for factor in factors[1:]:
             product = self._at.mul(product, self._long(factor))
         return product
 
     def less(self, number: Value, other: Value) -> Value:
-        """The difference of two long integers."""
+        """Return the difference of two long integers."""
         return self._at.sub(self._long(number), self._long(other))
 
     def whole(self, number: Value, size: Value) -> Value:
-        """How often ``size`` goes into a long integer."""
+        """Return the quotient of a long integer by ``size``, rounded down."""
         return self._at.udiv(self._long(number), self._long(size))
 
     def lesser(self, number: Value, other: Value) -> Value:
-        """The lesser of two long integers."""
+        """Return the lesser of two long integers."""
         number, other = self._long(number), self._long(other)
         return self._at.select(self._at.icmp_signed("<", number, other), number, other)
 
     def beyond(self, pointer: Value, offset: Value) -> Value:
-        """The pointer to so many bytes after."""
+        """Return the pointer ``offset`` bytes after ``pointer``."""
         return self._at.gep(pointer, [self._long(offset)])
 
     def greater(self, number: Value, other: Value) -> Value:
-        """The greater of two long integers."""
+        """Return the greater of two long integers."""
         number, other = self._long(number), self._long(other)
         return self._at.select(self._at.icmp_signed(">", number, other), number, other)
 
     def rest(self, number: Value, size: Value) -> Value:
-        """What is left of a long integer that ``size`` is taken out of as often as it goes."""
+        """Return the remainder of a long integer by ``size``."""
         return self._at.urem(self._long(number), self._long(size))
 
     @contextmanager
     def each(
         self, start: Value, stop: Value, step: int = 1, kept: dict[Any, Value] | None = None
     ) -> Iterator[Value]:
-        """A loop, whose body is written within: the number that goes from ``start`` to ``stop``.
+        """Write a loop around the body: its number goes from ``start`` to ``stop``.
 
-        Vectors in ``kept`` go on from turn to turn: the body puts others into their places, and
-        after the loop they are those of the last turn.
+        Values in ``kept`` carry over from one iteration to the next: the body replaces them, and
+        after the loop they have the last iteration's values.
         """
         at, kept = self._at, {} if kept is None else kept
         before = at.block
@@ -146,87 +146,84 @@ class Code:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """What is written within happens if the condition holds."""
+        """Write the body to run only if the condition is true."""
         with self._at.if_then(condition):
             yield
 
     def same(self, number: Value, other: Value) -> Value:
-        """Whether two long integers are the same."""
+        """Return whether two long integers are equal."""
         return self._at.icmp_signed("==", self._long(number), self._long(other))
 
     def is_given(self, pointer: Value) -> Value:
-        """Whether a pointer is one to something."""
+        """Return whether a pointer is not null."""
         return self._at.icmp_unsigned("!=", self._at.ptrtoint(pointer, _LONG), _LONG(0))
 
     def pointer(self, condition: Value, one: Value, other: Value) -> Value:
-        """The pointer ``one`` if the condition holds, else the ``other``."""
+        """Return the pointer ``one`` if the condition is true, otherwise ``other``."""
         return self._at.select(condition, one, other)
 
     def either(self, number: Value, one: Value, other: Value) -> Value:
-        """The long integer ``one`` where ``number`` is not 0, else the ``other``."""
+        """Return the long integer ``one`` if ``number`` is not 0, otherwise ``other``."""
         return self._at.select(self._at.icmp_signed("!=", number, _LONG(0)), one, other)
 
     def fetch(self, pointer: Value, offset: Value, size: int, ahead: Value = _AHEAD) -> None:
-        """Have ``size`` bytes brought near that are read soon, if those at ``offset`` are now.
-
-        They lie so many bytes ``ahead``.
-        """
+        """Prefetch ``size`` bytes, ``ahead`` bytes after ``offset``."""
         for line in range(0, size, _LINE):
             place = self._at.gep(pointer, [self.sum(offset, ahead, line)])
-            # To be read, and kept in all caches, as data.
+            # A read prefetch, into all caches, of data.
             self._at.call(self._fetch, [place, _INT(0), _INT(3), _INT(1)])
 
     def ints(self, pointer: Value, offset: Value) -> Value:
-        """The vector of integers of 32 bits that begins ``offset`` bytes after ``pointer``."""
+        """Load a vector of 32-bit integers at ``offset`` bytes after ``pointer``."""
         return self._at.load(self._place(pointer, offset, _INTS), align=4)
 
     def floats(self, pointer: Value, offset: Value) -> Value:
-        """The vector of floats there."""
+        """Load a vector of floats."""
         return self._at.load(self._place(pointer, offset, _FLOATS), align=4)
 
     def store(self, value: Value, pointer: Value, offset: Value) -> None:
-        """Put a vector of floats there."""
+        """Store a vector of floats."""
         self._at.store(value, self._place(pointer, offset, _FLOATS), align=4)
 
     def first(self, count: Value) -> Value:
-        """The lanes of the first ``count`` numbers: all if a vector has fewer, none below 1."""
+        """Return a mask of the first ``count`` lanes, at least none and at most all."""
         lanes = ir.Constant(_INTS, [*range(LANES)])
         return self._at.icmp_signed("<", lanes, self.whole_number(count))
 
     def within(self, number: Value, stop: Value) -> Value:
-        """Whether a long integer is one of those from 0 to before ``stop``."""
+        """Return whether a long integer is in [0, stop)."""
         return self._at.icmp_unsigned("<", self._long(number), self._long(stop))
 
     def where(self, condition: Value, lanes: Value) -> Value:
-        """The ``lanes`` if the condition holds, else none."""
+        """Return ``lanes`` if the condition is true, otherwise an empty mask."""
         return self._at.select(condition, lanes, ir.Constant(_BITS, [0] * LANES))
 
     def some_floats(
         self, pointer: Value, offset: Value, lanes: Value, others: Value | None = None
     ) -> Value:
-        """The floats there in some lanes; 0 or the ``others`` in those of which none are read."""
+        """Load floats in the lanes of a mask; other lanes are 0 or from ``others``."""
         place = self._place(pointer, offset, _FLOATS)
         rest = self.number(0.0) if others is None else others
         return self._at.call(self._load_some, [place, _INT(4), lanes, rest])
 
     def store_some(self, value: Value, pointer: Value, offset: Value, lanes: Value) -> None:
-        """Put some lanes of a vector of floats there."""
+        """Store the lanes of a mask."""
         place = self._place(pointer, offset, _FLOATS)
         self._at.call(self._store_some, [value, place, _INT(4), lanes])
 
     def spread_floats(self, pointer: Value, offset: Value, apart: Value, lanes: Value) -> Value:
-        """Some floats, each so many bytes ``apart`` from the one before, and 0 in other lanes."""
+        """Gather floats at a byte stride of ``apart`` in the lanes of a mask; other lanes are 0."""
         places = self._places(pointer, offset, apart)
         return self._at.call(self._gather, [places, _INT(4), lanes, self.number(0.0)])
 
     def spread(
         self, value: Value, pointer: Value, offset: Value, apart: Value, lanes: Value
     ) -> None:
-        """Put some lanes of a vector there, each so many bytes ``apart`` from the one before."""
+        """Scatter the lanes of a mask at a byte stride of ``apart``."""
         self._at.call(self._scatter, [value, self._places(pointer, offset, apart), _INT(4), lanes])
 
     def room(self, vectors: int) -> Value:
-        """A pointer to room for so many vectors, whatever is in it, until the function ends."""
+        """Allocate uninitialized memory for ``vectors`` vectors, until the function returns."""
         kind = ir.ArrayType(_FLOATS, vectors)
         with self._at.goto_entry_block():
             place = self._at.alloca(kind)
@@ -234,23 +231,23 @@ class Code:
             return self._at.bitcast(place, _BYTES)
 
     def store_bytes(self, whole: Value, pointer: Value, offset: Value) -> None:
-        """Put the lowest byte of each integer of a vector there."""
+        """Store the lowest byte of each integer of a vector."""
         kind = ir.VectorType(ir.IntType(8), LANES)
         self._at.store(self._at.trunc(whole, kind), self._place(pointer, offset, kind), align=1)
 
     def all_of(self, pointer: Value, offset: Value) -> Value:
-        """The one float there, as a vector."""
+        """Load one float, repeated in all lanes."""
         return self._everywhere(self._at.load(self._place(pointer, offset, _FLOAT), align=4))
 
     def total(self, vector: Value) -> Value:
-        """The sum of the floats of a vector, as a vector."""
+        """Return the sum of a vector's floats, repeated in all lanes."""
         any_order = ("reassoc",)
         return self._everywhere(
             self._at.call(self._total, [_FLOAT(0.0), vector], fastmath=any_order)
         )
 
     def if_first(self, number: Value, one: Value, other: Value) -> Value:
-        """The vector ``one`` where the long integer is 0, else the ``other``."""
+        """Return the vector ``one`` if the long integer is 0, otherwise ``other``."""
         return self._at.select(self._at.icmp_signed("==", number, _LONG(0)), one, other)
 
     def _everywhere(self, one: Value, kind: Any = _FLOATS) -> Value:
@@ -258,30 +255,30 @@ class Code:
         return self._at.shuffle_vector(first, first, ir.Constant(_INTS, [0] * LANES))
 
     def number(self, value: float) -> Value:
-        """A vector of the same float."""
+        """Return a constant float in all lanes."""
         return ir.Constant(_FLOATS, [value] * LANES)
 
     def whole_number(self, number: Value) -> Value:
-        """A vector of the long integer as one of 32 bits."""
+        """Return a long integer as a 32-bit integer in all lanes."""
         return self._everywhere(self._at.trunc(self._long(number), _INT), _INTS)
 
     def counted(self, number: Value) -> Value:
-        """A vector of the long integer as a float."""
+        """Return a long integer as a float in all lanes."""
         return self._everywhere(self._at.sitofp(self._long(number), _FLOAT))
 
     def held(self, number: Value) -> Value:
-        """A vector of the float whose bits are the lower half of the long integer."""
+        """Return the float with the bits of a long integer's lower half, in all lanes."""
         return self._everywhere(self._at.bitcast(self._at.trunc(number, _INT), _FLOAT))
 
     def halves(self, pointer: Value, offset: Value, converts: bool = False) -> Value:
-        """The vector of float16 there, as floats: by whole numbers, where no processor converts."""
+        """Load float16 as floats; by integer arithmetic unless the processor ``converts``."""
         at = self._at
         if converts:
             kind = ir.VectorType(ir.HalfType(), LANES)
             return at.fpext(at.load(self._place(pointer, offset, kind), align=2), _FLOATS)
         bits = at.zext(at.load(self._place(pointer, offset, _HALVES), align=2), _INTS)
         size = at.shl(at.and_(bits, _same(0x7FFF)), _same(13))
-        # The exponent counts from 15 there and from 127 here.
+        # The exponent's bias is 15 in float16 and 127 in float32.
         scaled = at.fmul(at.bitcast(size, _FLOATS), self.number(2.0**112))
         endless = at.icmp_unsigned(">=", size, _same(0x7C00 << 13))
         whole = at.or_(size, _same(0x7F800000))
@@ -290,39 +287,39 @@ class Code:
         return at.bitcast(at.or_(made, sign), _FLOATS)
 
     def store_halves(self, value: Value, pointer: Value, offset: Value) -> None:
-        """Put floats there as float16; for processors that convert."""
+        """Store floats as float16, on processors that convert."""
         made = self._at.fptrunc(value, ir.VectorType(ir.HalfType(), LANES))
         self._at.store(made, self._place(pointer, offset, made.type), align=2)
 
     def upper(self, words: Value) -> Value:
-        """The upper halves of integers as the floats that begin with them."""
+        """Return floats whose upper halves are the upper halves of integers."""
         return self._at.bitcast(self._at.and_(words, _same(0xFFFF0000)), _FLOATS)
 
     def lower(self, words: Value) -> Value:
-        """The lower halves of integers as the floats that begin with them."""
+        """Return floats whose upper halves are the lower halves of integers."""
         return self._at.bitcast(self._at.shl(words, _same(16)), _FLOATS)
 
     def signed(self, words: Value, first: int, bits: int) -> Value:
-        """So many ``bits`` of integers from the ``first`` on, as floats of -2^(bits - 1) on."""
+        """Return a bit field of integers, signed, as floats."""
         at, above = self._at, 32 - first - bits
         lifted = at.shl(words, _same(above)) if above else words
         return at.sitofp(at.ashr(lifted, _same(32 - bits)), _FLOATS)
 
     def unsigned(self, words: Value, first: int, bits: int) -> Value:
-        """So many ``bits`` of integers from the ``first`` on, as floats of 0 on."""
+        """Return a bit field of integers, unsigned, as floats."""
         at = self._at
         lowered = at.lshr(words, _same(first)) if first else words
         cut = at.and_(lowered, _same((1 << bits) - 1)) if first + bits < 32 else lowered
-        # Below 2^31 they are the same as signed ones, which all processors convert.
+        # Below 2^31 they equal signed integers, which all processors convert.
         return at.sitofp(cut, _FLOATS)
 
     def turn(self, source: Value, target: Value, width: int) -> None:
-        """Put the transpose of a square matrix, of so many floats a row, into another."""
+        """Store the transpose of a square matrix, ``width`` floats a row, to another place."""
         with self.each(0, width, LANES) as row, self.each(0, width, LANES) as column:
             start, line = (self.times(k, 4 * width) for k in (row, column))
             here, there = self.sum(start, self.times(column, 4)), self.sum(line, self.times(row, 4))
             lines = [self.floats(source, self.sum(here, 4 * width * k)) for k in range(LANES)]
-            # Of lines a distance apart the halves, quarters and so on change places.
+            # In lines at a distance, halves, then quarters and so on are exchanged.
             apart = LANES // 2
             while apart:
                 lines = self._exchanged(lines, apart)
@@ -331,7 +328,7 @@ class Code:
                 self.store(each, target, self.sum(there, 4 * width * k))
 
     def _exchanged(self, lines: list[Value], apart: int) -> list[Value]:
-        """Lanes with the bit ``apart`` of one line in the place of those without it of another."""
+        """Exchange the lanes with bit ``apart`` of one line for the lanes without it of another."""
         made = [*lines]
         upper = [k & apart != 0 for k in range(LANES)]
         first = [LANES + k - apart if up else k for k, up in enumerate(upper)]
@@ -344,59 +341,59 @@ class Code:
         return made
 
     def add(self, one: Value, other: Value) -> Value:
-        """The sum of vectors of floats."""
+        """Return the sum of vectors of floats."""
         return self._at.fadd(one, other)
 
     def add_product(self, sum_: Value, one: Value, other: Value) -> Value:
-        """``sum_`` and the product of the two others."""
+        """Return ``sum_`` plus the product of the two others."""
         return self._at.fadd(sum_, self._at.fmul(one, other, flags=_FUSED), flags=_FUSED)
 
     def subtract(self, one: Value, other: Value) -> Value:
-        """The difference of vectors of floats."""
+        """Return the difference of vectors of floats."""
         return self._at.fsub(one, other)
 
     def multiply(self, *factors: Value) -> Value:
-        """The product of vectors of floats, from the first on."""
+        """Return the product of vectors of floats, in order."""
         product = factors[0]
         for factor in factors[1:]:
             product = self._at.fmul(product, factor)
         return product
 
     def divide(self, one: Value, other: Value) -> Value:
-        """The quotient of vectors of floats."""
+        """Return the quotient of vectors of floats."""
         return self._at.fdiv(one, other)
 
     def root(self, vector: Value) -> Value:
-        """The square roots of the floats."""
+        """Return the square roots of a vector."""
         return self._at.call(self._root, [vector])
 
     def positive(self, vector: Value) -> Value:
-        """The floats, 0 in the place of those below; what is no number stays."""
+        """Return the vector with negative floats replaced by 0; NaN is preserved."""
         return self.at_least(vector, self.number(0.0))
 
     def at_least(self, vector: Value, least: Value) -> Value:
-        """The floats, the ``least`` in the place of those below; NaN in either changes nothing."""
+        """Return the vector with floats below ``least`` replaced by it; NaN changes nothing."""
         return self._at.select(self._at.fcmp_ordered("<", vector, least), least, vector)
 
     def if_above(self, vector: Value, limit: Value, value: Value) -> Value:
-        """The floats ``value``, 0 where those of ``vector`` are at most the ``limit``."""
+        """Return ``value``, with 0 in lanes of ``vector`` up to ``limit``."""
         under = self._at.fcmp_ordered("<=", vector, limit)
         return self._at.select(under, self.number(0.0), value)
 
     def above(self, vector: Value, other: Value) -> Value:
-        """A bit a lane, set where the floats are above those of the ``other``."""
+        """Return a mask of the lanes above ``other``."""
         return self._at.fcmp_ordered(">", vector, other)
 
     def or_no_number(self, bits: Value, vector: Value) -> Value:
-        """The ``bits``, set too where the floats are NaN."""
+        """Return the mask ``bits``, also set in lanes of NaN."""
         return self._at.or_(bits, self._at.fcmp_unordered("uno", vector, vector))
 
     def choose(self, bits: Value, one: Value, other: Value) -> Value:
-        """The lanes of ``one`` where the bits are set, else those of the ``other``."""
+        """Return ``one`` in the lanes of the mask, and ``other`` elsewhere."""
         return self._at.select(bits, one, other)
 
     def some(self, vector: Value, count: Value) -> Value:
-        """The first ``count`` floats of the vector, and then zeros."""
+        """Return the first ``count`` floats of the vector, then zeros."""
         return self._at.select(self.first(count), vector, self.number(0.0))
 
     def _place(self, pointer: Value, offset: Value, kind: Any) -> Value:

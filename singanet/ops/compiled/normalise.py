@@ -1,6 +1,6 @@
-"""Compiled normalization.
+"""Write functions of batch normalization.
 
-A call does those stages of which the range is not empty: all of them, or the parts of one.
+A call runs the stages whose range is not empty: all stages, or parts of one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FLOAT, GROUP, LANES
 
 VECTORS = range(GROUP // LANES)
-"""Of a group, which are gone over together: their sums do not wait for each other."""
+"""The vectors of a group, processed together: their sums are independent."""
 
 
 class RowPart(NamedTuple):
-    """Rows from the ``first`` to one past the ``last``, and the floats of the tail or none."""
+    """The rows [first, last) of part ``number``, and the floats of the tail or 0."""
 
     number: Value
     first: Value
@@ -26,9 +26,9 @@ class RowPart(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """What lanes of a part have: the place of their first floats, and the two vectors `kept`.
+    """Lanes of a part: the place of their first floats, and the two vectors of `Wide.kept`.
 
-    Further how many pixels they have, and those before them.
+    Further the count of pixels before them, and their own count.
     """
 
     first: Value
@@ -38,7 +38,7 @@ class Lanes(NamedTuple):
 
 
 class Wide:
-    """Loops over rows, written into ``code``, whose ``numbers`` are those of `Rows`."""
+    """Loops over rows, written into ``code``, whose ``numbers`` are the integers of `Rows`."""
 
     def __init__(self, code: Code, numbers: list[Value], scratch: Value) -> None:
         self._code, self._scratch = code, scratch
@@ -47,7 +47,7 @@ class Wide:
 
     @contextmanager
     def each_part(self, first: Value, last: Value, again: bool = False) -> Iterator[RowPart]:
-        """A loop over parts; ``again`` from the end, as what was read last is still in a cache."""
+        """Write a loop over parts; ``again`` reverses it, to reuse the cache's last reads."""
         code = self._code
         with code.each(first, last) as number:
             yield self._part(code.less(self.parts, code.sum(number, 1)) if again else number)
@@ -61,9 +61,10 @@ class Wide:
     def sweep(
         self, part: RowPart, read: Sequence[Value], make: Callable[[Value, Value, Value], None]
     ) -> None:
-        """``make`` each vector of the part, of its place, column and the floats up to the end.
+        """Write ``make(place, column, left)`` for each vector of the part.
 
-        The pointers that it has ``read`` are told, see `fetch`.
+        ``left`` counts the floats up to the tail's end, or is None in rows. ``read`` are the
+        pointers to prefetch.
         """
         with self._code.each(part.first, part.last) as row, self.each_group() as columns:
             self.fetch(read, row, columns)
@@ -74,48 +75,48 @@ class Wide:
 
     @contextmanager
     def each_group(self) -> Iterator[list[Value]]:
-        """A loop over groups of a row: the columns where their vectors begin."""
+        """Write a loop over groups of a row, with the columns of their vectors."""
         code = self._code
         with code.each(0, self.width, GROUP) as column:
             yield [code.sum(column, LANES * v) for v in VECTORS]
 
     @contextmanager
     def each_of_tail(self, part: RowPart) -> Iterator[tuple[Value, Value, Value]]:
-        """A loop over the vectors of a tail: place, column, and the floats up to its end."""
+        """Write a loop over the vectors of a tail: place, column, and remaining floats."""
         code = self._code
         with code.each(0, part.tail, LANES) as column:
             yield self.place(self.rows, column), column, code.less(part.tail, column)
 
     def fetch(self, pointers: Sequence[Value], row: Value, columns: list[Value]) -> None:
-        """Have brought near what is read soon, if these columns of the row are now."""
+        """Prefetch for these columns of the row."""
         for pointer in pointers:
             self._code.fetch(pointer, self.place(row, columns[0]), GROUP * FLOAT)
 
     def place(self, row: Value, column: Value) -> Value:
-        """The bytes up to the column of the row."""
+        """Return the byte offset of the column of the row."""
         code = self._code
         return code.times(code.sum(code.times(row, self.width), column), FLOAT)
 
     def load(self, pointer: Value, place: Value, left: Value) -> Value:
-        """A vector, of which there are so many floats ``left``, and then zeros; None for all."""
+        """Load a vector, of which ``left`` floats exist, then zeros; None loads all."""
         code = self._code
         if left is None:
             return code.floats(pointer, place)
         return code.some_floats(pointer, place, code.first(left))
 
     def store(self, value: Value, pointer: Value, place: Value, left: Value) -> None:
-        """The counterpart of `load`."""
+        """Store a vector; the counterpart of `load`."""
         if left is None:
             self._code.store(value, pointer, place)
         else:
             self._code.store_some(value, pointer, place, self._code.first(left))
 
     def kept(self, part: Value, number: int, column: Value) -> Value:
-        """A place in scratch for what is summed up of lanes of a part: number 0 or 1."""
+        """Return the place in scratch of a part's sums, ``number`` 0 or 1."""
         return self.place(self._code.sum(self._code.times(part, 2), number), column)
 
     def clear(self, part: RowPart) -> None:
-        """Begin the sums of a part with nothing."""
+        """Set the sums of a part to zero."""
         zero = self._code.number(0.0)
         with self.each_group() as columns:
             for column in columns:
@@ -124,25 +125,25 @@ class Wide:
                     self._code.store(zero, self._scratch, place)
 
     def spread(self, number: int, column: Value) -> Value:
-        """A place in scratch, behind those, for what all lanes have of their channel."""
+        """Return the place in scratch, after the sums, of a channel value for all lanes."""
         return self.place(self._code.sum(self._code.times(self.parts, 2), number), column)
 
     @contextmanager
     def each_channels(self, first: Value, last: Value) -> Iterator[tuple[Value, Value]]:
-        """A loop over vectors of channels, from 0 to 1 for once: the first, and how many follow."""
+        """Write a loop over vectors of channels, run once from 0 to 1: first and remaining."""
         code = self._code
         with code.each(first, last), code.each(0, self.channels, LANES) as channel:
             yield channel, code.less(self.channels, channel)
 
     def repeat(self, vector: Value, number: int, channel: Value, left: Value) -> None:
-        """Put what channels have into `spread`, for each pixel of a row."""
+        """Store a channel vector in `spread`, for each pixel of a row."""
         code = self._code
         with code.each(0, self._pixels) as pixel:
             column = code.sum(code.times(pixel, self.channels), channel)
             code.store_some(vector, self._scratch, self.spread(number, column), code.first(left))
 
     def fold(self, channel: Value, totals: dict[str, Value], add: Callable[[Lanes], None]) -> None:
-        """``add`` to the ``totals`` of channels, from this on, what all lanes of theirs have."""
+        """Write ``add`` of all lanes of channels, from ``channel`` on, to the ``totals``."""
         code = self._code
         with code.each(0, self.parts, kept=totals) as number:
             part = self._part(number)
@@ -160,36 +161,35 @@ class Wide:
 
 
 _MEAN, _SCALE, _SHIFT, _CONSTANT, _SLOPE = range(BACKWARD)
-"""What is repeated along a row: the last two by the backward kernel alone."""
+"""Vectors repeated along a row; only the backward kernel uses the last two."""
 
 
 def forward() -> Code:
-    """A function of y, x, gamma, beta, mean, variance, 1 / sqrt(variance + epsilon) and scratch.
+    """Write a function of y, x, gamma, beta, mean, variance, 1 / sqrt(variance + epsilon), scratch.
 
-    Of the numbers of `Rows`, of epsilon's bits and those of the least y, which is NaN without a
-    relu; of the range of each stage: of parts whose statistics are taken, of 1 that they are put
-    together, of 1 that channels are prepared, and of parts that are normalised.
+    Integer arguments: `Rows`' numbers, the bits of epsilon and of the least y (NaN without relu),
+    and a range for each stage: partial statistics (parts), reduction (1), preparation of channels
+    (1), normalization (parts).
     """
     return _NormForward().code
 
 
 def backward() -> Code:
-    """A function of dx, dgamma, dbeta, dy, x, gamma, beta, mean, inverse and scratch.
+    """Write a function of dx, dgamma, dbeta, dy, x, gamma, beta, mean, inverse and scratch.
 
-    Of the numbers of `Rows`, of 0 for statistics that depend on x, and of the bits of the limit
-    up to which y has no slope, which is NaN without a relu; of the range of each stage: of 1 that
-    channels are prepared, of parts that are summed up, of 1 that the sums are put together, and of
-    parts of dx.
+    Integer arguments: `Rows`' numbers, 0 for statistics that depend on x, the bits of the largest y
+    with slope zero (NaN without relu), and a range for each stage: preparation of channels (1),
+    partial sums (parts), reduction (1), dx (parts).
     """
     return _NormBackward().code
 
 
 class _NormForward:
-    """Statistics are shifted sums: each block of rows about the mean of those before it.
+    """The forward function, with statistics by shifted sums.
 
-    The squares about that mean are of the size of what they add to the sum about the mean of all,
-    so that little cancels, whatever comes first. Means are told from the first row on, since far
-    from zero floats are too coarse for what they differ by.
+    Each block of rows is summed about the mean of the rows before it. The squares about that mean
+    are as large as their share of the total, so little cancels, whatever the order. Means are
+    relative to the first row, since floats far from zero are too coarse for small differences.
     """
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class _NormForward:
             self._join(part, after, column, apart, code.multiply(apart, apart))
 
     def _mean(self, part: RowPart, column: Value) -> tuple[Value, Value]:
-        """The first row of the part, and from there on the mean of what was read of it."""
+        """Return the part's first row, and the mean relative to it of the rows read."""
         start = self.code.floats(self.x, self.wide.place(part.first, column))
         return start, self.code.floats(self.scratch, self.wide.kept(part.number, 0, column))
 
@@ -241,7 +241,7 @@ class _NormForward:
     def _join(
         self, part: RowPart, last: Value, column: Value, total: Value, squares: Value
     ) -> None:
-        """Add sums about the mean of the lane to what was before, with which they are so many."""
+        """Merge sums about the mean of the lane into its statistics up to row ``last``."""
         code, wide, scratch = self.code, self.wide, self.scratch
         places = [wide.kept(part.number, k, column) for k in (0, 1)]
         mean, spread = (code.floats(scratch, place) for place in places)
@@ -314,7 +314,7 @@ class _NormBackward:
             _spread(code, self.wide, channel, left, vectors, inverse)
 
     def _slope(self, place: Value, column: Value, left: Value) -> tuple[Value, Value, Value]:
-        """x less its mean, the slope of the relu's y, and the scale."""
+        """Return x minus its mean, the slope at the relu's y, and the scale."""
         value = self.wide.load(self.x, place, left)
         apart, y, scale = _normalised(self.code, self.wide, self.scratch, column, value)
         slope = self.wide.load(self.dy, place, left)
@@ -373,7 +373,7 @@ class _NormBackward:
         apart, slope, scale = self._slope(place, column, left)
         constant = code.floats(self.scratch, wide.spread(_CONSTANT, column))
         by_x = code.floats(self.scratch, wide.spread(_SLOPE, column))
-        # Of fixed statistics x has no part in it, be it no number.
+        # Fixed statistics do not depend on x, even if x is NaN.
         of_mean = code.if_first(
             self.fixed, code.add_product(constant, apart, by_x), code.number(0.0)
         )
@@ -384,7 +384,7 @@ class _NormBackward:
 def _spread(
     code: Code, wide: Wide, channel: Value, left: Value, vectors: tuple[Value, ...], inverse: Value
 ) -> None:
-    """Mean, scale and shift of channels for their lanes, by mean, gamma and beta."""
+    """Repeat mean, scale and shift of channels for their lanes."""
     place = code.times(channel, FLOAT)
     mean, gamma, beta = (code.some_floats(vector, place, code.first(left)) for vector in vectors)
     wide.repeat(mean, _MEAN, channel, left)
@@ -395,9 +395,9 @@ def _spread(
 def _normalised(
     code: Code, wide: Wide, scratch: Value, column: Value, value: Value
 ) -> tuple[Value, Value, Value]:
-    """``value`` less the mean, the y of it before the relu, and the scale.
+    """Return ``value`` minus the mean, y before the relu, and the scale.
 
-    Backward makes the same bits of it as forward did.
+    Backward computes the same bits as forward.
     """
     mean, scale, shift = (
         code.floats(scratch, wide.spread(k, column)) for k in (_MEAN, _SCALE, _SHIFT)

@@ -1,7 +1,7 @@
-"""Convolutions by Winograd's transforms in one function: tiles of 4×4 outputs, channels last.
+"""Write functions of Winograd convolutions: tiles of 4×4 outputs, channels last.
 
-A block of tiles is entered, multiplied and left while it is in the cache. The matrices are those of
-`singanet.ops.window`.
+A block of tiles is transformed, multiplied and transformed back while it is in the cache. The
+matrices are in `singanet.ops.window`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from singanet.types import Array
 
 _VECTOR = FLOAT * LANES
 WIDE, NARROW = {4: 6, 3: 8, 2: 12, 1: 12}, {1: 6}
-"""Rows that are multiplied at a time, by the vectors of a panel of columns: sums are in registers.
+"""Rows multiplied at a time, by the vectors of a panel of columns: sums stay in registers.
 
-Of a processor with 32 registers as large as a vector, and of others. The first panels are the
-widest; one of what is left over follows.
+`WIDE` is for 32 registers of a vector's size, `NARROW` for others. The first panels are the widest;
+the remainder follows as one panel.
 """
 
 
 def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
-    """A function of outputs, images, entered kernels, bias, what is added, and working memory.
+    """Write a function of outputs, images, transformed kernels, bias, addend and workspace.
 
-    Bias and what is added may be no addresses. The numbers are height, width and channels of the
-    images and of the outputs, the padding above and left, whether relu follows, the first tile, one
-    past the last, and the tiles of a block, a multiple of `TILE_GROUP`.
+    Bias and addend may be null. Integer arguments: height, width and channels of the images and of
+    the outputs, the padding above and left, relu, tile range [first, last), and the tiles of a
+    block, a multiple of `TILE_GROUP`.
     """
     code = Code(f"tiles_{taps}", pointers=6, numbers=12)
     y, x, kernels, bias, other, memory, *sizes, relu, first, last, block = code.arguments
@@ -66,13 +66,12 @@ def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
 
 
 def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
-    """A function of the kernels' values, images, gradients of outputs, and working memory.
+    """Write a function of the kernels' values, images, gradients of outputs, and workspace.
 
-    The numbers are those of `convolution` without a relu, then the first of the tiles that are
-    entered and one past the last, the same of the points that are multiplied, and 0 where they are
-    to begin with nothing. So threads can share what is entered, and after that what is multiplied.
-    The values are (points, outputs, inputs), outputs being filled up to a multiple of `TILE_GROUP`
-    and inputs to whole vectors.
+    Integer arguments: `convolution`'s without relu, then the range of tiles to transform, the range
+    of points to multiply, and 0 to start the sums at zero. Threads first share the transforms and
+    then the products. The values are (points, outputs, inputs), with outputs padded to a multiple
+    of `TILE_GROUP` and inputs to whole vectors.
     """
     code = Code(f"tile_weights_{taps}", pointers=4, numbers=16)
     totals, x, dy, memory, *numbers = code.arguments
@@ -102,7 +101,7 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
                         for r in range(rows)
                         for v in range(vectors)
                     }
-                    # Those of the blocks before, where there are any.
+                    # The sums of the previous blocks, if there are any.
                     before = code.sum(code.less(start, first), begun)
                     sums = {
                         key: code.if_first(before, code.number(0.0), code.floats(out, place))
@@ -120,7 +119,7 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
 
 
 class _Strides(NamedTuple):
-    """Where a matrix of floats begins, and how many bytes its lines and its columns are apart."""
+    """The start of a float matrix, and the byte strides of its lines and columns."""
 
     start: Value
     line: Value
@@ -143,7 +142,7 @@ def _multiply(
 
 
 class _Panels:
-    """Columns in panels of the ``widest`` number of vectors, and one of what is left over."""
+    """Columns in panels of ``widest`` vectors, and one panel of the remainder."""
 
     def __init__(self, code: Code, widest: int, columns: Value, points: int, lines: Value) -> None:
         self.widest = widest
@@ -152,7 +151,7 @@ class _Panels:
         self._whole, self._left = code.whole(vectors, widest), code.rest(vectors, widest)
 
     def each(self, body: Callable[[Value, int], None]) -> None:
-        """``body(panel, vectors)`` for each of them."""
+        """Write ``body(panel, vectors)`` for each panel."""
         code = self._code
         with code.each(0, self._whole) as panel:
             body(panel, self.widest)
@@ -161,7 +160,7 @@ class _Panels:
                 body(self._whole, vectors)
 
     def at(self, panel: Value, point: Value, vectors: int) -> Value:
-        """Where the lines of a point begin: (panels, points, lines, columns of the panel)."""
+        """Return the offset of a point's lines in (panels, points, lines, columns of the panel)."""
         code = self._code
         before = code.times(panel, self._points, self._lines, _VECTOR * self.widest)
         return code.sum(before, code.times(point, self._lines, _VECTOR * vectors))
@@ -170,7 +169,7 @@ class _Panels:
 class _Tiles:
     """The tiles of images in a function.
 
-    The values of a block are (points, tiles, channels filled up to vectors): a plane a point.
+    The values of a block are (points, tiles, channels padded to vectors): one plane for each point.
     """
 
     def __init__(self, code: Code, taps: int, block: Value, *sizes: Value) -> None:
@@ -183,7 +182,7 @@ class _Tiles:
             code.times(LANES, code.whole(code.sum(number, LANES - 1), LANES))
             for number in (self.c, self.f)
         )
-        # A vector more, or the planes' beginnings would share the same few places of a cache.
+        # One more vector, so that the planes' starts do not share a few sets of the cache.
         self.input_plane, self.output_plane = (
             code.sum(code.times(block, columns), LANES) for columns in (self.inputs, self.outputs)
         )
@@ -191,9 +190,9 @@ class _Tiles:
     def enter_images(
         self, x: Value, values: Value, start: Value, part: tuple[Value, Value]
     ) -> None:
-        """The values of a ``part`` of a block of tiles of images, whose first is ``start``.
+        """Write the transform of a ``part`` of a block of image tiles that starts at ``start``.
 
-        The part is told by its first tile in the block, and one past its last.
+        The part is a range of tiles within the block.
         """
         line = wg.inputs_line(self._taps, np.float32)
         shape = self._h, self._w, self.c, self._top, self._left
@@ -202,7 +201,7 @@ class _Tiles:
     def enter_slopes(
         self, dy: Value, values: Value, start: Value, part: tuple[Value, Value]
     ) -> None:
-        """The values of the gradients of outputs, of the same tiles."""
+        """Write the transform of the gradients of outputs, for the same tiles."""
         line = wg.slopes_line(self._taps, np.float32)
         shape = self._oh, self._ow, self.f, 0, 0
         self._enter(line, dy, values, shape, (self.outputs, self.output_plane), start, part)
@@ -250,11 +249,11 @@ class _Tiles:
         start: Value,
         count: Value,
     ) -> None:
-        """The outputs of their values, and what follows them."""
+        """Write the outputs of their values, then addend, bias and relu."""
         code, span = self._code, self._span
         line = wg.outputs_line(self._taps, np.float32)
         has_bias, adds = code.is_given(bias), code.is_given(other)
-        # Even for no lanes at all a processor takes long over memory that is not there.
+        # A masked load from an invalid address is slow even without active lanes.
         bias, other = code.pointer(has_bias, bias, y), code.pointer(adds, other, y)
         with code.each(0, count) as t:
             image, row, column = self._place(code.sum(start, t))
@@ -285,7 +284,7 @@ class _Tiles:
                 both_ways(code, self._room, line, read, write)
 
     def _place(self, tile: Value) -> tuple[Value, Value, Value]:
-        """The image of a tile, and the row and column of its first output."""
+        """Return the image of a tile, and the row and column of its first output."""
         code, each = self._code, self._code.times(self._down, self._across)
         image, inside = code.whole(tile, each), code.rest(tile, each)
         row, column = code.whole(inside, self._across), code.rest(inside, self._across)
@@ -299,7 +298,7 @@ def both_ways(
     read: Callable[[int, Value], Value],
     write: Callable[[Value, int, Value], None],
 ) -> None:
-    """``line`` along both axes of what is read at (i, j), to what is written at (i, j)."""
+    """Apply ``line`` along both axes of values from ``read(i, j)``, and ``write`` the results."""
     made, given = line.shape
     with code.each(0, given) as j:
         for i, value in enumerate(_along(code, line, [read(i, j) for i in range(given)])):
@@ -312,7 +311,7 @@ def both_ways(
 
 
 def _along(code: Code, line: Array, values: list[Value]) -> list[Value]:
-    """The matrix ``line`` times vectors, with what points and their negatives share made once."""
+    """Multiply vectors by the matrix ``line``; a point and its negative share partial sums."""
     made: dict[int, Value] = {}
     for i, row in enumerate(line):
         if i in made:
@@ -345,11 +344,11 @@ def _total(code: Code, row: Array, values: list[Value]) -> Value:
 
 
 def enter(taps: int, rows_of: Mapping[int, int]) -> Code:
-    """A function of entered kernels and kernels.
+    """Write a function that transforms kernels, with the result first.
 
-    Its numbers are lines, columns, how many numbers a kernel lies after that of the line before and
-    after that of the column before, whether they are turned, the first line and one past the last.
-    Entered they are (panels, points, lines, columns of the panel).
+    Integer arguments: lines, columns, strides between kernels along lines and columns, a flag to
+    flip kernels, and the range of lines. The result is (panels, points, lines, columns of the
+    panel).
     """
     code = Code(f"enter_{taps}", pointers=2, numbers=7)
     made, kernels, lines, columns, line_apart, column_apart, turned, first, last = code.arguments
@@ -387,10 +386,10 @@ def enter(taps: int, rows_of: Mapping[int, int]) -> Code:
 
 
 def leave(taps: int) -> Code:
-    """A function of the gradients of kernels (f, c, taps, taps), and of parts of their values.
+    """Write a function from parts of kernels' values to gradients of kernels (f, c, taps, taps).
 
-    Each part is as of `weights`. The numbers are those of parts, of f and c, the first of the f and
-    one past the last.
+    Each part is a result of `weights`. Integer arguments: number of parts, f, c, and the range of
+    f.
     """
     code = Code(f"leave_{taps}", pointers=2, numbers=5)
     kernels, totals, parts, f, c, first, last = code.arguments

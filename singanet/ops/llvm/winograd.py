@@ -1,7 +1,7 @@
-"""3×3 and 5×5 convolutions by Winograd's transforms, from images to images in compiled functions.
+"""Compute 3×3 and 5×5 convolutions by Winograd's transforms in compiled functions.
 
-Blocks of tiles stay in the cache from their images to their outputs, so that it pays for few
-channels too. What is added up is cut by sizes alone: bits do not depend on the number of threads.
+Blocks of tiles stay in the cache from images to outputs, so it pays also for few channels. Sums are
+divided by sizes alone: results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from singanet.ops.workers import cuts
 from singanet.types import Array, Shape, Work
 
 _PART = 4
-"""The part of a core's cache that the values of a block take."""
+"""The divisor of a core's cache for the values of a block."""
 
 _MOST_PARTS = 4
-"""Parts of the tiles, of which the gradient of a kernel is summed up apart."""
+"""Most parts of the tiles with partial sums of a kernel's gradient."""
 
 _TRANSFORMS = 8
-"""What transforms take beside the products, in the time of going over the images that are made."""
+"""The cost of transforms, in passes over the result's images."""
 
 _GAIN = 1.05
-"""How much faster the estimate has to be."""
+"""The factor by which the estimate has to be faster."""
 
 
 class Geometry(NamedTuple):
-    """``n`` images (h, w, c) whose windows, after ``pads`` above and left, give (oh, ow, f)."""
+    """``n`` images (h, w, c) whose windows, with ``pads`` above and left, give (oh, ow, f)."""
 
     taps: int
     n: int
@@ -48,7 +48,7 @@ class Geometry(NamedTuple):
 
     @property
     def tiles(self) -> int:
-        """Of all images."""
+        """The tiles of all images."""
         return self.n * prod(-(-size // wg.TILE) for size in self.out[:2])
 
     @property
@@ -58,17 +58,17 @@ class Geometry(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """Of tiles that are multiplied together."""
+        """Groups of tiles that are multiplied together."""
         return -(-self.tiles // TILE_GROUP)
 
     @property
     def vectors(self) -> tuple[int, int]:
-        """Channels of the images and of the outputs, filled up to whole vectors."""
+        """Channels of the images and of the outputs, padded to whole vectors."""
         return _filled(self.image[2], LANES), _filled(self.out[2], LANES)
 
     @property
     def block(self) -> int:
-        """Tiles that are in the cache together; more where kernels are not, which each reads."""
+        """Tiles of a block, by the cache; more if the kernels, read by each block, exceed it."""
         c, f = self.vectors
         each = self.points * (c + f) * 4
         tiles = cache_size() // _PART // each
@@ -78,30 +78,30 @@ class Geometry(NamedTuple):
 
     @property
     def parts(self) -> list[tuple[int, int]]:
-        """The first tile and one past the last of what is summed up apart."""
+        """The tile ranges with separate partial sums."""
         c, f = self.vectors
         count = self.tiles * (c + f) // (4 * c * f)
         return cuts(self.tiles, min(max(count, 1), _MOST_PARTS))
 
     @property
     def memory(self) -> int:
-        """Bytes of the values of a block; some are read beyond the last."""
+        """Bytes of the values of a block; reads go past the last value."""
         planes = (self.block * channels + LANES for channels in self.vectors)
         return 4 * (self.points * sum(planes) + TILE_GROUP)
 
     @property
     def entered(self) -> int:
-        """Numbers of the entered kernels."""
+        """Elements of the transformed kernels."""
         return self.points * self.image[2] * self.vectors[1]
 
     @property
     def totals(self) -> int:
-        """Numbers of the values of the kernels' gradient."""
+        """Values of the kernels' gradient."""
         return self.points * _filled(self.out[2], TILE_GROUP) * self.vectors[0]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """As the functions take them."""
+        """The integer arguments of the compiled functions."""
         return (*self.image, *self.out, *self.pads)
 
 
@@ -146,7 +146,7 @@ def constant(
     relu: bool = False,
     add: Array | None = None,
 ) -> Array | None:
-    """See `Ops.conv2d_constant`; a NaN stays one after the relu."""
+    """Compute `Ops.conv2d_constant`; relu preserves NaN."""
     geometry = _expected(Case("constant", x.shape, weight.shape, window))
     y: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
     entered: Array = ops.xp.empty((geometry.entered,), np.float32)
@@ -161,7 +161,7 @@ def constant(
 
 
 def _passes(ops: PlannedOps, geometry: Geometry) -> int:
-    """What transforms and products are, for each number of the images that are made."""
+    """Return the cost of transforms and products for each element of the result's images."""
     return _TRANSFORMS + ops.passes(geometry.image[2] * geometry.points // wg.TILE**2)
 
 
@@ -180,7 +180,7 @@ def forward_case(
     add: Array | None = None,
     kernel: str = "forward",
 ) -> Case | None:
-    """The case of the operands; None where no plan serves them."""
+    """Return the case of the operands; None if no plan serves them."""
     beside = [array for array in (bias, add) if array is not None]
     case = Case(kernel, x.shape, weight.shape, window)
     return case if _are_served(ops, x, weight, *beside) else None
@@ -192,7 +192,7 @@ constant_case = partial(forward_case, kernel="constant")
 def data_case(
     ops: PlannedOps, dy: Array, weight: Array, x_shape: Shape, window: Window
 ) -> Case | None:
-    """The case of the operands; None where no plan serves them."""
+    """Return the case of the operands; None if no plan serves them."""
     case = Case("data", x_shape, weight.shape, window)
     return case if _are_served(ops, dy, weight) else None
 
@@ -200,13 +200,13 @@ def data_case(
 def weights_case(
     ops: PlannedOps, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Case | None:
-    """The case of the operands; None where no plan serves them."""
+    """Return the case of the operands; None if no plan serves them."""
     case = Case("weights", x.shape, weight_shape, window)
     return case if _are_served(ops, x, dy) else None
 
 
 def fits(ops: PlannedOps, case: Case) -> bool:
-    """Whether the convolution is one for tiles, and there is a compiler."""
+    """Whether the convolution suits tiles, and there is a compiler."""
     return geometry_of(case) is not None and has_compiler()
 
 
@@ -218,7 +218,7 @@ def _expected(case: Case) -> Geometry:
 
 @lru_cache(maxsize=1024)
 def geometry_of(case: Case) -> Geometry | None:
-    """The geometry of the convolution; None if it is not a plain one of 3×3 or 5×5."""
+    """Return the geometry of the convolution; None if it is not a plain one of 3×3 or 5×5."""
     window, (n, c, h, w), f = case.window, case.x, case.weight[0]
     pads, taps = (*window.pads[0], *window.pads[1]), window.kernel[0]
     plain = taps in wg.POINTS and window.kernel == (taps, taps)
@@ -229,16 +229,16 @@ def geometry_of(case: Case) -> Geometry | None:
         return None
     top, _, left, _ = pads
     if case.kernel == "data":
-        # A convolution of the outputs' gradients with the kernels turned around.
+        # A convolution of the outputs' gradients with the flipped kernels.
         return Geometry(taps, n, (oh, ow, f), (h, w, c), (taps - 1 - top, taps - 1 - left))
     return Geometry(taps, n, (h, w, c), (oh, ow, f), (top, left))
 
 
 def estimate(ops: PlannedOps, case: Case) -> float:
-    """From the sizes, as a multiple of what the direct route takes; threads share either."""
+    """Return the cost from the sizes, relative to the direct route; both use threads."""
     geometry, speeds = _expected(case), ops.speeds()
     (c, f), (height, width, outputs) = geometry.vectors, geometry.out
-    # What one sums over, or writes as lines, is not filled up.
+    # Summed axes, and axes stored as lines, are not padded.
     numbers, kernels = geometry.image[2] * f, 1
     direct = speeds.direct_time(
         geometry.n, height * width, geometry.taps**2 * numbers, case.kernel == "constant"
@@ -248,7 +248,7 @@ def estimate(ops: PlannedOps, case: Case) -> float:
     elif case.kernel == "constant":
         kernels = 0
     if 4 * geometry.points * numbers > cache_size():
-        # Once more, to be read from further away.
+        # One more read, from a more distant cache.
         kernels += 1
     each = speeds.direct * numbers + speeds.tile_value * (c + f)
     taken = geometry.points * (geometry.tiles * each + kernels * speeds.tile_kernel * numbers)
@@ -256,7 +256,7 @@ def estimate(ops: PlannedOps, case: Case) -> float:
 
 
 def forward_plan(crew: Crew, geometry: Geometry, back: bool, bias: bool) -> StagedPlan:
-    """Operands: outputs, images, kernels, the bias; ``back`` turns the kernels around."""
+    """Operands: outputs, images, kernels, the bias; ``back`` flips the kernels."""
     workers = _workers(crew, geometry)
     _prepare("enter", "convolution", taps=geometry.taps)
 
@@ -271,7 +271,7 @@ def forward_plan(crew: Crew, geometry: Geometry, back: bool, bias: bool) -> Stag
 
 
 def enter_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
-    """Operands: the entered kernels, and the kernels."""
+    """Operands: the transformed kernels, and the kernels."""
     _prepare("enter", taps=geometry.taps)
 
     def lay(areas: list[Area]) -> list[Stage]:
@@ -282,7 +282,7 @@ def enter_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
 
 
 def _entered_plan(crew: Crew, geometry: Geometry, bias: bool, add: bool, relu: bool) -> StagedPlan:
-    """Operands: the outputs, the images, the entered kernels, the bias, what is added."""
+    """Operands: the outputs, the images, the transformed kernels, the bias, the addend."""
     workers = _workers(crew, geometry)
     _prepare("convolution", taps=geometry.taps)
 
@@ -332,7 +332,7 @@ def _weights_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
 def _in_turns(
     call: Callable[..., None], geometry: Geometry, first: int, last: int, workers: int
 ) -> list[Stage]:
-    """A part that all work at: they share the tiles of a block, and then the points."""
+    """Return the stages of a part for all workers: they divide each block's tiles, then points."""
     stages: list[Stage] = []
     for start in range(first, last, geometry.block):
         end = min(start + geometry.block, last)
@@ -345,10 +345,10 @@ def _in_turns(
 
 
 def _entering(geometry: Geometry, back: bool, entered: int, weight: int, workers: int) -> Stage:
-    """The kernels, as the products of tiles read them."""
+    """Return the stage that transforms kernels for the products of tiles."""
     taps, c, f = geometry.taps, geometry.image[2], geometry.out[2]
     run, each = _function("enter", taps), taps * taps
-    # The kernels lie as (outputs, inputs) of the forward convolution.
+    # The kernels have the order (outputs, inputs) of the forward convolution.
     apart = (f * each, each) if back else (each, c * each)
     given = (entered, weight, c, f, *apart, back)
     return [[partial(run, *given, *cut)] for cut in cuts(c, workers)]
@@ -381,7 +381,7 @@ def _filled(count: int, size: int) -> int:
 
 
 def _prepare(*kinds: str, taps: int) -> None:
-    """Have the functions in memory when a plan is made, by which memory is told."""
+    """Compile the functions when a plan is made, whose memory they use."""
     for kind in kinds:
         _function(kind, taps)
 
@@ -397,7 +397,7 @@ def _function(kind: str, taps: int) -> Callable[..., None]:
 
 
 def _where_it_pays(run: Callable[..., Array | None], case: Callable[..., Case | None]) -> Route:
-    """The route beside NumPy's kernels, which are no faster than the direct one."""
+    """Return the route next to NumPy's kernels, which are no faster than the direct one."""
 
     def pays(ops: PlannedOps, *operands: Any, **options: Any) -> bool:
         this = case(ops, *operands, **options)

@@ -1,4 +1,4 @@
-"""oneDNN's primitives, their descriptors and plans."""
+"""Build oneDNN's primitives, their descriptors and plans."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Memory = int
 
 
 class Primitive:
-    """A oneDNN primitive, which lives as long as anything refers to it."""
+    """A oneDNN primitive, destroyed with its last reference."""
 
     __slots__ = ("__weakref__", "handle")
 
@@ -53,11 +53,11 @@ class KernelStage(NamedTuple):
 class KernelRecipe(NamedTuple):
     """The work and the arrays of a primitive.
 
-    A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
-    the bytes of the operands, ``reads`` and ``writes`` numbers of operands; an operand that is
-    changed in part is in both. ``products`` says that the library's own matrix products run
-    inside; these ask malloc for ``packing`` bytes. ``open`` operands may lie in bfloat16,
-    ``rounded`` operands are rounded to it. ``wide`` code is for registers of 512 bits.
+    A memory belongs to an operand by index, or to an offset in scratch memory. ``sizes`` are the
+    bytes of the operands, ``reads`` and ``writes`` indices of operands; a partly changed operand is
+    in both. ``products`` means that the library's own matrix products run inside; they allocate
+    ``packing`` bytes by malloc. ``open`` operands may be stored in bfloat16, ``rounded`` operands
+    are rounded to it. ``wide`` code uses registers of 512 bits.
     """
 
     stages: Sequence[KernelStage]
@@ -75,10 +75,10 @@ class KernelRecipe(NamedTuple):
 
 
 class EngineStream(NamedTuple):
-    """Where plans run: the library's functions, an engine and a stream, its threads.
+    """The environment of plans: the library's functions, an engine, a stream and threads.
 
-    ``execute`` runs a primitive, ``execute_briefly`` one that is done before another thread of
-    Python could do much. ``side_by_side`` has parts made of Python done by its threads.
+    ``execute`` runs a primitive; ``execute_briefly`` runs a short one without releasing the
+    interpreter's lock. ``side_by_side`` runs Python parts on its threads.
     """
 
     c: Any
@@ -91,10 +91,10 @@ class EngineStream(NamedTuple):
 
 
 class Calls:
-    """The executions of stages on memory objects that point where they should.
+    """The executions of stages on memory objects bound to addresses.
 
-    It owns the memory objects, not what they point at. It belongs to the thread that made it,
-    and costs an execution a stage.
+    It owns the memory objects, not the memory. It belongs to the thread that created it, and costs
+    one execution for each stage.
     """
 
     __slots__ = ("__weakref__", "_primitives", "_use", "parts", "threads")
@@ -108,7 +108,7 @@ class Calls:
         of: Mapping[Memory, Memory],
         packing: int = 0,
     ) -> None:
-        """``of`` tells the memory object to take for each that the stages name."""
+        """``of`` maps each memory object of the stages to its replacement."""
         weakref.finalize(self, release, place.c, tuple(of.values())).atexit = False
         self._use, self.threads = partial(place.use_threads, threads), threads
         self._primitives = [stage.primitive for stage in stages]
@@ -120,7 +120,7 @@ class Calls:
             handle, count = ctypes.c_void_p(stage.primitive.handle), ctypes.c_int(len(pairs))
             self.parts.append(partial(execute, handle, place.stream, count, given))
         if packing >= LARGE:
-            # Else each leaves a hole in the heap, which glibc has no use for at the next.
+            # A block in the heap would leave a hole that glibc does not reuse next time.
             self.parts = [partial(_apart, self.parts)]
 
     def __call__(self) -> None:
@@ -130,7 +130,7 @@ class Calls:
             call()
 
     def after(self, threads: int) -> list[Callable[[], None]]:
-        """What running comes down to, where the last kernel used so many ``threads``; 0: any."""
+        """Return the calls to run after a kernel with ``threads`` threads; 0 means any number."""
         return self.parts if threads == self.threads else [self._use, *self.parts]
 
 
@@ -143,9 +143,9 @@ def _apart(parts: Sequence[Callable[[], None]]) -> None:
 class KernelPlan:
     """Stages that run one after the other on the operands' addresses.
 
-    A plan belongs to the thread that made it, since its memories are pointed at the operands of
-    one call. It needs ``scratch`` bytes of working memory, and uses ``threads``. A ``brief`` one
-    lets no other thread of Python run meanwhile.
+    A plan belongs to the thread that created it, since its memories point to the operands of one
+    call. It needs ``scratch`` bytes of workspace, and uses ``threads``. A ``brief`` plan does not
+    release the interpreter's lock.
     """
 
     def __init__(
@@ -165,11 +165,11 @@ class KernelPlan:
         )
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """Run on the operands at ``addresses``, with `scratch` bytes to use at ``scratch``."""
+        """Run on the operands at ``addresses``, with `scratch` bytes of workspace there."""
         for memory, address in zip(self.recipe.operands, addresses, strict=True):
             self._point(memory, address)
         if scratch != self._base:
-            # An interrupt on the way leaves some at the old address.
+            # After an interrupt here some memories still have the old address.
             self._base = 0
             for memory, offset in self.recipe.inside:
                 self._point(memory, scratch + offset)
@@ -177,7 +177,7 @@ class KernelPlan:
         self._calls()
 
     def bound(self, addresses: Sequence[int], scratch: int) -> Calls:
-        """What does `run` on these addresses when called, pointed at them once and for all."""
+        """Return a callable that does `run` on these addresses, bound once."""
         recipe = self.recipe
         places = list(zip(recipe.operands, addresses, strict=True))
         places += [(memory, scratch + offset) for memory, offset in recipe.inside]
@@ -186,29 +186,29 @@ class KernelPlan:
         return Calls(*given, copies, recipe.packing)
 
     def _copied(self, memory: Memory, address: int) -> Memory:
-        """Another memory object of the same layout, at ``address``."""
+        """Create a memory object of the same layout at ``address``."""
         c, layout, made = self.place.c, ctypes.c_void_p(), ctypes.c_void_p()
-        check(c.dnnl_memory_get_memory_desc(memory, ctypes.byref(layout)), "telling a layout")
+        check(c.dnnl_memory_get_memory_desc(memory, ctypes.byref(layout)), "querying a layout")
         status = c.dnnl_memory_create(ctypes.byref(made), layout, self.place.engine, address)
         check(status, "making a memory object")
         return int(made.value or 0)
 
 
 def release(c: Any, memories: Sequence[Memory]) -> None:
-    """Give memory objects back to oneDNN."""
+    """Destroy memory objects of oneDNN."""
     for memory in memories:
         c.dnnl_memory_destroy(memory)
 
 
 class NotOfferedError(Exception):
-    """OneDNN has no good kernel for the case; the caller stays with NumPy."""
+    """OneDNN has no fast kernel for the case; the caller uses NumPy's."""
 
 
 class Descriptors:
-    """Makes descriptors, and destroys them by `forget`.
+    """A factory of descriptors, which `forget` destroys.
 
-    ``factors`` is the type of what convolutions and products multiply, `F32` or `BF16`; they sum
-    in float32, and every operand of a plan is float32.
+    ``factors`` is the dtype of the factors of convolutions and products, `F32` or `BF16`; sums and
+    operands of a plan are float32.
     """
 
     def __init__(self, place: EngineStream, attributes: Any, factors: int = F32) -> None:
@@ -220,13 +220,13 @@ class Descriptors:
         self._undo: list[tuple[Callable[[Any], int], Any]] = []
 
     def forget(self) -> None:
-        """Destroy what was made; plans do not need it."""
+        """Destroy all descriptors; plans do not need them."""
         for destroy, what in reversed(self._undo):
             destroy(what)
         self._undo.clear()
 
     def strided(self, shape: Shape, strides: Shape, kind: int = F32) -> Any:
-        """A descriptor of memory with ``strides`` in elements."""
+        """Create a descriptor of memory with ``strides`` in elements."""
         made = ctypes.c_void_p()
         create = self.c.dnnl_memory_desc_create_with_strides
         status = create(ctypes.byref(made), len(shape), dims(shape), kind, dims(strides))
@@ -235,14 +235,14 @@ class Descriptors:
         return made
 
     def rows(self, shape: Shape, kind: int = F32) -> Any:
-        """A descriptor of C-ordered memory."""
+        """Create a descriptor of C-ordered memory."""
         strides = [1]
         for size in reversed(shape[1:]):
             strides.append(strides[-1] * max(size, 1))
         return self.strided(shape, tuple(reversed(strides)), kind)
 
     def images(self, last: Shape, kind: int = F32) -> Any:
-        """A descriptor of channels-last (N, ..., C), whose axes oneDNN counts as N, C, ...."""
+        """Create a descriptor of channels-last (N, ..., C), with oneDNN's axes N, C, ...."""
         n, *sizes, c = last
         strides = [c]
         for size in reversed(sizes):
@@ -250,11 +250,11 @@ class Descriptors:
         return self.strided((n, c, *sizes), (strides[-1], 1, *reversed(strides[:-1])), kind)
 
     def free(self, shape: Shape, kind: int = F32) -> Any:
-        """A descriptor whose layout oneDNN chooses."""
+        """Create a descriptor whose layout oneDNN chooses."""
         return self.tagged(shape, kind, FORMAT_ANY)
 
     def tagged(self, shape: Shape, kind: int, tag: int) -> Any:
-        """A descriptor of a layout that oneDNN has a name for."""
+        """Create a descriptor of a layout with a name in oneDNN."""
         made = ctypes.c_void_p()
         create = self.c.dnnl_memory_desc_create_with_tag
         status = create(ctypes.byref(made), len(shape), dims(shape), kind, tag)
@@ -263,7 +263,7 @@ class Descriptors:
         return made
 
     def post_ops(self, add: bool = False, relu: bool = False) -> Any:
-        """Attributes of a primitive: ``add`` to what is there, then ``relu``; None for neither."""
+        """Return attributes that ``add`` to the output, then apply ``relu``; None for neither."""
         if not (add or relu):
             return None
         chain, attributes, c = ctypes.c_void_p(), ctypes.c_void_p(), self.c
@@ -280,7 +280,7 @@ class Descriptors:
         return attributes
 
     def scaled(self, arguments: Iterable[Arg]) -> Any:
-        """Attributes of a primitive whose ``arguments`` are multiplied by a number each."""
+        """Return attributes of a primitive that scales each of ``arguments`` by a number."""
         attributes, c = ctypes.c_void_p(), self.c
         status = c.dnnl_primitive_attr_clone(ctypes.byref(attributes), self._attributes)
         check(status, "making attributes")
@@ -293,9 +293,9 @@ class Descriptors:
     def primitive_desc(
         self, kind: str, *arguments: Any, slow: bool = False, attributes: Any = None
     ) -> Any:
-        """A primitive descriptor. Raises `NotOfferedError` where there is no kernel.
+        """Create a primitive descriptor. Errors: `NotOfferedError` if there is no kernel.
 
-        Reference kernels, which are slow, count as none unless ``slow`` says otherwise.
+        Reference kernels are slow; they count as missing unless ``slow``.
         """
         create = getattr(self.c, f"dnnl_{kind}_primitive_desc_create")
         engines = () if kind == "reorder" else (self._engine,)
@@ -311,7 +311,7 @@ class Descriptors:
         return made
 
     def implementation(self, primitive_desc: Any) -> str:
-        """The name of the kernel that oneDNN chose."""
+        """Return the name of the kernel that oneDNN chose."""
         name = ctypes.c_char_p()
         query = self.c.dnnl_primitive_desc_query
         status = query(primitive_desc, QUERY_IMPLEMENTATION, 0, ctypes.byref(name))
@@ -319,7 +319,7 @@ class Descriptors:
         return (name.value or b"").decode()
 
     def layout(self, primitive_desc: Any, which: Query, index: int = 0) -> Any:
-        """The layout that the primitive wants; it lives as long as the builder."""
+        """Return the layout that the primitive requires, valid with the builder."""
         return self.c.dnnl_primitive_desc_query_md(primitive_desc, int(which), index)
 
     def same(self, a: Any, b: Any) -> bool:
@@ -327,14 +327,14 @@ class Descriptors:
         return bool(self.c.dnnl_memory_desc_equal(a, b))
 
     def size(self, descriptor: Any) -> int:
-        """The bytes of memory so described; 0 for none."""
+        """Return the bytes of memory of a descriptor; 0 for none."""
         return int(self.c.dnnl_memory_desc_get_size(descriptor)) if descriptor else 0
 
 
 class Builder(Descriptors):
-    """Collects the stages of one plan, and what has to be destroyed when it is built.
+    """A collector of the stages of one plan, and of objects to destroy after it is built.
 
-    Operands are numbered in the order in which the plan's caller will give their addresses.
+    Operands have the order of the addresses that the plan's caller will pass.
     """
 
     def __init__(
@@ -346,7 +346,7 @@ class Builder(Descriptors):
         brief: bool = False,
         stored: Collection[int] = (),
     ) -> None:
-        """``stored`` are the numbers of operands that lie in bfloat16."""
+        """``stored`` are the indices of operands stored in bfloat16."""
         super().__init__(place, attributes, factors)
         self.threads, self.brief = threads, brief
         self.side_by_side = place.side_by_side
@@ -365,18 +365,18 @@ class Builder(Descriptors):
         self._finished = False
 
     def operand(self, number: int, descriptor: Any) -> Memory:
-        """A memory that will be pointed at the operand ``number``."""
+        """Create a memory that will point to the operand ``number``."""
         memory = self._operands[number] = self._memory(descriptor)
         self._sizes[number] = self.size(descriptor)
         return memory
 
     def kind(self, number: int) -> int:
-        """The type of the operand ``number``, which may lie in bfloat16 as well as in float32."""
+        """Return the dtype of the operand ``number``, stored in bfloat16 or float32."""
         self._open.add(number)
         return BF16 if number in self._stored else F32
 
     def factor(self, number: int) -> int:
-        """As `kind`; the operand is rounded to the type of factors if it is stored in another."""
+        """Return `kind`; an operand of another dtype than ``factors`` is rounded to that."""
         kind = self.kind(number)
         if kind != self.factors:
             self._rounded.add(number)
@@ -385,9 +385,10 @@ class Builder(Descriptors):
     def packed_output(
         self, number: int, plain: Any, made: Any, adds: bool = False
     ) -> tuple[Memory, Callable[[], None]]:
-        """A memory in the layout ``made`` for the operand ``number``, and what brings it there.
+        """Return a memory of layout ``made`` for operand ``number``, and a copy to the operand.
 
-        With ``adds`` what the operand holds, and is to be added to, comes into that memory first.
+        The copy is a function that adds a stage. ``adds`` first copies the operand to that memory,
+        for a primitive that adds to it.
         """
         target = self.operand(number, plain)
         if self.same(plain, made):
@@ -398,16 +399,16 @@ class Builder(Descriptors):
         return packed, lambda: self.reorder(made, packed, plain, target)
 
     def operands(self, arguments: Sequence[Arg], layouts: Sequence[Any]) -> dict[Arg, Memory]:
-        """Memories for the operands 0, 1, ..., by the argument that each is."""
+        """Create memories for the operands 0, 1, ..., by argument."""
         pairs = enumerate(zip(arguments, layouts, strict=True))
         return {arg: self.operand(number, layout) for number, (arg, layout) in pairs}
 
     def common_kind(self, *numbers: int) -> int:
-        """The type of a kernel that has one for these operands: float32 unless all are bfloat16."""
+        """Return the shared dtype of these operands: float32 unless all are bfloat16."""
         return F32 if F32 in [self.kind(number) for number in numbers] else BF16
 
     def alike(self, describe: Callable[[int], Any], *numbers: int) -> tuple[list[Any], Any]:
-        """Layouts of operands, each of its `kind`, and the one of their `common_kind`."""
+        """Return layouts of operands, each of its `kind`, and the layout of their `common_kind`."""
         kinds = [self.kind(number) for number in numbers]
         return [describe(kind) for kind in kinds], describe(self.common_kind(*numbers))
 
@@ -420,9 +421,9 @@ class Builder(Descriptors):
         fills: Collection[Arg] = (),
         others: Mapping[Arg, Memory] = MappingProxyType({}),
     ) -> None:
-        """As `stage`, on the operands 0, 1, ... for the arguments in ``order``, and ``others``.
+        """Add a `stage` on the operands 0, 1, ... for the arguments in ``order``, and ``others``.
 
-        What is not as ``wanted`` is brought there first, or comes from there.
+        Operands whose layout is not ``wanted`` are reordered before or after.
         """
         made = MADE_BACKWARD if Arg.DIFF_DST in order else MADE_FORWARD
         memories: dict[Arg, Memory] = {}
@@ -438,7 +439,7 @@ class Builder(Descriptors):
             bring()
 
     def inner(self, descriptor: Any) -> Memory:
-        """A memory in scratch."""
+        """Create a memory in scratch."""
         memory = self._memory(descriptor)
         self._inside.append((memory, self._scratch))
         self._scratch += rounded(self.size(descriptor))
@@ -446,7 +447,7 @@ class Builder(Descriptors):
 
     def _memory(self, descriptor: Any) -> Memory:
         made = ctypes.c_void_p()
-        # A null handle: no memory of its own, and none to point at yet.
+        # A null handle: no memory of its own, and no address yet.
         status = self.c.dnnl_memory_create(ctypes.byref(made), descriptor, self._engine, None)
         check(status, "making a memory object")
         return int(made.value or 0)
@@ -460,8 +461,7 @@ class Builder(Descriptors):
     ) -> None:
         """Run the primitive on ``memories`` as the next stage.
 
-        ``fills`` names what this primitive writes besides its usual results, ``adds_to`` what it
-        reads before it writes it.
+        ``fills`` are further arguments that it writes, ``adds_to`` are outputs that it reads first.
         """
         made = MADE_BACKWARD if Arg.DIFF_DST in memories else MADE_FORWARD
         self._note(memories, {*made, *fills}, adds_to)
@@ -478,7 +478,7 @@ class Builder(Descriptors):
     ) -> None:
         numbers = {memory: number for number, memory in self._operands.items()}
         used = {arg: numbers[memory] for arg, memory in memories.items() if memory in numbers}
-        # What an earlier stage wrote is not read from before the plan.
+        # An operand that an earlier stage wrote is not an input of the plan.
         read = {number for arg, number in used.items() if arg not in written or arg in adds_to}
         self._reads |= read - self._writes
         self._writes |= {number for arg, number in used.items() if arg in written}
@@ -490,7 +490,7 @@ class Builder(Descriptors):
         self.stage(described, {Arg.SRC: from_memory, Arg.DST: to_memory})
 
     def packed_input(self, number: int, plain: Any, wanted: Any) -> Memory:
-        """The operand ``number`` in the ``wanted`` layout, reordered first where that differs."""
+        """Return the operand ``number`` in the ``wanted`` layout, reordered if they differ."""
         memory = self.operand(number, plain)
         if self.same(plain, wanted):
             return memory
@@ -499,7 +499,7 @@ class Builder(Descriptors):
         return packed
 
     def plan(self) -> KernelPlan:
-        """The finished plan."""
+        """Return the finished plan."""
         recipe = KernelRecipe(
             stages=tuple(self._stages),
             operands=tuple(self._operands[number] for number in sorted(self._operands)),
@@ -518,7 +518,7 @@ class Builder(Descriptors):
         return KernelPlan(self._place, recipe, self.threads, self.brief)
 
     def close(self) -> None:
-        """Destroy the descriptors, which a plan does not need, and the rest if no plan was made."""
+        """Destroy the descriptors, which a plan does not need, and unused memories."""
         if not self._finished:
             release(self.c, [*self._operands.values(), *(memory for memory, _ in self._inside)])
         self.forget()
