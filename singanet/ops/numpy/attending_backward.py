@@ -1,4 +1,4 @@
-"""Gradients of attention, whose weights are made again block by block."""
+"""Compute gradients of attention, with the weights computed again block by block."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def attend_back_by(
     case: Attention,
     mask_gradient: bool = False,
 ) -> tuple[Array, Array, Array, Array | None]:
-    """`Ops.attend_backward` with these products."""
+    """Compute `Ops.attend_backward` with these products."""
     q, k, v, *rest = forward
     blocks = Blocks.of(ops, q, k, v, products.rounds)._replace(copies=True)
     if mask_gradient:
-        # All add to one array.
+        # All blocks add to one array.
         blocks = blocks._replace(workers=1)
     made = [_lying_as_means(ops, array) for array in (q, k, v)]
     if mask_gradient:
@@ -68,13 +68,13 @@ def _lying_as_means(ops: Ops, array: Array) -> Array:
 
 
 def _folds(products: type[BlockProducts], case: Attention) -> bool:
-    """Whether what is subtracted from a row of products can be one more of their terms."""
+    """Whether a row's subtracted terms can be one more term of its products."""
     plain = case.softcap is None and case.added is None and not case.dropout
     return plain and not products.rounds
 
 
 def _sizes(products: type[BlockProducts], blocks: Blocks, case: Attention) -> dict[str, int]:
-    """Of what one worker needs."""
+    """Return the sizes of one worker's workspace."""
     pairs, rows, scores = blocks.together_of
     size, width, more = blocks.size, blocks.width, _folds(products, case)
     sizes = {
@@ -132,10 +132,10 @@ class _Made(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """What belongs to the queries of a block, rows (a, b, R, ·).
+    """The rows of a block's queries (a, b, R, ·).
 
-    ``lse`` and ``inner``, the sum over all keys of weight times gradient, are (a, b, 1, R). Where
-    they are folded in, their negatives are the last terms of ``q`` and ``dmeans``.
+    ``lse`` and ``inner``, the sum over all keys of weight times gradient, are (a, b, 1, R). If they
+    are folded in, their negatives are the last features of ``q`` and ``dmeans``.
     """
 
     q: Array
@@ -145,7 +145,7 @@ class _Rows(NamedTuple):
 
 
 class _Backward:
-    """One worker."""
+    """A worker of the backward pass."""
 
     def __init__(
         self,
@@ -167,13 +167,13 @@ class _Backward:
         self.dk = self.dv = self.lse
 
     def whole(self, units: Sequence[tuple[slice, slice]]) -> None:
-        """The gradients of these units."""
+        """Compute the gradients of these units."""
         for unit in units:
             self.part(unit, 0, 1)
             self.hand_out(unit, ())
 
     def part(self, unit: tuple[slice, slice], number: int, count: int) -> None:
-        """What the queries of worker ``number``, of ``count`` workers, give to the unit."""
+        """Compute the share of the queries of worker ``number``, of ``count``, in the unit."""
         blocks, ops = self.blocks, self.ops
         k = copied(ops, self.memory, "k", self.k[unit], self.case.scale, self.folds)
         v = copied(ops, self.memory, "v", self.v[unit], 1.0, self.folds)
@@ -187,7 +187,7 @@ class _Backward:
             self._block_row(k, v, *unit, queries)
 
     def hand_out(self, unit: tuple[slice, slice], others: Sequence[_Backward]) -> None:
-        """Put the gradients of the unit's keys and values, the sum of all workers', where asked."""
+        """Write the gradients of the unit's keys and values, summed over all workers."""
         for other in others:
             self.ops.add(self.dk, other.dk, out=self.dk)
             self.ops.add(self.dv, other.dv, out=self.dv)
@@ -196,7 +196,7 @@ class _Backward:
         self.ops.copyto(self.made.v[unit], self.dv)
 
     def _block_row(self, k: Array, v: Array, samples: slice, groups: slice, queries: slice) -> None:
-        """The gradients of some queries, and what they give to keys and values."""
+        """Compute the gradients of some queries, and add their share to keys and values."""
         xp, blocks, m = self.ops.xp, self.blocks, self.blocks.shared
         heads = slice(groups.start * m, groups.stop * m)
         low, high = self.hider.range(samples, queries, blocks.keys)
@@ -236,8 +236,8 @@ class _Backward:
             xp.multiply(given, 1.0 / (1.0 - case.dropout), out=given)
         lse = self.lse[here.samples, here.heads, here.queries].reshape(a, b, m, r)
         if folds:
-            # Keys and values have a one there. NumPy's negative (2.4, AVX-512) takes the wrong
-            # elements where what it reads lies 64 bytes apart and what it fills has gaps, too.
+            # Keys and values have a one there. NumPy's negative (2.4, AVX-512) reads the wrong
+            # elements if its input has a stride of 64 bytes and its output has gaps, too.
             xp.multiply(lse, -1.0, out=q[..., blocks.size])
             xp.multiply(inner, -1.0, out=dmeans[..., blocks.width])
         q, dmeans = (
@@ -247,7 +247,7 @@ class _Backward:
         return _Rows(q, dmeans, *(each.reshape(a, b, 1, m * r) for each in (lse, inner)))
 
     def _dscores(self, place: ScoreBlock, rows: _Rows, k: Array, v: Array) -> Array | None:
-        """The gradient of a block's scores (a, b, keys, R); None where all is hidden."""
+        """Return the gradient of a block's scores (a, b, keys, R); None if all are masked."""
         xp, case, keys = self.ops.xp, self.case, place.keys
         hidden, whole = self.hider.hidden(place)
         if whole:
@@ -278,7 +278,7 @@ class _Backward:
         return d
 
     def _add(self, total: Array, keys: slice, x: Array, y: Array) -> None:
-        """Add a product to what these keys have got."""
+        """Add a product to the gradient of these keys."""
         a, b, _, size = y.shape
         made = self.memory.get("block", a, b, extent(keys), size)
         self.product(x, y, made)

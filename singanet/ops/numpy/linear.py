@@ -1,8 +1,7 @@
-"""Products and tables of NumPy.
+"""Multiply matrices and access tables by NumPy.
 
-A kernel goes through its lanes one after the other. A recorded program, which has the calls of each
-lane by themselves, does the lanes side by side. NumPy's own calls use one thread but for large
-products.
+A kernel processes its lanes one after the other; a recorded program runs their calls concurrently.
+NumPy's own calls use one thread, except large products.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from singanet.types import Array, RowSparse
 FEW = 4
 """Rows up to which the time goes into reading the matrix."""
 _IN_CACHE_ROWS = 64
-"""Rows up to which it pays to widen no more than the nearest caches take."""
+"""Rows up to which widening by the nearest cache's size pays."""
 
 
 @kernel(half="product")
@@ -41,7 +40,7 @@ def multiply_widened(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None 
                 ops.matmul(x[:, part], plain, out=y)
     elif not ops.on_host:
         for part in held.parts():
-            # CuPy's products fill nothing that lies apart.
+            # CuPy's products cannot write to strided memory.
             y[:, part] = ops.matmul(x, held.columns(part.start, part.stop))
     elif len(x) <= _IN_CACHE_ROWS:
         y[...] = held.few(x)
@@ -55,19 +54,19 @@ multiply_held = in_order(few_rows, any_rows, last=multiply_widened)
 
 
 def held_matmul(ops: Any, a: Array, held: HeldMatrix, out: Array | None) -> Array:
-    """`Ops.matmul` by such a matrix."""
+    """Compute `Ops.matmul` by a narrow matrix."""
     made: Array = ops.multiply_held(a, held, out=out)
     return made
 
 
 def held_affine(ops: Any, x: Array, held: HeldMatrix, bias: Array | None) -> Array:
-    """`Ops.affine` by such a matrix."""
+    """Compute `Ops.affine` by a narrow matrix."""
     y: Array = ops.multiply_held(x, held)
     return y if bias is None else ops.add(y, bias, out=y)
 
 
 def gather_rows(ops: Any, table: HeldMatrix, indices: Array) -> Array:
-    """`Ops.gather_rows` of such a matrix."""
+    """Compute `Ops.gather_rows` of a narrow matrix."""
     flat = indices.reshape(-1)
     rows = table.picked(flat) if table.turned else table.whole()[flat]
     return ops.xp.ascontiguousarray(rows).reshape(*indices.shape, rows.shape[1])
@@ -80,10 +79,10 @@ _AT_A_TIME = 1 << 16
 """Elements of rows that are changed at a time."""
 
 _MANY = 1 << 10
-"""Numbers from which on counting them takes less time than comparing; twice so many in halves."""
+"""Indices from which a counting sort is faster than comparisons; twice as many for 32 bits."""
 
 _WIDE = 32
-"""Elements of a row from which on rows are added as wholes."""
+"""Elements of a row from which whole rows are added."""
 
 
 @kernel(half="native")
@@ -106,9 +105,9 @@ def sum_rows(
 
 
 def runs_of(xp: Any, indices: Array) -> Runs:
-    """The runs of equal ``indices`` (K,), of int64, in a stable order."""
+    """Return the runs of equal int64 ``indices`` (K,), in a stable order."""
     order = _stable_order(xp, indices)
-    # Taking rows of a matrix is quicker than indexing them.
+    # `take` of a matrix's rows is faster than indexing.
     ordered = xp.take(indices, order)
     first = xp.ones(len(ordered), bool)
     xp.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -117,7 +116,7 @@ def runs_of(xp: Any, indices: Array) -> Runs:
 
 
 def _stable_order(xp: Any, indices: Array) -> Array:
-    """The stable order of ``indices``; NumPy counts numbers of 16 bits, and compares others."""
+    """Return the stable order of ``indices``; NumPy counts 16-bit integers, and compares others."""
     if xp is np and len(indices) >= _MANY and indices.min() >= 0:
         bits = int(indices.max()).bit_length()
         low = indices.astype(np.uint16)
@@ -133,10 +132,10 @@ def _stable_order(xp: Any, indices: Array) -> Array:
 
 @in_float32
 def _sums_of_runs(xp: Any, rows: Array, order: Array, starts: Array) -> Array:
-    """The sums of the runs of ``rows``, taken in ``order``, that begin at ``starts``.
+    """Return the sums of the runs of ``rows``, permuted by ``order``, that start at ``starts``.
 
-    As ``xp.add.reduceat``'s, which goes down the columns, and takes ten times as long where the
-    rows are wide; and without another array of all of them.
+    The result is ``xp.add.reduceat``'s, which runs down the columns and takes ten times as long for
+    wide rows. This needs no permuted copy of all rows.
     """
     narrow = rows.size < _WIDE * len(rows)
     if xp is not np or narrow or rows.dtype.itemsize < 4:
@@ -181,7 +180,7 @@ def add_to_rows(
     ops: Ops, array: Array, indices: Array, rows: Array, out: Array | None = None
 ) -> Array:
     total: Array = array.copy() if out is None else out
-    # Rows that are changed are taken out for that, and put back.
+    # The changed rows are copied, added to, and written back, in parts.
     count = max(1, _AT_A_TIME * len(indices) // max(rows.size, 1))
     for start in range(0, len(indices), count):
         part = slice(start, start + count)
@@ -190,37 +189,37 @@ def add_to_rows(
 
 
 LEAST = 1 << 24
-"""Multiplications below which a kernel is done before a second thread has woken."""
+"""Multiplications below which a kernel ends before a second thread has woken."""
 
 SWEEP = 16
-"""Multiplications of a product in the time in which a value passes through memory."""
+"""Multiplications of a product in the time of one memory access."""
 
 
 def count(samples: int, multiplications: int) -> int:
-    """How many lanes so much work on NumPy's arrays is worth."""
+    """Return the number of lanes that the work on NumPy's arrays is worth."""
     if multiplications < LEAST:
         return 1
     return max(1, min(default_threads(), samples))
 
 
 def sum_of(ops: Ops, sums: list[Array]) -> Array:
-    """The sum of what lanes have summed up, in the first."""
+    """Return the sum of the lanes' sums, in place of the first."""
     for other in sums[1:]:
         ops.xp.add(sums[0], other, out=sums[0])
     return sums[0]
 
 
 def parts(samples: int, number: int) -> list[slice]:
-    """``number`` slices of about equal length."""
+    """Return ``number`` slices of about equal length."""
     edges = [samples * part // number for part in range(number + 1)]
     return [slice(first, last) for first, last in pairwise(edges)]
 
 
 _BESIDE = 1 << 22
-"""Bytes of a product that is made to be added: they stay in the cache."""
+"""Bytes of a product before it is added: it stays in the cache."""
 
 _ROWS = 1 << 11
-"""Rows made at a time: of more OpenBLAS keeps copies in memory of its own, up to 19 MB a thread."""
+"""Rows at a time: for more, OpenBLAS has buffers of its own, up to 19 MB a thread."""
 
 
 @kernel(half="product")
@@ -228,7 +227,7 @@ def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
     if isinstance(b, HeldMatrix):
         return held_matmul(ops, a, b, out)
     if a.ndim == b.ndim == 2 and a.shape[1] == len(b) == 1:
-        # A column and a row, as the gradient of a weight at batch 1: NumPy's product takes
+        # A column times a row, such as a weight's gradient at batch size 1: NumPy's product takes
         # four times as long, element by element.
         return ops.xp.multiply(a, b, out=out)
     return in_lanes(ops, a, b, out)
@@ -266,9 +265,9 @@ def affine_constant(
 
 
 def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
-    """The product, of which each lane makes some rows, or columns where these are more.
+    """Return the product; each lane computes some rows, or columns if there are more.
 
-    Of stacks that are alike each makes some of the products.
+    With equal stacks, each lane computes some of the products.
     """
     xp, ahead = ops.xp, a.shape[:-2]
     flat = a.ndim == b.ndim == 2
@@ -304,6 +303,6 @@ def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
 
 @kernel(half="lift")
 def column_sums(ops: Ops, x: Array) -> Array:
-    """See `Ops`; as a product with ones: a tenth to a third of the time of NumPy's own sum."""
+    """Compute `Ops.column_sums` by a product with ones, 3 to 10 times as fast as a sum."""
     xp = ops.xp
     return xp.matmul(xp.ones(len(x), x.dtype), xp.ascontiguousarray(x))

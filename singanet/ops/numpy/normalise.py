@@ -1,10 +1,12 @@
-"""Normalization kernels of NumPy.
+"""Compute normalizations by NumPy.
 
-x is (N, C) or (N, C, H, W); statistics are taken over every axis but the channels.
+Batch normalization: x is (N, C) or (N, C, H, W); statistics are over all axes but the channels.
 
-Rows are made to have mean 0 and variance 1, then scaled: Ba et al. 2016, Wu and He 2018.
+Layer and group normalization: rows get mean 0 and variance 1, then are scaled. Source: Ba et al.
+2016, Wu and He 2018.
 
-x is (N, C, ...); windows lie along the channels, centred and cut off at the ends.
+Local response normalization: x is (N, C, ...); windows along the channels are centred, and
+truncated at the ends.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from singanet.ops.numpy.windows import blocks, scratch_bytes
 from singanet.types import Array, Shape
 
 _BLOCK_BYTES = 1 << 19
-"""Of one operand; a block and what is made of it are read again while the cache holds them."""
+"""Bytes of an operand's block; a block and its results are read again from the cache."""
 
 
 def batch_norm_statistics(ops: Ops, x: Array) -> tuple[Array, Array]:
-    """Mean and (biased) variance of each channel, two arrays (C,); x must not be empty.
+    """Return the mean and (biased) variance of each channel, two arrays (C,).
 
-    Block by block, each about its own mean, so that x is read once and nothing cancels: Chan,
-    Golub and LeVeque, 1979.
+    x must not be empty. Each block is summed about its own mean, so that x is read once and nothing
+    cancels: Chan, Golub and LeVeque, 1979.
     """
     xp, images, scratch = ops.xp, _channels_last(x), scratch_bytes(ops, _BLOCK_BYTES)
     width = images.shape[2]
@@ -66,7 +68,7 @@ def batch_norm(
     xp, images, scratch = ops.xp, _channels_last(x), scratch_bytes(ops, _BLOCK_BYTES)
     inverse = 1.0 / xp.sqrt(var + epsilon)
     by_x = gamma * inverse
-    # One pass less than by way of x - mean, and no less exact than x is itself.
+    # One pass fewer than with x - mean, and as exact as x itself.
     scale, shift = _wide(xp, images, by_x, beta - mean * by_x)
     y: Array = xp.empty(_line_shape(images), x.dtype)
     for lane in _lanes(ops, images):
@@ -97,7 +99,7 @@ def batch_norm_backward(
     if mask is None:
         return _gradients(ops, _channels_last(dy), x, gamma, (mean, inverse), fixed)
     slopes = _lines(ops.xp, _channels_last(ops.activation_backward("relu", dy, mask)))
-    # Nobody else has them: by the layers another array would be there beside dy.
+    # This array has no other user, so dx may overwrite it.
     images = slopes.reshape(_channels_last(x).shape)
     return _gradients(ops, images, x, gamma, (mean, inverse), fixed, slopes)
 
@@ -111,7 +113,7 @@ def _gradients(
     fixed: bool,
     over: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """(dx, dgamma, dbeta) for the ``slopes`` (N, H, W, C); dx may be written ``over`` them."""
+    """Return (dx, dgamma, dbeta) for ``slopes`` (N, H, W, C); dx may be written ``over`` them."""
     xp, images, (mean, inverse) = ops.xp, _channels_last(x), statistics
     scratch = scratch_bytes(ops, _BLOCK_BYTES)
     dgammas, dbetas = [], []
@@ -145,25 +147,25 @@ def _gradients(
 
 
 def _lanes(ops: Ops, images: Array) -> Iterator[slice]:
-    """Lanes of the samples, over which two or three operands pass twice."""
+    """Yield slices of the samples; two or three operands pass twice."""
     return ops.lanes(len(images), 2 * SWEEP * images.size)
 
 
 def _blocks(images: Array, scratch: int) -> Iterator[slice]:
-    """Slices of samples whose values fit ``scratch`` bytes."""
+    """Yield slices of samples whose values fit in ``scratch`` bytes."""
     n, h, w, c = images.shape
     for samples, _ in blocks(n, 1, h * w * c * images.itemsize, scratch):
         yield samples
 
 
 def _lines(xp: Any, images: Array) -> Array:
-    """(N, H, W, C) as contiguous (N, H, W·C): long rows, however few the channels."""
+    """Return (N, H, W, C) as contiguous (N, H, W·C): long rows, even with few channels."""
     lines: Array = xp.ascontiguousarray(images)
     return lines.reshape(_line_shape(images))
 
 
 def _wide(xp: Any, images: Array, *values: Array) -> list[Array]:
-    """Each (C,) repeated along the width, to meet the rows of `_lines`."""
+    """Repeat each (C,) along the width, to match the rows of `_lines`."""
     wide: Array = xp.empty((len(values), *images.shape[2:]), images.dtype)
     for k, value in enumerate(values):
         wide[k] = value
@@ -171,9 +173,9 @@ def _wide(xp: Any, images: Array, *values: Array) -> list[Array]:
 
 
 def _sum(xp: Any, lines: Array, width: int) -> Array:
-    """The sum of each channel, (C,), of lines (N, H, W·C)."""
-    # A product with ones runs several times as fast as a sum along an axis; one a sample keeps
-    # the partial sums short, which keeps float32 exact enough.
+    """Return the sum of each channel, (C,), of lines (N, H, W·C)."""
+    # A product with ones runs several times as fast as a sum along an axis; one product a sample
+    # makes short partial sums, exact enough in float32.
     n, h, wide = lines.shape
     ones = xp.ones((1, h * width), lines.dtype)
     sums: Array = xp.matmul(ones, lines.reshape(n, h * width, wide // width))
@@ -181,12 +183,12 @@ def _sum(xp: Any, lines: Array, width: int) -> Array:
 
 
 def _channels_last(x: Array) -> Array:
-    """The view (N, H, W, C); (N, C) becomes one image of width 1."""
+    """Return the view (N, H, W, C); (N, C) becomes one image of width 1."""
     return x[None, :, None] if x.ndim == 2 else x.transpose(0, 2, 3, 1)
 
 
 def _like(x: Array, images: Array) -> Array:
-    """The (N, H, W, C) ``images`` in the form of ``x``."""
+    """Return the (N, H, W, C) ``images`` in the axis order of ``x``."""
     return images[0, :, 0] if x.ndim == 2 else images.transpose(0, 3, 1, 2)
 
 
@@ -276,13 +278,13 @@ def _standardised(ops: Ops, rows: Array, epsilon: float) -> tuple[Array, Statist
 
 
 def _restored(ops: Ops, rows: Array, statistics: Statistics) -> Array:
-    """The standardised rows once more, which is cheaper than keeping them."""
+    """Return the standardized rows again, which is cheaper than to store them."""
     y = ops.xp.subtract(rows, statistics[0])
     return ops.xp.multiply(y, statistics[1], out=y)
 
 
 def _row_gradient(ops: Ops, d_hat: Array, x_hat: Array, inverse: Array) -> Array:
-    """(d - mean(d) - x̂ mean(d x̂)) / sqrt(var + epsilon) of each row; reuses ``x_hat``."""
+    """Return (d - mean(d) - x̂ mean(d x̂)) / sqrt(var + epsilon) by row; reuses ``x_hat``."""
     inner = ops.xp.multiply(d_hat, x_hat).mean(axis=1, keepdims=True)
     ops.xp.multiply(x_hat, inner, out=x_hat)
     ops.xp.subtract(d_hat, x_hat, out=x_hat)
@@ -292,7 +294,7 @@ def _row_gradient(ops: Ops, d_hat: Array, x_hat: Array, inverse: Array) -> Array
 
 
 def _views(shape: Shape, groups: int) -> tuple[Shape, Shape]:
-    """(N, C, positions), and (N · groups, C / groups · positions)."""
+    """Return (N, C, positions), and (N · groups, C / groups · positions)."""
     n, c, *sizes = shape
     positions = prod(sizes)
     return (n, c, positions), (n * groups, c // groups * positions)
@@ -327,7 +329,7 @@ def _scale(ops: Ops, x: Array, size: int, alpha: float, k: float) -> Array:
 
 
 def _window_sum(ops: Ops, values: Array, size: int) -> Array:
-    """Sums over windows of channels, by whole shifted arrays."""
+    """Return sums over windows of channels, by whole shifted arrays."""
     total: Array = values.copy()
     for shift in range(1, min(size // 2, values.shape[1] - 1) + 1):
         total[:, shift:] += values[:, :-shift]
@@ -336,7 +338,7 @@ def _window_sum(ops: Ops, values: Array, size: int) -> Array:
 
 
 def _power(ops: Ops, scale: Array, beta: float) -> Array:
-    """``scale`` ** -beta; square roots for the usual exponent, which cost far less."""
+    """Return ``scale`` ** -beta; by square roots for the usual exponent, which is much faster."""
     xp = ops.xp
     if beta == 0.75:
         root = xp.sqrt(scale)

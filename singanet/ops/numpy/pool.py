@@ -1,4 +1,4 @@
-"""Pooling, upsampling and padding of NumPy.
+"""Pool, upsample and pad by NumPy.
 
 x is (N, C, H, W), y and dy (N, C, H·fh, W·fw) for the factors (fh, fw).
 """
@@ -24,7 +24,7 @@ _SUMMED_AT_ONCE = 1 << 8
 """Positions whose sum in one go is exact enough."""
 
 _BLOCK_BYTES = 1 << 19
-"""Of the images; a block's outputs are gone over once for each kernel position."""
+"""Bytes of a block of images; its outputs are processed once for each kernel position."""
 
 
 @kernel(half="native")
@@ -40,8 +40,8 @@ def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Arr
         for k, pixels, outputs in meetings(window, size, out):
             best, given = y[samples][outputs], rows[pixels]
             if where is not None and k:
-                # The positions rise, so the largest that was better than all before wins;
-                # selecting with a mask would take five times as long.
+                # Positions ascend, so the last improvement wins; a masked selection would take five
+                # times as long.
                 better = xp.multiply(xp.greater(given, best), k, dtype=where.dtype)
                 xp.maximum(where[samples][outputs], better, out=where[samples][outputs])
             xp.maximum(best, given, out=best)
@@ -98,7 +98,7 @@ def global_avg_pool(ops: Ops, x: Array) -> Array:
     positions = prod(x.shape[2:])
     if ops.prepared is not None and x.size and positions <= _SUMMED_AT_ONCE:
         return _product_with_shares(ops, x, positions)
-    # An axis at a time keeps the partial sums short, which keeps float32 exact enough.
+    # One axis at a time makes short partial sums, exact enough in float32.
     total = x
     while total.ndim > 2:
         total = total.sum(axis=-1)
@@ -106,7 +106,7 @@ def global_avg_pool(ops: Ops, x: Array) -> Array:
 
 
 def _product_with_shares(ops: Ops, x: Array, positions: int) -> Array:
-    """The means by one call: NumPy sums short rows of an inner axis one by one."""
+    """Compute means by one product: NumPy sums short rows of an inner axis one by one."""
     n, c = x.shape[:2]
     share = ops.xp.full((1, positions), 1 / positions, x.dtype)
     if x.flags.c_contiguous:
@@ -137,7 +137,7 @@ def global_max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape) 
 
 
 def _sample_blocks(ops: Ops, x_shape: Shape, itemsize: int) -> Iterator[slice]:
-    """Slices of samples, lane by lane, whose values fit a block."""
+    """Yield slices of samples, lane by lane, whose values fit in a block."""
     scratch, size = scratch_bytes(ops, _BLOCK_BYTES), prod(x_shape[1:])
     for lane in ops.lanes(x_shape[0], 2 * SWEEP * x_shape[0] * size):
         for samples, _ in blocks(lane.stop - lane.start, 1, size * itemsize, scratch):
@@ -145,7 +145,7 @@ def _sample_blocks(ops: Ops, x_shape: Shape, itemsize: int) -> Iterator[slice]:
 
 
 def _counts(xp: Any, x_shape: Shape, window: Window, count_pads: bool, dtype: Any) -> Array:
-    """How many positions of each window count, (..., 1); at least 1."""
+    """Return the number of counted positions of each window, (..., 1); at least 1."""
     size, sides = x_shape[2:], []
     for k, out in enumerate(window._out_size(*size)):
         before, after = window.pads[k]
@@ -158,7 +158,7 @@ def _counts(xp: Any, x_shape: Shape, window: Window, count_pads: bool, dtype: An
 
 
 def _channels_first(full: Array, x_shape: Shape) -> Array:
-    """(N, positions, C) as an (N, C, ...) view, in the memory order of the image kernels."""
+    """Return (N, positions, C) as an (N, C, ...) view, in the memory order of the image kernels."""
     n, c, *sizes = x_shape
     return channels_first(full.reshape(n, *sizes, c))
 
@@ -215,9 +215,9 @@ def _gathered(ops: Ops, dy: Array, axis: int, factor: int) -> Array:
 
 
 def _neighbours(phase: int, factor: int) -> tuple[int, float]:
-    """For output ``factor``·q + ``phase`` the first of its two pixels, and the second's share.
+    """Return the first pixel of output ``factor``·q + ``phase``, and the second pixel's weight.
 
-    The pixel is counted from q in the image with a border of one; pixel centres lie at halves.
+    The index is relative to q in the image with a border of one; pixel centres are at halves.
     """
     place = (phase + 0.5) / factor - 0.5
     return (0, place + 1.0) if place < 0 else (1, place)
@@ -231,7 +231,7 @@ def pad(
     ops: Ops, x: Array, pads: Sequence[tuple[int, int]], value: float, mode: str = "constant"
 ) -> Array:
     shape = [size + sum(ends) for size, ends in zip(x.shape, pads, strict=True)]
-    # From the slowest axis to the fastest: images lie channels-last, and stay so.
+    # From the slowest to the fastest axis: images stay channels-last.
     apart = steps(x)
     axes = sorted(range(x.ndim), key=lambda axis: -abs(apart[axis]))
     laid: Array = ops.xp.full([shape[axis] for axis in axes], value, x.dtype)
@@ -260,7 +260,7 @@ def pad_backward(ops: Ops, dy: Array, pads: Sequence[tuple[int, int]], mode: str
 
 
 def inside(pads: Sequence[tuple[int, int]], shape: Sequence[int]) -> _Region:
-    """Where an array of ``shape`` lies within its borders."""
+    """Return the position of an array of ``shape`` within its borders."""
     ends = zip(pads, shape, strict=True)
     return tuple(slice(before, before + size) for (before, _), size in ends)
 
@@ -268,7 +268,7 @@ def inside(pads: Sequence[tuple[int, int]], shape: Sequence[int]) -> _Region:
 def _sources(
     mode: str, axis: int, size: int, ends: tuple[int, int]
 ) -> Iterator[tuple[_Region, _Region]]:
-    """The borders along ``axis`` that are not empty, and what they repeat."""
+    """Yield the nonempty borders along ``axis``, and their sources."""
     (before, after), end = ends, ends[0] + size
     borders = slice(0, before), slice(end, end + after)
     if mode == "replicate":
@@ -276,7 +276,7 @@ def _sources(
     elif mode == "circular":
         sources = slice(size, end), slice(before, before + after)
     else:
-        # Without the edge itself; of a slice that goes back to the first, the end is None.
+        # Without the edge itself; a slice back to index 0 has the end None.
         last = end - 2 - after
         sources = slice(2 * before, before, -1), slice(end - 2, last if last >= 0 else None, -1)
     for border, source, count in zip(borders, sources, ends, strict=True):

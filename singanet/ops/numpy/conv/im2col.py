@@ -1,13 +1,13 @@
-"""Convolution as a product with columns.
+"""Convolve by a matrix product with columns (im2col).
 
-BLAS multiplies sixteen kernels in little more time than four, so zeros in the place of other
-groups' channels cost less than they save. A NaN or an infinity reaches the groups joined with its
-own.
+BLAS multiplies sixteen kernels in little more time than four, so small groups are joined: zeros for
+the other groups' channels cost less than they save. A NaN or an infinity then reaches the joined
+groups.
 
-OpenBLAS multiplies small matrices where they lie, larger ones after copying both ("packing"),
-which with few columns takes as long as the work: benchmarks/conv_products.py.
+OpenBLAS multiplies small matrices in place, and larger ones after copying both ("packing"), which
+with few columns takes as long as the product: benchmarks/conv_products.py.
 
-Products of (G, M, K) with (G, K, N), whose rows M are many.
+Products are (G, M, K) by (G, K, N), with many rows M.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
 _WIDE = 16
-"""Channels and kernels of joined groups, at most: with 32 of them the zeros cost more."""
+"""Most channels and kernels of joined groups: with 32 the zeros cost more."""
 
 
 @lru_cache(maxsize=256)
 def joined(groups: int, weight_shape: Shape) -> int:
-    """How many groups make one; 1 where none are joined."""
+    """Return the number of groups to join into one; 1 for none."""
     most = _WIDE // max(weight_shape[1], weight_shape[0] // groups)
     return max((many for many in range(1, most + 1) if groups % many == 0), default=1)
 
@@ -58,7 +58,7 @@ def weights(ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window) 
 
 
 def _wide(ops: Ops, weight: Array, window: Window) -> tuple[Array, Window]:
-    """The weight (F, C/groups, kh, kw) with groups joined, zeros but for their own; its window."""
+    """Return the weight (F, C/groups, kh, kw) with joined groups, padded by zeros; its window."""
     (f, cg, *kernel), groups = weight.shape, window.groups
     many = joined(groups, weight.shape)
     split = weight.reshape(groups // many, many, f // groups, cg, *kernel)
@@ -72,15 +72,15 @@ _SMALL = 1_000_000
 """Multiplications of a product up to which OpenBLAS does not pack (with AVX-512)."""
 
 _FEWEST_ROWS = 4
-"""Rows of a small product below which a large one is faster."""
+"""Rows of a small product below which a large product is faster."""
 
 _FEWEST_SUMMED = 64
 _MOST_SUMS = 300_000
-"""Rows of a piece, and values in the sums of all, beyond which writing sums takes too long."""
+"""Least rows of a piece, and most values in all sums, for which writing the sums pays."""
 
 
 def laid_out(ops: Ops, kernels: Array, rows: int) -> Array:
-    """``kernels`` (G, K, N) as `rows_product` takes them for so many rows: (G, P, K, N/P)."""
+    """Return ``kernels`` (G, K, N) for `rows_product` of ``rows`` rows: (G, P, K, N/P)."""
     groups, k, n = kernels.shape
     if not ops.on_host or 512 * rows < k * n or rows < 64:
         return kernels[:, None]
@@ -92,9 +92,9 @@ def laid_out(ops: Ops, kernels: Array, rows: int) -> Array:
 
 
 def rows_product(ops: Ops, rows: Array, kernels: Array, out: Array, alone: bool = False) -> None:
-    """``rows`` (G, M, K) times ``kernels``, as `laid_out` has them, into (G, M, N).
+    """Multiply ``rows`` (G, M, K) by ``kernels`` from `laid_out`, into (G, M, N).
 
-    Products of a sample that is ``alone`` have lanes of their own, as for `summed_product`.
+    ``alone`` divides the product of a single sample among threads, as in `summed_product`.
     """
     (groups, m, k), (_, parts, _, width) = rows.shape, kernels.shape
     most = _SMALL // (k * width)
@@ -106,7 +106,7 @@ def rows_product(ops: Ops, rows: Array, kernels: Array, out: Array, alone: bool 
 
 
 def _stacked(ops: Ops, rows: Array, kernels: Array, out: Array, most: int) -> None:
-    """The same in pieces of at most so many rows."""
+    """Multiply in pieces of at most ``most`` rows."""
     (groups, m, k), (_, parts, _, width) = rows.shape, kernels.shape
     piece = _piece(m, most)
     whole = m // piece * piece
@@ -118,10 +118,9 @@ def _stacked(ops: Ops, rows: Array, kernels: Array, out: Array, most: int) -> No
 
 
 def summed_product(ops: Ops, rows: Array, others: Array, alone: bool = False) -> Array:
-    """The sums over M of ``others`` (G, M, N) times ``rows`` (G, M, K): (G, N, K).
+    """Return the sums over M of ``others`` (G, M, N) times ``rows`` (G, M, K): (G, N, K).
 
-    Where the rows lie column by column the product is the transposed one, which BLAS
-    computes faster then.
+    If the rows are stored by column, BLAS computes the transposed product faster.
     """
     _, down, across = steps(rows)
     if down < across:
@@ -130,7 +129,7 @@ def summed_product(ops: Ops, rows: Array, others: Array, alone: bool = False) ->
 
 
 def _summed(ops: Ops, left: Array, right: Array, alone: bool) -> Array:
-    """The sums over M of ``left`` (G, M, K) times ``right`` (G, M, N): (G, K, N)."""
+    """Return the sums over M of ``left`` (G, M, K) times ``right`` (G, M, N): (G, K, N)."""
     xp, (groups, m, k), n = ops.xp, left.shape, right.shape[2]
     high, width = _part(k, 64), _part(n, 48)
     piece = _piece(m, max(_SMALL // (high * width), 1))
@@ -166,7 +165,7 @@ def _product(ops: Ops, a: Array, b: Array, out: Array | None, alone: bool) -> Ar
 
 @lru_cache(maxsize=1024)
 def _part(size: int, near: int) -> int:
-    """The divisor of ``size`` next to ``near``, within a third of it; else ``size`` itself."""
+    """Return the divisor of ``size`` nearest to ``near``, within a third; otherwise ``size``."""
     if size <= near:
         return size
     for away in range(near // 3 + 1):
@@ -178,7 +177,7 @@ def _part(size: int, near: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _piece(size: int, most: int) -> int:
-    """At most ``most`` of ``size``: preferably a divisor, if one is above half of ``most``."""
+    """Return at most ``most``: a divisor of ``size`` if there is one above half of ``most``."""
     for piece in range(min(size, most), most // 2, -1):
         if size % piece == 0:
             return piece
@@ -224,7 +223,7 @@ def conv2d_backward_weights(
 def _column_blocks(
     ops: Ops, x: Array, weight_shape: Shape, window: Window
 ) -> Iterator[tuple[slice, slice, Array]]:
-    """Samples, output rows and their columns, block by block in bounded scratch."""
+    """Yield samples, output rows and their columns, in blocks of bounded scratch."""
     f, cg, kh, kw = weight_shape
     oh, ow = window._out_size(*x.shape[2:])
     row_bytes = ow * max(window.groups * cg * kh * kw, f) * x.itemsize
@@ -236,36 +235,36 @@ def _column_blocks(
 
 
 def by_group(part: Array, groups: int) -> Array:
-    """(N, H', W', F) as a view (groups, N·H'·W', F/groups)."""
+    """Return (N, H', W', F) as a view (groups, N·H'·W', F/groups)."""
     n, h, w, f = part.shape
     return part.reshape(n * h * w, groups, f // groups).transpose(1, 0, 2)
 
 
 def _matrices(weight: Array, groups: int) -> Array:
-    """The weight as (groups, kh·kw·C/groups, F/groups), to meet the columns.
+    """Return the weight as (groups, kh·kw·C/groups, F/groups), to match the columns.
 
-    Its axes are moved within what lies together: moving the kernels to the end would take as
-    long as the products where images are small.
+    The kernels' axis does not move in memory, which for small images would take as long as the
+    products.
     """
     f, cg, kh, kw = weight.shape
     split = weight.reshape(groups, f // groups, cg, kh, kw)
     _, by_kernel, by_channel, *_ = steps(split)
     if by_kernel < by_channel:
-        # The weight of a gradient, whose first axes are swapped.
+        # The weight of a gradient, with its first axes swapped.
         return split.transpose(0, 3, 4, 2, 1).reshape(groups, kh * kw * cg, f // groups)
     rows: Array = split.transpose(0, 1, 3, 4, 2).reshape(groups, f // groups, kh * kw * cg)
     return rows.transpose(0, 2, 1)
 
 
 _SHORT_RUN = 8
-"""Channels below which adding them up one row of pixels at a time is faster."""
+"""Channels below which adding one row of pixels at a time is faster."""
 
 
 @kernel(half="lift")
 def scatter(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_data`: products first, sums after.
+    """Compute `Ops.conv2d_backward_data` by products, then sums.
 
-    They are summed over the kernel's rows first, in long runs, then over its columns.
+    Sums run over the kernel's rows first, in long runs, then over its columns.
     """
     groups, (n, c, h, w), (f, cg, kh, kw) = window.groups, x_shape, weight.shape
     (oh, ow), sh = dy.shape[2:], window.stride[0]
@@ -292,15 +291,15 @@ def _sum_rows(
     size: tuple[int, int, int],
     alone: bool,
 ) -> Array:
-    """The products of ``part`` (groups, N·H'·W', F/groups) with each kernel row's ``kernels``.
+    """Multiply ``part`` (groups, N·H'·W', F/groups) by the ``kernels`` of each kernel row.
 
-    Added where they meet one row of pixels, as (groups, N, rows, W', kw·C/groups).
+    Products for one row of pixels are added, as (groups, N, rows, W', kw·C/groups).
     """
     (groups, m, _), (n, height, ow) = part.shape, size
     kh, sh, dh = window.kernel[0], window.stride[0], window.dilation[0]
     reach, width = (height - 1) * sh + 1, kernels[0].shape[1] * kernels[0].shape[3]
     sums: Array = ops.xp.empty((groups, n, reach + dh * (kh - 1), ow, width), part.dtype)
-    # Where kernel rows meet every row of pixels, the first of them write and do not add.
+    # If kernel rows cover every row of pixels, the first kernel rows write instead of adding.
     first = sh if dh == 1 and sh <= kh else 0
     sums[:, :, reach + first - 1 if first else 0 :] = 0
     products = ops.xp.empty((groups, m, width), part.dtype)
@@ -316,7 +315,7 @@ def _sum_rows(
 
 
 def _add_columns(ops: Ops, dx: Array, sums: Array, window: Window, first_row: int) -> None:
-    """Add ``sums`` (groups, N, rows, W', kw·C/groups) to the pixels of dx that exist."""
+    """Add ``sums`` (groups, N, rows, W', kw·C/groups) to the pixels of dx inside the image."""
     groups, m, height, ow, _ = sums.shape
     _, h, w, _, cg = dx.shape
     kw, sw, dw = window.kernel[1], window.stride[1], window.dilation[1]
@@ -327,7 +326,7 @@ def _add_columns(ops: Ops, dx: Array, sums: Array, window: Window, first_row: in
         return
     pixels, runs = dx[:, top + low : top + high], (0, 1, 2, 3, 4)
     if cg < _SHORT_RUN:
-        # A row of pixels is the longer run, on memory of its own where it lies together.
+        # A row of pixels is the longer run, in a buffer that is contiguous along it.
         pixels = ops.xp.zeros((m, high - low, groups, cg, w), dx.dtype)
         pixels, runs = pixels.transpose(0, 1, 4, 2, 3), (0, 1, 3, 4, 2)
     for b in range(kw):
