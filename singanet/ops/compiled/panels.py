@@ -1,6 +1,6 @@
-"""Compiled products with narrow weights.
+"""Write functions of products with narrow weights.
 
-From beyond that cache no more is read than the numbers as they are held.
+Weights are read once, in their narrow type, and widened in registers or the nearest cache.
 """
 
 from __future__ import annotations
@@ -15,49 +15,48 @@ from singanet.ops.held import BLOCK, GROUP, PANEL
 _BLOCK_VECTOR = 4 * LANES
 """Bytes of a vector of floats, or of four inputs of 8 bits."""
 _STEP = 4 * PANEL
-"""Bytes of four inputs of a panel; of 4 bits, of four of either block of a group."""
+"""Bytes of four inputs of a panel; with 4 bits, of four inputs in both blocks of a group."""
 _STEPS = BLOCK // 4
 
 Sums: TypeAlias = dict[tuple[int, int, int], Value]
-"""By block of a group, row and vector of a panel."""
+"""Sums by block of a group, row and vector of a panel."""
 
 
 def blocks_product(kind: str, rows: int) -> Code:
-    """A function that multiplies so many ``rows`` by a `BlockMatrix` of the ``kind``.
+    """Write a function that multiplies ``rows`` rows by a `BlockMatrix` of the ``kind``.
 
-    Of its codes, scales and minima, of rows and products; of the numbers of slabs, of groups and
-    of panels of a slab, of the first panel and one past the last. Rows have 64 numbers a group,
-    products 64 a panel.
+    Its pointers: codes, scales, minima, rows and products. Its integers: slabs, groups, panels of a
+    slab, and the range of panels. Rows have 64 numbers a group, products 64 a panel.
     """
     return _Product(kind, rows).code
 
 
 def whole_of(code: Code, kind: str, word: Value, block: int, four: int) -> Value:
-    """The whole number of one of ``four`` inputs in a word; of 4 bits from 0 to 15."""
+    """Return one of ``four`` integers in a word; with 4 bits from 0 to 15."""
     if kind == "Q8_0":
         return code.signed(word, 8 * four, 8)
     return code.unsigned(word, 8 * four + 4 * block, 4)
 
 
 class _Product:
-    """What the parts of the function have in common."""
+    """The function's state, shared by its parts."""
 
     def __init__(self, kind: str, rows: int) -> None:
         self.kind, self.rows = kind, range(rows)
         code = self.code = Code(f"{kind}_{rows}", pointers=5, numbers=5)
         self.codes, self.scales, self.minima, self.x, self.y = code.arguments[:5]
         self.slabs, self.groups, self.panels, first, last = code.arguments[5:]
-        # Through the codes from their begin to their end, where threads do not share them.
+        # In memory order through the codes, unless threads share them.
         with code.each(0, self.slabs) as self.slab, code.each(0, self.groups) as self.group:
             totals = {} if kind == "Q8_0" else self._totals()
             with code.each(first, last) as self.panel:
-                # Blocks of 8 bits lie one after the other, two of 4 bits in the same bytes.
+                # Blocks of 8 bits are consecutive; two blocks of 4 bits share their bytes.
                 blocks = ((0,), (1,)) if kind == "Q8_0" else ((0, 1),)
                 sums = {key: value for some in blocks for key, value in self._sums(some).items()}
                 self._add(sums, totals)
 
     def _totals(self) -> dict[tuple[int, int], Value]:
-        """The sums of rows, by block of the group and row."""
+        """Return the sums of rows, by block of the group and row."""
         code, found = self.code, {}
         for block, row in ((block, row) for block in (0, 1) for row in self.rows):
             at = code.times(code.sum(self._group_of(row, GROUP), BLOCK * block), 4)
@@ -66,7 +65,7 @@ class _Product:
         return found
 
     def _sums(self, blocks: tuple[int, ...]) -> Sums:
-        """The sums of rows times whole numbers, for blocks that lie in the same bytes."""
+        """Return the sums of rows times integers, for blocks in the same bytes."""
         code = self.code
         group = code.sum(code.times(self.slab, self.groups), self.group)
         panel = code.sum(code.times(group, self.panels), self.panel)
@@ -90,7 +89,7 @@ class _Product:
         return sums
 
     def _add(self, sums: Sums, totals: dict[tuple[int, int], Value]) -> None:
-        """Add to the products what ``sums`` are with their scales and minima."""
+        """Add ``sums``, with scales and minima applied, to the products."""
         code = self.code
         for row, v in ((row, v) for v in _VECTORS for row in self.rows):
             line = code.times(code.sum(code.times(row, self.slabs), self.slab), self.panels)
@@ -108,11 +107,11 @@ class _Product:
             code.store(made, self.y, at)
 
     def _group_of(self, row: int, size: int) -> Value:
-        """Where a row has what is of the group, of which each has ``size`` numbers."""
+        """Return the offset of the group in a row, for ``size`` numbers a group."""
         return self.code.times(self.code.sum(self.code.times(row, self.groups), self.group), size)
 
     def _beside(self, halves: Value, block: int, vector: int) -> Value:
-        """What the columns of a vector have of ``halves`` for a block of the group."""
+        """Load the values of a vector's columns from ``halves``, for a block of the group."""
         code = self.code
         group = code.sum(code.times(self.slab, self.groups), self.group)
         line = code.times(code.sum(code.times(group, 2), block), self.panels)
@@ -124,28 +123,20 @@ _VECTORS = range(PANEL // LANES)
 _VECTOR = FLOAT * LANES
 """Bytes of a vector of floats, or of four inputs of 8 bits."""
 _LINE = FLOAT * PANEL
-"""Bytes of the floats of a panel's input, of the words of two, or of the codes of four."""
+"""Bytes of a panel's input as floats, of the words of two, or of the codes of four."""
 _TOGETHER = 6
-"""Rows whose sums are in registers together."""
+"""Rows whose sums fit in registers together."""
 
 
 class _RowsAt(NamedTuple):
-    """Rows of floats: their first, and how many bytes each is after the one before."""
+    """The first of some rows of floats, and the byte stride between rows."""
 
     first: Value
     across: Value
 
 
 def panel_product(kind: str, turned: bool, together: int, converts: bool = False) -> Code:
-    """A function that multiplies rows by a part of a matrix: of "words", "halves" or ggml's kind.
-
-    Its pointers: words, or codes, scales and minima; the rows and the products, both where the part
-    begins. Its numbers: the slab; groups of 64 inputs, panels of a slab, inputs; how many rows
-    there are, and the bytes from one to the next, of products too; the first panel and one past the
-    last; the first group and one past it; and whether products are added to what is there. Of a
-    ``turned`` matrix sums go over the panels. ``together`` are the vectors of a row's sums that are
-    in registers at a time. Where the processor ``converts`` halves they are left to it.
-    """
+    """Write a function of rows times a part of a matrix: "words", "halves" or ggml's kind."""
     code = Code(f"panels_{kind}_{turned}_{together}", pointers=5, numbers=12)
     codes, scales, minima, x, y = code.arguments[:5]
     slab, groups, panels, inputs, rows, over_x, over_y = code.arguments[5:12]
@@ -167,7 +158,7 @@ def panel_product(kind: str, turned: bool, together: int, converts: bool = False
 
 
 class _Held:
-    """The matrix: its pointers, and the numbers of groups and panels of a slab, and of inputs."""
+    """The matrix: its pointers, the numbers of groups and panels of a slab, and of inputs."""
 
     def __init__(
         self,
@@ -182,7 +173,7 @@ class _Held:
         self._groups, self._panels, self._inputs = numbers
 
     def widen(self, slab: Value, panel: Value, group: Value, wide: Value) -> Value:
-        """Put a group of a panel into ``wide``, (64, 64); how many inputs it has."""
+        """Write a group of a panel to ``wide``, (64, 64); return its number of inputs."""
         if self._kind == "words":
             return self._words(panel, group, wide)
         if self._kind == "halves":
@@ -236,7 +227,7 @@ class _Held:
             if kind == "Q8_0":
                 at = code.sum(at, block * size // 2)
             if kind == "Q8_0" or not block:
-                # The next group's lie behind those of all panels.
+                # The next group follows the codes of all panels.
                 code.fetch(self._codes, at, _LINE, code.times(self._panels, size))
             for v in _VECTORS:
                 word = code.ints(self._codes, code.sum(at, _VECTOR * v))
@@ -252,7 +243,7 @@ class _Held:
 
 
 class _Sums:
-    """Products of rows with what is widened, (·, 64)."""
+    """Products of rows with the widened block, (·, 64)."""
 
     def __init__(
         self, code: Code, wide: Value, given: _RowsAt, made: _RowsAt, together: int
@@ -261,7 +252,7 @@ class _Sums:
         self._given, self._made, self._together = given, made, together
 
     def add(self, rows: Value, count: Value, start: Value) -> None:
-        """Add the products of ``count`` numbers of each row; they begin where ``start`` is 0."""
+        """Add the products of ``count`` numbers of each row, or set them if ``start`` is 0."""
         code = self._code
         whole = code.times(code.whole(rows, _TOGETHER), _TOGETHER)
         rest = code.less(rows, whole)
@@ -303,20 +294,19 @@ _WORDS_VECTOR = 4 * LANES
 _PAIR = 4 * PANEL
 """Bytes of two inputs of a panel."""
 _AT_A_TIME = 4
-"""Pairs of inputs, of which there is a multiple of 16."""
+"""Pairs of inputs in an iteration; their number is a multiple of 16."""
 
 
 def words_product(rows: int) -> Code:
-    """A function of words, rows and products; of pairs, panels, the first panel, one past the last.
+    """Write a function of words, rows and products; pairs, panels and the range of panels.
 
-    The words are those of a `Bfloat16Matrix`. Rows have two floats a pair of inputs,
-    products 64 a panel.
+    The words are a `Bfloat16Matrix`'s. Rows have two floats a pair of inputs, products 64 a panel.
     """
     code = Code(f"words_{rows}", pointers=3, numbers=4)
     words, x, y, pairs, panels, first, last = code.arguments
     places = [(row, vector) for row in range(rows) for vector in _VECTORS]
     with code.each(first, last) as panel:
-        # Even inputs and odd ones: of two chains of sums one goes on while the other waits.
+        # Two chains of sums, of even and of odd inputs, hide each other's latency.
         sums = {(place, odd): code.number(0.0) for place in places for odd in (0, 1)}
         with code.each(0, pairs, _AT_A_TIME, sums) as some:
             for ahead in range(_AT_A_TIME):
@@ -340,9 +330,9 @@ def words_product(rows: int) -> Code:
 
 
 def cast(narrows: bool) -> Code:
-    """A function that writes the floats at a pointer as float16 at another, or the reverse.
+    """Write a function that converts floats at a pointer to float16 at another, or back.
 
-    Its pointers: the source and the target. Its number: how many, a multiple of `LANES`.
+    Its pointers: source and target. Its integer: the count, a multiple of `LANES`.
     """
     code = Code(f"halves_{narrows}", pointers=2, numbers=1)
     source, target, count = code.arguments

@@ -1,7 +1,7 @@
-"""Pooling, relu, batch normalisation and small products by functions that LLVM compiles.
+"""Run pooling, relu, batch normalization and small products by functions compiled with LLVM.
 
-Each array is read twice at most, and a NaN shows where it comes from. There is no mask: the
-backward kernel computes again where y is above zero, from x and the beta that it is given for one.
+Each array is read at most twice, and NaN propagates. There is no relu mask: the backward kernel
+computes again if y is positive, from x and beta, which it gets in place of a mask.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 POSITIONS = 256
-"""Kernel positions that can be told in a byte."""
+"""Kernel positions that fit in a byte."""
 _COMPILED_POOL_LEAST = 1 << 19
-"""Elements from which compiling is won back in some hundred steps."""
+"""Elements from which compiling pays off within some hundred steps."""
 _AXES = 3
 
 
@@ -47,7 +47,7 @@ def _max_pool(
 
 
 def _compiled_pool_fits(ops: PlannedOps, x: Array, window: Window, keep: bool) -> bool:
-    # oneDNN's may store bfloat16.
+    # oneDNN's kernels may store bfloat16.
     return (
         x.shape[1] >= LANES
         and math.prod(window.kernel) <= POSITIONS
@@ -61,12 +61,12 @@ max_pool = Route("compiled", _max_pool, _compiled_pool_fits)
 
 
 def _max_forward(crew: Crew, images: Shape, window: Window, keep: bool) -> CompiledPlan:
-    """Operands: images, maxima and, if they are kept, positions."""
+    """Operands: images, maxima and, with ``keep``, positions."""
     n, *size, c = images
     outs, before = window._out_size(*size), [pad for pad, _ in window.pads]
     numbers = [c]
     for values in (size, outs, window.kernel, window.stride, before, window.dilation):
-        # Of an image the depth is 1, and has no padding.
+        # An image has depth 1, without padding.
         front = 0 if values is before else 1
         numbers += [*[front] * (_AXES - len(values)), *values]
     stages = shared(tuple(numbers), (n * math.prod(outs[:-1]),), crew.threads)
@@ -79,9 +79,6 @@ def _function(vectors: int, keep: bool) -> CompiledFunction:
     from singanet.ops.compiled import engine, pool
 
     return engine.known(pool.max_pool, vectors, keep)
-
-
-"""Elements from which the look for NaN that oneDNN's kernels need takes longer than a call."""
 
 
 def _relu(ops: PlannedOps, mode: str, x: Array, slope: float = 0.01) -> Array | None:
@@ -111,7 +108,7 @@ def _is_sum(
 
 
 def _is_served(ops: PlannedOps, *arrays: Array) -> bool:
-    # oneDNN's may store bfloat16.
+    # oneDNN's kernels may store bfloat16.
     if ops.narrow or not ops.serves(_LEAST, *arrays):
         return False
     return is_dense(arrays[0]) and has_compiler()
@@ -122,7 +119,7 @@ of_sum = Route("compiled", _sum, _is_sum)
 
 
 def _relu_of(crew: Crew, size: int, terms: int) -> CompiledPlan:
-    """Operands: what is made, and the terms."""
+    """Operands: the result, and the terms."""
     from singanet.ops.compiled.pool import BLOCK
 
     stages = shared((size,), (-(-size // BLOCK),), crew.threads)
@@ -138,25 +135,25 @@ def _compiled_relu_function(terms: int) -> CompiledFunction:
 
 
 def images_of(ops: PlannedOps, x: Array) -> Array:
-    """``x`` (N, C, H, W) channels-last; (N, C) as images of one pixel."""
+    """Return ``x`` (N, C, H, W) channels-last; (N, C) as images of one pixel."""
     return ops.ordered(x)[:, None, None] if x.ndim == 2 else ops.channels_last(x)
 
 
 def like(x: Array, images: Array) -> Array:
-    """The channels-last ``images`` in the form of ``x``."""
+    """Return the channels-last ``images`` in the axis order of ``x``."""
     return images[:, 0, 0] if x.ndim == 2 else images.transpose(0, 3, 1, 2)
 
 
 VECTOR = 16
-"""Channels have to fill whole vectors of oneDNN's: else its kernels can be slower than NumPy's."""
+"""oneDNN's vector size; with channels not a multiple of it, its kernels can be slow."""
 _LEAST = 1 << 17
-"""Elements from which compiling, a third of a second, is won back in some hundred steps."""
+"""Elements from which compiling, a third of a second, pays off within some hundred steps."""
 _BESIDE = 4
-"""Times as many are needed where oneDNN's kernels serve, which leave less to win."""
+"""The factor for the least size if oneDNN serves too, since compiling then gains less."""
 _PARTS = 4
-"""Parts of a thread, some 100 microseconds: to call them together for two stages takes as much."""
+"""Parts for a thread, some 100 microseconds; starting threads for two stages takes as long."""
 _RELU, _PLAIN = 0.0, float("nan")
-"""What y has to be above. Nothing is above, or below, what is no number."""
+"""The lower bound of y. Comparisons with NaN are false."""
 
 
 def _train(
@@ -198,21 +195,21 @@ def _back(
 
 def _fits(ops: PlannedOps, x: Array, *others: Array) -> bool:
     beside = x.shape[1] % VECTOR == 0
-    # oneDNN's may store bfloat16.
+    # oneDNN's kernels may store bfloat16.
     if beside and ops.narrow:
         return False
     least = _LEAST * (_BESIDE if beside else 1)
-    # Of fewer rows what is known of places takes as much as the pixels.
+    # With fewer rows, channel vectors take as much memory as the pixels.
     return ops.serves(least, x, *others) and rows_of(*_sizes(x)).rows >= BLOCK and has_compiler()
 
 
 def _sizes(x: Array) -> tuple[int, int]:
-    """Pixels and channels."""
+    """Return the numbers of pixels and channels."""
     return x.size // x.shape[1], x.shape[1]
 
 
 def statistics_among(rest: tuple[Any, ...]) -> tuple[Array, ...]:
-    """Mean and variance, where these are given, of what follows gamma and beta."""
+    """Return mean and variance, if present, among the arguments after gamma and beta."""
     return rest[:2] if len(rest) > 2 else ()
 
 
@@ -226,7 +223,7 @@ def _goes_back(
 ) -> bool:  # fmt: skip
     if mask is None:
         return _fits(ops, x, dy, gamma, mean, inverse)
-    # It is beta.
+    # The mask is beta.
     return mask.ndim == 1 and mask.dtype == np.float32
 
 
@@ -285,7 +282,7 @@ def _bits(value: float) -> int:
 
 @cache
 def _forward() -> CompiledFunction:
-    # Imported when it is first compiled: LLVM takes a tenth of a second.
+    # Imported when first compiled: LLVM takes a tenth of a second.
     from singanet.ops.compiled import engine, normalise
 
     return engine.known(normalise.forward)
@@ -299,15 +296,15 @@ def _backward() -> CompiledFunction:
 
 
 _SMALL = 1 << 17
-"""Multiply-adds up to which what oneDNN takes beside computing is a good part of the time."""
+"""Multiply-adds up to which oneDNN's overhead is a good part of the time."""
 _ALONE = 1 << 20
-"""Numbers of a matrix up to which one thread multiplies a row by it: some 50 microseconds."""
+"""Largest matrix that one thread multiplies by a row: some 50 microseconds."""
 
 
 def is_small(
     ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> bool:
-    """Whether it is a small product of float32, or one of a single row."""
+    """Whether this is a small float32 product, or a product of a single row."""
     rest = [] if bias is None else [bias]
     return (
         x.ndim == 2
@@ -321,7 +318,7 @@ def is_small(
 def _multiply(
     ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> Array | None:
-    """As `Ops.affine_constant`, with the matrix in panels of columns."""
+    """Compute `Ops.affine_constant` with the matrix in panels of columns."""
     from singanet.ops.compiled.pool import width_of
 
     xp, (inputs, outputs) = ops.xp, weight.shape
@@ -340,7 +337,7 @@ def _multiply(
 def _product(
     crew: Crew, rows: int, inputs: int, outputs: int, width: int, relu: bool
 ) -> CompiledPlan:
-    """Operands: the products, the rows, the matrix in panels, the bias in as many columns."""
+    """Operands: the products, the rows, the matrix in panels, the padded bias."""
     numbers = rows, inputs, outputs
     return CompiledPlan(
         crew, _product_function(width, relu), [[numbers]], reads=(1, 2, 3), writes=(0,)
@@ -355,9 +352,9 @@ def _product_function(width: int, relu: bool) -> CompiledFunction:
 
 
 _GAIN = 4
-"""Times what sharing costs that a product takes alone, from which it is shared.
+"""Least time of a product, relative to the cost of sharing, for which threads share it.
 
-From 2 on it would pay if both threads were awake and all that is read lay in both caches.
+2 would suffice if both threads were awake and both caches had all operands.
 """
 
 _READ = 0.1
@@ -365,9 +362,9 @@ _READ = 0.1
 
 
 def is_worth_threads(ops: PlannedOps, rows: int, weight: int) -> bool:
-    """Whether a product with so many numbers of a constant weight is to be shared.
+    """Whether threads should share a product with ``weight`` constant elements.
 
-    With few rows the time goes into reading it, of which every core has its part in its own cache.
+    With few rows the time goes into reading the weight, and each core's cache has its own part.
     """
     if ops.threads == 1:
         return False
@@ -379,7 +376,7 @@ def is_worth_threads(ops: PlannedOps, rows: int, weight: int) -> bool:
 def _is_compiled(
     ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> bool:
-    """Whether LLVM's function makes it, on one thread: a large matrix lies in the caches of all."""
+    """Whether LLVM's function serves on one thread; threads' caches divide a large matrix."""
     if not is_small(ops, x, weight, bias, relu):
         return False
     return not is_worth_threads(ops, len(x), weight.size)

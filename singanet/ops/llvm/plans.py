@@ -1,4 +1,4 @@
-"""Plans: the work of a kernel on the addresses of its operands, and the thread that runs them."""
+"""Plan kernels: the work on their operands' addresses, and the thread that runs it."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ if TYPE_CHECKING:
     from singanet.ops.compiled.engine import CompiledFunction
 
 SHARED = 1 << 19
-"""Values to go over from which a kernel is shared by the threads: some 200 to 500 microseconds.
+"""Values to process from which threads share a kernel: some 200 to 500 microseconds.
 
-Below, two threads gain less than waking one costs, which is 300 microseconds where the core had
-gone to sleep, and a turn of the other process, of milliseconds, where it has other work: a net
-whose steps are made of such kernels would take a multiple of its time.
+Below, two threads gain less than waking one costs: 300 microseconds from a sleeping core, or a time
+slice of milliseconds on a core with other work. A net with such steps would take a multiple of its
+time.
 """
 
 _CAPACITY = 1024
 _NONE: Mapping[str, int] = {}
 
 Stages = Sequence[Sequence[tuple[int, ...]]]
-"""The numbers of calls: those of a stage are made side by side, one stage after the other."""
+"""The integer arguments of calls; a stage's calls run concurrently, stages in sequence."""
 
 Stage = list[list[Work]]
-"""What each worker does, one after the other; all of them are done before the next stage."""
+"""The work of each worker, in sequence; all workers finish before the next stage."""
 
 
 class Runnable(Protocol):
-    """What a runtime runs: stages of oneDNN, or calls of Python with compiled functions in them."""
+    """A plan of a runtime: stages of oneDNN, or Python calls of compiled functions."""
 
     threads: int
     scratch: int
-    """The bytes of working memory that it needs."""
+    """The bytes of its workspace."""
 
     @property
     def sizes(self) -> Sequence[int]:
-        """The bytes of each operand that only the library reads, 0 of the others."""
+        """The bytes of each operand with the library's own layout, 0 for the others."""
 
     @property
     def reads(self) -> Sequence[int]:
-        """The numbers of the operands that it reads."""
+        """The indices of the operands that it reads."""
 
     @property
     def writes(self) -> Sequence[int]:
-        """The numbers of the operands that it writes."""
+        """The indices of the operands that it writes."""
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """Run on the operands at ``addresses``, with `scratch` bytes to use at ``scratch``."""
+        """Run on the operands at ``addresses``, with `scratch` bytes of workspace there."""
 
     def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
-        """What does `run` on these addresses when called, pointed at them once and for all."""
+        """Return a callable that does `run` on these addresses, bound once."""
 
 
 Build = Callable[..., Runnable | None]
@@ -70,23 +70,23 @@ Build = Callable[..., Runnable | None]
 
 
 class Crew(Protocol):
-    """Those who do a plan: so many threads; one that is ``brief`` keeps Python's lock."""
+    """The threads of a plan; a ``brief`` plan does not release Python's lock."""
 
     @property
     def threads(self) -> int:
-        """How many."""
+        """The number of threads."""
 
     @property
     def brief(self) -> bool:
-        """Whether it is done before another thread of Python could do much."""
+        """Whether the plan is too short to release Python's lock."""
 
     @property
     def side_by_side(self) -> Callable[[Parts], None]:
-        """Has the threads do a part each."""
+        """The function that runs parts on the threads."""
 
 
 class PythonCrew(NamedTuple):
-    """Threads of Python."""
+    """Python threads."""
 
     threads: int
     brief: bool
@@ -94,10 +94,10 @@ class PythonCrew(NamedTuple):
 
 
 class PlanRuntime:
-    """The state with which a thread runs plans; another thread makes one of its own.
+    """The state of a thread that runs plans; each thread has its own.
 
-    Plans are kept by what determines them, the least recently used dropped beyond a thousand.
-    Scratch memory is one buffer that grows to what the hungriest plan needs.
+    A cache has the plans by their key, and drops the least recently used beyond a thousand. Scratch
+    memory is one buffer, which grows to the largest plan's size.
     """
 
     side_by_side: Callable[[Parts], None] = staticmethod(workers.side_by_side)
@@ -117,12 +117,12 @@ class PlanRuntime:
         work: int,
         stored: frozenset[int] = frozenset(),
     ) -> Runnable | None:
-        """The plan that ``build(crew, *key)`` makes, or None if the library offers none.
+        """Return the plan of ``build(crew, *key)``, or None if the library offers none.
 
-        ``stored`` are the operands that lie in bfloat16, among the open ones of the recipe. Little
-        ``work`` is done by one thread, which keeps Python's lock: waking the others takes longer,
-        and much longer while other processes have their cores. A plan always runs with the number
-        of threads that it was made for.
+        ``stored`` are the operands in bfloat16, among the recipe's open ones. Little ``work`` runs
+        on one thread, which does not release Python's lock: waking others takes longer, and much
+        longer if other processes use their cores. A plan always runs with the thread count of its
+        build.
         """
         full = (build, key, stored)
         try:
@@ -142,14 +142,14 @@ class PlanRuntime:
         work: int,
         stored: frozenset[int] = frozenset(),
     ) -> Runnable | None:
-        """As `plan`, made now and kept by the caller alone."""
+        """Build a `plan` now, for the caller alone."""
         brief = work < SHARED
         return build(PythonCrew(1 if brief else self.threads, brief), *key)
 
     def trim(self, prepared: bool = False) -> None:
-        """Let the scratch memory go; the next kernel that needs some makes it again.
+        """Free the scratch memory; the next kernel that needs some allocates it again.
 
-        With ``prepared`` the plans too.
+        ``prepared`` frees the plans too.
         """
         self._buffer = np.empty(0, np.uint8)
         self._working.clear()
@@ -157,7 +157,7 @@ class PlanRuntime:
             self._plans.clear()
 
     def working(self, name: str, shape: Shape) -> Array:
-        """float32 memory for what kernels make between plans, until somebody asks for it again."""
+        """Return float32 memory for results between plans, valid until the next request by name."""
         size = prod(shape)
         found = self._working.get(name)
         if found is None or found.size < size:
@@ -171,16 +171,16 @@ class PlanRuntime:
             with small_pages():
                 buffer = np.empty(plan.scratch + PAGE, np.uint8)
             start = buffer.ctypes.data
-            # Last the buffer: an interrupt on the way leaves none, not one with an old address.
+            # The buffer is set last: an interrupt leaves none, rather than one with an old address.
             self._base = start + -start % PAGE
             self._buffer = buffer
         plan.run([array.__array_interface__["data"][0] for array in arrays], self._base)
 
 
 def shared(numbers: tuple[int, ...], counts: Sequence[int], threads: int) -> Stages:
-    """Calls with ``numbers`` and after them a range for each stage, of so many parts.
+    """Return calls with ``numbers`` followed by a range of parts for each stage.
 
-    One call is of all stages; of several threads each has the parts of one.
+    With one thread, one call does all stages; with several, each call does parts of one stage.
     """
     if threads == 1:
         return [[(*numbers, *chain.from_iterable((0, count) for count in counts))]]
@@ -193,7 +193,7 @@ def shared(numbers: tuple[int, ...], counts: Sequence[int], threads: int) -> Sta
 
 
 class CompiledPlan:
-    """A plan of calls of a function of operands, of scratch if any, and numbers."""
+    """A plan of calls of one function, of operands, scratch if any, and integers."""
 
     open, rounded = frozenset[int](), frozenset[int]()
 
@@ -225,7 +225,7 @@ class CompiledPlan:
 
 
 class CompiledCall:
-    """A call with arguments that stay."""
+    """A call with constant arguments."""
 
     def __init__(self, function: Callable[[object], None], given: tuple[int, ...]) -> None:
         self.given = (ctypes.c_int64 * len(given))(*given)
@@ -233,7 +233,7 @@ class CompiledCall:
 
 
 class CompiledCalls:
-    """The calls of stages; they leave OpenMP's threads as they are."""
+    """The calls of stages; they do not change OpenMP's thread count."""
 
     threads = 0
 
@@ -247,17 +247,17 @@ class CompiledCalls:
             self._parts.append(parts[0][0] if len(parts) == 1 else partial(side_by_side, parts))
 
     def __call__(self) -> None:
-        """Make them."""
+        """Make the calls."""
         for part in self._parts:
             part()
 
     def after(self, threads: int) -> list[Work]:
-        """See `singanet.ops.onednn.builder.Calls`."""
+        """Return the calls; the counterpart of `singanet.ops.onednn.builder.Calls.after`."""
         return self._parts
 
 
 class Area:
-    """Operands at their addresses, and working memory for buffers that are known by name."""
+    """The operands' addresses, and named buffers in the workspace."""
 
     def __init__(
         self,
@@ -274,19 +274,19 @@ class Area:
 
     @property
     def addresses(self) -> Sequence[int]:
-        """Of the operands."""
+        """The operands' addresses."""
         return self._addresses
 
     def place(self, name: str) -> int:
-        """The address of a buffer."""
+        """Return the address of a buffer."""
         return self._places[name]
 
 
 class StagedPlan:
     """A plan of calls of compiled functions.
 
-    ``lay`` turns an area for each worker into stages, which ``side_by_side`` has them do. Each has
-    ``buffers`` of its own, and all have the ``shared`` ones.
+    ``lay`` turns one area for each worker into stages, which ``side_by_side`` runs. Each worker has
+    its own ``buffers``; all have the ``shared`` ones.
     """
 
     def __init__(
@@ -327,5 +327,5 @@ class StagedPlan:
 
 
 def rounded(size: int) -> int:
-    """``size`` up to whole pages, so that parts of the scratch do not share one."""
+    """Round ``size`` up to whole pages, so that parts of the scratch do not share one."""
     return -(-size // PAGE) * PAGE

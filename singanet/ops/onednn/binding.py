@@ -1,4 +1,4 @@
-"""The part of oneDNN's C interface that is used: types, numbers, signatures (dnnl.h, 3.x)."""
+"""Declare the used part of oneDNN's C interface: types, numbers, signatures (dnnl.h, 3.x)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Version(ctypes.Structure):
 
 
 class ExecArg(ctypes.Structure):
-    """``dnnl_exec_arg_t``: which argument, and the memory that holds it."""
+    """``dnnl_exec_arg_t``: an argument and its memory."""
 
     _fields_ = [("arg", c_int), ("memory", c_void_p)]
 
@@ -72,11 +72,11 @@ MADE_BACKWARD = frozenset(
     {Arg.DIFF_SRC, Arg.DIFF_SRC_ITER, Arg.DIFF_SRC_ITER_C, Arg.DIFF_WEIGHTS}
     | {Arg.DIFF_WEIGHTS_ITER, Arg.DIFF_BIAS, Arg.DIFF_SCALE, Arg.DIFF_SHIFT}
 )
-"""What a primitive writes, as far as it has such arguments; what has a DIFF_DST runs backward."""
+"""The arguments that a primitive writes, if it has them; one with a DIFF_DST runs backward."""
 
 
 class Query(IntEnum):
-    """Memory descriptors that a primitive descriptor tells (``dnnl_query_..._md``)."""
+    """Queries of a primitive descriptor for memory descriptors (``dnnl_query_..._md``)."""
 
     SRC = 129
     DIFF_SRC = 130
@@ -124,7 +124,7 @@ class Algorithm(IntEnum):
 
 
 class Tag(IntEnum):
-    """``dnnl_format_tag_t`` of weights in panels of 64 columns, with rows side by side in them."""
+    """``dnnl_format_tag_t`` of weights in panels of 64 columns, with adjacent rows interleaved."""
 
     PANELS_OF_PAIRS = 384  # BA16a64b2a
     STACKED_PANELS_OF_FOURS = 532  # aCB16b64c4b
@@ -167,7 +167,7 @@ _STATUS = {
     6: "not required",
 }
 NOT_OFFERED = (2, 3, 4)
-"""What creating a descriptor answers where oneDNN has no kernel for the case."""
+"""The statuses of descriptor creation if oneDNN has no kernel for the case."""
 
 _descriptor, _handle = c_void_p, c_void_p
 _out = POINTER(c_void_p)
@@ -199,7 +199,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "primitive_create": [_out, _descriptor],
     "primitive_destroy": [_handle],
 }
-# What follows the result and the engine, and comes before the attributes.
+# The arguments between the result and engine, and the attributes.
 _D, _H = _descriptor, c_void_p
 _PRIMITIVES: dict[str, list[Any]] = {
     "convolution_forward": [c_int, c_int, _D, _D, _D, _D, *_window],
@@ -230,7 +230,7 @@ _PRIMITIVES: dict[str, list[Any]] = {
 
 
 def declare(c: Any) -> None:
-    """Give the functions of the loaded library their types; AttributeError for one it lacks."""
+    """Set the argument types of the library's functions; AttributeError if one is missing."""
     signatures = {name: list(types) for name, types in _SIGNATURES.items()}
     for name, types in _PRIMITIVES.items():
         signatures[f"{name}_primitive_desc_create"] = [_out, c_void_p, *types, c_void_p]
@@ -249,7 +249,7 @@ def declare(c: Any) -> None:
 
 
 def check(status: int, what: str) -> None:
-    """Raise `BackendError` unless ``status`` says success."""
+    """Raise `BackendError` unless ``status`` is success."""
     if status:
         raise BackendError(
             "oneDNN",
@@ -260,14 +260,13 @@ def check(status: int, what: str) -> None:
 
 
 def executing(c: Any, brief: bool) -> Any:
-    """``dnnl_primitive_execute`` for arguments of ctypes' types; it raises where it fails.
+    """Return ``dnnl_primitive_execute`` for ctypes arguments; it raises on failure.
 
-    A ``brief`` one keeps the interpreter's lock: to give it up and to get it back takes longer
-    than a small kernel.
+    ``brief`` does not release the interpreter's lock, which would take longer than a small kernel.
     """
     library = ctypes.PyDLL(c._name, handle=c._handle) if brief else c
     function = library["dnnl_primitive_execute"]
-    # Called with what the function returns, which is what takes the least time.
+    # As restype it is called with the function's result, the fastest way to check.
     function.restype = _expect_success
     return function
 
@@ -278,5 +277,5 @@ def _expect_success(status: int) -> None:
 
 
 def dims(values: Any) -> Any:
-    """A ``dnnl_dims_t`` of ``values``."""
+    """Return a ``dnnl_dims_t`` of ``values``."""
     return Dims(*values)

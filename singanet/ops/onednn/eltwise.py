@@ -1,8 +1,8 @@
-"""Elementwise kernels of oneDNN.
+"""Compute elementwise kernels by oneDNN.
 
-Memory without gaps is gone over from end to end, whatever the order of its axes.
+Contiguous memory is processed from end to end, in any order of its axes.
 
-Each step is rounded as NumPy rounds it, so that the bits are the same.
+Each step of arithmetic is rounded like NumPy's, with equal bits.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.types import Array, Shape
 
 _CHEAP, _LONG, _LONGEST = 1 << 17, 1 << 14, 1 << 11
-"""Elements from which oneDNN is faster, by how many passes NumPy's formula takes."""
+"""Elements from which oneDNN is faster, by the number of passes of NumPy's formula."""
 
 _BY_NUMPY = ("elu", "softplus")
-"""Forward oneDNN has exp(x) - 1 and log(1 + exp(x)), whose small values are lost."""
+"""oneDNN's forward has exp(x) - 1 and log(1 + exp(x)), which lose small values."""
 
 _SATURATED = {"gelu": 50.0, "silu": 150.0}
-"""From where derivatives are 0 and 1 to the last bit: beyond, oneDNN's may make NaN of infinity."""
+"""Arguments from which derivatives are 0 and 1 to the last bit; oneDNN's may be NaN beyond."""
 
 _LEAST_FORWARD = {"relu": _CHEAP, "tanh": _CHEAP, "leaky_relu": _CHEAP, "gelu": _LONGEST}
 _LEAST_BACKWARD = {**_LEAST_FORWARD, "sigmoid": _CHEAP}
@@ -48,7 +48,7 @@ _ALGORITHMS = {
     "silu": (Alg.SWISH, Alg.SWISH),
     "softplus": (Alg.SOFT_RELU, Alg.SOFT_RELU),
 }
-"""Forward, and backward from what `ACTIVATIONS` names; the others are NumPy's both ways."""
+"""Forward, and backward from the argument in `ACTIVATIONS`; NumPy has the other functions."""
 
 _ALPHAS = {"relu": 0.0, "silu": 1.0, "softplus": 1.0}
 """Parameters of the formulas that are not the caller's slope."""
@@ -63,10 +63,10 @@ def _activation(ops: OneDnnBase, mode: str, x: Array, slope: float = 0.01) -> Ar
     if not ops.runs(_forward, key, x, y):
         return None
     if mode == "relu":
-        # oneDNN's makes zero of NaN, which would hide that a net has diverged.
+        # oneDNN's relu turns NaN into zero, which would hide that a net has diverged.
         ops.show_nan(in_memory_order(y), in_memory_order(x))
     if mode in _SATURATED:
-        # Both lie below relu, which knows infinity, and NaN.
+        # Both are at most relu, which handles infinity and NaN.
         ops.xp.fmin(y, ops.xp.maximum(x, 0), out=y)
     return y
 
@@ -117,7 +117,7 @@ def _is_sum(
 
 
 def _like(ops: OneDnnBase, array: Array, like: Array) -> Array:
-    """A copy of ``array`` in the memory order of ``like``."""
+    """Return a copy of ``array`` in the memory order of ``like``."""
     copy: Array = ops.xp.empty_like(like)
     ops.xp.copyto(copy, array)
     return copy
@@ -194,7 +194,7 @@ _BINARY = {
 }
 
 _LEAST = 1 << 14
-"""Elements from which oneDNN is faster, in one thread too."""
+"""Elements from which oneDNN is faster, also on one thread."""
 
 _OPERANDS = ((Arg.SRC, Arg.SCALE_OF_SRC), (Arg.SRC_1, Arg.SCALE_OF_SRC_1))
 
@@ -210,7 +210,7 @@ def sweep(
     runtime = ops.runtime() if has_sweep(ops, function, size) else None
     if runtime is None:
         return None
-    # What is done in parts is shared as the whole is.
+    # Parts of a larger work have the thread count of the whole.
     passes = SHARED if work >= SHARED else 0
     if function is np.sqrt:
         return runtime.plan(_root, (size, passes), passes)
@@ -220,7 +220,7 @@ def sweep(
 def _binary(
     build: Builder, size: int, algorithm: int, number: bool, scaled: tuple[bool, ...], _: int
 ) -> None:
-    """Operands: the result, both arrays, and what each that is scaled is multiplied by."""
+    """Operands: the result, both arrays, and a factor for each scaled one."""
     line, one = build.rows((size,)), build.rows((1,))
     factors = [pair for pair, is_it in zip(_OPERANDS, scaled, strict=True) if is_it]
     attributes = build.scaled([arg for arg, _ in factors]) if factors else None
@@ -239,7 +239,7 @@ def _root(build: Builder, size: int, _: int) -> None:
 
 
 def _expect_in_place(build: Builder, desc: Any) -> None:
-    """The result may lie where the second operand does: generated code has read both before."""
+    """Require generated code, which reads both operands before the result may overwrite one."""
     if not build.implementation(desc).startswith("jit"):
         raise NotOfferedError("arithmetic")
 

@@ -1,4 +1,4 @@
-"""oneDNN's library and its threads."""
+"""Load oneDNN's library, and control its threads."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _SPINS = "GOMP_SPINCOUNT"
 BY_USER = ("OMP_WAIT_POLICY", _SPINS)
 
 _BRIDGED = "100000"
-"""Looks for work, in some 2 ms: what lies between two kernels that are shared."""
+"""Spins while waiting for work, some 2 ms: the usual gap between two shared kernels."""
 
 
 @contextmanager
 def long_waits() -> Iterator[None]:
-    """While OpenMP is loaded, tell it how long threads without work shall wait awake.
+    """Set how long OpenMP's idle threads spin, while the library is loaded.
 
-    To wake one takes 50 microseconds and more, and a thread that slept comes back on the core of
-    the one that woke it. See `neighbours` for what is done where other processes want the cores.
-    ``OMP_WAIT_POLICY`` and ``GOMP_SPINCOUNT`` of the user's stand.
+    To wake a thread takes 50 microseconds and more, and a woken thread starts on the core of the
+    thread that woke it. `Neighbours` handles other processes on the cores. A user's
+    ``OMP_WAIT_POLICY`` or ``GOMP_SPINCOUNT`` has precedence.
     """
     if any(name in os.environ for name in BY_USER):
         yield
@@ -52,7 +52,7 @@ _Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Region:
-    """GNU's ``GOMP_parallel``: what a team of OpenMP's threads does."""
+    """GNU's ``GOMP_parallel``, which runs a function on a team of OpenMP's threads."""
 
     def __init__(self, c: Any) -> None:
         self._parallel = c.GOMP_parallel
@@ -61,10 +61,10 @@ class Region:
         self._nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
 
     def side_by_side(self, parts: Parts) -> None:
-        """Do the parts, each in whichever thread comes first. Errors: the first of theirs.
+        """Run the parts, each on the first free thread. Errors: the first error of a part.
 
-        As `workers.side_by_side`, whose threads of Python would be a second team: it would find
-        its core taken by a thread of the first that waits awake.
+        `workers.side_by_side` does the same on Python threads, but these would be a second team, on
+        cores where OpenMP's threads spin.
         """
         if len(parts) == 1:
             do(parts[0])
@@ -88,22 +88,22 @@ class Region:
         if errors:
             raise errors[0]
         if not ended:
-            # Ctrl-C outside of the block above, which ctypes tells and drops.
+            # Ctrl-C outside of the block above, which ctypes reports and drops.
             raise KeyboardInterrupt
 
     def begin(self, threads: int) -> None:
-        """Have so many threads of the calling one's own, which do nothing."""
+        """Start ``threads`` idle OpenMP threads of the calling thread's own team."""
         self._parallel(self._nothing, None, threads, 0)
 
 
 @lru_cache(maxsize=8)
 def region_of(c: Any) -> Region | None:
-    """The parallel region of the OpenMP in ``c``; None if it is not GNU's."""
+    """Return the parallel region of the OpenMP in ``c``; None if it is not GNU's."""
     return Region(c) if hasattr(c, "GOMP_parallel") else None
 
 
 class Team(threading.local):
-    """How many threads the next kernel of the calling thread uses; OpenMP keeps it for each."""
+    """The thread count of the calling thread's next kernel; OpenMP has one for each thread."""
 
     size = 0
 
@@ -113,7 +113,7 @@ class Team(threading.local):
         self._tell, self._look = tell, look
 
     def use(self, count: int) -> None:
-        """Let what is built or run next use ``count`` threads."""
+        """Let the next build or run use ``count`` threads."""
         if count != self.size:
             if self._tell is not None:
                 self._tell(count)
@@ -127,18 +127,18 @@ PATH_VARIABLE = "SINGANET_ONEDNN"
 
 INSTALL = "run: pip install onednn-cpu-gomp"
 GAIN = "nets train 1.2 to 1.8 times as fast, predict 1.4 to 2.2 times"
-"""By ``benchmarks/default_install.py``: convolution nets, and dense and recurrent ones."""
+"""Measured by ``benchmarks/default_install.py``: convolution nets, dense and recurrent nets."""
 
 MAJOR = 3
-"""The C interface that the binding speaks: oneDNN 3.x."""
+"""The major version of the C interface: oneDNN 3.x."""
 
 _FILE = "libdnnl.so.3"
 _RUNTIMES = {1: "sequential", 2: "OpenMP", 4: "TBB"}
 _MULTIPLIES_BFLOAT16 = 0x80
-"""The bit of ``dnnl_cpu_isa_t`` that all instruction sets with such products share."""
+"""The bit of ``dnnl_cpu_isa_t`` in all instruction sets with bfloat16 products."""
 
 HAS_WIDE = 0x20
-"""The bit of all with registers of 512 bits."""
+"""The bit in all instruction sets with 512-bit registers."""
 
 _SYSTEM_FOLDERS = (
     "/usr/local/lib",
@@ -154,7 +154,7 @@ _SYSTEM_FOLDERS = (
 class Library:
     """A loaded oneDNN; ``c`` are its functions.
 
-    ``bfloat16`` says that the processor multiplies it by itself; else oneDNN would play it slowly.
+    ``bfloat16`` means that the processor has bfloat16 products; oneDNN would emulate them slowly.
     """
 
     path: str
@@ -165,16 +165,16 @@ class Library:
 
 
 def find_library() -> str | None:
-    """The path of the library, by a few looks at the file system and without loading anything.
+    """Return the path of the library, from the file system alone, without loading anything.
 
-    What `PATH_VARIABLE` names comes first, then the wheel's or conda's place in this Python's
-    prefix, then the folders of ``LD_LIBRARY_PATH`` and the system.
+    `PATH_VARIABLE` comes first, then the prefix of this Python, with the wheel's or conda's
+    library, then the folders of ``LD_LIBRARY_PATH`` and the system.
     """
     named = os.environ.get(PATH_VARIABLE)
     if named:
         return named
     folders = [Path(sys.prefix) / "lib"]
-    # Without a home it is a folder of the working directory, which may be anybody's.
+    # Without a home directory it would be in the working directory, which anybody may write.
     if os.path.isabs(site.getuserbase()):
         folders.append(Path(site.getuserbase()) / "lib")
     folders += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if p]
@@ -186,13 +186,13 @@ def find_library() -> str | None:
 
 
 def has_wheel() -> bool:
-    """Whether `INSTALL` brings the library to a machine of this kind."""
+    """Whether `INSTALL` has the library for this platform."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 @lru_cache(maxsize=8)
 def load_library(path: str) -> Library:
-    """Load and check the library. Errors: `BackendError` that names the file and its version."""
+    """Load and check the library. Errors: `BackendError` with the file and its version."""
     try:
         with long_waits():
             c = ctypes.CDLL(path)
@@ -208,7 +208,7 @@ def load_library(path: str) -> Library:
         raise _refused(path, f"oneDNN {MAJOR}.x", f"oneDNN {version}")
     runtime = _RUNTIMES.get(found.cpu_runtime)
     if runtime is None:
-        # Their memory is not plain memory, or their threads are the caller's business.
+        # GPU memory is not plain memory, and other runtimes need threads from the caller.
         kinds = " or ".join(_RUNTIMES.values())
         received = f"oneDNN {version} built for the runtime {found.cpu_runtime}"
         raise _refused(path, f"a {kinds} build of oneDNN", received)
@@ -233,43 +233,42 @@ def _refused(path: str, expected: str, received: str) -> BackendError:
 _TASKS = Path("/proc/self/task")
 
 _LOOK = 20_000_000
-"""Nanoseconds between two looks at who has the cores, which take some 50 microseconds."""
+"""Nanoseconds between two measurements of waiting, which take some 50 microseconds."""
 
 _SOON = 2_000_000
-"""Nanoseconds to the look after a pause, from which threads come back on one core."""
+"""Nanoseconds to the measurement after a pause, when threads may wake on one core."""
 
 _PAUSE = 4 * _LOOK
-"""After such a pause the last look tells nothing of the threads, unless the caller was at work."""
+"""Pause after which the last measurement is void, unless the caller was computing."""
 
 _CONTENDED = 0.2
-"""The share of the time that threads wait for a core where others want it: some 0.3 to 0.9.
+"""The least share of time waiting for a core that means contention: some 0.3 to 0.9.
 
-It is below 0.02 where they have their cores, but for moments.
+Without contention it is below 0.02, apart from moments.
 """
 
 KEPT = "singanet neighbours"
-"""The name of the thread that keeps a team asleep."""
+"""The name of the thread that makes a team sleep."""
 
 _TWICE, _CALM = 2, 10
-"""Looks in a row after which other processes count as near, and as gone."""
+"""Measurements in a row after which contention counts as started, and as ended."""
 
 _OFTEN = 4
-"""How much more often to look while others are near: kernels are slow in the meantime."""
+"""The factor of the measuring rate during contention, when kernels are slow."""
 
 _STATE, _CORE = 0, 36
-"""Where the file ``stat`` of a thread has them, behind its name."""
+"""The fields' indices in a thread's file ``stat``, after its name."""
 
 
 class Neighbours:
-    """Lets OpenMP's threads sleep as soon as they are without work while others want their cores.
+    """A watch that lets OpenMP's idle threads sleep at once while other processes use the cores.
 
-    A thread that waits awake beside a busy process uses up its share of the core, and is not let
-    on when there is work: a kernel takes as long as the other's turn. How long ours have waited for
-    a core the system tells. Where they stood in each other's way they are put apart: the system
-    wakes a thread on the core of the one that wakes it, and takes up to 100 ms to see that another
-    is free. Else it was somebody else. GNU's OpenMP reads how long to stay awake once, but is short
-    about it while it has more threads than cores: so another team is kept for as long as it takes,
-    asleep.
+    A thread that spins next to a busy process uses up its share of the core, and then waits when
+    there is work: a kernel takes as long as the other's time slice. The system reports how long a
+    thread has waited for a core. If threads of this process share a core they are moved apart: the
+    system wakes a thread on the core of its waker, and takes up to 100 ms to move it. Otherwise
+    another process has the cores. GNU's OpenMP reads its spin count once, but spins briefly while
+    it has more threads than cores: so a second team, asleep, exists during contention.
     """
 
     def __init__(self, region: Region) -> None:
@@ -280,7 +279,7 @@ class Neighbours:
 
     @property
     def near(self) -> bool:
-        """Whether they want the cores."""
+        """Whether other processes use the cores."""
         return self._free is not None
 
     @property
@@ -288,14 +287,14 @@ class Neighbours:
         return _LOOK // _OFTEN if self.near else _LOOK
 
     def look(self) -> None:
-        """Look, if it is time to."""
+        """Measure, if the interval has passed."""
         now = perf_counter_ns()
         if now < self._next or not self._lock.acquire(blocking=False):
             return
         try:
             waited, worked, passed = _waited(), thread_time_ns(), now - self._since
             contended = waited - self._waited > _CONTENDED * passed
-            # A kernel may take longer than a pause where its threads wait for each other.
+            # A kernel may take longer than a pause if its threads wait for each other.
             paused = passed >= _PAUSE and not 2 * (worked - self._worked) > passed
             soon = paused or (contended and _put_apart())
             if not soon and passed >= self._pace:
@@ -306,7 +305,7 @@ class Neighbours:
             self._lock.release()
 
     def _judge(self, contended: bool) -> None:
-        # How many looks in a row say the contrary of what is held to be so.
+        # Count the measurements in a row that contradict the state.
         self._alike = self._alike + 1 if contended != self.near else 0
         if self._alike < (_CALM if self.near else _TWICE):
             return
@@ -319,35 +318,35 @@ class Neighbours:
             threading.Thread(None, self._hold, KEPT, (self._free,), daemon=True).start()
 
     def _hold(self, free: threading.Event) -> None:
-        """Have so many threads more that they outnumber the cores, until ``free``."""
+        """Have more OpenMP threads than cores, until ``free`` is set."""
         self._region.begin(max(2, cores() - default_threads() + 2))
         free.wait()
 
 
 @lru_cache(maxsize=8)
 def neighbours_of(region: Region) -> Neighbours | None:
-    """The one watch of this process; None if the user says how long threads stay awake."""
+    """Return the process's watch; None if the user sets how long threads spin."""
     told = any(name in os.environ for name in BY_USER)
     return None if told or not _TASKS.is_dir() else Neighbours(region)
 
 
 def _waited() -> int:
-    """Nanoseconds that the threads of this process have waited for a core."""
+    """Return the nanoseconds that threads of this process have waited for a core."""
     total = 0
     for task in _TASKS.iterdir():
-        # One that has ended in the meantime.
+        # A thread may have ended.
         with suppress(OSError, IndexError):
             total += int((task / "schedstat").read_bytes().split()[1])
     return total
 
 
 def _put_apart() -> bool:
-    """Give threads of this process that run on one core others that none of them runs on.
+    """Move threads of this process that share a core to free cores; return whether any moved.
 
-    Whether any had to go. They are not bound: the system may put them elsewhere again.
+    They are not bound: the system may move them again.
     """
     caller = threading.get_native_id()
-    # What has worked on its core for long stays there.
+    # The calling thread does not move.
     tasks = sorted(_TASKS.iterdir(), key=lambda task: int(task.name) != caller)
     running = [(int(task.name), core) for task in tasks if (core := _runs_on(task)) is not None]
     free = os.sched_getaffinity(0) - {core for _, core in running}
@@ -360,7 +359,7 @@ def _put_apart() -> bool:
 
 
 def _runs_on(task: Path) -> int | None:
-    """The core of a thread that runs or waits for it; None for one that sleeps or has ended."""
+    """Return the core of a running or waiting thread; None if it sleeps or has ended."""
     try:
         fields = (task / "stat").read_text().rpartition(")")[2].split()
         return int(fields[_CORE]) if fields[_STATE] == "R" else None
@@ -369,7 +368,7 @@ def _runs_on(task: Path) -> int | None:
 
 
 def _moved(thread: int, core: int) -> bool:
-    """Whether the thread may run on the core, where it is now."""
+    """Move a thread to a core once; return whether it may run there."""
     try:
         allowed = os.sched_getaffinity(thread)
         if core not in allowed:

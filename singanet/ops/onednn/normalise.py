@@ -1,7 +1,7 @@
-"""Normalization by oneDNN.
+"""Normalize by oneDNN.
 
-Images are channels-last; (N, C) is taken as one pixel a sample. The mask of a relu is oneDNN's own
-note, a bit for each value.
+Images are channels-last; (N, C) counts as one pixel a sample. The mask of a relu is oneDNN's
+workspace, one bit for each value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEAST = 512
 _STATISTICS = (Arg.MEAN, Arg.VARIANCE)
 _AFFINE = int(Norm.USE_SCALE | Norm.USE_SHIFT)
 _FLAGS = (_AFFINE, _AFFINE | int(Norm.FUSE_RELU))
-"""Without relu and with it."""
+"""Without and with relu."""
 
 
 def _batch_norm_train(
@@ -59,7 +59,7 @@ def _batch_norm(
         return made
     ops.show_nan(y, images)
     _show_nan_of(ops, y, *vectors)
-    # With given statistics y tells as much as a mask.
+    # With fixed statistics y serves as a mask.
     return *made, like(x, y)
 
 
@@ -69,7 +69,7 @@ def _batch_norm_backward(
 ) -> tuple[Array, ...] | None:  # fmt: skip
     images, masks = images_of(ops, x), [] if mask is None else [mask]
     made = [ops.xp.empty_like(array) for array in (images, gamma, gamma)]
-    # oneDNN takes the variance and makes the inverse of its root by itself.
+    # oneDNN computes 1 / sqrt(variance) itself.
     var = ops.xp.divide(1.0, ops.xp.square(inverse))
     given = [images_of(ops, dy), images, ops.ordered(mean), var, ops.ordered(gamma)]
     key = made[0].shape, fixed, mask is not None
@@ -163,10 +163,10 @@ def _inverse(ops: OneDnnBase, var: Array, epsilon: float) -> Array:
 
 
 def _show_nan_of(ops: OneDnnBase, y: Array, *vectors: Array) -> None:
-    """Put NaN into each channel of ``y`` for which one of the ``vectors`` holds it.
+    """Write NaN into each channel of ``y`` for which one of the ``vectors`` has NaN.
 
-    Statistics of a channel with NaN are NaN, and oneDNN's relu would make zeros of it. No
-    constant is NaN where kernels are prepared.
+    Statistics of a channel with NaN are NaN, and oneDNN's relu would turn them into zeros. Prepared
+    kernels skip this, since no constant is NaN.
     """
     if ops.prepared:
         return
@@ -186,7 +186,7 @@ def _forward_stage(
     build: Builder, shape: Shape, epsilon: float, flags: int, fills: tuple[Arg, ...] = ()
 ) -> None:
     """Operands: x, y, mean, variance, scale, shift, and the mask of training with relu."""
-    # With given statistics no mask is made: y tells as much.
+    # With fixed statistics there is no mask: y serves as one.
     prop = Prop.FORWARD_INFERENCE if flags & Norm.USE_GLOBAL_STATS else Prop.FORWARD_TRAINING
     plain, images = build.alike(partial(build.images, shape), 0, 1)
     desc = _batch_desc(build, images, epsilon, flags, prop)
@@ -207,7 +207,7 @@ def _given(build: Builder, shape: Shape, epsilon: float, relu: bool) -> None:
 
 
 def _backward(build: Builder, shape: Shape, fixed: bool, relu: bool) -> None:
-    # A mask is of statistics of the batch.
+    # A mask implies statistics of the batch.
     _backward_stage(build, shape, _FLAGS[relu] | (int(Norm.USE_GLOBAL_STATS) if fixed else 0))
 
 
@@ -248,7 +248,7 @@ def _rows_backward(build: Builder, shape: Shape, affine: bool) -> None:
     kind, prop = "layer_normalization_backward", int(Prop.BACKWARD)
     desc = build.primitive_desc(kind, prop, rows, rows, rows, each, 0.0, flags, hint)
     order = [Arg.DIFF_SRC, Arg.DIFF_DST, Arg.SRC, Arg.MEAN, Arg.VARIANCE]
-    # Versions differ in whether they count the shift among the inputs; none reads it.
+    # Versions differ on whether the shift is an input; none reads it.
     order += [Arg.SCALE, Arg.SHIFT, Arg.DIFF_SCALE, Arg.DIFF_SHIFT] * affine
     build.stage(desc, build.operands(order, [rows] * 3 + [each] * 2 + [vector] * 4 * affine))
 
@@ -278,7 +278,7 @@ def _lrn_backward(
 
 
 def _local_response_is_served(ops: OneDnnBase, x: Array, size: int, *_: float) -> bool:
-    # Windows of one channel end the process in oneDNN's backward.
+    # Windows of one channel crash the process in oneDNN's backward.
     return size > 1 and x.ndim == 4 and ops.serves(_LOCAL_RESPONSE_LEAST, x)
 
 
@@ -310,7 +310,7 @@ def _forward(build: Builder, shape: Shape, size: int, alpha: float, beta: float,
 def _local_response_backward(
     build: Builder, shape: Shape, size: int, alpha: float, beta: float, k: float
 ) -> None:
-    """The forward runs again for what it notes, since between the calls only x is kept."""
+    """Run the forward pass again for its workspace, since between the calls only x is stored."""
     hint = _desc(build, shape, Prop.FORWARD_TRAINING, size, alpha, beta, k)
     x = build.images(shape)
     desc = build.primitive_desc("lrn_backward", _ACROSS, x, x, x, size, alpha, beta, k, hint)
