@@ -1,9 +1,10 @@
-"""Several processes that train one net.
+"""Training of one net by several processes.
 
-`initialize` gives the communicator, one of `communicators`; `reductions` are what ranks do with
-gradients. Parameters may lie in `slices`, in one `split` layer, on the ranks of a `pipeline`, or
-with servers: `parameter_server`, `hybrid` and `pushes` on the side of workers, `server`, and
-tables of `cached_rows`. `launch` starts the processes of a job.
+`initialize` returns the communicator of this process, a class of `communicators`. `reductions`
+combine the gradients of ranks. Other rooms place parameters: `slices` on several devices, `split`
+one layer over the ranks, `pipeline` layers over the ranks. `server` is the program of a parameter
+server; `parameter_server`, `hybrid`, `pushes` and `cached_rows` are its clients. `launch` starts
+the processes of a job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of tables that are elsewhere: looked up by each step, or kept in a cache."""
+"""Served tables on a worker: rows pulled in each step, or cached."""
 
 from __future__ import annotations
 
@@ -27,44 +27,44 @@ from singanet.params.storage import ServedRows
 from singanet.types import Array, RowSparse
 
 _AHEAD = 4
-"""Arrays of ids that are known for each table: of the step under way, and of those to come."""
+"""Arrays of ids remembered for each table: of the current step and of the following ones."""
 
 
-_TOLD_BY = 16
-"""Of so many ids arrays are told apart, before all are compared."""
+_SAMPLED = 16
+"""Number of sampled ids that are compared before whole arrays are."""
 
 
 class Distinct(NamedTuple):
-    """The ``runs`` of equal ids, and for each id, flat, its place among the distinct ones."""
+    """The ``runs`` of equal ids, and for each flattened id its index among the distinct ids."""
 
     runs: Runs
     places: Array
 
     @property
     def rows(self) -> Array:
-        """The distinct ids, rising."""
+        """The distinct ids, ascending."""
         return self.runs.distinct
 
 
 class KnownIds:
-    """What was made of the last ids, which tables of one net often have in common.
+    """A cache of `Distinct` for the latest arrays of ids, shared by the tables of one net.
 
-    A step asks for the same when rows are fetched ahead, looked up, and updated.
+    A step needs the same ids three times: to prefetch rows, to look them up, and to update them.
     """
 
     def __init__(self) -> None:
         self._tables = 0
-        # With some of each, by which others are told from them.
+        # Each entry starts with some sampled ids, compared first.
         self._known: deque[tuple[list[int], Array, Distinct]] = deque()
 
     def join(self) -> None:
-        """Keep what one table more is looked up by."""
+        """Enlarge the cache for one more table."""
         self._tables += 1
 
     def of(self, ids: Array) -> Distinct:
-        """The distinct ones of ``ids``, of any shape."""
+        """Return the distinct ids of ``ids``, an array of any shape."""
         flat = ids.reshape(-1)
-        some = flat[:: 1 + len(flat) // _TOLD_BY].tolist()
+        some = flat[:: 1 + len(flat) // _SAMPLED].tolist()
         for known_by, known, found in self._known:
             if known_by == some and np.array_equal(known, flat):
                 return found
@@ -77,7 +77,7 @@ class KnownIds:
 
 
 def distinct(ids: Array) -> Distinct:
-    """The distinct ones of the flat ``ids``."""
+    """Return the distinct ids of the flat array ``ids``."""
     runs = runs_of(np, ids.astype(np.int64, copy=False))
     numbers = np.zeros(len(ids), np.intp)
     numbers[runs.starts[1:]] = 1
@@ -92,13 +92,13 @@ _PIECE = 1 << 24
 
 @dataclass
 class Lookups:
-    """Lookups of training steps in a served table, and their traffic.
+    """Counts of the lookups of training steps in a served table, and of their traffic.
 
-    ``rows`` were read and ``updates`` made, distinct ones of each step. Of the rows, ``hits`` were
-    in the cache, of which ``refreshed`` were read anew, after ``behind`` updates altogether and
-    ``most_behind`` at most. ``pushed`` gradients were sent, each the sum of ``most_gathered`` at
-    most. ``nbytes`` went to and fro: row numbers, clocks, values and gradients.
-    ``nbytes_uncached`` would have, without clocks, had each row been pulled and pushed.
+    ``rows`` were read and ``updates`` made; a step counts equal ids as one. ``hits`` of the rows
+    were in the cache, and ``refreshed`` of these were pulled again, ``behind`` updates late in
+    total and ``most_behind`` at most. ``pushed`` gradients were sent, each the sum of up to
+    ``most_gathered``. ``nbytes`` is the traffic in both directions: row numbers, clocks, values and
+    gradients. ``nbytes_uncached`` is the traffic of pulling and pushing each row, without clocks.
     """
 
     rows: int = 0
@@ -114,23 +114,23 @@ class Lookups:
 
     @property
     def hit_rate(self) -> float:
-        """The part of the rows that were in the cache."""
+        """The share of the rows that were in the cache."""
         return self.hits / self.rows if self.rows else 0.0
 
     @property
     def saved(self) -> float:
-        """The part of the bytes that did not have to go to and fro."""
+        """The share of the uncached traffic that the cache avoided."""
         return 1.0 - self.nbytes / self.nbytes_uncached if self.nbytes_uncached else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """The figures by name."""
+        """Return the figures by name."""
         return {**asdict(self), "hit_rate": self.hit_rate, "saved": self.saved}
 
 
 class TableRows(ServedRows):
     """Rows of ``table`` without a cache: each step pulls the rows that it looks up.
 
-    Tables of one net share what is ``known`` of ids.
+    Tables of one net share the cache of ids, ``known``.
     """
 
     def __init__(self, name: str, table: ServedTable, known: KnownIds | None = None) -> None:
@@ -159,7 +159,7 @@ class TableRows(ServedRows):
         _spread(self.table.pull(found.rows)[0], found.places, out)
 
     def push(self, grad: RowSparse, scale: float) -> None:
-        # A table and its caches are on the host, wherever the net computes.
+        # A table and its caches are on the host, whichever device the net uses.
         host = ops_for(grad.rows).host
         rows, grads = host(grad.indices).astype(np.int64, copy=False), host(grad.rows)
         if scale != 1.0:
@@ -169,7 +169,7 @@ class TableRows(ServedRows):
         self._take(rows, grads)
 
     def flush(self) -> None:
-        """Push all gradients that wait."""
+        """Push all pending gradients."""
         self._pushing.wait()
 
     def parts(self) -> Iterator[Array]:
@@ -178,28 +178,28 @@ class TableRows(ServedRows):
             yield self.table.pull(rows)[0]
 
     def write(self, array: Array) -> None:
-        """As `ServedRows`; gradients that wait are dropped with the values that they are of."""
+        """Write ``array`` to the table, and drop pending gradients of the old values."""
         host = ops_for(array).host
         for rows in self._pieces():
             self.table.write(rows, host(array[rows]).astype(self.dtype, copy=False))
 
     def prefetch(self, ids: Array) -> None:
-        """Begin to pull what the next step will look up, as it is after the one under way."""
+        """Start to pull the rows of the next step, as they are after the current step."""
         self.table.prefetch(self._ids.of(np.asarray(ids)).rows)
 
     def _fetched(self, rows: Array) -> Array:
-        """The values of distinct ``rows``, rising, for a training step."""
+        """Return the values of distinct, ascending ``rows`` for a training step."""
         values, _ = self.table.pull(rows)
         self._count_pull(len(rows))
         return values
 
     def _take(self, rows: Array, grads: Array) -> None:
-        """Update distinct ``rows``, rising, by their gradients."""
+        """Update distinct, ascending ``rows`` by their gradients."""
         self._push(rows, grads, None)
 
     def _push(self, rows: Array, grads: Array, clocks_added: Array | None) -> None:
         if len(rows):
-            # What comes next to the table comes after it: only its errors are waited for.
+            # The table handles later requests after this one, so only its errors need the wait.
             self._pushing.wait()
             self._pushing = self.table.start_push(rows, grads, clocks_added)
             self._count_push(rows, clocks_added)
@@ -226,7 +226,7 @@ _Chain = TypeVar("_Chain", bound=Optimizer | Wrapper)
 
 
 def bare_copy(optimizer: _Chain) -> _Chain:
-    """One as ``optimizer``, without the state of any parameter; schedules are the same objects."""
+    """Return a copy of ``optimizer`` without state of parameters; it shares the schedules."""
     made, rule = deepcopy(optimizer), rule_of(optimizer)
     rule_of(made).load_state_dict(rule._hyper_state())
     follow(made, optimizer)
@@ -234,7 +234,7 @@ def bare_copy(optimizer: _Chain) -> _Chain:
 
 
 def follow(made: Optimizer | Wrapper, optimizer: Optimizer | Wrapper) -> None:
-    """Let ``made`` have the hyper-parameters as the rule of ``optimizer`` has them now."""
+    """Copy the current hyper-parameters of the rule of ``optimizer`` to ``made``."""
     copy, rule = rule_of(made), rule_of(optimizer)
     for name in rule.hypers:
         now = getattr(rule, name)
@@ -244,18 +244,18 @@ def follow(made: Optimizer | Wrapper, optimizer: Optimizer | Wrapper) -> None:
 
 _NEVER = np.iinfo(np.int64).max
 _TURNS = 40
-"""Bits of a key that order by the last use; those above order by the number of uses."""
+"""Bits of a key that order by the last use; the higher bits order by the number of uses."""
 _MOST = (1 << (62 - _TURNS)) - 1
 _SHARE = 8
-"""The part of all lines that each search for candidates looks through."""
+"""Each search for candidates takes 1 / 8 of the lines."""
 
 
 class Policy(ABC):
-    """The worth of ``lines`` lines; lines of least worth are evicted first.
+    """Priorities of ``lines`` cache lines; lines of the lowest key are evicted first.
 
-    A batch uses distinct lines; each use counts once. Of the lines used in one batch the first
-    given is the oldest. The cost of a use does not grow with the number of lines: all of them are
-    looked at only once in many evictions.
+    A batch uses distinct lines, and each use counts once. Within a batch the first line is the
+    oldest. The cost of a use does not depend on the number of lines: one scan of all of them serves
+    many evictions.
     """
 
     def __init__(self, lines: int) -> None:
@@ -263,17 +263,17 @@ class Policy(ABC):
         self.uses = np.zeros(lines, np.int64)
         self._turn = 0
         self._free = 0
-        # Every line of a key below the threshold is a candidate.
+        # Every line with a key below the threshold is a candidate.
         self._candidates = np.empty(0, np.int64)
         self._is_candidate = np.zeros(lines, np.bool_)
         self._threshold = -1
 
     @abstractmethod
     def worth(self, uses: Array, turns: Array) -> Array:
-        """Keys of lines used so often, for the last time at ``turns``, which rise."""
+        """Return the keys of lines with ``uses`` uses, last used at ``turns``, which ascend."""
 
     def use(self, lines: Array) -> None:
-        """Count a use of each of ``lines``."""
+        """Count one use of each of ``lines``."""
         turns = np.arange(self._turn, self._turn + len(lines))
         self._turn += len(lines)
         self.uses[lines] += 1
@@ -283,9 +283,9 @@ class Policy(ABC):
         self._candidates = np.concatenate((self._candidates, low))
 
     def make_room(self, count: int, busy: Array) -> Array:
-        """Up to ``count`` lines for new rows, none of the lines ``busy``: free ones, then others.
+        """Return up to ``count`` lines for new rows: free lines first, then evicted ones.
 
-        Fewer where no more may go. They have no uses then.
+        Lines in ``busy`` are not evicted, so there may be fewer. The counts of uses restart at 0.
         """
         free = np.arange(self._free, min(self._free + count, len(self.keys)))
         self._free += len(free)
@@ -295,11 +295,11 @@ class Policy(ABC):
         return np.concatenate((free, gone))
 
     def _least(self, count: int, busy: Array) -> Array:
-        """Up to ``count`` used lines of least worth, rising, but those ``busy``."""
+        """Return up to ``count`` used lines of the lowest keys, ascending, without ``busy``."""
         if count <= 0:
             return np.empty(0, np.int64)
         found = self._among(self._candidates, count, busy)
-        # A line that is no candidate is worth the threshold at least.
+        # The key of any other line is at least the threshold.
         few = len(found) < count or self.keys[found[-1]] >= self._threshold
         if few and self._threshold < _NEVER:
             self._seek(count + len(busy))
@@ -322,10 +322,10 @@ class Policy(ABC):
         return found
 
     def _seek(self, count: int) -> None:
-        """Make the lines of least worth candidates, at least ``count`` of them."""
+        """Make at least ``count`` lines of the lowest keys the candidates."""
         wanted = max(count, len(self.keys) // _SHARE)
         if wanted < len(self.keys):
-            # Lines that wait for their first use are for nobody.
+            # Lines before their first use are not evicted.
             keys = np.where(self.keys < 0, _NEVER, self.keys)
             least = np.argpartition(keys, wanted)
             self._threshold = int(keys[least[wanted]])
@@ -337,21 +337,21 @@ class Policy(ABC):
 
 
 class LRU(Policy):
-    """The least recently used goes first."""
+    """A policy that evicts the least recently used line."""
 
     def worth(self, uses: Array, turns: Array) -> Array:
         return turns
 
 
 class LFU(Policy):
-    """The least often used goes first, of those used equally often the least recently used."""
+    """A policy that evicts the least often used line; among equals, the least recently used one."""
 
     def worth(self, uses: Array, turns: Array) -> Array:
         return (np.minimum(uses, _MOST) << _TURNS) + turns
 
 
 class LFUOpt(LFU):
-    """As `LFU`, but a line that was used ten times stays for good."""
+    """`LFU` without eviction of lines that were used ten times."""
 
     permanent = 10
 
@@ -363,13 +363,13 @@ POLICIES: dict[str, type[Policy]] = {"lru": LRU, "lfu": LFU, "lfuopt": LFUOpt}
 
 
 class CachedRows(TableRows):
-    """Rows of ``table`` of which ``cache`` says how many stay, which, and how old they may be.
+    """Rows of ``table`` with a ``cache``: its size, its policy, and its bounds of staleness.
 
-    A line has a row as it was pulled at ``clocks``, updated since by the gradients that it was
-    given here. Those wait in ``pending``, ``gathered`` so many, until they are pushed as one. A row
-    that the table has updated more than ``pull_bound`` times since, by these pushes or others, is
-    pulled anew, and updated by what waits. ``rule``, as the table's, updates lines; its state of
-    a row is that of its updates here. A cell of memory for each row tells its line.
+    A line stores a row as pulled at ``clocks``, updated since by the gradients of this worker.
+    These are summed in ``pending``, ``gathered`` of them, and pushed as one gradient. If the table
+    has updated a row more than ``pull_bound`` times since, from any worker, the row is pulled again
+    and updated by the pending sum. ``rule`` is the rule of the table; its state of a line covers
+    the updates of this worker only. An index of one integer per row maps rows to lines.
     """
 
     def __init__(
@@ -384,9 +384,9 @@ class CachedRows(TableRows):
         if not by_element(rule, param):
             raise ArgumentError(
                 f"parameter {param.name!r}, cache",
-                expected="a rule that treats each element by itself, such as SGD, AdaGrad or Adam",
+                expected="an elementwise rule, such as SGD, AdaGrad or Adam",
                 received=repr(rule),
-                advice="leave the cache of its Embedding out, or use another rule",
+                advice="remove the cache of its Embedding, or use another rule",
             )
         self.cache = cache
         lines = cache.lines(table.rows)
@@ -395,7 +395,7 @@ class CachedRows(TableRows):
         self._row_of = np.full(lines, -1, np.int64)
         self.values = np.zeros((lines, table.width), self.dtype)
         self.clocks = np.zeros(lines, np.int64)
-        # A sum that begins at −0 has the sign of its first zero.
+        # −0 + x has the sign of x even if x is a zero.
         self.pending = np.full((lines, table.width), -0.0, self.dtype)
         self.gathered = np.zeros(lines, np.int64)
         self._followed, self._rule = rule, bare_copy(rule)
@@ -407,7 +407,7 @@ class CachedRows(TableRows):
             self._send(waiting[start : start + self.piece], waiting[:0], self.pending[:0])
 
     def prefetch(self, ids: Array) -> None:
-        """As `TableRows`: nothing, since it depends on the step which rows are here after it."""
+        """Do nothing: the current step decides which rows the cache has after it."""
 
     def write(self, array: Array) -> None:
         self._forget(np.flatnonzero(self._row_of >= 0))
@@ -428,11 +428,11 @@ class CachedRows(TableRows):
         return found
 
     def _entered(self, rows: Array, lines: Array) -> Array:
-        """The values of ``rows``, of which the first have ``lines`` now."""
+        """Pull ``rows`` and return their values; the first of them enter ``lines``."""
         given = lines[self.gathered[lines] > 0]
         given = given[np.argsort(self._row_of[given])]
         pulled = self.table.start_pull(rows)
-        # What a table hears in the middle of a step it may apply at its end.
+        # A table may apply a push at the end of the step, so the pull goes first.
         self._push(self._row_of[given], self.pending[given], self.gathered[given])
         values, clocks = pulled.wait()
         self._count_pull(len(rows))
@@ -444,7 +444,7 @@ class CachedRows(TableRows):
         return values
 
     def _forget(self, lines: Array) -> None:
-        """Let the rows of ``lines`` go, with what waits."""
+        """Remove the rows of ``lines``, with their pending gradients."""
         self._line_of[self._row_of[lines]] = -1
         self._row_of[lines] = -1
         self.pending[lines], self.gathered[lines] = -0.0, 0
@@ -452,7 +452,7 @@ class CachedRows(TableRows):
             array.reshape(self.values.shape)[lines] = 0
 
     def _refresh(self, hits: Array, places: Array, values: Array, clocks: Array) -> None:
-        """Take what the table has of the lines ``hits[places]``, and what waits on top of it."""
+        """Store pulled ``values`` in the lines ``hits[places]``, then apply pending gradients."""
         lines = hits[places]
         behind = clocks - self.clocks[lines]
         told = self.lookups
@@ -464,7 +464,7 @@ class CachedRows(TableRows):
         self._update(lines[self.gathered[lines] > 0])
 
     def _update(self, lines: Array, grads: Array | None = None) -> None:
-        """Update ``lines`` by gradients, by default by all that wait."""
+        """Update ``lines`` by ``grads``, by default by the pending ones."""
         order = np.argsort(lines)
         lines = lines[order]
         rows = self.pending[lines] if grads is None else grads[order]
@@ -482,7 +482,7 @@ class CachedRows(TableRows):
         self._send(due, rows[~is_here], grads[~is_here])
 
     def _send(self, lines: Array, rows: Array, grads: Array) -> None:
-        """Push what waits of ``lines``, and the gradients of ``rows``, which have none."""
+        """Push the pending gradients of ``lines``, and ``grads`` of the uncached ``rows``."""
         rows = np.concatenate((self._row_of[lines], rows))
         grads = np.concatenate((self.pending[lines], grads))
         counts = np.concatenate((self.gathered[lines], np.ones(len(rows) - len(lines), np.int64)))
@@ -501,20 +501,20 @@ def serve(
     tables_of: Callable[[Sequence[Param]], Mapping[str, ServedTable]],
     wrote: Callable[[], bool] = lambda: False,
 ) -> dict[str, TableRows]:
-    """Let tables have the rows of the trained Embeddings of ``net``, by parameter name.
+    """Move the trained Embeddings of ``net`` to tables, and return their rows by parameter name.
 
-    ``tables_of`` makes the tables of parameters that were not served before, with the values that
-    they begin with. Where a parameter has others, they are written there, unless somebody
-    ``wrote`` them; one that has none never gets any in memory, where this comes before the first
-    pass. ``rule`` updates what stays in caches. Tables that other layers read, too, are left.
-    Errors: `ArgumentError` for a cache of such a table, and for caches that differ.
+    ``tables_of`` makes the tables of parameters that have none yet, with their initial values.
+    Other values of a parameter are written to its table, unless ``wrote()``. A parameter without
+    values never needs memory for them if this call precedes the first pass. ``rule`` updates cached
+    rows. Tables that other layers read stay parameters. Errors: `ArgumentError` for a cache of such
+    a table, and if Embeddings of one table have different caches.
     """
     found = to_serve(net)
     new = [(param, cache) for param, cache in found if not param.storage.by_rows]
     for param, _ in new:
         if not param.filled:
             param.seed, param.dtype = net.seed, net.dtype
-        # What a net was converted to, a table keeps too; the first values are written there then.
+        # The table has the dtype that the net was converted to; its initial values are in it, too.
         param.dtype = param.array_type
     tables = tables_of([param for param, _ in new]) if new else {}
     known = KnownIds()
@@ -532,12 +532,12 @@ def serve(
 
 
 def looks_at_gradients_alone(stage: Wrapper) -> bool:
-    """Whether a stage has no part in what becomes of values."""
+    """Return True if a stage neither reads nor changes values."""
     return type(stage).settle is Wrapper.settle and type(stage).updated is Wrapper.updated
 
 
 def _is_as_drawn(param: Param) -> bool:
-    """Whether the values are those that the parameter began with."""
+    """Return True if the values are the initial ones."""
     flat = ops_for(param.value).host(param.value).reshape(-1)
     return all(
         np.array_equal(flat[start : start + piece.size], piece.astype(flat.dtype))
@@ -546,16 +546,16 @@ def _is_as_drawn(param: Param) -> bool:
 
 
 def to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
-    """The parameters that Embeddings alone read and that are trained, and their caches."""
+    """Return the trained parameters that only Embeddings read, with their caches."""
     found: dict[int, tuple[Param, Cache | None]] = {}
     read_whole: set[int] = set()
-    # Planned only, a net does not fill its parameters.
+    # A plan does not fill the parameters.
     plan = net.planned() if isinstance(net, Net) else net._execution_plan()
     layers = {id(step.layer): step.layer for step in plan.steps if not step.frozen}
     for layer in layers.values():
         for param in layer.params.values():
             key = id(param.root)
-            # A class of a user's own may read the whole array.
+            # A subclass may read the whole array.
             if type(layer) is not Embedding:
                 read_whole.add(key)
             elif param.trainable:
@@ -572,8 +572,8 @@ def to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
         if cache is not None:
             raise ArgumentError(
                 f"parameter {param.name!r}, cache",
-                expected="a table that Embeddings alone read",
-                received="one that another layer reads as a whole",
-                advice="leave the cache out: such a table is not served",
+                expected="a table that only Embeddings read",
+                received="a table that another layer reads whole",
+                advice="remove the cache: such a table is not served",
             )
     return list(found.values())

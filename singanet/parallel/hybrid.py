@@ -1,4 +1,4 @@
-"""Dense parameters all-reduced, Embeddings served."""
+"""Training with all-reduced dense parameters and served embedding tables."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from singanet.types import Array, Gradient
 
 
 class Hybrid(AllReduce):
-    """`AllReduce` for dense parameters; the rows of Embeddings come from tables and go there.
+    """`AllReduce` for dense parameters, with embedding tables on servers.
 
-    Servers hold the tables, with the rule of ``optimizer`` for them; a lone process without
-    servers has them in its own memory. A step pulls the rows that it looks up, but those that an
-    Embedding's `layers.Cache` keeps, and pushes their gradients, each rank's by itself, weighed as
-    in the mean of all. With "bsp" what all ranks push in a step is one update, as in one process;
-    with "asp" each rank's is one at once. Steps are recorded. Evaluations and checkpoints come
-    after `unify`, by which all that waits is pushed. ``lookups`` tells what went to and fro.
+    Servers store the tables and apply the rule of ``optimizer`` to them; a process without servers
+    stores them itself. A step pulls the rows that it looks up, unless the `layers.Cache` of the
+    Embedding has them, and pushes their gradients, each weighed as in the mean of all ranks. With
+    "bsp" the pushes of all ranks in a step are one update, as in one process. With "asp" the push
+    of each rank is an update of its own, applied at once. Steps are recorded. `unify`, which pushes
+    pending gradients, precedes evaluations and checkpoints. ``lookups`` has the counts and the
+    traffic.
 
-    `meet` before the first pass keeps tables from ever being in the worker's memory. ``comm``
-    are the workers and ``servers`` who serves them, by default as ``singanet launch --servers``
-    says.
+    A `meet` before the first pass avoids tables in the worker's memory. ``comm`` are the workers
+    and ``servers`` the server ranks, by default as ``singanet launch --servers`` sets them.
     """
 
     _serves = True
@@ -67,7 +67,7 @@ class Hybrid(AllReduce):
         self._ranks = self._servers_of(servers)
         self._rows: dict[str, TableRows] = {}
         self._holder: Servers | _OwnTables | None = None
-        # State for the tables, kept until they are made.
+        # State of the tables until they are made.
         self._carried: dict[str, Array] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -84,9 +84,9 @@ class Hybrid(AllReduce):
         return {**super()._settings(), "servers": self._ranks}
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """As `AllReduce`; Embeddings that were not are served from now on.
+        """Prepare ``net`` as `AllReduce` does, and serve the tables of its Embeddings.
 
-        Errors: `ArgumentError` for stages that look at more than gradients.
+        Errors: `ArgumentError` if a stage reads or changes values.
         """
         if self._is_new(net, around):
             for stage in (*around, *UpdateChain(self.optimizer).stages):
@@ -94,14 +94,14 @@ class Hybrid(AllReduce):
                     kind = type(stage).__name__
                     raise ArgumentError(
                         f"Hybrid and {kind}",
-                        expected="no other stages than clipping, since values are elsewhere",
+                        expected="only clipping stages, since servers have the values",
                         received=kind,
                         advice=f"use AllReduce with {kind}",
                     )
             summed = not self._alone and self.consistency == "bsp"
             if summed and to_serve(net):
                 self._expect_by_value()
-            # What is summed first is clipped after it, where the sum is.
+            # The servers clip sums.
             rule = self.optimizer if summed else self._rule
             self._rows = serve(net, rule, self._tables_of, lambda: self.comm.rank > 0)
             for rows in self._rows.values():
@@ -114,18 +114,18 @@ class Hybrid(AllReduce):
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"Hybrid(consistency='bsp') and {kind}",
-                    expected="ClipByValue: a server sees the rows' sum, workers see their own",
+                    expected="ClipByValue: a server has the rows' sum, a worker only its own",
                     received=kind,
-                    advice="clip by value, train by AllReduce, or let consistency be 'asp'",
+                    advice="clip by value, train by AllReduce, or set consistency='asp'",
                 )
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
-        """As `Reducer`: gradients that wait are pushed, on all ranks before any goes on."""
+        """Push pending gradients on all ranks, then unify the values of ``net``."""
         self._arrive()
         super().unify(net, samples)
 
     def _arrive(self) -> None:
-        """Push all gradients of rows that wait, on all ranks before any goes on."""
+        """Push all pending gradients of rows, and wait until all ranks have done so."""
         for rows in self._rows.values():
             rows.flush()
         self._finish()
@@ -133,24 +133,24 @@ class Hybrid(AllReduce):
 
     @property
     def lookups(self) -> dict[str, Lookups]:
-        """By parameter, what training steps asked of its table."""
+        """The counts and the traffic of the lookups of training steps, by parameter."""
         return {name: rows.lookups for name, rows in self._rows.items()}
 
     def state_dict(self) -> dict[str, Array]:
-        """As `Wrapper.state_dict`, with the state that is beside the tables.
+        """Return the optimizer's state, with the state of the tables' rules.
 
-        With several ranks all call it, so that all pushed gradients arrive first.
+        If there are several ranks, all must call it, so that all pushed gradients arrive first.
         """
         if self._holder is None:
             return {**super().state_dict(), **self._carried}
         self._arrive()
         there = self._holder.state_dict()
-        # Schedules and rates are taken from the rule here; the tables' rules follow it.
+        # The tables' rules follow the schedules and rates of the rule of this rank.
         own = {key: array for key, array in there.items() if not key.startswith("*/")}
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """As `Wrapper.load_state_dict`; what is of tables goes there, if need be at `meet`."""
+        """Load ``state``; the tables get their part, at `meet` if they do not exist yet."""
         there = {key: array for key, array in state.items() if self._is_served(key)}
         self._carried = {}
         super().load_state_dict({key: a for key, a in state.items() if key not in there})
@@ -166,7 +166,7 @@ class Hybrid(AllReduce):
         return key.rpartition("/")[0] in self._rows
 
     def _tables_of(self, params: Sequence[Param]) -> Mapping[str, ServedTable]:
-        """Tables of ``params``, with the state that was loaded for them."""
+        """Make the tables of ``params``, with the state that was loaded for them."""
         rule, names = self._rule, {param.name for param in params}
         if self._holder is None and self._ranks is None:
             self._holder = _OwnTables(rule)
@@ -187,7 +187,7 @@ class Hybrid(AllReduce):
         return self._holder.tables
 
     def _load_tables(self, state: Mapping[str, Array]) -> None:
-        """Let the rules beside the tables go on from ``state``, their rates as here."""
+        """Load ``state`` into the rules of the tables, with the rates of this rank."""
         assert self._holder is not None
         self._holder.load_state_dict({**state, **self._rule._hyper_state()})
 
@@ -196,7 +196,7 @@ class Hybrid(AllReduce):
         self._finish()
 
     def _finish(self) -> None:
-        """End the pushes of this rank in a step; their gradients were weighed before."""
+        """End the pushes of this rank in a step; their gradients are already weighed."""
         if isinstance(self._holder, Servers):
             follow(self._copy, self._rule)
             self._holder.follow()
@@ -204,30 +204,30 @@ class Hybrid(AllReduce):
 
 
 class _OwnTables:
-    """`Servers` in the memory of a process that trains alone."""
+    """Tables in the memory of a process without servers; the interface of `Servers`."""
 
     def __init__(self, rule: Optimizer) -> None:
         self._rule = rule
         self.tables: dict[str, _OwnShard] = {}
 
     def open(self, replicas: tuple[()], tables: Sequence[Param]) -> None:
-        """Hold ``tables`` too."""
+        """Add ``tables``."""
         self.tables |= {param.name: _OwnShard(param, self._rule) for param in tables}
 
     def state_dict(self) -> dict[str, Array]:
-        """The state of the rules of all tables."""
+        """Return the state of the rules of all tables."""
         shards = self.tables.values()
         return {key: a for shard in shards for key, a in shard.optimizer.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Let the rules go on from ``state``."""
+        """Load ``state`` into the rules of the tables."""
         for name, shard in self.tables.items():
             own = {key: a for key, a in state.items() if key.rpartition("/")[0] in (name, "*")}
             shard.optimizer.load_state_dict(own)
 
 
 class _OwnShard(Shard):
-    """A table with a copy of ``rule``, which follows it."""
+    """A table with a copy of ``rule``, which follows its hyper-parameters."""
 
     def __init__(self, param: Param, rule: Optimizer) -> None:
         self._copy, self._followed = bare_copy(rule), rule

@@ -21,7 +21,7 @@ from singanet.parallel.communicators.rank_file import JOB, SERVERS, own_file
 from singanet.parallel.server.messages import ServerRanks
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
-"""Variables that launchers of MPI set in each process that they start."""
+"""Variables that MPI launchers set in each process."""
 
 _COUNTS = {
     "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",
@@ -30,17 +30,18 @@ _COUNTS = {
     "WORLD_SIZE": "torchrun, or one like it",
     "SLURM_NTASKS": "Slurm",
 }
-"""Variables by which starters of processes tell each of them how many there are."""
+"""Variables with the number of processes, and the programs that set them."""
 
 
 def init(device: Device | None = None) -> Communicator:
-    """The communicator that fits how this process was started, the same at every call.
+    """Return the communicator of this process, the same object at every call.
 
-    `MpiCommunicator` if a launcher of MPI has started it, else `Alone`, and then no MPI is loaded.
-    `NcclCommunicator` if there are other ranks and ``device`` is a GPU; all ranks have to ask for
-    it together. Servers of the job are not among its ranks. Unless ``OMP_NUM_THREADS`` is set, the
-    ranks of one machine share its cores. Errors: `BackendError` if mpi4py, or CuPy's NCCL, is
-    missing, or if several processes were started that cannot meet: each would train by itself.
+    It is an `MpiCommunicator` if an MPI launcher has started the process, otherwise `Alone`,
+    without loading MPI. It is an `NcclCommunicator` if there are other ranks and ``device`` is a
+    GPU; then all ranks must make this call. The servers of the job are not among the ranks. Unless
+    ``OMP_NUM_THREADS`` is set, the ranks of one machine share its cores. Errors: `BackendError` if
+    mpi4py or CuPy's NCCL is missing, or if several processes were started that cannot communicate:
+    each would train by itself.
     """
     world = _world()
     if device is None or device.index is None or world.size == 1:
@@ -50,7 +51,7 @@ def init(device: Device | None = None) -> Communicator:
 
 @cache
 def servers() -> ServerRanks | None:
-    """The ranks of this job that hold parameters, the last ones; None if it has no servers."""
+    """Return the server ranks of this job, its last ranks; None if it has no servers."""
     count = int(os.environ.get(SERVERS, "0"))
     whole = _whole()
     copyreg.pickle(ServerRanks, _servers_of_job)
@@ -59,7 +60,7 @@ def servers() -> ServerRanks | None:
 
 @cache
 def _world() -> Communicator:
-    """The ranks of this job that train; for a server, the servers."""
+    """Return the ranks of this job that train; on a server, the servers."""
     serving, whole = servers(), _whole()
     if serving is None:
         return whole
@@ -74,7 +75,7 @@ def _whole() -> Communicator:
     _share_cores()
     if not any(name in os.environ for name in ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK")):
         _expect_understood()
-    # Loading MPI starts it, which takes a second, and waits until all ranks have come to it.
+    # The import initializes MPI, which takes a second and waits for all ranks.
     own_file().tell("comes")
     with _ending_all():
         from singanet.parallel.communicators.mpi import MpiCommunicator
@@ -88,33 +89,33 @@ def _whole() -> Communicator:
 
 
 def _servers_of_job(ranks: ServerRanks) -> Any:
-    """How ``ranks`` are pickled: the reader gets the server ranks of its own job."""
+    """Reduce ``ranks`` for pickle: unpickling returns the server ranks of the reader's job."""
     return servers, ()
 
 
 def _by_init(comm: Any) -> Any:
-    """How ``comm`` is pickled: the reader gets the communicator of its own job.
+    """Reduce ``comm`` for pickle: unpickling returns the communicator of the reader's job.
 
-    Errors: `ArgumentError` for a group of some of the ranks.
+    Errors: `ArgumentError` if ``comm`` is a group of some of the ranks.
     """
     if comm.size != _world().size:
         raise ArgumentError(
             "pickle",
             expected=f"a communicator of all {_world().size} ranks that train",
             received=f"a group of {comm.size}",
-            advice="save the net with net.save_model, and give comm= anew where it is read",
+            advice="save the net with net.save_model, and pass comm= again after loading it",
         )
     return init, ()
 
 
 @contextmanager
 def _ending_all() -> Iterator[None]:
-    """If an error or an interrupt ends this process, end the processes that wait for it as well.
+    """On an error or an interrupt in this process, abort the processes that wait for it, too.
 
-    Without a launcher of ours nobody else does so: MPI would wait in its end for the others.
+    Without ``singanet launch`` nothing else ends them: MPI_Finalize would wait for the others.
     """
     try:
-        # Not where MPI has begun and nobody has it. MPI looks at no signal while it waits.
+        # Not if MPI is initialized but unused. MPI ignores signals while it waits.
         with interrupted_after():
             yield
     except BaseException:
@@ -127,9 +128,9 @@ def _ending_all() -> Iterator[None]:
 
 
 def _expect_understood() -> None:
-    """Refuse an MPI that does not speak with the mpiexec that has started this process.
+    """Refuse an MPI that cannot communicate with the mpiexec that has started this process.
 
-    It would begin by itself, and Open MPI leaves 16 MB in ``/dev/shm`` then.
+    Such an MPI starts as a single process, and Open MPI then leaves 16 MB in ``/dev/shm``.
     """
     try:
         import mpi4py
@@ -137,27 +138,27 @@ def _expect_understood() -> None:
         mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
         from mpi4py import MPI
     except (ImportError, RuntimeError):
-        return  # it is told as it always is
+        return  # the import of the communicator raises this error
     if "Open MPI" in MPI.Get_library_version():
-        _expect_alone("Open MPI, which does not hear of the others so")
+        _expect_alone("Open MPI, which does not find the others this way")
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
 
 
 def _expect_alone(received: str) -> None:
-    """Errors: `BackendError` where there are others that this process cannot meet."""
+    """Errors: `BackendError` if other processes were started that this one cannot reach."""
     for name, starter in _COUNTS.items():
         count = os.environ.get(name, "")
         if not count.isdecimal() or int(count) < 2:
             continue
         if name == "SLURM_NTASKS" and os.environ.get("SLURM_PROCID", "0") == "0":
-            # A batch script has it too, and is one process; srun says of its own, before this.
+            # A batch script has this variable, too, and is one process; srun sets its own count.
             continue
         raise BackendError(
             "parallel.init",
             expected=f"all {count} processes that {starter} has started ({name}={count})",
             received=f"{received}: each of them would train everything, as rank 0 of 1",
-            advice=f"start them by: singanet launch -n {count} SCRIPT; where each is to train "
+            advice=f"start them by: singanet launch -n {count} SCRIPT; if each is to train "
             f"alone, unset {name} or pass parallel.Alone()",
         )
 
@@ -168,7 +169,7 @@ def _on_gpu(index: int) -> Communicator:
 
 
 def _share_cores() -> None:
-    """Let the kernels of this machine's ranks take as many threads as there are cores."""
+    """Divide the cores of this machine among the kernel threads of its ranks."""
     local = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
     if "OMP_NUM_THREADS" not in os.environ and local.isdecimal() and int(local) > 1:
         set_threads(max(1, cores() // int(local)))

@@ -1,4 +1,4 @@
-"""Training with a parameter server."""
+"""Training with parameter servers."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from singanet.types import Array
 
 
 class Taking(Optimizer):
-    """w = what comes in the place of a gradient: values that ``rule`` has made elsewhere.
+    """w = g, for values that arrive in place of gradients: ``rule`` has computed them on a server.
 
-    ``learning_rate`` is that of the rule.
+    ``learning_rate`` is the learning rate of the rule.
     """
 
     hypers = ()
 
     def __init__(self, rule: Optimizer | Wrapper) -> None:
         self.rule = rule
-        # The rule keeps its rate.
+        # The rule has the rate.
         super().__init__(None)
 
     @property
@@ -64,11 +64,10 @@ class Taking(Optimizer):
             UpdateChain(self.rule).rule.learning_rate = rate
 
     def register(self, name: str, spec: ParamSpec) -> None:
-        """As `Optimizer`: it is the rule that is told."""
+        """Register the parameter with the rule on the servers."""
         self.rule.register(name, spec)
 
     def _spec_of(self, param: Param) -> ParamSpec:
-        """As `Optimizer`: what the rule goes by."""
         found: ParamSpec = UpdateChain(self.rule).rule._spec_of(param)
         return found
 
@@ -78,7 +77,7 @@ class Taking(Optimizer):
     def numbers(
         self, state: ParamState, lr: float | None = None
     ) -> tuple[float, tuple[float, ...]]:
-        """As `Optimizer`: none."""
+        """Return no numbers."""
         return 0.0, ()
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -92,28 +91,28 @@ class Taking(Optimizer):
 
 
 _PREVIEWED = 4
-"""Sums of gradients under way at a time, for a norm."""
+"""Sums of gradients in flight at a time, for a norm."""
 
 Consistency: TypeAlias = Literal["asp", "bsp", "ssp"]
 
 
 class ParameterServer(RankReducer):
-    """Updates on servers, by ``optimizer`` as it is there: each with some of the parameters.
+    """Updates by ``optimizer`` on servers, each with a share of the parameters.
 
     With "bsp" the gradients of a step, weighed by samples, are one update, for which all workers
     wait: p workers train as one process. With "asp" the gradients of each worker are an update of
-    their own at once, and it waits for nobody. "ssp" is "asp" with a bound: no worker is more than
-    ``staleness`` steps ahead of the slowest one. A worker pushes during the walk back, what is
-    small with the step's end, and pulls new values in `end`. Of an Embedding it has rows alone: the
-    rows that a batch looks up, pulled before and pushed after, or the rows in its `layers.Cache`.
-    If stages around it look at the values, a worker has whole tables, and pulls the rows that any
-    worker has changed.
+    their own, applied at once, and no worker waits. "ssp" is "asp" with a bound: no worker is more
+    than ``staleness`` steps ahead of the slowest one. A worker pushes gradients during backward,
+    small ones at the end of the step, and pulls new values in `end`. Of an Embedding a worker has
+    only rows: a step pulls the rows that its batch looks up and pushes their gradients, or updates
+    them in the `layers.Cache`. If stages around this one read values, a worker has whole tables,
+    and pulls the rows that any worker has changed.
 
-    ``snapshots`` is a folder in which every server writes its part after each ``every`` steps,
-    and from which a job begins, with ``restored`` steps. Clipping by value belongs inside, with
-    "bsp" by the global norm, too, for which the workers sum their gradients; accumulation outside.
-    ``comm`` are the workers and ``servers`` who serves them, by default as
-    ``singanet launch --servers`` says; a lone process without servers trains by itself.
+    ``snapshots`` is a folder in which every server writes its part after each ``every`` steps; a
+    job starts from it, with ``restored`` steps. Clipping by value belongs inside, and with "bsp"
+    clipping by the global norm, too, for which the workers sum their gradients. Accumulation
+    belongs outside. ``comm`` are the workers and ``servers`` the server ranks, by default as
+    ``singanet launch --servers`` sets them. A single process without servers trains by itself.
     """
 
     comm: Communicator
@@ -152,7 +151,7 @@ class ParameterServer(RankReducer):
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"{kind} in ParameterServer",
-                    expected="ClipByValue: a server sees some of the gradients, and one at a time;"
+                    expected="ClipByValue: a server has some of the gradients, one at a time;"
                     " or ClipByGlobalNorm around all, with 'bsp'",
                     received=kind,
                     advice="clip by one of these, or train by AllReduce",
@@ -167,7 +166,7 @@ class ParameterServer(RankReducer):
         self.reduction: Pushes = Pushes(self, self._expect_servers, several, recorded)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the servers and what they hold; a copy loads the state into its own servers."""
+        """Leave out the servers and their tables; a copy loads the state into its own servers."""
         own = (
             {}
             if self._alone
@@ -185,7 +184,7 @@ class ParameterServer(RankReducer):
 
     @property
     def restored(self) -> int:
-        """The steps that had been taken by the snapshot that the servers began from, 0 for none."""
+        """The steps in the snapshot that the servers started from, 0 without a snapshot."""
         return (self.servers and self.servers.restored) or 0
 
     def _remade(self, optimizer: Optimizer | Wrapper) -> ParameterServer:
@@ -200,18 +199,18 @@ class ParameterServer(RankReducer):
         return type(self)(optimizer, self.consistency, self.staleness, *where)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """As `Reducer`. The parameters of rank 0, or of a snapshot, become those of all.
+        """Prepare ``net``; the parameters of rank 0, or of a snapshot, are copied to all ranks.
 
-        Errors: as `RankReducer`; `ArgumentError` for clipping around, and for mixed precision
-        around clipping by the global norm.
+        Errors: as `RankReducer`; `ArgumentError` for clipping around this stage, and for mixed
+        precision around clipping by the global norm.
         """
         self._expect_outside(around)
         if self._clip is not None and any(stage._holds_all for stage in around):
             raise ArgumentError(
                 "ParameterServer and ClipByGlobalNorm",
-                expected="one precision, as each worker skips steps of its own in mixed precision",
-                received="mixed precision, and a norm that all workers sum up",
-                advice="leave one of them out, or train by AllReduce",
+                expected="one precision, as in mixed precision each worker skips steps of its own",
+                received="mixed precision, and a norm over all workers",
+                advice="remove one of them, or train by AllReduce",
             )
         if self._ranks is None:
             self._meets(net, around)
@@ -222,7 +221,7 @@ class ParameterServer(RankReducer):
             self._open()
 
     def _serve(self, net: NetCore, around: Sequence[Wrapper], ranks: ServerRanks) -> None:
-        """Let servers have the rows of Embeddings, but where stages around look at their values."""
+        """Move the rows of Embeddings to servers, unless stages around read their values."""
         if self.servers is None:
             summed, files = self.consistency == "bsp", Files(None, self.snapshots, self.every)
             staleness = 0 if summed else self.staleness
@@ -236,7 +235,7 @@ class ParameterServer(RankReducer):
         def wrote() -> bool:
             return self.comm.rank > 0 or servers.restored is not None
 
-        # The norm is of rows, too.
+        # The norm covers row gradients, too.
         if self._clip is None and all(map(looks_at_gradients_alone, around)):
             self._rows = serve(net, UpdateChain(self.rule).rule, tables_of, wrote)
 
@@ -262,7 +261,7 @@ class ParameterServer(RankReducer):
     def take(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
     ) -> Iterator[Handed]:
-        """As `Reducer`; a worker without samples pushes no rows, where each's are an update."""
+        """Push gradients; with "asp" and "ssp" a worker without samples pushes no rows."""
         if not self._alone and self._clip is not None:
             scale = self._clip.of_push(float(scale))
         if not self._alone and self.reduction.without_step:
@@ -280,7 +279,7 @@ class ParameterServer(RankReducer):
         return self.reduction.traffic
 
     def _count_exchanged(self) -> None:
-        """Let what was said to servers be among what this worker has said."""
+        """Add the traffic with servers to the counts of this worker's communicator."""
         assert self._ranks is not None
         now = self._ranks.world.exchanged
         told = now.since(self._told)
@@ -290,24 +289,24 @@ class ParameterServer(RankReducer):
         self._told = now
 
     def case(self) -> Hashable:
-        """As `Wrapper.case`: which parameters travel together."""
+        """Return the version of the grouping of parameters."""
         return self.reduction.version
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """As `Reducer`: the rank's own; where a norm clips, the sums of all."""
+        """Yield this rank's gradients, or, for clipping by a norm, the sums over all ranks."""
         if self._clip is None:
             yield from items
             return
         yield from GradientRound(self, self._norms, (), "preview").previewed(items)
 
     def _listen(self) -> None:
-        """Join the sums that other workers make before they push, until none has a batch."""
+        """Join the sums that other workers make before they push, until no worker has a batch."""
         for heard, _ in () if self._by_itself else self._others():
             self._norms.join(heard)
             norm_of(GradientRound(self, self._norms, (), "preview", opened=True).previewed(()))
 
     def _agree(self, refused: str | None) -> str | None:
-        """As `Reducer`: each rank takes its own steps; one that is refused has no gradients."""
+        """Return ``refused``: ranks take their own steps, and a refused step has no gradients."""
         if refused is not None and not self._alone:
             self._count = 0.0
             self.end()
@@ -318,7 +317,7 @@ class ParameterServer(RankReducer):
         return self.consistency != "bsp"
 
     def join(self) -> None:
-        """As `Reducer`: others go on without this rank. Errors: `CallOrderError` before `meet`."""
+        """Leave the job; the other workers continue. Errors: `CallOrderError` before `meet`."""
         if self._alone:
             return
         self._expect_met()
@@ -326,23 +325,23 @@ class ParameterServer(RankReducer):
         self._pull()
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
-        """As `Reducer`: all have the values that the servers have."""
+        """Copy the values of the servers to all workers."""
         if not self._alone and self._has_met:
             self._push_gathered()
-            self.comm.barrier("values that are the same on all ranks")
+            self.comm.barrier("the same values on all ranks")
             if self._stale:
                 self._pull()
         super().unify(net, samples)
 
     def _push_gathered(self) -> None:
-        """Push the gradients in caches, on all ranks, as a step of their own."""
+        """Push the gradients in caches on all ranks, as a separate step."""
         if any(isinstance(rows, CachedRows) for rows in self._rows.values()):
             for rows in self._rows.values():
                 rows.flush()
             self._expect_servers().finish(1.0)
 
     def begin(self, count: float | None) -> float | None:
-        """As `Wrapper.begin`. What rank 0 changed since all had the same goes to the servers."""
+        """Begin a step, after sending the values that rank 0 has changed since the last `unify`."""
         super().begin(count)
         if self.servers is None or self._stale:
             return count
@@ -357,15 +356,15 @@ class ParameterServer(RankReducer):
         return count
 
     def _pull(self) -> None:
-        """Let parameters be what they are on the servers now; all ranks come here."""
+        """Copy the current values of the servers to the parameters; all ranks must call it."""
         for name, news in self.reduction.pulled():
             self._put(self.order.by_name[name], news)
         self._stale = False
         self._pulled = {p.name: _digest(self._held(p)) for p in self.order.params}
-        self.comm.barrier("values that all ranks have")
+        self.comm.barrier("the pull of values by all ranks")
 
     def _put(self, param: Param, news: Any) -> None:
-        """Let ``param`` be as a server has it, which is no update."""
+        """Copy a server's values to ``param``, which is not an update."""
         names, values = [param.name], [param.value]
         for stage in self._around:
             stage.refresh(names, values)
@@ -376,13 +375,14 @@ class ParameterServer(RankReducer):
             stage.written(names, values)
 
     def _held(self, param: Param) -> Array:
-        """The servers' array of ``param``, in its form here."""
+        """Return the array of ``param`` that matches the servers' array."""
         return self._settled(param.name, param.value)
 
     def prefetch(self, ids: Mapping[str, Array]) -> None:
-        """Begin to pull the rows that the next step looks up, by the names of their parameters.
+        """Start to pull the rows that the next step looks up; ``ids`` by parameter name.
 
-        Call it before the step that is to go by meanwhile. Values are as without it.
+        Call it before the current step, which overlaps with the pull. Values are the same without
+        it.
         """
         for name, looked_up in ids.items():
             if name in self._rows:
@@ -390,15 +390,15 @@ class ParameterServer(RankReducer):
 
     @property
     def lookups(self) -> dict[str, Lookups]:
-        """By parameter, what training steps asked of its table."""
+        """The counts and the traffic of the lookups of training steps, by parameter."""
         return {name: rows.lookups for name, rows in self._rows.items()}
 
     def loads(self) -> list[dict[str, Load]]:
-        """By server and function what was asked of it: calls, bytes, rows, seconds."""
+        """Return the load of each server by function: calls, bytes, rows, seconds."""
         return self._expect_servers().loads()[0]
 
     def _expect_servers(self) -> Servers:
-        """The servers. Errors: `CallOrderError` before `meet`."""
+        """Return the servers. Errors: `CallOrderError` before `meet`."""
         self._expect_met()
         assert self.servers is not None
         return self.servers
@@ -406,35 +406,35 @@ class ParameterServer(RankReducer):
     # -- saving -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """The state of the optimizers on all servers.
+        """Return the state of the optimizers on all servers.
 
-        All workers call it, so that the gradients in their caches are pushed first.
+        All workers must call it, as each pushes the gradients in its caches first.
         """
         if self._alone:
             return super().state_dict()
         if self._state is not None or self.servers is None:
             return dict(self._state or {})
         self._push_gathered()
-        self.comm.barrier("what all have pushed")
+        self.comm.barrier("the pushes of all ranks")
         there = self.servers.state_dict()
         own = {key: array for key, array in there.items() if not key.startswith("*/")}
         return {**own, **self._hyper_state()}
 
     def _hyper_state(self) -> dict[str, Array]:
-        """The `Optimizer._hyper_state` of the rule here: servers follow its schedules and rates."""
+        """Return the hyper-parameters of the rule on this rank, which the servers follow."""
         rule = UpdateChain(self.rule).own_rule
         return {} if rule is None else rule._hyper_state()
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on exactly where the one of the `state_dict` stood, from the next `meet` on.
+        """Load ``state``; from the next `meet` on, training continues exactly from it.
 
-        The values of rank 0 go to the servers then. All ranks have to do so.
+        The values of rank 0 then go to the servers. All ranks must call it.
         """
         if self._alone:
             super().load_state_dict(state)
             return
         self._state, self._met = dict(state), None
-        # Here nothing is kept of it but how far it is, which the rate goes by.
+        # The servers load the arrays; this rank needs the steps for the rate.
         for key, array in state.items():
             name, _, slot = key.rpartition("/")
             if slot == "step" and name:
@@ -442,15 +442,15 @@ class ParameterServer(RankReducer):
         rule = UpdateChain(self.rule).own_rule
         if rule is not None:
             rule._load_hyper_state({k: a for k, a in state.items() if k.startswith("*/")})
-        # All meet again, whether the net has changed or not.
+        # All ranks must call `meet` again, even if the net is unchanged.
         changes.add()
 
 
 class _ClippedPush(ClipByGlobalNorm):
-    """Clips what a worker pushes; what comes to the rule inside here are values."""
+    """Clips the pushes of a worker; the rule inside receives values, not gradients."""
 
     def of_push(self, scale: float) -> float:
-        """What gradients are multiplied by where ``scale`` was said. Errors: no norm is known."""
+        """Return ``scale`` times the factor of clipping. Errors: no norm is known."""
         ((_, _, _, clipped),) = super().take((), (), (), scale)
         return float(clipped)
 
@@ -476,7 +476,7 @@ def _staleness(consistency: str, staleness: int | None) -> int | None:
     if (consistency == "ssp") != (staleness is not None):
         raise ArgumentError(
             "ParameterServer(staleness=)",
-            expected="a number of steps with consistency='ssp', and only there",
+            expected="a number of steps with consistency='ssp', and no staleness otherwise",
             received=f"{staleness} with {consistency!r}",
             advice="write consistency='ssp', staleness=3",
         )

@@ -1,4 +1,4 @@
-"""Gradients of a step that go to servers, from which the values come that these make of them."""
+"""The reduction by servers: a step pushes gradients and pulls the updated values."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from singanet.types import Array, RowSparse
 
 
 class Pushes(Reduction):
-    """Gradients that a worker of ``owner`` pushes to ``servers``, and values that it pulls.
+    """A reduction by which a worker of ``owner`` pushes gradients to ``servers`` and pulls values.
 
-    All entries are under way at a time. If ``apart``, the gradients of each worker are an update
-    of their own, and a worker without gradients makes none; else the gradients of all workers are
+    All entries are in flight at a time. If ``apart``, the gradients of each worker are a separate
+    update, and a worker without gradients makes none; otherwise the gradients of all workers are
     one update, even if they are zeros.
     """
 
@@ -40,7 +40,7 @@ class Pushes(Reduction):
         self._whole: dict[tuple[str, ...], _FlatEntry] = {}
         self._flying: deque[Request] = deque()
         self._told = False
-        # Parameters whose gradients have come as rows; those among others travel so from now on.
+        # Parameters that have had row gradients; from then on they travel alone.
         self._sparse: set[str] = set()
         self._found: set[str] = set()
 
@@ -66,7 +66,7 @@ class Pushes(Reduction):
         return name in self._sparse
 
     def group(self) -> None:
-        """Put small parameters of one server together, and each with rows by itself."""
+        """Group the small parameters of each server, except parameters with row gradients."""
         servers = self._servers()
         self.version += 1
         names = [param.name for param in self._owner.order.params]
@@ -93,7 +93,7 @@ class Pushes(Reduction):
         }
 
     def open(self, kind: RoundKind) -> None:
-        """As `Reduction`. Errors: `CallOrderError` before `begin`."""
+        """Start the gradients of a step. Errors: `CallOrderError` before `begin`."""
         self._owner._expect_begun()
         self._told = False
 
@@ -110,7 +110,7 @@ class Pushes(Reduction):
         if whole is not None and buffer is not None and not rows and not self.without_step:
             factors = {float(scale) for scale in scales if scale is not None}
             if len(factors) == 1 and None not in scales:
-                # One that has weighed all of them alike.
+                # Scaled alike, all of them are one flat array.
                 flat = _scaled(buffer[: whole.size], factors.pop())
                 self.traffic.nbytes += flat.nbytes
                 self._ask(servers, names, whole.layout, [_on_host(flat)])
@@ -131,21 +131,22 @@ class Pushes(Reduction):
 
     @property
     def without_step(self) -> bool:
-        """Whether nothing that this worker has is to be updated by, though a rule moves by zeros.
+        """True if this worker has no samples and must not update, even by a rule that moves at 0.
 
-        Where gradients of all are one update, rows that only this one looked up are among it.
+        If the gradients of all workers are one update, this worker's rows still belong to it.
         """
         return self._owner._count == 0 and self._apart
 
     def test(self) -> None:
-        # What waits for the step's last message would go without it.
+        # Messages that wait for the last message of the step would leave without it.
         if self._servers().ranks.holds_back:
             return
         for request in self._flying:
             request.test()
 
     def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
-        """As `Reduction`: in ``buffer`` what is not new is as it was."""
+        """Return the updated values of ``names``; unchanged parts of ``buffer`` stay as they are.
+        """
         self._tell()
         layout, *arrays = self._answer()
         if buffer is not None and _is_flat(layout):
@@ -179,7 +180,7 @@ class Pushes(Reduction):
         self._found.clear()
 
     def pulled(self) -> Iterator[tuple[str, Any]]:
-        """By name the values that the servers have now, or some rows of them."""
+        """Yield the current values on the servers by name: whole arrays or some rows."""
         servers = self._servers()
         for entry in self._entries:
             layout = [(servers.replicas[name].number, NOTHING) for name in entry]
@@ -189,7 +190,7 @@ class Pushes(Reduction):
             yield from self._news(entry, told, arrays, {}).items()
 
     def _tell(self) -> None:
-        """Say that all gradients of this step were pushed."""
+        """Tell the servers that all gradients of this step are pushed."""
         if not self._told:
             self._told = True
             servers = self._servers()
@@ -209,7 +210,7 @@ class Pushes(Reduction):
         self._flying.append(asked)
 
     def _answer(self) -> Sequence[Array]:
-        """The answer to what was asked first: its layout, and what is new."""
+        """Return the answer to the oldest request: its layout and the updated arrays."""
         began = time.perf_counter()
         arrays: Sequence[Array] = self._flying.popleft().wait()
         self.traffic.waited += time.perf_counter() - began
@@ -222,9 +223,9 @@ class Pushes(Reduction):
         arrays: Sequence[Array],
         parts: Mapping[str, Array],
     ) -> dict[str, Any]:
-        """What is new of the parameters of an entry, by name: values, or some rows of them.
+        """Return the updated values of the parameters of an entry by name: arrays or some rows.
 
-        They are where the ``parts`` of the buffer are, and else where the parameter is.
+        They are on the device of ``parts``, or on the parameter's if it has no part.
         """
         found: dict[str, Any] = {}
         rest = iter(arrays)
@@ -242,7 +243,7 @@ class Pushes(Reduction):
 
 
 class _FlatEntry(NamedTuple):
-    """The elements of an entry of several parameters, and how one array of all is told."""
+    """The elements of an entry of several parameters, and the layout of one array for all."""
 
     size: int
     layout: Array

@@ -1,4 +1,4 @@
-"""One large Dense or Embedding whose weight lies in slices on several ranks."""
+"""Dense and Embedding layers with the weight in slices on several ranks."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from singanet.types import Array, GivenShape, Gradient, RowSparse, Shape, Shapes
 Split: TypeAlias = Literal["columns", "rows"]
 
 _NEAR = 1e-3
-"""How far sums of the same samples may differ between ranks, as a part of them."""
+"""Relative tolerance of the sums of equal samples on different ranks."""
 
 
 class SplitDense(Dense):
-    """`Dense`, of whose matrix W each rank of ``comm`` has a slice; all see the same samples.
+    """`Dense` with a slice of the matrix W on each rank of ``comm``.
 
-    "columns": a rank makes its part of the outputs, and all parts are gathered; on the way back
-    input gradients are summed. "rows": a rank takes its part of the inputs, and products are
-    summed; input gradients are gathered. The slices are contiguous, the first ones larger by one
-    at most, and begin as those of one `Dense`. Of "rows" each rank has the whole bias. Steps run by
-    the layers. Norms of gradients are those of a slice: clip by value alone.
+    All ranks get the same samples. "columns": a rank computes its part of the outputs, and the
+    parts are gathered; backward sums the input gradients. "rows": a rank takes its part of the
+    inputs, and the products are summed; backward gathers the input gradients. The slices are
+    contiguous, the first ones larger by at most one, with the initial values of one `Dense`. With
+    "rows" each rank has the whole bias. Steps are not recorded. Norms of gradients cover one slice,
+    so clip only by value.
 
-    Errors: fewer columns or rows than ranks; `RankError` where ranks are given other samples.
+    Errors: `ArgumentError` if there are fewer columns or rows than ranks; `RankError` if ranks get
+    different samples.
     """
 
     traits = replace(Dense.traits, takes_sparse=False)
@@ -74,7 +76,7 @@ class SplitDense(Dense):
         return made
 
     def products(self) -> dict[str, bool]:
-        """None: a rank has a slice of the weight."""
+        """Return no products: a rank has only a slice of the weight."""
         return {}
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -90,7 +92,7 @@ class SplitDense(Dense):
         return ctx.ops.add(y, ctx.params["bias"]) if self.use_bias else y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Gradient]]:
-        """As `Dense`, of this rank's slice; dx on all ranks."""
+        """Return dx, on all ranks, and the gradients of this rank's slice."""
         columns = self.split == "columns"
         dx, grads = super().backward(ctx, self.shared.mine(ctx, dy) if columns else dy)
         if dx is not None:
@@ -100,10 +102,11 @@ class SplitDense(Dense):
 
 
 class SplitEmbedding(Embedding):
-    """`Embedding`, of whose table each rank of ``comm`` has a slice; all see the same samples.
+    """`Embedding` with a slice of the table on each rank of ``comm``.
 
-    "rows": a rank looks up what is in its rows, and all are summed. "columns": each looks up a
-    part of every row, and these are gathered. Otherwise as `SplitDense`.
+    All ranks get the same samples. "rows": a rank looks up the ids of its rows, and the results are
+    summed. "columns": a rank looks up a part of every row, and the parts are gathered. Otherwise it
+    works like `SplitDense`.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class SplitEmbedding(Embedding):
         return self.shared.summed(ctx, y * here[..., None].astype(y.dtype), self.name)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Gradient]]:
-        """The gradients of the rows, or parts of rows, that are on this rank."""
+        """Return the gradients of the rows, or parts of rows, of this rank."""
         x = ctx.saved["x"]
         if self.split == "columns":
             own = self.shared.mine(ctx, dy)
@@ -155,7 +158,7 @@ class SplitEmbedding(Embedding):
 
 
 class _Slices:
-    """The part of an axis that is this rank's, and what ranks do with theirs."""
+    """The slice of an axis of one rank, and the collective operations on slices."""
 
     def __init__(self, comm: Communicator | None) -> None:
         self.comm = init() if comm is None else comm
@@ -163,11 +166,11 @@ class _Slices:
 
     @property
     def part(self) -> tuple[int, int]:
-        """From where to where this rank's slice goes."""
+        """The start and the end of this rank's slice."""
         return self.ends[self.comm.rank], self.ends[self.comm.rank + 1]
 
     def cut(self, layer: Layer, suffix: str, axis: int) -> None:
-        """Let the parameter have this rank's slice along ``axis``, of its whole first values."""
+        """Replace the parameter by this rank's slice along ``axis``, with the same first values."""
         whole, size = layer.params[suffix], self.comm.size
         extent = whole.shape[axis]
         if extent < size:
@@ -184,41 +187,41 @@ class _Slices:
         layer.params[suffix] = Param(whole.spec, shape, slices, whole.fans, whole.trainable)
 
     def mine(self, ctx: Context, array: Array) -> Array:
-        """The part of the last axis that is this rank's."""
+        """Return this rank's part of the last axis."""
         start, stop = self.part
         return ctx.ops.xp.ascontiguousarray(array[..., start:stop])
 
     def summed(self, ctx: Context, array: Array, what: str) -> Array:
-        """``array`` of all ranks together."""
+        """Return the sum of ``array`` over all ranks."""
         own = np.array(ctx.ops.host(array), order="C")
         return ctx.ops.xp.asarray(self.comm.all_reduce(own, what=what))
 
     def gathered(self, ctx: Context, array: Array, what: str) -> Array:
-        """The parts of the last axis of all ranks, side by side."""
+        """Return the parts of the last axis of all ranks, concatenated."""
         own = np.ascontiguousarray(np.moveaxis(ctx.ops.host(array), -1, 0))
         parts = self.comm.all_gather(own, what)
         whole = np.moveaxis(np.concatenate(parts), 0, -1)
         return ctx.ops.xp.asarray(np.ascontiguousarray(whole))
 
     def expect_same(self, ctx: Context, name: str, x: Array) -> None:
-        """Errors: `RankError` on all ranks where ``x`` differs between them."""
+        """Errors: `RankError` on all ranks if ``x`` differs between them."""
         host = ctx.ops.host(x)
         total = np.array([[float(host.sum()), float(np.abs(host).sum()), host.size]])
         every = np.concatenate(self.comm.all_gather(total, f"the input of {name}"))
         bound = _NEAR * np.maximum(every[0, 1:2], np.finfo(np.float32).tiny)
-        # What is not finite is the loss's to tell.
+        # The loss reports values that are not finite.
         if (np.abs(every - every[0]) > bound).any():
             raise RankError(
                 f"layer {name!r}, rank {self.comm.rank} of {self.comm.size}",
-                expected="the same samples, and layers before it alike, on all ranks",
+                expected="the same samples and the same preceding layers on all ranks",
                 received="inputs whose sums differ",
                 advice="feed all ranks the same batches in the same order; clip by value, as "
-                "norms are those of slices",
+                "norms cover one slice",
             )
 
 
 class _Sliced(Initializer):
-    """A slice of what ``whole`` gives for ``shape``: ranks begin as one process would."""
+    """A slice of the values of ``whole`` for ``shape``: ranks start with one process's values."""
 
     def __init__(
         self, whole: Initializer, shape: Sequence[int], axis: int, start: int, stop: int
@@ -227,7 +230,7 @@ class _Sliced(Initializer):
         self.place = (*(slice(None),) * axis, slice(start, stop))
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """As `Initializer`; the whole is there for a moment."""
+        """Return the slice; the whole array exists for a moment."""
         return np.ascontiguousarray(self.whole(rng, self.shape, fans)[self.place])
 
 

@@ -1,4 +1,4 @@
-"""How the ranks of a job talk to each other, and what they tell about themselves."""
+"""Communication between the ranks of a job, and their reports to the launcher."""
 
 from __future__ import annotations
 

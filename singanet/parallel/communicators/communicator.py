@@ -13,43 +13,47 @@ from singanet.errors import ArgumentError, RankError
 from singanet.types import Array
 
 ReduceOp: TypeAlias = Literal["sum", "max", "min"]
-"""What ranks make of their numbers, element by element."""
+"""The elementwise operations of an all-reduce."""
 
 
 class Exchanged(NamedTuple):
-    """Bytes that a rank has sent to others and received from them, without headers.
+    """Bytes that a rank has sent to and received from other ranks, without headers.
 
-    They are counted as of a direct exchange, in which each rank sends every other rank its share:
-    an all-reduce of n bytes over p ranks sends 2 (p − 1) / p · n, an all-gather (p − 1) times the
-    rank's own bytes, a reduce-scatter all but these. Rings send as much in all.
+    The counts assume a direct exchange, in which each rank sends every other rank its share: an
+    all-reduce of n bytes over p ranks sends 2 (p − 1) / p · n, an all-gather (p − 1) times the
+    rank's own bytes, a reduce-scatter all bytes except the rank's own part. Rings send as much in
+    total.
     """
 
     sent: int
     received: int
 
     def since(self, before: Exchanged) -> Exchanged:
-        """The growth since ``before``."""
+        """Return the difference from ``before``."""
         return Exchanged(self.sent - before.sent, self.received - before.received)
 
 
 class Request(Protocol):
-    """An operation under way. The arrays it was given are its own until `wait` returns."""
+    """An operation in flight, which owns its arrays until `wait` returns."""
 
     def test(self) -> bool:
-        """Whether it is done; asking carries it on, as nothing else does while Python computes."""
+        """Return True if it is done.
+
+        The call also advances it, as nothing else does while Python computes.
+        """
 
     def wait(self) -> Any:
-        """Its result, once it is done; again the same. Errors: `RankError` past the deadline."""
+        """Wait and return the result, again the same. Errors: `RankError` past the deadline."""
 
 
 class Communicator(ABC):
-    """``rank`` of ``size`` processes, and what each of them can do with the others.
+    """The ``rank`` of this process among ``size`` processes, and its operations with the others.
 
-    Arrays are NumPy's, contiguous, and changed in place. All ranks start the same collective
+    Arrays are contiguous NumPy arrays and are changed in place. All ranks start the same collective
     operations in the same order, with arrays of the same type and size. ``start_...`` returns a
-    `Request`; the method without it waits. An operation that is waited for longer than
-    ``deadline`` seconds raises a `RankError` with this rank, the ``step`` that its user counts,
-    and ``what`` was waited for. What was said so far is in ``bytes_sent`` and ``bytes_received``.
+    `Request`; the method without it waits. A wait of more than ``deadline`` seconds raises a
+    `RankError` with this rank, the ``step`` that its user counts, and ``what``, the name of the
+    operation. ``bytes_sent`` and ``bytes_received`` count the traffic.
     """
 
     rank: int
@@ -59,7 +63,7 @@ class Communicator(ABC):
     bytes_sent: int = 0
     bytes_received: int = 0
     _on_device: bool = False
-    """Whether arrays of a GPU may be given as they are, and not copied to the host before."""
+    """True if arrays on a GPU are accepted without a copy to the host."""
 
     @property
     def exchanged(self) -> Exchanged:
@@ -70,122 +74,122 @@ class Communicator(ABC):
     def start_all_reduce(
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
-        """``array`` becomes the sum, maximum or minimum of those of all ranks; the result."""
+        """Reduce ``array`` over all ranks in place by sum, maximum or minimum, and return it."""
 
     @abstractmethod
     def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
-        """A list of the arrays of all ranks, which may differ in length along axis 0."""
+        """Gather a list of the arrays of all ranks, which may differ in length along axis 0."""
 
     @abstractmethod
     def _start_reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
     ) -> Request:
-        """The part of the flat ``array`` that is this rank's becomes the sum of all; that part.
+        """Sum this rank's part of the flat ``array`` over all ranks in place, and return the part.
 
-        Part k lies from ``bounds[k]`` to ``bounds[k + 1]``, on all ranks. What is in the others
-        then is nobody's.
+        Part k spans ``bounds[k]`` to ``bounds[k + 1]`` on all ranks. The other parts of ``array``
+        are undefined afterwards.
         """
 
     @abstractmethod
     def _start_gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Request:
-        """Every part of the flat ``array`` becomes what its rank has there; the array.
+        """Fill every part of the flat ``array`` with the values of its rank, and return the array.
 
-        Part k, of rank k, lies from ``bounds[k]`` to ``bounds[k + 1]``, on all ranks.
+        Part k, of rank k, spans ``bounds[k]`` to ``bounds[k + 1]`` on all ranks.
         """
 
     @abstractmethod
     def _start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
-        """``array`` becomes that of ``root``; the result."""
+        """Copy ``array`` of ``root`` to all ranks, and return it."""
 
     @abstractmethod
     def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
-        """Send ``array``; the ``tag``-ged ones from one rank to another arrive in order."""
+        """Send ``array``; messages with one ``tag`` from one rank to another arrive in order."""
 
     @abstractmethod
     def _start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
-        """``array`` becomes what ``source`` sent; the result."""
+        """Receive a message of ``source`` into ``array``, and return that."""
 
     @abstractmethod
     def _start_barrier(self, what: str = "a barrier") -> Request:
-        """Done once all ranks have started it."""
+        """Start a barrier, which is done when all ranks have started it."""
 
     @abstractmethod
     def group(self, ranks: Sequence[int]) -> Communicator:
-        """A communicator of these ``ranks``, among them this one, which count from 0 there.
+        """Return a communicator of ``ranks``, which include this one and count from 0 in it.
 
-        All ranks call it at the same point, each with a group of its own; groups do not overlap.
+        All ranks call it at the same point, each with its own group; groups do not overlap.
         """
 
     def _next_message(
         self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
     ) -> tuple[int, Array] | None:
-        """The rank that has sent, and the bytes of, the next message by ``tag``, of any length.
+        """Return the sender and the bytes of the next message with ``tag``, of any length.
 
-        None if there is no message and it does not ``wait``, or if all of ``sources``, the only
-        senders by this tag, have ended.
+        None if there is no message and ``wait`` is False, or if all of ``sources``, the only
+        senders with this tag, have ended.
         """
         raise ArgumentError(
             f"{what} by a {type(self).__name__}",
-            expected="a communicator whose ranks can wait for any of the others",
+            expected="a communicator that can wait for a message of any rank",
             received=repr(self),
-            advice="use that of parallel.init() on the host, or one of testing.communicators(n)",
+            advice="use parallel.init() on the host, or testing.communicators(n)",
         )
 
     def _ring(self, to: int) -> None:  # noqa: B027 - most find messages without
-        """Wake the rank ``to``, where it waits for the `_next_message`: one is on its way."""
+        """Wake the rank ``to`` if it waits in `_next_message`: a message is on its way."""
 
     def all_reduce(self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce") -> Array:
-        """As `start_all_reduce`, waited for."""
+        """Reduce ``array`` over all ranks in place by sum, maximum or minimum, and return it."""
         reduced: Array = self.start_all_reduce(array, op, what).wait()
         return reduced
 
     def all_gather(self, array: Array, what: str = "an all-gather") -> list[Array]:
-        """As `_start_all_gather`, waited for."""
+        """Return the arrays of all ranks, which may differ in length along axis 0."""
         gathered: list[Array] = self._start_all_gather(array, what).wait()
         return gathered
 
     def _gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Array:
-        """As `_start_gather_parts`, waited for."""
+        """Do `_start_gather_parts` and wait."""
         whole: Array = self._start_gather_parts(array, bounds, what).wait()
         return whole
 
     def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
-        """As `_start_broadcast`, waited for."""
+        """Copy ``array`` of ``root`` to all ranks, and return it."""
         received: Array = self._start_broadcast(array, root, what).wait()
         return received
 
     def send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> None:
-        """As `_start_send`, waited for."""
+        """Send ``array`` to the rank ``to``, and wait."""
         self._start_send(array, to, tag, what).wait()
 
     def receive(self, array: Array, source: int, tag: int = 0, what: str = "a receive") -> Array:
-        """As `_start_receive`, waited for."""
+        """Wait for a message of ``source``, write it to ``array`` and return that."""
         received: Array = self._start_receive(array, source, tag, what).wait()
         return received
 
     def barrier(self, what: str = "a barrier") -> None:
-        """As `_start_barrier`, waited for."""
+        """Wait until all ranks have made this call."""
         self._start_barrier(what).wait()
 
     def _count_reduced(self, nbytes: int) -> None:
-        """Count an all-reduce of ``nbytes``; communicators do so by themselves."""
+        """Count an all-reduce of ``nbytes``; each communicator calls this itself."""
         each = 2 * (self.size - 1) * nbytes // self.size
         self.bytes_sent += each
         self.bytes_received += each
 
     def _count_gathered(self, own: int, total: int) -> None:
-        """Count an all-gather to which this rank has given ``own`` of ``total`` bytes."""
+        """Count an all-gather of ``total`` bytes, ``own`` of them from this rank."""
         self.bytes_sent += (self.size - 1) * own
         self.bytes_received += total - own
 
     def _count_scattered(self, own: int, total: int) -> None:
-        """Count a reduce-scatter of ``total`` bytes, of which ``own`` are this rank's part."""
+        """Count a reduce-scatter of ``total`` bytes with a part of ``own`` bytes on this rank."""
         self.bytes_sent += total - own
         self.bytes_received += (self.size - 1) * own
 
@@ -197,7 +201,7 @@ class Communicator(ABC):
             self.bytes_received += nbytes
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
-        """Itself: a copy of a net trains with the same processes."""
+        """Return the same object: a copy of a net trains with the same processes."""
         return self
 
     def __repr__(self) -> str:
@@ -205,7 +209,7 @@ class Communicator(ABC):
 
 
 class Done(Request):
-    """A `Request` that was done when it was made."""
+    """A `Request` that is already done."""
 
     def __init__(self, result: Any = None) -> None:
         self._result = result
@@ -218,10 +222,10 @@ class Done(Request):
 
 
 class Staged(Request):
-    """A `Request` of ``stages``, which yield the requests they wait for, and return the result.
+    """A `Request` of several ``stages``: a generator that yields requests and returns the result.
 
-    A stage begins where the one before is waited for, or with ``by_test`` also where it is seen to
-    be done.
+    The next stage starts when `wait` finds its requests done, or with ``by_test`` also when `test`
+    does.
     """
 
     def __init__(
@@ -239,7 +243,7 @@ class Staged(Request):
             self._done, self._requests, self._result = True, (), end.value
 
     def test(self) -> bool:
-        # Each is carried on by being asked.
+        # All of them, as the call advances a request.
         done = not [request for request in self._requests if not request.test()]
         if done and self._by_test and not self._done:
             self._go_on()
@@ -255,7 +259,7 @@ class Staged(Request):
 
 
 def joint(requests: Sequence[Request], made: Callable[[], Any]) -> Request:
-    """The ``requests`` as one, whose result is ``made`` once it is waited for."""
+    """Combine ``requests`` into one, whose result is ``made()``, called in its `wait`."""
 
     def stages() -> Generator[Sequence[Request], None, Any]:
         yield requests
@@ -265,7 +269,7 @@ def joint(requests: Sequence[Request], made: Callable[[], Any]) -> Request:
 
 
 class Alone(Communicator):
-    """The one process there is: nothing is sent, and no MPI is loaded."""
+    """The communicator of a single process: it sends nothing and loads no MPI."""
 
     rank, size = 0, 1
     deadline = float("inf")
@@ -294,31 +298,31 @@ class Alone(Communicator):
         return Done(array)
 
     def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
-        """As `Communicator`. Errors: there is nobody to send to."""
+        """Errors: `ArgumentError`, as there is no other rank."""
         raise _nobody(what)
 
     def _start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
-        """As `Communicator`. Errors: there is nobody to receive from."""
+        """Errors: `ArgumentError`, as there is no other rank."""
         raise _nobody(what)
 
     def _start_barrier(self, what: str = "a barrier") -> Request:
         return Done()
 
     def group(self, ranks: Sequence[int]) -> Communicator:
-        """As `Communicator`: itself."""
+        """Return this communicator."""
         checked_group(self, ranks)
         return self
 
 
 def checked_array(where: str, array: Any) -> Array:
-    """``array``. Errors: it is not NumPy's, or does not lie in one piece."""
+    """Return ``array``. Errors: `ArgumentError` unless it is a contiguous NumPy array."""
     if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
         raise ArgumentError(
             where,
-            expected="a contiguous array of NumPy's",
-            received="one with gaps or another order"
+            expected="a contiguous NumPy array",
+            received="an array with gaps or another order"
             if isinstance(array, np.ndarray)
             else type(array).__name__,
             advice="pass numpy.ascontiguousarray(array), and copy the result back",
@@ -327,9 +331,9 @@ def checked_array(where: str, array: Any) -> Array:
 
 
 def checked_bounds(comm: Communicator, array: Array, bounds: Sequence[int]) -> tuple[int, int]:
-    """Where this rank's part of ``array`` lies.
+    """Return the start and the end of this rank's part of ``array``.
 
-    Errors: ``bounds`` that do not cut a flat array into as many parts as there are ranks.
+    Errors: `ArgumentError` unless ``bounds`` divide a flat array into one part per rank.
     """
     ends = list(bounds)
     cuts = len(ends) == comm.size + 1 and ends == sorted(ends)
@@ -338,13 +342,13 @@ def checked_bounds(comm: Communicator, array: Array, bounds: Sequence[int]) -> t
             "comm, the parts of an array",
             expected=f"a flat array, and {comm.size + 1} bounds from 0 to its size",
             received=f"shape {array.shape}, bounds {ends}"[:200],
-            advice="pass array.reshape(-1), and where each rank's part begins, then the size",
+            advice="pass array.reshape(-1), and the start of each rank's part, then the size",
         )
     return ends[comm.rank], ends[comm.rank + 1]
 
 
 def checked_peer(where: str, rank: int, size: int) -> int:
-    """``rank``. Errors: there is no such rank."""
+    """Return ``rank``. Errors: `ArgumentError` if there is no such rank."""
     if not 0 <= rank < size:
         raise ArgumentError(
             where,
@@ -356,32 +360,32 @@ def checked_peer(where: str, rank: int, size: int) -> int:
 
 
 def checked_group(comm: Communicator, ranks: Sequence[int]) -> list[int]:
-    """``ranks``, ascending. Errors: one that is not there, or twice, or this one not among them."""
+    """Return ``ranks``, sorted. Errors: `ArgumentError` if they repeat, or lack this rank."""
     found = sorted({checked_peer("comm.group", int(rank), comm.size) for rank in ranks})
     if comm.rank not in found or len(found) != len(ranks):
         raise ArgumentError(
             "comm.group",
-            expected=f"different ranks, of which {comm.rank} is one",
+            expected=f"different ranks, {comm.rank} among them",
             received=str(list(ranks)),
-            advice="let each rank name the group that it belongs to",
+            advice="let each rank pass its own group",
         )
     return found
 
 
 def late(comm: Communicator, what: str, ranks: str = "the other ranks") -> RankError:
-    """The error of a wait past the deadline of ``comm``."""
+    """Return the error of a wait past the deadline of ``comm``."""
     return RankError(
         f"rank {comm.rank} of {comm.size}, step {comm.step}",
         expected=f"{what}, to which {ranks} contribute, within {comm.deadline:g} s",
         received="no answer",
-        advice="look at what the others do: one may have ended, be stopped, or take fewer steps; "
+        advice="look at the other ranks: one may have ended, be stopped, or take fewer steps; "
         "comm.deadline is settable",
     )
 
 
 def _nobody(what: str) -> ArgumentError:
     return ArgumentError(
-        f"{what} of a lone process",
+        f"{what} of a single process",
         expected="another rank",
         received="a communicator of size 1",
         advice="start several processes: mpirun -n 2 python -m mpi4py script.py",
@@ -392,26 +396,26 @@ _MOST = float(np.finfo(np.float16).max)
 
 
 class Halves:
-    """Rounds to float16; what is too large becomes the largest, and is counted."""
+    """Rounding to float16 that clips large values and counts them in ``overflowed``."""
 
     def __init__(self) -> None:
         self.overflowed = 0
         self._tags = 0
 
     def rounded(self, array: Array) -> Array:
-        """``array`` in float16; NaN and infinity stay."""
+        """Return ``array`` in float16; NaN and infinity stay."""
         beyond = (np.abs(array) > _MOST) & np.isfinite(array)
         if beyond.any():
             self.overflowed += int(beyond.sum())
             array = np.where(beyond, np.copysign(_MOST, array), array)
-        # Infinity is no overflow here: it was there before.
+        # An infinity is not counted, as it was in the input.
         return array.astype(np.float16)
 
     def start_sum(self, comm: Communicator, array: Array, what: str) -> Request:
-        """The sum of the flat arrays of all ranks, in the type of ``array``.
+        """Start the sum of the flat arrays of all ranks, in the dtype of ``array``.
 
-        Each rank adds a part and tells the others, all of it in float16: half of the bytes of an
-        all-reduce in float32. The ranks start sums in one order.
+        Each rank sums one part and sends it to the others, all in float16: half of the bytes of an
+        all-reduce in float32. The ranks start sums in the same order.
         """
         self._tags += 2
         return Staged(self._sum(comm, array, self._tags % (1 << 14), what), by_test=True)
@@ -419,7 +423,7 @@ class Halves:
     def _sum(
         self, comm: Communicator, array: Array, tag: int, what: str
     ) -> Generator[Sequence[Request], None, Array]:
-        """The parts are exchanged, added, and exchanged again."""
+        """Exchange the parts, sum them, and exchange the sums."""
         dtype, own = array.dtype, self.rounded(array)
         bounds = [array.size * k // comm.size for k in range(comm.size + 1)]
         parts = [own[start:stop] for start, stop in pairwise(bounds)]
@@ -435,7 +439,7 @@ class Halves:
             )
 
         yield exchange(parts, heard, tag)
-        # In the order of ranks.
+        # Summed in the order of ranks.
         total = heard[0].astype(np.float32)
         for part in heard[1:]:
             total += part
@@ -451,9 +455,9 @@ def exchanges(
     send: Callable[[Array, int], Any],
     receive: Callable[[Array, int], Any],
 ) -> list[Any]:
-    """Begin to send each other rank the first of its ``arrays``, and to receive the second.
+    """Start to send each other rank the first of its ``arrays``, and to receive the second.
 
-    Arrays without elements stay.
+    Arrays without elements are skipped.
     """
     made = []
     for rank, (sent, heard) in enumerate(arrays):

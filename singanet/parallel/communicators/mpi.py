@@ -1,4 +1,4 @@
-"""Ranks of MPI."""
+"""The communicator of MPI ranks."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from singanet.parallel.communicators.timeline import Timeline, own_part
 from singanet.types import Array
 
 LARGE = 1 << 17
-"""Bytes from which on it is quicker than ``Iallreduce``, which one rank adds alone up to three."""
+"""Bytes from which `Sums` is faster than ``Iallreduce``, which adds on one rank for up to three."""
 
 _TAGS = range(1 << 14, 1 << 15, 2)
-"""Tags by which sums are told apart; all are below those that MPI has at least."""
+"""Tags of concurrent sums; MPI guarantees tags of this size."""
 
 
 class Sums:
-    """Begins sums on ``comm``, and keeps the memory in which parts of others arrive."""
+    """Starts sums on ``comm``, and owns the buffers of received parts."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -49,30 +49,30 @@ class Sums:
         self._free: dict[tuple[Any, int], list[Array]] = {}
 
     def start(self, array: Array, bounds: Sequence[int] | None = None) -> PartedSum:
-        """``array``, flat, becomes the sum of those of all ranks, who start sums in one order.
+        """Sum the flat ``array`` over all ranks in place; the ranks start sums in the same order.
 
-        With ``bounds`` only the part of it that is this rank's does.
+        With ``bounds`` only this rank's part becomes the sum.
         """
         self._count += 1
         return PartedSum(self, array, _TAGS[self._count % len(_TAGS)], bounds)
 
     def take(self, dtype: Any, size: int) -> Array:
-        """Memory for ``size`` elements, until it is given back."""
+        """Return a buffer of ``size`` elements, to be returned by `give_back`."""
         free = self._free.get((dtype, size))
-        # New memory is touched page by page, which takes as long as an addition.
+        # The page faults of a new buffer take as long as an addition.
         return free.pop() if free else np.empty(size, dtype)
 
     def give_back(self, array: Array) -> None:
-        """Let another sum have the memory."""
+        """Make the buffer available to other sums."""
         self._free.setdefault((array.dtype, array.size), []).append(array)
 
 
 class PartedSum:
-    """A sum that `Sums` has begun; ``Test`` as a request of MPI.
+    """A sum in flight that `Sums` has started; ``Test`` works like that of an MPI request.
 
-    Each rank gets its part of all arrays, adds them in the order of ranks, and sends the sum to
-    all: as many bytes as a ring takes, in two steps, and the same bits whatever lies beside. With
-    ``bounds`` of the parts the first of these steps is all.
+    Each rank receives its part of all arrays, adds them in the order of ranks, and sends the sum to
+    all ranks: the bytes of a ring in two stages, and bits that do not depend on the other arrays of
+    a buffer. With ``bounds`` it ends after the first stage.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PartedSum:
         self._requests = self._exchange(self._parts, self._heard, tag)
 
     def Test(self) -> bool:  # noqa: N802 - as MPI has it
-        """Carry it on; whether ``array`` is the sum."""
+        """Advance the sum, and return True if ``array`` is complete."""
         if not _all_done(self._requests):
             return False
         if not self._heard:
@@ -102,7 +102,7 @@ class PartedSum:
         return _all_done(self._requests)
 
     def _exchange(self, sent: Sequence[Array], heard: Sequence[Array], tag: int) -> list[Any]:
-        """Start what each rank sends each other one."""
+        """Start the messages from each rank to each other rank."""
         comm = self._sums.comm
         return exchanges(
             self._rank,
@@ -115,7 +115,7 @@ class PartedSum:
         parts, self._heard = self._heard, []
         own, total = parts[self._rank], parts[0]
         for part in parts[1:]:
-            # What is in `own` is needed until its turn has come.
+            # `own` is an operand until its turn, so it is not overwritten before.
             total = np.add(total, part, out=own if part is own or total is own else total)
         for rank, part in enumerate(parts):
             if rank != self._rank:
@@ -129,27 +129,27 @@ def _all_done(requests: list[Any]) -> bool:
 
 
 class BellName(NamedTuple):
-    """The ``name`` of a process's bell, as processes with the same ``place`` hear it."""
+    """The ``name`` of a process's socket; processes with the same ``place`` can reach it."""
 
     place: str
     name: bytes
 
 
 class Bell:
-    """The bell of this process: a socket without a file, which only Linux has.
+    """The wake-up socket of this process: a Unix socket without a file, which only Linux has.
 
-    A wait that is woken costs no looks, which take a core's time, and ends when the message is
-    there. Whoever waits looks now and then all the same: a bell may be missed.
+    A wait on it takes no processor time for polling, and ends when the message arrives. The waiting
+    rank still polls now and then, as a wake-up may be missed.
     """
 
     def __init__(self, own: socket.socket, place: str) -> None:
         self._own, self.name = own, BellName(place, own.getsockname())
-        # Unlike select, it takes any number that the system has given a file.
+        # Unlike select, poll accepts file descriptors of any number.
         self._poll = select.poll()
         self._poll.register(own, select.POLLIN)
 
     def wait(self, seconds: float) -> None:
-        """Wait until somebody rings, or has rung since the last wait, so many, or 1 ms, at most."""
+        """Wait for a wake-up, or one since the last wait, for at most ``seconds``, or 1 ms."""
         if self._poll.poll(1e3 * seconds):
             try:
                 while True:
@@ -158,11 +158,11 @@ class Bell:
                 pass
 
     def ring(self, other: BellName) -> bool:
-        """Wake the process of ``other``; whether there is any."""
+        """Wake the process of ``other``; return False if it does not exist."""
         try:
             self._own.sendto(b"!", other.name)
         except BlockingIOError:
-            # It has been rung for often, and hears it when it waits next.
+            # The buffer of its socket is full, so it wakes in its next wait.
             return True
         except OSError:
             return False
@@ -170,11 +170,11 @@ class Bell:
 
 
 _bells: dict[int, Bell | None] = {}
-"""By process, since a child that is forked has none of its own yet."""
+"""By process id, as a forked child has no socket of its own yet."""
 
 
 def own_bell() -> Bell | None:
-    """The bell of this process, None where there are no such sockets."""
+    """Return the socket of this process, None if the system has no such sockets."""
     process = os.getpid()
     if process not in _bells:
         _bells.clear()
@@ -191,7 +191,7 @@ def _made() -> Bell | None:
         return None
     try:
         own.setblocking(False)
-        # Linux chooses a name that nobody has.
+        # Linux picks an unused name.
         own.bind("")
     except OSError:
         own.close()
@@ -211,37 +211,37 @@ except (ImportError, RuntimeError) as error:
     ) from error
 
 _NAP = 2e-5
-"""Seconds between two looks at what is waited for: a rank that spins takes another's core."""
+"""Seconds between two polls: a rank that spins takes the core of another one."""
 
 _SPIN = 5e-5
-"""Seconds for which a rank does spin: a nap is longer than what is left of most sums."""
+"""Seconds of spinning first: a nap is longer than the remaining time of most sums."""
 
 _DOZE = 1e-3
-"""Seconds of a nap at most within a step."""
+"""The longest nap within a step, in seconds."""
 
 _RUNG = 1e-3
-"""Seconds of the first nap of who is woken by a bell: what it sends may need a look, too."""
+"""Seconds of the first nap with a wake-up socket: outgoing messages may need a poll, too."""
 
 _ASLEEP = 5.0
-"""Seconds of waiting after which naps grow no longer: a look then costs 1 / 500 of the wait."""
+"""Seconds of waiting after which naps stop growing: a poll then costs 1 / 500 of the wait."""
 
 _LONG = 0.01
-"""Seconds of waiting that are told to others."""
+"""Seconds of waiting that are reported to the launcher."""
 
 _TURN = 0.5
-"""Seconds after which ranks other than 0 tell of an error that ends them, one after the other."""
+"""Seconds after which ranks other than 0 report an error that ends them, one after the other."""
 
 PATIENCE = 5.0
-"""Seconds for which a rank waits for one that has ended: its last messages may be on the way."""
+"""Seconds for which a rank waits for an ended rank, whose last messages may be in flight."""
 
 
 class MpiCommunicator(Communicator):
-    """The ranks of ``comm``, by default all that the launcher started.
+    """The ranks of ``comm``, by default all ranks that the launcher started.
 
-    It talks through a duplicate of ``comm``, so that the user's own messages never meet its.
-    An error that nobody catches ends all ranks: else the others would wait for ever. Where a rank
-    has ended, by ``sys.exit`` too, those that wait for it get a `RankLostError` after five seconds.
-    ``deadline`` is by default 300 s, or what ``singanet launch --deadline`` said.
+    It uses a duplicate of ``comm``, so that its messages and the user's do not mix. An uncaught
+    error ends all ranks, as the others would wait for ever. If a rank has ended, by ``sys.exit``
+    too, the ranks that wait for it raise a `RankLostError` after five seconds. ``deadline`` is by
+    default 300 s, or the value of ``singanet launch --deadline``.
     """
 
     def __init__(self, comm: Any = None, deadline: float | None = None) -> None:
@@ -251,7 +251,7 @@ class MpiCommunicator(Communicator):
         self.step = 0
         self.rank, self.size = int(whole.Get_rank()), int(whole.Get_size())
         if comm is None:
-            # While MPI waits for all ranks the launcher alone has a clock.
+            # Only the launcher can time the wait for all ranks within MPI.
             self._told.tell("comes")
         self._comm = whole.Dup()
         self._sums = Sums(self._comm)
@@ -265,7 +265,7 @@ class MpiCommunicator(Communicator):
             self._bells = self._bells_of_all()
         if self.size > 1:
             _end_all_on_error(self)
-        # Ranks that are not in it may end while those of a part go on.
+        # Ranks outside a group may end before it.
         self.farewells = None
         if comm is None:
             self.farewells = _Farewells(self) if self.size > 1 else None
@@ -277,7 +277,7 @@ class MpiCommunicator(Communicator):
 
     @property
     def step(self) -> int:
-        """As `Communicator`; told to whoever watches this rank."""
+        """The step that the user counts, reported to the launcher."""
         return self._step
 
     @step.setter
@@ -300,7 +300,7 @@ class MpiCommunicator(Communicator):
         return self._under_way(request, array, what)
 
     def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
-        """As `Communicator`; returns once all ranks have started it, and so their lengths."""
+        """Start an all-gather, after a wait for the lengths of all ranks."""
         checked_array(what, array)
         lengths = np.empty(self.size, np.int64)
         own = np.array([len(array)], np.int64)
@@ -331,7 +331,7 @@ class MpiCommunicator(Communicator):
         if array.nbytes >= LARGE:
             parted = self._sums.start(array, bounds)
             return self._under_way(parted, array, what, lambda _: own)
-        # By MPI's own the part does not come where it lies.
+        # MPI's own reduce-scatter does not work in place.
         part, counts = np.empty_like(own), np.diff(bounds).tolist()
 
         def put(_: Any) -> Array:
@@ -348,7 +348,7 @@ class MpiCommunicator(Communicator):
         start, stop = checked_bounds(self, array, bounds)
         own = array[start:stop]
         self._count_gathered(own.nbytes, array.nbytes)
-        # MPI has no type for halves of a float, but moves them as any two bytes.
+        # MPI has no float16 type, so float16 moves as int16.
         moved = array.view(np.int16) if array.itemsize == 2 else array
         places = np.diff(bounds).tolist(), list(bounds[:-1])
         request = self._comm.Iallgatherv(MPI.IN_PLACE, [moved, places])
@@ -383,7 +383,7 @@ class MpiCommunicator(Communicator):
 
     def group(self, ranks: Sequence[int]) -> MpiCommunicator:
         color = checked_group(self, ranks)[0]
-        # By this process' clock, which MPI does not look at while it splits.
+        # A barrier has the deadline of this process; MPI's split has none.
         self.barrier("a group of ranks")
         part = self._comm.Split(color, self.rank)
         made = MpiCommunicator(part, self.deadline)
@@ -410,7 +410,7 @@ class MpiCommunicator(Communicator):
                 return self.farewells is not None and self.farewells.all_said(ranks)
 
             self.until(came_or_over, what, nap=self._listen if rung else None)
-            # All may have said something before they ended.
+            # Ended ranks may have sent messages before.
             message = message or self._message_here(tag, status)
         if message is None:
             return None
@@ -420,21 +420,21 @@ class MpiCommunicator(Communicator):
         return int(status.Get_source()), array
 
     def _message_here(self, tag: int, status: Any) -> Any:
-        """The next message by ``tag``, None where there is none yet."""
+        """Return the next message with ``tag``, None if there is none yet."""
         message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
         if message is None:
-            # Open MPI looks first, and takes in what has come after that.
+            # Open MPI probes before it receives pending messages.
             message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
         return message
 
     def _ring(self, to: int) -> None:
-        """As `Communicator`, where it is on the same machine; others look by themselves."""
+        """Wake the rank ``to`` if it is on the same machine; others poll."""
         name = self._bells[to] if self._bells else None
         if name is not None and self._bell is not None and not self._bell.ring(name):
             self._bells[to] = None
 
     def _bells_of_all(self) -> list[BellName | None]:
-        """The bells by rank, None of those on other machines."""
+        """Return the sockets by rank, None for ranks on other machines."""
         own = None if self._bell is None else self._bell.name
         names: list[BellName | None] = self._comm.allgather(own)
         return [
@@ -442,7 +442,7 @@ class MpiCommunicator(Communicator):
         ]
 
     def _listen(self, waited: float) -> None:
-        """Nap until somebody rings: a message is found at once, and few looks are for nothing."""
+        """Nap until a wake-up: messages are found at once with few polls."""
         assert self._bell is not None
         self._bell.wait(max(_RUNG, _nap_after(waited)))
 
@@ -453,9 +453,9 @@ class MpiCommunicator(Communicator):
         look: Callable[[], None] = lambda: None,
         nap: Callable[[float], None] | None = None,
     ) -> None:
-        """Wait, with naps, until ``done()``; ``look`` may raise where nobody will come.
+        """Wait, with naps, until ``done()``; ``look`` may raise if a rank has ended.
 
-        ``nap`` is given how long it has waited. Errors: `RankError` past the deadline.
+        ``nap`` receives the seconds of waiting so far. Errors: `RankError` past the deadline.
         """
         began, told = time.monotonic(), False
         try:
@@ -490,12 +490,12 @@ class MpiCommunicator(Communicator):
 
 
 def _nap_after(waited: float) -> float:
-    """Seconds of the next nap: looks at what takes long take a core's time for nothing."""
+    """Return the seconds of the next nap, longer in long waits to save processor time."""
     return min(max(_NAP, waited / 16), max(_DOZE, min(waited, _ASLEEP) / 500))
 
 
 class _Flying(Request):
-    """A request of MPI; ``arrays`` live as long as it. ``peer`` contributes, None for all."""
+    """An MPI request that owns its ``arrays``; ``peer`` is the other rank, None for all."""
 
     def __init__(
         self,
@@ -535,7 +535,7 @@ class _Flying(Request):
 
 
 class _Farewells:
-    """Messages of ranks that end, so that no other waits for them."""
+    """Final messages of ranks that end, so that no other rank waits for them."""
 
     def __init__(self, comm: MpiCommunicator) -> None:
         self._comm, self._mpi = comm, comm._comm.Dup()
@@ -546,7 +546,7 @@ class _Farewells:
         atexit.register(self._say)
 
     def expect_present(self, what: str, ranks: Sequence[int]) -> None:
-        """Errors: `RankLostError` where any of ``ranks`` has ended."""
+        """Errors: `RankLostError` if any of ``ranks`` has ended."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + 0.5
@@ -555,25 +555,25 @@ class _Farewells:
             if ended:
                 raise RankLostError(
                     f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
-                    expected=f"{what}, to which rank {rank} contributes",
+                    expected=f"{what}, with rank {rank}",
                     received=f"rank {rank} has ended, at step {int(self._said[rank, 0])}",
                     advice="let all ranks take the same steps, and end together",
                 )
 
     def all_said(self, ranks: Sequence[int]) -> bool:
-        """Whether all of ``ranks`` have ended, looked at now and then: MPI lets time go with it."""
+        """Return True if all of ``ranks`` have ended; polled seldom, as MPI spends time in it."""
         if time.monotonic() < self._asked:
             return False
         self._asked = time.monotonic() + _LONG
         return all(self._heard[rank].Test() for rank in ranks)
 
     def _say(self) -> None:
-        """Tell all, and wait until all have: a rank in MPI_Finalize spins, and hears nothing."""
-        if os.getpid() != self._process:  # a child that was forked, and is no rank
+        """Tell all ranks, and wait for their messages: in MPI_Finalize a rank answers nothing."""
+        if os.getpid() != self._process:  # a forked child is not a rank
             return
         own_file().tell("ended")
         own = np.array([self._comm.step], np.int64)
-        with suppress(MPI.Exception):  # one that has died instead
+        with suppress(MPI.Exception):  # a rank may have crashed
             sent = [self._mpi.Isend(own, rank) for rank in self._others]
             while not all(request.Test() for request in [*sent, *self._heard.values()]):
                 time.sleep(0.002)
@@ -583,7 +583,7 @@ _hooked = False
 
 
 def _end_all_on_error(comm: MpiCommunicator) -> None:
-    """Let an error that ends this process end all of them, told once with rank, step and layer."""
+    """End all ranks on an error that ends this process; print it once with rank, step and layer."""
     global _hooked
     if _hooked:
         return
@@ -591,7 +591,7 @@ def _end_all_on_error(comm: MpiCommunicator) -> None:
 
     def end(kind: Any, error: Any, trace: Any) -> None:
         if comm.rank:
-            # Where rank 0 has raised it too, it tells of it and ends this rank meanwhile.
+            # If rank 0 raised it, too, it prints first and ends this rank meanwhile.
             time.sleep(_TURN + comm.rank / comm.size)
         layer = layer_of(error)
         where = f"step {comm.step}" + (f", in layer {layer!r}" if layer else "")

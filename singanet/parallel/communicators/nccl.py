@@ -1,4 +1,7 @@
-"""Processes with a GPU each: arrays on it go by NCCL, all else by MPI. Not yet run on GPUs."""
+"""The communicator of processes with a GPU each: NCCL for device arrays, MPI otherwise.
+
+Not yet run on several GPUs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from singanet.parallel.communicators.communicator import (
 from singanet.types import Array
 
 _NAP = 2e-5
-"""Seconds between two looks at what is waited for."""
+"""Seconds between two polls of a request."""
 
 _TYPES = {
     "float16": "NCCL_FLOAT16",
@@ -35,12 +38,11 @@ _TYPES = {
 
 
 class NcclCommunicator(Communicator):
-    """The ranks of ``control``, by default all of MPI, each with the CUDA device ``index``.
+    """The ranks of ``control``, by default all MPI ranks, each with the CUDA device ``index``.
 
-    CuPy's arrays are reduced, gathered and broadcast by NCCL, on a stream of its own, which waits
-    for what computes them. NumPy's arrays, messages from one rank to another and barriers go by
-    ``control``, and so does the id by which the ranks of NCCL find each other.
-    Errors: `BackendError` where CuPy has no NCCL.
+    NCCL reduces, gathers and broadcasts CuPy arrays on a separate stream, which waits for the
+    kernels that compute them. ``control`` handles NumPy arrays, point-to-point messages, barriers
+    and the exchange of NCCL's id. Errors: `BackendError` if CuPy has no NCCL.
     """
 
     _on_device = True
@@ -52,11 +54,11 @@ class NcclCommunicator(Communicator):
             raise BackendError(
                 "parallel, NCCL",
                 expected="a CuPy that finds NCCL",
-                received="one that does not",
+                received="a CuPy without NCCL",
                 advice="pip install nvidia-nccl-cu13, or train by MPI: pass parallel.init()",
             )
         if control is None:
-            # Loading MPI starts it.
+            # The import initializes MPI.
             from singanet.parallel.communicators.mpi import MpiCommunicator
 
             control = MpiCommunicator()
@@ -83,7 +85,7 @@ class NcclCommunicator(Communicator):
         return self._started(start, array, what)
 
     def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
-        """As `Communicator`. NCCL's parts have one length: they are filled up to the longest."""
+        """Start an all-gather; parts are padded to the longest, as NCCL needs equal lengths."""
         if _is_on_host(array):
             return self._by_control(self.control._start_all_gather, array, what)
         own = np.array([len(array)], np.int64)
@@ -97,7 +99,7 @@ class NcclCommunicator(Communicator):
     def _start_reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
     ) -> Request:
-        """As `Communicator`. NCCL's parts have one length: they are filled up to the longest."""
+        """Start a reduce-scatter; parts are padded to the longest, as NCCL needs equal lengths."""
         if _is_on_host(array):
             return self._by_control(self.control._start_reduce_scatter, array, bounds, what)
         start, stop = checked_bounds(self, array, bounds)
@@ -126,7 +128,7 @@ class NcclCommunicator(Communicator):
     def _start_gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Request:
-        """As `Communicator`. NCCL's parts have one length: they are filled up to the longest."""
+        """Start a gather of parts, padded to the longest, as NCCL needs equal lengths."""
         if _is_on_host(array):
             return self._by_control(self.control._start_gather_parts, array, bounds, what)
         start, stop = checked_bounds(self, array, bounds)
@@ -141,7 +143,7 @@ class NcclCommunicator(Communicator):
     def _gathered(
         self, own: Array, longest: int, what: str, put: Callable[[Any], Any]
     ) -> _OnStream:
-        """What ``put`` makes of all ranks' arrays, each filled up to the ``longest``."""
+        """Gather all ranks' arrays, padded to the length ``longest``, and apply ``put``."""
         with self._cupy.cuda.Device(self.index):
             sent = self._cupy.zeros((longest, *own.shape[1:]), own.dtype)
             sent[: len(own)] = own
@@ -167,13 +169,13 @@ class NcclCommunicator(Communicator):
         return self._started(start, array, what)
 
     def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
-        """As `Communicator`; of NumPy's arrays, as NCCL knows no tags."""
+        """Send a NumPy array by MPI, as NCCL has no tags."""
         return self._by_control(self.control._start_send, array, to, tag, what)
 
     def _start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
-        """As `Communicator`; into NumPy's arrays, as NCCL knows no tags."""
+        """Receive into a NumPy array by MPI, as NCCL has no tags."""
         return self._by_control(self.control._start_receive, array, source, tag, what)
 
     def _start_barrier(self, what: str = "a barrier") -> Request:
@@ -184,7 +186,7 @@ class NcclCommunicator(Communicator):
 
     @property
     def bytes_sent(self) -> int:
-        """As `Communicator`: by NCCL and by MPI."""
+        """The bytes sent by NCCL and by MPI."""
         return self._sent + self.control.bytes_sent
 
     @bytes_sent.setter
@@ -193,7 +195,7 @@ class NcclCommunicator(Communicator):
 
     @property
     def bytes_received(self) -> int:
-        """As `Communicator`: by NCCL and by MPI."""
+        """The bytes received by NCCL and by MPI."""
         return self._received + self.control.bytes_received
 
     @bytes_received.setter
@@ -223,7 +225,7 @@ class NcclCommunicator(Communicator):
         what: str,
         made: Callable[[Any], Any] | None = None,
     ) -> _OnStream:
-        """Start it on the stream, once what computes on the current one is done."""
+        """Start work on NCCL's stream, after the pending work of the current stream."""
         cuda = self._cupy.cuda
         with cuda.Device(self.index):
             ready, done = cuda.Event(), cuda.Event()
@@ -235,7 +237,7 @@ class NcclCommunicator(Communicator):
 
 
 class _OnStream(Request):
-    """Work of NCCL on the stream until ``done``; ``arrays`` live as long."""
+    """NCCL work on the stream up to the event ``done``; it owns its ``arrays``."""
 
     def __init__(
         self,
@@ -249,7 +251,7 @@ class _OnStream(Request):
         self._result, self._made = arrays, made
 
     def test(self) -> bool:
-        """As `Request`; a GPU carries on by itself."""
+        """Return True if it is done; the GPU needs no polling to advance."""
         return bool(self._done.done)
 
     def wait(self) -> Any:

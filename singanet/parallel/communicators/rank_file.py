@@ -1,4 +1,4 @@
-"""What a rank tells its launcher about itself: how far it is, in a file of the job's folder."""
+"""The status of a rank for its launcher, in a file of the job's folder."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from typing import Literal, TypeAlias
 JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
 LOGS, RESTART, SERVERS = "SINGANET_LOG_DIR", "SINGANET_RESTART", "SINGANET_SERVERS"
 LEAVES = "SINGANET_LEAVES"
-"""Variables of a rank: the folder of its job, on the host of its launcher; the seconds after which
-a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
-job was begun anew; how many of its ranks serve; that it may be asked to end at a checkpoint."""
+"""Environment variables of a rank: the folder of its job on the launcher's host; the seconds after
+which a wait is an error; the trace file; the folder of outputs; the number of restarts of the job;
+the number of server ranks; the flag that the rank may be asked to end at a checkpoint."""
 
 Phase: TypeAlias = Literal["begun", "comes", "met", "waits", "ended", "gone"]
-"""A rank has ``begun``, ``comes`` to where all meet, which it waits for within MPI, has ``met`` the
-others, ``waits`` for them in a step, and has ``ended`` its program, or is ``gone`` without having
-met anybody."""
+"""The phases of a rank: ``begun``; ``comes``, in MPI's wait for all ranks; ``met``, in contact with
+the others; ``waits``, for another rank in a step; ``ended``; ``gone``, ended before ``met``."""
 
 _SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What a rank told last, ``since`` when by `time.time`; it waits for ``what``."""
+    """The last status of a rank, written at ``since`` in `time.time`; it waits for ``what``."""
 
     rank: int
     pid: int
@@ -39,17 +38,17 @@ class RankState:
 
     @property
     def has_met(self) -> bool:
-        """Whether it has met all others."""
+        """True if it has been in contact with all ranks."""
         return self.phase in ("met", "waits", "ended")
 
     @property
     def is_silent(self) -> bool:
-        """Whether others may wait for it, and it for none."""
+        """True if it waits for no rank, while others may wait for it."""
         return self.phase in ("begun", "met")
 
     @property
     def seconds(self) -> float:
-        """Seconds since it told that."""
+        """The seconds since the status was written."""
         return time.time() - self.since
 
     def __str__(self) -> str:
@@ -63,7 +62,7 @@ class RankState:
 
 
 class RankFile:
-    """The file at ``path`` in which this process tells of itself; None if nobody reads it."""
+    """The status file of this process at ``path``; None if no launcher reads it."""
 
     def __init__(self, path: Path | None) -> None:
         self._file = None if path is None else os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -72,7 +71,7 @@ class RankFile:
         self.tell()
 
     def tell(self, phase: Phase | None = None, step: int | None = None, what: str = "") -> None:
-        """Tell the phase and the step, each as before unless it is given."""
+        """Write the phase and the step; None leaves a value as it is."""
         self.phase = phase or self.phase
         self._step = self._step if step is None else step
         if self._file is not None:
@@ -82,7 +81,7 @@ class RankFile:
 
 @cache
 def own_file() -> RankFile:
-    """The file of this process, made at the first call."""
+    """Return the status file of this process, made at the first call."""
     folder, rank = os.environ.get(JOB), os.environ.get("OMPI_COMM_WORLD_RANK")
     if folder is None or rank is None or not os.path.isdir(folder):
         return RankFile(None)
@@ -90,7 +89,7 @@ def own_file() -> RankFile:
 
 
 def read_state(folder: Path, rank: int) -> RankState | None:
-    """What ``rank`` told last; None if it has told nothing yet, or is on another host."""
+    """Return the last status of ``rank``; None if it has none yet, or is on another host."""
     with suppress(OSError, ValueError):
         path = _place(folder, rank)
         since, text = path.stat().st_mtime, path.read_text(encoding="utf-8", errors="replace")
@@ -104,13 +103,13 @@ def _place(folder: Path, rank: int) -> Path:
 
 
 def trace_part(trace: Path, rank: int) -> Path:
-    """The trace file of one rank, beside ``trace``."""
+    """Return the path of one rank's trace file, in the folder of ``trace``."""
     return trace.with_name(f"{trace.name}.rank-{rank}")
 
 
 def layer_of(error: BaseException) -> str:
-    """The name of the innermost layer in whose code ``error`` was raised; "" for none."""
-    # A launcher, which has no layers, reads the files of ranks by this module too.
+    """Return the name of the innermost layer that raised ``error``; "" if no layer did."""
+    # Imported here, as the launcher uses this module without layers.
     from singanet.layers import Layer
 
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))

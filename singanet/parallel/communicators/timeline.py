@@ -1,4 +1,4 @@
-"""When a rank took its steps, what was under way meanwhile, and what it waited for."""
+"""A trace of a rank: its steps, the operations in flight, and its waits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _PIECE = 256
 
 
 class Timeline:
-    """Chrome's events of a rank, a line each in a file; what was written outlives the process.
+    """Trace events of a rank in Chrome's format, one line each; they outlive the process.
 
-    Clocks of one machine are one; those of several start together, where all ranks first meet.
+    All ranks of a machine share a clock. The clocks of several machines start at the first contact
+    of all ranks.
     """
 
     def __init__(self, path: Path, comm: Communicator) -> None:
@@ -40,11 +41,11 @@ class Timeline:
             self._tell(ph="M", name="thread_name", args={"name": name}, tid=row)
 
     def add(self, kind: str, name: str, start: float) -> None:
-        """Tell of what has been from ``start`` until now, by `time.monotonic`."""
+        """Add an event from ``start``, by `time.monotonic`, until now."""
         at, until = ((each - self._zero) * 1e6 for each in (start, time.monotonic()))
         if kind in _ROWS:
             self._tell(ph="X", name=name, ts=at, dur=until - at, tid=_ROWS.index(kind))
-        else:  # several are under way at once
+        else:  # several may be in flight at once
             self._count += 1
             one = {"cat": kind, "name": name, "id": f"{self._rank}.{self._count}", "tid": 0}
             self._tell(ph="b", ts=at, **one)
@@ -53,13 +54,13 @@ class Timeline:
             self.write()
 
     def step(self, number: int) -> None:
-        """Tell that the step before ``number`` is done."""
+        """End the step before ``number``."""
         self.add("steps", f"step {number - 1}", self._since)
         self._since = time.monotonic()
         self.write()
 
     def write(self) -> None:
-        """Write what was told."""
+        """Write the pending events."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write("".join(self._lines))
         self._lines = []
@@ -69,6 +70,6 @@ class Timeline:
 
 
 def own_part(rank: int) -> Path | None:
-    """Where this rank's events are to be written; None where nobody has asked."""
+    """Return the path of this rank's events; None if the job has no trace."""
     trace = os.environ.get(TRACE)
     return trace_part(Path(trace), rank) if trace else None
