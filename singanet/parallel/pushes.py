@@ -145,8 +145,7 @@ class Pushes(Reduction):
             request.test()
 
     def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
-        """Return the updated values of ``names``; unchanged parts of ``buffer`` stay as they are.
-        """
+        """Return the updated values of ``names``; unchanged parts of ``buffer`` keep theirs."""
         self._tell()
         layout, *arrays = self._answer()
         if buffer is not None and _is_flat(layout):

@@ -139,7 +139,7 @@ APART = [
         "refused",
         "rows are where no other stage of the optimizer has their values",
         each_with("cached embeddings", "micro-batches", "accumulation", "EMA", "float16"),
-        "expected no other stages than clipping, since values are elsewhere",
+        "expected only clipping stages, since servers have the values",
     ),
     Apart(
         "refused",

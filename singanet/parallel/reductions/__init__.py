@@ -1,4 +1,4 @@
-"""Reductions between backward and the rule: sums, a few elements, means."""
+"""Reductions of gradients or values over ranks, between backward and the optimizer's rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients summed over all ranks, and what of them is not sent yet."""
+"""All-reduce of gradients, and the store of unsent gradients."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from singanet.types import Array, RowSparse
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """An entry under way: the sum of its ``buffer``, and the rows of tables by their names."""
+    """An entry in flight: the sum of its ``buffer``, and the row gradients by name."""
 
     sums: Request | None = None
     gathered: dict[str, tuple[Request, Request]] = field(default_factory=dict)
     done: bool = False
 
     def requests(self) -> Iterator[Request]:
-        """What it was begun by."""
+        """Yield the requests of the entry."""
         if self.sums is not None:
             yield self.sums
         for pair in self.gathered.values():
             yield from pair
 
     def test(self) -> bool:
-        """Carry it on; whether it is done."""
-        # Each is carried on by being asked.
+        """Advance the entry, and return True if it is done."""
+        # All of them, as the call advances a request.
         waiting = [request for request in self.requests() if not request.test()]
         return not waiting
 
 
 class Round(Reduction):
-    """Sums over the ranks of ``owner``, one round after the other.
+    """Rounds of sums over the ranks of ``owner``.
 
-    Entries are those of the `Order`, begun once it is known what gradients weigh; what is not there
-    counts as zeros. A rank that comes by `join` has none, and weight 0.
+    Entries are groups of the `Order`. They start when the weights of the gradients are known;
+    missing gradients count as zeros. A rank that joins by `join` has no gradients and weight 0.
     """
 
     def __init__(self, owner: RankReducer, window: int, halves: Halves | None = None) -> None:
@@ -80,7 +80,7 @@ class Round(Reduction):
 
     @property
     def settled(self) -> bool:
-        """As `Reduction`: all ranks know how the gradients of all parameters come."""
+        """True if all ranks know the kinds of all gradients."""
         return self._owner._has_met and self.order.is_settled()
 
     @property
@@ -105,27 +105,27 @@ class Round(Reduction):
         return self.order.kinds.get(name) == "rows"
 
     def module(self, like: Array) -> Any:
-        """As `Reduction`; that of the device, where the communicator takes arrays from there."""
+        """Return the array module of buffers: CuPy if the communicator accepts device arrays."""
         there = self.comm._on_device and self.halves is None
         return ops_for(like).xp if there else np
 
     # -- a round ------------------------------------------------------------------------------
 
     def open(self, kind: RoundKind) -> None:
-        """As `Reduction`. Errors: `CallOrderError` where the round before did not end."""
+        """Start a round. Errors: `CallOrderError` if the previous round has not ended."""
         self._owner._expect_begun()
         if not self._ended:
             raise CallOrderError(
                 "AllReduce",
-                expected="the end of the step before",
-                received="another step: that one was left by an error, and others may wait in it",
-                advice="end all ranks, and go on from a checkpoint",
+                expected="the end of the previous step",
+                received="another step: the last one was left by an error, and others may wait",
+                advice="end all ranks, and resume from a checkpoint",
             )
         count = self._owner._count
         self._begin(announced(self.comm, kind, count), 1.0 if count is None else float(count))
 
     def join(self, heard: Request) -> None:
-        """Take part in the others' round, which was ``heard`` of, without gradients."""
+        """Take part in the others' round, announced by ``heard``, without gradients."""
         self._begin(heard, 0.0)
 
     def _begin(self, announcement: Request, weight: float) -> None:
@@ -138,14 +138,14 @@ class Round(Reduction):
         return [name for name in names if kinds[name] != "idle"]
 
     def late(self, gone: Collection[str], given: Mapping[str, Any]) -> Sequence[Sequence[str]]:
-        """As `Reduction`: whether somebody has reached what nobody had before is asked."""
+        """Return the parameters that no rank had reached before, after asking all ranks again."""
         idle = [[name for name in layer if name not in gone] for layer in self.order.idle()]
         if any(idle):
             self._ask([name for layer in idle for name in layer], given)
         return idle
 
     def _ask(self, names: Sequence[str], given: Mapping[str, Any]) -> None:
-        """Let all ranks know how the gradients of ``names`` come."""
+        """Exchange the kinds of the gradients of ``names`` with all ranks."""
         counts = np.zeros((len(names), 2))
         for row, name in zip(counts, names, strict=True):
             if name in given:
@@ -162,9 +162,9 @@ class Round(Reduction):
         scales: Sequence[Scale | None],
         rows: Mapping[str, RowSparse],
     ) -> None:
-        """As `Reduction`, once all ranks have told what their gradients weigh.
+        """Start an entry, after all ranks have announced the weights of their gradients.
 
-        So ranks begin everything in one order, what layers say to each other in between too.
+        The wait gives all ranks one order of operations, including the operations of layers.
         """
         self._hear()
         if self._busy is None:
@@ -178,7 +178,6 @@ class Round(Reduction):
         scales: Sequence[Scale | None],
         rows: Mapping[str, RowSparse],
     ) -> Flight:
-        """What begins an entry."""
         of = dict(zip(names, scales, strict=True))
         flight = Flight()
         for name in filter(self.is_rows, names):
@@ -202,7 +201,7 @@ class Round(Reduction):
             np.multiply(part, weight, out=part)
 
     def _summed(self, names: Sequence[str], buffer: Array, what: str) -> Request:
-        """What sums the ``buffer`` of the gradients ``names``, and of one element for each."""
+        """Start the sum of ``buffer``: the gradients ``names``, and one flag for each."""
         self.count(buffer.nbytes // (1 if self.halves is None else 2))
         if self.halves is None:
             return self.comm.start_all_reduce(buffer, what=what)
@@ -211,7 +210,7 @@ class Round(Reduction):
     def _gathered(
         self, name: str, grad: RowSparse | None, scale: Scale | None
     ) -> tuple[Request, Request]:
-        """Begin to gather the rows of all ranks, a −1 before the indices of one that has any."""
+        """Start to gather the rows of all ranks; a rank with rows puts −1 before its indices."""
         like = self.like(name)
         ops = ops_for(like)
         indices, rows = np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype)
@@ -227,7 +226,7 @@ class Round(Reduction):
         return gather(indices, what), gather(rows, what)
 
     def count(self, nbytes: int) -> None:
-        """Count a message of so many bytes."""
+        """Count a message of ``nbytes``."""
         self.traffic.sums += 1
         self.traffic.nbytes += nbytes
 
@@ -252,7 +251,7 @@ class Round(Reduction):
         ]
 
     def _rows_of(self, flight: Flight, name: str) -> RowSparse | None:
-        """The rows of all ranks, None where no rank has any."""
+        """Return the rows of all ranks, None if no rank has any."""
         indices, rows = flight.gathered[name]
         where = np.concatenate(indices.wait())
         if not len(where):
@@ -263,7 +262,7 @@ class Round(Reduction):
         return RowSparse(*ops.sum_rows(ops.xp.asarray(where[where >= 0]), ops.xp.asarray(value)))
 
     def close(self, kind: RoundKind) -> None:
-        """As `Reduction`: what was announced is heard."""
+        """End the round, after receiving the announcement."""
         self._hear()
         self._ended = True
         if self._learnt:
@@ -273,7 +272,7 @@ class Round(Reduction):
             self._owner._ended()
 
     def _land(self) -> Any:
-        """The flight that was begun first, done."""
+        """Wait for the oldest flight and return it."""
         flight = self._flying.popleft()
         if not flight.done:
             began = time.perf_counter()
@@ -290,7 +289,7 @@ class Round(Reduction):
             self._busy = None
 
     def _hear(self) -> None:
-        """Learn what gradients weigh, and what sums are multiplied by to be means."""
+        """Receive the weights of the gradients and the factor that turns sums into means."""
         if self._announcement is not None:
             began = time.perf_counter()
             said = self._announcement.wait()
@@ -306,21 +305,22 @@ class Round(Reduction):
 class AllReduce(RankReducer):
     """Updates by the mean of the gradients of all ranks, each weighed by its samples.
 
-    p ranks with batches of b train as one process with batches of p · b. Gradients are weighed
-    into buffers of their own, small ones side by side, and summed during the walk back, ``window``
-    sums at a time; finished sums are applied at the next call of `update`, all others in `end`. A
-    parameter that one rank did not reach has zeros there; a parameter that no rank reached is not
-    updated. Row-sparse gradients stay so: their rows are gathered; rows in tables are sent there at
-    the end, weighed as the others. Steps are recorded; then gradients are summed where they lie.
-    ``traffic`` counts the exchanges.
+    p ranks with batches of b train as one process with batches of p · b. Weighed gradients are
+    copied to buffers, small ones together, and summed during backward, ``window`` sums at a time.
+    Finished sums are applied at the next call of `update`, the remaining ones in `end`. A parameter
+    that one rank did not reach has zero gradients there; a parameter that no rank reached is not
+    updated. Row-sparse gradients stay row-sparse: their rows are gathered. Rows of served tables
+    are sent to the tables at the end, weighed like the others. Steps are recorded; then gradients
+    are summed in place. ``traffic`` counts the exchanges.
 
-    With ``dtype="float16"`` gradients travel in half the bytes and are added in float32; it is for
-    slow networks, as on one host the rounding takes longer. Numbers too large for float16 are cut,
-    and counted in ``overflowed``.
+    With ``dtype="float16"`` gradients are sent in half the bytes and added in float32. It is for
+    slow networks; on one host the rounding takes longer than it saves. Numbers too large for
+    float16 are clipped, and counted in ``overflowed``.
 
-    ``comm`` is by default that of `parallel.init`. Clipping belongs inside,
-    ``AllReduce(ClipByGlobalNorm(SGD(...), 1.0))``, accumulation outside: it is reduced once.
-    `net.step` and `fit` do all that a loop of one's own has to: `meet`, `begin`, `end`, `join`.
+    ``comm`` is by default `parallel.init()`. Clipping belongs inside,
+    ``AllReduce(ClipByGlobalNorm(SGD(...), 1.0))``, accumulation outside, for one reduction per
+    update. `net.step` and `fit` make the calls that your own loop needs: `meet`, `begin`, `end`,
+    `join`.
     """
 
     def __init__(
@@ -335,9 +335,9 @@ class AllReduce(RankReducer):
         if dtype not in (None, "float16"):
             raise ArgumentError(
                 "AllReduce(dtype=)",
-                expected="'float16', or None for the gradients' own",
+                expected="'float16', or None for the dtype of the gradients",
                 received=repr(dtype),
-                advice="leave it out but on a slow network",
+                advice="pass it only on a slow network",
             )
         self.dtype = dtype
         self.reduction: Round = Round(self, self.window, None if dtype is None else Halves())
@@ -349,12 +349,12 @@ class AllReduce(RankReducer):
 
     @property
     def overflowed(self) -> int:
-        """How many numbers of this rank were too large for float16 so far."""
+        """The count of numbers of this rank that were too large for float16."""
         return 0 if self.reduction.halves is None else self.reduction.halves.overflowed
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first of ``names``, and how many more."""
+    """Return the first of ``names`` and the number of the others, as text."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{more}" if names else "nothing"
 
@@ -364,11 +364,11 @@ _SUM, _MOMENTUM = "unsent", "unsent_momentum"
 
 
 class Unsent(Kept):
-    """By parameter, flat and on the host: the sum of what was not sent, and with momentum that.
+    """Unsent gradients by parameter, flat and on the host, and their momentum.
 
-    With ``momentum`` m and gradients g it is r = r + u of u = m u + g, and where an element is
-    sent both begin at 0 (Lin et al. 2018, Deep Gradient Compression, momentum correction and
-    factor masking); else r = r + g. Without ``feedback`` nothing is kept.
+    With ``momentum`` m and gradients g the sum is r = r + u with u = m u + g; sent elements of both
+    restart at 0 (Lin et al. 2018, Deep Gradient Compression, momentum correction and factor
+    masking). Otherwise r = r + g. Without ``feedback`` nothing is stored.
     """
 
     def __init__(self, where: str, feedback: bool, momentum: float = 0.0) -> None:
@@ -383,9 +383,9 @@ class Unsent(Kept):
         self.steps = self._owners.turn_all([p.root for p in params], other, self.steps, 0)
 
     def plus(self, name: str, grad: Array, factor: float, keep: bool, alone: bool) -> Array:
-        """The flat sum with ``factor`` · ``grad``, which is stored if ``keep``.
+        """Return the flat sum with ``factor`` · ``grad``, which is stored if ``keep``.
 
-        A rank that is ``alone`` has nothing to keep but the momentum.
+        A rank that is ``alone`` stores only the momentum.
         """
         sums = np.multiply(grad, grad.dtype.type(factor), order="C").reshape(-1)
         if not self.feedback:
@@ -402,7 +402,7 @@ class Unsent(Kept):
         return total
 
     def drop(self, name: str, places: Array) -> None:
-        """These elements of the kept sum were sent."""
+        """Reset the elements at ``places``, which were sent."""
         for slot in (_SUM, _MOMENTUM):
             if name in self.slots[slot]:
                 self.slots[slot][name][places] = 0
@@ -423,14 +423,14 @@ class Unsent(Kept):
     def expect_fit(
         self, params: Iterable[Param], like: Callable[[Param], Array], new: bool
     ) -> None:
-        """As `Kept`: it is looked at if ``params`` are ``new``, or if something was loaded."""
+        """Check the sizes if ``params`` are ``new`` or a state was loaded. Errors: `ShapeError`."""
         for param in params if new or self._loaded else ():
             momentum = self.slots[_MOMENTUM].get(param.name)
             found = self.slots[_SUM].get(param.name, momentum)
             if found is not None and found.size != like(param).size:
                 raise ShapeError(
                     f"{self._where}, parameter {param.name!r}",
-                    expected=f"{like(param).size} elements that were not sent, as it has",
+                    expected=f"{like(param).size} unsent elements, as many as it has",
                     received=f"{found.size}",
                     advice=f"load the state of the same net, or make a new {self._where}",
                 )
@@ -461,7 +461,7 @@ class Unsent(Kept):
         if (found[_SUM] or found[_MOMENTUM]) and tuple(whose[:2].tolist()) != (rank, size):
             warnings.warn(
                 f"rank {rank} of {size} goes on from the state of rank {whose[0]} of {whose[1]}: "
-                "what that rank had not sent is left out, and this one begins with nothing unsent",
+                "its unsent gradients are dropped, and this rank starts with nothing unsent",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -478,17 +478,17 @@ class Unsent(Kept):
 
 
 class UnsentRound(Round):
-    """A `Round` that sends a part of the gradients; a preview changes nothing of the rest."""
+    """A `Round` that sends a part of the gradients; a preview does not change the unsent part."""
 
     _keeps = True
 
     @property
     def unsent(self) -> Any:
-        """What was not sent."""
+        """The unsent gradients."""
         return self._owner._kept
 
     def module(self, like: Array) -> Any:
-        """As `Reduction`: what is sent is chosen on the host."""
+        """Return NumPy: the choice of sent elements is made on the host."""
         return np
 
     def open(self, kind: RoundKind) -> None:

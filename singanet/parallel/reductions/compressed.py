@@ -1,4 +1,4 @@
-"""Reductions that send few numbers: the largest elements, or columns and rows."""
+"""Compressed reductions: the largest elements, or low-rank factors."""
 
 from __future__ import annotations
 
@@ -26,50 +26,51 @@ from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.types import Array, RowSparse, Shape
 
 Choice = Callable[[Array, int], Array]
-"""``choice(values, count)``: the rising places to send of flat ``values``, ``count`` known."""
+"""``choice(values, count)`` returns the ascending places to send of flat ``values``.
+
+``count`` of the values are gradients that exist."""
 
 _SILENT = 10
-"""The number of steps without an element sent after which a warning comes."""
+"""Steps without a sent element before a warning."""
 
 _NONE, _DENSE = -1, 0
-"""How a rank's gradient of a parameter comes; above 0 are rows, one less than the number."""
+"""The code of a rank's gradient of a parameter; a code above 0 is the number of rows plus one."""
 
 
 class SparseRound(UnsentRound):
-    """A round to which each rank gives some elements of an entry, all in one message.
+    """A round in which each rank sends some elements of an entry, all in one message.
 
-    A message is the number of elements and a number a parameter (int32), the places of the
-    elements in the entry laid end to end (uint32), and their values; then of each row-sparse
-    gradient the indices (int64) and the rows, which are sent whole. All ranks add up all messages
-    in the order of ranks, and so have the same bits. What a rank has not reached it sends
-    nothing of.
+    A message has the number of elements and a code per parameter (int32), the places of the
+    elements in the concatenated entry (uint32), and their values; then for each row-sparse gradient
+    the indices (int64) and all of its rows. All ranks add all messages in the order of ranks, and
+    so get the same bits. A rank sends nothing for parameters that it has not reached.
     """
 
     def __init__(self, owner: RankReducer, window: int, choice: Choice) -> None:
         super().__init__(owner, window)
         self._choice = choice
-        # Of this step the largest element and whether any was sent; the steps before without one.
+        # The largest element of this step, and True if any was sent; then the steps without one.
         self._found, self._passed = 0.0, False
         self._silent: int | None = 0
 
     @property
     def factor(self) -> float:
-        """As `Reduction`: messages are weighed before."""
+        """1: messages are weighed when they are sent."""
         return 1.0
 
     @property
     def settled(self) -> bool:
-        """As `Reduction`; not where a lone process sums momentum."""
+        """True if all ranks know the kinds of all gradients, and there are several ranks."""
         return self.comm.size > 1 and super().settled
 
     def prepare(self, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:
-        """As `Reduction`. Errors: row-sparse gradients with ``momentum``."""
+        """Return ``names``. Errors: `ArgumentError` for row-sparse gradients with ``momentum``."""
         for name in names:
             if self.unsent.momentum and name in given and isinstance(given[name][0], tuple):
                 raise ArgumentError(
                     f"SparseAllReduce(momentum=), parameter {name!r}",
                     expected="a dense gradient",
-                    received="a row-sparse one, whose rows are sent whole and summed nowhere",
+                    received="a row-sparse one, whose rows are sent whole, without a sum",
                     advice="give the momentum to the rule: SGD(momentum=...)",
                 )
         return names
@@ -81,7 +82,7 @@ class SparseRound(UnsentRound):
         scales: Sequence[Scale | None],
         rows: Mapping[str, RowSparse],
     ) -> Flight:
-        # What was not sent belongs to the mean of its own step.
+        # Unsent gradients are part of the mean of their own step.
         assert buffer is not None
         message = self._message(names, buffer, scales, rows)
         self.count(message.nbytes)
@@ -111,7 +112,7 @@ class SparseRound(UnsentRound):
         return found
 
     def close(self, kind: RoundKind) -> None:
-        """As `Reduction`; unless it was a preview, a step of the unsent gradients is counted."""
+        """End the round; unless it was a preview, count a step of the unsent gradients."""
         super().close(kind)
         if kind != "step":
             return
@@ -127,8 +128,8 @@ class SparseRound(UnsentRound):
     def _nothing(self) -> str:
         owner: Any = self._owner
         return (
-            f"SparseAllReduce(threshold={owner.threshold!r}): nothing of {_SILENT} steps was"
-            f" sent, as the largest element that waits is {self._found:.2g}; say a threshold in the"
+            f"SparseAllReduce(threshold={owner.threshold!r}): nothing was sent in {_SILENT}"
+            f" steps, as the largest unsent element is {self._found:.2g}; choose a threshold in the"
             " unit of this rank's part of the mean, or ratio="
         )
 
@@ -139,7 +140,7 @@ class SparseRound(UnsentRound):
         scales: Sequence[Scale | None],
         rows: Mapping[str, RowSparse],
     ) -> Array:
-        """The message of this rank on an entry, as bytes."""
+        """Return this rank's message for an entry, as bytes."""
         codes, parts, sent, count = [], [], [], 0
         for name, scale, part in zip(
             names, scales, self.parts(names, buffer).values(), strict=True
@@ -152,7 +153,7 @@ class SparseRound(UnsentRound):
                 codes.append(len(own) + 1)
                 sent += [indices.astype(np.int64), own]
             elif scale is None or not self.weight:
-                # What weighs nothing is there, and nothing of it is sent but which rows it has.
+                # With weight 0 it counts as present, and only its code is sent.
                 codes.append(_NONE if scale is None else _DENSE)
                 offered.fill(0)
             else:
@@ -177,7 +178,7 @@ class SparseRound(UnsentRound):
     def _sent(
         self, names: Sequence[str], codes: list[int], parts: list[Array], places: Array
     ) -> None:
-        """Of the elements at ``places`` nothing is left to send."""
+        """Reset the unsent gradients at ``places``."""
         start = 0
         for name, code, part in zip(names, codes, parts, strict=True):
             stop = start + part.size
@@ -188,7 +189,7 @@ class SparseRound(UnsentRound):
 
 
 class _Message:
-    """What one rank has told of an entry whose gradients are as ``likes``."""
+    """A rank's message for an entry with gradients like ``likes``."""
 
     def __init__(self, message: Array, likes: Sequence[Array]) -> None:
         self._message, self._start = message, 0
@@ -210,18 +211,18 @@ class _Message:
 
 
 _FEW = 1 << 14
-"""Elements that are partitioned as they are: a sample of them would save nothing."""
+"""Elements up to which the array itself is partitioned, as a sample would save nothing."""
 
 _SAMPLED = 1 << 7
-"""One element in so many is looked at to guess a threshold."""
+"""The sample for a threshold has 1 element in this number."""
 
 
 def largest(values: Array, count: int) -> Array:
-    """The rising places of the ``count`` elements of largest magnitude; of equals the first.
+    """Return the ascending places of the ``count`` elements of largest magnitude.
 
-    NaN is larger than anything: it has to be seen by all ranks, and not to stay with one.
-    ``values`` is flat. Most elements are only compared with a threshold that a sample suggests,
-    low enough that too many pass rather than too few; those are cut to ``count`` exactly.
+    Ties go to the first element. NaN counts as larger than any number, so that all ranks receive
+    it. ``values`` is flat. Most elements are only compared with a threshold from a sample, low
+    enough to pass too many rather than too few; these are then reduced to exactly ``count``.
     """
     count = min(count, values.size)
     if count <= 0:
@@ -231,12 +232,12 @@ def largest(values: Array, count: int) -> Array:
     if sizes.size > _FEW:
         sample = _comparable(sizes[:: _stride(sizes.size)])
         share = count / sizes.size
-        # The sample's own count of such elements varies by its root.
+        # The sample's count of large elements varies by its square root.
         wanted = share * sample.size
         wanted = int(wanted + 3.0 * wanted**0.5) + 2
         while wanted < sample.size:
             least = np.partition(sample, sample.size - wanted)[sample.size - wanted]
-            # NaN is below nothing.
+            # Comparisons with NaN are False.
             found = np.flatnonzero(~(sizes < least))
             if found.size >= count:
                 break
@@ -246,22 +247,22 @@ def largest(values: Array, count: int) -> Array:
 
 
 def reaching(values: Array, threshold: float) -> Array:
-    """The rising places of the elements of at least ``threshold`` in magnitude, and of NaN."""
+    """Return the ascending places of NaN and of elements of at least ``threshold`` in magnitude."""
     return np.flatnonzero(~(np.abs(values) < threshold))
 
 
 def _stride(size: int) -> int:
-    """How far apart the elements of a sample are: odd, as rows of matrices seldom are long."""
+    """Return the step between sampled elements: odd, unlike the usual length of a row."""
     return min(_SAMPLED, size // (_FEW // 4)) | 1
 
 
 def _comparable(sizes: Array) -> Array:
-    """``sizes`` with infinity for NaN."""
+    """Return ``sizes`` with infinity for NaN."""
     return np.where(np.isnan(sizes), np.inf, sizes)
 
 
 def _exactly(sizes: Array, count: int) -> Array:
-    """The rising places of the ``count`` largest of ``sizes``, of equals the first."""
+    """Return the ascending places of the ``count`` largest of ``sizes``; ties go to the first."""
     if count == sizes.size:
         return np.arange(count)
     least = np.partition(sizes, sizes.size - count)[sizes.size - count]
@@ -272,31 +273,32 @@ def _exactly(sizes: Array, count: int) -> Array:
 
 
 _FIRST = 0.25
-"""The ratio that a warm-up begins with, as in Deep Gradient Compression."""
+"""The first ratio of a warm-up, as in Deep Gradient Compression."""
 
 
 class SparseAllReduce(AllReduce):
-    """`AllReduce` of a few elements: what has the largest magnitude is sent, the rest is kept.
+    """`AllReduce` of the elements of largest magnitude; the others are sent later.
 
-    Each rank sends the ``ratio`` of largest magnitude, exactly ceil(ratio · n) of n elements,
-    0.001 by default; with ``threshold`` instead all of at least that, in the unit of its part of
-    the mean. It warns after ten steps in which it sent nothing. What was not sent is added
-    to the next gradient (``error_feedback``: Strom 2015, Aji and Heafield 2017), and takes one
-    array a parameter. Small parameters are chosen from together. Row-sparse gradients are sent
-    whole. The sum is an ordinary gradient, zero where nobody has sent, for what is inside. A lone
+    Each rank sends exactly ceil(ratio · n) of n elements, with ``ratio`` 0.001 by default, or with
+    ``threshold`` all elements of at least this magnitude, in the unit of the rank's part of the
+    mean. It warns after ten steps in which it sent nothing. Unsent elements are added to the next
+    gradient (``error_feedback``: Strom 2015, Aji and Heafield 2017), which takes one array per
+    parameter. Small parameters share one choice. Row-sparse gradients are sent whole. Inner stages
+    receive the sum as an ordinary gradient, zero for elements that no rank has sent. A single
     process trains by whole gradients.
 
-    As in Deep Gradient Compression (Lin et al. 2018) ``momentum`` is summed before the choice, in
-    place of the rule's own, and the first ``warm_up`` steps send more: from a quarter on, down to
-    the ratio geometrically. It is for slow networks: on one host choosing costs more than sending.
+    As in Deep Gradient Compression (Lin et al. 2018) ``momentum`` is summed before the choice,
+    instead of the rule's momentum, and the first ``warm_up`` steps send more: from 1 / 4 down to
+    the ratio geometrically. It is for slow networks: on one host the choice costs more than the
+    sending.
 
-    What is not sent yet is in `state_dict`, that of each rank its own; a training state of `fit`
-    has that of all. From the state of another rank it is left out.
+    `state_dict` has the unsent gradients of its rank; a training state of `fit` has those of all
+    ranks. A rank does not load the unsent gradients of another one.
     """
 
     _kept: Unsent
     _copies = 8
-    """With what is not sent yet, momentum, and magnitudes to choose among: measured."""
+    """Copies with unsent gradients, momentum, and magnitudes for the choice: measured."""
 
     def __init__(
         self,
@@ -315,7 +317,7 @@ class SparseAllReduce(AllReduce):
                 where,
                 expected="ratio= or threshold=",
                 received=f"ratio={ratio!r} and threshold={threshold!r}",
-                advice="leave one of them out",
+                advice="remove one of them",
             )
         super().__init__(optimizer, comm, window)
         self._least: float | None = None
@@ -332,7 +334,7 @@ class SparseAllReduce(AllReduce):
 
     @property
     def ratio(self) -> float | None:
-        """The share of elements that is sent; assigning it takes the place of the threshold."""
+        """The share of elements that is sent; assignment replaces the threshold."""
         return self._ratio
 
     @ratio.setter
@@ -341,7 +343,7 @@ class SparseAllReduce(AllReduce):
 
     @property
     def threshold(self) -> float | None:
-        """The least magnitude that is sent; assigning it replaces the ratio and its warm-up."""
+        """The least magnitude that is sent; assignment replaces the ratio and its warm-up."""
         return self._least
 
     @threshold.setter
@@ -359,7 +361,7 @@ class SparseAllReduce(AllReduce):
         if steps and self.ratio is None:
             raise ArgumentError(
                 f"{type(self).__name__}(warm_up=)",
-                expected="a ratio, which it comes down to",
+                expected="a ratio, at which it ends",
                 received=f"threshold={self.threshold!r}",
                 advice="give a ratio in place of the threshold",
             )
@@ -367,7 +369,7 @@ class SparseAllReduce(AllReduce):
 
     @property
     def error_feedback(self) -> bool:
-        """Whether what was not sent is added to the next gradient."""
+        """True if unsent elements are added to the next gradient."""
         return self._kept.feedback
 
     @error_feedback.setter
@@ -377,7 +379,7 @@ class SparseAllReduce(AllReduce):
 
     @property
     def momentum(self) -> float:
-        """The momentum that gradients are summed with before the choice."""
+        """The momentum with which gradients are summed before the choice."""
         return self._kept.momentum
 
     @momentum.setter
@@ -392,7 +394,7 @@ class SparseAllReduce(AllReduce):
         if not error_feedback:
             raise ArgumentError(
                 "SparseAllReduce(momentum=)",
-                expected="error_feedback=True, as it is summed with what was not sent",
+                expected="error_feedback=True, as it is summed with unsent gradients",
                 received="error_feedback=False",
                 advice="give the momentum to the rule: SGD(momentum=...)",
             )
@@ -400,27 +402,27 @@ class SparseAllReduce(AllReduce):
         if getattr(rule, "slots", ()):
             raise ArgumentError(
                 "SparseAllReduce(momentum=)",
-                expected="a rule without momentum of its own: SGD(learning_rate=...)",
+                expected="a rule without momentum: SGD(learning_rate=...)",
                 received=repr(rule),
-                advice="leave momentum= out here, or there",
+                advice="remove momentum= here or in the rule",
             )
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         super().meet(net, around)
         order = self.order
         if not order.kinds:
-            # How gradients come is in each message. What is chosen from together is then the
-            # same from the first step on, also of a training that was resumed.
+            # Messages contain the kinds of gradients, so the groups need no first round. They are
+            # the same from the first step on, also in a resumed training.
             order.kinds = dict.fromkeys((param.name for param in order.params), "dense")
             order.group()
 
     @property
     def _alone(self) -> bool:
-        """As `Reducer`, but that a lone process sums momentum, too."""
+        """True for a single process without momentum, which trains by the plain rule."""
         return super()._alone and not self.momentum
 
     def _chosen(self, values: Array, count: int) -> Array:
-        """The places to send of ``values``, of which ``count`` are of gradients that are there."""
+        """Return the places to send of ``values``, ``count`` of which are gradients that exist."""
         if self.comm.size == 1:
             return np.arange(values.size)
         if self.threshold is not None:
@@ -451,13 +453,14 @@ def _within(name: str, value: Any) -> float:
 _SLOT = "direction"
 
 _ROWS = 1 << 8
-"""Rows of what was sent that are taken off at a time."""
+"""Rows of the sent product that are subtracted at a time."""
 
 
 class Directions(Unsent):
-    """What was not sent, and where to begin: by parameter a matrix (columns, ``rank``).
+    """Unsent gradients, and the start of the power iteration: a matrix (columns, ``rank``) each.
 
-    All ranks have the same. A parameter of more than two axes is a matrix (shape[0], the rest).
+    All ranks have the same start. A parameter of more than two axes is a matrix (shape[0], the
+    rest).
     """
 
     def __init__(self, where: str, feedback: bool, rank: int, warm: bool, gain: float) -> None:
@@ -466,7 +469,7 @@ class Directions(Unsent):
         self.slots[_SLOT] = {}
 
     def rank_of(self, shape: Shape) -> int:
-        """How many columns are sent of a parameter of this ``shape``, 0 if it is sent whole."""
+        """Return the number of columns sent for a parameter of ``shape``, 0 if it is sent whole."""
         if len(shape) < 2:
             return 0
         rows, columns = shape[0], prod(shape[1:])
@@ -474,12 +477,12 @@ class Directions(Unsent):
         return rank if rank * (rows + columns) * self.gain <= rows * columns else 0
 
     def of(self, name: str, shape: Shape, dtype: np.dtype[Any], step: int) -> Array:
-        """Those to begin with: the last, or random ones of the ``step``."""
+        """Return the start: the last Q, or random columns for ``step``."""
         wanted = prod(shape[1:]), self.rank_of(shape)
         found = self.slots[_SLOT].get(name) if self.warm else None
         known = found is not None and found.shape == wanted
         if found is None or not known or not found.any(axis=0).all():
-            # Of a sum of zeros no direction is left, and none would come back.
+            # A column of zeros would stay zero.
             random = np.random.default_rng([zlib.crc32(name.encode()), step])
             drawn = random.standard_normal(wanted)
             found = (
@@ -489,15 +492,16 @@ class Directions(Unsent):
 
 
 class PowerRound(UnsentRound):
-    """A round in which of a matrix M only P = M Q and then Q = Mᵀ P are summed, few columns each.
+    """A round that sums only P = M Q, then Q = Mᵀ P of each matrix M, few columns each.
 
-    P is made orthonormal in between, and the sum of all M is P Qᵀ. What that is not of this rank's
-    M is ``unsent``. Of an entry there are two messages, in the first one also what is sent whole.
+    P is orthonormalized in between, and the sum of all M is approximated by P Qᵀ. The difference
+    from this rank's M is ``unsent``. An entry has two messages; the first also has the arrays sent
+    whole.
     """
 
     def _hear(self) -> None:
         super()._hear()
-        # What was not sent belongs to the mean of its own step.
+        # Unsent gradients are part of the mean of their own step.
         self.weight, self.mean = self.share, 1.0
 
     def _summed(self, names: Sequence[str], buffer: Array, what: str) -> Request:
@@ -517,14 +521,14 @@ class PowerRound(UnsentRound):
     def _two_sums(
         self, buffer: Array, whole: Sequence[Array], jobs: Sequence[_Matrix], what: str
     ) -> Generator[Sequence[Request], None, Array]:
-        """The sums of an entry; the first has what of its ``buffer`` goes ``whole``, too."""
+        """Run the two sums of an entry; the first includes ``whole`` arrays of its ``buffer``."""
         first = [*whole, *(job.columns for job in jobs)]
         request = self._sum_of(first, what)
         yield [request]
         _spread(request.wait(), first)
         for job in jobs:
             job.turn()
-        # All ranks begin it where they wait.
+        # All ranks start it in their wait.
         request = self._sum_of([job.rows for job in jobs], what)
         for job in jobs:
             job.keep_rest()
@@ -541,10 +545,10 @@ class PowerRound(UnsentRound):
 
 
 class _Matrix:
-    """A gradient as a matrix, with what was not sent of it before; ``part`` is where its sum goes.
+    """A gradient as a matrix, with its unsent part added; the sum goes to ``part``.
 
-    ``flag`` is not 0 where there is one, first on this rank and then on any. Where this rank has
-    none it gives nothing, and what was not sent stays.
+    ``flag`` is nonzero if a gradient exists, first on this rank and then on any rank. A rank
+    without a gradient contributes zeros, and its unsent part stays.
     """
 
     def __init__(self, owner: PowerRound, name: str, part: Array, flag: Array, keeps: bool) -> None:
@@ -562,13 +566,13 @@ class _Matrix:
             np.matmul(self._mine, self._start, out=self.columns)
 
     def turn(self) -> None:
-        """Once ``columns`` are those of all: make them orthonormal, and the ``rows`` by them."""
+        """Orthonormalize the summed ``columns``, and compute ``rows`` from them."""
         self.columns = np.linalg.qr(self.columns)[0]
         if self._mine is not None:
             np.matmul(self._mine.T, self.columns, out=self.rows)
 
     def keep_rest(self) -> None:
-        """What of this rank's matrix its own ``rows`` do not tell is not sent."""
+        """Store the difference of this rank's matrix from its own product as unsent."""
         if self._mine is None or not (self._keeps and self._owner.unsent.feedback):
             return
         for start in range(0, len(self._mine), _ROWS):
@@ -576,14 +580,14 @@ class _Matrix:
             self._mine[some] -= self.columns[some] @ self.rows.T
 
     def end(self) -> None:
-        """Once ``rows`` are those of all: the sum."""
+        """Compute the sum from the summed ``rows``."""
         np.matmul(self.columns, self.rows.T, out=self._part.reshape(len(self._part), -1))
         if self._flag[0] and self._keeps:
             self._owner.unsent.slots[_SLOT][self._name] = self.rows
 
 
 def _spread(message: Array, arrays: Sequence[Array]) -> None:
-    """Fill ``arrays`` with what lies in ``message``, one behind the other."""
+    """Fill ``arrays`` from the concatenated ``message``."""
     start = 0
     for array in arrays:
         array[...] = message[start : start + array.size].reshape(array.shape)
@@ -591,23 +595,23 @@ def _spread(message: Array, arrays: Sequence[Array]) -> None:
 
 
 class PowerSGD(AllReduce):
-    """`AllReduce` of matrices by ``rank`` columns and rows (Vogels et al. 2019).
+    """`AllReduce` of matrices by factors of ``rank`` columns (Vogels et al. 2019).
 
-    A gradient M of m × n numbers, summed over the ranks, becomes P Qᵀ of the ``rank`` columns that
-    a step of the power iteration finds: rank · (m + n) numbers are sent. With ``warm_start`` it
-    begins with the Q of the step before. What P Qᵀ is not of a rank's own M is added to its next
-    gradient (``error_feedback``), and takes one array a parameter. Parameters of more than two axes
-    are seen as (shape[0], the rest); vectors, and matrices that would not be sent in at least
-    ``gain`` times fewer numbers, go whole, row-sparse gradients as rows. The sum is an ordinary
-    gradient for what is inside. A lone process trains by whole gradients.
+    The sum of gradients M of m × n numbers is approximated by P Qᵀ, from one step of the power
+    iteration with ``rank`` columns: rank · (m + n) numbers are sent. With ``warm_start`` it starts
+    with the Q of the previous step. The difference of P Qᵀ from a rank's own M is added to its next
+    gradient (``error_feedback``), which takes one array per parameter. Parameters of more than two
+    axes count as (shape[0], the rest). Vectors are sent whole, as are matrices whose factors are
+    not at least ``gain`` times smaller; row-sparse gradients are sent as rows. Inner stages receive
+    the sum as an ordinary gradient. A single process trains by whole gradients.
 
-    It is for slow networks: each gradient is multiplied four times. What is not sent yet is in
-    `state_dict`, that of each rank its own, as `SparseAllReduce` has it.
+    It is for slow networks: each gradient is multiplied four times. Unsent gradients are in
+    `state_dict`, on each rank its own, as in `SparseAllReduce`.
     """
 
     _kept: Directions
     _copies = 4
-    """With what is not sent yet, and the rows of it that are worked on."""
+    """Copies with unsent gradients and the rows in progress."""
 
     def __init__(
         self,
@@ -629,7 +633,7 @@ class PowerSGD(AllReduce):
 
     @property
     def error_feedback(self) -> bool:
-        """Whether what was not sent is added to the next gradient."""
+        """True if unsent gradients are added to the next gradient."""
         return self._kept.feedback
 
     @error_feedback.setter
@@ -638,7 +642,7 @@ class PowerSGD(AllReduce):
 
     @property
     def warm_start(self) -> bool:
-        """Whether a step begins with the directions of the one before."""
+        """True if a step starts with the factors of the previous one."""
         return self._kept.warm
 
     @warm_start.setter

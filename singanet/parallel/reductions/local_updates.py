@@ -1,4 +1,4 @@
-"""Ranks that update by their own gradients, and now and then agree on the mean of their values."""
+"""Local updates of each rank, with averages of the values at intervals."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _STATE = "*/averaging"
 
 
 class _Progress(Kept):
-    """Steps since an averaging, the part that is next, and what each has waited for by weight."""
+    """The steps since an average, the next part, and the pending weight of each part."""
 
     def __init__(self, where: str, parts: int) -> None:
         self._where, self.parts = where, parts
         self.steps = self.next = 0
         self.pending = np.zeros(parts)
-        # Samples since moving averages of the values were those of all ranks.
+        # Samples since the last common values of the moving averages.
         self.followed = 0.0
 
     def state(self, rank: int, size: int) -> dict[str, Array]:
@@ -56,17 +56,17 @@ class _Progress(Kept):
 
     def take(self, parsed: Any) -> None:
         self.steps, self.next, self.pending = int(parsed[0]), int(parsed[1]), np.array(parsed[2:])
-        # Steps that moving averages have followed belong to the training before.
+        # The steps of moving averages belong to the previous training.
         self.followed = 0.0
 
 
 class LocalUpdates(RankReducer):
-    """Each rank updates by its own gradients; every some steps a part of the values is averaged.
+    """Updates of each rank by its own gradients; at intervals a part of the values is averaged.
 
-    Ranks weigh by the samples since that part was averaged last. `join` and `unify` average all
-    of it: at the end of an epoch, and before an evaluation or a checkpoint, ranks are the same to
-    the bit. In between they differ, and the state of the rule does all the time: it is each rank's
-    own, and a training state of `fit` has that of all.
+    The weight of a rank is its number of samples since the last average of that part. `join` and
+    `unify` average all parts: at the end of an epoch, and before an evaluation or a checkpoint,
+    ranks are equal to the bit. In between their values differ. The state of the rule always
+    differs: each rank has its own, and a training state of `fit` has all of them.
     """
 
     _kept: _Progress
@@ -86,7 +86,7 @@ class LocalUpdates(RankReducer):
 
     @property
     def window(self) -> int:
-        """The most reductions under way at once."""
+        """The maximum number of reductions in flight."""
         return self._window
 
     @window.setter
@@ -94,16 +94,16 @@ class LocalUpdates(RankReducer):
         self._window = checked_count(type(self).__name__, "window", window, 1)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """As `Reducer`. Errors: as `met`."""
+        """Prepare ``net``. Errors: as `RankReducer`."""
         if not self._alone and self._has_met and self._is_new(net, around):
-            # Parameters that are frozen now would stay different on each rank.
+            # Otherwise newly frozen parameters would differ between ranks for good.
             self._average_all()
         self._meets(net, around)
 
     def take(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
     ) -> Iterator[Handed]:
-        """As `Wrapper.take`, at once; without samples nothing is updated.
+        """Pass gradients on at once; without samples nothing is updated.
 
         Errors: `CallOrderError` before `meet` or `begin`.
         """
@@ -114,7 +114,7 @@ class LocalUpdates(RankReducer):
         yield names, values, grads, scale
 
     def end(self) -> None:
-        """As `Wrapper.end`: the mean of all ranks' values, where it is due."""
+        """End a step, and average the values of all ranks if it is time."""
         if self._alone:
             return
         self._expect_begun()
@@ -134,15 +134,18 @@ class LocalUpdates(RankReducer):
         return True
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """As `Reducer`: the rank's own."""
+        """Yield this rank's gradients."""
         yield from items
 
     def _agree(self, refused: str | None) -> str | None:
-        """As `Reducer`: each rank takes its own steps."""
+        """Return ``refused``: each rank takes its own steps."""
         return refused
 
     def join(self) -> None:
-        """As `Reducer`; then all values are averaged. Errors: `CallOrderError` before `meet`."""
+        """Take part in the averages of others, then average all values.
+
+        Errors: `CallOrderError` before `meet`.
+        """
         if self._alone:
             return
         self._expect_met()
@@ -152,7 +155,7 @@ class LocalUpdates(RankReducer):
         self._average_all()
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
-        """As `Reducer`: all values are averaged."""
+        """Average all values."""
         if not self._alone and self._has_met:
             self._average_all()
         super().unify(net, samples)
@@ -173,9 +176,9 @@ class LocalUpdates(RankReducer):
             self._average_followers(followers)
 
     def _average_followers(self, followers: Sequence[Averaged]) -> None:
-        """Let moving averages, which follow each rank's values, be their means over all ranks."""
+        """Average the moving averages of the ranks, each of which follows its rank's values."""
         own, self._kept.followed = self._kept.followed, 0.0
-        weights = self.comm.all_gather(np.array([own]), "what their averages weigh")
+        weights = self.comm.all_gather(np.array([own]), "the weights of the moving averages")
         whole = float(np.sum(weights))
         arrays = (each for stage in followers for each in stage.averages.values())
         for array in arrays if whole else ():
@@ -189,13 +192,13 @@ class LocalUpdates(RankReducer):
             outer.end()
 
     def _average(self, parts: Sequence[int]) -> bool:
-        """Let the values of ``parts`` be their means over all ranks, by what has moved them.
+        """Average the values of ``parts`` over all ranks, weighed by the samples of each.
 
-        Whether anything has.
+        Return True if any rank had samples.
         """
         pending = self._kept.pending
         own = pending[list(parts)].reshape(1, -1)
-        weights = np.concatenate(self.comm.all_gather(own, "what the ranks' values weigh"))
+        weights = np.concatenate(self.comm.all_gather(own, "the weights of the ranks' values"))
         pending[list(parts)] = 0.0
         total = weights.sum(axis=0)
         for part, weight, whole in zip(parts, weights[self.comm.rank], total, strict=True):
@@ -204,7 +207,7 @@ class LocalUpdates(RankReducer):
         return bool(total.any())
 
     def _slices(self, part: int) -> Iterator[tuple[Param, slice]]:
-        """The elements of ``part``: each has as many, of all parameters laid end to end."""
+        """Yield the elements of ``part``; all parameters concatenated are divided evenly."""
         sizes = [self.order.like(param).size for param in self.order.params]
         whole, parts, begin = sum(sizes), self._kept.parts, 0
         first, last = whole * part // parts, whole * (part + 1) // parts
@@ -215,7 +218,7 @@ class LocalUpdates(RankReducer):
             begin += size
 
     def _reduce(self, part: int, share: float) -> None:
-        """Sum ``share`` of this rank's values with those of the others; small ones together."""
+        """Sum ``share`` times this rank's values over all ranks, small parameters together."""
         slices = [*self._slices(part)]
         params = [param for param, _ in slices]
         arrays = [*map(self._array, params)]
@@ -246,18 +249,18 @@ class LocalUpdates(RankReducer):
             outer.updated([param.name for param in params], [param.value for param in params])
 
     def _array(self, param: Param) -> Array:
-        """What the rule updates of ``param``, brought up to date with its value."""
+        """Return the array that the rule updates, synchronized with the value of ``param``."""
         for stage in self._around:
             stage.refresh([param.name], [param.value])
         return self._settled(param.name, param.value)
 
 
 class LocalSGD(LocalUpdates):
-    """Each rank takes ``every`` steps of its own; then all values become their mean (Stich 2019).
+    """Local SGD: each rank takes ``every`` steps, then all values are averaged (Stich 2019).
 
-    It sends 1/``every`` of the bytes of `AllReduce`. ``optimizer`` may be any; its state is each
-    rank's own. With ``every=1`` and a rule without state it trains as `AllReduce`. See
-    `LocalUpdates` for when ranks are the same.
+    It sends 1/``every`` of the bytes of `AllReduce`. ``optimizer`` may be any rule; each rank has
+    its own state. With ``every=1`` and a rule without state it trains like `AllReduce`.
+    `LocalUpdates` has the details.
     """
 
     def __init__(
@@ -272,11 +275,11 @@ class LocalSGD(LocalUpdates):
 
 
 class PartialUpdate(LocalUpdates):
-    """Each rank updates by itself; after each step one of ``partitions`` of the values is averaged.
+    """Local updates with an average of one of ``partitions`` of the values after each step.
 
-    The partitions take turns, and have as many elements each: it sends 1/``partitions`` of the
-    bytes of `AllReduce`. As SINGA's ``backward_and_partial_update``, whose partitions are tensors.
-    See `LocalUpdates` for when ranks are the same.
+    The partitions take turns, and have equal numbers of elements: it sends 1/``partitions`` of the
+    bytes of `AllReduce`. It follows SINGA's ``backward_and_partial_update``, whose partitions are
+    tensors. `LocalUpdates` has the details.
     """
 
     def __init__(

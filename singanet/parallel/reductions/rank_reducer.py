@@ -1,4 +1,4 @@
-"""The base of reducers between ranks."""
+"""The base class of reducers between ranks."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from singanet.types import Array
 
 
 def expect_alike(comm: Communicator, facts: Sequence[str], fresh: bool) -> bool:
-    """Whether any rank is ``fresh``.
+    """Return True if any rank is ``fresh``.
 
-    Errors: `RankError` on all ranks where ``facts``, or the versions of the library, differ.
+    Errors: `RankError` on all ranks if ``facts`` or the versions of the library differ.
     """
     facts = [f"singanet {VERSION}", *facts]
     digest = hashlib.sha256("\n".join(facts).encode()).digest()
@@ -55,20 +55,20 @@ def expect_alike(comm: Communicator, facts: Sequence[str], fresh: bool) -> bool:
 
 
 def _differing(facts: Sequence[Sequence[str]]) -> RankError:
-    """The error that names the first of the ``facts`` in which a rank differs from rank 0."""
+    """Return the error that names the first of ``facts`` in which a rank differs from rank 0."""
     rank = next(k for k, each in enumerate(facts) if each != facts[0])
     pairs = zip_longest(facts[0], facts[rank], fillvalue="nothing more")
     first, other = next((a, b) for a, b in pairs if a != b)
     return RankError(
         f"parallel, ranks 0 and {rank}",
-        expected=f"one net and one optimizer, as rank 0 has them: {first}",
+        expected=f"one net and one optimizer, the same as on rank 0: {first}",
         received=other,
         advice="build them by the same code on all ranks",
     )
 
 
 def spread(comm: Communicator, arrays: Iterable[tuple[str, Array]]) -> None:
-    """Let the named ``arrays`` of all ranks be those of rank 0."""
+    """Copy the named ``arrays`` of rank 0 to all ranks."""
     for name, array in arrays:
         ops = ops_for(array)
         own = np.array(ops.host(array), order="C")
@@ -76,9 +76,9 @@ def spread(comm: Communicator, arrays: Iterable[tuple[str, Array]]) -> None:
 
 
 def apart(comm: Communicator, rng: np.random.Generator) -> None:
-    """Let ranks draw other numbers: those of (seed, rank) where any two would draw the same.
+    """Reseed the generators of ranks by (seed, rank) if any two have the same state.
 
-    A generator that was set apart, by the seed or by a resumption, stays as it is.
+    Generators that already differ, by their seeds or by a resumption, are not changed.
     """
     draws = rng.bit_generator
     if len(set(map(repr, gathered(comm, draws.state, "the generators")))) < comm.size:
@@ -86,23 +86,23 @@ def apart(comm: Communicator, rng: np.random.Generator) -> None:
 
 
 Kind: TypeAlias = Literal["dense", "rows", "idle"]
-"""How the gradients of a parameter come; "idle" where no rank has found one so far."""
+"""The kind of the gradients of a parameter; "idle" if no rank has had one so far."""
 
 
 class Order:
-    """The trained parameters of a net as a walk back yields them, and which are reduced together.
+    """The trained parameters of a net in the order of backward, and the groups reduced together.
 
-    Whether a gradient comes whole or as rows is not known before a rank has it: the first round
-    asks layer by layer, later rounds ask at their end for the parameters that no rank has reached
-    so far. With ``by_layer`` the parameters of a layer stay together, as stages need that look at a
-    layer's gradients. Rows in tables are not among the parameters.
+    A rank does not know the kind of a gradient, dense or rows, before it exists: the first round
+    asks layer by layer, later rounds ask at their end about parameters that no rank has reached so
+    far. With ``by_layer`` the parameters of a layer stay together for stages that read a layer's
+    gradients. Rows of served tables are not among the parameters.
     """
 
     def __init__(self, by_layer: bool) -> None:
         self.by_layer = by_layer
         self.params: list[Param] = []
         self.by_name: dict[str, Param] = {}
-        # Another number after each change of what is reduced together.
+        # Changes with the groups.
         self.version = 0
         self.layers: list[list[str]] = []
         self.kinds: dict[str, Kind] = {}
@@ -113,9 +113,9 @@ class Order:
     def start(
         self, net: NetCore, settled: Callable[[str, Array], Array], masters: bool = False
     ) -> None:
-        """Begin anew with ``net``; ``settled`` gives the array of a parameter that is updated.
+        """Start with ``net``; ``settled`` returns the array of a parameter that is updated.
 
-        ``masters`` says that it is another one than the parameter's, of another type.
+        ``masters`` means that this array is a separate one of another dtype.
         """
         self.masters = masters
         layers, self.kinds, self.settled = _trained(net), {}, settled
@@ -126,40 +126,40 @@ class Order:
         self.version += 1
 
     def lacks(self, net: NetCore) -> bool:
-        """Whether ``net`` trains parameters that it did not when this began."""
+        """Return True if ``net`` trains parameters that it did not train at `start`."""
         return any(param.name not in self.by_name for layer in _trained(net) for param in layer)
 
     def facts(self, specs: Iterable[ParamSpec]) -> list[str]:
-        """What has to be the same on all ranks, a line a parameter with its of ``specs``."""
+        """Return a line per parameter, with its spec, for the comparison of ranks."""
         pairs = zip(self.params, specs, strict=True)
         return [f"{p.name} {p.shape} {self.like(p).dtype} {spec}" for p, spec in pairs]
 
     def like(self, param: Param) -> Array:
-        """An array of the type and shape that gradients of ``param`` have."""
-        # What is kept elsewhere need not be read for that.
+        """Return an array of the dtype and shape of the gradients of ``param``."""
+        # The outline avoids a read of offloaded values.
         return self.settled(param.name, param.value if self.masters else param.outline)
 
     def unknown(self, names: Sequence[str]) -> bool:
-        """Whether nobody has asked yet how gradients of any of these come."""
+        """Return True if the kind of any of ``names`` is unknown."""
         return any(name not in self.kinds for name in names)
 
     def is_settled(self) -> bool:
-        """Whether all gradients come as they did before, and rows of tables by themselves."""
+        """Return True if the kinds of all gradients are known, and rows travel alone."""
         kinds = [self.kinds.get(param.name, "idle") for param in self.params]
         return "idle" not in kinds and not (self.by_layer and "rows" in kinds)
 
     def idle(self) -> list[list[str]]:
-        """By layer, the parameters that no rank has reached so far."""
+        """Return the parameters that no rank has reached so far, by layer."""
         found = [[n for n in layer if self.kinds.get(n) == "idle"] for layer in self.layers]
         return [layer for layer in found if layer]
 
     def learn(self, names: Sequence[str], counts: Any) -> None:
-        """Of ``counts``, a row a parameter: how many ranks have dense gradients, and rows."""
+        """Set the kinds from ``counts``: ranks with dense gradients and with rows, by parameter."""
         for name, (dense, rows) in zip(names, counts, strict=True):
             self.kinds[name] = "dense" if dense else "rows" if rows else "idle"
 
     def group(self) -> None:
-        """Put small parameters together, by what is known now of all."""
+        """Group small parameters by their known kinds."""
         self.version += 1
         known = [p for p in self.params if self.kinds.get(p.name, "idle") != "idle"]
         place = {param.name: k for k, param in enumerate(known)}
@@ -172,7 +172,7 @@ class Order:
         entries = [[small[k].name for k in group] for group in groups]
         together = {name for entry in entries for name in entry}
         entries += [[name] for name in place if name not in together]
-        # Each where its last gradient comes.
+        # An entry has the place of its last gradient.
         self.entries = sorted(entries, key=lambda entry: place[entry[-1]])
 
 
@@ -181,9 +181,9 @@ def _as_it_is(name: str, value: Array) -> Array:
 
 
 def _trained(net: NetCore) -> list[list[Param]]:
-    """The parameters that ``net`` trains now, a list a layer, from the last layer to the first."""
+    """Return the parameters that ``net`` trains now, a list per layer, last layer first."""
     plan = net._execution_plan()
-    # What layers share is yielded by the first of them, which a walk back reaches last.
+    # The first layer with a shared parameter yields it, the last one that backward reaches.
     owned: set[int] = set()
     layers: list[list[Param]] = []
     for step, trained in zip(plan.steps, plan.trained(), strict=True):
@@ -202,10 +202,10 @@ _KINDS = ("agree", "count", "preview", "step")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What all ranks are about to do: one of `_KINDS`, or "" if none has a batch.
+    """The common next action of all ranks: one of `_KINDS`, or "" if no rank has a batch.
 
-    This rank's gradients weigh its count times ``factor``. If all counts are equal (``even``),
-    each weight is 1, which saves a product.
+    The weight of this rank's gradients is its count times ``factor``. If all counts are equal
+    (``even``), each weight is 1, which saves a product.
     """
 
     kind: str
@@ -215,7 +215,7 @@ class Said:
 
 
 def _said(comm: Communicator, numbers: Array) -> Said:
-    """What all have told. Errors: `RankError` if ranks contradict each other."""
+    """Return the ranks' common action. Errors: `RankError` if ranks contradict each other."""
     where = f"rank {comm.rank} of {comm.size}, step {comm.step}"
     came = [(k, int(n)) for k, n in zip(_KINDS, numbers, strict=False) if n]
     refused, summed, *weights = numbers[len(_KINDS) :].tolist()
@@ -232,13 +232,13 @@ def _said(comm: Communicator, numbers: Array) -> Said:
         left = [int(n) for n in weights]
         raise RankError(
             where,
-            expected="as many micro-batches an update on all ranks, in mixed precision",
-            received=f"{left} left of each rank's",
-            advice="accumulate alike on all ranks; one without samples walks empty batches",
+            expected="in mixed precision, as many micro-batches per update on all ranks",
+            received=f"{left} left on the ranks",
+            advice="accumulate alike on all ranks; a rank without samples runs empty batches",
         )
     even = not summed and len(set(weights)) == 1 and weights[0] > 0
     total = 1.0 if summed else float(len(weights)) if even else sum(weights)
-    # Where nothing counts, sums are of zeros.
+    # If nothing counts, the sums are zeros.
     factor = 1.0 / total if total else 1.0
     return Said(came[0][0] if came else "", bool(refused), even, factor)
 
@@ -246,12 +246,11 @@ def _said(comm: Communicator, numbers: Array) -> Said:
 def announced(
     comm: Communicator, kind: str, count: float | None = 0.0, refused: bool = False
 ) -> Request:
-    """Tell the others what this rank is about to do: one of `_KINDS`, or "" without a batch.
+    """Announce the next action of this rank: one of `_KINDS`, or "" without a batch.
 
-    Ranks without a batch tell so, too. The result is what all have `Said`.
-
-    ``count`` is the weight of its gradients, None for sums; for "agree" it is the number of
-    micro-batches left of the update, this one included.
+    Ranks without a batch announce it, too. The result is what all ranks have `Said`. ``count`` is
+    the weight of its gradients, None for sums; for "agree" it is the number of micro-batches left
+    in the update, including the current one.
     """
     came = [float(kind == each) for each in _KINDS]
     weights = [0.0] * comm.size
@@ -262,57 +261,57 @@ def announced(
 
 
 class Kept:
-    """What a reducer keeps from step to step, beside the state of the rule: here nothing.
+    """The state of a reducer in addition to the rule's: none in this base class.
 
-    It is in `state_dict`, and is that of a `_remade` reducer too.
+    It is part of `state_dict`, and a `_remade` reducer shares it.
     """
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`."""
+        """Drop state of parameters that have been replaced, as in `Wrapper.turn`."""
 
     def expect_fit(
         self, params: Iterable[Param], like: Callable[[Param], Array], new: bool
     ) -> None:
-        """Errors: what is kept is of others than ``params``, which may be ``new``."""
+        """Errors: `ShapeError` if the state does not fit ``params``, which may be ``new``."""
 
     def state(self, rank: int, size: int) -> dict[str, Array]:
-        """Copies of all, and whose it is."""
+        """Return copies of all arrays, and their rank."""
         return {}
 
     def is_own(self, key: str) -> bool:
-        """Whether ``key`` is one of `state`."""
+        """Return True if ``key`` is a key of `state`."""
         return False
 
     def parsed(self, own: Mapping[str, Array], rank: int, size: int) -> Any:
-        """What `take` takes of the entries of a state. Errors: they are not whole."""
+        """Parse the entries of a state for `take`. Errors: the entries are incomplete."""
 
     def take(self, parsed: Any) -> None:
-        """Go on from what `parsed` gave."""
+        """Load the result of `parsed`."""
 
 
 class RankReducer(Reducer):
-    """A reducer over the ranks of ``comm``, by default that of `parallel.init` for the net.
+    """A reducer over the ranks of ``comm``, by default `parallel.init` for the net.
 
-    It talks to the other ranks: all compare their nets, announce each step, join the steps of
-    others, and agree on refused ones. Its ``reduction`` is what is sent of gradients, and when.
-    Accumulation and other reducers stand outside of it.
+    Its ranks compare their nets, announce each step, join the steps of others, and agree on refused
+    steps. Its ``reduction`` decides on the messages of gradients and their order. Accumulation and
+    other reducers belong outside of it.
     """
 
     comm: Communicator
     _kept: Kept
     _meets_anew: ClassVar[bool] = False
-    """Whether a copy has to meet the copy of its net, since no server serves that yet."""
+    """True if a copy must meet the copy of its net, since no server serves it yet."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Errors: `ArgumentError` for a setting that is unknown, or that is no property."""
+        """Errors: `ArgumentError` for a setting that is unknown or fixed."""
         before = vars(self).get(name, value)
         fixed = is_plain(before) and is_plain(value) and name[0] != "_"
         if fixed and before != value:
             raise ArgumentError(
                 f"{type(self).__name__}, {name}",
-                expected=f"{before!r}, with which it was made",
+                expected=f"{before!r}, as it was made with",
                 received=repr(value)[:60],
-                advice=f"make another one: {type(self).__name__}(optimizer, {name}={value!r})",
+                advice=f"make a new one: {type(self).__name__}(optimizer, {name}={value!r})",
             )
         if not hasattr(type(self), name):
             expect_here(self, name)
@@ -327,10 +326,10 @@ class RankReducer(Reducer):
                 f"{type(self).__name__}(comm=)",
                 expected="a Communicator",
                 received=type(comm).__name__,
-                advice="leave it out, or pass parallel.init() or one of testing.communicators(n)",
+                advice="omit it, or pass parallel.init() or one of testing.communicators(n)",
             )
         self.batch = SharedBatch(self.comm)
-        # A file is read by other processes than those that wrote it.
+        # A file is loaded by other processes than the ones that wrote it.
         self.arguments.pop("comm", None)
         inside = UpdateChain(optimizer).stages
         for stage in inside:
@@ -340,7 +339,7 @@ class RankReducer(Reducer):
                     type(self).__name__,
                     expected="a rule, or clipping, inside",
                     received=kind,
-                    advice="leave one of them out"
+                    advice="remove one of them"
                     if stage._waits
                     else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
                 )
@@ -358,9 +357,9 @@ class RankReducer(Reducer):
         return self.comm.size == 1
 
     def _servers_of(self, given: ServerRanks | None) -> ServerRanks | None:
-        """The ranks that serve the workers: those ``given``, or of the job; None for one process.
+        """Return the server ranks: ``given``, or the job's; None for a single process.
 
-        Errors: `ArgumentError` if nobody serves several workers.
+        Errors: `ArgumentError` if several workers have no server.
         """
         where = type(self).__name__
         self.arguments.pop("servers", None)
@@ -370,18 +369,18 @@ class RankReducer(Reducer):
         elif self.comm.size > 1:
             raise ArgumentError(
                 where,
-                expected="ranks that serve",
+                expected="server ranks",
                 received=f"{self.comm.size} workers",
                 advice="start it by singanet launch -n 3 --servers 1, or train by AllReduce",
             )
         return found
 
     def case(self) -> Hashable:
-        """As `Wrapper.case`: which parameters are reduced together."""
+        """Return the version of the groups that are reduced together."""
         return self.order.version
 
     def _settings(self) -> dict[str, Any]:
-        """The arguments after the optimizer, as they are now."""
+        """Return the current values of the arguments after the optimizer."""
         _, *names = inspect.signature(type(self)).parameters
         return {name: getattr(self, name, None) for name in names}
 
@@ -391,10 +390,10 @@ class RankReducer(Reducer):
         return made
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """As `Reducer`. The parameters of rank 0 become those of all, at the first meeting.
+        """Prepare ``net``; at the first call the parameters of rank 0 are copied to all ranks.
 
-        Errors: names, shapes, types, specs or settings that differ; `ArgumentError` for clipping
-        around the reduction; `ShapeError` where what was not sent is of another net.
+        Errors: `RankError` for names, shapes, types, specs or settings that differ; `ArgumentError`
+        for clipping around the reduction; `ShapeError` if unsent gradients belong to another net.
         """
         self._expect_outside(around)
         new = self._meets(net, around)
@@ -403,11 +402,11 @@ class RankReducer(Reducer):
         self._kept.expect_fit(self.order.params, self.order.like, new)
 
     def _meets(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
-        """Whether ``net`` and what is ``around`` is new. They are compared with the others' then.
+        """Compare ``net`` and the stages ``around`` on all ranks if they are new; return True then.
 
-        All ranks have to come here at the same time, as with the same net and step they do. At the
-        first meeting of a net the parameters of rank 0 become those of all.
-        Errors: `RankError` where names, shapes, types, order, specs or settings differ.
+        All ranks must call it at the same time, which they do with the same net and step. At the
+        first call for a net the parameters of rank 0 are copied to all ranks. Errors: `RankError`
+        if names, shapes, types, order, specs or settings differ.
         """
         if not self._is_new(net, around):
             return False
@@ -430,10 +429,10 @@ class RankReducer(Reducer):
         return True
 
     def _begin_alike(self, net: NetCore) -> None:
-        """Let the parameters of all ranks be those of rank 0, and their generators differ."""
+        """Copy the parameters of rank 0 to all ranks, and make their generators differ."""
         params = net.params()
         apart(self.comm, net.rng)
-        # Of what is in slices there is one array.
+        # Slices of a parameter form one array over all ranks.
         params = [p for p in params if not p.storage.sliced]
         own = [p for p in params if not p.storage.by_rows and not p.is_constant]
         spread(self.comm, ((p.name, p.value) for p in own))
@@ -443,24 +442,24 @@ class RankReducer(Reducer):
         spread(self.comm, (pair for pair in masters if id(pair[1]) not in values))
 
     def _is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
-        """Whether `met` has something to compare."""
+        """Return True if `_meets` has something to compare."""
         same = self._met_net is net and [*map(id, self._around)] == [*map(id, around)]
         return not same or self._met != (net.version, self._rates()) or self.order.lacks(net)
 
     @property
     def _met_net(self) -> NetCore | None:
-        """The net of the last meeting, while it exists."""
+        """The net of the last `meet`, while it exists."""
         return None if self._net is None else self._net()
 
     def _knows(self, net: Any) -> bool:
         return self._has_met and self._met_net is net
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the nets that it has met: in another process it meets them again."""
+        """Leave out the nets, which a copy in another process must meet again."""
         return {**vars(self), "_net": None, "_nets": [], "_met": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RankReducer:
-        """A copy that has met the nets' copies, if they are copied along."""
+        """Return a copy that has met the copies of its nets, if these are copied along."""
         made: RankReducer = type(self).__new__(type(self))
         memo[id(self)] = made
         vars(made).update(copy.deepcopy(self.__getstate__(), memo))
@@ -472,35 +471,35 @@ class RankReducer(Reducer):
         return made
 
     def _rates(self) -> list[ParamSpec]:
-        """How the parameters are trained by what was said last."""
+        """Return the current specs of the parameters."""
         rule = UpdateChain(self.optimizer).rule
         return [rule._spec_of(param) for param in self.order.params]
 
     def begin(self, count: float | None) -> float | None:
-        """As `Wrapper.begin`: ``count`` is what the gradients of this rank weigh, 0 for none."""
+        """Begin a step; ``count`` is the weight of this rank's gradients, 0 without samples."""
         self._count, self._said = count, True
         self.batch.weight = count
         self._before = self.comm.exchanged
         return count
 
     def _totals(self, counts: Array) -> Array:
-        """As `Reducer`: one small exchange."""
+        """Return the sums over all ranks by a small exchange."""
         self._expect_met()
         announced(self.comm, "count").wait()
         return self._gathered(counts)
 
     def _gathered(self, counts: Array) -> Array:
-        """The sum of the ``counts`` of all ranks; a rank without a batch gives an empty array."""
-        parts = self.comm.all_gather(counts, "what the losses of the outputs count")
+        """Return the sum of ``counts`` over all ranks; it is empty on a rank without a batch."""
+        parts = self.comm.all_gather(counts, "the counts of the losses")
         total: Array = np.sum([part for part in parts if part.size], axis=0)
         return total
 
     def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
-        """The factors by which a loop of your own multiplies the gradients of outputs.
+        """Return the factors by which your own loop multiplies the gradients of outputs.
 
         This rank has ``samples``; the loss of each output is a mean over its number in ``counts``,
-        None for a sum. Multiply before the walk back: weighed by samples, the gradients of all
-        ranks then add up to the gradients of one batch. All ranks call it.
+        None for a sum. Multiply before backward: weighed by samples, the gradients of all ranks
+        then add up to the gradients of one batch. All ranks call it.
         """
         sums = frozenset(name for name, count in counts.items() if count is None)
         own = Counts(samples, {name: count or 0.0 for name, count in counts.items()}, sums, True)
@@ -517,7 +516,7 @@ class RankReducer(Reducer):
                 kind, own = type(stage).__name__, type(self).__name__
                 raise ArgumentError(
                     f"{kind} around {own}",
-                    expected="what looks at gradients inside, where they are those of all ranks",
+                    expected="clipping inside, on the gradients of all ranks",
                     received=f"{kind} around",
                     advice=f"write {own}({kind}(...))",
                 )
@@ -530,7 +529,7 @@ class RankReducer(Reducer):
         return refused or ("of another rank" if heard.refused else None)
 
     def _others(self) -> Iterator[tuple[Request, Said]]:
-        """What other ranks begin, until none has a batch; this one has none."""
+        """Yield the actions of other ranks until no rank has a batch; this rank has none."""
         while (said := (heard := announced(self.comm, "")).wait()).kind:
             if said.kind == "count":
                 self._gathered(np.zeros(0))
@@ -538,7 +537,10 @@ class RankReducer(Reducer):
                 yield heard, said
 
     def join(self) -> None:
-        """As `Reducer`. Errors: `CallOrderError` before `meet`."""
+        """Take part in the steps of others until no rank has a batch.
+
+        Errors: `CallOrderError` before `meet`.
+        """
         if self.comm.size == 1:
             return
         self._expect_met()
@@ -562,14 +564,14 @@ class RankReducer(Reducer):
                     outer._conclude(None)
 
     def _without_batch(self, kind: RoundKind, heard: Request) -> GradientRound:
-        """What this rank has a part in without gradients, once others were ``heard`` to begin."""
+        """Return a round without gradients of this rank, announced by ``heard``."""
         cast("Any", self.reduction).join(heard)
         return self._round_of(kind, opened=True)
 
     def take(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
     ) -> Iterator[Handed]:
-        """As `Reducer`. Errors: names that the net of the last `meet` does not train."""
+        """Reduce gradients. Errors: names that the net of the last `meet` does not train."""
         if not self._alone:
             check_lists(type(self).__name__, names, values, grads)
             for name, value in zip(names, values, strict=True):
@@ -578,12 +580,12 @@ class RankReducer(Reducer):
                         f"{type(self).__name__}, parameter {name!r}",
                         expected=f"one of {one_of(sorted(self.order.by_name), 6)}",
                         received=repr(name),
-                        advice="call meet(net) on all ranks with the net that is trained",
+                        advice="call meet(net) on all ranks with the trained net",
                     )
         return super().take(names, values, grads, scale)
 
     def _ended(self) -> None:
-        """Count a step whose round has ended."""
+        """Count a step after its round."""
         self._said = False
         self.comm.step += 1
 
@@ -608,15 +610,15 @@ class RankReducer(Reducer):
 
     @property
     def _has_met(self) -> bool:
-        """Whether it trains a net."""
+        """True if it has a net."""
         return self._met is not None
 
     def _expect_met(self) -> None:
         if not self._has_met:
             raise CallOrderError(
                 type(self).__name__,
-                expected="the net before its gradients",
-                received="gradients, or join(), before meet(net)",
+                expected="a call of meet(net) before gradients",
+                received="gradients, or join(), first",
                 advice="call meet(net) on all ranks before the first forward",
             )
 
@@ -626,7 +628,7 @@ class RankReducer(Reducer):
         if not self._said:
             raise CallOrderError(
                 type(self).__name__,
-                expected="the number of samples before the gradients of a step",
-                received="gradients without it",
-                advice="call begin(len(x)) before each walk back, and end() after it",
+                expected="a call of begin(samples) before the gradients of a step",
+                received="gradients first",
+                advice="call begin(len(x)) before each backward, and end() after it",
             )

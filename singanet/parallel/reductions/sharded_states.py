@@ -1,4 +1,4 @@
-"""Gradients of which each rank updates a part, with the state of that part."""
+"""All-reduce with the optimizer's state, gradients or parameters sharded over ranks."""
 
 from __future__ import annotations
 
@@ -35,34 +35,35 @@ from singanet.types import Array, RowSparse, Shape
 
 
 class Cut:
-    """The rows of parameters, one part a rank: as many for each, or all of them for one rank.
+    """The division of parameters into one row range per rank.
 
-    Parts lie in the order of ranks. Of a parameter a rank that has no rows keeps no state, and
-    only counts its steps. Stages made around one another have one in common, as their rule is one.
+    The ranges are equal, or one rank has all rows. They are in the order of ranks. A rank without
+    rows of a parameter has no state for it, and only counts its steps. Stages around one another
+    share a division, as they share the rule.
     """
 
     def __init__(self, smallest: int) -> None:
         self.smallest = smallest
-        """The bytes of a parameter that is not worth a message of its own, at most."""
+        """The size in bytes up to which a parameter is not divided."""
         self.shapes: dict[str, Shape] = {}
         self._rows: dict[str, list[int]] = {}
         self.loaded = False
-        """Whether arrays of the rule may be those of whole parameters, as they were loaded."""
+        """True if the arrays of the rule may be whole, as after a load."""
 
     def __bool__(self) -> bool:
         return bool(self._rows)
 
     def clear(self) -> None:
-        """Forget all parts: what is loaded is whole."""
+        """Forget the division; loaded state is whole."""
         self.shapes, self._rows, self.loaded = {}, {}, True
 
     def planned(
         self, params: Sequence[Param], chain: UpdateChain, size: int
     ) -> dict[str, list[int]]:
-        """Where the parts of ``params`` begin, in rows, for ``size`` ranks, by name.
+        """Return the first rows of the parts of ``params`` for ``size`` ranks, by name.
 
-        Those that are small, and those whose elements the rule does not treat alike,
-        are one rank's, the one that has the least so far: the largest first.
+        Small or non-elementwise parameters go whole to the rank with the fewest bytes, largest
+        first.
         """
         made: dict[str, list[int]] = {}
         whole = []
@@ -81,7 +82,7 @@ class Cut:
         return made
 
     def spared(self, params: Sequence[Param], chain: UpdateChain, size: int) -> int:
-        """The bytes of state of ``params`` that others keep for the rank that keeps most."""
+        """Return the bytes of state that the rank with the most state leaves to others."""
         kept, planned = [0] * size, self.planned(params, chain, size)
         for param in params:
             rows, whole = planned[param.name], chain.state_bytes(param)
@@ -90,29 +91,29 @@ class Cut:
         return sum(map(chain.state_bytes, params)) - max(kept)
 
     def differs(self, planned: Mapping[str, list[int]]) -> bool:
-        """Whether any of the parameters that are cut is to be cut otherwise, or not at all."""
+        """Return True if ``planned`` changes the division of any parameter."""
         return any(planned.get(name) != rows for name, rows in self._rows.items())
 
     def take(self, planned: Mapping[str, list[int]], params: Sequence[Param]) -> None:
-        """Let the parts be as ``planned``."""
+        """Use the division ``planned``."""
         self._rows = dict(planned)
         self.shapes = {param.name: param.shape for param in params}
 
     def rows(self, name: str) -> list[int]:
-        """Where the parts of the parameter begin, in rows; then how many rows there are."""
+        """Return the first rows of the parts of the parameter, then its number of rows."""
         return self._rows[name]
 
     def has(self, name: str) -> bool:
-        """Whether the parameter is updated in parts."""
+        """Return True if the parameter is updated in parts."""
         return name in self._rows
 
     def bounds(self, name: str) -> list[int]:
-        """As `rows`, in elements."""
+        """Return `rows` in elements."""
         width = prod(self.shapes[name][1:])
         return [row * width for row in self._rows[name]]
 
     def part(self, name: str, array: Any, rank: int) -> Any:
-        """The part of ``array``, or of `RowSparse` rows, that is ``rank``'s; None for no rows."""
+        """Return the part of ``array``, or of `RowSparse` rows, of ``rank``; None for no rows."""
         start, stop = self._rows[name][rank : rank + 2]
         if start == stop:
             return None
@@ -125,7 +126,7 @@ class Cut:
     # -- the state of the rule ---------------------------------------------------------------------
 
     def cut_loaded(self, rule: Optimizer, rank: int) -> None:
-        """Keep of loaded arrays of ``rule`` those that are ``rank``'s, and of these its parts."""
+        """Reduce the loaded arrays of ``rule`` to the parts of ``rank``."""
         self.loaded = False
         states = {state.name: state for state in rule.states()}
         for name, rows in self._rows.items():
@@ -135,7 +136,7 @@ class Cut:
             own = rows[rank + 1] - rows[rank]
             start, stop = self.bounds(name)[rank : rank + 2]
             if own == rows[-1] or any(a.size != prod(self.shapes[name]) for a in state.arrays):
-                # Of another size it is told by the rule.
+                # The rule reports arrays of another size.
                 state.arrays = state.arrays if own else []
             else:
                 state.resume(
@@ -143,16 +144,16 @@ class Cut:
                 )
 
     def whole(self, comm: Collectives, rule: Optimizer, state: Mapping[str, Array]) -> Any:
-        """``state`` of the rank that it is of, with the arrays of all ranks; all come here.
+        """Return ``state``, of this rank, with the arrays of all ranks; all ranks call it.
 
-        Parts of an array are put together, one array after the other.
+        The parts of arrays are concatenated, one array after the other.
         """
         if self.loaded:
             return state
         slots, known = ("step", *rule.slots), [state.name for state in rule.states()]
         keys = [f"{name}/{slot}" for name in known if name in self._rows for slot in slots]
         forms = {key: (state[key].shape, state[key].dtype.str) for key in keys if key in state}
-        every = gathered(comm, forms, "the state of the optimizer that ranks have")
+        every = gathered(comm, forms, "the optimizer states of the ranks")
         made: dict[str, Array] = {}
         for key in keys:
             having = [rank for rank, each in enumerate(every) if key in each]
@@ -161,7 +162,7 @@ class Cut:
             shape, dtype = every[having[0]][key]
             sizes = [prod(each[key][0]) if key in each else 0 for each in every]
             if key.endswith("/step"):
-                # Others may count steps in which a stage held the parameter back.
+                # Other ranks may have counted steps in which a stage withheld the parameter.
                 rows = self._rows[key.rpartition("/")[0]]
                 owner = next(rank for rank in having if rows[rank] < rows[rank + 1])
                 sizes = [int(rank == owner) for rank in range(comm.size)]
@@ -173,15 +174,15 @@ class Cut:
             if own.start < own.stop:
                 flat[own] = ops_for(state[key]).host(state[key]).reshape(-1)
             made[key] = comm._gather_parts(flat, bounds, what=key).reshape(shape)
-        # In the order of one process's, as far as ranks know it.
+        # In the order of one process, if ranks know it.
         return {**made, **{key: array for key, array in state.items() if key not in made}}
 
     def own_sources(
         self, rank: int, state: Sequence[Source], first_rows: dict[str, int]
     ) -> list[Source]:
-        """What ``rank`` writes of the ``state`` that it has; as `Reducer._own_parts`.
+        """Return the entries of ``state`` that ``rank`` writes, as in `Reducer._own_parts`.
 
-        What is of no parameter all have, and so rank 0 writes it.
+        Rank 0 writes entries without a parameter, which all ranks have.
         """
         made = []
         for each in state:
@@ -205,7 +206,7 @@ class Cut:
 
 
 def _by_parts(chain: UpdateChain, param: Param) -> bool:
-    """Whether the rule of ``chain`` updates rows of ``param`` apart as it does together."""
+    """Return True if the rule of ``chain`` may update rows of ``param`` separately."""
     rule = chain.own_rule
     size = prod(param.shape)
     alike = rule is not None and {*rule._slot_sizes(param.shape)} <= {size}
@@ -213,7 +214,7 @@ def _by_parts(chain: UpdateChain, param: Param) -> bool:
 
 
 def params_of(net: Net) -> list[Param]:
-    """The parameters of ``net``, whether they have values or not."""
+    """Return the parameters of ``net``, filled or not."""
     params = [p for step in net.planned().steps for p in step.layer.params.values()]
     return list({id(param): param for param in params}.values())
 
@@ -223,8 +224,8 @@ def expect_whole_net(net: Any) -> None:
     if not isinstance(net, Net):
         raise ArgumentError(
             "Sharded(level=3)",
-            expected="a whole net, whose passes all ranks make together",
-            received=f"a part of one, {type(net).__name__}: of a pipeline, or of an Executor",
+            expected="a whole net, as all ranks run its passes together",
+            received=f"a {type(net).__name__}, a part of a net in a pipeline or an Executor",
             advice="use level=2",
         )
 
@@ -232,11 +233,11 @@ def expect_whole_net(net: Any) -> None:
 def cut_net(
     net: Net, comm: Communicator, cut: Cut, chain: UpdateChain, around: Sequence[Wrapper]
 ) -> None:
-    """Have slices of what ``net`` has large, cut as ``cut`` has it for the rule of ``chain``.
+    """Replace large parameters of ``net`` by slices, divided by ``cut`` for the rule of ``chain``.
 
-    All ranks call it. Whole is one parameter at a time, also of those that have no values yet. The
-    values of rank 0 become those of all. Errors: `ArgumentError` for a net, or stages ``around``,
-    that have no part in it; `RankError` where ranks have other parameters.
+    All ranks call it. Only one parameter is whole at a time, also if its values do not exist yet.
+    The values of rank 0 are copied to all ranks. Errors: `ArgumentError` for a net, or stages
+    ``around``, that do not support slices; `RankError` if ranks have different parameters.
     """
     params = params_of(net)
     large = [
@@ -266,7 +267,7 @@ def cut_net(
 
 
 def follow_cut(params: Iterable[Param], planned: Mapping[str, Sequence[int]]) -> None:
-    """Let ``params`` in slices be cut as ``planned``; all ranks call it."""
+    """Divide the sliced ``params`` as ``planned``; all ranks call it."""
     for param in params:
         storage = param.storage
         if isinstance(storage, Slices) and storage.rows != planned[param.name]:
@@ -275,7 +276,7 @@ def follow_cut(params: Iterable[Param], planned: Mapping[str, Sequence[int]]) ->
 
 
 def listen(net: Any) -> None:
-    """Say that this rank has no more batches for ``net``. Errors: `RankError` if others have."""
+    """Declare that this rank has no more batches. Errors: `RankError` if others have one."""
     if net is not None and isinstance(net.executor, Gathered):
         net.executor.gathers.listen()
 
@@ -304,31 +305,31 @@ def _expect_cuttable(net: Net, around: Sequence[Wrapper]) -> None:
     known = executor.can.records or type(executor) in (LayerByLayer, Gathered)
     received = ""
     if executor.placed is not None or not known:
-        received = f"one that {executor.can.is_so}"
+        received = f"a net that {executor.can.is_so}"
     elif elsewhere := [p for p in params_of(net) if _is_elsewhere(p)]:
-        received = f"one whose {elsewhere[0].name!r} is {elsewhere[0].storage.place}"
+        received = f"a net whose {elsewhere[0].name!r} is {elsewhere[0].storage.place}"
     elif any(stage._holds_all for stage in around):
-        received = "one in mixed precision, whose float32 masters are whole"
+        received = "a net in mixed precision, whose float32 masters are whole"
     if received:
         raise ArgumentError(
             where,
-            expected="a net in memory, to be cut over ranks",
+            expected="a net in memory, to be divided over ranks",
             received=received,
             advice="use level=2",
         )
 
 
 def _is_elsewhere(param: Param) -> bool:
-    """Whether its array is neither in memory as it is, nor cut, nor kept by a table."""
+    """Return True if the parameter is not in memory, sliced, or served by a table."""
     storage = param.storage
     return not (storage.in_memory or storage.sliced or storage.by_rows)
 
 
 class Parts(Cutting):
-    """The parts of ``cut`` that are the rank's of ``owner``.
+    """The parts of ``cut`` of the rank of ``owner``, and the exchange of updated values.
 
-    Large arrays are gathered where they lie, small ones side by side. Of gradients that are rows
-    only these rows are told, and of arrays in slices nothing.
+    Large arrays are gathered in place, small ones together. For row gradients only their rows are
+    exchanged, for sliced parameters nothing.
     """
 
     def __init__(self, owner: AllReduce, cut: Cut, ahead: int) -> None:
@@ -357,10 +358,10 @@ class Parts(Cutting):
         for name, target, grad in zip(names, targets, grads, strict=True):
             slices = slices_of(target)
             if slices is not None:
-                # Who needs the values gathers them.
+                # Ranks gather slices when they use them.
                 slices.updated()
             elif isinstance(grad, RowSparse):
-                # No other row was changed.
+                # Other rows are unchanged.
                 indices = ops_for(grad.indices).host(grad.indices)
                 ends = np.searchsorted(indices, self._cut.rows(name)).tolist()
                 apart.append(_Told(target, [grad.indices[a:b] for a, b in pairwise(ends)]))
@@ -378,12 +379,12 @@ class Parts(Cutting):
         self._telling.append(requests)
 
     def _lies_flat(self, target: Array) -> bool:
-        """Whether ``target`` is large, and can be gathered where it is."""
+        """Return True if ``target`` is large and can be gathered in place."""
         here = on_host(ops_for(target).xp) or self._comm._on_device
         return here and target.flags.c_contiguous and target.nbytes > self._cut.smallest
 
     def _together(self, some: Sequence[_Told], what: str) -> Request:
-        """Begin to gather parts that lie apart, of one type: rank after rank in one array."""
+        """Start to gather scattered parts of one dtype, rank after rank in one buffer."""
         comm, like = self._comm, some[0].target
         sizes = [sum(told.size(rank) for told in some) for rank in range(comm.size)]
         bounds = np.cumsum([0, *sizes]).tolist()
@@ -418,29 +419,29 @@ class Parts(Cutting):
             request.wait()
 
     def test(self) -> None:
-        """Carry on what is under way."""
+        """Advance the requests."""
         for requests in self._telling:
             for request in requests:
                 request.test()
 
 
 class _Told(NamedTuple):
-    """An array, and by rank the index of the rows that it has."""
+    """An array, and the index of each rank's rows."""
 
     target: Array
     places: Sequence[Any]
 
     def size(self, rank: int) -> int:
-        """How many elements ``rank`` has."""
+        """Return the number of elements of ``rank``."""
         place = self.places[rank]
         rows = place.stop - place.start if isinstance(place, slice) else len(place)
         return rows * prod(self.target.shape[1:])
 
 
 class ShardedRound(Round):
-    """A `Round` after which each rank updates its parts of the parameters, as ``cut`` has them.
+    """A `Round` after which each rank updates its parts of the parameters, divided by ``cut``.
 
-    If it ``scatters``, large gradients are summed in parts, one a rank.
+    If it ``scatters``, large gradients are reduce-scattered.
     """
 
     cutting: Parts
@@ -494,19 +495,19 @@ class ShardedRound(Round):
 
 
 class Sharded(AllReduce):
-    """`AllReduce` of which each rank keeps a part of the state (ZeRO, Rajbhandari et al. 2020).
+    """`AllReduce` with a shard of the state on each rank (ZeRO, Rajbhandari et al. 2020).
 
-    Each of p ranks updates its rows of every parameter, 1/p of them, and tells the others their
-    values while the walk back goes on. ``level`` 1 sums gradients on all ranks; with 2 large ones
-    are summed in parts, so that no rank has more of a sum than it updates, and as many bytes are
-    sent as by `AllReduce`. With 3 ranks keep no more of large parameters than they update: the net
-    runs by the layers, whose values are gathered before forward and backward, a layer ahead, and
-    dropped after; all ranks make the same calls of it. Parameters of at most ``smallest`` bytes are
-    one rank's each, and so are those whose elements a rule does not treat alike (`LAMB`,
-    `Adafactor`, constraints): it sees them whole. A lone rank is the plain rule.
+    Each of p ranks updates 1/p of the rows of every parameter, and sends the values to the others
+    while backward continues. ``level`` 1 sums gradients on all ranks. Level 2 reduce-scatters large
+    gradients: a rank has only its part of a sum, and the traffic is that of `AllReduce`. With level
+    3 ranks store only their part of large parameters: the net runs by layers, whose values are
+    gathered one layer ahead of forward and backward, and dropped afterwards; all ranks make the
+    same calls of the net. Parameters of at most ``smallest`` bytes go whole to one rank each, as do
+    parameters with rules that are not elementwise (`LAMB`, `Adafactor`, constraints). A single rank
+    is the plain rule.
 
-    ``state_dict`` is called by all ranks, and has the whole state on each; any number of ranks
-    takes it. Clipping stands inside; a stage of a user's own there has to work `_by_element`, or
+    All ranks call ``state_dict``, which returns the whole state on each; any number of ranks can
+    load it. Clipping belongs inside; a user's own stage there must work `_by_element` or
     `_by_parts`.
     """
 
@@ -526,11 +527,11 @@ class Sharded(AllReduce):
         if self.level > 3:
             raise ArgumentError(
                 f"{where}(level=)",
-                expected="1, of the optimizer's state, 2, of gradients too, or 3, of parameters",
+                expected="1 (optimizer's state), 2 (gradients, too) or 3 (parameters, too)",
                 received=repr(level),
                 advice="3 takes the least memory",
             )
-        # Where memory is short, few sums are under way.
+        # Level 3 saves memory by fewer sums in flight.
         super().__init__(optimizer, comm, (4, 4, 1)[self.level - 1] if window is None else window)
         self.smallest = checked_count(where, "smallest", smallest, 0)
         for stage in UpdateChain(optimizer).stages:
@@ -539,15 +540,15 @@ class Sharded(AllReduce):
                 raise ArgumentError(
                     f"{kind} in {where}",
                     expected="stages that work on parts of gradients",
-                    received=f"a {kind}, which may look at a whole one",
-                    advice="declare by_element = True in its class if each element is changed by "
+                    received=f"a {kind}, which may read a whole gradient",
+                    advice="declare by_element = True in its class if it changes each element by "
                     "itself, by_parts = True if its sums go through self.joined, or use AllReduce",
                 )
         self._share_cut(Cut(self.smallest))
 
     @property
     def _has_slices(self) -> bool:
-        """Whether ranks have slices of parameters."""
+        """True if ranks have slices of parameters."""
         return self.level > 2 and not self._alone
 
     def _share_cut(self, cut: Cut) -> None:
@@ -555,18 +556,18 @@ class Sharded(AllReduce):
 
     @property
     def _cut(self) -> Cut:
-        """Which part of each parameter is whose."""
+        """The division of the parameters."""
         return self.reduction.cut
 
     def _remade(self, optimizer: Optimizer | Wrapper) -> Sharded:
-        """As `Reducer`; both have the same parts, as their rule is one."""
+        """Return a reducer with the same division, as both share the rule."""
         made = super()._remade(optimizer)
         assert isinstance(made, Sharded)
         made._share_cut(self._cut)
         return made
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """As `AllReduce`. Errors: `ArgumentError` for parameters that are not in memory."""
+        """Prepare ``net``. Errors: `ArgumentError` for parameters that are not in memory."""
         if self._alone:
             super().meet(net, around)
             return
@@ -574,13 +575,13 @@ class Sharded(AllReduce):
             expect_whole_net(net)
         for param in params_of(cast("Net", net)) if self._has_slices else net.params():
             storage = param.storage
-            # What is held in fewer bits is in memory, too.
+            # Quantized parameters are in memory, too.
             here = storage.nbytes or storage.by_rows or (self._has_slices and storage.sliced)
             if storage.filled and param.nbytes and not here:
                 raise ArgumentError(
                     f"{type(self).__name__}, parameter {param.name!r}",
-                    expected="parameters in memory, of whose state each rank keeps a part there",
-                    received=f"one that is {param.storage.place}",
+                    expected="parameters in memory",
+                    received=f"a parameter that is {param.storage.place}",
                     advice=f"{param.storage.way_back or 'keep it in memory'}, or use AllReduce",
                 )
         if self._has_slices:
@@ -589,7 +590,7 @@ class Sharded(AllReduce):
         super().meet(net, around)
         for stage in UpdateChain(self.optimizer).stages:
             if stage._over_parts != self.joined:
-                # Assigned it counts as a change, after which all meet again.
+                # An assignment counts as a change, after which all ranks meet again.
                 stage._over_parts = self.joined
         chain, cut = UpdateChain(self.optimizer), self._cut
         planned = cut.planned(self.order.params, chain, self.comm.size)
@@ -607,7 +608,7 @@ class Sharded(AllReduce):
         return self._cut.spared(params, chain, self.comm.size)
 
     def join(self) -> None:
-        """As `Reducer`. Errors: `RankError` where others have batches, and parameters slices."""
+        """Join the steps of others. Errors: `RankError` if others have batches and level is 3."""
         if self._has_slices:
             self._expect_met()
             listen(self._met_net)
@@ -621,7 +622,7 @@ class Sharded(AllReduce):
         return summed if isinstance(total, float) else ops_for(total).xp.asarray(summed)
 
     def state_dict(self) -> dict[str, Array]:
-        """As `Wrapper`, of all ranks; all of them call it."""
+        """Return the state of all ranks; all ranks must call it."""
         own = super().state_dict()
         rule = UpdateChain(self.optimizer).own_rule
         if self._alone or not self._cut or rule is None:
@@ -630,7 +631,7 @@ class Sharded(AllReduce):
         return made
 
     def _own_parts(self, first_rows: dict[str, int]) -> list[Source] | None:
-        """As `Reducer`: without any exchange."""
+        """Return the entries that this rank writes, without communication."""
         rule = UpdateChain(self.optimizer).own_rule
         if self._alone or not self._cut or rule is None:
             return None
@@ -645,7 +646,7 @@ class Sharded(AllReduce):
         return rows[self.comm.rank], rows[self.comm.rank + 1]
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """As `Wrapper`: ``state`` is whole, and each rank keeps its part from the next step on."""
+        """Load the whole ``state``; each rank reduces it to its part at the next step."""
         super().load_state_dict(state)
         self._cut.loaded = True
         changes.add()

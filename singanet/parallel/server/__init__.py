@@ -1,4 +1,4 @@
-"""Parameters that servers hold and update: workers push gradients there, and pull values."""
+"""Parameter servers: workers push gradients and pull the updated values."""
 
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.parameter_table import ServedTable, Shard

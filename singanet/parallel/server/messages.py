@@ -1,4 +1,4 @@
-"""Messages of workers and servers: those that go together are one piece of bytes, with one head."""
+"""Messages between workers and servers, packed together with one head."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.types import Array
 
 ASK, ANSWER = 1, 2
-"""Tags of messages to servers, and of those from them."""
+"""Tags of messages to servers and from servers."""
 
 _LENGTH = Struct("=q")
-"""The bytes by which a layout is told, with which messages begin."""
+"""The length of the layout, at the start of a packed message."""
 
 _ALIGNED = 16
 _LAYOUTS = 1024
-"""Layouts that are known: those of a step repeat, but for the numbers of rows."""
+"""Size of the cache of layouts: a step repeats its layouts, except for numbers of rows."""
 
 _KEPT = 1 << 18
-"""Bytes of messages that wait at most, and after which it is seen which are still on their way."""
+"""Bytes of delayed messages that force a send, and of sent ones before a check of their requests.
+"""
 
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
@@ -53,13 +54,14 @@ class MessageKind(IntEnum):
 
 
 _KINDS = tuple(MessageKind)
-"""By their numbers, which count from 0."""
+"""The kinds by number, from 0."""
 
 
 class Message(NamedTuple):
-    """``subject`` is a shard by its number; ``need`` how many steps what is read has to have had.
+    """A message about the shard ``subject``; ``need`` is the step that a read must wait for.
 
-    ``number`` is the worker's own, by which it knows the answer; ``service`` whose shards.
+    ``number`` is the worker's number of the request, which the answer repeats; ``service`` is the
+    number of the service.
     """
 
     kind: MessageKind
@@ -71,14 +73,14 @@ class Message(NamedTuple):
 
 
 _Form: TypeAlias = tuple[MessageKind, int, tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]]
-"""The kind and the subject of a message, the types and shapes of its arrays."""
+"""The kind and the subject of a message, and the dtypes and shapes of its arrays."""
 
 
 class _Layout(NamedTuple):
-    """Where arrays of messages that go together lie, behind one head for all.
+    """The layout of the arrays of messages that share one head.
 
-    The ``head`` has the length of what is ``told`` of them, that, and for each message its own
-    ``numbers``: number, service, need. ``nbytes`` are those of the whole.
+    The ``head`` has the length of ``told``, the encoded layout, then ``told``, then the ``numbers``
+    of each message: number, service, need. ``nbytes`` is the total size.
     """
 
     told: bytes
@@ -91,7 +93,7 @@ class _Layout(NamedTuple):
 
 @lru_cache(_LAYOUTS)
 def _layout_of(forms: tuple[_Form, ...]) -> _Layout:
-    """The layout of messages of these forms."""
+    """Return the layout of messages of ``forms``."""
     told: list[int] = []
     for kind, subject, arrays in forms:
         told += [kind, subject, len(arrays)]
@@ -113,7 +115,7 @@ def _layout_of(forms: tuple[_Form, ...]) -> _Layout:
 
 @lru_cache(_LAYOUTS)
 def _layout_told(told: bytes) -> _Layout:
-    """The layout that another rank has told."""
+    """Decode the layout that another rank has sent."""
     numbers, forms = iter(np.frombuffer(told, np.int64).tolist()), []
     for kind in numbers:
         subject, count, arrays = next(numbers), next(numbers), []
@@ -125,7 +127,7 @@ def _layout_told(told: bytes) -> _Layout:
 
 
 def packed(messages: Sequence[Message]) -> Array:
-    """The bytes of ``messages``, with one head; arrays are copied."""
+    """Return the bytes of ``messages``, with one head; arrays are copied."""
     forms: list[_Form] = []
     numbers: list[int] = []
     for kind, number, service, subject, need, arrays in messages:
@@ -142,7 +144,7 @@ def packed(messages: Sequence[Message]) -> Array:
 
 
 def parsed(data: Array) -> list[Message]:
-    """The messages of the bytes ``data``, which their arrays lie in."""
+    """Return the messages in the bytes ``data``; their arrays are views of it."""
     raw = data.data
     start = _LENGTH.size + _LENGTH.unpack_from(raw)[0]
     layout = _layout_told(bytes(raw[_LENGTH.size : start]))
@@ -156,19 +158,19 @@ def parsed(data: Array) -> list[Message]:
 
 
 def pickled(value: Any) -> Array:
-    """``value`` as an array of bytes."""
+    """Return ``value``, pickled, as an array of bytes."""
     return np.frombuffer(pickle.dumps(value), np.uint8)
 
 
 def unpickled(array: Array) -> Any:
-    """The object that another rank of the same job gave to `pickled`."""
+    """Return the object from the bytes of `pickled`, sent by another rank of the job."""
     return pickle.loads(array.tobytes())
 
 
 class Post:
-    """Sends messages by one tag, those that may wait with the next; what MPI has not taken stays.
+    """Sends messages with one tag, small ones together; it owns messages that MPI has not sent.
 
-    Messages to one rank come in the order in which they were given.
+    Messages to one rank arrive in the order of `give`.
     """
 
     def __init__(self, world: Communicator, tag: int) -> None:
@@ -180,11 +182,11 @@ class Post:
 
     @property
     def waits(self) -> bool:
-        """Whether a message was given that is not on its way."""
+        """True if a message has not been sent."""
         return bool(self._waiting)
 
     def give(self, message: Message, to: int, what: str) -> None:
-        """Send it to the rank ``to`` with the next `send`; large ones need not wait for that."""
+        """Send ``message`` to the rank ``to`` with the next `send`; many bytes are sent at once."""
         self._waiting.setdefault(to, []).append(message)
         for array in message.arrays:
             self._waiting_bytes += array.nbytes
@@ -192,11 +194,11 @@ class Post:
             self.send(what)
 
     def send(self, what: str) -> None:
-        """Send what was given, to each rank as one."""
+        """Send the delayed messages, one packed message per rank."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         for to, messages in waiting.items():
             data = packed(messages)
-            # A look at each after each message would take longer than the messages.
+            # A test of each request after each message would take longer than the messages.
             self._kept += data.nbytes
             if self._kept > _KEPT:
                 self._sent = [request for request in self._sent if not request.test()]
@@ -205,14 +207,14 @@ class Post:
             self._world._ring(to)
 
     def flush(self) -> None:
-        """Wait until all is taken."""
+        """Wait until MPI has sent all messages."""
         for request in self._sent:
             request.wait()
         self._sent = []
 
 
 class ServerRanks:
-    """The ``ranks`` of ``world`` that serve; the others, in their order, are the workers."""
+    """The server ``ranks`` of ``world``; the other ranks, in order, are the workers."""
 
     def __init__(self, world: Communicator, ranks: Sequence[int]) -> None:
         self.world, self.ranks = world, tuple(ranks)
@@ -223,24 +225,24 @@ class ServerRanks:
         self._answers: dict[int, Message] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ServerRanks:
-        """Itself: the same processes serve the copy of an optimizer."""
+        """Return the same object: the same processes serve a copy of an optimizer."""
         return self
 
     def expect_workers(self, where: str, comm: Communicator) -> None:
-        """Errors: `ArgumentError` where ``comm`` are not all of the workers."""
+        """Errors: `ArgumentError` unless ``comm`` has all of the workers."""
         if comm.size != len(self.workers):
             raise ArgumentError(
                 f"{where}(comm=)",
-                expected=f"all of the {len(self.workers)} workers that are served",
+                expected=f"all of the {len(self.workers)} workers",
                 received=f"{comm.size} of them",
-                advice="sum the gradients of some of the ranks, as of a pipeline, by AllReduce",
+                advice="use AllReduce for a group of ranks, such as a pipeline's",
             )
 
     def ask(self, server: int, message: Message, what: str, later: bool = False) -> Answer:
-        """Send ``message`` to the server of this number; its answer, some time.
+        """Send ``message`` to the server of this number, and return a request for the answer.
 
-        ``later`` lets it go with the next message that does not wait, or when an answer is waited
-        for: what a step asks is one message then.
+        ``later`` delays it to the next message without ``later``, or to the wait for an answer: the
+        requests of a step are one message then.
         """
         self._asked += 1
         kind, _, service, subject, need, arrays = message
@@ -252,11 +254,11 @@ class ServerRanks:
 
     @property
     def holds_back(self) -> bool:
-        """Whether something was asked that is not on its way."""
+        """True if a request has not been sent."""
         return self._post.waits
 
     def collect(self, number: int, wait: bool, what: str) -> Message | None:
-        """The answer ``number``, None where it is not there. Errors: the servers have ended."""
+        """Return the answer ``number``, None if it has not come. Errors: the servers have ended."""
         if number not in self._answers:
             self._post.send(what)
         while number not in self._answers:
@@ -268,7 +270,7 @@ class ServerRanks:
                     f"rank {self.world.rank}, {what}",
                     expected="an answer of a server",
                     received="the servers have ended",
-                    advice="look at what they wrote, and begin anew from their last snapshots",
+                    advice="read their output, and restart from their last snapshots",
                 )
             self._answers.update({answer.number: answer for answer in parsed(came[1])})
         return self._answers.pop(number)
@@ -287,15 +289,15 @@ class Answer(Request):
         return self._message is not None
 
     def wait(self) -> Any:
-        """As `Request`. Errors: `RankError` with what the server has refused."""
+        """Wait and return the arrays. Errors: `RankError` with the server's error."""
         if self._message is None:
             self._message = self._ranks.collect(self._number, True, self._what)
         assert self._message is not None
         if self._message.kind is MessageKind.FAILED:
             raise RankError(
                 self._what,
-                expected="a server that can do it",
+                expected="a server without errors",
                 received=str(unpickled(self._message.arrays[0]))[:400],
-                advice="mend what the server says",
+                advice="correct the cause that the server names",
             )
         return self._message.arrays

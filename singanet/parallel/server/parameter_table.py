@@ -1,4 +1,4 @@
-"""Rows of numbers that somebody holds and updates, wherever that is."""
+"""Tables of rows with an update rule, in memory, in files, or on servers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BLOCK = 1 << 16
 
 
 class ServedTable(ABC):
-    """``rows`` × ``width`` numbers of ``dtype``, read and updated some rows at a time.
+    """A table of ``rows`` × ``width`` numbers of ``dtype``, read and updated some rows at a time.
 
-    ``rows`` in calls are int64 row numbers (n,), each once; values and gradients are
-    (n, ``width``). A row's clock counts the updates that it has had. ``start_...`` returns a
-    `Request`; the method without it waits. Calls of one worker take effect in their order.
+    ``rows`` in calls are distinct int64 row numbers (n,); values and gradients are (n, ``width``).
+    A row's clock counts its updates. ``start_...`` returns a `Request`; the method without it
+    waits. Calls of one worker take effect in their order.
     """
 
     name: str
@@ -37,50 +37,50 @@ class ServedTable(ABC):
 
     @abstractmethod
     def start_pull(self, rows: Array) -> Request:
-        """Values (n, width) and clocks (n,) of ``rows``; both are copies."""
+        """Return copies of the values (n, width) and clocks (n,) of ``rows``."""
 
     @abstractmethod
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
-        """Update ``rows`` once by their gradients, by the rule of whoever holds them.
+        """Update ``rows`` once by their gradients, with the table's rule.
 
-        Their clocks grow by 1, or by ``clocks_added`` (n,) where gradients are sums of several.
+        Clocks grow by 1, or by ``clocks_added`` (n,) if gradients are sums of several.
         """
 
     @abstractmethod
     def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
-        """Of ``rows``, those whose clocks are more than ``bound`` ahead of ``clocks``.
+        """Select the ``rows`` whose clocks are more than ``bound`` ahead of ``clocks``.
 
-        Their positions in ``rows``, rising, their values and their clocks.
+        The result has their positions in ``rows``, ascending, their values and their clocks.
         """
 
     @abstractmethod
     def start_write(self, rows: Array, values: Array) -> Request:
-        """Put ``values`` (n, width) in the place of ``rows``, whose clocks grow by 1."""
+        """Write ``values`` (n, width) to ``rows``, whose clocks grow by 1."""
 
     @abstractmethod
     def prefetch(self, rows: Array) -> None:
-        """Begin to pull ``rows`` as they are after the step under way, where that takes time."""
+        """Start to pull ``rows`` as they are after the current step, if a pull takes time."""
 
     def pull(self, rows: Array) -> tuple[Array, Array]:
-        """As `start_pull`, waited for."""
+        """Return copies of the values (n, width) and clocks (n,) of ``rows``."""
         values, clocks = self.start_pull(rows).wait()
         return values, clocks
 
     def push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> None:
-        """As `start_push`, waited for."""
+        """Update ``rows`` once by their gradients, and wait."""
         self.start_push(rows, grads, clocks_added).wait()
 
     def write(self, rows: Array, values: Array) -> None:
-        """As `start_write`, waited for."""
+        """Write ``values`` (n, width) to ``rows``, and wait."""
         self.start_write(rows, values).wait()
 
     def newer(self, rows: Array, clocks: Array, bound: int) -> tuple[Array, Array, Array]:
-        """As `start_newer`, waited for."""
+        """Return the rows whose clocks are more than ``bound`` ahead, as `start_newer` does."""
         positions, values, newer = self.start_newer(rows, clocks, bound).wait()
         return positions, values, newer
 
     def _checked(self, rows: Array) -> Array:
-        """``rows`` as an array. Errors: no integers, or numbers of no row."""
+        """Return ``rows`` as an array. Errors: they are not integers, or out of range."""
         rows = np.asarray(rows)
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
             raise ShapeError(
@@ -100,11 +100,11 @@ class ServedTable(ABC):
 
 
 class Shard(ServedTable):
-    """The rows ``owned`` of a parameter, their clocks, and the rule that updates them.
+    """The ``owned`` rows of a parameter, their clocks, and the rule that updates them.
 
-    Values begin as those of ``param`` in one process would, to the bit. ``optimizer`` may be any,
-    stages included, and may have other shards; its state is by the name of the parameter. In
-    a ``folder`` values and state are memory-mapped files there, and need not fit in memory.
+    The initial values equal the values of ``param`` in one process, to the bit. ``optimizer`` may
+    be any, stages included, and may be shared with other shards; its state is by parameter name.
+    With a ``folder`` values and state are memory-mapped files, which need not fit in memory.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Shard(ServedTable):
         self.keep_state()
 
     def _fill(self, kept: range) -> None:
-        """Initial values of the rows ``kept`` of all."""
+        """Draw the initial values of the rows ``kept``."""
         if not self.values.size:
             return
         block = max(1, _BLOCK // self.width) * self.width
@@ -142,18 +142,18 @@ class Shard(ServedTable):
                 self._table[low : low + len(own)] = rows
 
     def start_pull(self, rows: Array) -> Request:
-        """As `ServedTable`. Errors: `DataError` for a row that there is not."""
+        """Return values and clocks. Errors: `DataError` for a row out of range."""
         rows = self._checked(rows)
         return Done((self._table.take(rows, 0), self.clocks.take(rows)))
 
     def prefetch(self, rows: Array) -> None:
-        """As `ServedTable`: there is nothing to wait for."""
+        """Do nothing: a pull takes no time."""
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
-        """As `ServedTable`. Errors: rows that are not there or come twice, gradients of others."""
+        """Update ``rows``. Errors: rows out of range or repeated, gradients of another shape."""
         rows = np.asarray(rows)
         rise = rows.ndim == 1 and bool((rows[1:] > rows[:-1]).all())
-        # Of rows that rise the ends tell whether all are there.
+        # The ends of ascending rows bound all of them.
         ends = rows[:: len(rows) - 1].tolist() if rise and len(rows) > 1 else [-1]
         if rows.dtype != np.int64 or ends[0] < 0 or ends[-1] >= self.rows:
             rows = self._checked(rows)
@@ -162,7 +162,7 @@ class Shard(ServedTable):
                 f"table {self.name!r}, push",
                 expected=f"gradients of shape {(len(rows), self.width)}",
                 received=f"shape {grads.shape}",
-                advice="pass a row of gradients for each of the rows",
+                advice="pass one gradient row per row number",
             )
         if not rise:
             order = np.argsort(rows)
@@ -183,13 +183,13 @@ class Shard(ServedTable):
         return Done()
 
     def update(self, grad: Gradient, scale: float = 1.0, clocks_added: Array | None = None) -> None:
-        """Update once by ``scale`` · ``grad``, which is of all rows, or of some that rise."""
+        """Update once by ``scale`` · ``grad``, a gradient of all rows or of some, ascending."""
         self._change(grad, scale, clocks_added)
 
     def _change(
         self, grad: Gradient, scale: float, clocks_added: Array | None, checked: bool = False
     ) -> None:
-        """`update`; of rows that were ``checked`` the optimizer need not see once more what."""
+        """Do `update`; the optimizer skips its checks of ``checked`` rows."""
         rule = self.optimizer
         rows: Array | slice = slice(None)
         if isinstance(grad, RowSparse):
@@ -208,12 +208,12 @@ class Shard(ServedTable):
         self.clocks[rows] += 1 if clocks_added is None else clocks_added
 
     def lie_in(self, values: Array, clocks: Array) -> None:
-        """Go on with ``values`` and ``clocks``, arrays alike in memory with the same elements."""
+        """Move to ``values`` and ``clocks``, arrays with the same elements and layout."""
         self.values, self.clocks = values, clocks
         self._table = values.reshape(self.rows, self.width)
 
     def keep_state(self) -> None:
-        """Put the state of the rule, as when it was loaded, into the files of the ``folder``."""
+        """Move the state of the rule, after a load, to the files of ``folder``."""
         rule = UpdateChain(self.optimizer).rule
         state = rule.state(self.name)
         if self._folder is None:
@@ -229,17 +229,17 @@ class Shard(ServedTable):
 
 
 def are_outside(rows: Array, count: int) -> bool:
-    """Whether any of ``rows`` is no number from 0 to below ``count``."""
+    """Return True if any of ``rows`` is not from 0 to ``count`` − 1."""
     if not len(rows):
         return False
     if rows.dtype == np.int64:
-        # Seen as unsigned, a negative number is a huge one: one look instead of two.
+        # As unsigned, negative numbers are huge, so one comparison is enough.
         return int(np.maximum.reduce(rows.view(np.uint64))) >= count
     return bool(rows.min() < 0 or rows.max() >= count)
 
 
 def _room(folder: Path | None, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Zeros, in a new file of ``folder`` where there is one."""
+    """Return zeros, in a new file of ``folder`` if it is not None."""
     if folder is None or not math.prod(shape):
         return np.zeros(shape, dtype)
     path = folder / name.replace("/", ".")

@@ -1,4 +1,4 @@
-"""Tables of a parameter server, reached from a worker."""
+"""The worker's interface to the tables of parameter servers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Way: TypeAlias = Literal["hash", "range"]
 
 @dataclass(frozen=True)
 class RowSplit:
-    """``rows`` over ``servers``, by their numbers: "hash" row i on i mod p, "range" runs of rows.
+    """The split of ``rows`` over ``servers``: "hash" (row i on server i mod p) or "range".
 
-    Ids that come often mostly lie side by side, so that "hash" spreads them.
+    Frequent ids are often neighbours, which "hash" distributes.
     """
 
     rows: int
@@ -38,7 +38,7 @@ class RowSplit:
     way: Way = "hash"
 
     def owned(self) -> Iterator[tuple[int, slice]]:
-        """Each server, and the rows that it has."""
+        """Yield each server and its rows."""
         count = len(self.servers)
         for k, server in enumerate(self.servers):
             if self.way == "hash":
@@ -47,7 +47,7 @@ class RowSplit:
                 yield server, slice(self.rows * k // count, self.rows * (k + 1) // count)
 
     def places(self, rows: Array) -> Iterator[tuple[int, Array | slice, Array]]:
-        """Each server, the positions in ``rows`` of those that it has, and their numbers there."""
+        """Yield each server, the positions of its rows in ``rows``, and their row numbers on it."""
         count = len(self.servers)
         if count == 1:
             yield self.servers[0], slice(None), rows
@@ -72,9 +72,9 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """Folders of the servers: ``mapped`` has tables larger than memory; a snapshot every so often.
+    """Folders of the servers: ``mapped`` for tables larger than memory, and ``snapshots``.
 
-    ``snapshots`` are written after every ``every`` steps; a job begins from the last ones there.
+    Servers write snapshots after every ``every`` steps; a job starts from the last ones.
     """
 
     mapped: Path | None = None
@@ -83,11 +83,11 @@ class Files:
 
 
 class Servers:
-    """One optimizer on the servers, as worker ``comm.rank`` of ``comm`` sees it.
+    """One optimizer on the servers, from the side of worker ``comm.rank`` of ``comm``.
 
-    All workers make it at the same time, and `open` it together. ``staleness`` k lets a worker
-    be so many steps ahead of the slowest one, None any number; with ``summed`` the gradients of a
-    step are applied at once, weighed, when all workers have pushed theirs.
+    All workers construct it and `open` it at the same time. ``staleness`` k lets a worker be k
+    steps ahead of the slowest one, None any number. With ``summed`` the weighed gradients of a step
+    are one update, when all workers have pushed theirs.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Servers:
         self._opening = Opening(optimizer, staleness, summed, (), *where)
         self._count = 0
         self._sent: bytes | None = None
-        # The hyper-parameters that were sent, where all are numbers.
+        # The sent hyper-parameters if all are numbers.
         self._numbers: dict[str, Any] | None = None
         self._known: frozenset[str] = frozenset()
 
     @property
     def servers(self) -> range:
-        """Their numbers."""
+        """The numbers of the servers."""
         return range(len(self.ranks.ranks))
 
     def open(
@@ -127,11 +127,11 @@ class Servers:
         split: Way = "hash",
         anew: bool = False,
     ) -> None:
-        """Let the servers hold these parameters: ``replicas`` whole, ``tables`` row by row.
+        """Create parameters on the servers: ``replicas`` whole, ``tables`` split by rows.
 
-        The values of replicas are those of worker 0, those of tables are drawn by the servers; a
-        snapshot goes before both, but for ``anew``. All workers come here; again, with more, or
-        with replicas whose values have changed. Errors: an optimizer that is no data.
+        Replicas get the values of worker 0, and the servers draw the values of tables; a snapshot
+        replaces both, unless ``anew``. All workers call it, and again for more parameters or for
+        replicas with changed values. Errors: an optimizer that cannot be pickled.
         """
         held: dict[int, list[ServedParam]] = {server: [] for server in self.servers}
         load = dict.fromkeys(self.servers, 0)
@@ -154,7 +154,7 @@ class Servers:
             self.tables[param.name] = RemoteTable(self, param, number, made)
         if self.comm.rank == 0:
             self._tell_all(held, replicas, anew)
-        self.restored = of_first(self.comm, self.restored, "what servers begin from")
+        self.restored = of_first(self.comm, self.restored, "the snapshot of the servers")
         self.finished = self.finished or self.restored or 0
 
     def _tell_all(
@@ -167,7 +167,7 @@ class Servers:
         if self._opening.snapshots is not None and first and not anew:
             steps = [set(unpickled(a[0])) for a in self._all(MessageKind.OPEN, self._as_data(None))]
             self.restored = max(set.intersection(*steps), default=None)
-        # What is opened later begins from there, too; what is there already does not.
+        # Parameters opened later start from the snapshot, too; existing ones do not.
         fresh = not any(param.name in known for param, _ in replicas)
         restore = self.restored if fresh and not anew else None
         asked = [
@@ -178,11 +178,11 @@ class Servers:
             asked += [self.start_put(param.name, value) for param, value in replicas]
         for each in asked:
             each.wait()
-        # With the first message the servers got the optimizer; of later changes they are told.
+        # The first message has the optimizer; later ones have changes of its hyper-parameters.
         self._sent = self._sent or self._hypers()
 
     def _bare(self, param: Param, dtype: Any, initializer: Any) -> Param:
-        """What servers have to know of ``param``, without its values."""
+        """Return ``param`` for the servers, without its values."""
         spec = UpdateChain(self.optimizer).rule._spec_of(param)
         made = Param(spec, param.shape, initializer, param.fans)
         made.dtype, made.seed = np.dtype(dtype), param.seed
@@ -192,13 +192,13 @@ class Servers:
         rule = rule_of(self.optimizer)
         now = {name: getattr(rule, name) for name in rule.hypers}
         if self._sent is not None and now == self._numbers:
-            # Schedules may be others inside, numbers may not.
+            # A schedule may change inside, a number cannot.
             return self._sent
         self._numbers = now if all(type(value) in (int, float) for value in now.values()) else None
         return pickle.dumps(now)
 
     def follow(self) -> None:
-        """Let the servers have the hyper-parameters as they are now at worker 0."""
+        """Send the current hyper-parameters of worker 0 to the servers."""
         if self.comm.rank == 0 and self._sent != (now := self._hypers()):
             self._sent = now
             self._all(MessageKind.SET, [np.frombuffer(now, np.uint8)])
@@ -214,7 +214,7 @@ class Servers:
         except Exception as error:
             raise ArgumentError(
                 "an optimizer of servers",
-                expected="one that another process can read",
+                expected="an optimizer that pickle can serialize",
                 received=f"{type(error).__name__}: {error}"[:200],
                 advice="define its classes and functions in a module that servers can import",
             ) from error
@@ -224,20 +224,20 @@ class Servers:
     def start_step(
         self, server: int, layout: Array, arrays: Sequence[Array] = (), now: bool = False
     ) -> Request:
-        """Push gradients of replicas on ``server``, and pull what is new for the next step.
+        """Push gradients of replicas on ``server``, and pull the new values for the next step.
 
-        ``layout`` (n, 2) has their numbers, and whether they have no gradient (0), a dense one
-        (1) or rows (2), which are two of ``arrays``. The answer is alike, with new values; ``now``
-        as they are.
+        ``layout`` (n, 2) has the replicas' numbers and codes: no gradient (0), a dense one (1) or
+        rows (2), which are two of ``arrays``. The answer has the same form, with new values;
+        ``now`` does not wait for the step.
         """
         need = 0 if now else self.finished + 1
         given = [layout, *arrays]
         return self._ask(server, MessageKind.STEP, 0, need, given, "a step", later=not now)
 
     def finish(self, weight: float | None) -> None:
-        """All gradients of a step were pushed: of a mean over so many samples; None: of a sum.
+        """End the pushes of a step with ``weight`` samples of a mean, or None for a sum.
 
-        With it goes what was asked in the step and is not on its way yet.
+        The delayed requests of the step are sent, too.
         """
         arrays = [np.array([] if weight is None else [weight], np.float64)]
         for server in self.servers:
@@ -246,7 +246,7 @@ class Servers:
         self.finished += 1
 
     def leave(self, meanwhile: Callable[[], object]) -> None:
-        """Let others go on without this worker, until all have come here; it does ``meanwhile``."""
+        """Let other workers continue until all have left; this one calls ``meanwhile``."""
         for each in [self._ask(server, MessageKind.LEAVE) for server in self.servers]:
             each.wait()
         meanwhile()
@@ -256,18 +256,18 @@ class Servers:
     # -- values and state -------------------------------------------------------------------------
 
     def start_put(self, name: str, values: Array) -> Request:
-        """Let ``values`` be those of a replica, for all who pull them next."""
+        """Replace the values of a replica, for the next pulls."""
         number, server = self.replicas[name]
         return self._ask(server, MessageKind.PUT, number, arrays=[np.ascontiguousarray(values)])
 
     def state_dict(self) -> dict[str, Array]:
-        """The state of the optimizer, from all servers."""
+        """Return the state of the optimizer from all servers."""
         found: dict[str, Array] = {}
         for server, (state,) in zip(self.servers, self._all(MessageKind.STATE), strict=True):
             for key, part in unpickled(state).items():
                 table = self.tables.get(key.rpartition("/")[0])
                 if table is None or part.ndim == 0 or len([*table.split.owned()]) == 1:
-                    # A rule that is not by rows, whose state is not either, has one server.
+                    # A rule that does not work by rows, nor its state, has one server.
                     found[key] = part
                 else:
                     whole = np.empty((table.rows, *part.shape[1:]), part.dtype)
@@ -275,7 +275,7 @@ class Servers:
         return found
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Let the optimizers of all servers go on from ``state``, each from its part."""
+        """Load ``state`` into the optimizers of all servers, each its part."""
         asked = []
         for server in self.servers:
             part = {}
@@ -294,7 +294,7 @@ class Servers:
             each.wait()
 
     def loads(self) -> tuple[list[dict[str, Load]], int]:
-        """By server what it was asked for, and how many steps anybody has been ahead."""
+        """Return the load of each server, and the most steps that a worker was ahead."""
         told = [unpickled(arrays[0]) for arrays in self._all(MessageKind.LOADS)]
         return [loads for loads, _ in told], max(ahead for _, ahead in told)
 
@@ -324,7 +324,7 @@ class Servers:
 
 
 class RemoteTable(ServedTable):
-    """A table that servers hold, split between them."""
+    """A table that is split over servers."""
 
     def __init__(self, servers: Servers, param: Param, number: int, split: RowSplit) -> None:
         self.name, self.split = param.name, split
@@ -343,14 +343,14 @@ class RemoteTable(ServedTable):
         return self._pulled(rows, 0)
 
     def prefetch(self, rows: Array) -> None:
-        """As `ServedTable`; servers answer once this worker may begin the next step."""
+        """Start to pull ``rows``; servers answer when this worker may start the next step."""
         rows = self._checked(rows)
         self._ahead.append((self._servers.finished + 1, rows, self._pulled(rows, 1)))
 
     def _pulled(self, rows: Array, ahead: int) -> Request:
         def merged(answers: Sequence[tuple[Array | slice, Any]]) -> tuple[Array, Array]:
             if len(answers) == 1 and isinstance(answers[0][0], slice):
-                # One server has all.
+                # A single server has all rows.
                 values, clocks = answers[0][1]
                 return values, clocks
             values = np.empty((len(rows), self.width), self.dtype)
@@ -363,7 +363,7 @@ class RemoteTable(ServedTable):
         return self._start(MessageKind.PULL, parts, merged, ahead)
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
-        """As `ServedTable`. Every server hears of it: its rule counts the update too."""
+        """Update ``rows``. Every server gets a message, as its rule counts the update, too."""
         rows = self._checked(rows)
         more = [] if clocks_added is None else [clocks_added]
         parts = [
@@ -410,7 +410,7 @@ class RemoteTable(ServedTable):
     ) -> Request:
         need = self._servers.finished + ahead
         what = f"{kind.name.lower().replace('_', ' ')} of {self.name}"
-        # Nobody looks at once for what a push says, or for rows of the step to come.
+        # The answers of pushes and of prefetches are not needed at once.
         later = kind is MessageKind.PUSH or ahead > 0
         asked = [
             (at, self._servers._ask(server, kind, self._number, need, arrays, what, later))
@@ -424,7 +424,7 @@ class RemoteTable(ServedTable):
 
 
 def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:
-    """Whether rows of ``param`` are updated alike wherever the others are."""
+    """Return True if updates of rows of ``param`` do not depend on the other rows."""
     chain = UpdateChain(optimizer)
     apart = all(stage._by_element or not stage._reads_gradients for stage in chain.stages)
     return chain.treats_alike(param) and apart

@@ -37,11 +37,11 @@ from singanet.types import Array, Gradient, RowSparse, Shape
 
 
 class WorkerProgress:
-    """Steps that each worker has finished; nobody reads for a step too far ahead.
+    """The number of steps that each worker has finished; it limits reads ahead.
 
-    With ``staleness`` k a worker begins step s, counted from 0, once all others have finished
-    s − k; None lets everybody go on. Those that are ``away`` have no batches left, and are not
-    waited for until all are: then all are back, where the furthest was.
+    With ``staleness`` k a worker starts step s, counted from 0, when all others have finished s −
+    k; None sets no limit. Workers that are ``away`` have no batches left, and others do not wait
+    for them. When all are away, all return, at the step of the furthest.
     """
 
     def __init__(self, workers: int, staleness: int | None) -> None:
@@ -59,7 +59,7 @@ class WorkerProgress:
         return min(there) if there else max(self.finished)
 
     def allows(self, worker: int, need: int) -> bool:
-        """Whether ``worker`` may read now for step ``need``, which it has to have come to."""
+        """Return True if ``worker``, at step ``need``, may read for it now."""
         if self.finished[worker] < need:
             return False
         lead = need - self.least
@@ -69,12 +69,12 @@ class WorkerProgress:
         return True
 
     def finish(self, worker: int) -> None:
-        """``worker`` has finished one step more."""
+        """Count a finished step of ``worker``."""
         self.finished[worker] += 1
         self.away.discard(worker)
 
     def leave(self, worker: int) -> bool:
-        """``worker`` has no batch left; whether that is so of all, who are back then."""
+        """Mark ``worker`` as without batches; True if all are, who then return."""
         self.away.add(worker)
         if len(self.away) < len(self.finished):
             return False
@@ -85,7 +85,7 @@ class WorkerProgress:
 
 _OPTIMIZER = "optimizer/"
 _KEPT = 2
-"""Snapshots of a server that stay: where servers were killed, all have the last but one."""
+"""Snapshots kept per server: if servers are killed, all still have a common one."""
 
 
 class Snapshots:
@@ -97,17 +97,17 @@ class Snapshots:
         folder.mkdir(parents=True, exist_ok=True)
 
     def due(self, step: int) -> bool:
-        """Whether one is to be written after so many steps."""
+        """Return True if ``step`` is a multiple of the interval."""
         return self._every > 0 and step % self._every == 0
 
     def steps(self) -> list[int]:
-        """The steps of the snapshots in the folder, rising."""
+        """Return the steps of the snapshots in the folder, ascending."""
         pattern = re.compile(re.escape(self._name) + r"(\d+)\.safetensors")
         found = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted(int(match[1]) for match in found if match)
 
     def write(self, step: int, shards: Iterable[Shard], optimizer: Optimizer | Wrapper) -> None:
-        """Values, clocks and state after ``step`` steps; all but the last two files go then."""
+        """Write values, clocks and state after ``step`` steps; older snapshots are removed."""
         arrays = {f"{_OPTIMIZER}{key}": array for key, array in optimizer.state_dict().items()}
         for shard in shards:
             arrays |= {f"values/{shard.name}": shard.values, f"clocks/{shard.name}": shard.clocks}
@@ -118,9 +118,9 @@ class Snapshots:
     def restore(
         self, step: int, shards: Iterable[Shard], optimizer: Optimizer | Wrapper | None
     ) -> None:
-        """Let ``shards``, and ``optimizer``, go on as after ``step``.
+        """Load the snapshot of ``step`` into ``shards`` and ``optimizer``.
 
-        Errors: a file that is damaged, or of other parameters.
+        Errors: the file is damaged, or has other parameters.
         """
         path = self._path(step)
         with open_state(path) as reader:
@@ -131,7 +131,7 @@ class Snapshots:
                         f"snapshot {str(path)!r}",
                         expected=f"{shard.name} of shape {shard.values.shape}",
                         received="none" if entry is None else f"shape {entry.shape}",
-                        advice="train the net that it was written for, or take an empty folder",
+                        advice="train the net of this snapshot, or pass an empty folder",
                     )
                 shard.values[...] = reader.read(f"values/{shard.name}")
                 shard.clocks[...] = reader.read(f"clocks/{shard.name}")
@@ -147,10 +147,10 @@ class Snapshots:
 
 
 class Replicas:
-    """``shards`` of one type, whose values are parts of the flat ``values``, in this order.
+    """The ``shards`` of one dtype whose values are consecutive parts of the flat ``values``.
 
-    Their gradients come as one flat array, too, and are one update by ``optimizer`` where its rule
-    treats each element by itself. Each shard stays what it was, at another place.
+    Their gradients are one flat array, too, and one update of ``optimizer`` if its rule is
+    elementwise. Each shard keeps its values, in a new place.
     """
 
     def __init__(self, shards: Sequence[Shard], optimizer: Optimizer | Wrapper) -> None:
@@ -161,33 +161,32 @@ class Replicas:
         for shard, values in zip(shards, laid, strict=True):
             shard.lie_in(values, self._clocks[start : start + shard.rows])
             start, value = start + shard.rows, value + values.size
-        # What lies there is a view of the whole.
+        # Each part is a view of the whole array.
         whole = laid[0].base
         assert whole is not None
         self.values: Array = whole[:value]
         self._together = Together(optimizer, [shard.name for shard in shards], laid)
 
     def update(self, grad: Array, scale: float = 1.0) -> None:
-        """Update all of them once by ``scale`` · ``grad``."""
+        """Update all shards once by ``scale`` · ``grad``."""
         self._together.update(grad, scale)
         self._clocks += 1
 
     def parts(self, flat: Array) -> list[Array]:
-        """The parts of ``flat`` that are of each of them."""
+        """Split ``flat`` into the parts of the shards."""
         ends = np.cumsum([shard.values.size for shard in self.shards])
         return np.split(flat, ends[:-1])
 
 
 NOTHING, DENSE, ROWS, FLAT = range(4)
-"""What a parameter has in a step: no gradient or no new values, those of all rows, of some.
+"""Codes of a parameter in a step: no gradient or value, all rows, some rows, or ``FLAT``.
 
-Or those of all rows as a part of one flat array, which has those of all parameters of a message.
-"""
+``FLAT`` is all rows as a part of one flat array for all parameters of a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedParam:
-    """A parameter on one server: its number, the rows, and whether workers have all of it too."""
+    """A parameter on one server: its number and its rows; ``replicated`` if workers have it, too."""
 
     number: int
     param: Param
@@ -197,10 +196,10 @@ class ServedParam:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a server is told of a service; ``restore`` is the step of a snapshot to begin from.
+    """The request to open a service; ``restore`` is the step of the snapshot to start from.
 
-    With ``summed`` the gradients of a step are those of all workers, weighed: one update. Where
-    ``held`` is None, nothing is opened, but told which snapshots there are.
+    With ``summed`` the weighed gradients of all workers in a step are one update. If ``held`` is
+    None, nothing is opened, and the answer lists the snapshots.
     """
 
     optimizer: Optimizer | Wrapper
@@ -224,7 +223,7 @@ class Load:
     seconds: float = 0.0
 
     def count(self, message: Message) -> None:
-        """Count a request that ``message`` makes, but for its time and its answer."""
+        """Count the request ``message``, without its time and its answer."""
         self.calls += 1
         for array in message.arrays:
             self.bytes_in += array.nbytes
@@ -233,14 +232,14 @@ class Load:
 
 _Key = TypeVar("_Key")
 _Gathered: TypeAlias = dict[_Key, dict[int, list[tuple[Gradient, Array | None]]]]
-"""Gradients by what they are of and by worker, with what clocks grow by."""
+"""Gradients by subject and by worker, with the growth of clocks."""
 
 
 @dataclass
 class _Step:
-    """The gradients of one step that is not complete, by shard and worker, and what they weigh.
+    """The gradients of an incomplete step, by shard and worker, and their weights.
 
-    ``flat`` are those of several shards each.
+    ``flat`` has gradients of several shards each.
     """
 
     grads: _Gathered[int] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
@@ -251,7 +250,7 @@ class _Step:
 
 
 class Service:
-    """One optimizer, and what it updates here; `take` does what workers ask for."""
+    """One optimizer and its shards on this server; `take` serves the requests of workers."""
 
     def __init__(self, opening: Opening, workers: int, snapshots: Snapshots | None) -> None:
         self.optimizer, self.summed = opening.optimizer, opening.summed
@@ -268,7 +267,7 @@ class Service:
         self.hold(opening)
 
     def hold(self, opening: Opening) -> None:
-        """Make the shards of ``opening``, from its snapshot where it names one."""
+        """Create the shards of ``opening``, from its snapshot if it names one."""
         made = []
         for held in opening.held or ():
             known = self.shards.get(held.number)
@@ -289,7 +288,7 @@ class Service:
                 self.progress.finished, self._applied = steps, opening.restore
 
     def take(self, worker: int, message: Message) -> list[tuple[int, Message]]:
-        """Do what ``worker`` asks for; the answers that are due, and whose they are."""
+        """Serve the request of ``worker``; return the answers that are ready, and their workers."""
         load, began = self.loads[message.kind], time.perf_counter()
         try:
             answers = self._taken(worker, message)
@@ -322,10 +321,10 @@ class Service:
         return [(worker, self._answer(worker, message))]
 
     def _went_on(self, worker: int, message: Message) -> list[tuple[int, Message]]:
-        """What a step that is complete lets go on."""
+        """Return the answers that a finished step releases."""
         try:
             self._apply_complete()
-        except Exception as error:  # noqa: BLE001 - told to whoever asks next
+        except Exception as error:  # noqa: BLE001 - reported to the next request
             self._failed = error
             waiting, self._waiting = self._waiting, []
             return [_failure(*each, error) for each in waiting]
@@ -362,7 +361,7 @@ class Service:
     def _gather(self, worker: int, number: int, grad: Gradient, added: Array | None = None) -> None:
         if self.summed:
             step = self._steps[self.progress.finished[worker]]
-            # The message it lies in may go.
+            # The gradient keeps the memory of its message alive.
             step.grads[number][worker].append((grad, added))
         else:
             self._update(number, grad, 1.0, added)
@@ -381,7 +380,7 @@ class Service:
             unread[:] = [None] * len(unread)
 
     def _together(self, numbers: tuple[int, ...]) -> Replicas:
-        """The replicas ``numbers``, laid side by side where they are not."""
+        """Return the replicas ``numbers``, made contiguous first."""
         found = self._replicas.get(numbers)
         if found is None:
             self._scatter(numbers)
@@ -390,7 +389,7 @@ class Service:
         return found
 
     def _scatter(self, numbers: Collection[int]) -> None:
-        """Let none of ``numbers`` be among replicas that lie side by side."""
+        """Remove ``numbers`` from contiguous replicas."""
         gone = {*numbers}
         for known in [each for each in self._replicas if not gone.isdisjoint(each)]:
             del self._replicas[known]
@@ -409,7 +408,7 @@ class Service:
                     self._unread[number][worker] = None
 
     def _apply_complete(self) -> None:
-        """Update by the steps that all workers have finished."""
+        """Apply the steps that all workers have finished."""
         while self._applied < self.progress.least:
             step = self._steps.pop(self._applied, None)
             if step is not None:
@@ -431,9 +430,10 @@ class Service:
             self._update_flat(numbers, total, factor)
 
     def _split_where_mixed(self, step: _Step) -> None:
-        """Split flat gradients of shards of which workers have others, too: one update is of all.
+        """Split flat gradients of shards that also have separate ones: each shard has one update.
 
-        A worker that found no gradient of one of them, or its first rows, has told them apart.
+        A worker sends separate gradients if one of them does not exist, or has rows for the first
+        time.
         """
         seen = [number for numbers in step.flat for number in numbers]
         if len({*seen}) == len(seen) and step.grads.keys().isdisjoint(seen):
@@ -448,7 +448,7 @@ class Service:
         step.flat.clear()
 
     def write_snapshot(self) -> None:
-        """Write what there is now. Errors: `FileAccessError`."""
+        """Write a snapshot now. Errors: `FileAccessError`."""
         if self._snapshots is not None:
             self._snapshots.write(self._applied, self.shards.values(), self.optimizer)
 
@@ -554,21 +554,21 @@ def _failure(worker: int, message: Message, error: Exception) -> tuple[int, Mess
 
 
 def failed(message: Message, error: Exception) -> Message:
-    """The answer to ``message`` where it led to ``error``."""
+    """Return the answer to ``message`` that reports ``error``."""
     return message._replace(kind=MessageKind.FAILED, arrays=[pickled(str(error))])
 
 
 def _factors(weights: Mapping[int, float | None]) -> tuple[dict[int, float], float]:
-    """What the gradients of each worker are multiplied by, and then their sum.
+    """Return the factors of the workers' gradients, and the factor of their sum.
 
-    Where all weigh the same, each weighs 1, which costs no product; None is part of a sum.
+    Equal weights are factors of 1, which need no product; None is the weight of a sum.
     """
     found = {worker: weight or 0.0 for worker, weight in weights.items()}
     if None in weights.values():
         return dict.fromkeys(weights, 1.0), 1.0
     if len(set(found.values())) == 1 and min(found.values()) > 0:
         return dict.fromkeys(weights, 1.0), 1.0 / len(found)
-    # Where nothing counts, sums are of zeros.
+    # If nothing counts, the sums are zeros.
     return found, 1.0 / (sum(found.values()) or 1.0)
 
 
@@ -585,7 +585,7 @@ def _weighed(
 def _sum(
     shape: Shape, weighed: Sequence[tuple[Gradient, float, Array | None]], scale: float
 ) -> tuple[Gradient, float, Array | None]:
-    """Σ weight · gradient, as rows where all are, and by how much clocks grow."""
+    """Return Σ weight · gradient, as rows if all are rows, and the growth of clocks."""
     if all(isinstance(grad, RowSparse) for grad, _, _ in weighed):
         rows = np.concatenate([grad[0] for grad, _, _ in weighed])
         parts = [grad[1].reshape(-1, *shape[1:]) for grad, _, _ in weighed]
@@ -601,7 +601,7 @@ def _sum(
         if isinstance(grad, RowSparse):
             grad = dense_gradient(numpy_ops, grad, shape)
         part = _times(grad.reshape(shape), weight)
-        # Of an array without axes a product is a number.
+        # A product of arrays without axes is a scalar.
         total = np.array(part) if total is None else np.add(total, part, out=total)
     assert total is not None
     return total, scale, None
@@ -615,12 +615,12 @@ _WHAT, _ANSWER = "a question of a worker", "an answer"
 
 
 def serve(ranks: ServerRanks) -> None:
-    """Answer the workers until all of them have ended; what each server rank does."""
+    """Answer the workers until all of them have ended; the program of a server rank."""
     Server(ranks).run()
 
 
 class Server:
-    """One of the ``ranks`` that serve, and its services."""
+    """One of the server ``ranks``, with its services."""
 
     def __init__(self, ranks: ServerRanks) -> None:
         self._ranks, self._world = ranks, ranks.world
@@ -629,8 +629,8 @@ class Server:
         self.services: dict[int, Service] = {}
 
     def run(self) -> None:
-        """As `serve`."""
-        # Workers may compute, or evaluate, for as long as they like.
+        """Answer the workers until all of them have ended."""
+        # Workers may compute or evaluate for any time.
         self._world.deadline = float("inf")
         sources = self._ranks.workers
         while (came := self._world._next_message(sources, ASK, what=_WHAT)) is not None:
@@ -655,10 +655,10 @@ class Server:
         self._post.give(answer, self._ranks.workers[worker], _ANSWER)
 
     def _opened(self, message: Message) -> Message:
-        """Open the service, or say which snapshots of it there are."""
+        """Open the service, or list its snapshots."""
         try:
             opening: Opening = unpickled(message.arrays[0])
-        except Exception as error:  # noqa: BLE001 - told to the worker
+        except Exception as error:  # noqa: BLE001 - reported to the worker
             return failed(message, error)
         own, servers = self._ranks.ranks.index(self._world.rank), len(self._ranks.ranks)
         snapshots = None

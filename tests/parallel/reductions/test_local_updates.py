@@ -328,7 +328,7 @@ def test_what_does_not_go_together_is_refused():
         LocalSGD(SGD(lr=0.1), Alone(), every=0)
     with pytest.raises(ArgumentError, match="partitions"):
         PartialUpdate(SGD(lr=0.1), Alone(), partitions=0)
-    with pytest.raises(ArgumentError, match="leave one"):
+    with pytest.raises(ArgumentError, match="remove one"):
         LocalSGD(AllReduce(SGD(lr=0.1), Alone()), Alone())
     with communicators(2) as comms:
         optimizer = LocalSGD(SGD(lr=0.1), comms[0])

@@ -535,7 +535,7 @@ def test_a_threshold_that_nothing_reaches_is_told():
         grad = np.full(net.params()[0].shape, 0.01, np.float32)
         optimizer = SparseAllReduce(SGD(lr=1.0), comm, threshold=2097152)
         fed(optimizer, net, [(1, grad)] * 9)
-        with pytest.warns(RuntimeWarning, match=r"2097152.*nothing of 10 steps.*unit"):
+        with pytest.warns(RuntimeWarning, match=r"2097152.*nothing was sent in 10 steps.*unit"):
             fed(optimizer, net, [(1, grad)])
         fed(optimizer, net, [(1, grad)] * 12)
 
@@ -672,7 +672,7 @@ def test_a_threshold_replaces_the_warm_up_too():
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: SparseAllReduce(SGD(lr=0.1), ratio=0.1, threshold=0.1), "leave one"),
+        (lambda: SparseAllReduce(SGD(lr=0.1), ratio=0.1, threshold=0.1), "remove one"),
         (lambda: SparseAllReduce(SGD(lr=0.1), ratio=0.0), "above 0"),
         (lambda: SparseAllReduce(SGD(lr=0.1), ratio=1.5), "at most 1"),
         (lambda: SparseAllReduce(SGD(lr=0.1), threshold=float("inf")), "from 0 on"),
