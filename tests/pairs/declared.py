@@ -193,7 +193,7 @@ APART = [
         "refused",
         "a server has parameters of all workers, of which each stage has some",
         each_with("parameter server", "pipeline"),
-        "ParameterServer(comm=): expected all of the 4 workers that are served",
+        "ParameterServer(comm=): expected all of the 4 workers",
     ),
     Apart(
         "left out",

@@ -1,4 +1,4 @@
-"""The processes of a job: started, watched, and ended together."""
+"""The launcher of a job: it starts the processes, watches them, and ends them together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts and slots of a job, and MPI's launcher."""
+"""The hosts and slots of a job, and Open MPI's mpirun."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from singanet.errors import BackendError
 from singanet.ops.threads import cores
 
 LEAVE = getattr(signal, "SIGURG", signal.SIGINT)
-"""What asks ranks to end at a checkpoint: a signal that does nothing to who does not know it."""
+"""The signal that asks ranks to end at a checkpoint; other programs ignore it."""
 
 STACKS = getattr(signal, "SIGQUIT", signal.SIGINT)
 """The signal that asks a rank to write its stack, even while it hangs."""
 
 RESIZED = ("--map-by", "slot", "--forward-signals", "SIGURG")
-"""Options of mpirun for a job whose ranks may change in number."""
+"""Options of mpirun for a job with a changing number of ranks."""
 
 INSTALL = "run: pip install 'singanet[mpi]', which brings mpi4py and Open MPI"
 
 
 def find_mpirun() -> str:
-    """The ``mpirun`` of this environment, else that of PATH.
+    """Return the path of the ``mpirun`` of this environment, or of PATH.
 
-    Errors: `BackendError` where mpi4py, Open MPI or its launcher is missing.
+    Errors: `BackendError` if mpi4py, Open MPI or mpirun is missing.
     """
     if importlib.util.find_spec("mpi4py") is None:
         raise _missing("no mpi4py")
@@ -69,7 +69,10 @@ class Host:
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """The lines ``name``, ``name slots=4`` of a hosts file. Errors: `BackendError`, `OSError`."""
+    """Parse the lines ``name``, ``name slots=4`` of a hosts file.
+
+    Errors: `BackendError` for a file without hosts, `OSError`.
+    """
     hosts = []
     for line in path.read_text(encoding="utf-8").splitlines():
         words = line.partition("#")[0].split()
@@ -82,7 +85,7 @@ def read_hosts(path: Path) -> list[Host]:
             f"--hosts {str(path)!r}",
             expected="lines such as: node1 slots=4",
             received="none",
-            advice="name each machine, and how many ranks it takes",
+            advice="write each machine and its number of ranks",
         )
     return hosts
 
@@ -94,7 +97,7 @@ def write_hosts(path: Path, hosts: Sequence[Host]) -> None:
 
 
 def local_ranks(ranks: int, hosts: Sequence[Host]) -> int:
-    """The most ranks that one machine gets where the slots are filled in turns."""
+    """Return the most ranks on one machine if slots are filled in turns."""
     if not hosts:
         return ranks
     slots = sum(host.slots for host in hosts)
@@ -103,19 +106,19 @@ def local_ranks(ranks: int, hosts: Sequence[Host]) -> int:
 
 
 def threads_a_rank(local: int) -> int:
-    """Threads for each of ``local`` ranks that share this machine's cores."""
+    """Return the threads for each of ``local`` ranks that share this machine's cores."""
     return max(1, cores() // local)
 
 
 def flags(ranks: int, hosts: Path | None, folder: Path, remote: bool = False) -> list[str]:
-    """Options of mpirun: no rank has a core of its own, files of one machine go to ``folder``.
+    """Return mpirun's options: no binding to cores, and files of one machine in ``folder``.
 
-    With ``remote`` machines and no ``hosts`` file mpirun reads the allocation that it is in.
+    With ``remote`` machines and no ``hosts`` file mpirun reads its allocation.
     """
     told = ["--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     if is_root():
         told.append("--allow-run-as-root")
-    # Complains of what nobody asked for, at each window.
+    # It prints warnings at each window.
     told += ["--mca", "osc", "^ucx"]
     if hosts is not None:
         return [*told, "--hostfile", str(hosts)]
@@ -123,12 +126,12 @@ def flags(ranks: int, hosts: Path | None, folder: Path, remote: bool = False) ->
 
 
 def is_root() -> bool:
-    """Whether mpirun would refuse to run."""
+    """Return True if mpirun would refuse to run."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def notes(local: int, threads: str) -> str:
-    """A note on root and too few cores, to be shown once; "" for none."""
+    """Return a note on root and too few cores, to be printed once; "" for none."""
     said = []
     if is_root():
         said.append("runs as root (--allow-run-as-root)")
@@ -139,7 +142,7 @@ def notes(local: int, threads: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The rank that mpirun saw end first, and how."""
+    """The first ended rank that mpirun noticed, and the cause."""
 
     rank: int
     how: str
@@ -147,7 +150,7 @@ class Death:
 
     @property
     def signaled(self) -> bool:
-        """Whether a signal has ended it."""
+        """True if a signal has ended it."""
         return self.status > 128 and self.how.startswith("was killed")
 
 
@@ -157,7 +160,7 @@ _EXITED = re.compile(r"Process name: \[[^,\]]*,(\d+)\]\s+Exit code:\s+(\d+)")
 
 
 def death_in(text: str) -> Death | None:
-    """The death of a rank for which mpirun ended the job, by its output; None if there is none."""
+    """Return the death of a rank for which mpirun ended the job, from its output; or None."""
     if killed := _KILLED.search(text):
         number = int(killed[2])
         known = {each.value: each.name for each in signal.Signals}
@@ -177,10 +180,10 @@ _LOOPBACK = ("127.0.0.1", "::1")
 
 
 def allocated(environ: Mapping[str, str]) -> list[Host]:
-    """The machines of Slurm's allocation, or PBS's, with their slots; [] outside of one.
+    """Return the machines of Slurm's or PBS's allocation, with their slots; [] without one.
 
-    Open MPI reads the same by itself: this is for what else depends on it. Errors: `BackendError`
-    for a text that is none of theirs, and for a file that cannot be read.
+    Open MPI reads the same by itself; the launcher needs it, too. Errors: `BackendError` if the
+    text cannot be parsed or the file cannot be read.
     """
     if nodes := environ.get(_NODES):
         names = expanded(nodes)
@@ -192,26 +195,26 @@ def allocated(environ: Mapping[str, str]) -> list[Host]:
         try:
             lines = Path(path).read_text("utf-8").split()
         except OSError as error:
-            raise _odd(_FILE, "the path of a file with a line a slot", str(error)) from error
+            raise _odd(_FILE, "the path of a file with a line per slot", str(error)) from error
         return [Host(name, slots) for name, slots in Counter(lines).items()]
     return []
 
 
 def by_slurm(environ: Mapping[str, str]) -> bool:
-    """Whether Slurm tells the machines, and starts what runs on them."""
+    """Return True if Slurm lists the machines and starts the processes on them."""
     return bool(environ.get(_NODES))
 
 
 def elsewhere(hosts: Sequence[Host]) -> bool:
-    """Whether any of ``hosts`` is another machine than this one."""
+    """Return True if any of ``hosts`` is not this machine."""
     own = _short(socket.gethostname())
     names = [host.name for host in hosts if host.name not in _LOOPBACK]
     return any(_short(name) not in (own, "localhost") for name in names)
 
 
 def expanded(nodes: str) -> list[str]:
-    """The names of a list such as ``a[1-3,07],b``. Errors: `BackendError`."""
-    # Commas between names, not those within brackets.
+    """Return the names of a list such as ``a[1-3,07],b``. Errors: `BackendError`."""
+    # Split at commas outside brackets.
     words = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
     if ",".join(words) != nodes:
         raise _odd(_NODES, "names such as node[1-3,7]", nodes)
@@ -219,7 +222,7 @@ def expanded(nodes: str) -> list[str]:
 
 
 def _names(word: str) -> Iterator[str]:
-    """The names that ``word`` stands for: those of its first brackets, with all of the others."""
+    """Yield the names of ``word``: each of its first brackets, with all of the others."""
     before, bracket, rest = word.partition("[")
     if not bracket:
         yield word
@@ -236,7 +239,7 @@ def _names(word: str) -> Iterator[str]:
 
 
 def _tasks(text: str) -> list[int]:
-    """The numbers of a text such as ``4(x2),3``. Errors: `BackendError`."""
+    """Return the numbers of a text such as ``4(x2),3``. Errors: `BackendError`."""
     numbers: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
@@ -260,24 +263,24 @@ def _odd(variable: str, expected: str, received: str) -> BackendError:
 
 
 _LONGEST = 600.0
-"""Seconds that a slot rests at most."""
+"""The longest pause of a slot, in seconds."""
 
 _WELL = 10
-"""So many times as long as it rested a machine has to have worked, to rest as shortly again."""
+"""A machine must have worked this many times as long as its pause to get a short pause again."""
 
 _ANSWER = 5
-"""Seconds in which a machine has to answer."""
+"""Seconds in which a machine must answer."""
 
 _AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
-"""Variables by which mpirun is told another command than ``ssh``."""
+"""Variables of mpirun with another command than ``ssh``."""
 
 Answers = Callable[[str], "bool | None"]
-"""Whether the machine of this name answers; None while that is not known."""
+"""A function that returns whether the machine of this name answers; None while unknown."""
 
 
 @dataclass
 class _Machine:
-    """What is known of one: whether it ``answers``, and until when which of its slots rest."""
+    """The state of a machine: whether it ``answers``, and the ends of the pauses of its slots."""
 
     answers: bool | None = None
     ask_at: float = 0.0
@@ -286,12 +289,12 @@ class _Machine:
 
 
 class Slots:
-    """The slots that ``read`` tells, without those that rest and those of silent machines.
+    """The slots of ``read``, without paused slots and slots of silent machines.
 
-    A slot whose rank has died rests for ``rest`` seconds before it is free again, and a machine
-    that does not answer is asked again after as long; twice as long each time, and ten minutes at
-    most. After a death of ranks that had worked for ten times the last pause, and got further than
-    any before, it is ``rest`` seconds again.
+    A slot whose rank has died pauses for ``rest`` seconds. A silent machine is asked again after
+    the same time. Each pause is twice as long as the last one, up to ten minutes. If ranks die
+    after working for ten times the last pause, and got further than before, it is ``rest`` seconds
+    again.
     """
 
     def __init__(
@@ -306,7 +309,7 @@ class Slots:
         self._hosts: Sequence[Host] = ()
 
     def look(self) -> list[Host]:
-        """The machines with free slots, and how many each has."""
+        """Return the machines with free slots, and their numbers of free slots."""
         slots: dict[str, int] = {}
         for host in self._read():  # a machine may have several lines
             slots[host.name] = slots.get(host.name, 0) + host.slots
@@ -316,29 +319,29 @@ class Slots:
 
     @property
     def known(self) -> bool:
-        """Whether each machine of the last look has answered, or was silent."""
+        """True if the state of each machine of the last `look` is known."""
         return all(self._machine(host.name).answers is not None for host in self._hosts)
 
     @property
     def silent(self) -> set[str]:
-        """The machines that did not answer when they were asked last."""
+        """The machines that did not answer the last time."""
         return {name for name, machine in self._machines.items() if machine.answers is False}
 
     def doubt(self) -> None:
-        """Ask all machines again at the next look, as a job on them has failed."""
+        """Ask all machines again at the next `look`, as a job on them has failed."""
         for machine in self._machines.values():
             if machine.answers:
                 machine.answers = None
 
     def died(self, name: str, count: int, worked: float) -> float:
-        """Let so many slots rest whose ranks have worked for so long; for how many seconds."""
+        """Pause ``count`` slots whose ranks worked for ``worked`` seconds; return the seconds."""
         machine, now = self._machine(name), self._clock()
         pause = self._longer(machine, worked)
         machine.rests += [now + pause] * count
         return pause
 
     def told(self) -> str:
-        """In words: the free slots, the silent machines, the slots that rest."""
+        """Return a text on the free slots, the silent machines, and the paused slots."""
         free = ", ".join(f"{host.slots} of {host.name}" for host in self.look()) or "none"
         now = self._clock()
         resting = sum(
@@ -373,9 +376,9 @@ class Slots:
 
 
 class Knocking:
-    """Asks machines whether they answer, by what mpirun reaches them by, without waiting for it.
+    """Asks machines whether they answer, by mpirun's remote command, without waiting.
 
-    That is ``ssh``, or another command that ``environ`` has for it.
+    The command is ``ssh``, or the one that ``environ`` sets.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -386,9 +389,9 @@ class Knocking:
         self._asked: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
 
     def __call__(self, name: str) -> bool | None:
-        """Whether it does; None while it has time to.
+        """Return whether the machine answers; None while it may still do so.
 
-        This machine always does, and others are taken to where there is no such command here.
+        This machine always answers. Others count as answering if the command does not exist here.
         """
         if not elsewhere([Host(name, 1)]) or shutil.which(self._command[0]) is None:
             return True
@@ -413,5 +416,5 @@ class Knocking:
 
 
 def always(name: str) -> bool:
-    """Of machines that are not reached by ``ssh``: those of Slurm, which tells of them itself."""
+    """Return True, for machines without ``ssh``: Slurm reports lost machines itself."""
     return True

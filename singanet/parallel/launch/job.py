@@ -1,4 +1,4 @@
-"""A job from its start to its end."""
+"""The run of a job: its output, its supervision, and its end."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from singanet.parallel.launch.hosts import elsewhere
 from singanet.parallel.launch.rank import ASKED, JobFolder, tells_of_others
 
 RANK = "singanet.parallel.launch.rank"
-"""The module that each process begins with."""
+"""The module that each process runs."""
 _PIECE, _KEPT = 1 << 16, 1 << 14
 
 
 class Outputs:
-    """Standard output and error of rank 0, in ``folder``; and those of mpirun.
+    """The output of rank 0, by files in ``folder``, and the output of mpirun.
 
-    A terminal is written to by rank 0 itself, which so knows that it is one. What mpirun says is
-    kept; it is carried on too where ``remote`` ranks write through it.
+    If the launcher's output is a terminal, rank 0 writes to it directly, and so can detect a
+    terminal. The output of mpirun is stored, and printed if ``remote`` ranks write through it.
     """
 
     def __init__(self, folder: Path, remote: bool) -> None:
@@ -45,7 +45,7 @@ class Outputs:
                 place.symlink_to(os.ttyname(number))
             else:
                 os.mkfifo(place, 0o600)
-                # For writing as well, so that it does not end before the first rank has opened it.
+                # Open for writing, too, so that it does not end before the first rank opens it.
                 self._listen(os.open(place, os.O_RDWR | os.O_NONBLOCK), number)
         read, self.mpirun = os.pipe()
         os.set_blocking(read, False)
@@ -58,11 +58,11 @@ class Outputs:
         self._selector.register(handle, selectors.EVENT_READ)
 
     def started(self) -> None:
-        """Let mpirun alone hold the end that it writes to."""
+        """Close the launcher's copy of the pipe that mpirun writes to."""
         os.close(self.mpirun)
 
     def carry(self, seconds: float) -> None:
-        """Carry on what is there within so many seconds, and all that is there after."""
+        """Forward output that arrives within ``seconds``, and all that follows at once."""
         while ready := self._selector.select(seconds):
             seconds = 0.0
             for key, _ in ready:
@@ -81,12 +81,12 @@ class Outputs:
         while to is not None and piece:
             try:
                 piece = piece[os.write(to, piece) :]
-            except OSError:  # a reader that has gone; the job goes on
+            except OSError:  # the reader has ended; the job continues
                 self._to[handle] = to = None
 
     @property
     def said(self) -> str:
-        """The end of what mpirun has said."""
+        """The end of mpirun's output."""
         return self._said.decode(errors="replace")
 
     def __enter__(self) -> Outputs:
@@ -111,35 +111,35 @@ def _is_terminal(number: int) -> bool:
 
 
 _LOOK = 0.2
-"""Seconds between two looks at the ranks."""
+"""Seconds between two checks of the ranks."""
 
 _LAST, _GRACE = 3.0, 30.0
-"""Seconds that ranks have to end in once one of them has failed; once the user has asked them."""
+"""Seconds that ranks have to end, after a failure and after a request of the user."""
 
 _SWEEP = 30.0
-"""Seconds that the other machines have to be swept in."""
+"""Seconds for sweeping the other machines."""
 
 _INTERRUPTED = 130
-"""The exit status of a rank that Ctrl-C has ended."""
+"""The exit status of a rank after Ctrl-C."""
 
 _NOTICE = 10.0
-"""Seconds in which others have to have noticed that a rank has died, or ended."""
+"""Seconds in which other ranks notice that a rank has died or ended."""
 
 _AGAIN = 5.0
-"""Seconds after which ranks are asked again to end at a checkpoint."""
+"""Seconds between requests to end at a checkpoint."""
 
 _SHOWN = 8
 """The most ranks in a message, and the most lines of each."""
 
 _STARTS = 300.0
-"""Seconds after the launch in which a rank that computes, as in imports, is not late."""
+"""Seconds after the launch in which a computing rank, as in imports, is not late."""
 
 _TELLS = 0.5
-"""Seconds in which ranks have to write their stacks."""
+"""Seconds in which ranks must write their stacks."""
 
 
 _RANK = f"{os.sep}launch{os.sep}rank.py"
-"""The end of the file that runs a rank's program; its lines are left out of stacks."""
+"""The end of the path of the rank's program, whose frames are omitted from stacks."""
 
 
 def _unchanged(program: Sequence[str]) -> Sequence[str]:
@@ -148,18 +148,17 @@ def _unchanged(program: Sequence[str]) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What to start and how; ``program`` is ``-m NAME`` or a script, and its arguments.
+    """The options of a job; ``program`` is ``-m NAME`` or a script, and its arguments.
 
-    ``hosts`` is a hosts file, None for the machines of Slurm's or PBS's allocation, or this one;
-    ``log_dir`` gets what ranks other than 0 write, ``trace`` a Chrome
-    trace. The last ``servers`` of the ranks hold parameters for the others, and do not run the
-    program. A rank that is stopped for ``patience`` seconds ends the job; a wait of ``stall``
-    seconds is told, one of ``deadline`` seconds is an error. A failed job is begun anew up to
-    ``restarts`` times, with the program that ``resumed`` makes of it, unless its exit status is
-    ``final``. With ``sizes``, the least and the most ranks, it is begun anew with as many as there
-    are free slots, whenever ranks have died and, at a checkpoint, when more are free: ``ranks`` is
-    how many it begins with. A slot whose rank has died rests for ``rest`` seconds, twice as long
-    each time.
+    ``hosts`` is a hosts file, None for the machines of Slurm's or PBS's allocation, or this
+    machine. ``log_dir`` is for the output of ranks other than 0, ``trace`` for a Chrome trace. The
+    last ``servers`` of the ranks are parameter servers, and do not run the program. A rank that is
+    stopped for ``patience`` seconds ends the job; a wait of ``stall`` seconds is reported, and a
+    wait of ``deadline`` seconds is an error. A failed job restarts up to ``restarts`` times, with
+    the program that ``resumed`` returns, unless its exit status is in ``final``. With ``sizes``,
+    the minimum and maximum number of ranks, it restarts with all free slots, when ranks have died
+    and, at a checkpoint, when more slots are free; ``ranks`` is the first number. A slot whose rank
+    has died pauses for ``rest`` seconds, twice as long each time.
     """
 
     ranks: int
@@ -179,16 +178,16 @@ class JobOptions:
 
 
 Wanted: TypeAlias = Callable[[], bool]
-"""Asked now and then whether more ranks could go on."""
+"""A function that returns True if more ranks could work; called now and then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How ranks that were started together have ended.
+    """The end of one start of a job.
 
-    ``final`` says that nothing is to follow, ``left`` that they ended at a checkpoint, so that the
-    more that were `Wanted` can go on from it. The ranks ``dead`` were killed, stopped or hung. They
-    got to ``step``, or None if no rank of this machine told.
+    ``final`` forbids another start. ``left`` means an end at a checkpoint, for a start with more
+    ranks. The ranks ``dead`` were killed, stopped or hung. ``step`` is the last step of the ranks,
+    None if no rank of this machine reported one.
     """
 
     status: int
@@ -199,7 +198,7 @@ class Ending:
 
 
 class Job:
-    """One start of a job in ``folder``, which leaves at a checkpoint if more ranks are `Wanted`."""
+    """One start of a job in ``folder``, which ends at a checkpoint if more ranks are `Wanted`."""
 
     def __init__(
         self,
@@ -226,10 +225,10 @@ class Job:
         self._asked_where: dict[int, list[str]] = {}
 
     def flags(self) -> list[str]:
-        """The options of mpirun for this job."""
+        """Return mpirun's options for this job."""
         options, folder = self.options, self.folder
         if options.sizes is not None and self._hosts:
-            # Those of the machines that can work now; of an allocation mpirun would take others.
+            # The working machines; from an allocation mpirun would take other ones.
             mpirun.write_hosts(folder.path / "hosts", self._hosts)
         flags = mpirun.flags(options.ranks, self._hosts_file, folder.path, self._remote)
         if options.sizes is not None:
@@ -242,7 +241,7 @@ class Job:
         return self.folder.path / "hosts" if own else self.options.hosts
 
     def run(self, found: str, settings: Mapping[str, str]) -> Ending:
-        """Start it by the launcher ``found`` of MPI, watch it, end it."""
+        """Run the job by ``found``, the path of mpirun, until its end."""
         start = [found, *self.flags()]
         environment = {**os.environ, **settings, JOB: str(self.folder.path)}
         if self._remote:
@@ -264,7 +263,7 @@ class Job:
                     stdin=subprocess.DEVNULL,
                     stdout=outputs.mpirun,
                     stderr=outputs.mpirun,
-                    start_new_session=True,  # Ctrl-C is the launcher's, to be handed on
+                    start_new_session=True,  # the launcher forwards Ctrl-C
                     preexec_fn=_end_with_parent,
                 )
                 outputs.started()
@@ -284,7 +283,7 @@ class Job:
             return Ending(status, final, self.left, tuple(sorted(self.dead)), step)
 
     def _sweep_hosts(self, found: str) -> None:
-        """Leave nothing on other machines either, a stopped rank least of all."""
+        """Sweep the other machines, above all of stopped ranks."""
         flags = mpirun.flags(len(self._hosts), self._hosts_file, self.folder.path, remote=True)
         command = [found, *flags, "--map-by", "ppr:1:node"]
         with suppress(subprocess.TimeoutExpired):
@@ -327,10 +326,10 @@ class Job:
         self._kill_at = when if self._kill_at is None else min(when, self._kill_at)
 
     def _look(self, ranks: Mapping[int, int], now: float) -> None:
-        """See which rank is stopped, has failed, or has waited for long."""
+        """Find ranks that are stopped, have failed, or have waited long."""
         for pid, rank in ranks.items():
             state = process_state(pid)
-            # By looks and not by the clock: the launcher may have been stopped itself.
+            # By checks, not by the clock: the launcher may have been stopped itself.
             self._stopped[rank] = self._stopped.get(rank, 0.0) + _LOOK if state == "T" else 0.0
             if self._stopped[rank] > self.options.patience and not self._failure:
                 seconds = self._stopped[rank]
@@ -354,9 +353,10 @@ class Job:
     def _look_at_start(
         self, ranks: Mapping[int, int], states: Sequence[RankState], now: float
     ) -> None:
-        """End a job whose ranks do not meet in `parallel.init`: after the deadline, or in vain.
+        """End a job whose ranks do not meet in `parallel.init` by the deadline, or cannot meet.
 
-        Ranks have no clock within MPI. Time in which one computes, as in imports, does not count.
+        Ranks have no deadline within MPI. Time in which a rank computes, as in imports, does not
+        count.
         """
         self._launched = now if self._launched is None else self._launched
         begun = {each.rank for each in states if each.phase != "begun"}
@@ -367,7 +367,7 @@ class Job:
         coming = [each for each in states if each.phase == "comes"]
         waited = max((each.seconds for each in coming), default=0.0)
         for each in states if coming else ():
-            # One that has met the others may not be waited for, for a moment, by some of them.
+            # For a moment, an ended rank that was in contact may not be awaited by some ranks.
             if each.phase == "gone" or (each.phase == "ended" and waited > _NOTICE):
                 self._fail(f"{self._named(each.rank)} has ended, and others wait for it", now)
         launched = self._launched if self.options.sizes is not None else now - waited
@@ -378,7 +378,7 @@ class Job:
         late = sorted(set(ranks.values()) - begun)
         late = late or (sorted({*range(self.options.ranks)} - begun) if coming else [])
         if late:
-            # Of other machines' ranks nothing is known here.
+            # The ranks of other machines are unknown here.
             self.dead |= set(late) & known
             who = ", ".join(map(str, late[:_SHOWN])) + f" of {self.options.ranks}"
             self._fail(f"rank {who} has not come to parallel.init in {seconds:.1f} s", now)
@@ -388,7 +388,7 @@ class Job:
             self._fail(f"mpirun has started no rank in {seconds:.1f} s", now)
 
     def _ask_where(self, ranks: Mapping[int, int], states: Sequence[RankState]) -> None:
-        """Let the ranks that wait for no other write their stacks, once, to be told in the end."""
+        """Ask the ranks that wait for no other for their stacks, once, to print them at the end."""
         asked = self.folder.path / ASKED
         if not asked.exists():
             reported = {int(each["rank"]) for each in self._reports()}
@@ -396,7 +396,7 @@ class Job:
             asked.touch()
 
     def _stacks(self, ranks: Mapping[int, int], wanted: set[int]) -> dict[int, list[str]]:
-        """The lines in which each of the ``wanted`` ranks here is, the innermost first.
+        """Return the stack lines of each of the ``wanted`` local ranks, innermost first.
 
         [] for a rank that does not answer: it is stopped, or has just ended.
         """
@@ -406,11 +406,11 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(pid, mpirun.STACKS)
         end, found, seen = time.monotonic() + _TELLS, dict.fromkeys(pids, ""), None
-        # A stack is whole once it grows no longer.
+        # A stack is complete when it stops growing.
         while time.monotonic() < end and (seen != found or not all(found.values())):
             time.sleep(_LOOK / 10)
             seen, found = found, {rank: self._dumped(rank)[before[rank] :] for rank in pids}
-        # The main thread comes last.
+        # The main thread is last.
         lines = {
             r: t.rpartition("most recent call first):\n")[2].splitlines() for r, t in found.items()
         }
@@ -420,7 +420,7 @@ class Job:
         }
 
     def _dumped(self, rank: int) -> str:
-        """What `faulthandler` has written for a rank so far."""
+        """Return the output of `faulthandler` for a rank so far."""
         with suppress(OSError):
             return (self.folder.path / f"stack-{rank}").read_text(errors="replace")
         return ""
@@ -428,9 +428,9 @@ class Job:
     def _ask_to_leave(
         self, ranks: Mapping[int, int], states: Sequence[RankState], now: float
     ) -> None:
-        """Ask ranks to end at their next checkpoint where more are wanted; any of them is enough.
+        """Ask the ranks to end at their next checkpoint if more are wanted; any rank is enough.
 
-        Not before they have met: what has not begun has nothing to go on from.
+        Not before all are in contact: without progress there is no checkpoint.
         """
         if self._wanted is None or now < self._leaving_at or not self._wanted():
             return
@@ -459,7 +459,7 @@ class Job:
         return f"rank {rank} of {self.options.ranks}{process}"
 
     def _ended(self, status: int, said: str) -> int:
-        """Tell why the job has ended, where that was no success; the exit status."""
+        """Print why the job has failed, and return the exit status."""
         if self.asked is not None and self._kill_at is not None:
             return 128 + self.asked
         reports = self._reports()
@@ -475,7 +475,7 @@ class Job:
         rank, status, text = found
         if status == _INTERRUPTED and self.asked is not None:
             return status
-        # Rank 0 has said it where the user reads.
+        # Rank 0 has already printed it to the user.
         told = text.rstrip().splitlines() if rank != 0 else []
         waiting = ("comes", "waits")
         others = [str(s) for s in self._states() if s.rank != rank and s.phase in waiting]
@@ -489,7 +489,7 @@ class Job:
         status: int,
         said: str,
     ) -> tuple[int, int, str] | None:
-        """The rank that ended the job, or −1, the exit status and its words; None for no failure.
+        """Return the rank that ended the job, or −1, its status and its output; None on success.
 
         A report that others do not answer is not the cause, unless there is nothing else.
         """
@@ -504,7 +504,7 @@ class Job:
         return self._wordless(reports, status, said) if reports or status else None
 
     def _reported(self, reports: Sequence[Mapping[str, Any]]) -> tuple[int, int, str]:
-        """The rank that told of an error first, its status, and what it said."""
+        """Return the rank with the first error report, its status and its text."""
         first = reports[0]
         rank = int(first["rank"])
         self._failure = f"{self._named(rank)} {_ended_by(reports)}"
@@ -513,7 +513,7 @@ class Job:
     def _wordless(
         self, reports: Sequence[Mapping[str, Any]], status: int, said: str
     ) -> tuple[int, int, str]:
-        """The rank that others waited for in vain, the exit status, and its last words."""
+        """Return the rank that others waited for, the exit status, and its last output."""
         silent = _silent(self._states()) - {int(each["rank"]) for each in reports}
         if reports:
             self.dead |= silent
@@ -524,14 +524,14 @@ class Job:
             self._failure = "mpirun could not run the job"
             return -1, status, said
         (rank,) = gone
-        how = "has kept others waiting" if self._asked_where.get(rank) else "ended without a word"
+        how = "has made others wait" if self._asked_where.get(rank) else "ended without a word"
         self._failure = f"{self._named(rank)} {how}"
         if reports:
             self._failure += f"; rank {reports[0]['rank']} {_ended_by(reports)}"
         return rank, int(reports[0]["status"]) if reports else status, self._end_of_log(rank)
 
     def _reports(self) -> list[dict[str, Any]]:
-        """The error reports of ranks, oldest first; one of rank 0 of the same kind goes before."""
+        """Return the error reports, oldest first; one of rank 0 of the same kind goes before."""
         found = [json.loads(path.read_text(encoding="utf-8")) for path in self._report_paths()]
         found.sort(key=lambda report: report["time"])
         alike = [r for r in found if r["rank"] == 0 and r["kind"] == found[0]["kind"]]
@@ -549,20 +549,20 @@ class Job:
 
 
 def _silent(states: Sequence[RankState]) -> set[int]:
-    """The ranks that others may wait for, and that wait for none."""
+    """Return the ranks that wait for no rank, while others may wait for them."""
     return {each.rank for each in states if each.is_silent}
 
 
 def _told(stacks: Mapping[int, Sequence[str]]) -> list[str]:
-    """The lines in which ranks are, for the user."""
+    """Return the stacks of ranks as lines for the user."""
     told = []
     for rank, lines in stacks.items():
-        told += [f"rank {rank} was in", *(lines or ["  what it has not told"])]
+        told += [f"rank {rank} was in", *(lines or ["  code that it has not reported"])]
     return told
 
 
 def _ended_by(reports: Sequence[Mapping[str, Any]]) -> str:
-    """How the rank of the first of ``reports`` ended, and which ranks ended alike."""
+    """Return how the rank of the first report ended, and which ranks ended alike."""
     first = reports[0]
     how = f"by {first['kind']}" if first["kind"] else f"with status {first['status']}"
     also = [str(each["rank"]) for each in reports[1:] if each["kind"] == first["kind"]]
@@ -570,7 +570,7 @@ def _ended_by(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ranks_of(pid: int) -> dict[int, int]:
-    """The ranks that mpirun has started here, by their processes."""
+    """Return the local ranks that mpirun has started, by process id."""
     found = {}
     with suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -583,30 +583,30 @@ def _ranks_of(pid: int) -> dict[int, int]:
 
 
 def process_state(pid: int) -> str:
-    """The letter that Linux has for the state of a process: T for stopped; "" for none."""
+    """Return Linux' letter for the state of a process: T for stopped; "" for no process."""
     return next(iter(_status(pid)), "")
 
 
 def process_time(pid: int) -> int:
-    """The processor time of a process so far, in ticks of the system."""
+    """Return the processor time of a process so far, in clock ticks."""
     return sum(map(int, _status(pid)[11:13]))
 
 
 def _status(pid: int) -> list[str]:
     with suppress(OSError):
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        # The name, which stands in brackets, may hold anything.
+        # The name, in brackets, may contain anything.
         return text.rpartition(")")[2].split()
     return []
 
 
 def _end_with_parent() -> None:
-    """Ask Linux to end mpirun where its launcher is killed."""
+    """Ask Linux to end mpirun if its launcher is killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def say(*lines: str) -> None:
-    """Tell the user on stderr, if it is still open."""
+    """Print to stderr, if it is still open."""
     if sys.stderr is not None:
         with suppress(OSError):
             sys.stderr.write("singanet launch: " + "\n  ".join(lines) + "\n")

@@ -1,8 +1,8 @@
-"""A rank's side of a job and the folder that the ranks share.
+"""The program of a rank, and the folder that the ranks of a job share.
 
-It is `python`, but for four things: what ranks other than 0 write goes to files, an error or
-``sys.exit`` of one rank ends all, what ended it is reported to the launcher, and ranks that serve
-run nothing.
+It works like `python`, with four differences: the output of ranks other than 0 goes to files, an
+error or ``sys.exit`` of one rank ends all ranks, the cause is reported to the launcher, and server
+ranks do not run the program.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from singanet.parallel.communicators.rank_file import (
 from singanet.parallel.launch.hosts import LEAVE, STACKS
 
 ASKED = "asked"
-"""The file in a job's folder that exists once ranks were asked for their stacks."""
+"""The file in a job's folder that the launcher creates after asking ranks for their stacks."""
 
 _PREFIX = "singanet-job-"
 _FOLDER_MEMORY = Path("/dev/shm")
 
 
 def tells_of_others(report: Mapping[str, Any]) -> bool:
-    """Whether a rank reports that others do not answer."""
+    """Return True if a rank reports that others do not answer."""
     return str(report["kind"]).startswith("RankError") and "no answer" in str(report["text"])
 
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """``path`` has what ranks tell: their states, outputs, stacks and reports."""
+    """The folder ``path`` of a job, with the states, outputs, stacks and reports of ranks."""
 
     path: Path
 
     @property
     def shared(self) -> Path:
-        """Where the memory is that ranks of this machine talk through: on a disk it is slow."""
+        """The folder of the ranks' shared memory, in memory if possible: on a disk it is slow."""
         memory = os.access(_FOLDER_MEMORY, os.W_OK)
         return _FOLDER_MEMORY / self.path.name if memory else self.path / "shared"
 
     def processes(self) -> list[int]:
-        """All processes of the job on this machine, however they were started."""
+        """Return all processes of the job on this machine, even detached ones."""
         mark, name = f"{JOB}=".encode(), f"/{self.path.name}".encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -71,17 +71,17 @@ class JobFolder:
         return found
 
     def kill(self, seconds: float = 5.0) -> None:
-        """End all processes of the job; stopped ones too."""
+        """Kill all processes of the job, stopped ones too."""
         end = time.monotonic() + seconds
         while (alive := self.processes()) and time.monotonic() < end:
-            # Ranks before mpirun: a stopped one whose parent has gone would go on.
+            # Ranks before mpirun: a stopped rank would continue after its parent.
             for pid in sorted(alive, reverse=True):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
     def sweep(self) -> None:
-        """End the job's processes on this machine, and remove its files."""
+        """Kill the job's processes on this machine, and remove its files."""
         self.kill()
         for path in (self.shared, self.path):
             shutil.rmtree(path, ignore_errors=True)
@@ -89,7 +89,7 @@ class JobFolder:
 
 @contextmanager
 def job_folder() -> Iterator[JobFolder]:
-    """A new folder, swept in the end; what launchers left that were killed is swept first."""
+    """Create a folder, and sweep it at the end; folders of killed launchers are swept first."""
     sweep_lost()
     path = Path(tempfile.mkdtemp(prefix=_PREFIX))
     folder = JobFolder(path)
@@ -104,7 +104,7 @@ def job_folder() -> Iterator[JobFolder]:
 
 
 def sweep_lost() -> None:
-    """Sweep the folders of this user's launchers that no longer live."""
+    """Sweep the folders of this user's dead launchers."""
     place = Path(tempfile.gettempdir())
     for name in {
         path.name for each in (place, _FOLDER_MEMORY) for path in each.glob(f"{_PREFIX}*")
@@ -112,10 +112,10 @@ def sweep_lost() -> None:
         path = place / name
         with suppress(OSError):
             about = (path if path.exists() else _FOLDER_MEMORY / name).stat()
-            # One that was made just now may have no lock yet.
+            # A new folder may have no lock yet.
             if about.st_uid != os.getuid() or time.time() - about.st_mtime < 60:
                 continue
-            if not path.exists():  # of a job elsewhere, or what a job on another machine has left
+            if not path.exists():  # of a job on another machine
                 if not JobFolder(path).processes():
                     shutil.rmtree(_FOLDER_MEMORY / name, ignore_errors=True)
                 continue
@@ -126,8 +126,8 @@ def sweep_lost() -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """The system's lock on a folder, which ends with its process; None if another has it."""
-    import fcntl  # missing on Windows, where the package is to be imported all the same
+    """Lock a folder until the process ends; None if another process has the lock."""
+    import fcntl  # missing on Windows, which imports this module, too
 
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -140,24 +140,24 @@ def _locked(path: Path) -> int | None:
 
 INTERRUPTED = 130
 _ENDED = (INTERRUPTED, 143)
-"""Exit statuses of programs that Ctrl-C or SIGTERM has ended."""
+"""Exit statuses of programs after Ctrl-C or SIGTERM."""
 
 _TAIL = 12
 
 _SEEN = 2.0
-"""Seconds that a rank waits at its end until the launcher has asked others for their stacks."""
+"""Seconds that a failed rank waits for the launcher to ask others for their stacks."""
 
 _MEMORY = "OMPI_MCA_btl_sm_backing_directory"
-"""Open MPI's variable with the place of the memory that ranks talk through."""
+"""Open MPI's variable for the folder of its shared memory."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a module (``-m NAME``) or a script with its arguments, as rank of a job."""
+    """Run a module (``-m NAME``) or a script with its arguments, as a rank of a job."""
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     folder = Path(os.environ[JOB])
     log = _redirect(folder, rank)
     memory = JobFolder(folder).shared
-    if not folder.is_dir():  # another machine than the launcher's, which is swept in the end too
+    if not folder.is_dir():  # not the launcher's machine; it is swept at the end, too
         memory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if memory.is_dir():
         os.environ[_MEMORY] = str(memory)
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str]) -> None:
             stream.flush()
     has_met = own.phase in ("met", "waits")
     if status in _ENDED and has_met:
-        sys.exit(status)  # all end together, whoever was asked: rank 0 may still save
+        sys.exit(status)  # all ranks end together: rank 0 may still save
     if not status:
         own.tell("ended" if has_met else "gone")
         return
@@ -183,20 +183,20 @@ def main(arguments: Sequence[str]) -> None:
     if tells_of_others(report) and folder.is_dir():
         _await_stacks(folder)
     elif rank:
-        # The same error of rank 0 is seen as it is; mpirun ends it as soon as this rank has gone.
+        # The same error of rank 0 is printed by rank 0; mpirun ends it when this rank has ended.
         time.sleep(0.5)
     os._exit(status)  # MPI_Finalize would wait for the others
 
 
 def _await_stacks(folder: Path) -> None:
-    """Wait until the launcher has asked others for their stacks: then mpirun ends them."""
+    """Wait until the launcher has asked others for their stacks, as mpirun ends them next."""
     end = time.monotonic() + _SEEN
     while not (folder / ASKED).exists() and time.monotonic() < end:
         time.sleep(0.02)
 
 
 def _outcome(rank: int, arguments: Sequence[str], log: Path | None) -> tuple[int, str, str]:
-    """Do what this rank is for; its exit status, the kind of its error, and the last words."""
+    """Run this rank; return the exit status, the kind of the error, and the last output."""
     status, kind, text = 0, "", ""
     try:
         _work(rank, arguments)
@@ -205,18 +205,18 @@ def _outcome(rank: int, arguments: Sequence[str], log: Path | None) -> tuple[int
         if isinstance(stop.code, str):
             sys.stderr.write(f"{stop.code}\n")
             text = stop.code
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the others have to end too
+    except BaseException as error:  # noqa: BLE001 - any error must end the other ranks, too
         text = _told(error)
         if not (LEAVING.begun and isinstance(error, KeyboardInterrupt)):
             sys.stderr.write(text)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-        # Here, as most ranks end well without what layers take to load.
+        # Imported here, as most ranks end without errors and need no layers.
         from singanet.parallel.communicators.rank_file import layer_of
 
         layer = layer_of(error)
         kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")
     if LEAVING.begun and not status:
-        # A program that ends well by an interrupt has not ended its training.
+        # A program that returns normally after an interrupt has not finished its training.
         status = INTERRUPTED
     return status, kind, text
 
@@ -230,12 +230,12 @@ def _work(rank: int, arguments: Sequence[str]) -> None:
 
 
 def _serve() -> None:
-    """Hold parameters for the ranks that run the program, until they have ended."""
-    # It loads MPI, and what a program of others need not load.
+    """Run a parameter server until the workers have ended."""
+    # Imported here, as it loads MPI, which other programs may not need.
     from singanet.parallel.initialize import init, servers
     from singanet.parallel.server import serve
 
-    # All ranks take part in making the groups.
+    # All ranks must take part in making the groups.
     init()
     ranks = servers()
     assert ranks is not None
@@ -254,9 +254,9 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def _redirect(folder: Path, rank: int) -> Path | None:
-    """Let rank 0 write where its launcher does, others to a file, which is returned.
+    """Redirect the output: rank 0 writes to the launcher's, others to a returned file.
 
-    On another host than the launcher's, without a folder of outputs, mpirun carries them.
+    On another machine than the launcher's, without a log folder, mpirun forwards it.
     """
     places = [folder / "out", folder / "err"] if rank == 0 else []
     log = None
@@ -279,14 +279,14 @@ def _redirect(folder: Path, rank: int) -> Path | None:
 
 
 def _status(code: object) -> int:
-    """The exit status that Python makes of the argument of ``sys.exit``."""
+    """Return Python's exit status for the argument of ``sys.exit``."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
 
 
 def _told(error: BaseException) -> str:
-    """The traceback, without the frames that start the program."""
+    """Return the traceback without the frames that start the program."""
     trace = error.__traceback__
     while trace is not None and _starts(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
@@ -298,7 +298,7 @@ def _starts(file: str) -> bool:
 
 
 def _end_of(log: Path | None) -> str:
-    """The last lines that this rank has written."""
+    """Return the last lines of this rank's output."""
     if log is None:
         return ""
     for stream in (sys.stdout, sys.stderr):

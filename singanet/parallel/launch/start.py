@@ -1,4 +1,4 @@
-"""The start of a job and of its parts after a failure."""
+"""Starts and restarts of a job."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from singanet.parallel.launch.job import Ending, Job, JobOptions, Wanted, say
 from singanet.parallel.launch.rank import JobFolder, job_folder
 
 _LOOK = 0.2
-"""Seconds between two looks at machines that are waited for."""
+"""Seconds between two checks for free machines."""
 
 _EVERY = 1.0
-"""Seconds between two looks at them while ranks work."""
+"""Seconds between two checks of machines while ranks work."""
 
 
 Start: TypeAlias = "Callable[[JobOptions, Sequence[Host], int, Wanted | None], Ending]"
-"""Runs the job on the machines, at the start of this number; `Restarts` gives all of them."""
+"""A function that runs the job on machines, given the number of the start."""
 
 
 class Restarts:
-    """Starts a job until it ends well, or may not begin anew.
+    """Starts of a job until it succeeds or may not restart.
 
-    A failure is begun anew ``options.restarts`` times, on the machines that ``read`` tells by then.
-    With ``slots`` the number of ranks may change at each start, between ``options.sizes``, and
-    deaths of ranks and machines do not count as failures; the job waits for enough free slots up to
+    A failed job restarts ``options.restarts`` times, on the machines that ``read`` returns then.
+    With ``slots`` the number of ranks may change at each start, within ``options.sizes``, and
+    deaths of ranks and machines are not failures; the job waits for enough free slots up to
     ``options.deadline``.
     """
 
@@ -64,7 +64,7 @@ class Restarts:
         self._failures = 0
 
     def run(self, start: Start) -> int:
-        """Start it until it ends; the exit status. Errors: `BackendError` for too few slots."""
+        """Run the job and return the exit status. Errors: `BackendError` for too few slots."""
         again, most = self._options, self._options.ranks
         for number in itertools.count():
             named, wanted = self._read(), None
@@ -74,7 +74,7 @@ class Restarts:
                 again, most = replace(again, ranks=sum(h.slots for h in hosts)), self._most
                 wanted = self._wanting(self._slots, again.ranks)
                 if number:
-                    self._say(f"goes on with {again.ranks} rank{'s' * (again.ranks > 1)}")
+                    self._say(f"continues with {again.ranks} rank{'s' * (again.ranks > 1)}")
             began = time.monotonic()
             ending = start(again, hosts if named else [], number, wanted)
             if ending.final or not (ending.left or self._can_follow(ending, hosts, began)):
@@ -85,7 +85,7 @@ class Restarts:
         return ending.status
 
     def _awaited(self, slots: Slots) -> list[Host]:
-        """The free machines, once they have slots enough."""
+        """Wait for enough free slots, and return their machines."""
         few = f"{self._least} free slot{'s' * (self._least > 1)}"
         end, told = time.monotonic() + self._options.deadline, False
         while True:
@@ -98,7 +98,7 @@ class Restarts:
                     "singanet launch --elastic",
                     expected=f"{few} within {self._options.deadline:g} s",
                     received=slots.told(),
-                    advice="see why their ranks have died or they do not answer, name other "
+                    advice="find out why their ranks died or they do not answer, pass other "
                     "machines by --hosts, or ask for fewer: --elastic MIN:MAX",
                 )
             if not enough and not told and slots.known:
@@ -107,7 +107,7 @@ class Restarts:
             time.sleep(_LOOK)
 
     def _wanting(self, slots: Slots, ranks: int) -> Wanted:
-        """Whether more than ``ranks`` could work, looked at now and then."""
+        """Return a function that checks now and then whether more than ``ranks`` could work."""
         due, wanted = time.monotonic() + _EVERY, False
 
         def look() -> bool:
@@ -124,7 +124,7 @@ class Restarts:
         return look
 
     def _can_follow(self, ending: Ending, hosts: Sequence[Host], began: float) -> bool:
-        """Whether another start follows: after a death or a lost machine, or if a try is left."""
+        """Return True after a death or a lost machine, or if a restart is left."""
         if self._slots is not None and self._lost(self._slots, ending, hosts, began):
             return True
         self._failures += 1
@@ -134,11 +134,11 @@ class Restarts:
         return True
 
     def _lost(self, slots: Slots, ending: Ending, hosts: Sequence[Host], began: float) -> bool:
-        """Whether ranks have died or machines are silent; slots of dead ranks rest."""
+        """Return True if ranks have died or machines are silent; slots of dead ranks pause."""
         further = ending.step is None or ending.step > self._furthest
         worked = time.monotonic() - began if further else 0.0
         silent = _silent_now(slots) & {host.name for host in hosts}
-        # Slots are filled one after the other.
+        # Ranks fill the slots in order.
         places = [host.name for host in hosts for _ in range(host.slots)]
         for name in sorted({places[rank] for rank in ending.dead} - silent):
             dead = [rank for rank in ending.dead if places[rank] == name]
@@ -152,7 +152,7 @@ class Restarts:
 
 
 def _silent_now(slots: Slots) -> set[str]:
-    """The machines that do not answer after a failure."""
+    """Return the machines that do not answer after a failure."""
     slots.doubt()
     slots.look()
     while not slots.known:
@@ -162,7 +162,7 @@ def _silent_now(slots: Slots) -> set[str]:
 
 
 def _filled(free: Sequence[Host], most: int) -> list[Host]:
-    """The first ``most`` slots."""
+    """Return the first ``most`` slots."""
     filled = []
     for host in free:
         taken = min(host.slots, most)
@@ -173,15 +173,15 @@ def _filled(free: Sequence[Host], most: int) -> list[Host]:
 
 
 def remove_parts(trace: Path, ranks: int) -> None:
-    """Remove what ranks wrote beside ``trace``."""
+    """Remove the ranks' parts of ``trace``."""
     for rank in range(ranks):
         trace_part(trace, rank).unlink(missing_ok=True)
 
 
 def merge_traces(trace: Path, ranks: int) -> None:
-    """Write ``trace`` from the parts that its ranks wrote, which go.
+    """Write ``trace`` from the parts of its ranks, and remove the parts.
 
-    The last line of a rank that was killed may not be whole, and is left out.
+    The last line of a killed rank may be incomplete, and is skipped.
     """
     events: list[str] = []
     for rank in range(ranks):
@@ -195,15 +195,15 @@ def merge_traces(trace: Path, ranks: int) -> None:
 
 
 def launch(options: JobOptions) -> int:
-    """Run it; the exit status of the rank that ended it, 128 and its signal, or 0.
+    """Run a job; return the exit status of the rank that ended it, 128 plus its signal, or 0.
 
-    Errors: `BackendError` on systems other than Linux, where there is no MPI, no host in the hosts
-    file, or an allocation that cannot be understood.
+    Errors: `BackendError` on systems other than Linux, without MPI, without hosts in the hosts
+    file, or for an allocation that cannot be parsed.
     """
     if sys.platform != "linux":
         raise BackendError(
             "singanet launch",
-            expected="Linux, which tells the processes of a job by /proc",
+            expected="Linux, whose /proc lists the processes of a job",
             received=sys.platform,
             advice="start the ranks with mpirun: mpirun -n 4 python -m singanet train ...",
         )
@@ -215,7 +215,7 @@ def launch(options: JobOptions) -> int:
 
     def read() -> Sequence[Host]:
         nonlocal hosts
-        # Others may be named by now. The file may be half written, or gone for a moment.
+        # The machines may have changed. The file may be incomplete, or missing for a moment.
         with suppress(OSError, ValueError, BackendError):
             hosts = _hosts(options)
         return hosts
@@ -230,7 +230,7 @@ def launch(options: JobOptions) -> int:
 
 
 def _open_missing() -> None:
-    """Open the null device for closed standard streams, or pipes would get their numbers."""
+    """Open the null device for closed standard streams, as pipes would get their numbers."""
     with suppress(OSError):
         while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
@@ -238,7 +238,7 @@ def _open_missing() -> None:
 
 
 def _hosts(options: JobOptions) -> list[Host]:
-    """The machines of the hosts file, or of the allocation; [] for this one."""
+    """Return the machines of the hosts file, or of the allocation; [] for this machine."""
     return allocated(os.environ) if options.hosts is None else mpirun.read_hosts(options.hosts)
 
 
@@ -253,7 +253,7 @@ def _attempt(
     number: int,
     wanted: Wanted | None,
 ) -> Ending:
-    """The end of the ``number``-th start, by the launcher ``found`` of MPI."""
+    """Run the ``number``-th start by ``found``, the path of mpirun."""
     threads = _threads(mpirun.local_ranks(options.ranks, hosts))
     settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline), RESTART: str(number)}
     if options.servers:
@@ -274,7 +274,7 @@ def _attempt(
 
 if __name__ == "__main__":
     folder = JobFolder(Path(sys.argv[1]))
-    if folder.path.is_dir():  # the launcher's own machine, which it sweeps itself
+    if folder.path.is_dir():  # the launcher sweeps its own machine
         folder.kill()
     else:
         folder.sweep()

@@ -186,7 +186,7 @@ NOTHING, DENSE, ROWS, FLAT = range(4)
 
 @dataclass(frozen=True, slots=True)
 class ServedParam:
-    """A parameter on one server: its number and its rows; ``replicated`` if workers have it, too."""
+    """A parameter on one server: its number and rows, and whether workers have it, too."""
 
     number: int
     param: Param

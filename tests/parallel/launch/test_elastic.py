@@ -88,7 +88,7 @@ def test_a_run_of_the_command_line_is_enlarged_in_its_folder(tmp_path):
             told.append(line)
             if line.startswith("epoch 2/"):
                 hosts.write_text("localhost slots=2\n")
-            if line.startswith("epoch") and "goes on with 2 ranks" in "".join(told):
+            if line.startswith("epoch") and "continues with 2 ranks" in "".join(told):
                 process.send_signal(signal.SIGTERM)
                 break
         told.append(process.stderr.read())

@@ -196,7 +196,7 @@ def expect_in_time(fault: Fault, folder: Path, lines: list[tuple[float, str]], e
     if not (folder / "fault").exists():
         return "not reached"
     began = float((folder / "fault").read_text("utf-8"))
-    known = {"restart 1 of": "restarted", "goes on with": "resized"}
+    known = {"restart 1 of": "restarted", "continues with": "resized"}
     acts = [(when, what) for when, line in lines for mark, what in known.items() if mark in line]
     when, what = min([*acts, (ended, "ended")])
     bound = (ASKED if fault.place == "launcher" else DEADLINE) + LOAD

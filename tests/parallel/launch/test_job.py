@@ -384,7 +384,7 @@ raise RankError("fc", expected="the others", received="no answer", advice="look"
 def test_the_line_is_told_at_which_a_rank_hangs(started):
     _, _, err = started("hang", text=VAIN)
     line = 1 + VAIN.splitlines().index("""    if how == "hang": time.sleep(30)""")
-    assert re.search(r"rank 1 of 2 .* has kept others waiting; rank 0 ended by RankError\n", err)
+    assert re.search(r"rank 1 of 2 .* has made others wait; rank 0 ended by RankError\n", err)
     assert re.search(rf"rank 1 was in\n +File .*script\.py\", line {line} in stands_here\n", err)
     assert "runpy" not in err.partition("was in")[2]
 

@@ -81,7 +81,7 @@ def test_fewer_go_on_and_more_from_the_next_checkpoint(resized):
     assert sizes_of(taken) == [2, 1, 2]
     assert "rank 1 of 2" in err
     assert "was killed by SIGKILL" in err
-    assert err.index("goes on with 1 rank\n") < err.index("goes on with 2 ranks")
+    assert err.index("continues with 1 rank\n") < err.index("goes on with 2 ranks")
     # No step that was in a file was taken again.
     assert len(taken) == 20
 
@@ -110,7 +110,7 @@ def test_a_rank_that_hangs_before_all_meet_is_dead_after_the_deadline(resized, m
     assert status == 0, err
     assert "rank 1 of 2 has not come to parallel.init in 9" in err
     assert "rank 1 has died: a slot of" in err
-    assert "goes on with 1 rank\n" in err
+    assert "continues with 1 rank\n" in err
     assert taken[-1] == (19, 1)
 
 

@@ -162,9 +162,9 @@ def test_a_job_goes_on_with_fewer_and_then_with_more(runs):
     assert (status, started) == (0, [{"a": 2, "b": 1}, {"a": 2}, {"a": 2, "b": 1}])
     assert said == [
         "rank 2 has died: a slot of b rests for 10 s",
-        "goes on with 2 ranks",
+        "continues with 2 ranks",
         "3 ranks can work instead of 2: from the next checkpoint on",
-        "goes on with 3 ranks",
+        "continues with 3 ranks",
     ]
 
 
