@@ -1,4 +1,4 @@
-"""Nets over sequences that come step by step, and texts that they write."""
+"""Autoregressive decoding: nets that read sequences step by step, and text generation."""
 
 from singanet.decoding.decoder import Decoder
 from singanet.decoding.generate import Drafter, Generated, Sampling, Writer, generate

@@ -1,4 +1,4 @@
-"""A net over sequences of which each call brings further steps."""
+"""A decoder feeds a net its sequences in parts and keeps a cache of the steps read."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from singanet.ops.kernel import widened
 from singanet.types import Array
 
 _GIVEN = "given"
-"""What a sequence has had of an input, where it may have to be read again."""
+"""The cache entry with the steps of an input, stored if a sequence may have to be read again."""
 
 
 class Decoder:
-    """The object that `FeedForwardNet.decoder` makes: a net over sequences that come in parts.
+    """A decoder that feeds a net its sequences in parts; `FeedForwardNet.decoder` makes it.
 
-    Each call takes further steps, (N, t, ...) or a dict by input, and gives what ``net.predict``
-    gives at these steps for the whole sequences, but for rounding: attention keeps the keys and
-    values of the steps before, recurrent layers their states, positions go on. ``limit`` is how
-    many steps there may be until `reset`, None if no layer counts them. A call that raises an
-    error leaves the sequences as they were. After the net was trained further, reset.
+    Each call takes the next steps, (N, t, ...) or a dict by input, and returns the outputs at these
+    steps. They equal ``net.predict`` of the whole sequences up to rounding: attention layers cache
+    keys and values, recurrent layers their states, and positions continue. ``limit`` is the number
+    of steps allowed until `reset`, None if no layer counts steps. A call that raises an error
+    leaves the sequences unchanged. Reset the decoder after further training of the net.
 
-    Sequences may have different numbers of steps: `read` takes parts of any lengths, `back` takes
-    steps back, `fork` goes on from here more than once, `joined` puts sequences side by side.
+    Sequences may differ in length: `read` takes parts of different lengths, `back` removes the last
+    steps, `fork` copies sequences, `joined` concatenates decoders.
 
-    ``fixed`` are inputs that are no sequences of steps, such as what an encoder reads: the same
-    at every call. Where windows let old steps go, ``spare`` steps can be taken back. Errors: a net
-    of which parts of a sequence have other outputs than the whole; a net without a declared length
-    whose layers count steps, without ``max_length``; one on several ranks, or with a forward of
-    its own.
+    ``fixed`` are inputs without a time axis, such as the output of an encoder: the same at every
+    call. If attention windows drop old steps, the last ``spare`` steps can still be removed.
+
+    Errors: `ArgumentError` if parts of a sequence have other outputs than the whole, if layers
+    count steps and neither the net nor ``max_length`` sets their number, or if the net is on
+    several ranks or has a forward of its own.
     """
 
     def __init__(
@@ -86,39 +87,39 @@ class Decoder:
 
     @property
     def limit(self) -> int | None:
-        """How many steps a sequence may have, None for any number."""
+        """The maximum number of steps of a sequence, None if unlimited."""
         return self._limit if self._kept.counts else None
 
     @property
     def steps(self) -> int:
-        """How many steps the sequences have so far, the longest where they differ."""
+        """The number of steps read so far; the longest sequence's if they differ."""
         return most(self._starts)
 
     @property
     def samples(self) -> int:
-        """How many sequences there are, 0 before the first part."""
+        """The number of sequences, 0 before the first part."""
         return self._samples
 
     @property
     def lengths(self) -> Array:
-        """How many steps each sequence has so far, (N,)."""
+        """The number of steps of each sequence so far, (N,)."""
         return each_of(self._starts, self._samples)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of what is kept for further steps, with what is shared with forks."""
+        """The size of the cache in bytes, including arrays shared with forks."""
         return sum(past.nbytes for past in self._pasts.values())
 
     def reset(self) -> None:
-        """Begin new sequences."""
+        """Start new sequences."""
         self._pasts = {name: Past(self._limit, self._spare) for name in self._readers}
         self._starts: Counts = 0
         self._samples = 0
 
     def __call__(self, x: Any) -> Array:
-        """The output at the further steps ``x``, of several a dict by name.
+        """Return the outputs at the next steps ``x``, a dict by name for several inputs.
 
-        Errors: those of ``net.predict``; too many steps.
+        Errors: as ``net.predict``; `CallOrderError` if the sequences exceed ``limit``.
         """
         return self._read(x, {})
 
@@ -130,7 +131,7 @@ class Decoder:
                 "decoder",
                 expected=f"sequences of at most {self.limit} steps",
                 received=f"{steps} steps after {self.steps}",
-                advice="call reset(), then give the last of the steps again",
+                advice="call reset(), then read the last steps again",
             )
         if self._samples not in (0, samples):
             raise ShapeError(
@@ -151,11 +152,12 @@ class Decoder:
         return out if self.net.loss is None else self.net.loss.link(out)
 
     def read(self, parts: Sequence[Any], anew: Collection[int] = ()) -> Array:
-        """Further steps of each sequence, (t, ...) each with a t of its own; the last's outputs.
+        """Read the next steps of each sequence, (t, ...) with its own t; return the last outputs.
 
-        (N, ...), what each sequence alone gives: nothing is padded, sequences with equally many
-        steps go together. Those of the rows ``anew`` begin with their parts. Errors: as of a call,
-        which leave the sequences as they were; a net of several sequences or outputs.
+        The outputs (N, ...) equal the outputs of each sequence read alone: nothing is padded, and
+        sequences with equal t run as one batch. The rows ``anew`` start new sequences with their
+        parts. Errors: as a call, which leave the sequences unchanged; `ArgumentError` if the net
+        has several sequence inputs or outputs.
         """
         if len(self._sequences) > 1 or len(self._plan.outputs) > 1:
             raise ArgumentError(
@@ -172,7 +174,7 @@ class Decoder:
                 received=f"the shapes {[row.shape for row in rows][:8]}",
                 advice=MESSAGES
                 if are_messages(parts)
-                else "leave sequences that do not go on out by decoder.fork(rows)",
+                else "drop finished sequences by decoder.fork(rows)",
             )
         if self._samples not in (0, len(rows)):
             raise ShapeError(
@@ -198,11 +200,11 @@ class Decoder:
         return outputs
 
     def fork(self, rows: Sequence[int] | Array | None = None) -> Decoder:
-        """Another decoder, whose sequences are those of ``rows`` as they are now, all by default.
+        """Return a decoder with copies of the sequences ``rows``, by default all.
 
-        Both go on by themselves: a prefix that was read once has any number of continuations. A row
-        may be named several times. A fork of all shares the memory of what was read, and makes a
-        copy of it when it goes on. Errors: rows that are not there.
+        The two decoders continue independently, so a prefix read once can have several
+        continuations. A row may be repeated. A fork of all rows shares the cache and copies it on
+        the next write. Errors: `ArgumentError` if a row does not exist.
         """
         made = copy(self)
         if rows is None:
@@ -214,7 +216,7 @@ class Decoder:
                 "decoder.fork, argument rows",
                 expected=f"numbers from 0 to {self._samples - 1}, of the {self._samples} sequences",
                 received=str(index.tolist()[:8]),
-                advice="read the prefix first; fork([0, 0]) goes on from one sequence twice",
+                advice="read the prefix first; fork([0, 0]) continues one sequence twice",
             )
         for name, past in self._pasts.items():
             past.expect_rows(name, self._samples)
@@ -227,9 +229,10 @@ class Decoder:
 
     @classmethod
     def joined(cls, decoders: Sequence[Decoder]) -> Decoder:
-        """The sequences of several decoders of one net in one, whatever steps each has.
+        """Return one decoder with the sequences of several decoders, of any lengths.
 
-        Errors: none, those of different nets or limits, one that has read nothing.
+        Errors: `ArgumentError` if the nets or limits differ or the list is empty; `CallOrderError`
+        if a decoder has read nothing.
         """
         if not decoders or any(
             each._plan is not decoders[0]._plan or each._limit != decoders[0]._limit
@@ -246,20 +249,20 @@ class Decoder:
                 "Decoder.joined",
                 expected="decoders that have read something",
                 received="one without sequences",
-                advice="leave it out",
+                advice="drop it from the list",
             )
         return _side_by_side(decoders, np.arange(sum(each._samples for each in decoders)))
 
     def _goes_back(self, steps: int) -> bool:
-        """Whether so many steps can be taken back at any time, as far as there are so many."""
+        """Return whether ``steps`` steps can always be removed, if that many were read."""
         return not self._kept.states and (not self._kept.lets_go or steps <= self._spare)
 
     def back(self, steps: int | Sequence[int] | Array) -> None:
-        """Forget the last ``steps`` of all sequences, or of each its own number.
+        """Remove the last ``steps`` steps of all sequences, or one number for each.
 
-        Errors, before anything is changed: more than there are; layers that keep their last state
-        alone, such as recurrent ones, of which a `fork` has to be made before; more than ``spare``
-        steps, where windows have let older ones go.
+        Errors, before any change: `ArgumentError` if ``steps`` exceeds a length, if a layer stores
+        only its last state, as recurrent ones do (`fork` before the steps instead), or if windows
+        have dropped old steps and ``steps`` exceeds ``spare``.
         """
         less: Any = np.asarray(steps)
         given = less.dtype.kind in "iu" and less.shape in ((), (self._samples,))
@@ -286,9 +289,9 @@ class Decoder:
             self._anew(changed, None, self._last_of)
 
     def alike(self, steps: int, others: int) -> bool:
-        """Whether layers compute a step alike in sequences of ``steps`` and of ``others`` steps.
+        """Return whether layers compute a step the same in sequences of ``steps`` and ``others``.
 
-        Where not, as angles of positions change, sequences are read again from their beginning.
+        If rotary angles change with the length, sequences are read again from the start.
         """
         return all(rotary.era(steps) == rotary.era(others) for rotary in self._turning)
 
@@ -298,7 +301,7 @@ class Decoder:
         further: Mapping[str, Any] | None,
         last_of: Mapping[str, Collection[int]],
     ) -> Any:
-        """`_read` of ``further`` steps, if any; of sequences that have ``changed`` all steps."""
+        """`_read` of the steps ``further``, if any; re-reads all steps of the rows ``changed``."""
         groups: dict[int, list[int]] = {}
         for n, (again, length) in enumerate(zip(changed, self.lengths.tolist(), strict=True)):
             groups.setdefault(length if again else -1, []).append(n)
@@ -323,7 +326,7 @@ class Decoder:
         return _rows_of(self.net.device.ops, last, steps, np.argsort(order))
 
     def _before(self, name: str, rows: Sequence[int], length: int) -> Array:
-        """The first steps that sequences had of the input ``name``."""
+        """Return the first steps of the input ``name``."""
         kept = self._pasts[name].kept(_GIVEN)[:, 0, :length]
         shape = self._plan.by_name[name].layer.in_shapes
         assert isinstance(shape, tuple)
@@ -331,7 +334,7 @@ class Decoder:
         return array.reshape(*array.shape[:2], *shape[1:])
 
     def _reading(self) -> list[str]:
-        """The nodes that sequences come to, the inputs too."""
+        """Return the nodes that depend on a sequence, including the inputs."""
         found: list[str] = []
         slots: set[int] = set()
         for step in self._plan.steps:
@@ -350,13 +353,13 @@ class Decoder:
             )
 
     def _extent(self, x: Any) -> tuple[int, int]:
-        """The steps and samples of all sequences of a call."""
+        """Return the number of steps and samples of a call."""
         parts = list(x.values()) if isinstance(x, Mapping) else [x]
         found = {tuple(np.shape(part)[:2]) for part in parts}
         if len(found) != 1 or len(min(found)) != 2 or 0 in min(found):
             raise ShapeError(
                 "decoder",
-                expected="arrays (samples, steps, ...) of at least one step, equally many in each",
+                expected="arrays (samples, steps, ...) with one number of steps, at least 1",
                 received=f"the shapes {[np.shape(part) for part in parts]}",
                 advice="one step of one sequence is ids[None, :1]",
             )
@@ -370,7 +373,7 @@ class Decoder:
         fixed: Mapping[str, Any],
         last_of: Mapping[str, Collection[int]] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """One part through the net; what layers leave behind counts once all have run."""
+        """Run the net on one part; the cache advances only after all layers have run."""
         net, plan = self.net, self._plan
         parts = x if isinstance(x, Mapping) else {self._sequences[0]: x}
         given = {**parts, **fixed}
@@ -388,17 +391,17 @@ class Decoder:
         return results
 
     def _begun(self, rows: Sequence[int]) -> Decoder:
-        """One without steps, for some of the sequences."""
+        """Return a decoder without steps for the sequences ``rows``."""
         made = copy(self)
         made.reset()
         made._fixed = {name: np.asarray(given)[[*rows]] for name, given in self._fixed.items()}
         return made
 
     def _last_output(self, x: Any) -> Array:
-        """The output at the last of the further steps ``x``, as an array of its own.
+        """Return the output at the last of the steps ``x`` as a new array.
 
-        What comes after the last layer that knows earlier steps is computed for that step alone:
-        in a net over words most of all the probabilities of each.
+        Nodes after the last layer that uses earlier steps compute that step alone; in a language
+        model this saves most of the softmax over the vocabulary.
         """
         last: Array = self._read(x, self._last_of)[:, -1].copy()
         return last
@@ -408,7 +411,7 @@ class Decoder:
 
 
 def _rows_of(ops: Any, parts: Sequence[Any], steps: int, order: Array) -> Any:
-    """The last ``steps`` of outputs, or of dicts of them, of ``parts`` of the samples together."""
+    """Concatenate the last ``steps`` of outputs, or of dicts of them, over samples in ``order``."""
     if isinstance(parts[0], Mapping):
         return {
             name: _rows_of(ops, [part[name] for part in parts], steps, order) for name in parts[0]
@@ -421,10 +424,11 @@ def _rows_of(ops: Any, parts: Sequence[Any], steps: int, order: Array) -> Any:
 def _ending(
     plan: Plan, readers: Collection[str], free: Collection[str]
 ) -> dict[str, frozenset[int]]:
-    """The inputs that are needed at the last step alone, if only its output is wanted.
+    """Return the inputs, by node, that need only the last step if only its output is wanted.
 
-    Those of nodes that compute each step for itself, as they say and as they were not seen to do
-    otherwise (``free``), and behind which there are only such; the first of these on each way.
+    They belong to the first nodes on each path behind which all nodes compute each step
+    independently. A node counts as such if its traits declare it and the trial did not contradict
+    (``free``).
     """
     steps = [step for step in plan.steps if step.name in readers]
     slots = {slot for step in steps for slot in step.out_slots}
@@ -447,7 +451,7 @@ def _ending(
 
 
 def _side_by_side(decoders: Sequence[Decoder], order: Array) -> Decoder:
-    """Their sequences in one, the k-th of them all in row ``order[k]``."""
+    """Join the sequences in one decoder; row ``order[k]`` is the k-th sequence of all."""
     made = copy(decoders[0])
     samples = [each._samples for each in decoders]
     for each in decoders:

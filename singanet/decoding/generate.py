@@ -23,15 +23,14 @@ from singanet.errors import ArgumentError, DataError, one_of
 from singanet.types import Array
 
 _AGAIN = 4
-"""The most steps that are read again so that all texts have equally many to be read."""
+"""The maximum number of steps read again so that all texts have the same number to read."""
 
 
 class Follower:
-    """What a net expects after texts of ids, of which ``decoder`` has read the beginnings.
+    """The next-token probabilities of a net, with the prefix of each text cached in ``decoder``.
 
-    It knows where it is: it has read ``texts[n]`` up to ``ends[n]``. Where its limit is met, it
-    begins anew with the last half of what a limit holds: a step depends on half to all of
-    ``limit`` steps before it.
+    ``decoder`` has read ``texts[n]`` up to ``ends[n]``. At the decoder's limit it restarts with the
+    last half of the limit, so a step depends on the last ``limit`` / 2 to ``limit`` steps.
     """
 
     def __init__(self, decoder: Decoder, count: int, ahead: int = 0) -> None:
@@ -41,9 +40,10 @@ class Follower:
         self._mark: tuple[Decoder, Array] | None = None
 
     def room(self, most: int) -> int:
-        """How many steps, up to ``most``, each text may have as if they came one by one.
+        """Return the number of steps, up to ``most``, that can be read at once.
 
-        Behind them the limit is met, or steps before are computed otherwise.
+        Behind them a text would reach the limit, or earlier steps would be computed with other
+        angles.
         """
         limit, alike = self.decoder.limit, self.decoder.alike
         most = most if limit is None else min(most, limit - self.decoder.steps)
@@ -53,7 +53,7 @@ class Follower:
         )
 
     def expected(self, texts: Sequence[Sequence[int]]) -> Array:
-        """Read the rest of ``texts``: how probable each id is to come next, (N, C)."""
+        """Read the rest of ``texts`` and return the probabilities of the next token, (N, C)."""
         limit, ends = self.decoder.limit, np.array([len(text) for text in texts])
         counts = ends - self.ends
         over = np.zeros(len(texts), bool)
@@ -61,10 +61,10 @@ class Follower:
             over = (self.decoder.lengths if self.decoder.samples else 0) + counts > limit
         more = counts.max() - counts
         if not over.any() and self._reads_again(more):
-            # Cheaper than to part those that have fewer.
+            # Reading steps again is cheaper than splitting the batch.
             self.decoder.back(more)
             counts = counts + more
-        # A limit holds so many that begin anew.
+        # At the limit a text restarts with this many steps.
         counts = np.where(over, np.minimum(ends, (limit or 0) // 2 + (limit or 0) % 2), counts)
         parts = [
             np.array(text[len(text) - count :]) for text, count in zip(texts, counts, strict=True)
@@ -74,17 +74,17 @@ class Follower:
         return _probabilities(self.decoder.net.device.ops.host, out, 2)
 
     def ahead(self, ids: Array) -> Array:
-        """Read further ``ids`` (N, t): how probable what comes after each is, (N, t, C)."""
+        """Read the tokens ``ids`` (N, t) and return the next-token probabilities, (N, t, C)."""
         out = self.decoder(ids)
         self.ends = self.ends + ids.shape[1]
         return _probabilities(self.decoder.net.device.ops.host, out, 3)
 
     def mark(self) -> None:
-        """Be ready to `forget` what is read from now on."""
+        """Save the state, so that `forget` can return to it."""
         self._mark = None if self._goes_back else (self.decoder.fork(), self.ends)
 
     def forget(self, ends: Array) -> None:
-        """Go back to ``ends``; to the mark, where the net does not tell how it was there."""
+        """Go back to ``ends``, or to the mark if the net cannot remove single steps."""
         if self._mark is None:
             self.decoder.back(self.ends - ends)
             self.ends = ends
@@ -92,40 +92,40 @@ class Follower:
             (self.decoder, self.ends), self._mark = self._mark, None
 
     def reach(self, texts: Sequence[Sequence[int]], ends: Array) -> None:
-        """Read up to ``ends``, for which there is room, where that has not been done."""
+        """Read the texts up to ``ends`` if they are not yet read; there must be room."""
         if (self.ends < ends).any():
             pairs = zip(texts, self.ends.tolist(), ends.tolist(), strict=True)
             self.decoder.read([np.array([*text[start:end]]) for text, start, end in pairs])
             self.ends = ends
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these texts alone."""
+        """Continue with the texts ``rows`` alone."""
         if self.decoder.samples:
             self.decoder = self.decoder.fork(rows)
         self.ends = self.ends[[*rows]]
         self._mark = None
 
     def _reads_again(self, more: Array) -> bool:
-        """Whether to take so many steps back, of some texts, and to read them with the others."""
+        """Return whether to remove ``more`` steps of each text and read them with the others."""
         if not self._goes_back or not 0 < more.max() <= _AGAIN or not self.decoder.samples:
             return False
         return bool((more <= np.minimum(self.ends, self.decoder.lengths)).all())
 
 
 def spare_for(ahead: int) -> int:
-    """How many steps are taken back at most, where ``ahead`` are tried."""
+    """Return the number of steps removed at most if a draft tries ``ahead`` tokens."""
     return ahead + _AGAIN
 
 
 def _probabilities(host: Callable[[Array], Array], out: object, axes: int) -> Array:
-    """What a net gave, on the host. Errors: no probabilities."""
+    """Return the net's output on the host. Errors: `ArgumentError` if it is not probabilities."""
     shape = getattr(out, "shape", ())
     last = host(out) if len(shape) == axes else None  # type: ignore[arg-type]
     if last is None or not (last.min() >= 0 and np.allclose(last.sum(axis=-1), 1, atol=1e-2)):
         raise ArgumentError(
             "net.generate",
-            expected="a net whose one output is probabilities (N, T, C) of what comes next",
-            received=f"outputs of shape {shape} that are none" if shape else type(out).__name__,
+            expected="a net with one output, next-token probabilities (N, T, C)",
+            received=f"outputs of shape {shape} that are not" if shape else type(out).__name__,
             advice="give it the loss SoftmaxCrossEntropy, or end it with Softmax",
         )
     return last
@@ -133,11 +133,14 @@ def _probabilities(host: Callable[[Array], Array], out: object, axes: int) -> Ar
 
 @dataclass(frozen=True)
 class Sampling:
-    """A draw by probabilities p^(1/temperature), of the likeliest alone if wanted.
+    """A sampling rule: temperature, then top-k and nucleus (top-p) truncation.
 
-    ``temperature`` 0 takes the likeliest, the first of equal ones. ``top_k`` leaves as many,
-    ``top_p`` then the fewest that together have this probability (Holtzman et al. 2020). Errors:
-    `ArgumentError` for a temperature below 0, a ``top_k`` below 1, a ``top_p`` outside (0, 1].
+    A token of probability p is drawn with a probability proportional to p^(1/``temperature``);
+    temperature 0 takes the most likely token, the first of equals. ``top_k`` limits the draw to the
+    k most likely tokens; ``top_p`` then limits it to the smallest set of this total probability
+    (Holtzman et al. 2020).
+
+    Errors: `ArgumentError` if ``temperature`` < 0, ``top_k`` < 1 or ``top_p`` is outside (0, 1].
     """
 
     temperature: float = 1.0
@@ -153,13 +156,13 @@ class Sampling:
             raise _wrong("top_p", "above 0 and up to 1", self.top_p, "0.9 is usual")
 
     def draw(self, probabilities: Array, rng: np.random.Generator) -> Array:
-        """One number (N,) for each row of ``probabilities`` (N, C); one draw a row, in order."""
+        """Draw one index (N,) for each row of ``probabilities`` (N, C), a random number a row."""
         return self.chosen(probabilities, rng.random(len(probabilities)))
 
     def chosen(self, probabilities: Array, chances: Array) -> Array:
-        """One number (N,) for each row of ``probabilities`` (N, C), drawn by ``chances`` (N,).
+        """Return one index (N,) for each row of ``probabilities`` (N, C).
 
-        These are from 0 to below 1.
+        ``chances`` (N,) are uniform random numbers in [0, 1).
         """
         found: Array
         if self.temperature == 0:
@@ -173,7 +176,7 @@ class Sampling:
         return found
 
     def _adjusted(self, probabilities: Array) -> Array:
-        """The probabilities (N, C) with which each is drawn, in float64; ones where it is sure."""
+        """Return the distribution (N, C) of the draw in float64; one-hot at temperature 0."""
         made = np.zeros(probabilities.shape)
         if self.temperature == 0:
             likeliest = np.asarray(probabilities, np.float64).argmax(axis=1)
@@ -189,7 +192,7 @@ class Sampling:
         return made
 
     def _weights(self, probabilities: Array) -> Array:
-        """p^(1/temperature), multiplied so that the largest of a row is 1."""
+        """Return p^(1/temperature), scaled so that the largest of a row is 1."""
         chances = np.asarray(probabilities, np.float64)
         with np.errstate(divide="ignore"):
             scores = np.log(chances) / self.temperature
@@ -197,7 +200,7 @@ class Sampling:
         return weights
 
     def _falling(self, weights: Array) -> tuple[Array, Array]:
-        """The places of all weights, the largest first, and the weights of those that may be."""
+        """Return the indices by falling weight, and the weights that truncation allows."""
         order = np.argsort(-weights, axis=1, kind="stable")
         falling = np.take_along_axis(weights, order, axis=1)[:, : self.top_k]
         if self.top_p is not None:
@@ -213,12 +216,13 @@ def _wrong(what: str, expected: str, received: object, advice: str) -> ArgumentE
 
 
 class Drafter:
-    """A ``net`` of the same vocabulary, which writes ``ahead`` ids that a larger one then judges.
+    """A draft model for speculative decoding: it proposes ``ahead`` tokens to a larger net.
 
-    The larger net reads them at once, in the time of one, and takes them with the probability that
-    makes the text one of its own (Leviathan et al. 2023): at temperature 0 exactly the same ids,
-    else drawn from exactly its distribution. ``acceptance`` tells how many it took. ``prefix`` is a
-    decoder of ``net`` that has read what comes before all prompts.
+    The larger net checks them in one forward pass and accepts each with the probability that makes
+    the text a sample of its own distribution (Leviathan et al. 2023). At temperature 0 the tokens
+    are exactly the larger net's. ``net`` must have the larger net's vocabulary. ``acceptance`` is
+    the fraction of accepted tokens. ``prefix`` is a decoder of ``net`` that has read the common
+    prefix of all prompts.
     """
 
     def __init__(self, net: Net, ahead: int = 4, prefix: Decoder | None = None) -> None:
@@ -235,16 +239,16 @@ class Drafter:
 
     @property
     def acceptance(self) -> float:
-        """Which part of the offered ids was taken so far; NaN before any was offered."""
+        """The fraction of proposed tokens accepted so far; NaN before the first proposal."""
         return self.taken / self.offered if self.offered else float("nan")
 
     @property
     def spare(self) -> int:
-        """How many steps a decoder has to be able to take back, `FeedForwardNet.decoder`."""
+        """The ``spare`` that a decoder of the larger net needs, `FeedForwardNet.decoder`."""
         return spare_for(self.ahead)
 
     def _follower(self, count: int, max_length: int | None) -> Follower:
-        """What reads so many texts."""
+        """Return the draft's follower of ``count`` texts."""
         if self.prefix is not None:
             return Follower(self.prefix.fork([0] * count), count, self.ahead)
         own = max_length if self.net.most_steps is None else None
@@ -252,7 +256,7 @@ class Drafter:
 
 
 class Offer(NamedTuple):
-    """The ids (N, t) that a draft offers, and by which probabilities it drew each, (N, t, C)."""
+    """The proposed tokens ``ids`` (N, t) and their distributions ``drawn_by`` (N, t, C)."""
 
     ids: Array
     drawn_by: Array
@@ -265,7 +269,7 @@ def offered(
     sampling: Sampling,
     rng: np.random.Generator,
 ) -> Offer:
-    """Up to ``ahead`` ids after each text, drawn one after the other."""
+    """Propose up to ``ahead`` tokens after each text, drawn one after another."""
     ids: list[Array] = []
     chances: list[Array] = []
     expected = follower.expected(texts)
@@ -280,11 +284,11 @@ def offered(
 
 
 def judged(offer: Offer, wanted: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """How many ids of each row are taken, (N,), and the probabilities (N, C) of what comes next.
+    """Return the number of accepted tokens of each row, (N,), and the next distribution (N, C).
 
-    ``wanted`` (N, t + 1, C) are those of the large net. An id x is taken with the probability
-    min(1, p(x) / q(x)); after the first that is not, the next comes from max(0, p - q), so that
-    each is drawn from p in all (Leviathan et al. 2023, appendix A.1).
+    ``wanted`` (N, t + 1, C) are the large net's probabilities. A token x is accepted with the
+    probability min(1, p(x) / q(x)). After the first rejection the next token comes from max(0, p -
+    q), so that every token is distributed as p (Leviathan et al. 2023, appendix A.1).
     """
     taken, rest = np.zeros(len(offer.ids), np.int64), wanted[:, -1].copy()
     for n in range(len(offer.ids)):
@@ -294,26 +298,26 @@ def judged(offer: Offer, wanted: Array, rng: np.random.Generator) -> tuple[Array
                 taken[n] += 1
                 continue
             left = np.maximum(p - q, 0.0)
-            # Of equal ones nothing is left but rounding, for which no id is refused.
+            # If p and q are equal, only rounding remains, which must not rule out a token.
             rest[n] = left / left.sum() if left.sum() > 0 else p
             break
     return taken, rest
 
 
 def picked(probabilities: Array, rng: np.random.Generator) -> Array:
-    """One number (N,) for each row of probabilities (N, C)."""
+    """Draw one index (N,) for each row of probabilities (N, C)."""
     total = probabilities.cumsum(axis=1)
     below = total <= rng.random((len(total), 1)) * total[:, -1:]
-    # Rounded up, a draw may lie behind the last that may be drawn.
+    # Rounding up could select an index behind the last one of positive probability.
     last = probabilities.shape[1] - 1 - (probabilities[:, ::-1] > 0).argmax(axis=1)
     found: Array = np.minimum(below.sum(axis=1), last)
     return found
 
 
 class Generated(NamedTuple):
-    """What was drawn for a prompt: ``ids`` (L,), and the ``log_probabilities`` (L,) of each.
+    """The tokens drawn for a prompt, ``ids`` (L,), and their ``log_probabilities`` (L,).
 
-    These are the net's own, in float64, whatever temperature and choice the draw was made with.
+    The log-probabilities are the net's own, in float64, before temperature and truncation.
     """
 
     ids: Array
@@ -321,13 +325,15 @@ class Generated(NamedTuple):
 
 
 class Writer:
-    """What comes after ``prompts``, arrays (P,) of ids of any lengths: an iterator without end.
+    """An endless iterator over the continuations of ``prompts``, arrays (P,) of tokens.
 
-    Each round gives the further ids of each row that goes on, by its number: one, with a ``draft``
-    one or several. Prompts are read by ``decoder``, whose one sequence, if it has any, comes before
-    all of them; it stays as it is. A row's draws depend on no other row's length. Where the
-    decoder's limit is met, it begins anew with the last half of what a limit holds. Errors: outputs
-    that are no probabilities; a draft of another vocabulary.
+    Each round returns the next tokens of each active row, by row number: one token, or one or
+    several with a ``draft``. ``decoder`` reads the prompts and is not changed; its one sequence, if
+    any, is the prefix of all prompts. The draws of a row do not depend on the lengths of other
+    rows. At the decoder's limit a text restarts with the last half of the limit.
+
+    Errors: `ArgumentError` if the outputs are not probabilities or the draft has another
+    vocabulary.
     """
 
     def __init__(
@@ -361,7 +367,7 @@ class Writer:
         return {row: _told(*each) for row, each in zip(self.rows, found, strict=True)}
 
     def end(self, rows: Collection[int]) -> None:
-        """Go on without ``rows``."""
+        """Stop the rows ``rows``."""
         stay = [k for k, row in enumerate(self.rows) if row not in rows]
         if len(stay) == len(self.rows):
             return
@@ -372,10 +378,10 @@ class Writer:
                 each.keep(stay)
 
     def _ahead(self) -> int:
-        """How many ids the draft is to offer, 0 where there is no room for any."""
+        """Return the number of tokens the draft proposes next, 0 if there is no room."""
         if self._draft is None or self._small is None:
             return 0
-        # Its prompts are read first, and each text has one id then that is not.
+        # The draft starts once the prompts are read: each text then has one unread token.
         if not all(
             len(text) == end + 1 for text, end in zip(self._texts, self._net.ends, strict=True)
         ):
@@ -384,7 +390,7 @@ class Writer:
 
     def _one_each(self) -> list[tuple[list[int], list[float]]]:
         expected = self._net.expected(self._texts)
-        # Of rows that have ended, too: another row's end changes no draw.
+        # Draw for finished rows too: the end of a row must not change another row's draws.
         chances = self._rng.random(self._count)[self.rows]
         ids = self._sampling.chosen(expected, chances)
         return self._grown([[int(id)] for id in ids], expected[:, None])
@@ -413,7 +419,7 @@ class Writer:
         return found
 
     def _grown(self, new: list[list[int]], expected: Array) -> list[tuple[list[int], list[float]]]:
-        """Put the ``new`` ids behind the texts; with how probable the net finds each."""
+        """Append the ``new`` tokens to the texts; return them with the net's probabilities."""
         found = []
         for text, ids, chances in zip(self._texts, new, expected, strict=True):
             text.extend(ids)
@@ -452,7 +458,7 @@ def generate(
     draft: Net | Drafter | None = None,
     prefix: Decoder | None = None,
 ) -> list[Generated]:
-    """See `FeedForwardNet.generate`."""
+    """Generate text; the arguments are described at `FeedForwardNet.generate`."""
     checked_count("net.generate", "length", length, 1)
     rows, stops = _checked(prompts), _stops(stop)
     small = Drafter(draft) if isinstance(draft, Net) else draft
@@ -477,7 +483,7 @@ def generate(
 
 
 def _until_end(known: list[int], new: list[int], length: int, stops: list[list[int]]) -> int:
-    """How many of ``new`` ids still belong to the row; these are put behind those ``known``."""
+    """Append ``new`` to ``known`` up to the end of the row and return the number appended."""
     for count, id in enumerate(new, 1):
         known.append(id)
         if len(known) == length or _ends(known, stops):
@@ -494,11 +500,11 @@ def _whole(parts: list[Generated]) -> Generated:
 
 
 def _expect_prefix(net: Net, prefix: Decoder, steps: int, max_length: int | None) -> None:
-    """Errors: a prefix of another net, or behind which ``steps`` find no room."""
+    """Errors: `ArgumentError` for a prefix of another net or without room for ``steps``."""
     if prefix.net is not net or prefix.samples != 1 or max_length is not None:
         raise ArgumentError(
             "net.generate, argument prefix",
-            expected="a decoder of this net that has read one sequence, and no max_length beside",
+            expected="a decoder of this net that has read one sequence, and no max_length",
             received=f"one of {prefix.samples} sequences"
             + ", of another net" * (prefix.net is not net),
             advice="decoder = net.decoder(max_length); decoder.read([ids])",
@@ -506,14 +512,14 @@ def _expect_prefix(net: Net, prefix: Decoder, steps: int, max_length: int | None
     if prefix.limit is not None and prefix.steps + steps > prefix.limit:
         raise ArgumentError(
             "net.generate, argument prefix",
-            expected=f"at most {prefix.limit} steps of prefix, prompt and what is written",
+            expected=f"at most {prefix.limit} steps of prefix, prompt and new tokens",
             received=f"{prefix.steps} and {steps}",
-            advice="write less, or give whole prompts: then the last half is read anew",
+            advice="reduce length, or pass whole prompts, which restart with their last half",
         )
 
 
 def _stops(given: Any) -> list[list[int]]:
-    """The runs of ids that end a row: of an id, ids, or runs of them."""
+    """Return the token sequences that end a row, from a token, tokens or sequences."""
     parts: Any = [given] if is_int(given, 0) else [] if given is None else given
     try:
         runs = [[part] if is_int(part, 0) else list(part) for part in parts]
@@ -524,13 +530,13 @@ def _stops(given: Any) -> list[list[int]]:
             "net.generate, argument stop",
             expected="an id, several, or runs of ids, such as [2, [13, 13]]",
             received=repr(given)[:80],
-            advice="texts become ids by tokenizer.encode(text, special=False).tolist()",
+            advice="encode texts by tokenizer.encode(text, special=False).tolist()",
         )
     return [[int(k) for k in run] for run in runs]
 
 
 def _checked(prompts: Any) -> list[Array]:
-    """The prompts as arrays of whole numbers, each with at least one."""
+    """Return the prompts as integer arrays of at least one token each."""
     rows = [np.asarray(prompt) for prompt in prompts]
     if not rows or any(row.ndim != 1 or not row.size or row.dtype.kind not in "iu" for row in rows):
         raise DataError(
@@ -546,5 +552,5 @@ def _prompt_advice(prompts: Any) -> str:
     if are_messages(prompts):
         return MESSAGES
     if are_texts(prompts):
-        return "make ids of each text by tokenizer.encode(text)"
+        return "encode each text by tokenizer.encode(text)"
     return "one prompt is ids[None], or [ids]"

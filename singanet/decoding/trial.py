@@ -1,8 +1,8 @@
-"""Whether a net goes by steps: a sequence run whole and in parts gives the same.
+"""A trial decides whether a net can be decoded: whole and split sequences must agree.
 
-A net of layers that go by steps is one. So each layer is tried by itself, alike ones once: blocks
-of a language model are many and alike, and the first text waits for it. Where that shows nothing,
-as steps may change places and back, the net is tried as a whole.
+The trial runs each layer alone, and layers with the same configuration once, since language models
+repeat their blocks and the first text waits for the trial. If a layer fails alone, as with steps
+that are permuted and back, the trial runs the whole net.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from singanet.ops.numpy.linear import FEW
 from singanet.types import Array
 
 _TRIED = 256
-"""The steps that a new decoder tries at most: a layer may read steps that are this far apart."""
+"""The maximum number of steps of a trial, which covers layers with distant time dependence."""
 
 _FEW = 6
-"""The steps that are enough for layers that compute each step for itself, or from all of them."""
+"""The number of steps for layers that treat steps independently or attend to all of them."""
 
 
 class KeptSteps(NamedTuple):
-    """What layers keep of earlier steps, as a trial has shown.
+    """The kinds of cache that a net's layers use, found by a trial.
 
-    Whether they count steps, keep states of which there is the last one alone, and let old steps
-    go; ``free`` are the nodes that have no use for what came before.
+    ``counts``: a layer counts steps. ``states``: a layer stores its last state alone. ``lets_go``:
+    a layer drops old steps. ``free``: the nodes that use no earlier steps.
     """
 
     counts: bool = False
@@ -46,7 +46,7 @@ class KeptSteps(NamedTuple):
 
     @classmethod
     def by(cls, pasts: Mapping[str, Past]) -> KeptSteps:
-        """What these have."""
+        """Return the kinds of cache in ``pasts``."""
         each = list(pasts.values())
         return cls(
             any(past.counts for past in each),
@@ -57,14 +57,14 @@ class KeptSteps(NamedTuple):
 
 
 _known: WeakKeyDictionary[Plan, dict[Hashable, KeptSteps]] = WeakKeyDictionary()
-"""Results of trials that went well, by their cases."""
+"""The results of passed trials, by their cases."""
 
 Run = Callable[[Any, list[str], Mapping[str, Any]], dict[str, Any]]
-"""One part of sequences through a net: its arrays, which outputs are wanted, what is fixed."""
+"""Runs a net on one part of sequences: (arrays, wanted outputs, fixed inputs) to outputs."""
 
 
 class Trial:
-    """A net, of which the nodes ``readers`` read the sequences of the inputs ``sequences``."""
+    """A trial of a net with ``sequences`` as inputs; the nodes ``readers`` depend on them."""
 
     def __init__(
         self,
@@ -82,9 +82,10 @@ class Trial:
     def kept(
         self, run: Run, pasts: Callable[[], Mapping[str, Past]], anew: Callable[[], None]
     ) -> KeptSteps:
-        """What layers keep; tried once, by ``run``, which leaves ``pasts`` until ``anew``.
+        """Return the kinds of cache, found once with ``run``.
 
-        Errors: the outputs of parts are not those of the whole.
+        ``pasts`` returns the caches of the last run, ``anew`` clears them. Errors: `ArgumentError`
+        if split sequences have other outputs than whole ones.
         """
         known = _known.setdefault(self.plan, {})
         case = self._case()
@@ -98,22 +99,22 @@ class Trial:
         if kept.counts and self.limit is None:
             raise ArgumentError(
                 "net.decoder, argument max_length",
-                expected="how many steps a sequence has at most, as layers count them",
+                expected="a maximum number of steps, since layers count them",
                 received="None, for a net of any length",
-                advice=f"pass max_length=1000, or as many as positions were learned{self._others}",
+                advice=f"pass max_length=1000, or the number of learned positions{self._others}",
             )
 
     @property
     def _others(self) -> str:
-        """The advice for a net whose inputs may not all be sequences."""
+        """The advice if some inputs may not be sequences."""
         if len(self.sequences) == 1:
             return ""
-        return f", or fixed={{{self.sequences[0]!r}: array}} for what is no sequence of steps"
+        return f", or fixed={{{self.sequences[0]!r}: array}} for inputs without a time axis"
 
     def _by_layers(self) -> KeptSteps | None:
-        """What layers keep, each tried by itself; None if one does not go by steps there."""
+        """Return the kinds of cache from trials of single layers; None if one of them fails."""
         steps = [self.plan.by_name[name] for name in self.readers]
-        # What a layer of the user's own reads may have a meaning.
+        # Random inputs may be invalid for a user's layer or a fixed input.
         if self.fixed or any(step.foreign for step in steps):
             return None
         made = {slot: step for step in steps for slot in step.out_slots}
@@ -141,7 +142,7 @@ class Trial:
     def _tried_alone(
         self, step: NodeStep, shapes: Sequence[Any], given: Sequence[NodeStep | None]
     ) -> Past | None:
-        """What a layer keeps of random steps; None if parts do not give what the whole gives."""
+        """Run a layer on random steps and return its cache; None if the parts disagree."""
         rng, count = np.random.default_rng(0), min(self.limit or _TRIED, self._steps_of(step))
         whole = []
         for k, shape in enumerate(shapes):
@@ -158,7 +159,7 @@ class Trial:
         try:
             want = self._ran(step, whole, slice(0, count), end)
             if end.is_unused:
-                # What a step in the middle is made of, neither what is before nor what is behind.
+                # A step in the middle must depend on no earlier and no later step.
                 cuts = [slice(count // 2, count // 2 + 1)]
                 past = end
             else:
@@ -174,7 +175,7 @@ class Trial:
         return end
 
     def _ran(self, step: NodeStep, whole: list[Array], part: slice, past: Past) -> list[Array]:
-        """The outputs of a layer for a part of its inputs."""
+        """Return the outputs of a layer for a part of its inputs."""
         device = self.net.device
         with device.scope():
             x: Any = [device.put(array[:, part]) for array in whole]
@@ -190,7 +191,7 @@ class Trial:
         return _FEW if _is_near(step.layer) else _TRIED
 
     def _near(self, want: Array, got: Array, whole: bool = True) -> bool:
-        """Whether outputs are the same, but for rounding."""
+        """Return whether outputs agree up to rounding."""
         if not whole or got.shape != want.shape:
             return False
         step = max(np.finfo(self.net.dtype).eps, self.net.executor.can.coarse)
@@ -198,24 +199,24 @@ class Trial:
         return bool(np.allclose(got, want, rtol=0.0, atol=bound, equal_nan=True))
 
     def _case(self) -> Hashable:
-        """The case of a trial beside the plan; an edit of any layer is a new case."""
+        """Return the key of a trial within its plan; an edit of any layer makes a new key."""
         fixed = sorted((name, np.shape(given)[1:]) for name, given in self.fixed.items())
         return changes.now, tuple(fixed), self._steps()
 
     def _steps(self) -> int:
-        """How many steps are tried: few, where no layer can read only steps that are far apart."""
+        """Return the number of trial steps: few if no layer can depend on distant steps alone."""
         steps = [self.plan.by_name[name] for name in self.readers]
         near = all(_is_near(each.layer) and not each.foreign for each in steps)
         most = _FEW if near else _TRIED
-        # Of longer ones the steps before have other angles than they had as a part.
+        # Longer sequences have other rotary angles than their parts.
         ends = [rotary.longest for rotary in turning(self.plan, self.readers)]
         return min(self.limit or most, most, *(end for end in ends if end is not None))
 
     def _samples(self) -> int:
-        """How many sequences are tried: more than kernels for few rows take, where these differ.
+        """Return the batch size of the trial: more than the rows of small-batch kernels, if any.
 
-        Nets that amplify differences, as published ones do of words that begin no text, would else
-        be told from the whole by these kernels alone.
+        Some published nets amplify rounding on random tokens; kernels of another batch size alone
+        would make them fail.
         """
         return FEW + 1 if self.net.executor.can.coarse else 1
 
@@ -253,7 +254,7 @@ class Trial:
         raise _refusal(f"other outputs, from the {kind} {first!r} on")
 
     def _drawn(self, name: str, steps: int) -> Array:
-        """A random sequence for the input ``name``, of 0 and 1 where it takes whole numbers."""
+        """Draw a random sequence for the input ``name``, of 0 and 1 for integer inputs."""
         step = self.plan.by_name[name]
         shape = step.layer.in_shapes
         assert isinstance(shape, tuple)
@@ -266,7 +267,7 @@ class Trial:
     def _joins(
         self, name: str, steps: int, whole: dict[str, Any], parts: list[dict[str, Any]]
     ) -> bool:
-        """Whether what the node ``name`` made of the parts is what it made of the whole."""
+        """Return whether the outputs of node ``name`` for the parts equal those for the whole."""
         host = self.net.device.ops.host
         several = self.plan.by_name[name].many_out
         for k in range(len(whole[name]) if several else 1):
@@ -288,21 +289,21 @@ class Trial:
 def _refusal(received: str) -> ArgumentError:
     return ArgumentError(
         "net.decoder",
-        expected="a net whose output at a step depends on the steps up to it, and that goes"
-        " on where a part of a sequence ended",
+        expected="a causal net: outputs depend on no later step, and a sequence continues from"
+        " part to part",
         received=received,
-        advice="attention is made so by causal=True, recurrent layers by running forwards"
-        " alone; inputs that are no sequences of steps are fixed={name: array}",
+        advice="use attention with causal=True and recurrent layers that run forwards alone;"
+        " pass inputs without a time axis as fixed={name: array}",
     )
 
 
 def _is_near(layer: Layer) -> bool:
-    """Whether a few steps show how the layer computes any number of them."""
+    """Return whether a few steps show how the layer computes any number of steps."""
     return isinstance(layer, MultiHeadAttention) or layer.traits.masks == "keeps"
 
 
 def turning(plan: Plan, readers: Sequence[str]) -> list[RotaryEmbedding]:
-    """What turns by angles that depend on how long a sequence is."""
+    """Return the rotary embeddings whose angles depend on the sequence length."""
     layers = [plan.by_name[name].layer for name in readers]
     found = [each.rotary for each in layers if isinstance(each, MultiHeadAttention)]
     return list({id(each): each for each in found if each and each.longest is not None}.values())
