@@ -41,27 +41,27 @@ SMALL_IMAGE = 64
 
 
 def is_small(image: Symbol) -> bool:
-    """Whether the nets made for 224×224 pixels should keep the size of ``image`` at first."""
+    """Return whether ``image`` is too small for the strides of nets made for 224×224 pixels."""
     return min(image.shape[1:]) < SMALL_IMAGE
 
 
 def conv(
     x: Symbol, name: str, channels: int, kernel: int = 3, stride: int = 1, bias: bool = False
 ) -> Symbol:
-    """A convolution, without bias where batch normalisation follows it."""
+    """Add a convolution, without bias if batch normalisation follows."""
     y: Symbol = Conv2D(name, channels, kernel, stride, use_bias=bias, W_specs=HE)(x)
     return y
 
 
 def batch_norm(x: Symbol, name: str, gamma: float = 1.0) -> Symbol:
-    """Batch normalisation whose factor starts at ``gamma``."""
+    """Add batch normalisation whose scale starts at ``gamma``."""
     specs = {"init": "constant", "value": gamma}
     y: Symbol = BatchNormalization(name, momentum=0.1, gamma_specs=specs)(x)
     return y
 
 
 def relu(x: Symbol, name: str) -> Symbol:
-    """max(x, 0)."""
+    """Add max(x, 0)."""
     y: Symbol = Activation(name, "relu")(x)
     return y
 
@@ -75,7 +75,7 @@ def conv_bn(
     mode: str = "relu",
     bias: bool = False,
 ) -> Symbol:
-    """Convolution, batch normalisation and the activation ``mode``."""
+    """Add a convolution, batch normalisation and the activation ``mode``."""
     x = batch_norm(conv(x, name, channels, kernel, stride, bias), f"{name}_bn")
     y: Symbol = Activation(f"{name}_{mode}", mode)(x)
     return y
@@ -84,22 +84,22 @@ def conv_bn(
 def depthwise_bn(
     x: Symbol, name: str, kernel: int = 3, stride: int = 1, mode: str = "relu"
 ) -> Symbol:
-    """`conv_bn` with a kernel a channel."""
+    """Add a depthwise convolution, batch normalisation and the activation ``mode``."""
     y = DepthwiseConv2D(name, kernel, stride, use_bias=False, W_specs=HE)(x)
     z: Symbol = Activation(f"{name}_{mode}", mode)(batch_norm(y, f"{name}_bn"))
     return z
 
 
 def last_conv_bn(x: Symbol, name: str, channels: int, kernel: int = 3) -> Symbol:
-    """The end of a residual branch: a factor that starts at 0, and no relu.
+    """Add the end of a residual branch: its scale starts at 0, and it has no relu.
 
-    The block so starts as its shortcut, which keeps deep nets stable (Goyal et al., 2017).
+    The block thus starts as the identity, which makes deep nets stable (Goyal et al., 2017).
     """
     return batch_norm(conv(x, name, channels, kernel), f"{name}_bn", gamma=0.0)
 
 
 def padded_shortcut(x: Symbol, name: str, channels: int, stride: int) -> Symbol:
-    """Every ``stride``-th position of ``x``, zeros as further channels: He's option A."""
+    """Subsample ``x`` by ``stride`` and pad its channels with zeros: option A of He et al."""
     if stride > 1:
         # A mean over windows of one position picks that position.
         x = AvgPooling2D(f"{name}_pick", 1, stride, "valid")(x)
@@ -110,7 +110,7 @@ def padded_shortcut(x: Symbol, name: str, channels: int, stride: int) -> Symbol:
 
 
 def classifier(image: Symbol, scores: Any, seed: int | None) -> FeedForwardNet:
-    """The net from ``image`` to ``scores``, with softmax cross-entropy and accuracy."""
+    """Return the net from ``image`` to ``scores``, with softmax cross-entropy and accuracy."""
     return FeedForwardNet(
         SoftmaxCrossEntropy(), Accuracy(), inputs=image, outputs=scores, seed=seed
     )
@@ -119,12 +119,12 @@ def classifier(image: Symbol, scores: Any, seed: int | None) -> FeedForwardNet:
 def pooled_classifier(
     image: Symbol, x: Symbol, num_classes: int, seed: int | None
 ) -> FeedForwardNet:
-    """`classifier` with scores from the mean of each channel of ``x``."""
+    """Return a `classifier` with global average pooling and a dense layer behind ``x``."""
     return classifier(image, Dense("fc", num_classes)(GlobalAvgPooling2D("pool")(x)), seed)
 
 
 def expect_depth(family: str, depth: Any, step: int, rest: int) -> int:
-    """n where ``depth`` is ``step``·n + ``rest`` and n is positive; else an `ArgumentError`."""
+    """Return n if ``depth`` is ``step``·n + ``rest`` for a positive n. Errors: `ArgumentError`."""
     if not is_int(depth, rest + 1) or (depth - rest) % step:
         examples = [step * n + rest for n in (1, 2, 3)]
         raise ArgumentError(

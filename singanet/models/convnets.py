@@ -1,4 +1,4 @@
-"""Convolutional nets in series, and those with joins."""
+"""Convolutional nets, sequential and with branches."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ from singanet.types import Shape
 
 
 def alexnet(input_shape: Shape, num_classes: int, seed: int | None = None) -> FeedForwardNet:
-    """Three 5×5 convolutions with pooling, two of them with response normalisation.
+    """Build three 5×5 convolutions with pooling, two of them with response normalisation.
 
-    Weights start as He et al. say, not with SINGA's small deviations, which need many epochs
-    before they move.
+    Weights use He initialisation. SINGA's small deviations need many epochs to start learning.
     """
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
     net.add(Conv2D("conv1", 32, 5, W_specs=HE, input_shape=input_shape))
@@ -64,9 +63,9 @@ def alexnet(input_shape: Shape, num_classes: int, seed: int | None = None) -> Fe
 
 
 def lenet(input_shape: Shape, num_classes: int, seed: int | None = None) -> FeedForwardNet:
-    """Two 5×5 convolutions, each with 2×2 pooling, and two dense layers.
+    """Build two 5×5 convolutions, each with 2×2 pooling, and two dense layers.
 
-    Convolutions keep the size of the image, so that any size will do.
+    Convolutions preserve the size of the image, so any size works.
     """
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
     he = {"init": "msra"}
@@ -97,11 +96,12 @@ _CHANNELS = (64, 128, 256, 512, 512)
 def vgg(
     input_shape: Shape, num_classes: int, seed: int | None = None, depth: int = 16
 ) -> FeedForwardNet:
-    """Five stages of 3×3 convolutions, each ended by 2×2 pooling, and dense layers.
+    """Build five stages of 3×3 convolutions, each followed by 2×2 pooling, and dense layers.
 
-    Three of these, of 4096 units but for the last, as published; images below 64 pixels have the
-    head of SINGA's CIFAR-10 example, 512 units, normalised, between two dropouts, and no biases
-    where normalisation makes them idle. Pooling leaves what is one pixel wide.
+    The published head has three dense layers, the first two of 4096 units. Images below 64 pixels
+    use the head of SINGA's CIFAR-10 example: 512 units with batch normalisation between two
+    dropouts. Convolutions then have no bias, since normalisation cancels it. Pooling skips an axis
+    of one pixel.
     """
     if depth not in _CONVOLUTIONS:
         raise ArgumentError(
@@ -137,7 +137,7 @@ def _published_head(x: Symbol) -> Symbol:
     return x
 
 
-# Channels: 1×1; before and at 3×3; before and at 5×5; behind the pooling.
+# Channels: 1×1; 3×3 reduce, 3×3; 5×5 reduce, 5×5; pooling projection.
 _INCEPTIONS = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -152,9 +152,9 @@ _INCEPTIONS = {
 
 
 def googlenet(input_shape: Shape, num_classes: int, seed: int | None = None) -> FeedForwardNet:
-    """Nine inception modules, with names, response normalisation and pooling as Caffe's.
+    """Build nine inception modules, with the names, response normalisation and pooling of Caffe.
 
-    Images below 64 pixels start with 3×3 convolutions without the strides and pooling.
+    Images below 64 pixels start with 3×3 convolutions without strides and pooling.
     """
     image = Input("image", input_shape)
     if is_small(image):
@@ -178,7 +178,7 @@ def _conv(x: Symbol, name: str, channels: int, kernel: int, stride: int = 1) -> 
 
 
 def _pool(x: Symbol, name: str) -> Symbol:
-    """3×3 pooling with stride 2 whose output size rounds up; one pixel is left as it is."""
+    """Add 3×3 pooling with stride 2 and output size rounded up, unless an axis has one pixel."""
     if min(x.shape[1:]) < 2:
         return x
     y: Symbol = MaxPooling2D(name, 3, 2, "valid")(EndPadding(f"{name}_pad")(x))
@@ -206,10 +206,10 @@ def densenet(
     blocks: Sequence[int] = (6, 12, 24, 16),
     growth: int = 32,
 ) -> FeedForwardNet:
-    """Blocks whose layers each add ``growth`` channels to all that came before them in the block.
+    """Build dense blocks: each layer adds ``growth`` channels to its concatenated inputs.
 
-    Between blocks a 1×1 convolution halves the channels, and pooling the size. Images below 64
-    pixels start with a 3×3 convolution in place of the 7×7 one and the pooling.
+    Between blocks a 1×1 convolution halves the channels and pooling halves the size. Images below
+    64 pixels start with a 3×3 convolution instead of the 7×7 one and pooling.
     """
     image = Input("image", input_shape)
     if is_small(image):
@@ -230,7 +230,7 @@ def densenet(
 
 
 def _ready_conv(x: Symbol, name: str, channels: int, kernel: int) -> Symbol:
-    """Normalisation and relu, then the convolution."""
+    """Add normalisation, relu and a convolution, in this order."""
     return conv(relu(batch_norm(x, f"{name}_bn"), f"{name}_relu"), name, channels, kernel)
 
 
@@ -241,11 +241,11 @@ def unet(
     width: int | None = None,
     depth: int = 4,
 ) -> FeedForwardNet:
-    """Scores (H, W, num_classes) of each pixel of (C, H, W).
+    """Build a U-Net: scores (H, W, num_classes) of each pixel of (C, H, W).
 
-    Pairs of convolutions with ``width`` channels, 64 or 16 in images below 64 pixels, and twice as
-    many each of up to ``depth`` times that the image can be halved; and back, beside what was there
-    before the halving.
+    The encoder has a pair of convolutions of ``width`` channels, then doubles the channels and
+    halves the image up to ``depth`` times. The decoder inverts this and concatenates the encoder's
+    output of the same size. ``width`` defaults to 64, or 16 for images below 64 pixels.
     """
     image = Input("image", input_shape)
     if width is None:
@@ -269,7 +269,7 @@ def _pair(x: Symbol, name: str, channels: int) -> Symbol:
 
 
 def _doubled(x: Symbol, name: str, like: Symbol) -> Symbol:
-    """``x`` with the channels and the size of ``like``, of whose odd sides pooling left a row."""
+    """Upsample ``x`` to the channels and size of ``like``, whose sides may be odd."""
     odd = (like.shape[1] % 2, like.shape[2] % 2)
     y: Symbol = Conv2DTranspose(
         f"{name}_double", like.shape[0], 2, 2, "valid", W_specs=HE, output_padding=odd
@@ -284,10 +284,10 @@ def autoencoder(
     hidden: Sequence[int] = (128,),
     code: int = 16,
 ) -> FeedForwardNet:
-    """Samples of any shape through ``hidden`` layers to ``code`` numbers, and back again.
+    """Build an autoencoder: ``hidden`` layers to a code of ``code`` numbers, and back.
 
-    Hinton and Salakhutdinov, 2006, trained whole. The layer "code" gives the code. There are no
-    classes, so ``num_classes`` has no effect.
+    It is trained end to end (Hinton and Salakhutdinov, 2006), on samples of any shape. The layer
+    "code" outputs the code. ``num_classes`` has no effect.
     """
     net = FeedForwardNet(SquaredError(), seed=seed)
     net.add(Flatten("flat", input_shape=input_shape))

@@ -40,9 +40,10 @@ _BLOCKS = (
 def mobilenet(
     input_shape: Shape, num_classes: int, seed: int | None = None, width: float = 1.0
 ) -> FeedForwardNet:
-    """Thirteen pairs of a depthwise 3×3 and a 1×1 convolution, ``width`` times the channels.
+    """Build thirteen pairs of a depthwise 3×3 and a 1×1 convolution.
 
-    Images below 64 pixels skip the stride of the first convolution.
+    ``width`` multiplies the channels. Images below 64 pixels skip the stride of the first
+    convolution.
     """
     if not 0.0 < width <= 8.0:
         raise ArgumentError(
@@ -64,11 +65,11 @@ def _scaled(channels: int, width: float) -> int:
 
 
 LEAST = 4
-"""Pixels that small images have at the end."""
+"""The minimum size in pixels of the last feature map of small images."""
 
 
 class Gate(NamedTuple):
-    """Squeeze and excitation: how many channels between, the activation there, and the gate's."""
+    """A squeeze and excitation gate: hidden channels, hidden activation and gate activation."""
 
     channels: int
     mode: str
@@ -85,10 +86,12 @@ def inverted_residual(
     mode: str,
     gate: Gate | None = None,
 ) -> Symbol:
-    """1×1 to ``expanded`` channels, a depthwise convolution, 1×1 to ``channels``: Sandler, 2018.
+    """Add an inverted residual block (Sandler et al., 2018).
 
-    The first is left out where it would expand nothing. There is no activation at the end, and a
-    shortcut where the shape stays. With ``gate`` channels are weighed before the last convolution.
+    A 1×1 convolution expands to ``expanded`` channels, a depthwise convolution follows, and a 1×1
+    convolution without activation projects to ``channels``. The expansion is omitted if it would
+    not change the channels. A shortcut is added if the shape is unchanged. ``gate`` adds squeeze
+    and excitation before the projection.
     """
     y = x
     if expanded != x.shape[0]:
@@ -103,7 +106,7 @@ def inverted_residual(
 
 
 def squeeze_excite(x: Symbol, name: str, gate: Gate) -> Symbol:
-    """Each channel times a number from the means of all channels: Hu et al., 2018."""
+    """Scale each channel by a gate computed from the means of all channels (Hu et al., 2018)."""
     y = Dense(f"{name}_squeeze", gate.channels)(GlobalAvgPooling2D(f"{name}_pool")(x))
     y = Dense(f"{name}_excite", x.shape[0])(Activation(f"{name}_{gate.mode}", gate.mode)(y))
     y = Activation(f"{name}_{gate.gate}", gate.gate)(y)
@@ -112,9 +115,9 @@ def squeeze_excite(x: Symbol, name: str, gate: Gate) -> Symbol:
 
 
 def five_strides(image: Symbol) -> Iterator[int]:
-    """The strides of such a net, 2 each; of images below 64 pixels the first are 1.
+    """Return the five strides of the net: 2 each, for images below 64 pixels the first are 1.
 
-    There are as few of these as leave four pixels at the end, or all.
+    Small images keep the most strides of 2 that leave at least four pixels.
     """
     halvings = 5
     if is_small(image):
@@ -123,12 +126,12 @@ def five_strides(image: Symbol) -> Iterator[int]:
 
 
 def rounded(channels: float, divisor: int = 8) -> int:
-    """``channels`` as the nearest multiple of ``divisor`` that is no more than a tenth less."""
+    """Round ``channels`` to a multiple of ``divisor``, by at most a tenth down."""
     near = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return near + divisor if near < 0.9 * channels else near
 
 
-# Factor of expansion, channels, blocks, and stride of the first of them.
+# Expansion factor, channels, blocks, stride of the first block.
 _V2_STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -143,7 +146,10 @@ _V2_STAGES = (
 def mobilenet_v2(
     input_shape: Shape, num_classes: int, seed: int | None = None, dropout: float = 0.2
 ) -> FeedForwardNet:
-    """Seventeen inverted residuals with relu6; images below 64 pixels skip the first strides."""
+    """Build seventeen inverted residuals with relu6.
+
+    Images below 64 pixels skip the first strides.
+    """
     image = Input("image", input_shape)
     strides = five_strides(image)
     x = conv_bn(image, "conv", 32, stride=next(strides), mode="relu6")
@@ -156,7 +162,7 @@ def mobilenet_v2(
     return classifier(image, Dense("fc", num_classes)(Dropout("drop", dropout)(x)), seed)
 
 
-# Kernel, expanded channels, channels, gated or not, relu or hard swish, stride; tables 1 and 2.
+# Kernel, expanded channels, channels, gate, activation, stride; tables 1 and 2 of the paper.
 _R, _H = "relu", "hard_swish"
 _LARGE = (
     (3, 16, 16, False, _R, 1),
@@ -197,7 +203,7 @@ def mobilenet_v3(
     large: bool = True,
     dropout: float = 0.2,
 ) -> FeedForwardNet:
-    """Inverted residuals, some gated, a dense layer of 1280 or 1024 units before the scores.
+    """Build inverted residuals, some gated, and a dense layer of 1280 or 1024 units.
 
     Images below 64 pixels skip the first strides.
     """
@@ -216,7 +222,7 @@ def mobilenet_v3(
     return classifier(image, Dense("fc2", num_classes)(x), seed)
 
 
-# Factor of expansion, kernel, channels, blocks, and stride of the first of them.
+# Expansion factor, kernel, channels, blocks, stride of the first block.
 _EFFICIENT_STAGES = (
     (1, 3, 16, 1, 1),
     (6, 3, 24, 2, 2),
@@ -231,9 +237,10 @@ _EFFICIENT_STAGES = (
 def efficientnet(
     input_shape: Shape, num_classes: int, seed: int | None = None, dropout: float = 0.2
 ) -> FeedForwardNet:
-    """Sixteen gated inverted residuals with silu; a gate has a quarter of the block's channels.
+    """Build sixteen gated inverted residuals with silu.
 
-    Images below 64 pixels skip the first strides.
+    A gate has a quarter of the channels that enter its block. Images below 64 pixels skip the first
+    strides.
     """
     image = Input("image", input_shape)
     strides = five_strides(image)

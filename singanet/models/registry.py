@@ -1,4 +1,4 @@
-"""The ready nets by name."""
+"""The table of ready nets by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from singanet.types import Shape
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a net is trained where the user does not say otherwise.
+    """The default training settings of a net.
 
-    ``lr`` is the highest learning rate of the run; the optimizer is a name that
-    `singanet train --optimizer` takes. ``augment`` lets training images be shifted a little.
+    ``lr`` is the maximum learning rate of the run. ``optimizer`` is a name that `singanet train
+    --optimizer` takes. ``augment`` shifts training images by a few pixels.
     """
 
     epochs: int = 20
@@ -32,11 +32,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A line of the table: the function ``builder``, as "file.function", called with ``options``.
+    """A row of the table: a name, its ``builder`` as "file.function" and the ``options`` for it.
 
-    ``task`` is the kind of data it learns from. ``input_shape`` and ``num_classes`` are those of
-    its usual form, and ``parameters`` is how many numbers are trained in that form: weights,
-    biases, and the factors and offsets of normalisation, without running means and variances.
+    ``task`` is the kind of data. ``input_shape`` and ``num_classes`` are defaults. ``parameters``
+    counts the trainable numbers at these defaults: weights, biases, and the scales and offsets of
+    normalisation, without running means and variances.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ModelEntry:
 
 
 _DEEP = Recipe(epochs=30, batch_size=64, lr=0.1, augment=True)
-# Without batch normalisation SGD finds no rate that serves every start.
+# Without batch normalisation, no learning rate of SGD works for every seed.
 _PLAIN_DEEP = Recipe(30, 64, "adam", lr=0.0005, weight_decay=0.0, augment=True)
 _INVERTED = Recipe(10, 64, "adam", lr=0.002, weight_decay=0.0, augment=True)
 _VIT = Recipe(15, 64, "adam", lr=0.0005, weight_decay=0.0, augment=True)
@@ -305,7 +305,7 @@ def _unsupervised() -> list[ModelEntry]:
     ]
 
 
-# Of the usual forms; the tests compare each with the net and, where there is one, a publication.
+# At the default shapes. The tests compare each with the net and with its publication, if any.
 _PARAMETERS = {
     "mlp": 235_146,
     "lenet": 857_738,
@@ -368,12 +368,12 @@ _SET_HERE = ("input_shape", "num_classes", "seed")
 
 
 def entries() -> list[ModelEntry]:
-    """Every ready net, in the order of the table."""
+    """Return all ready nets, in the order of the table."""
     return list(ENTRIES)
 
 
 def find(name: str) -> ModelEntry:
-    """The entry called ``name``. Errors: `UnknownNameError`."""
+    """Return the entry ``name``. Errors: `UnknownNameError` if there is none."""
     if name not in _BY_NAME:
         raise UnknownNameError(
             f"model {name!r}",
@@ -391,11 +391,11 @@ def build(
     seed: int | None = None,
     **options: Any,
 ) -> FeedForwardNet:
-    """The net ``name`` for samples of ``input_shape``, with a loss and a metric.
+    """Build the net ``name`` for samples of ``input_shape``, with a loss and a metric.
 
-    Shape and classes left out are those of the net's usual form; ``options`` go to the family's
-    own ``build``. Errors: an unknown name or option; a shape or number of classes that is not
-    positive; a shape the net's layers refuse.
+    Shape and classes default to the entry's; ``options`` go to its builder. Errors:
+    `UnknownNameError` for an unknown name or option; `ArgumentError` if a shape or number of
+    classes is not positive; `ShapeError` if a layer refuses the shape.
     """
     entry = find(name)
     shape = _checked_shape(name, entry.input_shape if input_shape is None else input_shape)
@@ -410,7 +410,7 @@ def build(
                 f"model {name!r}",
                 expected=f"options among {one_of(known)}" if known else "no options",
                 received=repr(option),
-                advice=did_you_mean(option, known, "leave it out"),
+                advice=did_you_mean(option, known, "omit it"),
             )
     net: FeedForwardNet = make(shape, classes, seed=seed, **{**entry.options, **options})
     return net

@@ -29,12 +29,12 @@ def resnet(
     stages: Sequence[int] = (2, 2, 2, 2),
     bottleneck: bool = False,
 ) -> FeedForwardNet:
-    """Stages of 64, 128, 256 and 512 channels, of as many blocks as ``stages`` says.
+    """Build a ResNet: stages of 64, 128, 256 and 512 channels with ``stages`` blocks each.
 
     A ``bottleneck`` block is a 1×1, a 3×3 and a 1×1 convolution, the last with four times the
-    channels; where a stage begins its stride lies in the 3×3 one, as in PyTorch's nets.
-    Shortcuts that change the shape are 1×1 convolutions (option B). Images below 64 pixels start
-    with a 3×3 convolution in place of the 7×7 one and the pooling, which would leave too little.
+    channels. The stride of a stage is in the first 3×3 convolution, as in torchvision. Shortcuts
+    that change the shape are 1×1 convolutions (option B). Images below 64 pixels start with a 3×3
+    convolution instead of the 7×7 one and pooling.
     """
     image = Input("image", input_shape)
     if is_small(image):
@@ -73,10 +73,10 @@ def _bottleneck(x: Symbol, name: str, channels: int, stride: int) -> Symbol:
 def resnet_cifar(
     input_shape: Shape, num_classes: int, seed: int | None = None, depth: int = 20
 ) -> FeedForwardNet:
-    """Three stages of 16, 32 and 64 channels, each of n blocks of two convolutions.
+    """Build three stages of 16, 32 and 64 channels, each of n blocks of two convolutions.
 
-    ``depth`` is 6n + 2. Shortcuts have no parameters (option A): where a stage begins they take
-    every other position and add channels of zeros.
+    ``depth`` is 6n + 2. Shortcuts have no parameters (option A): at the start of a stage they take
+    every second position and pad the channels with zeros.
     """
     blocks = expect_depth("resnet", depth, 6, 2)
     image = Input("image", input_shape)
@@ -104,9 +104,10 @@ def preactivation_net(
     projection: bool = False,
     dropout: float = 0.0,
 ) -> FeedForwardNet:
-    """Three stages of 16, 32 and 64 times ``widen`` channels, each of ``blocks`` blocks.
+    """Build three stages of 16, 32 and 64 times ``widen`` channels, each of ``blocks`` blocks.
 
-    With ``projection`` a shortcut that changes the shape is a 1×1 convolution, else option A.
+    A shortcut that changes the shape is a 1×1 convolution with ``projection``, and otherwise option
+    A.
     """
     image = Input("image", input_shape)
     x = conv(image, "conv", 16)
@@ -139,7 +140,10 @@ def _preactivated_block(
 def preresnet(
     input_shape: Shape, num_classes: int, seed: int | None = None, depth: int = 20
 ) -> FeedForwardNet:
-    """As `resnet_cifar`, with normalisation and relu before each convolution; depth 6n + 2."""
+    """Build `resnet_cifar` with normalisation and relu before each convolution.
+
+    ``depth`` is 6n + 2.
+    """
     blocks = expect_depth("preresnet", depth, 6, 2)
     return preactivation_net(input_shape, num_classes, seed, blocks)
 
@@ -152,9 +156,9 @@ def wide_resnet(
     widen: int = 4,
     dropout: float = 0.0,
 ) -> FeedForwardNet:
-    """Pre-activation blocks with ``widen`` times the channels; ``depth`` is 6n + 4.
+    """Build pre-activation blocks with ``widen`` times the channels; ``depth`` is 6n + 4.
 
-    Shortcuts that change the shape are 1×1 convolutions; ``dropout`` lies between the
+    Shortcuts that change the shape are 1×1 convolutions. ``dropout`` is applied between the two
     convolutions of a block.
     """
     blocks = expect_depth("wide resnet", depth, 6, 4)

@@ -1,4 +1,4 @@
-"""Nets over sequences and patches."""
+"""Nets over sequences and image patches."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def char_rnn(
     embedding: int = 64,
     dropout: float = 0.2,
 ) -> FeedForwardNet:
-    """Scores (T, num_classes) of the next character after each of the ids (T,).
+    """Build an LSTM language model: scores (T, num_classes) of the next of the ids (T,).
 
-    ``num_classes`` is the size of the vocabulary. Dropout lies around the stacks of LSTM.
+    ``num_classes`` is the size of the vocabulary. Dropout precedes and follows the LSTM layers.
     """
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
     net.add(Embedding("embedding", num_classes, embedding, input_shape=input_shape))
@@ -62,10 +62,10 @@ def lstm(
     bidirectional: bool = True,
     dropout: float = 0.3,
 ) -> FeedForwardNet:
-    """Scores from the last states of a bidirectional LSTM.
+    """Build a classifier on the last states of a bidirectional LSTM.
 
-    A sample is a sequence (T, F); an image (C, H, W), which is read row by row; or a vector
-    (D,), read number by number.
+    A sample is a sequence (T, F), an image (C, H, W) read row by row, or a vector (D,) read element
+    by element.
     """
     sample = Input("sample", input_shape)
     x = LSTM(
@@ -80,7 +80,7 @@ def lstm(
 
 
 def _as_sequence(x: Symbol) -> Symbol:
-    """``x`` as (T, F)."""
+    """Reshape ``x`` to (T, F)."""
     if len(x.shape) == 3:
         rows: Symbol = Permute("rows", (2, 1, 3))(x)
         x = Reshape("sequence", (x.shape[1], x.shape[0] * x.shape[2]))(rows)
@@ -97,7 +97,7 @@ def _as_sequence(x: Symbol) -> Symbol:
 
 
 def attention(x: Symbol, name: str, heads: int, dropout: float, **options: Any) -> Symbol:
-    """``x`` (T, E) plus what its steps make of each other; ``options`` of the attention."""
+    """Add a pre-norm attention block to ``x`` (T, E); ``options`` go to the attention layer."""
     y = LayerNorm(f"{name}_norm")(x)
     y = MultiHeadAttention(name, heads, dropout=dropout, **options)(y)
     total: Symbol = Add(f"{name}_add")(x, Dropout(f"{name}_drop", dropout)(y))
@@ -105,7 +105,7 @@ def attention(x: Symbol, name: str, heads: int, dropout: float, **options: Any) 
 
 
 def dense_pair(x: Symbol, name: str, dropout: float, mode: str = "relu") -> Symbol:
-    """``x`` (T, E) plus two dense layers of each step, with 4 E units between them."""
+    """Add a pre-norm feed-forward block to ``x`` (T, E), with 4 E hidden units."""
     width = x.shape[1]
     y = LayerNorm(f"{name}_norm")(x)
     y = Activation(f"{name}_{mode}", mode)(Dense(f"{name}1", 4 * width)(y))
@@ -127,19 +127,19 @@ def transformer(
     mode: str = "relu",
     tied: bool = False,
 ) -> FeedForwardNet:
-    """Scores (T, num_classes) of the next character after each of the ids (T,).
+    """Build a causal transformer: scores (T, num_classes) of the next of the ids (T,).
 
-    Each of ``depth`` blocks adds causal attention of ``heads`` heads, whose keys and values have
-    ``kv_heads``, then two dense layers with four times the ``width`` and the activation ``mode``
-    between them; normalisation comes first in both. ``positions`` are "learned" or "rotary". With
-    ``tied`` the scores are by the rows of the embedding (Press and Wolf, 2017).
+    Each of ``depth`` pre-norm blocks has causal attention with ``heads`` query heads and
+    ``kv_heads`` key and value heads, and two dense layers with 4 ``width`` hidden units and the
+    activation ``mode``. ``positions`` is "learned" or "rotary". ``tied`` shares the embedding
+    matrix with the output layer (Press and Wolf, 2017).
     """
     if positions not in ("learned", "rotary"):
         raise UnknownNameError(
             "model transformer, argument positions",
             expected="'learned' or 'rotary'",
             received=repr(positions),
-            advice=did_you_mean(str(positions), ("learned", "rotary"), "leave it out"),
+            advice=did_you_mean(str(positions), ("learned", "rotary"), "omit it"),
         )
     learned = positions == "learned"
     options: dict[str, Any] = {
@@ -169,9 +169,9 @@ def vit(
     patch: int | None = None,
     dropout: float = 0.0,
 ) -> FeedForwardNet:
-    """Square patches as a sequence behind a class token, whose output gives the scores.
+    """Build a vision transformer: square patches and a class token, whose output is classified.
 
-    A ``patch`` is 16 pixels wide, 4 in images below 64 pixels, 2 in those below 16.
+    ``patch`` defaults to 16 pixels, 4 for images below 64 pixels and 2 below 16.
     """
     image = Input("image", input_shape)
     if patch is None:
@@ -185,7 +185,7 @@ def vit(
 
 
 def patches(image: Symbol, width: int, patch: int) -> Symbol:
-    """The patches of (C, H, W) in rows as (T, width)."""
+    """Embed the patches of (C, H, W), row by row, as (T, width)."""
     if any(size % patch for size in image.shape[1:]):
         raise ShapeError(
             "model vit",

@@ -1,4 +1,4 @@
-"""Nets over columns of ids and numbers."""
+"""Nets over categorical and numeric columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from singanet.types import Shape
 
 
 def row_inputs(model: str, input_shape: Shape) -> tuple[Symbol, Symbol]:
-    """The inputs "categorical" (C,) and "numeric" (D,) of rows of shape (C, D)."""
+    """Return the inputs "categorical" (C,) and "numeric" (D,) of rows of shape (C, D)."""
     if len(input_shape) != 2:
         raise ShapeError(
             f"model {model}",
@@ -41,7 +41,7 @@ def row_inputs(model: str, input_shape: Shape) -> tuple[Symbol, Symbol]:
 
 
 def sum_over_columns(x: Symbol, name: str) -> Symbol:
-    """(C, K) → (K,), the sum of the C vectors."""
+    """Sum C vectors: (C, K) → (K,)."""
     columns = x.shape[0]
     mean = GlobalAvgPooling1D(f"{name}_mean")(Permute(f"{name}_turned", (2, 1))(x))
     total: Symbol = Scale(f"{name}_sum", float(columns))(mean)
@@ -51,7 +51,7 @@ def sum_over_columns(x: Symbol, name: str) -> Symbol:
 def deep_part(
     vectors: Symbol, numeric: Symbol, hidden: Sequence[int], dropout: float, num_classes: int
 ) -> Symbol:
-    """Scores by dense layers from the embedded categories and the measures together."""
+    """Add dense layers over the embedded categories and the numeric columns; return scores."""
     x = Concat("deep", 1)(Flatten("deep_flat")(vectors), numeric)
     for k, size in enumerate(hidden, start=1):
         x = Activation(f"deep_relu{k}")(Dense(f"deep_fc{k}", size, W_specs=HE)(x))
@@ -61,7 +61,7 @@ def deep_part(
 
 
 def table_net(inputs: Sequence[Symbol], scores: Symbol, seed: int | None) -> FeedForwardNet:
-    """The net from both inputs to ``scores``, with softmax cross-entropy and accuracy."""
+    """Return the net from both inputs to ``scores``, with softmax cross-entropy and accuracy."""
     return FeedForwardNet(
         SoftmaxCrossEntropy(), Accuracy(), inputs=inputs, outputs=scores, seed=seed
     )
@@ -77,10 +77,10 @@ def dcn(
     hidden: Sequence[int] = (128, 64),
     dropout: float = 0.2,
 ) -> FeedForwardNet:
-    """``cross`` layers that multiply features with each other, beside dense layers.
+    """Build a deep and cross network: ``cross`` layers of feature products, and dense layers.
 
-    Inputs as in `singanet.models.tabular`. After k cross layers there are products of up to k + 1
-    features. The scores of both parts are added, which is one dense layer over both together.
+    The inputs are described at `wide_deep`. After k cross layers there are products of up to k + 1
+    features. The scores of both parts are added, which equals one dense layer over both.
     """
     categorical, numeric = row_inputs("dcn", input_shape)
     vectors = Embedding("embedding", vocabulary_size, embedding)(categorical)
@@ -91,7 +91,7 @@ def dcn(
 
 
 def crossed(first: Symbol, depth: int) -> Symbol:
-    """x_{k+1} = x_0 ∘ (W_k x_k + b_k) + x_k, (d,) → (d,), ``depth`` times from x_0 = ``first``."""
+    """Apply x_{k+1} = x_0 ∘ (W_k x_k + b_k) + x_k ``depth`` times, with x_0 = ``first`` (d,)."""
     x = first
     for k in range(1, depth + 1):
         factor = Dense(f"cross{k}", first.shape[0])(x)
@@ -108,10 +108,10 @@ def deepfm(
     hidden: Sequence[int] = (128, 64),
     dropout: float = 0.2,
 ) -> FeedForwardNet:
-    """A factorisation machine and dense layers that share their embeddings; scores are added.
+    """Build a factorisation machine and dense layers with shared embeddings; scores are added.
 
-    Inputs as for `wide_deep`. The paper's one score is the sum of the products of all pairs of
-    vectors; here each class weighs the elements of that sum for itself.
+    The inputs are described at `wide_deep`. The paper's single score sums the products of all pairs
+    of vectors; here each class weighs the elements of that sum.
     """
     categorical, numeric = row_inputs("deepfm", input_shape)
     weights = Embedding(
@@ -125,7 +125,7 @@ def deepfm(
 
 
 def pairs(vectors: Symbol) -> Symbol:
-    """Σ over i < j of v_i ∘ v_j = ½ ((Σ v)² − Σ v²), (C, K) → (K,); Rendle, 2010."""
+    """Return Σ over i < j of v_i ∘ v_j = ½ ((Σ v)² − Σ v²), (C, K) → (K,); Rendle, 2010."""
     total = sum_over_columns(vectors, "pair")
     squares = sum_over_columns(Multiply("square")(vectors, vectors), "square")
     square_of_sum = Multiply("pair_square")(total, total)
@@ -143,12 +143,12 @@ def wide_deep(
     hidden: Sequence[int] = (128, 64),
     dropout: float = 0.2,
 ) -> FeedForwardNet:
-    """A linear model and dense layers whose scores are added.
+    """Build a linear model and dense layers whose scores are added.
 
-    Rows of shape (C, D): the input "categorical" holds C numbers below ``vocabulary_size``, the
-    columns counted on one after the other (`TabularDataset.shifted`), "numeric" D measures. The
-    wide part has a weight for each category, class and measure; products of columns that it
-    should see are columns of the table.
+    Rows have shape (C, D). The input "categorical" has C ids below ``vocabulary_size``, with
+    disjoint ranges for the columns (`TabularDataset.shifted`). The input "numeric" has D numbers.
+    The wide part has a weight for each category and class, and for each numeric column and class.
+    Feature crosses for it must be columns of the table.
     """
     categorical, numeric = row_inputs("wide_deep", input_shape)
     weights = Embedding(
@@ -167,7 +167,7 @@ def mlp(
     seed: int | None = None,
     hidden: Sequence[int] = (256, 128),
 ) -> FeedForwardNet:
-    """Dense layers with ReLU between them, on samples of any shape."""
+    """Build dense layers with ReLU between them, for samples of any shape."""
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
     net.add(Flatten("flat", input_shape=input_shape))
     for k, size in enumerate(hidden, start=1):
