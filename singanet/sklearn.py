@@ -1,4 +1,4 @@
-"""Nets as estimators of scikit-learn; the extra ``sklearn``."""
+"""Nets as scikit-learn estimators; the extra ``sklearn``."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ __all__ = ["Classifier", "Regressor"]
 
 
 def draw(given: Any, features: Shape, outputs: int, seed: int, where: str) -> FeedForwardNet:
-    """A new net for samples of the shape ``features`` and rows of ``outputs`` numbers.
+    """Build a new net for samples of shape ``features`` and targets (N, ``outputs``).
 
-    ``given`` is a ready model's name, a list of layers, to which a `Dense` of the outputs is added,
-    or a function ``(features, outputs) -> net``, which gets a number for samples that are rows.
-    Errors: anything else; a net of other inputs or outputs.
+    ``given`` is a ready model's name, a list of layers, to which a `Dense` of ``outputs`` units is
+    appended, or a function ``(features, outputs) -> net``. The function gets an int for features of
+    one axis. Errors: `ArgumentError` for other values; `ShapeError` if the net has other inputs or
+    outputs.
     """
     if isinstance(given, str):
         net: Any = models.build(given, features, outputs, seed=seed)
     elif isinstance(given, Sequence) and all(isinstance(each, Layer) for each in given):
-        # Layers become part of a net, and the estimator's own are to serve for the next fit.
+        # Layers become part of a net; the next fit needs the estimator's own unchanged.
         net = FeedForwardNet([*deepcopy(list(given)), Dense("output", outputs)], seed=seed)
     elif callable(given) and not isinstance(given, FeedForwardNet):
         net = given(features[0] if len(features) == 1 else features, outputs)
@@ -49,9 +50,9 @@ def draw(given: Any, features: Shape, outputs: int, seed: int, where: str) -> Fe
             received=f"a {type(given).__name__}"
             if net is given
             else f"{given!r}, which makes a {type(net).__name__}",
-            advice="every fit begins with a new net: write a function that builds it",
+            advice="every fit builds a new net: pass a function that returns it",
         )
-    # Parameters are filled when they are first used, so this seed is in time for fresh ones.
+    # Parameters are initialised at first use, so setting the seed here is in time.
     net.seed, net.rng = seed, np.random.default_rng(seed)
     found = net.build(features)
     if found != (outputs,):
@@ -59,7 +60,7 @@ def draw(given: Any, features: Shape, outputs: int, seed: int, where: str) -> Fe
             f"{where}, net",
             expected=f"one output of shape {(outputs,)}",
             received=f"{found}",
-            advice="end the net with Dense(name, outputs), of what the function is given",
+            advice="end the net with Dense(name, outputs), the function's second argument",
         )
     return net
 
@@ -82,11 +83,11 @@ check_sample_weight = _check_sample_weight
 
 
 _TYPES = (np.float64, np.float32)
-"""What nets compute in: samples of other types become the first."""
+"""The dtypes that nets compute in; samples of other dtypes are cast to the first."""
 
 
 class Estimator(BaseEstimator):
-    """The base of `Classifier` and `Regressor`, which say how targets become a net's.
+    """The base of `Classifier` and `Regressor`, which convert the targets.
 
     After a fit ``net_`` is the net and ``history_`` the history of that fit.
     """
@@ -106,18 +107,18 @@ class Estimator(BaseEstimator):
     history_: History
 
     def _inputs(self, x: Any) -> Array:
-        """Samples to predict, in the type of the net. Errors: not fitted; other features."""
+        """Return samples to predict in the net's dtype. Errors: not fitted; other features."""
         check_is_fitted(self, "net_")
         found = validate_data(self, x, reset=False, dtype=_TYPES, allow_nd=True)
         return np.asarray(found, self.net_.dtype)
 
     def _pair(self, x: Any, y: Any, reset: bool, **checks: Any) -> tuple[Array, Array]:
-        """Samples and targets to learn from."""
+        """Return validated training samples and targets."""
         x, y = validate_data(self, x, y, reset=reset, dtype=_TYPES, allow_nd=True, **checks)
         return (x if reset else np.asarray(x, self.net_.dtype)), y
 
     def _weights(self, x: Array, given: Any) -> Array | None:
-        """Weights with mean 1, of which only the ratios count. Errors: none above 0."""
+        """Return weights scaled to mean 1. Errors: `DataError` if none is above 0."""
         if given is None:
             return None
         if not np.asarray(given).any():
@@ -125,34 +126,35 @@ class Estimator(BaseEstimator):
                 f"{type(self).__name__}.fit, sample_weight",
                 expected="a weight above 0",
                 received="zeros alone",
-                advice="leave sample_weight out, or weigh some samples",
+                advice="omit sample_weight, or pass a positive weight",
             )
         weights = check_sample_weight(given, x, dtype=np.float64, ensure_non_negative=True)
         return np.asarray(weights / weights[weights > 0].mean())
 
     def _begin(self, x: Array, outputs: int, loss: Any) -> tuple[FeedForwardNet, int]:
-        """A compiled net that computes in the type of ``x``; the seed of what else is drawn."""
+        """Return a compiled net with the dtype of ``x``, and a seed for the validation split."""
         random = check_random_state(self.random_state)
         seed, split = (int(number) for number in random.randint(np.iinfo(np.int32).max, size=2))
         expect_channels_first(f"{type(self).__name__}.fit, X", x.shape)
         net = draw(self.net, x.shape[1:], outputs, seed, type(self).__name__)
         net.as_type(x.dtype)
-        # They have state, and the estimator's own are to serve for the next fit.
+        # Optimizer and metrics have state; the next fit needs the estimator's own unchanged.
         optimizer, rule = deepcopy(self.optimizer), rule_of(self.optimizer)
         if isinstance(rule, Optimizer):
-            # The estimator's own may have trained another net: this one begins without its state.
+            # The estimator's optimizer may have trained another net: this copy starts without
+            # state.
             rule_of(optimizer).load_state_dict(rule._hyper_state())
         net.compile(optimizer, loss, deepcopy(self.metrics))
         self._accept(net)
         return net, split
 
     def _accept(self, net: FeedForwardNet) -> None:
-        """Errors: a net that cannot serve, as far as its kind says."""
+        """Errors: `ArgumentError` if the net or loss does not fit the estimator."""
 
     def _train(
         self, begun: tuple[FeedForwardNet, int], x: Array, y: Array, weights: Array | None
     ) -> None:
-        """All epochs, with some of the samples held back for early stopping."""
+        """Run all epochs; early stopping reserves some samples for validation."""
         net, split = begun
         epochs = checked_count(type(self).__name__, "epochs", self.epochs, 1)
         kept, callbacks = self._used(weights, len(x)), list(self.callbacks)
@@ -171,7 +173,7 @@ class Estimator(BaseEstimator):
         self._fit(net, x, y, weights, kept, **options)
 
     def _further(self, net: FeedForwardNet, x: Array, y: Array, weights: Array | None) -> None:
-        """One more epoch, with net and optimizer as they are."""
+        """Train net and optimizer for one more epoch."""
         kept = self._used(weights, len(x))
         self._fit(net, x, y, weights, kept, callbacks=list(self.callbacks))
 
@@ -195,40 +197,41 @@ class Estimator(BaseEstimator):
             verbose=self.verbose,
             **options,
         )
-        # Only now: what fails leaves the net of an earlier fit.
+        # Set last, so that a failed fit leaves the net of an earlier fit.
         self.net_, self.history_ = net, history
 
     @staticmethod
     def _used(weights: Array | None, samples: int) -> Array:
-        """The samples to learn from: those of weight 0 are as if they were not there."""
+        """Return the indices of samples of non-zero weight."""
         return np.arange(samples) if weights is None else np.flatnonzero(weights)
 
     def _strata(self, y: Array) -> Array | None:
-        """What samples are held back evenly by."""
+        """Return the classes for a stratified validation split, None for a random one."""
         return None
 
     def _outputs(self, x: Any) -> Array:
-        """What the net predicts of ``x``."""
+        """Return the net's predictions."""
         inputs = self._inputs(x)
         return self.net_.predict(inputs, batch_size=self.batch_size)
 
 
 class Classifier(ClassifierMixin, Estimator):
-    """A net of one output a class, trained by cross entropy, as a classifier of scikit-learn.
+    """A scikit-learn classifier: a net with one output a class, trained by cross-entropy.
 
-    ``net`` is the name of a ready net, a list of layers, behind which a `Dense` of one output a
-    class is put, or a function ``(features, classes) -> net``, where ``features`` is a number, or
-    the shape of samples that are no rows. ``optimizer``, ``loss`` and ``metrics`` are those of
-    `compile`, the loss one whose predictions are probabilities of classes. The net computes in the
-    type of the samples: float32 where they are, else float64.
+    ``net`` is the name of a ready net, a list of layers, to which a `Dense` of one output a class
+    is appended, or a function ``(features, classes) -> net``. ``features`` is an int for
+    two-dimensional ``X`` and otherwise the shape of a sample. ``optimizer``, ``loss`` and
+    ``metrics`` are passed to `compile`; the loss must predict class probabilities. The net computes
+    in float32 if ``X`` is float32, and otherwise in float64.
 
-    With ``early_stopping``, ``validation_fraction`` of the samples is held back, and a fit ends
-    with the best parameters when their loss has not become less for ``patience`` epochs.
-    ``class_weight`` is a dict by class, or "balanced"; of all weights only ratios count.
-    ``random_state`` is what parameters, orders and the samples held back are drawn by.
+    ``early_stopping`` reserves ``validation_fraction`` of the samples. The fit stops after
+    ``patience`` epochs without a lower validation loss and restores the best parameters.
+    ``class_weight`` is a dict by class, or "balanced"; only the ratios of weights matter.
+    ``random_state`` seeds the parameters, the order of the samples and the validation split.
 
-    After a fit ``net_`` is the net, ``history_`` what `fit` returned, ``classes_`` the labels.
-    Errors: `DataError` for one class alone, those of scikit-learn's checks and of `fit`.
+    After a fit ``net_`` is the net, ``history_`` the return value of `fit` and ``classes_`` the
+    labels. Errors: `DataError` if all labels are equal; the errors of scikit-learn's checks and of
+    `fit`.
     """
 
     classes_: Array
@@ -277,9 +280,10 @@ class Classifier(ClassifierMixin, Estimator):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> Classifier:
-        """Train for one epoch more; the first call says all ``classes`` that will come.
+        """Train for one more epoch; the first call lists all ``classes``.
 
-        Errors: no classes in the first call, others in a later one, a label that is none of them.
+        Errors: `CallOrderError` if the first call has no classes; `DataError` if a later call has
+        other classes or a label is not among them.
         """
         first = not hasattr(self, "net_")
         if first and classes is None:
@@ -295,7 +299,7 @@ class Classifier(ClassifierMixin, Estimator):
                 "Classifier.partial_fit, classes",
                 expected=f"the classes of the first call, {known.tolist()}",
                 received=f"{np.unique(classes).tolist()}",
-                advice="leave classes out, or begin a new estimator",
+                advice="omit classes, or create a new estimator",
             )
         x, labels = self._labelled(X, y, reset=first)
         strange = np.setdiff1d(labels, known)
@@ -313,11 +317,11 @@ class Classifier(ClassifierMixin, Estimator):
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each of ``classes_``, (N, C)."""
+        """Return the probability of each of ``classes_``, (N, C)."""
         return self._outputs(X)
 
     def predict(self, X: Any) -> Array:
-        """The likeliest class of each sample."""
+        """Return the most likely class of each sample, (N,)."""
         chosen = self._outputs(X).argmax(axis=1)
         return np.asarray(self.classes_[chosen])
 
@@ -338,8 +342,7 @@ class Classifier(ClassifierMixin, Estimator):
                 "Classifier, y",
                 expected="two classes or more",
                 received="one class",
-                advice="look at how the samples were chosen; folds of few samples should be "
-                "stratified",
+                advice="check how the samples were selected; stratify folds of few samples",
             )
         loss = SoftmaxCrossEntropy() if self.loss is None else self.loss
         return self._begin(x, len(classes), loss)
@@ -349,9 +352,9 @@ class Classifier(ClassifierMixin, Estimator):
         if getattr(loss, "link_name", "") != "softmax":
             raise ArgumentError(
                 "Classifier, loss",
-                expected="a loss whose predictions are probabilities of classes",
+                expected="a loss whose predictions are class probabilities",
                 received=f"{type(loss).__name__}",
-                advice="use SoftmaxCrossEntropy(), for two classes too",
+                advice="use SoftmaxCrossEntropy(), also for two classes",
             )
 
     def _strata(self, y: Array) -> Array | None:
@@ -359,13 +362,12 @@ class Classifier(ClassifierMixin, Estimator):
 
 
 class Regressor(RegressorMixin, Estimator):
-    """A net of one output a target, as a regressor of scikit-learn.
+    """A scikit-learn regressor: a net with one output a target.
 
-    Arguments are those of `Classifier`, with the mean squared error for ``loss`` where nothing else
-    is said. Targets are taken as they are: far from mean 0 and variance 1 they are learnt slowly,
-    and ``sklearn.compose.TransformedTargetRegressor`` scales them.
-
-    After a fit ``net_`` is the net and ``history_`` what `fit` returned.
+    The arguments are described at `Classifier`; ``loss`` defaults to the mean squared error.
+    Targets are not scaled. Training is slow if they are far from mean 0 and variance 1;
+    ``sklearn.compose.TransformedTargetRegressor`` scales them. After a fit ``net_`` is the net and
+    ``history_`` the return value of `fit`.
     """
 
     def __init__(
@@ -406,7 +408,7 @@ class Regressor(RegressorMixin, Estimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
-        """Train for one epoch more."""
+        """Train for one more epoch."""
         first = not hasattr(self, "net_")
         x, targets = self._targets(X, y, reset=first)
         weights = self._weights(x, sample_weight)
@@ -416,7 +418,7 @@ class Regressor(RegressorMixin, Estimator):
         return self
 
     def predict(self, X: Any) -> Array:
-        """The targets of each sample, in the shape that they were learnt in."""
+        """Return the predicted targets, in the shape of the targets of the fit."""
         found = self._outputs(X)
         return found[:, 0] if self._flat else found
 
