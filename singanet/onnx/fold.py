@@ -1,7 +1,7 @@
-"""Constants and shapes computed while a graph is read.
+"""Constant folding: constants and shapes computed while a graph is read.
 
-Each node is worked out for every one of `BATCHES`: an extent that is 7 k for seven samples and
-11 k for eleven is k times the samples.
+Each node is evaluated for both batch sizes of `BATCHES`: a size that is 7 k for seven samples and
+11 k for eleven is k times the batch size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from singanet.summary import multiply_adds
 from singanet.types import Array
 
 MOST = 1 << 22
-"""Elements of an array that is worked out; views, and what comes from the file, may be larger."""
+"""The maximum elements of a computed array; views and arrays of the file may be larger."""
 
 Folding = Callable[..., Any]
 
@@ -43,9 +43,9 @@ Folding = Callable[..., Any]
 def fold(
     node: FileNode, values: Sequence[Value | None], budget: Budget, fixed_batch: int | None = None
 ) -> list[Known] | None:
-    """The outputs of a node whose inputs are known, or a Shape; None if layers have to do it.
+    """Return the outputs of a node with known inputs, or of a Shape; None if it needs layers.
 
-    ``fixed_batch`` is the number of samples that the file was exported for.
+    ``fixed_batch`` is the batch size that the file was exported with, if any.
     """
     function = FOLDS.get(node.op)
     if function is None:
@@ -66,7 +66,7 @@ def fold(
         asked = _Node(node, budget, fixed_batch)
         for array in given[_UNREAD.get(node.op, 0) :]:
             asked.reads(array)
-        with np.errstate(all="ignore"):  # as in the graph, where nobody is told
+        with np.errstate(all="ignore"):  # ONNX has no floating-point warnings
             made = function(asked, *given)
         pairs.append(made if isinstance(made, list) else [made])
     name = next((v.name for v in values if isinstance(v, Known)), "") if node.op in _SAME else ""
@@ -74,20 +74,20 @@ def fold(
 
 
 def pay_view(x: Array, budget: Budget, itemsize: int) -> None:
-    """Take off ``budget`` what a copy of a view takes, which may have more elements than it has."""
+    """Spend the bytes of a copy of ``x`` if ``x`` is a broadcast view."""
     if any(step == 0 and size > 1 for step, size in zip(x.strides, x.shape, strict=True)):
         budget.spend(itemsize * x.size)
 
 
 class _Shaped:
-    """A part of the net, of which only the shape is known."""
+    """A tensor of the net, of known shape only."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         self.shape = tuple(shape)
 
 
 class _Node:
-    """What folding asks of a node."""
+    """A node's operator and attributes, and the budget of its folding."""
 
     def __init__(self, node: FileNode, budget: Budget, fixed_batch: int | None) -> None:
         self.op, self.opset, self.outputs = node.op, node.opset, node.outputs
@@ -98,11 +98,11 @@ class _Node:
         return self._attributes.get(name, usual)
 
     def ask(self, given: Array | None, name: str, usual: Any = None) -> Any:
-        """What is an input of newer operators and an attribute of older ones."""
+        """Return an input of newer operator versions that is an attribute in older ones."""
         return self.get(name, usual) if given is None else given.tolist()
 
     def room(self, *shape: int, itemsize: int = 8, most: int = MOST) -> tuple[int, ...]:
-        """``shape``, if an array of it may be made, which is paid for."""
+        """Return ``shape`` after spending the bytes of an array of it. Errors: `RefusedError`."""
         sizes = tuple(int(size) for size in shape)
         count = prod(max(size, 1) for size in sizes)
         if min(sizes, default=0) < 0 or count > most:
@@ -111,7 +111,7 @@ class _Node:
         return sizes
 
     def reads(self, x: Any) -> None:
-        """Pay for going through ``x``, which may be a view of far more elements than it has."""
+        """Spend the cost of reading ``x``, which may be a broadcast view."""
         if isinstance(x, np.ndarray):
             pay_view(x, self._budget, 1)
             self._budget.spend(x.size // 8)
@@ -131,7 +131,7 @@ def _reshape(node: _Node, x: Array, shape: Array | None = None) -> Array:
 
 
 def _reshaped(node: _Node, x: Array, shape: Sequence[int]) -> Array:
-    """A view if possible, else a copy, which comes off the budget."""
+    """Return a view if possible, and otherwise a copy, paid from the budget."""
     try:
         return np.reshape(x, shape, copy=False)
     except ValueError:
@@ -177,28 +177,28 @@ def _split(node: _Node, x: Array, sizes: Array | None = None) -> list[Array]:
 def _expand(node: _Node, x: Array, shape: Array) -> Array:
     target = tuple(shape.tolist())
     for k in range(-min(x.ndim, len(target)), 0):
-        # The same for each of the samples that the file was exported for: once, for any number.
+        # Equal for each sample of the exported batch: one copy serves any batch size.
         if target[k] != x.shape[k] == node.fixed_batch and alike(x, k):
             x = x.take([0], k)
     wanted = np.broadcast_shapes(x.shape, target)
     if prod(wanted) > 1 << 40:
-        raise RefusedError("an array that can be made", f"shape {wanted}"[:80])
+        raise RefusedError("an array that fits in memory", f"shape {wanted}"[:80])
     return np.broadcast_to(x, wanted)
 
 
 def _filled(node: _Node, shape: Array) -> Array:
     value = np.asarray(node.get("value", np.zeros(1, np.float32))).reshape(())
     if value.dtype.kind not in "biuf":
-        raise RefusedError("a value that is a number", f"type {value.dtype}")
+        raise RefusedError("a numeric value", f"type {value.dtype}")
     sizes = tuple(int(size) for size in shape.tolist())
     if min(sizes, default=0) < 0 or prod(sizes) > 1 << 40:
-        raise RefusedError("an array that can be made", f"shape {sizes}"[:80])
+        raise RefusedError("an array that fits in memory", f"shape {sizes}"[:80])
     return np.broadcast_to(value, sizes)
 
 
 def _range(node: _Node, start: Array, limit: Array, step: Array) -> Array:
     if step == 0:
-        raise RefusedError("steps that go on", "0")
+        raise RefusedError("a step other than 0", "0")
     node.room(max(0, int(-(-(float(limit) - float(start)) // float(step)))))
     return np.arange(start.item(), limit.item(), step.item()).astype(start.dtype)
 
@@ -217,7 +217,7 @@ def _prod(node: _Node, x: Array, axes: Array | None = None) -> Array:
 def _cast(node: _Node, x: Array, like: Array | None = None) -> Array:
     to = DTYPES.get(node.get("to")) if like is None else like.dtype
     if to is None:
-        raise RefusedError("a type of numbers of 8 bits and more", f"type {node.get('to')}")
+        raise RefusedError("a numeric type of at least 8 bits", f"type {node.get('to')}")
     if x.dtype == to:
         return x
     if x.size and not any(x.strides):
@@ -251,38 +251,38 @@ FOLDS: Mapping[str, Folding] = {
     "CastLike": _cast, "Transpose": _transpose, "Identity": lambda node, x: x,
     "NonZero": _non_zero, "ReduceProd": _prod,
 }  # fmt: skip
-"""What moves and counts numbers: of any type, of none, and as views of very many."""
+"""Operators that move and count elements of any type; empty arrays and broadcast views too."""
 
 _SAME = {"Reshape", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Identity", "Expand", "Flatten"}
-"""Operators whose result still goes by the name of the array that they read."""
+"""Operators whose result keeps the name of their input array."""
 
 _UNREAD = dict.fromkeys((
     "Shape", "Size", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Expand",
     "Cast", "Transpose", "Identity"), 1)  # fmt: skip
-"""Operators that give views of their first input; inputs of all others are read, and counted."""
+"""Operators that return a view of their first input; other inputs are read and paid for."""
 
 
 OF_CONSTANTS = operators(MEASURED)
 """Operators whose layers run while a file is read.
 
-What these take, in time and memory, the shapes tell of what goes in and comes out, and the products
-in them; of others a hostile file could ask for windows, steps and scores without end.
+Their time and memory follow from the shapes and from the multiply-adds. Other operators, with
+windows, steps or scores, would let a hostile file ask for unbounded work.
 """
 
 _SPREADING = operators(ELEMENT_BY_ELEMENT)
 
 _EXACT = 1 << 53
-"""Whole numbers up to this are floats of 64 bits, too."""
+"""Integers up to this size are exact in float64."""
 
 _LAST = np.iinfo(np.int64).max
-"""What stands for the end of an axis, and goes through floats as the largest there is."""
+"""The integer for the end of an axis; casts through floats preserve it as the maximum."""
 
 
 def computed(node: FileNode, values: Sequence[Value | None], sheet: Sheet) -> list[Known | None]:
-    """The outputs of ``node``, one of `OF_CONSTANTS` of which all inputs are known, by its layers.
+    """Return the outputs of ``node``, an operator of `OF_CONSTANTS` with known inputs.
 
-    Errors: what converter and layers refuse, what takes more than the budget has, and whole
-    numbers that floats do not tell from their neighbours.
+    Layers compute them. Errors: `RefusedError` if the converter or a layer refuses the node, if the
+    budget is exhausted, or if integers are too large to be exact as floats.
     """
     known = dict(zip(node.inputs, values, strict=True))
     given = {name: value for name, value in known.items() if isinstance(value, Known)}
@@ -298,27 +298,27 @@ def computed(node: FileNode, values: Sequence[Value | None], sheet: Sheet) -> li
 def _outputs(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[Array | None]:
     for array in given.values():
         if array.dtype.kind not in "biuf":
-            raise RefusedError("arrays of numbers", f"type {array.dtype}")
+            raise RefusedError("numeric arrays", f"type {array.dtype}")
         pay_view(array, sheet.budget, 8)
         sheet.budget.spend(array.size // 8)
         if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
             _expect_exact(array)
     if all(array.size for array in given.values()) or node.op not in _SPREADING:
         return _run(node, given, sheet)
-    # Layers know no arrays without elements, which spread over others of one.
+    # Layers refuse empty arrays, which broadcast against axes of size 1.
     some = {name: np.ones([size or 1 for size in a.shape], a.dtype) for name, a in given.items()}
     shapes = [np.broadcast_shapes(*(a.shape for a in arrays.values())) for arrays in (some, given)]
     made = _run(node, some, sheet)
     if any(each is None or each.shape != shapes[0] for each in made):
-        raise RefusedError("arrays with elements", "one without any")
+        raise RefusedError("non-empty arrays", "an empty one")
     return [np.empty(shapes[1], each.dtype) for each in made if each is not None]
 
 
 def _run(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[Array | None]:
-    """What the layers make: the first input is that of a net, its whole array one sample."""
+    """Run the layers of a node; the first array is the net's input, as one sample."""
     (name, first), *_ = given.items()
     whole = first.dtype.kind in "iub"
-    # Floats of 32 bits have all whole numbers of 16.
+    # float32 represents all 16-bit integers exactly.
     most = {"f": 4, "i": 2, "u": 2, "b": 1}
     wide = any(a.dtype.itemsize > most[a.dtype.kind] for a in given.values())
     dtype = np.dtype("f8" if wide else "f4")
@@ -340,7 +340,7 @@ def _run(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[Array
 
 
 def _pay(made: Sequence[Tensor], itemsize: int, budget: Budget) -> None:
-    """Pay for what is made, for what is let go with the layers, and for the time of products."""
+    """Spend the bytes of results and intermediate arrays, and the time of matrix products."""
     seen: set[int] = set()
     stack = [each.symbol.call for each in made]
     total = 0
@@ -367,15 +367,18 @@ def _pay(made: Sequence[Tensor], itemsize: int, budget: Budget) -> None:
 def _expect_exact(array: Array) -> None:
     size = np.abs(array)
     if bool(((size > _EXACT) & (size != _LAST)).any()):
-        raise RefusedError(f"whole numbers of at most {_EXACT}", f"{size.max()}")
+        raise RefusedError(f"integers of at most {_EXACT}", f"{size.max()}")
 
 
 def _typed(array: Array, dtype: np.dtype[Any]) -> Array:
-    """``array`` in the graph's type. Errors: no whole numbers where these are wanted."""
+    """Cast ``array`` to the graph's type.
+
+    Errors: `RefusedError` if an integer type gets NaN or inf.
+    """
     if dtype.kind not in "iu" or array.dtype.kind != "f":
         return array.astype(dtype, copy=False)
     if not np.isfinite(array).all():
-        raise RefusedError("whole numbers", "what is no number, such as by a divisor of zero")
+        raise RefusedError("integers", "NaN or infinity, for example from a division by zero")
     _expect_exact(array.astype(np.float64))
     with np.errstate(invalid="ignore"):
         return np.where(array >= _LAST, _LAST, array.astype(np.int64)).astype(dtype)

@@ -12,9 +12,10 @@ from singanet.saving.codecs.describe import operators
 
 
 def inspect(path: str | os.PathLike[str]) -> str:
-    """Inputs, outputs, operators and arrays of a graph; what `load` has no layer for is marked.
+    """Describe the inputs, outputs, operators and arrays of a graph as text.
 
-    No net is built. Errors: those of reading a file.
+    Operators that `load` does not support are marked. No net is built. Errors: `FileAccessError`,
+    `FileFormatError`, `UnsafeFileError`.
     """
     graph, _ = read(path)
     counts = Counter(node.op for node in graph.nodes)

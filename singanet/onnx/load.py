@@ -1,4 +1,4 @@
-"""Nets drawn from ONNX graphs."""
+"""Nets built from ONNX graphs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from singanet.saving.codecs.onnx.values import FileNode, Known, RefusedError, Te
 from singanet.types import Shape
 
 _GUIDE = "https://github.com/singanet/singanet/blob/main/docs/onnx.md"
-_ADVICE = f"see {_GUIDE} for what is taken, or export the model with fixed shapes"
+_ADVICE = f"see {_GUIDE} for supported operators, or export the model with fixed shapes"
 
 
 class NodeDrawer:
-    """Draws nodes on a sheet: each by folding, by a pattern or by the converter of its operator."""
+    """Converts nodes to layers: by folding, by a pattern or by an operator's converter."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class NodeDrawer:
         self._same: dict[str, str] = {}
 
     def expect_known(self, graph: FileGraph) -> None:
-        """Errors: one for all operators that have no converter."""
+        """Errors: one `FileFormatError` that lists all operators without a converter."""
         missing: dict[str, list[str]] = {}
         stack = [graph]
         while stack:
@@ -61,13 +61,13 @@ class NodeDrawer:
             ]
             raise FileFormatError(
                 self._where,
-                expected=f"operators that layers stand for, see {_GUIDE}",
+                expected=f"supported operators, see {_GUIDE}",
                 received="; ".join(told[:40]),
                 advice="export the part of the model before them, or write them as layers",
             )
 
     def draw(self, graph: FileGraph) -> None:
-        """Give a value to every output of the graph's nodes."""
+        """Compute a value for every output of the graph's nodes."""
         for name, array in graph.arrays.items():
             self._sheet.values[name] = Known((array, array), name)
         for node in graph.nodes:
@@ -80,13 +80,13 @@ class NodeDrawer:
             self._pass_on(node)
 
     def _behind_casts(self, node: FileNode) -> FileNode:
-        """The node with inputs as they were before nodes that change nothing."""
+        """Return the node with its inputs replaced by the inputs of no-op casts before it."""
         if not any(name in self._same for name in node.inputs):
             return node
         return replace(node, inputs=tuple(self._same.get(name, name) for name in node.inputs))
 
     def _pass_on(self, node: FileNode) -> None:
-        """Note what comes out of a node as it went in, so that patterns reach across it."""
+        """Record a no-op cast or identity, so that patterns match across it."""
         if node.op not in ("Cast", "Identity") or not node.inputs or not node.outputs:
             return
         (given, *_), (made, *_) = node.inputs, node.outputs
@@ -106,7 +106,7 @@ class NodeDrawer:
 
         where = f"{self._where}, {node.op[:40]} {(node.name or ' '.join(node.outputs))[:60]!r}"
         try:
-            with own_errors(refused, "inputs and attributes that the operator has"):
+            with own_errors(refused, "inputs and attributes of the operator"):
                 made = self._made(use)
         except RefusedError as error:
             raise refused(error.expected, error.received) from None
@@ -127,8 +127,8 @@ class NodeDrawer:
         if any(self._sheet.readers.get(name) for name in missing):
             raise FileFormatError(
                 where,
-                expected="outputs that the layer has",
-                received=f"{missing[0][:60]!r}, which it has not",
+                expected="outputs of the layer",
+                received=f"{missing[0][:60]!r}, which the layer does not compute",
                 advice=_ADVICE,
             )
 
@@ -136,7 +136,7 @@ class NodeDrawer:
         if not self._sheet.open:
             return _ADVICE
         name = self._sheet.open[0][:60]
-        return f"pass shapes={{{name!r}: (...)}} with a number for the extent that is open"
+        return f"pass shapes={{{name!r}: (...)}} with a number for the free axis"
 
     def _made(self, use: Use) -> Any:
         self._budget.spend(1 << 10)
@@ -158,11 +158,11 @@ class NodeDrawer:
             if made is not None:
                 return made
         if use.node.op not in self._table:
-            raise RefusedError("numbers that are known beforehand", "an input of the net")
+            raise RefusedError("constants", "an input of the net")
         return self._table[use.node.op](use)
 
     def _branch(self, use: Use) -> list[Any]:
-        """The branch that is taken, drawn in place of the node; its condition has to be known."""
+        """Convert the chosen branch in place of the node; its condition must be a constant."""
         chosen = bool(use.needed(0).reshape(()))
         graph = use.attribute("then_branch" if chosen else "else_branch")
         self.draw(graph)
@@ -177,15 +177,17 @@ def load(
     max_bytes: int | None = None,
     seed: int | None = None,
 ) -> FeedForwardNet:
-    """The net of the graph in an ``.onnx`` file, with its weights, ready to predict and to train.
+    """Load the graph of an ``.onnx`` file as a net with its weights, to predict and to train.
 
-    Inputs and outputs are called as in the file and have the samples in front: in the graph they
-    stand along ``batch_axis`` of every input, or with None a whole array is one sample. ``shapes``
-    gives sample shapes by input, where the file leaves extents open. A file may make about eight
-    times its size, or ``max_bytes``. Nothing in it is run, and external data are read from its
-    folder alone. Errors: `FileFormatError` for a damaged file, and for what has no layer, naming
-    all such operators; `UnsafeFileError` for one that asks for more than it holds, or for files
-    elsewhere; `FileAccessError`; `ArgumentError` for shapes of other inputs.
+    Inputs and outputs have the names in the file, and batches come first. In the graph samples are
+    stacked along ``batch_axis`` of every input; with None a whole array is one sample. ``shapes``
+    sets sample shapes by input, if the file has free axes. The net may take about eight times the
+    file's size, or ``max_bytes``. No code of the file runs, and external data are read from the
+    file's folder only.
+
+    Errors: `FileFormatError` if the file is damaged or has unsupported operators, listing them;
+    `UnsafeFileError` if it asks for more memory than its size allows, or for files outside the
+    folder; `FileAccessError`; `ArgumentError` if ``shapes`` names other inputs.
     """
     graph, budget = read(path, max_bytes)
     given = dict(shapes or {})
@@ -195,7 +197,7 @@ def load(
             "onnx.load, argument shapes",
             expected=f"inputs of the graph: {one_of(names)}",
             received=one_of(given),
-            advice="leave the batch axis out of each shape",
+            advice="pass each shape without the batch axis",
         )
     where = f"onnx file {str(path)!r}"
     with own_errors(lambda expected, received: broken(where, expected, received), "a model"):
@@ -210,11 +212,11 @@ def build(
     batch_axis: int | None,
     seed: int | None = None,
 ) -> FeedForwardNet:
-    """The net of a graph."""
+    """Build the net of a graph."""
     sheet, ends = _drawn(graph, budget, where, shapes, batch_axis)
     torn = sheet.torn(ends)
     while torn:
-        # What others read, too, would be there twice, each with parameters of its own.
+        # A pattern whose inner nodes have other readers would duplicate parameters.
         written_out = sheet.written_out | torn
         sheet, ends = _drawn(graph, budget, where, shapes, batch_axis, written_out)
         torn = sheet.torn(ends)
@@ -255,7 +257,7 @@ def _drawn(
     batch_axis: int | None,
     written_out: frozenset[str] = frozenset(),
 ) -> tuple[Sheet, list[Symbol]]:
-    """The sheet with the graph on it, and the symbols of its outputs."""
+    """Return the sheet with the converted graph, and the symbols of its outputs."""
     sheet = Sheet(budget, written_out=written_out)
     sheet.read(graph.outputs)
     drawing = NodeDrawer(sheet, budget, where, operators(), PATTERNS)
@@ -272,7 +274,7 @@ def _params(net: FeedForwardNet) -> list[object]:
 
 
 def _inputs_of(outputs: list[Symbol]) -> list[object]:
-    """The layers of the inputs that ``outputs`` depend on."""
+    """Return the input layers that ``outputs`` depend on."""
     seen: dict[int, object] = {}
     stack = [symbol.call for symbol in outputs]
     found: list[object] = []

@@ -1,4 +1,4 @@
-"""Several operators that are one layer: recognised at the last of them, back to the first."""
+"""Patterns of several operators that form one layer, matched from the last operator back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from singanet.saving.codecs.onnx.values import FileNode, Known, Tensor, norm_axi
 
 
 def _biased(use: Use) -> Tensor | None:
-    """x W + b."""
+    """Match x W + b."""
     for k in (0, 1):
         node = use.before(use.node.inputs[k], "MatMul", "Einsum")
         bias = use.value(1 - k)
@@ -43,7 +43,7 @@ def _biased(use: Use) -> Tensor | None:
 
 
 def _affine(use: Use) -> Tensor | None:
-    """A factor and an offset for each channel."""
+    """Match a scale and an offset for each channel."""
     for k in (0, 1):
         node = use.before(use.node.inputs[k], "Mul")
         if node is None:
@@ -62,7 +62,7 @@ def _affine(use: Use) -> Tensor | None:
 
 
 def _gated(use: Use) -> Tensor | None:
-    """X σ(x), and x relu6(x + 3) / 6."""
+    """Match x σ(x) and x relu6(x + 3) / 6."""
     for k in (0, 1):
         node = use.before(use.node.inputs[k], "Sigmoid", "HardSigmoid")
         if node is None or node.inputs[0] != use.node.inputs[1 - k]:
@@ -86,7 +86,7 @@ def _number(use: Use, name: str) -> float | None:
 
 
 def _split(use: Use, node: FileNode) -> tuple[str, float] | None:
-    """The array and the number that a node of two inputs reads."""
+    """Return the array and the constant that a node of two inputs reads."""
     if len(node.inputs) != 2:
         return None
     for k in (1, 0):
@@ -97,7 +97,7 @@ def _split(use: Use, node: FileNode) -> tuple[str, float] | None:
 
 
 def _gelu(use: Use) -> Tensor | None:
-    """X (erf(x / √2) + 1) / 2, multiplied in whatever order."""
+    """Match x (erf(x / √2) + 1) / 2, with the factors in any order."""
     nodes, factors = [use.node], list(use.node.inputs)
     for name in use.node.inputs:
         inner = use.before(name, "Mul")
@@ -132,7 +132,7 @@ def _gelu(use: Use) -> Tensor | None:
 
 
 def _layer_norm(use: Use) -> Tensor | None:
-    """(x − mean) / √(variance + ε) γ + β, as graphs had it before there was an operator."""
+    """Match (x − mean) / √(variance + ε) γ + β, the form before opset 17."""
     for k in (0, 1):
         scale, beta = use.before(use.node.inputs[k], "Mul"), use.value(1 - k)
         if scale is None or not isinstance(beta, Known) or not beta.constant:
@@ -162,7 +162,7 @@ def _layer_norm(use: Use) -> Tensor | None:
 
 
 def _standardised(use: Use, over: FileNode) -> tuple[Tensor, int, float, list[FileNode]] | None:
-    """X, the first of its last axes that are standardised, ε and the nodes that do it."""
+    """Return x, the first normalised axis, ε and the nodes that normalise."""
     makers = use.sheet.makers
     centred = makers.get(over.inputs[0])
     root = use.before(over.inputs[1], "Sqrt")

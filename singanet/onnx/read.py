@@ -1,4 +1,4 @@
-"""ONNX files, read within a budget."""
+"""A reader of ONNX files within a memory budget."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ _FIELDS = {"f4": "float_data", "f8": "double_data", "i8": "int64_data", "u4": "u
 
 
 def array_of(tensor: Any, folder: Path, where: str, budget: Budget) -> Array:
-    """The array of a ``TensorProto``, read-only. Errors: `FileFormatError`, `UnsafeFileError`."""
+    """Return the array of a ``TensorProto``, read-only.
+
+    Errors: `FileFormatError`, `UnsafeFileError`.
+    """
     place = f"{where}, array {tensor.name[:60]!r}"
     if tensor.HasField("segment") or tensor.data_type not in DTYPES:
         raise _wrong(
             place,
-            "floats, whole numbers or booleans of 8 bits and more, in one piece",
+            "floats, integers or booleans of at least 8 bits, in one segment",
             "a segment" if tensor.HasField("segment") else f"data type {tensor.data_type}",
         )
     half = tensor.data_type == BFLOAT16
@@ -63,7 +66,7 @@ def array_of(tensor: Any, folder: Path, where: str, budget: Budget) -> Array:
 
 
 def _typed(tensor: Any, stored: np.dtype[Any], count: int, place: str, half: bool) -> Array:
-    """The numbers in the field for the type; 16 bits and fewer lie in int32's, halves by bits."""
+    """Return the elements of the typed field; int32_data stores types of at most 16 bits."""
     name = _FIELDS.get(f"{stored.kind}{stored.itemsize}", "int32_data")
     filled = [each for each in _TYPED if len(getattr(tensor, each))]
     values = getattr(tensor, name)
@@ -79,7 +82,7 @@ def _typed(tensor: Any, stored: np.dtype[Any], count: int, place: str, half: boo
 
 
 def _outside(tensor: Any, folder: Path, place: str, nbytes: int, budget: Budget) -> bytes:
-    """The bytes of an array in a file beside the model's, which may not leave its folder."""
+    """Return the bytes of an external array, whose file must be in the model's folder."""
     about = {entry.key: entry.value for entry in tensor.external_data}
     location = about.get("location", "")
     parts = location.replace("\\", "/").split("/")
@@ -91,21 +94,21 @@ def _outside(tensor: Any, folder: Path, place: str, nbytes: int, budget: Budget)
     if not path.resolve().is_relative_to(folder.resolve()):
         raise _unsafe(place, repr(location)[:80])
     try:
-        # Not one that was put there in the meantime either.
+        # O_NOFOLLOW refuses a link that was created after the check.
         handle = os.open(
             path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         )
     except (OSError, ValueError) as error:
         raise FileAccessError(
             place,
-            expected=f"the file {location[:80]!r} beside the model's",
+            expected=f"the file {location[:80]!r} in the model's folder",
             received=str(error)[:120],
-            advice="keep the files of a model together, as they were exported",
+            advice="store the files of a model together, as exported",
         ) from None
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(handle)
-        raise _unsafe(place, f"{location[:60]!r}, which is linked or no file")
+        raise _unsafe(place, f"{location[:60]!r}, a link or not a regular file")
     with os.fdopen(handle, "rb") as stream:
         try:
             start = int(about.get("offset", "0"))
@@ -115,7 +118,7 @@ def _outside(tensor: Any, folder: Path, place: str, nbytes: int, budget: Budget)
         if length != nbytes or not 0 <= start <= status.st_size - length:
             received = f"{length} from {start} on, of {status.st_size}"
             raise _wrong(place, f"{nbytes} bytes inside of {location[:60]!r}", received)
-        # What is really there was paid for by who wrote it.
+        # Bytes that exist on disk are granted: whoever wrote the file paid for them.
         budget.grant(nbytes)
         budget.spend(nbytes)
         stream.seek(start)
@@ -131,28 +134,28 @@ def _wrong(place: str, expected: str, received: str) -> FileFormatError:
 def _unsafe(place: str, received: str) -> UnsafeFileError:
     return UnsafeFileError(
         place,
-        expected="external data in a plain file inside the model's folder",
+        expected="external data in a regular file in the model's folder",
         received=received,
-        advice="keep the files of a model together, and do not trust this one",
+        advice="store the files of a model together, and do not trust this file",
     )
 
 
 NEWEST = 28
-"""The newest set of operators that is known."""
+"""The newest supported opset."""
 _OLDEST = 7
 _LARGEST = (1 << 31) - 1
 _PER_MESSAGE, _PER_TEXT = 160, 40
 _TOGETHER = 1 << 10
-"""Parts whose bytes are taken off the budget at once."""
+"""The number of fields whose bytes are spent at once."""
 _DEEPEST = 40
 _NESTED = 8
-"""Functions in functions, and graphs in graphs."""
+"""The maximum nesting of functions and of graphs."""
 _OURS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output: its type, and its extents, of which unknown ones are texts."""
+    """An input or output: its dtype and shape, in which free axes are strings."""
 
     name: str
     dtype: np.dtype[Any]
@@ -161,7 +164,7 @@ class Port:
 
 @dataclass
 class FileGraph:
-    """What a file says: nodes in an order in which they can be computed."""
+    """The graph of a file, with its nodes in topological order."""
 
     inputs: list[Port]
     outputs: list[str]
@@ -170,11 +173,11 @@ class FileGraph:
 
 
 def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[FileGraph, Budget]:
-    """The graph in a file, and what it may still ask for: bytes by its size, or ``max_bytes``.
+    """Read the graph of a file; return it with the remaining memory budget.
 
-    Arrays outside of the file are read from its folder alone. Errors: `FileAccessError`;
-    `FileFormatError` for no such file, or what is none of the operators' language;
-    `UnsafeFileError` for one that asks for more than it holds.
+    The budget follows from the file's size, or ``max_bytes``. External arrays are read from the
+    file's folder only. Errors: `FileAccessError`; `FileFormatError` if the file is not an ONNX
+    model; `UnsafeFileError` if it asks for more memory than its size allows.
     """
     path = path_of(path)
     where = f"onnx file {str(path)!r}"
@@ -198,12 +201,12 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Fi
 
 
 def graph_of(model: Any, folder: Path, where: str, budget: Budget) -> FileGraph:
-    """The graph of a ``ModelProto`` whose outside arrays lie in ``folder``."""
+    """Return the graph of a ``ModelProto`` whose external arrays are in ``folder``."""
     return _Reader(model, folder, where, budget).graph
 
 
 def broken(where: str, expected: str, received: str, advice: str = "") -> FileFormatError:
-    """The error for a file that is damaged, or says what ONNX has no meaning for."""
+    """Return the error for a damaged file or one that violates the ONNX specification."""
     return FileFormatError(
         where, expected=expected, received=received, advice=advice or "export the model again"
     )
@@ -214,7 +217,7 @@ def _forged(where: str, expected: str, received: str) -> UnsafeFileError:
         where,
         expected=expected,
         received=received,
-        advice="the file is forged or damaged, or, if you know it, pass max_bytes=...",
+        advice="the file is forged or damaged; if you trust it, pass max_bytes=...",
     )
 
 
@@ -230,7 +233,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _cost(described: Any, size: int) -> int:
-    """The bytes that parsing makes of a field of ``size`` bytes; None is one number."""
+    """Return the bytes that parsing a field of ``size`` bytes takes; None is one number."""
     if described is None:
         return 16
     if described.type == FieldDescriptor.TYPE_MESSAGE:
@@ -239,12 +242,12 @@ def _cost(described: Any, size: int) -> int:
         return _PER_TEXT + size
     if described.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
         return 2 * size
-    # Packed numbers of a byte each become eight, and an array of as many beside them.
+    # A packed number of one byte becomes eight bytes, and the array another eight.
     return 8 * size + (1 << 6)
 
 
 def _spend_messages(data: memoryview, budget: Budget, where: str) -> None:
-    """Take off the budget what parsing will make: a message of two bytes takes a hundred."""
+    """Spend the bytes that parsing will take: a message of two bytes takes a hundred."""
     stack = [(ModelProto.DESCRIPTOR, 0, len(data), 0)]
     nbytes = parts = 0
     while stack:
@@ -265,7 +268,7 @@ def _spend_messages(data: memoryview, budget: Budget, where: str) -> None:
             else:
                 raise DecodeError(f"wire type {wire}")
             if at > end:
-                raise DecodeError("a field that is longer than what holds it")
+                raise DecodeError("a field that is longer than its message")
             nbytes, parts = nbytes + _cost(described if wire == 2 else None, at - start), parts + 1
             if wire == 2 and described and described.type == FieldDescriptor.TYPE_MESSAGE:
                 stack.append((described.message_type, start, at, depth + 1))
@@ -276,7 +279,7 @@ def _spend_messages(data: memoryview, budget: Budget, where: str) -> None:
 
 
 class _Reader:
-    """Walks through a model's messages."""
+    """A reader of a model's messages."""
 
     def __init__(self, model: Any, folder: Path, where: str, budget: Budget) -> None:
         self.folder, self.where, self.budget = folder, where, budget
@@ -308,7 +311,7 @@ class _Reader:
         return found
 
     def read_graph(self, message: Any, scope: dict[str, str]) -> FileGraph:
-        """The graph of ``message``, whose names from outside stand in ``scope``."""
+        """Return the graph of ``message``; ``scope`` maps the names of enclosing graphs."""
         if message.sparse_initializer:
             raise broken(self.where, "dense arrays", "sparse initializers")
         arrays: dict[str, Array] = {}
@@ -324,7 +327,7 @@ class _Reader:
         known |= {name for node in graph.nodes for name in node.outputs}
         for name in graph.outputs:
             if name not in known:
-                raise broken(self.where, "outputs that some node makes", repr(name)[:80])
+                raise broken(self.where, "outputs computed by a node", repr(name)[:80])
         return graph
 
     def _port(self, info: Any) -> Port:
@@ -352,9 +355,9 @@ class _Reader:
         opsets: Mapping[str, int],
         prefix: str = "",
     ) -> None:
-        """Add the nodes, with local functions put in their places.
+        """Add the nodes, with local functions inlined.
 
-        ``names`` are those outside for names inside, ``given`` the attributes of a function's use.
+        ``names`` maps inner to outer names, ``given`` are the attributes of a function's call.
         """
         for message in messages:
             self.budget.spend(1 << 9)
@@ -432,7 +435,7 @@ class _Reader:
         if kind not in plain:
             raise broken(
                 f"{self.where}, attribute {attribute.name[:60]!r}",
-                "a number, a text, an array or lists of them",
+                "a number, a string, an array or lists of these",
                 f"type {kind}",
             )
         return plain[kind]()
@@ -458,21 +461,21 @@ class _Reader:
 
 
 def _copied(attribute: Any) -> int:
-    """Bytes that an attribute takes in a function, of which every use has its own."""
+    """Return the bytes of an attribute of a function, which each call copies."""
     # A number of one byte becomes an object in a list.
     times = 2 if attribute.HasField("t") and attribute.t.HasField("raw_data") else 32
     return times * int(attribute.ByteSize())
 
 
 def _node_copied(message: Any) -> int:
-    """As `_copied`, for a node."""
+    """Return the bytes of a node of a function, which each call copies."""
     inside = sum(_copied(attribute) for attribute in message.attribute)
     names = (*message.input, *message.output, message.name, message.op_type)
     return inside + sum(_PER_TEXT + 4 * len(name) for name in names)
 
 
 def _sort(graph: FileGraph, known: set[str], where: str) -> None:
-    """Put the nodes into an order in which each comes after those it reads. Kahn's algorithm."""
+    """Sort the nodes topologically, by Kahn's algorithm."""
     makers: dict[str, int] = {}
     for k, node in enumerate(graph.nodes):
         for name in filter(None, node.outputs):
@@ -486,7 +489,7 @@ def _sort(graph: FileGraph, known: set[str], where: str) -> None:
         unknown = [n for n in _read_by(node) if n and n not in makers and n not in known]
         if unknown:
             raise broken(
-                f"{where}, node {node.name[:60]!r}", "inputs that are there", repr(unknown[0])[:80]
+                f"{where}, node {node.name[:60]!r}", "inputs that exist", repr(unknown[0])[:80]
             )
         missing.append(len(needed))
         for maker in needed:
@@ -506,7 +509,7 @@ def _sort(graph: FileGraph, known: set[str], where: str) -> None:
 
 
 def _read_by(node: FileNode) -> list[str]:
-    """The names that a node reads, those of the graphs inside it included."""
+    """Return the names that a node reads, including nested graphs."""
     found = list(node.inputs)
     for value in node.attributes.values():
         if isinstance(value, FileGraph):
@@ -518,9 +521,9 @@ def _read_by(node: FileNode) -> list[str]:
 
 
 class GraphInputs:
-    """The inputs of a graph, whose samples stand along one axis of each, or nowhere.
+    """The inputs of a graph, with the batch along one axis of each, or without a batch.
 
-    One extent that the file leaves open, by one name, is any: steps of sequences.
+    One symbolic size in the file, by its name, is the free sequence length.
     """
 
     def __init__(self, sheet: Sheet, where: str, batch_axis: int | None) -> None:
@@ -529,7 +532,7 @@ class GraphInputs:
         self._steps: int | str | None = None
 
     def draw(self, port: Port, given: Shape | None) -> None:
-        """Note an `Input` for ``port``, of the sample shape ``given`` or else the file's."""
+        """Add an `Input` for ``port``, of the sample shape ``given`` or the file's."""
         shape = port.shape
         where = f"{self._where}, input {port.name[:60]!r}"
         if shape is None and given is None:
@@ -550,7 +553,7 @@ class GraphInputs:
         if len(sample) - len(known) > 1 or not all(isinstance(n, int) and n > 0 for n in known):
             raise FileFormatError(
                 where,
-                expected="known extents along all axes but that of the samples and one of steps",
+                expected="known sizes of all axes except the batch and one time axis",
                 received=str(shape)[:120],
                 advice=f"pass shapes={{{port.name[:60]!r}: (...)}}, without the batch axis",
             )
@@ -563,7 +566,7 @@ class GraphInputs:
         self._sheet.values[port.name] = Tensor(symbol, port.dtype, axis, whole=whole)
 
     def _extent(self, declared: int | str) -> int | None:
-        """A number; None for the extent that is any, and 0 for another that is not known."""
+        """Return a size; None for the free time axis, 0 for other unknown sizes."""
         if isinstance(declared, int):
             return declared
         if self._steps is None:
@@ -571,7 +574,7 @@ class GraphInputs:
         return None if declared and declared == self._steps else 0
 
     def _samples_along(self, declared: list[int | str]) -> int | None:
-        """The axis of an input along which the samples stand: the one called as the first's is."""
+        """Return the batch axis of an input: the axis named like the first input's."""
         if self._batch_axis is None or not declared:
             return None
         axis = min(self._batch_axis, len(declared) - 1)
@@ -583,14 +586,14 @@ class GraphInputs:
 
 
 def outputs(sheet: Sheet, where: str, names: Sequence[str]) -> list[Symbol]:
-    """The symbols of the graph's outputs, each a node of its own. Errors: constants."""
+    """Return the symbols of the graph's outputs, each a node of its own. Errors: constants."""
     found: list[Symbol] = []
     for name in names:
         value = sheet.values[name]
         tensor = value if isinstance(value, Tensor) else _constant(sheet, where, name, value)
         found.append(tensor.symbol)
-    # The net's outputs are nodes of its own: one symbol twice, an input, or one of several arrays
-    # that a layer makes, is passed on; of several outputs each has its name in the file.
+    # Each output of a net is a node. A `Dummy` is appended to an input, to a repeated symbol, to
+    # one of several outputs of a layer, and to an output whose name differs from the file's.
     seen: set[Symbol] = set()
     ends = []
     for name, symbol in zip(names, found, strict=True):
@@ -608,9 +611,9 @@ def _constant(sheet: Sheet, where: str, name: str, value: Known) -> Tensor:
     if not sheet.inputs or not value.constant:
         raise FileFormatError(
             f"{where}, output {name[:60]!r}",
-            expected="what depends on an input",
+            expected="an array that depends on an input",
             received="a constant",
-            advice="leave it out of the model's outputs",
+            advice="remove it from the model's outputs",
         )
     node = sheet.makers.get(name) or FileNode("Constant", name, (), (name,), {}, 1)
     return Use(sheet, node).constant(value, value.array, None)

@@ -1,4 +1,4 @@
-"""Nets written as ONNX files."""
+"""A writer of nets as ONNX files."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ from singanet.saving.predictor import Predictor, expect_own_calls
 from singanet.types import Shape
 
 LARGEST = (1 << 31) - 1
-"""Bytes of a file that protobuf reads."""
+"""The maximum bytes of a protobuf file."""
 
 _SMALL = 1 << 10
-"""Arrays of fewer bytes, such as shapes, stay with the graph."""
+"""Smaller arrays, such as shapes, are always stored in the graph."""
 
 _PAGE = 4096
-"""Where arrays in a file of their own begin, so that they can be mapped."""
+"""The alignment of external arrays, so that they can be memory-mapped."""
 
 Port = tuple[Value, Sequence[int | str]]
-"""An input or output of the graph, with its extents; those with names are free."""
+"""An input or output of the graph, with its shape; named axes are free."""
 
 
 def write(
@@ -62,10 +62,10 @@ def write(
     outputs: Sequence[Port],
     apart: bool,
 ) -> None:
-    """Write the graph to ``path``, with ``apart`` its arrays to a file beside it.
+    """Write the graph to ``path``; ``apart`` writes its arrays to a second file.
 
-    A file that protobuf would be too small for gets its arrays apart as well. Whatever happens,
-    the old file with its arrays is there, or the new one with its own. Errors: `FileAccessError`.
+    A graph above protobuf's limit always gets the second file. After a crash either the old or the
+    new files are complete. Errors: `FileAccessError`.
     """
     model = ModelProto(ir_version=_ir_version(graph.opset), producer_name="singanet")
     model.opset_import.add(domain="", version=graph.opset)
@@ -90,9 +90,9 @@ def write(
 
 
 def _write_apart(path: Path, head: bytes, body: bytes, sources: Sequence[Source]) -> None:
-    """The graph to ``path``; its arrays to a file whose name no other graph knows.
+    """Write the graph to ``path`` and its arrays to a file with a new random name.
 
-    So no crash leaves a graph with the arrays of another one.
+    Thus no crash leaves a graph with the arrays of another one.
     """
     data = path.with_name(f"{path.name}.{secrets.token_hex(4)}.data")
     tensors = []
@@ -111,12 +111,12 @@ def _write_apart(path: Path, head: bytes, body: bytes, sources: Sequence[Source]
 
 
 def _called(path: Path) -> str:
-    """One name for the arrays of all graphs at ``path``."""
+    """Return the common name of the array files of all graphs at ``path``."""
     return f"{path.name}.data"
 
 
 def _remove_arrays(path: Path, but: Path | None) -> None:
-    """Remove the arrays of earlier graphs at ``path``, those of writers that died too."""
+    """Remove the arrays of earlier graphs at ``path``, including crashed writers'."""
     remove_leftovers(path.parent, _called(path))
     pattern = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{8}}\.data")
     for old in path.parent.iterdir():
@@ -126,7 +126,7 @@ def _remove_arrays(path: Path, but: Path | None) -> None:
 
 
 def _placed(stream: BinaryIO, source: Source, file: str) -> bytes:
-    """The message of an array that was written to ``stream``, or that it is if it is small."""
+    """Write an array to ``stream`` and return its message; small arrays go into the message."""
     if source.nbytes < _SMALL:
         return _inside(source) + bytes(bytes_of(source.array()))
     stream.write(bytes(-stream.tell() % _PAGE))
@@ -140,7 +140,7 @@ def _placed(stream: BinaryIO, source: Source, file: str) -> bytes:
 
 
 def _inside(source: Source) -> bytes:
-    """The message of an array as far as its numbers, which end it."""
+    """Return the message of an array up to its elements, which come last."""
     return _tensor(source).SerializeToString() + _field(9, source.nbytes)
 
 
@@ -149,7 +149,7 @@ def _tensor(source: Source) -> Any:
 
 
 def _field(number: int, length: int) -> bytes:
-    """What stands before ``length`` bytes of a protobuf message: https://protobuf.dev/encoding."""
+    """Return the tag and length of a protobuf field: https://protobuf.dev/encoding."""
     made, rest = bytearray([number << 3 | 2]), length
     while rest > 0x7F:
         made.append(rest & 0x7F | 0x80)
@@ -159,7 +159,7 @@ def _field(number: int, length: int) -> bytes:
 
 
 def _ir_version(opset: int) -> int:
-    """The oldest version of the format that may have the operators of ``opset``."""
+    """Return the oldest IR version for the operators of ``opset``."""
     return 8 if opset <= 18 else 9 if opset <= 20 else 10
 
 
@@ -167,7 +167,7 @@ def _port(value: Value, extents: Sequence[int | str]) -> Any:
     made = ValueInfoProto(name=value.name)
     made.type.tensor_type.elem_type = element_type(value.dtype)
     shape = made.type.tensor_type.shape
-    # A sample without axes has a shape as well.
+    # A scalar sample has a shape as well.
     shape.SetInParent()
     for extent in extents:
         shape.dim.add(**{"dim_param" if isinstance(extent, str) else "dim_value": extent})
@@ -184,7 +184,7 @@ def _node(node: WrittenNode) -> Any:
 
 
 def _attribute(name: str, value: Any) -> Any:
-    """The attribute; its type is that of the value, or of each in a list."""
+    """Return the attribute; its type follows from the value, or from the first of a list."""
     kinds = {int: "INT", float: "FLOAT", str: "STRING"}
     fields = {"INT": ("i", "ints"), "FLOAT": ("f", "floats"), "STRING": ("s", "strings")}
     several = isinstance(value, list)
@@ -212,13 +212,14 @@ def save(
 ) -> None:
     """Write ``net`` in evaluation mode as an ONNX graph of operators of ``opset``, 17 to 23.
 
-    Inputs and outputs are called as the net's, their batch is free, parameters are initializers
-    under their own names. Of a `Predictor` it is what that predicts: normalisations folded, the
-    link of the loss at the end. With ``external_data``, or above 2 GB, arrays go to one file beside
-    it, ``<name>.<token>.data``. Losses, metrics and optimizers are not part of a graph.
+    Inputs and outputs have the net's names and a free batch size. Parameters are initializers with
+    their own names. The graph of a `Predictor` computes its predictions: with folded
+    normalisations, and the loss's link at the end. With ``external_data``, or above 2 GB, arrays
+    are written to a second file, ``<name>.<token>.data``. A graph has no losses, metrics and
+    optimizers.
 
-    Errors: `ArgumentError` for layers that have no form in ONNX, all of them in one, and for an
-    unknown opset or suffix; `FileAccessError`. A file that was there is then as it was.
+    Errors: `ArgumentError` if layers have no form in ONNX, listing them, or for an unknown opset or
+    suffix; `FileAccessError`. An existing file is then unchanged.
     """
     path = path_of(f, "f")
     expect_suffix(_WHERE, path, (".onnx",))
@@ -227,7 +228,7 @@ def save(
             f"{_WHERE}, argument opset",
             expected=f"{_OPSETS.start} to {_OPSETS.stop - 1}",
             received=str(opset),
-            advice="leave it out for 17, which most programs read",
+            advice="omit it for 17, which most programs read",
         )
     if isinstance(net, Predictor):
         with net.constants() as constant:
@@ -237,9 +238,9 @@ def save(
     if not isinstance(net, Net):
         raise ArgumentError(
             _WHERE,
-            expected="a net, or what net.predictor() gives",
+            expected="a net, or a Predictor from net.predictor()",
             received=type(net).__name__,
-            advice="of an Executor, save the net that it runs",
+            advice="for an Executor, save the net that it runs",
         )
     expect_own_calls(net, _WHERE)
     made = _Export(net._execution_plan(), opset, net.dtype)
@@ -249,8 +250,8 @@ def save(
 class _Export:
     """The graph of a plan, with its inputs and outputs.
 
-    With ``predicts`` outputs come as from `net.predict`: as floats of 4 bytes at least, through the
-    link of ``loss``.
+    With ``predicts`` the outputs equal `net.predict`: cast to at least float32, through the link of
+    ``loss``.
     """
 
     def __init__(
@@ -268,7 +269,7 @@ class _Export:
         self.outputs: list[Port] = []
         self._predicts = predicts
         self._slots = [Value("", dtype)] * len(plan.slot_shapes)
-        # Names that readers see are given before those of what lies between.
+        # Inputs and outputs get their names first, before intermediate arrays.
         place = {name: k for k, name in enumerate(plan.listed)}
         starts = [step for step in plan.steps if step.fed]
         starts.sort(key=lambda step: place.get(step.name, len(place)))
@@ -284,9 +285,9 @@ class _Export:
         if refused:
             raise ArgumentError(
                 _WHERE,
-                expected="layers that have a form in ONNX",
+                expected="layers with a form in ONNX",
                 received=", ".join(refused),
-                advice="save the net with net.save_model, or put other layers in their place",
+                advice="save the net with net.save_model, or replace these layers",
             )
         for step in ends:
             link = _link(loss.losses.get(step.name) if isinstance(loss, MultiLoss) else loss)
@@ -296,13 +297,13 @@ class _Export:
                 self._end(self._slots[slot], link, name, shape)
 
     def _feed(self, plan: Plan, step: NodeStep) -> list[Value]:
-        """The inputs that ``step`` is fed with: a `Dummy` under its own name.
+        """Return the inputs of ``step``: a `Dummy` gives its own name.
 
-        Others are called as in `net.gradients`.
+        Other inputs have the names in `net.gradients`.
         """
         shapes: Any = step.layer.in_shapes
         name = "input" if len(plan.inputs) == 1 else f"{step.name}/input"
-        # One that folding put before a layer that is fed has the name of that, and no shapes.
+        # A `Dummy` that folding inserted before a fed layer has that layer's name, and no shapes.
         if type(step.layer) is Dummy and step.layer.out_shapes is not None:
             name = step.name
         values = []
@@ -314,11 +315,11 @@ class _Export:
         return values
 
     def _add(self, step: NodeStep, fed: list[Value] | None, named: bool) -> None:
-        """Put a step into the graph; with ``named`` what comes out is called after it."""
+        """Add a step to the graph; ``named`` names its outputs after it."""
         g = self.graph
         g.scope, before = step.name, len(g.nodes)
         xs = [self._slots[slot] for slot in step.in_slots] if fed is None else fed
-        # Whole numbers that it computes with are taken as floats.
+        # A layer that computes with integers takes them as floats.
         xs = [
             g.cast(x, g.dtype) if step.layer._input_kind(k) == "floats" else x
             for k, x in enumerate(xs)
@@ -346,13 +347,13 @@ class _Export:
 
 
 def _names(step: NodeStep) -> list[str]:
-    """The names of the outputs of ``step``."""
+    """Return the names of the outputs of ``step``."""
     count = len(step.out_slots)
     return [f"{step.name}/{k}" for k in range(count)] if step.many_out else [step.name]
 
 
 def _extents(value: Value, shape: Shape, free: str = "") -> list[int | str]:
-    """The sizes of a batch's axes; an axis of any extent is called ``free``, or after the array."""
+    """Return the sizes of a batch; a free axis is named ``free``, or after the array."""
     return [
         value.rows,
         *(free or f"{value.name}_{k}" if size == -1 else size for k, size in enumerate(shape, 1)),
@@ -360,7 +361,7 @@ def _extents(value: Value, shape: Shape, free: str = "") -> list[int | str]:
 
 
 def _link(loss: Loss | None) -> str:
-    """The operator that is the link of ``loss``, or nothing. Errors: a link of a user's own."""
+    """Return the operator of the link of ``loss``, or "". Errors: a user-defined link."""
     link: Any = Loss.link if loss is None else type(loss).link
     if link is Loss.link:
         return ""
@@ -371,7 +372,7 @@ def _link(loss: Loss | None) -> str:
         raise ArgumentError(
             _WHERE,
             expected="a loss whose link is softmax, sigmoid, exp or none",
-            received=f"{type(loss).__name__}, with one of its own",
+            received=f"{type(loss).__name__}, with another link",
             advice="save the net, whose outputs are the scores before the link",
         )
     return operator
