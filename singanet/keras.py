@@ -1,8 +1,8 @@
-"""Whole models of Keras: nets built from ``.keras`` archives, and their weights put back.
+"""Whole Keras models: nets built from ``.keras`` archives, and weights written back.
 
-An archive is a zip of a description in JSON and a file of weights. Tensors have Keras' order of
-axes but for images, which are (C, H, W) here. Models within a model are drawn layer by layer,
-under names like ``tower/dense``.
+An archive is a zip file with a JSON description and a weights file. Tensors have Keras' order of
+axes, except images, which are (C, H, W) here. A nested model is expanded layer by layer, with names
+like ``tower/dense``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _item(d: DescribedLayer) -> list[Layer]:
     places = places if isinstance(places, list) else [places]
     first, *rest = map(_place, places)
     if first != (None, None, None) or len(d.shapes[0]) == 3:
-        raise unknown(d.where, "parts of rows and sequences, of all samples", str(places)[:60])
+        raise unknown(d.where, "slices of vectors or sequences, of all samples", str(places)[:60])
     return [layers.Index(d.name, rest)] if rest else [layers.Dummy(d.name)]
 
 
@@ -105,7 +105,7 @@ OPERATIONS: Mapping[str, KerasClass] = {
     **{kind: KerasClass(draw=_arithmetic(kind)) for kind in _JOINS},
     "GetItem": KerasClass(draw=_item),
 }
-"""Our layers for Keras' operations, by their class names."""
+"""The layers for Keras' operations, by class name."""
 
 
 _MOST_CALLS = 10_000
@@ -114,14 +114,14 @@ _MODELS = ("Sequential", "Functional")
 _ATTENTION = "MultiHeadAttention"
 
 Key: TypeAlias = tuple[str, int]
-"""A layer's name, and the number of its call."""
+"""A layer's name and the index of its call."""
 
 
 @dataclass
 class DrawnModel:
     """The symbols of a net, whose parameters have shapes and no arrays yet.
 
-    ``places`` are the layers whose arrays are in the file of weights, by their names.
+    ``places`` maps layers with arrays in the weights file to their groups.
     """
 
     data_format: str
@@ -131,28 +131,28 @@ class DrawnModel:
     places: dict[str, WeightGroup] = field(default_factory=dict)
     calls: int = 0
     elsewise: set[tuple[int, int]] = field(default_factory=set)
-    """Symbols, by call and index, that differ from Keras' at steps that are not there."""
+    """Symbols, by call and index, that differ from Keras' at masked steps."""
     turned: dict[int, tuple[Symbol, Symbol]] = field(default_factory=dict)
 
     def shapes(self) -> Iterator[Shape]:
-        """The shape of every parameter."""
+        """Yield the shape of every parameter."""
         for layer in self.layers:
             for param in layer.params.values():
                 yield param.shape
 
     def apply(self, layer: Layer, sources: Sequence[Symbol], where: str) -> Symbol:
-        """The layer on ``sources``; two transpositions of a sequence in turn are none."""
+        """Apply the layer to ``sources``; two successive transpositions of a sequence cancel."""
         turns = isinstance(layer, Permute) and layer.dims == (2, 1)
         if turns and id(sources[0].call) in self.turned:
             return self.turned[id(sources[0].call)][1]
-        along = isinstance(layer, (Softmax, LogSoftmax))  # each step by itself, as in Keras
+        along = isinstance(layer, (Softmax, LogSoftmax))  # over each step, as in Keras
         result = layer(*(map(_without_mask, sources) if along else sources))
         if not isinstance(result, Symbol):
             raise unknown(where, "layers of one output", "several")
         if along:
             result.mask = sources[0].mask
         if turns:
-            self.turned[id(result.call)] = result, sources[0]  # the call lives, and so its id
+            self.turned[id(result.call)] = result, sources[0]  # the call stays alive: a unique id
         return result
 
 
@@ -161,7 +161,7 @@ def _without_mask(symbol: Symbol) -> Symbol:
 
 
 def draw(config: dict[str, Any], where: str) -> DrawnModel:
-    """The model that ``config`` describes. Errors: `FileFormatError` naming the layer."""
+    """Build the model that ``config`` describes. Errors: `FileFormatError` naming the layer."""
     try:
         drawing = DrawnModel(_data_format(config, where))
         model = _Model(config, drawing, where)
@@ -173,14 +173,14 @@ def draw(config: dict[str, Any], where: str) -> DrawnModel:
             raise refused(error, where) from None
         raise FileFormatError(
             where,
-            expected="a description as Keras 3 writes it",
+            expected="a description written by Keras 3",
             received=f"{type(error).__name__}: {str(error)[:100]}",
             advice="write it again with model.save('x.keras')",
         ) from None
 
 
 def refused(error: SingaNetError, where: str) -> SingaNetError:
-    """``error``, as one of the file ``where``, if it is about a graph that a net cannot have."""
+    """Return ``error`` as an error of the file ``where`` if it is about an unsupported graph."""
     if not isinstance(error, (GraphError, ShapeError)):
         return error
     return FileFormatError(
@@ -197,7 +197,7 @@ def _data_format(config: dict[str, Any], where: str) -> str:
     while stack:
         model, level = stack.pop()
         if level > _MOST_LEVELS:
-            raise unknown(where, f"at most {_MOST_LEVELS} models inside each other", "more")
+            raise unknown(where, f"at most {_MOST_LEVELS} levels of nested models", "more")
         for entry in model["config"]["layers"]:
             if entry["class_name"] in _MODELS:
                 stack.append((entry, level + 1))
@@ -209,15 +209,15 @@ def _data_format(config: dict[str, Any], where: str) -> str:
 
 
 Steps: TypeAlias = frozenset[tuple[int, Any]]
-"""A mask as Keras writes it down: ids of tensors, each with the number that it must differ from."""
+"""A mask in Keras' form: ids of tensors, each with the value that marks masked steps."""
 
 _MASKS = ("NotEqual", "Any", "LogicalOr")
-"""The operations that masks are made by."""
+"""The operations that compute masks."""
 
 
 @dataclass
 class _Call:
-    """One use of a layer: what it reads, the mask it is told, and what else it is called with."""
+    """One call of a layer: its inputs, its mask and its other arguments."""
 
     key: Key
     entry: dict[str, Any]
@@ -227,7 +227,7 @@ class _Call:
 
 
 class _Model:
-    """A model, whose layers are made when it is first called, and called again then."""
+    """A model, whose layers are created at its first call and shared by later ones."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class _Model:
             }
             self.takes = [key for key, _ in _histories(inside["input_layers"])]
             self.calls = self._in_order(entries)
-            # Of the calls of a functional model Keras counts its own graph as the first, here only.
+            # In output_layers alone, Keras counts a functional model's own graph as its first call.
             functional = {e["name"] for e in entries if e["class_name"] == "Functional"}
             gives = _histories(inside["output_layers"])
             self.gives = [((n, k - (n in functional)), index) for (n, k), index in gives]
@@ -281,7 +281,7 @@ class _Model:
         self.gives = [(key, 0)]
 
     def _in_order(self, entries: list[Any]) -> list[_Call]:
-        """Every call behind those whose outputs it reads."""
+        """Return the calls in topological order."""
         calls = [
             _read_call(entry, index, node, self.where)
             for entry in entries
@@ -304,11 +304,11 @@ class _Model:
                 if not left[after.key]:
                     ready.append(after)
         if len(ready) != len(calls):
-            raise unknown(self.where, "layers that read what the model has made", "a circle")
+            raise unknown(self.where, "a graph without cycles", "a cycle")
         return ready
 
     def input_symbols(self) -> list[Symbol]:
-        """An input for each that the model takes."""
+        """Return an `Input` for each input of the model."""
         found = []
         for key in self.takes:
             shape = tuple(int(axis) for axis in self.inputs[key][1:])
@@ -320,7 +320,7 @@ class _Model:
         return found
 
     def __call__(self, sources: Sequence[Symbol]) -> list[Symbol]:
-        """The outputs of the model on ``sources``."""
+        """Return the outputs of the model on ``sources``."""
         made = {key: [source] for key, source in zip(self.takes, sources, strict=True)}
         masks: dict[Key, Steps] = {}
         for call in self.calls:
@@ -333,7 +333,7 @@ class _Model:
             read = [made[key][index] for key, index in call.reads]
             if call.mask is not None and masks.get(call.mask[0]) != _steps(read[0].mask):
                 where = f"{self.where}, layer {call.key[0][:60]!r}"
-                raise unknown(where, "the mask that its input has", "another one")
+                raise unknown(where, "the mask of its input", "another mask")
             made[call.key] = self._use(call, read)
         found = [made[key][index] for key, index in self.gives]
         if not self.prefix:
@@ -341,7 +341,7 @@ class _Model:
         return found
 
     def _use(self, call: _Call, sources: list[Symbol]) -> list[Symbol]:
-        """The outputs of one use of a layer, which is made at its first."""
+        """Return the outputs of one call of a layer; the first call creates the layer."""
         name = call.key[0]
         where = f"{self.where}, layer {self.prefix}{name[:60]!r}"
         if name not in self.made:
@@ -355,7 +355,7 @@ class _Model:
         fills, merges = (known.fills, known.merges) if known else (False, False)
         mixed = merges and not all(there)
         if mixed and any(there) and fills:
-            raise unknown(where, "masks of all that is merged", f"a {kind} of some without")
+            raise unknown(where, "masks of all inputs", f"a {kind} with unmasked inputs")
         unseen = _is_operation(call.entry) or not (known and known.masked) or mixed
         if unseen or kind == "Masking":
             self._expect_as_in_keras(sources, where)
@@ -365,7 +365,7 @@ class _Model:
         mask = sources[0].mask
         of_queries = kind == _ATTENTION and there[0] and not any(there[1:])
         if of_queries:
-            # It goes on, and hides no key.
+            # A mask of the queries is passed on and hides no key.
             sources = [_without_mask(symbol) for symbol in sources]
         for layer in made:
             sources = [self.drawing.apply(layer, sources, where)]
@@ -379,17 +379,17 @@ class _Model:
         return (id(symbol.call), symbol.index) in self.drawing.elsewise
 
     def _expect_as_in_keras(self, sources: Sequence[Symbol], where: str) -> None:
-        """Errors: what goes by no mask reads steps that are not there, which differ from Keras'.
+        """Errors: a layer that ignores masks reads masked steps that differ from Keras'.
 
-        For a query that is not there Keras' attention weighs all keys alike, ours those there are;
-        its products and extremes have numbers of their own at such steps, and its recurrent layers
-        what they gave at the step before.
+        At masked queries, Keras' attention weighs all keys equally and ours the unmasked ones.
+        Keras' products and extremes have their own values at masked steps, and its recurrent layers
+        repeat the previous output.
         """
         if any(map(self._differs, sources)):
             raise unknown(
                 where,
-                "layers that go by the mask behind attention, a merge or a recurrent layer",
-                "one that reads all steps, such as the sum by +; layers.Add keeps the mask",
+                "layers that use the mask behind attention, a merge or a recurrent layer",
+                "one that reads all steps, such as the sum by +; layers.Add preserves the mask",
             )
 
     def _make(self, call: _Call, sources: list[Symbol], where: str) -> list[Layer] | _Model:
@@ -423,12 +423,12 @@ class _Model:
 
 
 def _masking(kind: str, sources: Sequence[Symbol]) -> Sequence[Symbol]:
-    """The inputs whose masks a layer reads: for attention all but the queries."""
+    """Return the inputs whose masks a layer reads: for attention all except the queries."""
     return sources[1:] if kind == _ATTENTION else sources
 
 
 def _mask(call: _Call, made: dict[Key, list[Symbol]], masks: dict[Key, Steps]) -> Steps:
-    """The result of an operation on masks."""
+    """Return the result of an operation on masks."""
     if call.entry["class_name"] == "NotEqual":
         ((key, index),) = call.reads
         return frozenset({(id(made[key][index]), float(call.given["args"][1]))})
@@ -436,7 +436,7 @@ def _mask(call: _Call, made: dict[Key, list[Symbol]], masks: dict[Key, Steps]) -
 
 
 def _steps(mask: Symbol | None) -> Steps:
-    """The same of a mask of ours, which an `Embedding` or a `Masking` began."""
+    """Return a mask of ours in Keras' form; an `Embedding` or a `Masking` created it."""
     if mask is None:
         return frozenset()
     return frozenset({(id(mask.call.inputs[0]), float(getattr(mask.call.layer, "value", -1)))})
@@ -447,12 +447,12 @@ def _is_operation(entry: dict[str, Any]) -> bool:
 
 
 def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: str) -> _Call:
-    """One of ``inbound_nodes``."""
+    """Return the call of one of ``inbound_nodes``."""
     name = str(entry["name"])
     if node["kwargs"].get("training") is True:
         where = f"{where}, layer {name[:60]!r}"
-        raise unknown(where, "calls that train where the net does", "training=True")
-    # Whether it trains is for the caller of the net to say.
+        raise unknown(where, "calls without a fixed training mode", "training=True")
+    # The caller of the net chooses the training mode.
     kept = {k: v for k, v in node["kwargs"].items() if k != "training" and v is not None}
     args, reads = list(node["args"]), []
     if len(args) == 1 and isinstance(args[0], list):
@@ -483,24 +483,25 @@ def _history(tensor: dict[str, Any]) -> tuple[Key, int]:
 
 
 def _histories(given: Any) -> list[tuple[Key, int]]:
-    """One ``[name, node, index]``, or a list of them."""
+    """Return the keys of one ``[name, node, index]``, or of a list of them."""
     several = given if given and isinstance(given[0], list) else [given]
     return [((str(name), int(node)), int(index)) for name, node, index in several]
 
 
 _LONGEST = 16 << 20
-# Of weights: numbers of 8 bytes, five of an optimizer for each, and tables around each array.
+# The maximum size of a weights file: each number has 8 bytes and five optimizer values, each array
+# its metadata.
 _PER_NUMBER, _PER_ARRAY = 8 * 6, 1 << 16
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 
 
 def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedForwardNet:
-    """The net of the Sequential or functional model in a Keras 3 archive, with its weights.
+    """Load the Sequential or functional model of a Keras 3 archive as a net with its weights.
 
     Layers come from a closed table of class names; nothing in the archive is imported or run.
-    Images are (C, H, W) here, whatever they were there. Errors: `FileFormatError` for a damaged
-    archive or a layer that is not in the table, naming it; `UnsafeFileError` for parameters that
-    the weights could never fill; `FileAccessError`.
+    Images are (C, H, W) here, whatever the archive's data format. Errors: `FileFormatError` for a
+    damaged archive or a layer outside the table, naming it; `UnsafeFileError` if the weights could
+    not fill the parameters; `FileAccessError`.
     """
     path = path_of(path)
     where = f"keras archive {str(path)!r}"
@@ -516,7 +517,7 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
         shapes = list(drawing.shapes())
         numbers = sum(math.prod(shape) for shape in shapes)
         info = archive.getinfo(_WEIGHTS)
-        # Before a byte is unpacked or a single array made: units and zeros cost nothing to claim.
+        # Checked before anything is unpacked or allocated: units and zeros cost a forger nothing.
         most = (1 << 20) + _PER_NUMBER * numbers + _PER_ARRAY * len(shapes)
         if info.file_size > most:
             raise _forged(where, f"at most {most} bytes of weights", f"{info.file_size}")
@@ -538,11 +539,12 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
 def save_model(
     net: FeedForwardNet, path: str | os.PathLike[str], like: str | os.PathLike[str]
 ) -> None:
-    """Write the weights of ``net`` as a Keras model: the one in the archive ``like``.
+    """Write the weights of ``net`` as a Keras model with the description of the archive ``like``.
 
-    The net is what `load_model` made of it, trained on perhaps. The new archive has the model's
-    description, without what it was compiled with, for ``keras.models.load_model``. Errors:
-    `ArgumentError` for a net with other parameters; those of `load_model` and `FileAccessError`.
+    ``net`` is the net that `load_model` built from ``like``, for example after training. The new
+    archive has the model's description without the arguments of its compile, for
+    ``keras.models.load_model``. Errors: `ArgumentError` if the net has other parameters; those of
+    `load_model`; `FileAccessError`.
     """
     path, like = path_of(path), path_of(like, "like")
     where = f"keras archive {str(like)!r}"
@@ -556,7 +558,7 @@ def save_model(
         raise ArgumentError(
             "keras.save_model, net",
             expected=f"the parameters that load_model makes of {str(like)!r}",
-            received=f"{len(params)} that are not the same",
+            received=f"{len(params)} other parameters",
             advice="write other nets with net.save('x.weights.h5')",
         )
     placed = _placed(net, drawing)
@@ -570,7 +572,7 @@ def save_model(
 
 
 def _fill(net: FeedForwardNet, weights: Path, drawing: DrawnModel) -> None:
-    """Give the net the arrays in the file ``weights``, and those of the description."""
+    """Fill the net with the arrays of the file ``weights`` and of the description."""
     params = {param.name: param for param in net.params()}
     placed = _placed(net, drawing)
     names = [name for layer in placed for name, _ in layer.params.values()]
@@ -583,7 +585,7 @@ def _fill(net: FeedForwardNet, weights: Path, drawing: DrawnModel) -> None:
 
 
 def _placed(net: FeedForwardNet, drawing: DrawnModel) -> list[LayerDescription]:
-    """The layers whose arrays are in the file, each with its place there."""
+    """Return the layers with arrays in the file, each with its group there."""
     placed = ((layer, drawing.places[layer.name]) for layer in weighed(net))
     return [
         replace(keras_layer(layer, lay=made.lay), place=made.group)
@@ -597,7 +599,7 @@ def _config(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:
         if _WEIGHTS not in archive.namelist():
             raise _broken(where, f"a member {_WEIGHTS!r}", "a zip archive without it")
         if archive.getinfo(_CONFIG).file_size > _LONGEST:
-            raise _broken(where, f"a description of at most {_LONGEST} bytes", "a longer one")
+            raise _broken(where, f"a description of at most {_LONGEST} bytes", "more")
         with archive.open(_CONFIG) as member:
             text = member.read(_LONGEST)
     config = read_json(text, Budget(len(text), partial(_broken, where)))
@@ -611,7 +613,7 @@ def _forged(where: str, expected: str, received: str) -> UnsafeFileError:
         where,
         expected=expected,
         received=received,
-        advice="the archive is forged or damaged: get it again",
+        advice="the archive is forged or damaged: download it again",
     )
 
 
