@@ -43,7 +43,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("constraint", "clipnorm"),
     ("decoupled", "decoupled_weight_decay"),
     ("ignore_index", "ignore_class"),
-    ("lowest", "min_lr"),
+    ("min_lr", "lowest"),
     ("restore_best_weights", "restore_best"),
     ("path", "filename"),
     ("folder", "log_dir"),

@@ -299,7 +299,7 @@ class Plateau(Schedule):
         factor: float = 0.1,
         patience: int = 10,
         threshold: float = 1e-4,
-        lowest: float = 0.0,
+        min_lr: float = 0.0,
         mode: str = "min",
         cooldown: int = 0,
         absolute: bool = False,
@@ -308,7 +308,7 @@ class Plateau(Schedule):
         self.factor = self._number("factor", factor, 0.0, 1.0)
         self.patience = self._count("patience", patience, 0)
         self.threshold = self._number("threshold", threshold, 0.0)
-        self.lowest = self._number("lowest", lowest)
+        self.min_lr = self._number("min_lr", min_lr)
         if mode not in ("min", "max"):
             raise ArgumentError(
                 "Plateau(mode=)",
@@ -340,7 +340,7 @@ class Plateau(Schedule):
             return
         self.waited += 1
         if self.waited >= self.patience:
-            self.value = max(self.value * self.factor, min(self.lowest, self.value))
+            self.value = max(self.value * self.factor, min(self.min_lr, self.value))
             self.waited, self.resting = 0, self.cooldown
 
     def restart(self) -> None:

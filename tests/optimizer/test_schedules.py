@@ -161,7 +161,7 @@ def test_plateau_equals_pytorch(mode: str) -> None:
         peer, mode=mode, factor=0.5, patience=2, min_lr=0.1
     )
     # Which waits one observation longer than it says, and than Keras'.
-    ours = plans.Plateau(1.0, 0.5, 3, lowest=0.1, mode=mode)
+    ours = plans.Plateau(1.0, 0.5, 3, min_lr=0.1, mode=mode)
     for metric in metrics * 2:
         theirs.step(metric)
         ours.observe(metric)
@@ -269,7 +269,7 @@ def test_one_cycle_that_only_rises() -> None:
         (plans.Exponential(0.1, steps=2, gamma=0.9), plans.Exponential(0.1, 2, 0.9)),
         (plans.Polynomial(0.1, total_iters=2), plans.Polynomial(0.1, 2)),
         (plans.MultiStep(0.1, [2], gamma=0.3), plans.MultiStep(0.1, [2], 0.3)),
-        (plans.Plateau(0.1, min_lr=0.01), plans.Plateau(0.1, lowest=0.01)),
+        (plans.Plateau(0.1, lowest=0.01), plans.Plateau(0.1, min_lr=0.01)),
     ],
 )
 def test_words_of_others_are_taken(ours: Any, said: Any) -> None:

@@ -343,7 +343,7 @@ class ReduceOnPlateau(Callback):
         factor: float = 0.1,
         patience: int = 10,
         threshold: float = 1e-4,
-        lowest: float = 0.0,
+        min_lr: float = 0.0,
         mode: str = "auto",
         cooldown: int = 0,
         absolute: bool = False,
@@ -354,7 +354,7 @@ class ReduceOnPlateau(Callback):
             factor=factor,
             patience=patience,
             threshold=threshold,
-            lowest=lowest,
+            min_lr=min_lr,
             cooldown=cooldown,
             absolute=absolute,
         )
