@@ -1153,6 +1153,35 @@ def choices(rng, tmp_path):
     each_alike([a, b, i], pairs, [*rng.normal(size=(2, 3, 4)), rng.integers(0, 4, (3, 2))])
 
 
+def test_layers_start_as_the_guide_says():
+    """The fourth of the things that bite."""
+    first = layers.Dense("a", 300, input_shape=(200,)), nn.Linear(200, 300), 200, 500
+    other = layers.Conv2D("a", 64, 5, input_shape=(32, 8, 8)), nn.Conv2d(32, 64, 5), 800, 2400
+    for layer, module, fan_in, fans in (first, other):
+        for weight in module.parameters():
+            close(abs(weight.detach()).max(), fan_in**-0.5, rtol=0.1)
+        drawn = arrays(FeedForwardNet([layer], seed=0))
+        close(abs(drawn["weight"]).max(), (6 / fans) ** 0.5, rtol=0.02)
+        assert not drawn["bias"].any()
+    close(nn.Embedding(500, 40).weight.std().item(), 1.0, rtol=0.05)
+
+
+def test_predict_applies_the_link_and_rows_that_no_batch_names_stay():
+    net, module, x, _ = mlp()
+    close(net.predict(x), module(live(x)).softmax(1).detach(), rtol=1e-6)
+    for sparse in BOTH:
+        net = FeedForwardNet([layers.Embedding("e", 5, 2, sparse=sparse, input_shape=(2,))], seed=0)
+        rule, before = optimizer.SGD(0.1, momentum=0.9), net.param_values()[0].copy()
+        for batch in ([[0, 1]], [[2, 2]]):
+            net.forward(True, np.array(batch))
+            for names, values, grads in net.backward(np.ones((1, 2, 2), "f")):
+                rule.update(names, values, grads)
+            if batch == [[0, 1]]:
+                before = net.param_values()[0].copy()
+        moved = (net.param_values()[0] != before).any(axis=1)
+        assert moved.tolist() == [not sparse, not sparse, True, False, False]
+
+
 def test_what_is_not_here_but_to_be_drawn():
     """The modules without parameters of that line."""
     x, a, b = np.random.default_rng(0).normal(size=(3, 3, 8)), Input("a", (8,)), Input("b", (8,))
