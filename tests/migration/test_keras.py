@@ -212,11 +212,14 @@ def check_max_pooling(pair, same):
 
 @row(
     LAYERS, *[f"AveragePooling{n}D" for n in (1, 2, 3)],
-    pool_size=[1, 2, 3], strides=[None, 1, 2], padding=["valid"],
+    pool_size=[1, 2, 3], strides=[None, 1, 2], padding=["valid", "same"],
 )  # fmt: skip
 def check_average_pooling(pair, same):
-    axes = axes_of(pair)
-    same(pair.ours(**lying(axes)), pair.theirs(), pair.normal(2, *SHAPES[axes]))
+    axes, more = axes_of(pair), as_keras(pair, "pool_size")
+    if any(before != after for before, after in more.get("padding", ())):
+        # Keras' backends do not agree on the mean in an uneven border.
+        pair.given["padding"], more = "valid", {"padding": "valid"}
+    same(pair.ours(**lying(axes), **more), pair.theirs(), pair.normal(2, *SHAPES[axes]))
 
 
 GLOBAL = [f"Global{kind}Pooling{n}D" for kind in ("Average", "Max") for n in (1, 2, 3)]
@@ -304,7 +307,7 @@ def check_upsampling(pair, same):
 FUNCTIONS = [None, "linear", "relu", "tanh", "softmax"]
 
 
-@row(LAYERS, "Dense", units=[1, 4], use_bias=BOTH, activation=FUNCTIONS)
+@row(LAYERS, "Dense", units=[2, 4], use_bias=BOTH, activation=FUNCTIONS)
 def check_dense(pair, same):
     shape = pair.pick((5,), (3, 5))
     same(pair.ours(), pair.theirs(), pair.normal(6, *shape))
