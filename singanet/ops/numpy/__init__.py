@@ -1,4 +1,4 @@
-"""Kernels written over an array module, so that they serve NumPy and CuPy alike."""
+"""Provide kernels over an array module, which serve NumPy and CuPy alike."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NumpyOps:
     def __init__(self, xp: Any) -> None:
         self.xp = xp
         self.prepared: Prepared | None = None
-        # Bound once: calling them costs no more than calling the array module itself.
+        # Bound once: a call costs no more than a call of the array module.
         self.add, self.subtract = xp.add, xp.subtract
         self.multiply, self.divide = xp.multiply, xp.divide
         self.maximum, self.minimum = xp.maximum, xp.minimum
@@ -63,11 +63,11 @@ class NumpyOps:
         yield from linear.parts(samples, self.lane_count(samples, multiplications))
 
     def lane_count(self, samples: int, multiplications: int) -> int:
-        """How many lanes so much work is worth."""
+        """Return the number of lanes that the work is worth."""
         return linear.count(samples, multiplications) if self.on_host else 1
 
     def has_sweep(self, function: Any, size: int) -> bool:
-        """See `Ops`: NumPy has no other form."""
+        """Return False: NumPy has no other form."""
         return False
 
     def sweep(
@@ -79,19 +79,19 @@ class NumpyOps:
         return default_threads(), workers.side_by_side
 
     def settings(self) -> Hashable:
-        """See `Ops`: the number of threads may have been set anew."""
+        """Return the number of changes of the thread count."""
         return changes()
 
     def trim(self, prepared: bool = False) -> None:
-        """See `Ops`: none is held."""
+        """Do nothing: there is no working memory."""
 
     def remarks(self) -> Mapping[str, Sequence[str]]:
-        """See `Ops`: LLVM's multiply weights in few bits, where there is a compiler."""
+        """Return the backends; LLVM multiplies narrow weights if there is a compiler."""
         compiled = {"llvm": ["multiplies weights in few bits"]}
         return {"numpy": [], **(compiled if self.xp is np and has_compiler() else {})}
 
     def pass_on_nan(self, y: Array, x: Array) -> None:
-        """See `Ops`: no kernel passes over NaN."""
+        """Do nothing: no kernel ignores NaN."""
 
     def as_one(
         self,

@@ -1,9 +1,8 @@
-"""Scores, attention scores and draws of NumPy.
+"""Compute scores, attention weights and random draws by NumPy.
 
-The weights softmax(q kᵀ scale) of each head (Vaswani et al. 2017).
-
-q is (N, h, Tq, d) and k (N, h', Tk, d): samples, heads, positions, features. Where h' is less than
-h, each head of k serves h / h' heads of q that stand side by side (Ainslie et al. 2023).
+Attention weights are softmax(q kᵀ scale) for each head (Vaswani et al. 2017). q is (N, h, Tq, d)
+and k (N, h', Tk, d): samples, heads, positions, features. If h' is less than h, each head of k
+serves h / h' consecutive heads of q (Ainslie et al. 2023).
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def log_softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array
 def softmax_cross_entropy(
     ops: Ops, x: Array, labels: Array, smoothing: float = 0.0, out: Array | None = None
 ) -> tuple[Array, Array]:
-    # What is read of x comes first: the probabilities may take its place.
+    # All reads of x come first: the probabilities may overwrite it.
     of_label = x.reshape(-1)[_places(ops, labels, x)]
     mean = x.mean(axis=1) if smoothing else None
     p, log_sum = _softmax_with_log_sum(ops, x, out)
@@ -82,7 +81,7 @@ def softmax_cross_entropy_backward(
 def softmax_cross_entropy_soft(
     ops: Ops, x: Array, target: Array, out: Array | None = None
 ) -> tuple[Array, Array]:
-    # What the target leaves out costs nothing, be its score -inf; NaN is in the sum of all.
+    # A label of weight 0 adds nothing, even with a score of -inf; NaN still enters the log-sum.
     of_target = ops.xp.where(target > 0, ops.xp.multiply(target, x), 0).sum(axis=1)
     p, log_sum = _softmax_with_log_sum(ops, x, out)
     losses: Array = log_sum - of_target
@@ -96,18 +95,18 @@ def sigmoid_cross_entropy(ops: Ops, x: Array, y: Array) -> Array:
     losses: Array = xp.negative(size)
     xp.exp(losses, out=losses)
     xp.log1p(losses, out=losses)
-    # log(1 + exp(-|x|)), and |x| for as much as the target is on the other side.
+    # log(1 + exp(-|x|)), plus |x| times the target's weight on the other side.
     other = xp.subtract(x > 0, y, dtype=x.dtype)
     size *= xp.abs(other, out=other)
-    # Infinity times zero is zero here; where x is no number, the logarithm is none.
+    # Infinity times zero is zero here; NaN in x already reached the logarithm.
     losses += xp.fmax(size, 0, out=size)
     return losses
 
 
 def _softmax_with_log_sum(ops: Ops, x: Array, out: Array | None = None) -> tuple[Array, Array]:
-    """softmax(x) in C order, and log Σ_j exp(x_j)."""
+    """Return softmax(x) in C order, and log Σ_j exp(x_j)."""
     xp = ops.xp
-    # NumPy finds where the largest of a short row is in less time than what it is.
+    # NumPy's argmax of short rows is faster than its max.
     top = x.reshape(-1)[_places(ops, x.argmax(axis=1), x)]
     p: Array = xp.empty(x.shape, x.dtype) if out is None else out
     xp.subtract(x, top[:, None], out=p)
@@ -120,9 +119,9 @@ def _softmax_with_log_sum(ops: Ops, x: Array, out: Array | None = None) -> tuple
 
 
 def _places(ops: Ops, columns: Array, x: Array) -> Array:
-    """Where the elements of ``columns`` (N,), one in each row, are in the flat ``x`` (N, C)."""
+    """Return the flat indices in ``x`` (N, C) of the elements at ``columns`` (N,)."""
     starts = ops.xp.arange(0, x.size, x.shape[1])
-    # As signed, since unsigned 64 bits and signed ones make a float.
+    # As signed integers, since unsigned and signed 64 bits give a float.
     return ops.xp.add(columns.astype(starts.dtype, copy=False), starts)
 
 
@@ -133,28 +132,28 @@ def attention_weights(ops: Ops, q: Array, k: Array, case: Attention) -> Array:
     if not weights.size:
         return weights
     top = weights.max(axis=3, keepdims=True)
-    # -inf - -inf is no number, so rows that see nothing are shifted by a finite value.
+    # -inf - -inf is NaN, so fully masked rows are shifted by a finite value.
     xp.maximum(top, np.finfo(weights.dtype).min, out=top)
     xp.subtract(weights, top, out=weights)
     xp.exp(weights, out=weights)
-    # The largest weight is exp(0) = 1, so this only spares the rows that see nothing.
+    # The largest weight is exp(0) = 1, so this affects only fully masked rows.
     xp.divide(weights, xp.maximum(weights.sum(axis=3, keepdims=True), 1), out=weights)
     return weights
 
 
 def seen_scores(ops: Ops, q: Array, k: Array, case: Attention) -> tuple[Array, Array | None]:
-    """What `Ops.attention_weights` takes the softmax of, -inf for what is hidden; which that is."""
+    """Return the scores before the softmax, -inf if masked, and the mask or None."""
     xp = ops.xp
     n, heads, queries, size = q.shape
     groups, keys = k.shape[1:3]
-    # The queries that share keys are one matrix: no key is copied, and the products are larger.
+    # Queries that share keys form one matrix: no key is copied, and products are larger.
     rows = q.reshape(n, groups, heads // groups * queries, size)
     scores: Array = ops.matmul(rows, k.swapaxes(2, 3)).reshape(n, heads, queries, keys)
     xp.multiply(scores, case.scale, out=scores)
     if case.added is not None:
         xp.add(scores, case.added, out=scores)
     hidden: list[Array] = []
-    # The last step of a sequence sees all that came before.
+    # The last step of a sequence sees all steps before it.
     if case.causal and case.first < keys - 1:
         hidden.append(~xp.tri(queries, keys, case.first, dtype=bool))
     if case.lengths is not None:
@@ -221,7 +220,7 @@ def uniform(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
 
 @kernel(half="native")
 def normal(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
-    # By Box and Muller, 1958, from the one kind of draw that programs know.
+    # Source: Box and Muller, 1958; programs record only uniform draws.
     xp = ops.xp
     radius, angle = ops.uniform(rng, (2, *shape))
     drawn: Array = xp.cos(xp.multiply(angle, 2.0 * math.pi))

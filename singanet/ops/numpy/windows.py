@@ -1,7 +1,7 @@
-"""Sliding windows over images: padding, blocks of bounded scratch, im2col.
+"""Slide windows over images: padding, blocks of bounded scratch, im2col.
 
-Inside the kernels images are channels-last in memory, so that windows are copied in long runs
-and matrix products need no transposition; outside they are NCHW, as views of that memory.
+Inside kernels, images are channels-last, so that windows are copied in long runs and matrix
+products need no transposition; outside they are NCHW views of that memory.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from singanet.ops.window import Pads, Sizes, Window
 from singanet.types import Array, Shape
 
 SCRATCH_BYTES = 1 << 21
-"""Scratch for the columns of one block; small enough to stay in a core's share of the cache."""
+"""Scratch for the columns of one block, small enough for a core's share of the cache."""
 
 DEVICE_SCRATCH_BYTES = 1 << 28
-"""The same on a GPU, which wants few large calls."""
+"""The same on a GPU, where few large calls are faster."""
 
 _SHORT_RUN = 10
-"""Values in a row below which copying them one after the other takes longer than skipping."""
+"""Values in a row below which copying them one after the other takes longer than strides."""
 
 Region = tuple[slice, ...]
 
 
 def scratch_bytes(ops: Ops, usual: int = 0, least: int = 0) -> int:
-    """Bytes for one block: ``usual``, or `SCRATCH_BYTES`; more on a GPU; at least ``least``."""
+    """Return the bytes of a block: ``usual`` or `SCRATCH_BYTES`, more on a GPU.
+
+    The least value is ``least``.
+    """
     return max(least, (usual or SCRATCH_BYTES) if ops.on_host else DEVICE_SCRATCH_BYTES)
 
 
@@ -39,14 +42,14 @@ def channels_last(ops: Ops, x: Array) -> Array:
 
 
 def padded(ops: Ops, x: Array, pads: Pads, value: float = 0.0) -> Array:
-    """``x`` (N, C, H, W) as (N, H + pads, W + pads, C), the border filled with ``value``."""
+    """Return ``x`` (N, C, H, W) as (N, H + pads, W + pads, C), padded with ``value``."""
     if not any(map(any, pads)):
         return ops.channels_last(x)
     return padded_groups(ops, x, pads, 1, value)[0]
 
 
 def padded_groups(ops: Ops, x: Array, pads: Pads, groups: int, value: float = 0.0) -> Array:
-    """``x`` (N, C, H, W) as (groups, N, H + pads, W + pads, C/groups), a copy."""
+    """Return ``x`` (N, C, H, W) as (groups, N, H + pads, W + pads, C/groups), a copy."""
     (top, bottom), (left, right) = pads
     n, c, h, w = x.shape
     shape = (groups, n, top + h + bottom, left + w + right, c // groups)
@@ -62,14 +65,14 @@ def padded_groups(ops: Ops, x: Array, pads: Pads, groups: int, value: float = 0.
 
 
 def band(ops: Ops, x: Array, window: Window, rows: slice, value: float = 0.0) -> Array:
-    """The part of the padded ``x`` that the windows of output rows ``rows`` meet."""
+    """Return the part of the padded ``x`` under the windows of output rows ``rows``."""
     return padded(ops, *_seen(x, window, rows), value)
 
 
 def band_by_group(ops: Ops, x: Array, window: Window, rows: slice) -> Array:
-    """The same, padded with zeros, as (groups, N, H, W, C/groups).
+    """Return the `band`, padded with zeros, as (groups, N, H, W, C/groups).
 
-    Contiguous, but for single pixels, whose rows of channels are taken from where they lie.
+    It is contiguous, except for windows of one pixel, which are a view.
     """
     groups = window.groups
     if groups > 1 and window.kernel != (1, 1):
@@ -80,11 +83,11 @@ def band_by_group(ops: Ops, x: Array, window: Window, rows: slice) -> Array:
 
 
 def as_columns(ops: Ops, full: Array, window: Window, out: Sizes) -> Array:
-    """The windows of ``full`` (groups, N, H, W, C) as (groups, N·H'·W', kh·kw·C).
+    """Return the windows of ``full`` (groups, N, H, W, C) as (groups, N·H'·W', kh·kw·C).
 
-    The matrix is a view of freshly copied memory, window by window; of windows with short
-    rows kernel position by kernel position, so that the runs go along the row of outputs. Of
-    single pixels it is a view of ``full``.
+    The matrix is a view of a fresh copy: window by window, or, for windows with short rows, kernel
+    position by kernel position, so that runs follow the row of outputs. For windows of one pixel it
+    is a view of ``full``.
     """
     groups, n, height, width, cg = full.shape
     (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
@@ -102,7 +105,7 @@ def as_columns(ops: Ops, full: Array, window: Window, out: Sizes) -> Array:
 
 
 def _seen(x: Array, window: Window, rows: slice) -> tuple[Array, Pads]:
-    """The rows of ``x`` that the windows of output rows ``rows`` meet, and the padding there."""
+    """Return the rows of ``x`` under the windows of output rows ``rows``, and their padding."""
     height = x.shape[2]
     first = rows.start * window.stride[0] - window.pads[0][0]
     end = (rows.stop - 1) * window.stride[0] - window.pads[0][0] + window.extent[0]
@@ -116,9 +119,10 @@ def _seen(x: Array, window: Window, rows: slice) -> tuple[Array, Pads]:
 def blocks(
     n: int, height: int, bytes_per_row: int, scratch: int = 0
 ) -> Iterator[tuple[slice, slice]]:
-    """Slices of samples and of output rows whose columns fit ``scratch``, or `SCRATCH_BYTES`.
+    """Yield slices of samples and output rows whose columns fit in ``scratch``.
 
-    Whole samples together where several fit, else one sample in bands of rows.
+    They are several whole samples if these fit, or bands of rows of one sample. By default
+    ``scratch`` is `SCRATCH_BYTES`.
     """
     scratch = scratch or SCRATCH_BYTES
     per_sample = max(1, height * bytes_per_row)
@@ -134,16 +138,16 @@ def blocks(
 
 
 def channels_first(last: Array) -> Array:
-    """(N, ..., C) as an (N, C, ...) view."""
+    """Return (N, ..., C) as an (N, C, ...) view."""
     return last.transpose(0, last.ndim - 1, *range(1, last.ndim - 1))
 
 
 def meetings(
     window: Window, size: Shape, out: Shape, rows: slice | None = None
 ) -> Sequence[tuple[int, Region, Region]]:
-    """For each kernel position its number, the pixels it meets, and the outputs that see them.
+    """Return index, pixels and outputs of each kernel position.
 
-    With ``rows`` only those rows of outputs count, numbered from the first of them.
+    ``rows`` limits the rows of outputs, counted from its start.
     """
     first, end = (0, out[0]) if rows is None else (rows.start, rows.stop)
     return _meetings(window, tuple(size), tuple(out), first, end)
@@ -166,7 +170,7 @@ def _meetings(
 
 
 def along(window: Window, axis: int, size: int, band: slice) -> Iterator[tuple[int, slice, slice]]:
-    """Along one axis each tap that meets pixels, these, and the outputs in ``band`` that see it."""
+    """Yield each tap along an axis with its pixels, and their outputs in ``band``."""
     stride = window.stride[axis]
     for tap in range(window.kernel[axis]):
         offset = tap * window.dilation[axis] - window.pads[axis][0]

@@ -1,4 +1,4 @@
-"""Convolutions: which of NumPy's ways each kernel goes."""
+"""Choose NumPy's routes for convolutions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _are_volumes(ops: Ops, first: Array, *rest: Any, **options: Any) -> bool:
 
 
 Fits = Callable[[Ops, Shape, Shape, Window], bool]
-"""Whether a way serves images and a weight of such shapes."""
+"""Whether a route serves images and a weight of such shapes."""
 
 
 def _forward(fits: Fits) -> Callable[..., bool]:
@@ -137,7 +137,7 @@ def conv2d_constant(
 
 
 def after(ops: Ops, y: Array, relu: bool, add: Array | None) -> Array:
-    """``y`` with ``add`` and then relu, in its memory."""
+    """Add ``add`` to ``y`` and apply relu, in place."""
     if add is not None:
         ops.xp.add(y, add, out=y)
     return ops.xp.maximum(y, 0, out=y) if relu else y
@@ -146,8 +146,8 @@ def after(ops: Ops, y: Array, relu: bool, add: Array | None) -> Array:
 @kernel(half="lift")
 def channel_sum(ops: Ops, dy: Array) -> Array:
     n, c, positions = len(dy), dy.shape[1], prod(dy.shape[2:])
-    # Products with ones run ten times as fast as sums along an axis; one a sample keeps the
-    # partial sums short, which keeps float32 exact enough.
+    # Products with ones run ten times as fast as sums along an axis; one product a sample makes
+    # short partial sums, exact enough in float32.
     ones = ops.xp.ones((1, positions), dy.dtype)
     if dy.flags.c_contiguous:
         sums = ops.xp.matmul(ones, dy.reshape(n, c, positions).transpose(0, 2, 1))

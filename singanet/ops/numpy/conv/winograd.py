@@ -1,9 +1,9 @@
-"""Convolutions with many channels by Winograd's transforms: a quarter of the multiplications.
+"""Convolve many channels by Winograd's transforms, with a quarter of the multiplications.
 
 For 3×3 and 5×5 windows: a tile of 6×6 or 8×8 inputs gives 4×4 outputs. A transform is a product
 with a small constant matrix along either axis of the tiles, since NumPy's element-wise steps would
-take twice as long, and one product for both axes half as long again. See `singanet.ops.window`
-for the points and their error.
+take twice as long, and one product for both axes half as long again. `singanet.ops.window` has the
+points and their error.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from singanet.types import Array, Shape
 T = wg.TILE
 
 _BLOCK_BYTES, _MOST_BYTES = 1 << 20, 1 << 22
-"""Of the values of a block: the transforms want them in the cache, products want many tiles.
+"""Least and most bytes of a block's values: transforms need cache, products many tiles.
 
-As many as the kernels, which each block reads, where these are between the two.
+Between the two, they equal the kernels' bytes, which each block reads.
 """
 
 _COLUMN, _INPUT, _SUM, _KERNEL = 16, 60, 30, 100
-"""What a value costs, as multiplications of a product: of columns, inputs, sums, and kernels.
+"""Costs of a value in multiplications: of columns, inputs, sums, and kernels.
 
-Ratios of copies to products, measured on processors with AVX-512 and rounded towards the direct
-way. They are no measurement of the processor at hand, so that equal runs have equal bits.
+Ratios of copies to products, measured on processors with AVX-512 and rounded in favour of the
+direct route. They are constants, not measured anew, so that equal runs have equal bits.
 """
 
 _GAIN = 1.3
-"""How much faster the estimate has to be."""
+"""The factor by which the estimate has to be faster."""
 
 Product = Callable[..., Array]
 
 
 def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
-    """Whether the forward convolution is one for tiles, and faster so; its gradients are then."""
+    """Whether the forward convolution suits tiles, and is faster; its gradients are then too."""
     (n, c, *size), (f, _, taps, across) = x_shape, weight_shape
     plain = window.stride == window.dilation == (1, 1) and window.groups == 1
     pads = [pad for both in window.pads for pad in both]
@@ -55,7 +55,7 @@ def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
 
 
 def multiplications(x_shape: Shape, weight_shape: Shape, window: Window) -> int:
-    """What it costs by tiles, as multiplications of a product."""
+    """Return the cost by tiles, as multiplications of a product."""
     (n, c, *size), (f, _, taps, _) = x_shape, weight_shape
     tiles = n * prod(_grid(window._out_size(*size)))
     each = tiles * (c * f + _INPUT * c + _SUM * f) + _KERNEL * c * f
@@ -71,7 +71,7 @@ def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window
 
 
 def data(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
-    """See `Ops.conv2d_backward_data`: a convolution of dy with the kernels turned around."""
+    """Compute `Ops.conv2d_backward_data`, a convolution of dy with the flipped kernels."""
     (n, c, h, w), (f, _, taps, _) = x_shape, weight.shape
     kernels = _kernels(ops, weight, turned=True).reshape(-1, f, c)
     dx: Array = ops.xp.empty((n, h, w, c), dy.dtype)
@@ -102,7 +102,7 @@ def weights(ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window) 
 def _convolved(
     ops: Ops, x: Array, kernels: Array, y: Array, pads: Pair, bias: Array | None, taps: int
 ) -> Array:
-    """``x`` (N, C, H, W) convolved with ``kernels`` (span², C, F) into ``y`` (N, H', W', F)."""
+    """Convolve ``x`` (N, C, H, W) with ``kernels`` (span², C, F) into ``y`` (N, H', W', F)."""
     xp, (count, c, f) = ops.xp, kernels.shape
     grid, multiply, span = _grid(y.shape[1:3]), _product(ops, len(x)), wg.span(taps)
     to_outputs = wg.outputs_line(taps, x.dtype)
@@ -119,30 +119,30 @@ def _convolved(
 
 
 def _product(ops: Ops, samples: int) -> Product:
-    """How to multiply: of a single sample, which makes no lanes, in lanes of each product."""
+    """Return the product function; it divides a product of a single sample among lanes."""
     product: Product = partial(in_lanes, ops) if samples == 1 else ops.xp.matmul
     return product
 
 
 def _along_both(ops: Ops, multiply: Product, line: Array, tiles: Array) -> Array:
-    """``tiles`` (A, A, M) with ``line`` (B, A) along either of their axes: (B, B, M)."""
+    """Apply ``line`` (B, A) along both axes of ``tiles`` (A, A, M): (B, B, M)."""
     (made, side), many = line.shape, tiles.shape[2]
     rows = multiply(line, tiles.reshape(side, side * many)).reshape(made, side, many)
     return multiply(ops.xp.broadcast_to(line, (made, made, side)), rows)
 
 
 def _grid(size: Shape) -> Pair:
-    """Tiles along the height and the width of outputs."""
+    """Return the numbers of tiles along the height and the width of outputs."""
     return -(-size[0] // T), -(-size[1] // T)
 
 
 def _blocks(
     ops: Ops, x: Array, grid: Pair, values: int, beside: int, least: int = 0
 ) -> Iterator[slice]:
-    """Slices of samples whose values, so many a tile, fit the scratch.
+    """Yield slices of samples whose ``values`` a tile fit in the scratch.
 
-    The products have ``beside`` bytes of kernels or sums, and values of at least so many times
-    these.
+    ``beside`` are the bytes of kernels or sums in the products; ``least`` times that is the least
+    size of values.
     """
     size = grid[0] * grid[1] * values * x.itemsize
     usual = min(max(_BLOCK_BYTES, beside), _MOST_BYTES)
@@ -151,14 +151,14 @@ def _blocks(
 
 
 def _kernels(ops: Ops, weight: Array, turned: bool) -> Array:
-    """The values of each kernel, or of the kernels turned around: (span², F·C)."""
+    """Return the values of each kernel, flipped if ``turned``: (span², F·C)."""
     f, c, taps, _ = weight.shape
     rows = weight.reshape(f * c, taps * taps)
     return in_lanes(ops, wg.of_kernels(turned, weight.dtype, taps), rows.T)
 
 
 def _values(ops: Ops, x: Array, grid: Pair, pads: Pair, multiply: Product, taps: int) -> Array:
-    """The values of each tile of ``x`` (N, C, H, W): (span², tiles, C)."""
+    """Return the values of each tile of ``x`` (N, C, H, W): (span², tiles, C)."""
     (n, c, h, w), (th, tw), (top, left), span = x.shape, grid, pads, wg.span(taps)
     ends = (T * th + taps - 1 - h - top, T * tw + taps - 1 - w - left)
     full = padded(ops, x, ((top, ends[0]), (left, ends[1])))
@@ -172,7 +172,7 @@ def _values(ops: Ops, x: Array, grid: Pair, pads: Pair, multiply: Product, taps:
 
 
 def _tiled(ops: Ops, dy: Array, grid: Pair) -> Array:
-    """The 4×4 gradients of each tile's outputs, (4, 4, tiles·F), zero beyond the image."""
+    """Return the 4×4 gradients of each tile's outputs, (4, 4, tiles·F), zero beyond the image."""
     (n, f, h, w), (th, tw) = dy.shape, grid
     full = padded(ops, dy, ((0, T * th - h), (0, T * tw - w)))
     tiles = full.reshape(n, th, T, tw, T, f).transpose(2, 4, 0, 1, 3, 5)
@@ -180,7 +180,7 @@ def _tiled(ops: Ops, dy: Array, grid: Pair) -> Array:
 
 
 def _place(ops: Ops, tiles: Array, y: Array) -> None:
-    """Lay ``tiles`` (4, 4, N, rows, columns, F) side by side into ``y`` (N, H', W', F)."""
+    """Copy ``tiles`` (4, 4, N, rows, columns, F) to their places in ``y`` (N, H', W', F)."""
     _, _, n, th, tw, f = tiles.shape
     whole = y.shape[1:3] == (T * th, T * tw)
     full = y if whole else ops.xp.empty((n, T * th, T * tw, f), y.dtype)
