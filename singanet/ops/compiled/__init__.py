@@ -1,4 +1,4 @@
-"""Kernels that LLVM compiles for this processor when they are first called."""
+"""Write kernels that LLVM compiles for this processor at their first call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Compilation of functions by LLVM, and the files that keep them.
+"""Compile functions by LLVM, and cache them in files.
 
-A file for each function, in a folder for what it depends on: this library's own lines, LLVM, and
-the processor. None is run that another user could have written.
+Each function has a file, in a folder for its dependencies: this library's source, LLVM, and the
+processor. No file is run that another user could have written.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from singanet.ops.compiled.code import Code
 from singanet.ops.threads import within
 
 VARIABLE = "SINGANET_CODE"
-"""The environment variable that, with 'off', has nothing kept."""
+"""The environment variable that disables the cache with 'off'."""
 
 _MOST_BYTES = 1 << 20
 _FOLDERS = 8
-"""Of other versions and processors that are left beside the one in use."""
+"""Folders of other versions and processors that are not deleted."""
 
 
 class KeptCode:
-    """The functions whose machine code depends on the ``parts`` and on this library's lines."""
+    """The cache of functions whose machine code depends on ``parts`` and this library's source."""
 
     def __init__(self, *parts: str) -> None:
         self._folder: Path | None = None
@@ -43,7 +43,7 @@ class KeptCode:
             self._folder = folder / f"code-{mark}"
 
     def read(self, name: str) -> bytes | None:
-        """What was kept by that name, whole and by this user; None if there is no such thing."""
+        """Return the content stored as ``name``; None if missing, damaged or another user's."""
         if self._folder is None:
             return None
         path = self._path(name)
@@ -57,10 +57,10 @@ class KeptCode:
         return content if hashlib.sha256(content).digest() == told else None
 
     def keep(self, name: str, content: bytes) -> None:
-        """Keep it; where that cannot be, the next process compiles anew."""
+        """Store the content; if that fails, the next process compiles again."""
         if self._folder is None:
             return
-        # Needed here alone, once in the life of a machine.
+        # A local import: needed once on each machine.
         from singanet.base.files import replacing
 
         with contextlib.suppress(OSError, SingaNetError):
@@ -68,7 +68,7 @@ class KeptCode:
                 _remove_oldest(self._folder.parent)
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with replacing(self._path(name)) as beside:
-                # Whatever the user's mask leaves to a group.
+                # Even if the user's umask allows the group to write.
                 beside.chmod(0o600)
                 beside.write_bytes(hashlib.sha256(content).digest() + content)
 
@@ -78,8 +78,8 @@ class KeptCode:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether it belongs to this user, and no other may write there."""
-    if not hasattr(os, "getuid"):  # On Windows the folder lies in the user's own.
+    """Whether the file belongs to this user, and no other may write it."""
+    if not hasattr(os, "getuid"):  # On Windows the folder is in the user's profile.
         return True
     found = path.stat()
     return found.st_uid == os.getuid() and not found.st_mode & 0o022
@@ -87,7 +87,7 @@ def _is_ours(path: Path) -> bool:
 
 @cache
 def _lines() -> str:
-    """A mark of all that writes functions; empty where it cannot be read."""
+    """Return a hash of the sources that write functions; empty if they cannot be read."""
     here = Path(__file__).parent
     try:
         files = [*sorted(here.glob("*.py")), here.parent / "window.py"]
@@ -103,18 +103,18 @@ def _remove_oldest(folder: Path) -> None:
 
 
 _lock = free_in_children(Lock())
-"""LLVM is not to be called by two threads at a time, nor left by Ctrl-C.
+"""LLVM may not be called by two threads at a time, nor interrupted by Ctrl-C.
 
-llvmlite gives memory back twice if an interrupt strikes before it has noted the first time.
+llvmlite frees memory twice if an interrupt comes before it has recorded the first time.
 """
 _engines: list[Any] = []
-"""What owns the memory of the functions, for as long as the process lives."""
+"""Owners of the functions' memory, alive until the process ends."""
 
 
 class CompiledFunction(NamedTuple):
-    """A function in three forms: ``call`` it with its arguments, or the others with their address.
+    """A function in three forms: ``call`` takes its arguments, the others their address.
 
-    Meanwhile other threads of Python run, but not if it is done ``briefly``.
+    ``briefly`` does not release Python's lock; the others do.
     """
 
     call: Callable[..., None]
@@ -123,7 +123,7 @@ class CompiledFunction(NamedTuple):
 
 
 class _Built(NamedTuple):
-    """An object file, the names of both forms in it, and how many arguments they take."""
+    """An object file, the names of both forms in it, and the counts of their arguments."""
 
     content: bytes
     whole: str
@@ -133,18 +133,16 @@ class _Built(NamedTuple):
 
 
 def compiled(code: Code, processor: str | None = None) -> CompiledFunction:
-    """``code`` as functions; for a ``processor`` by LLVM's name.
-
-    Without one it is for that which this is.
-    """
+    """Compile ``code`` for this processor, or for a ``processor`` by LLVM's name."""
     with _lock, interrupted_after(), once_in_a_process():
         return _loaded(_built(code, processor))
 
 
 def known(write: Callable[..., Code], *given: Any) -> CompiledFunction:
-    """What ``write`` writes of numbers, words and the like that are ``given``, as functions.
+    """Return the function that ``write(*given)`` describes, from the cache if it is there.
 
-    It is written and compiled if no process has done so before, see `KeptCode`.
+    ``given`` are numbers, strings and the like. A function not in the cache is compiled and stored,
+    see `KeptCode`.
     """
     with _lock, interrupted_after(), once_in_a_process():
         kept, name = _kept(), f"{write.__module__}.{write.__qualname__}{given!r}"
@@ -153,7 +151,7 @@ def known(write: Callable[..., Code], *given: Any) -> CompiledFunction:
             built = _built(write(*given), None)
             told = json.dumps(built[1:]).encode()
             kept.keep(name, told + b"\n" + built.content)
-            # LLVM lets go of more than the function takes.
+            # LLVM frees more memory than the function needs.
             trim()
         return _loaded(built)
 
@@ -166,12 +164,12 @@ def _read(content: bytes | None) -> _Built | None:
 
 
 def _built(code: Code, processor: str | None) -> _Built:
-    # Its library is loaded where something is compiled.
+    # LLVM's library is loaded at the first compilation.
     import llvmlite.binding as llvm
 
     machine = _machine(processor)
     module = llvm.parse_assembly(code.text())
-    # What pays is unrolled and vectors as it is written; whole pipelines would take as long as all
+    # The code is already unrolled and vectorized; a whole pipeline of passes would take as long as
     # the rest together.
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
     manager = llvm.create_new_function_pass_manager()
@@ -228,14 +226,14 @@ def is_wide() -> bool:
 
 @cache
 def converts_halves() -> bool:
-    """Whether this processor makes floats of float16 by itself."""
+    """Whether this processor converts float16 to float32."""
     found = _features()
     return bool(found.get("f16c", False) or found.get("fullfp16", False))
 
 
 @cache
 def _features() -> Any:
-    """What the processor has, by LLVM's names."""
+    """Return the processor's features, by LLVM's names."""
     with once_in_a_process():
         import llvmlite.binding as llvm
 

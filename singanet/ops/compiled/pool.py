@@ -1,4 +1,4 @@
-"""Compiled pooling, relu and products of few rows."""
+"""Write functions of pooling, relu and products of few rows."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.sizes import FLOAT, LANES
 
 AXES = 3
-"""Of the pixels: depth, height and width."""
+"""The axes of pixels: depth, height and width."""
 
 
 def max_pool(vectors: int, keeps: bool) -> Code:
-    """A function of x, y and, if it ``keeps`` them, the positions of the maxima, a byte each.
+    """Write a function of x, y and, with ``keeps``, the positions of the maxima, a byte each.
 
-    Of the number of channels, which fill so many ``vectors`` or more; of size, size of y, kernel,
-    stride, padding before and dilation of each axis; of the first line of y, and of one past the
-    last. A line has the width of y. A window of nothing but padding has -inf.
+    Integer arguments: number of channels, at least ``vectors`` vectors; for each axis size, output
+    size, kernel, stride, padding before and dilation; the range of lines of y. A line has the width
+    of y. A window of padding alone gives -inf.
     """
     return _MaxPool(vectors, keeps).code
 
@@ -40,7 +40,7 @@ class _MaxPool:
                 self._pool(sample, [*lines, self._inside(2, column)], pixel)
 
     def _inside(self, axis: int, at: Value) -> tuple[Value, Value, Value]:
-        """Where a window begins, its first position that is on the image, and one past the last."""
+        """Return a window's start, and the range of its positions inside the image."""
         code, spread = self.code, self.dilations[axis]
         start = code.less(code.times(at, self.strides[axis]), self.pads[axis])
         before = code.greater(code.less(0, start), 0)
@@ -52,12 +52,12 @@ class _MaxPool:
         return start, first, code.lesser(last, self.kernels[axis])
 
     def _pool(self, sample: Value, axes: list[tuple[Value, Value, Value]], pixel: Value) -> None:
-        """The maxima of a window for all channels."""
+        """Write the maxima of a window for all channels."""
         code, together = self.code, LANES * len(self.vectors)
         starts = [start for start, *_ in axes]
         depths, heights, widths = ((first, last) for _, first, last in axes)
         with code.each(0, self.channels, together) as some:
-            # The last vectors end with the pixel: what those before have made they make again.
+            # The last vectors end with the pixel, and may compute some channels again.
             channel = code.lesser(some, code.less(self.channels, together))
             made: dict[Any, Value] = {}
             for v in self.vectors:
@@ -84,7 +84,7 @@ class _MaxPool:
                     code.store_bytes(made["where", v], self.where, at)
 
     def _take(self, made: dict[Any, Value], v: int, position: Value, place: Value) -> None:
-        """Of equal maxima the first is noted, of NaN the maximum before it."""
+        """Update the maximum: the first of equal values wins, and NaN replaces it."""
         code = self.code
         value = code.floats(self.x, code.times(place, FLOAT))
         above = code.above(value, made["best", v])
@@ -93,13 +93,13 @@ class _MaxPool:
 
 
 BLOCK = 1 << 12
-"""Floats that go together."""
+"""Floats processed together."""
 
 
 def relu_of(terms: int) -> Code:
-    """A function of y and one or two ``terms``; of the size, and the blocks from first to last.
+    """Write a function of y and one or two ``terms``; of the size, and the range of blocks.
 
-    The arrays lie without gaps, each element where it is in the others.
+    The arrays are contiguous, with equal strides.
     """
     code = Code(f"relu_of_{terms}", pointers=1 + terms, numbers=3)
     y, *pointers, size, first, last = code.arguments
@@ -120,28 +120,28 @@ def relu_of(terms: int) -> Code:
 
 
 _TOGETHER = 4
-"""Rows that are multiplied at a time, for each of which a panel's sums are in registers."""
+"""Rows multiplied at a time, with a panel's sums in registers."""
 
 
 def width_of(outputs: int) -> int:
-    """The columns of a panel: whole vectors, at most four."""
+    """Return the columns of a panel: whole vectors, at most four."""
     return LANES * min(-(-outputs // LANES), 4)
 
 
 def product(width: int, relu: bool) -> Code:
-    """A function of products, rows, matrix and bias; of the numbers of rows, inputs and outputs.
+    """Write a function of products, rows, matrix and bias; of numbers of rows, inputs, outputs.
 
-    The matrix lies in panels of ``width`` columns, each (inputs, width), the bias in one line;
-    both are filled up to whole panels. A NaN is one after the relu, too.
+    The matrix has panels of ``width`` columns, each (inputs, width), the bias one line; both are
+    padded to whole panels. Relu preserves NaN.
     """
     code = Code(f"dense_{width}_{relu}", pointers=4, numbers=3)
     y, x, matrix, bias, rows, inputs, outputs = code.arguments
     vectors = width // LANES
 
     def multiply(first: Value, count: int, panel: Value) -> None:
-        """The products of the rows from the ``first`` on, ``count`` of them."""
+        """Write the products of ``count`` rows from ``first``."""
         column = code.times(panel, width)
-        # Of a row alone one chain of sums would wait for itself.
+        # With a single row, one chain of sums would wait for its own latency.
         chains = 2 if count == 1 else 1
         sums = {}
         for v in range(vectors):

@@ -1,7 +1,4 @@
-"""Sizes that callers of compiled functions share with what writes these; no LLVM is needed here.
-
-Each place of a row has one channel.
-"""
+"""Define sizes that compiled functions share with their callers; LLVM is not needed here."""
 
 from __future__ import annotations
 
@@ -9,25 +6,26 @@ from math import lcm
 from typing import NamedTuple
 
 LANES = 16
-"""Numbers of a vector: 512 bits of floats, of which a compiler makes several registers of less."""
+"""Numbers of a vector: 512 bits of floats, which a compiler may split among smaller registers."""
 FLOAT = 4
 """Bytes of a float."""
 TILE_GROUP = 24
-"""Tiles that are multiplied together: all numbers of rows of a product go into it."""
+"""Tiles that are multiplied together: a multiple of all row counts of products."""
 GROUP = 64
-"""Floats that are gone over together, of which a row has a multiple."""
+"""Floats processed together; a row's length is a multiple."""
 BLOCK = 32
-"""Rows that are summed up by themselves, so that sums stay short and lie in a near cache."""
+"""Rows with partial sums of their own, so that sums stay short and in a near cache."""
 FORWARD, BACKWARD = 3, 5
-"""Vectors that a kernel has repeated along a row, to have at each place what its channel has."""
+"""Vectors repeated along a row by a kernel, for the channel at each place."""
 _LEAST_PART = 1 << 16
-"""Floats that are not shared: some 20 microseconds."""
+"""Least floats of a part: some 20 microseconds."""
 
 
 class Rows(NamedTuple):
-    """How pixels lie: ``rows`` of ``width`` floats, and a ``tail`` of less.
+    """The layout of pixels: ``rows`` of ``width`` floats, and a shorter ``tail``.
 
-    The rows are cut into ``parts``, by sizes alone, so that no bit depends on who computes them.
+    Each place of a row has one channel. The rows are divided into ``parts`` by sizes alone, so that
+    results do not depend on threads.
     """
 
     channels: int
@@ -37,15 +35,15 @@ class Rows(NamedTuple):
     parts: int
 
     def scratch(self, repeated: int) -> int:
-        """Bytes for two sums of each part, and for so many vectors repeated along a row.
+        """Return the bytes for two sums of each part, and ``repeated`` vectors along a row.
 
-        The last sums are read by whole vectors, which end within what follows.
+        Whole vectors read the last sums, and end within the repeated ones.
         """
         return 4 * self.width * (2 * self.parts + repeated)
 
 
 def rows_of(pixels: int, channels: int) -> Rows:
-    """The rows of so many pixels."""
+    """Return the rows of ``pixels`` pixels."""
     width = lcm(channels, GROUP)
     rows, tail = divmod(pixels * channels, width)
     parts = rows // max(BLOCK, _LEAST_PART // width)

@@ -1,4 +1,4 @@
-"""Kernels by functions that LLVM compiles for this processor, which `singanet.ops.compiled` writes.
+"""Provide kernels by functions that LLVM compiles for this processor, from `ops.compiled`.
 
 They need no other library. oneDNN's kernels have the same routes, and choose among more.
 """
@@ -14,7 +14,7 @@ __all__ = ["LlvmOps"]
 
 
 class LlvmOps(PlannedOps):
-    """`NumpyOps` with LLVM's routes for the kernels where they are faster."""
+    """`NumpyOps` with LLVM's routes for kernels that are faster."""
 
     name = "llvm"
     affine_constant = in_order(kernels.product, last=linear.affine_constant)

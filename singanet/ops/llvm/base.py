@@ -1,4 +1,4 @@
-"""The base of the kernels that run plans: LLVM's, and oneDNN's on top of them."""
+"""Provide the base of kernels that run plans: LLVM's, and oneDNN's on top of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _F32 = np.dtype(np.float32)
 
 
 class PlannedOps(NumpyOps):
-    """Kernels whose plans are made once for sizes, in each thread."""
+    """Kernels with plans, made once for each size and thread."""
 
     narrow = False
     """Whether kernels may multiply bfloat16, see `singanet.ops.onednn.products`."""
@@ -29,7 +29,7 @@ class PlannedOps(NumpyOps):
         self._local = threading.local()
 
     def runtime(self) -> Any:
-        """The calling thread's runtime, made at its first kernel; None where nothing runs plans."""
+        """Return the calling thread's runtime, made at its first kernel; None without plans."""
         found: PlanRuntime | None = getattr(self._local, "runtime", None)
         if found is None or found.changes != changes():
             found = self._local.runtime = self._made()
@@ -40,43 +40,39 @@ class PlannedOps(NumpyOps):
 
     @property
     def threads(self) -> int:
-        """The calling thread's runtime has so many; one without."""
+        """The thread count of the calling thread's runtime; 1 without one."""
         runtime = self.runtime()
         return 1 if runtime is None else runtime.threads
 
     def speeds(self) -> Speeds:
-        """By which routes are estimated."""
+        """Return the speeds for estimates."""
         return BUILT_IN
 
     def passes(self, adds: int) -> int:
-        """What so many multiply-adds for each number of the first array are, see `runs`."""
-        # In float32 nothing has to be measured for it.
+        """Return the passes that ``adds`` multiply-adds for each first element take."""
+        # float32 needs no measured speeds.
         a_pass = self.speeds().narrow_adds_a_pass if self.narrow else ADDS_A_PASS
-        # Rounded: half a pass of arithmetic is more than waiting for memory, see `Call.passes`.
+        # Rounded: half a pass of arithmetic exceeds waiting for memory, see `Call.passes`.
         return 1 + (adds + a_pass // 2) // a_pass
 
     def trim(self, prepared: bool = False) -> None:
-        """See `Ops`: the calling thread's scratch memory and plans."""
+        """Free the calling thread's scratch memory, and with ``prepared`` its plans."""
         runtime: PlanRuntime | None = getattr(self._local, "runtime", None)
         if runtime is not None:
             runtime.trim(prepared)
 
     def serves(self, least: int, *arrays: Array) -> bool:
-        """Whether a call is one for plans: float32 throughout, the first of ``least`` elements.
+        """Whether plans can serve a call: all arrays float32, the first of ``least`` elements.
 
-        This is the one place that decides by type; what is smaller than ``least`` costs more to
-        hand over than NumPy needs to do it.
+        This is the only check of dtypes. An array smaller than ``least`` costs more to pass on than
+        NumPy needs.
         """
         if arrays[0].size < least:
             return False
         return all(array.dtype == _F32 and array.size for array in arrays)
 
     def runs(self, build: Build, key: tuple[Any, ...], *arrays: Array, passes: int = 1) -> bool:
-        """Run the plan of ``build`` and ``key`` on C-ordered ``arrays``, where there is one.
-
-        Every kernel of LLVM and oneDNN is called here and nowhere else. ``passes`` tells how often
-        about the first array is gone over.
-        """
+        """Run the plan of ``build`` and ``key`` on C-ordered ``arrays``; return if there is one."""
         runtime = self.runtime()
         if runtime is None:
             return False
@@ -87,25 +83,25 @@ class PlannedOps(NumpyOps):
         return True
 
     def written(self, build: Build, key: tuple[Any, ...], passes: int = 1) -> Mapping[int, Ranges]:
-        """The byte ranges that a plan writes, for each operand that it writes in part: none."""
+        """Return the byte ranges that a plan writes, of operands that it writes in part: none."""
         return {}
 
     def remarks(self) -> Mapping[str, Sequence[str]]:
-        """See `Ops`: of what LLVM's functions do."""
+        """Return the backends; LLVM's has a note on its functions."""
         found = super().remarks()
         told = ["convolves and multiplies, pools and normalises where that is faster"]
         return {**found, **({"llvm": told} if "llvm" in found else {})}
 
     def ordered(self, array: Array) -> Array:
-        """``array`` in C order, itself where it is so already."""
+        """Return ``array`` in C order, itself if it already is."""
         return array if array.flags.c_contiguous else self.xp.ascontiguousarray(array)
 
 
 def is_dense(x: Array) -> bool:
-    """Whether the elements lie without gaps, in C order or channels last."""
+    """Whether the elements are contiguous, in C order or channels last."""
     return bool(in_memory_order(x).flags.c_contiguous)
 
 
 def in_memory_order(x: Array) -> Array:
-    """``x``, or where it is not in C order the view that is if its channels come last."""
+    """Return ``x``, or its C-ordered view if the channels come last."""
     return x.transpose(0, 2, 3, 1) if x.ndim == 4 and not x.flags.c_contiguous else x

@@ -1,4 +1,4 @@
-"""Kernels by the oneDNN library, through its C interface."""
+"""Provide kernels by the oneDNN library, through its C interface."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"
 
 
 class OneDnnOps(OneDnnBase):
-    """`NumpyOps` with oneDNN's routes for the kernels where they are faster.
+    """`NumpyOps` with oneDNN's routes for kernels that are faster.
 
-    Arrays stay plain NumPy arrays in channels-last memory: no layout of oneDNN's own is kept from
-    one kernel to the next. float64, empty and tiny arrays, small matrix products and skipped steps
-    are NumPy's.
+    Arrays stay plain NumPy arrays in channels-last memory: no layout of oneDNN's own passes between
+    kernels. float64, empty and tiny arrays, small matrix products and skipped steps use NumPy's
+    kernels.
     """
 
     calibrate = staticmethod(measured)

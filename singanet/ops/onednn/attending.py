@@ -1,6 +1,6 @@
-"""Attention by oneDNN.
+"""Compute attention by oneDNN.
 
-Queries, keys, values, weights and gradients are rounded block by block, in working memory; scores,
+Queries, keys, values, weights and gradients are rounded block by block, in the workspace; scores,
 their softmax and all sums are float32.
 """
 
@@ -31,19 +31,19 @@ _FACTORS = ("q", "k", "v", "dmeans", "scores", "weights", "dscores")
 
 
 class RoundedProducts(BlockProducts):
-    """Products of bfloat16, by the library's threads."""
+    """Products of bfloat16, on the library's threads."""
 
     rounds = True
     ops: Any
 
     @classmethod
     def sizes(cls, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Half as much again for each factor."""
+        """Return the sizes, with half as much again for each factor."""
         rounded = {_rounded(name): -(-sizes[name] // 2) for name in _FACTORS if name in sizes}
         return {**sizes, **rounded}
 
     def factor(self, name: str, array: Array) -> Array:
-        """Its numbers as bfloat16, whose bits NumPy takes for integers."""
+        """Return the array as bfloat16, whose bits NumPy treats as integers."""
         half = self.memory.get(_rounded(name), -(-array.size // 2)).view(np.uint16)
         made = half[: array.size].reshape(array.shape)
         self.ops.runs(_round, (array.size,), array, made)
@@ -109,7 +109,7 @@ attend_backward = in_order(
 _SCORES_LEAST = 8192
 """Elements from which oneDNN is faster: benchmarks/onednn_kernels.py.
 
-A call that is ready to run takes 1.3 µs for a row, a third of NumPy's five.
+A prepared call takes 1.3 µs for a row, NumPy five.
 """
 
 _ACCURATE = int(Algorithm.SOFTMAX_ACCURATE)
@@ -123,7 +123,7 @@ def _softmax(ops: OneDnnBase, x: Array, axis: int = -1) -> Array | None:
     if ops.prepared is not None:
         ops.where_nan(_spread, y, y)
         return y
-    # A row with NaN or infinity has zeros beside its NaN, which goes to all of it by the sum.
+    # A row with NaN or infinity has zeros next to its NaN; the sum spreads NaN to the whole row.
     total = ops.xp.sum(y, axis=-1, keepdims=True)
     ops.xp.multiply(total, 0.0, out=total)
     ops.xp.add(y, total, out=y)
@@ -131,20 +131,20 @@ def _softmax(ops: OneDnnBase, x: Array, axis: int = -1) -> Array | None:
 
 
 def in_place(ops: OneDnnBase, scores: Array) -> bool:
-    """Make the C-ordered ``scores`` probabilities; a row with NaN has some, and zeros.
+    """Compute the softmax of the C-ordered ``scores`` in place; NaN stays in rows that have it.
 
-    False where oneDNN cannot.
+    It returns False if oneDNN cannot.
     """
     return ops.runs(_forward_in_place, (_flat(scores),), scores)
 
 
 def pays(ops: OneDnnBase, size: int) -> bool:
-    """Whether oneDNN is faster for so many elements."""
+    """Whether oneDNN is faster for ``size`` elements."""
     return size >= (1 if ops.prepared else _SCORES_LEAST)
 
 
 def _spread(y: Array, seen: Array) -> None:
-    """NaN throughout the rows that hold one."""
+    """Fill rows that have NaN with NaN."""
     y[np.isnan(seen).any(axis=-1)] = np.nan
 
 
@@ -199,13 +199,13 @@ def _backward(build: Builder, shape: Shape) -> None:
 def _weights(ops: OneDnnBase, q: Array, k: Array, case: Attention) -> Array | None:
     xp = ops.xp
     weights, hidden = scores_by_numpy.seen_scores(ops, q, k, case)
-    # A row with NaN is left with some, which goes to all that is made of it.
+    # NaN in a row reaches all values computed from it.
     if not in_place(ops, weights):
         return None
     if case.added is not None:
         absent = case.added == -np.inf
         hidden = absent if hidden is None else xp.logical_or(hidden, absent)
-    # A softmax of nothing is NaN; what is causal alone always sees the first key.
+    # The softmax of a fully masked row is NaN; a causal mask alone never hides the first key.
     sees_one = case.first >= 0 and case.lengths is case.seen is case.added is None
     if hidden is not None and not sees_one:
         xp.copyto(weights, 0, where=hidden.all(axis=-1, keepdims=True))

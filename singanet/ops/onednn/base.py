@@ -1,6 +1,6 @@
-"""The base of oneDNN's kernels.
+"""Provide the base of oneDNN's kernels, and kernels that restore NaN.
 
-NumPy's arithmetic would hold the arrays between it in float32.
+NumPy's arithmetic would store its intermediate arrays in float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAN = {np.uint16: 0x7FC0, np.float32: np.nan}
 
 
 def sums(build: Builder, n: int, values: int) -> None:
-    """Operands: a sum for each sample, NaN if it has NaN or infinities of both signs; samples."""
+    """Operands: a sum for each sample, NaN for NaN or infinities of both signs; samples."""
     x, y = build.rows((n, values), build.kind(1)), build.rows((n, 1))
     desc = build.primitive_desc("reduction", int(Algorithm.REDUCTION_SUM), x, y, 0.0, 0.0)
     build.stage(desc, {Arg.DST: build.operand(0, y), Arg.SRC: build.operand(1, x)})
@@ -38,13 +38,13 @@ def sums(build: Builder, n: int, values: int) -> None:
 def marked(build: Builder, n: int, values: int, rows: int, count: int) -> Marking:
     """Operands: rows, one a sample or one for all, and samples.
 
-    The first ``count`` of the ``values`` of a sample become NaN where its row is NaN.
+    The first ``count`` of the ``values`` of a sample become NaN at NaN of its row.
     """
     return Marking((n, values), (rows, count), np.uint16 if build.kind(1) == BF16 else np.float32)
 
 
 class Marking:
-    """A plan like `KernelPlan`: a look at few numbers, and seldom more."""
+    """A plan like `KernelPlan`: a check of a few numbers, and rarely a repair."""
 
     sizes = (0, 0)
     reads, writes = (0, 1), (1,)
@@ -77,16 +77,16 @@ def _at(address: int, shape: tuple[int, int], kind: Any) -> Array:
 
 
 class OneDnnBase(PlannedOps):
-    """What the kernels of the library at ``path`` use, which is loaded when the first is called.
+    """The base of kernels by the library at ``path``, loaded at the first call.
 
-    ``required`` says that oneDNN was asked for by name: a library that does not work is then an
-    error, and else leaves NumPy's kernels in its place. ``xp`` makes the arrays of results.
+    ``required`` means that the user requested oneDNN by name: a library that does not work is then
+    an error; otherwise NumPy's kernels serve. ``xp`` allocates the results.
     """
 
     name = "onednn"
     chooser: Chooser
     stores = False
-    """Whether programs keep in bfloat16 what none but such kernels touch."""
+    """Whether programs store arrays in bfloat16 that only such kernels use."""
 
     def __init__(self, path: str, required: bool, xp: Any = np) -> None:
         super().__init__(xp)
@@ -96,7 +96,7 @@ class OneDnnBase(PlannedOps):
         self.chooser = self.costs = Costs()
 
     def library(self) -> Library | None:
-        """The loaded library; None if it does not work and was not required."""
+        """Return the loaded library; None if it does not work and was not required."""
         if self.failure is None:
             try:
                 return load_library(self.path)
@@ -111,20 +111,20 @@ class OneDnnBase(PlannedOps):
         return None if library is None else Runtime(library, default_threads(), self.narrow)
 
     def lane_count(self, samples: int, multiplications: int) -> int:
-        """One, since the threads are the library's."""
+        """Return 1, since the threads are the library's."""
         return 1
 
     def team(self) -> tuple[int, Callable[[Parts], None]]:
-        """See `Ops`: the library's own threads, since others would find their cores taken."""
+        """Return the library's own threads; other threads would compete for their cores."""
         runtime = self.runtime()
         return super().team() if runtime is None else (runtime.threads, runtime.side_by_side)
 
     def settings(self) -> Hashable:
-        """See `Ops`: routes may have been measured in the meantime."""
+        """Return thread count changes, route version and dtypes; measuring may change routes."""
         return changes(), self.chooser.version, self.narrow, self.stores
 
     def speeds(self) -> Speeds:
-        """By which routes are estimated: those of this processor, kept in the file of routes."""
+        """Return the speeds for estimates: this processor's, from the file of routes."""
         runtime = self.runtime()
         return BUILT_IN if runtime is None else self.costs.speeds(runtime, self.calibrate)
 
@@ -134,7 +134,7 @@ class OneDnnBase(PlannedOps):
         return BUILT_IN
 
     def remarks(self) -> Mapping[str, Sequence[str]]:
-        """See `Ops`: how many measured choices are in use, and whether bfloat16 is there."""
+        """Return the number of measured choices in use, and the gain of bfloat16."""
         runtime = self.runtime()
         if runtime is None:
             return NumpyOps.remarks(self)
@@ -146,28 +146,28 @@ class OneDnnBase(PlannedOps):
         return {**super().remarks(), self.name: told}
 
     def serves(self, least: int, *arrays: Array) -> bool:
-        """See `PlannedOps`: nothing is, without a library that works."""
+        """Whether plans can serve these arrays; false without a working library."""
         return self.failure is None and super().serves(least, *arrays)
 
     def room(
         self, build: Build, key: tuple[Any, ...], operand: int, first: Array, passes: int = 1
     ) -> Array:
-        """An array of bytes for an ``operand`` that only oneDNN reads; empty where it has no plan.
+        """Return a byte array for an ``operand`` in oneDNN's layout; empty if there is no plan.
 
-        The rest is as for `runs`, whose first array is ``first``.
+        The other arguments are those of `runs`, whose first array is ``first``.
         """
         runtime = self.runtime()
         plan = None if runtime is None else runtime.plan(build, key, first.size * passes)
-        # Of a recurrent layer's much is never written, and takes memory on large pages alone.
+        # Large parts of a recurrent layer's workspace are never written; large pages would use
+        # memory for them.
         with small_pages():
             made: Array = self.xp.empty(0 if plan is None else plan.sizes[operand], np.uint8)
         return made
 
     def show_nan(self, y: Array, x: Array) -> None:
-        """Put a NaN into each sample of ``y`` whose sample of the dense ``x`` holds one.
+        """Write NaN into each sample of ``y`` whose sample of the dense ``x`` has one.
 
-        For kernels that pass over NaN, which must not get lost. Among prepared ones `pass_on_nan`
-        does so once for all.
+        For kernels that ignore NaN. In prepared mode, `pass_on_nan` does so once for the program.
         """
         if self.prepared is not None:
             self.prepared.drops_nan = True
@@ -175,21 +175,21 @@ class OneDnnBase(PlannedOps):
             self._copy_nan(y, x)
 
     def pass_on_nan(self, y: Array, x: Array) -> None:
-        """See `Ops`: into the first element of the sample."""
+        """Write NaN into the first element of each sample of ``y`` that has NaN in ``x``."""
         if self.serves(1, x, y) and is_dense(x) and is_dense(y):
             self.where_nan(_mark, in_memory_order(y), in_memory_order(x))
 
     def where_nan(self, repair: Callable[[Array, Array], None], y: Array, seen: Array) -> None:
-        """Let ``repair(y, seen)`` change ``y`` if the C-ordered ``seen`` holds NaN.
+        """Call ``repair(y, seen)`` if the C-ordered ``seen`` has NaN.
 
-        Hardly ever: a look takes a fraction of what it takes to change nothing.
+        NaN is rare, and the check is much faster than a repair without effect.
         """
         self.repair_nan(y, repair, seen)
 
     @staticmethod
     def repair_nan(y: Array, repair: Callable[[Array, Array], None], seen: Array) -> None:
-        """See `where_nan`."""
-        # The place of the first NaN, where there is one: the quickest look that NumPy has.
+        """Call ``repair(y, seen)`` if ``seen`` has NaN, see `where_nan`."""
+        # argmin returns the first NaN if there is one: NumPy's fastest check.
         least = seen.item(seen.argmin())
         if least != least:
             repair(y, seen)
@@ -203,15 +203,15 @@ class OneDnnBase(PlannedOps):
         self.show_nan_of(y, found)
 
     def show_nan_of(self, y: Array, rows: Array) -> None:
-        """Put NaN into the first values of each sample of ``y`` where its row has one.
+        """Write NaN into the first values of each sample of ``y`` whose row has one.
 
-        ``rows`` are new, one for each sample or for all.
+        ``rows`` are new, one for each sample or for all; they are overwritten.
         """
         xp, n, count = self.xp, len(y), rows.shape[-1]
         key = (n, y.size // n, rows.size // count, count)
         if self.narrow and self.runs(marked, key, rows, y):
             return
-        # Zero for any number, infinity too.
+        # Zero for any number, also for infinity.
         xp.sign(rows, out=rows)
         xp.multiply(rows, 0.0, out=rows)
         first = y.reshape(n, -1)[:, :count]
@@ -219,6 +219,6 @@ class OneDnnBase(PlannedOps):
 
 
 def _mark(y: Array, x: Array) -> None:
-    """Put NaN into the first element of each sample of ``y`` whose sample of ``x`` holds one."""
+    """Write NaN into the first element of each sample of ``y`` whose sample of ``x`` has one."""
     n = len(x)
     y.reshape(n, -1)[np.isnan(x).reshape(n, -1).any(axis=1), 0] = np.nan

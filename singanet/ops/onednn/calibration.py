@@ -1,7 +1,7 @@
-"""The speeds of this processor, by a few kernels of some milliseconds each.
+"""Measure the speeds of this processor, by a few kernels of some milliseconds each.
 
-The processor's time of one thread is measured, so that what runs beside counts little. Each speed
-is what is left of a kernel's time when what the speeds before it explain is taken off.
+One thread's processor time is measured, so other processes count little. Each speed is a kernel's
+time minus the time that the speeds before it explain.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 _TAPS = 9
 
 _IMAGES, _SIZE, _CHANNELS, _LARGE = 4, 28, 64, 384
-"""Images, their sides and channels of the usual kernel; channels of a large weight.
+"""Images, their sides and channels in the usual kernel; channels of a large weight.
 
-That weight takes 5 MB, more than a core's own cache, and no more: a small budget pays for it.
+That weight takes 5 MB, more than a core's own cache, and no more: a small memory budget allows it.
 """
 
 _ROWS, _FEW, _WIDTH, _PAIRS = 256, 64, 128, 100
-"""Rows of a large product and of a small one, its width, and how often that is made."""
+"""Rows of a large and of a small product, the small one's width, and its repetitions."""
 
 _FURTHEST = 16.0
-"""Times that a measured speed may differ from the one built in; else the clock is no good."""
+"""The largest ratio between measured and built-in speeds; beyond it the clock is unreliable."""
 
 
 def measured(library: Library) -> Speeds:
-    """The speeds of this processor, in half a second or so; those built in if they are odd."""
-    # A thread of its own, since OpenMP keeps for each how many it uses.
+    """Return the measured speeds, in half a second or so; the built-in ones if implausible."""
+    # A thread of its own, since OpenMP has a thread count for each.
     with once_in_a_process():
         with large_arrays_apart(), ThreadPoolExecutor(1) as executor:
             found = executor.submit(_measured, library).result()
@@ -63,7 +63,7 @@ def _measured(library: Library) -> Speeds:
     taken = _least(
         {
             "direct": _direct(runtime, memory, _IMAGES, _SIZE, _CHANNELS),
-            # One image, and five, of a weight that no cache of a core holds.
+            # One image, and five, with a weight larger than a core's cache.
             "one": _direct(runtime, memory, 1, 2, _LARGE),
             "five": _direct(runtime, memory, 5, 2, _LARGE),
             "narrow": _product(narrowed, memory, _ROWS, _LARGE),
@@ -92,7 +92,7 @@ def _measured(library: Library) -> Speeds:
 
 
 def _least(runs: Mapping[str, Run]) -> dict[str, float]:
-    """The least nanoseconds of each, one after the other in every round: none has the slow ones."""
+    """Return the least nanoseconds of each; rounds interleave them, to share slow moments."""
     taken = {name: float("inf") for name in runs}
     for first in (True, *[False] * _ROUNDS):
         for name, run in runs.items():
@@ -104,7 +104,7 @@ def _least(runs: Mapping[str, Run]) -> dict[str, float]:
 
 
 def _sharing(library: Library, memory: _KernelMemory) -> float:
-    """See `Speeds.shared`: of a small product, each half of which is as long as that."""
+    """Measure `Speeds.shared` with a small product on one and on two threads."""
     one, two = (_product(Runtime(library, threads), memory, _FEW, _WIDTH) for threads in (1, 2))
     taken = [float("inf")] * 2
     for _ in range(_PAIRS):
@@ -113,15 +113,15 @@ def _sharing(library: Library, memory: _KernelMemory) -> float:
             run()
             taken[k] = min(taken[k], time.perf_counter_ns() - start)
     least, most = BUILT_IN.shared / _FURTHEST, BUILT_IN.shared * _FURTHEST
-    # A moment without others is hard to find where they are many.
+    # On a busy machine a quiet moment is hard to find.
     return min(max(taken[1] - taken[0] / 2, 1.01 * least), 0.99 * most)
 
 
 class _KernelMemory:
-    """What all kernels read and write, in turn: each array begins where the others do."""
+    """Shared operands of all kernels: each array starts at the same address."""
 
     def __init__(self) -> None:
-        # No zeros, which some processors multiply faster.
+        # Not zeros, which some processors multiply faster.
         self._read = np.full(_TAPS * _LARGE**2, 0.001, np.float32)
         self._written = np.empty(_TAPS * _IMAGES * _SIZE**2 * _CHANNELS, np.float32)
 
@@ -145,7 +145,7 @@ def _direct(runtime: Runtime, memory: _KernelMemory, n: int, size: int, channels
 
 
 def _compiled(runtime: Runtime, memory: _KernelMemory) -> dict[str, Run]:
-    """The usual kernel in compiled tiles, and what enters its weight."""
+    """Return the runs of the usual kernel in compiled tiles, and of its weight's transform."""
     x, y, weight = _operands(memory, _IMAGES, _SIZE, _CHANNELS)
     tiles = _usual_tiles()
     entered = memory.written(tiles.entered)

@@ -1,7 +1,7 @@
-"""Pooling by oneDNN.
+"""Pool by oneDNN.
 
-Its note of which position held the maximum is the same as NumPy's. A window of nothing but -inf has
-the least finite number for its maximum.
+Its positions of maxima equal NumPy's. A window of -inf alone has the least finite number as its
+maximum.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _is_noted(ops: OneDnnBase, dy: Array, where: Array, x_shape: Shape, window: 
 
 
 def _mean_fits(ops: OneDnnBase, x: Array, window: Window, count_pads: bool = False) -> bool:
-    # oneDNN divides by the whole window, also by what a last one has beyond the padding.
+    # oneDNN divides by the whole window, also by its part beyond the padding.
     return not (count_pads and window.ceil) and ops.serves(_LEAST, x)
 
 
@@ -125,17 +125,17 @@ def _forward_desc(
 
 
 def _alike(build: Builder, images: Shape, window: Window) -> tuple[list[Any], list[Any]]:
-    """Images and outputs, the operands 0 and 1, as they lie and as one kernel has them."""
+    """Describe images and outputs, the operands 0 and 1, as stored and in the kernel's dtype."""
     shapes, common = (images, _outputs(images, window)), build.common_kind(0, 1)
     plain = [build.images(shape, build.kind(number)) for number, shape in enumerate(shapes)]
     return plain, [build.images(shape, common) for shape in shapes]
 
 
 def _geometry(window: Window, images: Shape) -> list[object]:
-    """Strides, kernel, dilations (0 for none) and both paddings."""
+    """Return strides, kernel, dilations (0 for none) and both paddings."""
     pads = window.reach(*images[1:-1])
     if any(max(ends) >= size for ends, size in zip(pads, window.extent, strict=True)):
-        # Windows that meet nothing but padding have no mean, and no maximum.
+        # Windows of padding alone have no mean and no maximum.
         raise NotOfferedError("pooling")
     spread = tuple(d - 1 for d in window.dilation)
     return [dims(size) for size in (window.stride, window.kernel, spread, *zip(*pads, strict=True))]
@@ -159,7 +159,7 @@ def _max_backward(build: Builder, images: Shape, window: Window) -> None:
 
 
 def _where(build: Builder, desc: object, outputs: Shape) -> object:
-    """The layout of the noted positions, where it is NumPy's: a byte each, channels last."""
+    """Describe the positions, if their layout is NumPy's: a byte each, channels last."""
     where = build.images(outputs, U8)
     if not build.same(where, build.layout(desc, Query.WORKSPACE)):
         raise NotOfferedError("max pooling")

@@ -1,4 +1,4 @@
-"""oneDNN in one thread: engine, stream, scratch memory, and the cache of plans."""
+"""Run oneDNN in one thread: engine, stream, scratch memory, and the cache of plans."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from singanet.ops.workers import side_by_side
 
 
 class Runtime(PlanRuntime):
-    """The state with which a thread runs kernels of ``library``; another thread makes its own.
+    """The state of a thread that runs kernels of ``library``; each thread has its own.
 
-    ``narrow`` lets kernels multiply bfloat16 where oneDNN has a kernel for it, see
+    ``narrow`` lets kernels multiply bfloat16 if oneDNN has a kernel for it, see
     `singanet.ops.onednn.products`.
     """
 
@@ -47,12 +47,12 @@ class Runtime(PlanRuntime):
         use = self.team.use
         self._place = EngineStream(library.c, engine, stream, use, execute, briefly, shared)
         self.side_by_side = shared
-        # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
+        # Scratch is passed by this runtime: counted, shared by all plans, and aligned.
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
         check(set_mode(self._attributes, SCRATCHPAD_USER), "giving scratch memory")
         if narrow:
-            # For products whose operands stay float32: they are rounded block by block.
+            # For products with float32 operands, which are rounded block by block.
             allow = library.c.dnnl_primitive_attr_set_fpmath_mode
             check(allow(self._attributes, FPMATH_BF16), "allowing bfloat16")
 
@@ -63,7 +63,7 @@ class Runtime(PlanRuntime):
         return made
 
     def rounding(self, size: int) -> Runnable | None:
-        """The plan that rounds ``size`` numbers of its operand 0 to bfloat16 in operand 1."""
+        """Return the plan that rounds ``size`` numbers of operand 0 to bfloat16 in operand 1."""
         return self.plan(_rounding, (size,), size)
 
     def built(
@@ -73,7 +73,7 @@ class Runtime(PlanRuntime):
         work: int,
         stored: frozenset[int] = frozenset(),
     ) -> Runnable | None:
-        """As `plan`, made now and kept by the caller alone."""
+        """Build a `plan` now, for the caller alone."""
         brief = work < SHARED
         threads = 1 if brief else self.threads
         self.team.use(threads)
@@ -88,7 +88,7 @@ class Runtime(PlanRuntime):
         return None
 
     def trim(self, prepared: bool = False) -> None:
-        """See `PlanRuntime`; the primitives go too, that oneDNN keeps for others like them."""
+        """Free memory like `PlanRuntime`, and also oneDNN's cache of primitives."""
         super().trim(prepared)
         if prepared:
             c, capacity = self.library.c, ctypes.c_int()

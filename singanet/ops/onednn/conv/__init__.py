@@ -1,4 +1,4 @@
-"""Convolutions by oneDNN: the routes of each kernel."""
+"""Convolve by oneDNN, with the routes of each kernel."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 _FEW = 4
-"""Channels below which oneDNN's input gradient leaves most of its vectors empty."""
+"""Channels below which oneDNN's input gradient wastes most lanes of its vectors."""
 
 _GAIN = 1.05
-"""How much faster NumPy's tiles have to be."""
+"""The factor by which NumPy's tiles have to be faster."""
 
 
 def _always(ops: OneDnnBase, case: Case) -> bool:
@@ -45,7 +45,7 @@ def _never(ops: OneDnnBase, case: Case) -> float:
 
 
 def _of_volumes(run: Callable[..., Any]) -> Route:
-    """The one route for volumes, which are no cases that anybody measures."""
+    """Return the one route for volumes, which are not measured."""
 
     def fits(ops: OneDnnBase, a: Array, b: Array, *rest: Any, **options: Any) -> bool:
         return a.ndim == 5 and ops.serves(1, a, b)
@@ -58,12 +58,12 @@ def _leaves_vectors_empty(ops: OneDnnBase, case: Case) -> float:
 
 
 def _has_tiles(ops: OneDnnBase, case: Case) -> bool:
-    """Whether NumPy's are those to take: LLVM's are faster."""
+    """Whether NumPy's tiles may serve: LLVM's are faster."""
     return not has_compiler() and winograd.pays(ops, case.x, case.weight, case.window)
 
 
 def _by_tiles(ops: OneDnnBase, case: Case) -> float:
-    """By NumPy's, in one thread: nets train in 0.8 to 1.0 of the time of the direct route."""
+    """Estimate NumPy's tiles, on one thread: nets train in 0.8 to 1.0 of the direct time."""
     if not _has_tiles(ops, case):
         return NEVER
     speeds, pixels = ops.speeds(), prod(case.window._out_size(*case.x[2:]))
@@ -127,11 +127,11 @@ conv2d_constant = by_cost(
 )
 
 
-# A convolution of every channel is one with as many groups as channels.
+# A depthwise convolution has as many groups as channels.
 
 
 def _by_output(weight: Array) -> Array:
-    """(C, M, kh, kw) as (C·M, 1, kh, kw)."""
+    """Return (C, M, kh, kw) as (C·M, 1, kh, kw)."""
     return weight.reshape(-1, 1, *weight.shape[2:])
 
 

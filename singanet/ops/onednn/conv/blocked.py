@@ -1,8 +1,8 @@
-"""Convolutions of few pixels by large weights, with images in the layout that oneDNN likes best.
+"""Convolve few pixels by large weights, with images in the layout that oneDNN chooses.
 
-On channels-last images its kernels for windows go over the whole weight for each image; on blocks
-of channels they take several images at once. Bringing so few pixels there and back is little work.
-Windows of one pixel are products over all images, whatever the layout.
+On channels-last images its kernels for windows read the whole weight for each image; on blocks of
+channels they process several images at once. Reordering so few pixels is little work. Windows of
+one pixel are products over all images in any layout.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ constant = partial(direct.constant, own=True)
 
 
 def fits(ops: OneDnnBase, case: Case) -> bool:
-    """Whether windows of small images meet a weight that is larger than a core's cache."""
+    """Whether windows of small images use a weight larger than a core's cache."""
     pixels = prod(case.window._out_size(*case.x[2:]))
     windows = case.window.groups == 1 and case.window.kernel != (1, 1)
     return windows and is_read_often(pixels, prod(case.weight))
 
 
 def estimate(ops: OneDnnBase, case: Case) -> float:
-    """As a multiple of the direct route, which reads the weight for each image."""
+    """Estimate relative to the direct route, which reads the weight for each image."""
     speeds, n, weight = ops.speeds(), case.x[0], prod(case.weight)
     if not speeds.distant or n == 1:
         return NEVER

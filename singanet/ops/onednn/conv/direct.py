@@ -1,4 +1,4 @@
-"""Convolutions by oneDNN's own kernels, with weights in the layout that they like best.
+"""Convolve by oneDNN's own kernels, with weights in the layout that oneDNN chooses.
 
 The weight is reordered at every call: it changes at every step, and is small.
 """
@@ -24,9 +24,9 @@ _TRAINING = int(Prop.FORWARD_TRAINING)
 
 
 class Shapes(NamedTuple):
-    """A convolution of ``images`` to ``outputs``, both (N, H, W, C), with what follows it.
+    """A convolution of ``images`` to ``outputs``, both (N, H, W, C), with its post-operations.
 
-    ``own`` brings images to the layout that oneDNN likes best, and back.
+    ``own`` reorders images to the layout that oneDNN chooses, and back.
     """
 
     images: Shape
@@ -39,7 +39,7 @@ class Shapes(NamedTuple):
 
     @property
     def kernels(self) -> Shape:
-        """oneDNN's: with groups as an axis of their own."""
+        """The weight's shape in oneDNN, with an axis of groups."""
         groups = self.window.groups
         each = (self.outputs[-1] // groups, self.images[-1] // groups, *self.window.kernel)
         return (groups, *each) if groups > 1 else each
@@ -49,13 +49,13 @@ class Shapes(NamedTuple):
         """Strides, dilations (0 for none) and both paddings."""
         window = self.window
         if any(max(pads) >= size for pads, size in zip(window.pads, window.extent, strict=True)):
-            # Windows that meet nothing but padding: oneDNN promises nothing about them.
+            # Windows of padding alone: oneDNN does not define their result.
             raise NotOfferedError("convolution")
         spread = tuple(d - 1 for d in window.dilation)
         return [dims(each) for each in (window.stride, spread, *zip(*window.pads, strict=True))]
 
     def described(self, build: Builder, images: int, outputs: int) -> tuple[Any, Any]:
-        """Images and outputs of these types, as the kernel has them."""
+        """Describe images and outputs of these dtypes, in the kernel's layout."""
         pairs = (self.images, images), (self.outputs, outputs)
         if not self.own:
             return build.images(*pairs[0]), build.images(*pairs[1])
@@ -63,7 +63,7 @@ class Shapes(NamedTuple):
         return x, y
 
     def forward(self, build: Builder, made: int = F32) -> object:
-        """The forward convolution to outputs of type ``made``; oneDNN chooses how weights lie."""
+        """Describe the forward convolution to outputs of ``made``; oneDNN chooses layouts."""
         weight = build.free(self.kernels, build.factors)
         bias = build.rows(self.outputs[-1:]) if self.bias else None
         x, y = self.described(build, build.factors, made)
@@ -80,7 +80,7 @@ def forward(
     window: Window,
     own: bool = False,
 ) -> Array | None:
-    """The bias is added by the same kernel; ``own`` as in `Shapes`."""
+    """Convolve, with the bias in the same kernel; for ``own`` see `Shapes`."""
     images = ops.channels_last(x)
     y: Array = ops.xp.empty((len(x), *window._out_size(*x.shape[2:]), len(weight)), np.float32)
     key = (Shapes(images.shape, y.shape, window, bias is not None, own),)
@@ -118,7 +118,7 @@ def weights(
 
 
 def passes_over(ops: OneDnnBase, weight: Array) -> int:
-    """Multiply-adds for each value of the images, in what they take of the time of a pass."""
+    """Return the passes over images that the multiply-adds for each of their values take."""
     return ops.passes(weight.size // weight.shape[1])
 
 
@@ -132,7 +132,7 @@ def forward_plan(build: Builder, shapes: Shapes) -> None:
 def _stage_forward(
     build: Builder, shapes: Shapes, desc: object, made: int, weight: Callable[[Any], Any]
 ) -> None:
-    """The stage of ``desc``, whose weight ``weight`` brings to the layout that is wanted."""
+    """Add the stage of ``desc``; ``weight`` returns the weight in the layout passed to it."""
     layouts = [build.layout(desc, of) for of in (Query.SRC, Query.DST, Query.WEIGHTS)]
     plain = build.images(shapes.outputs, made)
     y, bring = build.packed_output(1, plain, layouts[1], shapes.add)
@@ -182,13 +182,14 @@ def _backward_weights(build: Builder, shapes: Shapes) -> None:
     bring()
 
 
-# Those whose weight never changes. It is laid out by a call that reads nothing else, so that a
-# program can make it once.
+# Convolutions with constant weights. A call that reads nothing but the weight reorders it, so that
+# a program calls it once.
 
 _GAIN = 3
-"""Times what sharing costs that a convolution takes alone, from which it is shared.
+"""Least time of a convolution, relative to the cost of sharing, for which threads share it.
 
-From 2 on it would pay, were there no doubt. Its neighbours are shared as well: threads are awake.
+2 would suffice without doubt about the estimate. Neighbouring kernels use threads too: these are
+awake.
 """
 
 
@@ -202,10 +203,10 @@ def constant(
     add: Array | None = None,
     own: bool = False,
 ) -> Array | None:
-    """Sum and relu are done by the same kernel, whose relu drops NaN; ``own`` as in `Shapes`."""
+    """Convolve, add and apply relu in one kernel, which loses NaN; for ``own`` see `Shapes`."""
     images = ops.channels_last(x)
     shape = (len(x), *window._out_size(*x.shape[2:]), len(weight))
-    # The layout may depend on the number of threads, which has to be the same for both calls.
+    # The layout may depend on the thread count, so both calls use the same.
     passes = SHARED if _is_worth_threads(ops, shape, weight) else 0
     key = (Shapes(images.shape, shape, window, bias is not None, own, relu, add is not None),)
     packed = ops.room(_pack, key, 0, weight, passes)
@@ -213,7 +214,7 @@ def constant(
         return None
     y: Array = ops.xp.empty(shape, np.float32)
     if add is not None:
-        # The kernel adds to what is there: in a program `add` itself, where nobody needs it after.
+        # The kernel adds in place: in a program to `add` itself, if nothing reads it later.
         ops.xp.positive(ops.channels_last(add), out=y)
     rest = [] if bias is None else [ops.ordered(bias)]
     ops.runs(_pack, key, packed, ops.ordered(weight), passes=passes)
@@ -224,7 +225,7 @@ def constant(
 
 
 def _is_worth_threads(ops: OneDnnBase, outputs: Shape, weight: Array) -> bool:
-    """Whether a convolution to ``outputs`` (N, H, W, C) is to be shared."""
+    """Whether threads should share a convolution to ``outputs`` (N, H, W, C)."""
     if ops.threads == 1:
         return False
     speeds, (images, *size, _) = ops.speeds(), outputs
@@ -235,7 +236,7 @@ def _is_worth_threads(ops: OneDnnBase, outputs: Shape, weight: Array) -> bool:
 
 
 def _pack(build: Builder, shapes: Shapes) -> None:
-    """Operands: the weight as the convolution wants it, and as it is."""
+    """Operands: the weight in the convolution's layout, and plain."""
     wanted = build.layout(shapes.forward(build), Query.WEIGHTS)
     plain = build.rows(shapes.kernels)
     packed, weight = build.operand(0, wanted), build.operand(1, plain)
@@ -243,11 +244,11 @@ def _pack(build: Builder, shapes: Shapes) -> None:
 
 
 def _forward_packed(build: Builder, shapes: Shapes) -> None:
-    """Operands: images, outputs, to which is added, the packed weight, the bias."""
-    # What is added to is float32.
+    """Operands: images, outputs, the packed weight, the bias; the kernel adds to the outputs."""
+    # oneDNN adds to float32.
     made = F32 if shapes.add else build.kind(1)
     desc, packed = shapes.forward(build, made), shapes.forward(build)
     if not build.same(*(build.layout(each, Query.WEIGHTS) for each in (desc, packed))):
-        # It was packed for outputs of float32.
+        # It was packed for float32 outputs.
         raise NotOfferedError("convolution")
     _stage_forward(build, shapes, desc, made, lambda wanted: build.operand(2, wanted))

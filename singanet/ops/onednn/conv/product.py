@@ -1,6 +1,6 @@
-"""Convolutions of few pixels with large weights, as products with the weight where it lies.
+"""Convolve few pixels with large weights, as products with the weight in place.
 
-oneDNN's convolutions first rearrange the weight, which then takes longer than the convolution.
+oneDNN's convolutions first reorder the weight, which here takes longer than the convolution.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
 _LARGE = {True: 1 << 14, False: 1 << 17}
-"""Numbers in a weight from which its rearranging counts, for single pixels and for windows."""
+"""Elements of a weight from which reordering counts, for single pixels and for windows."""
 
 _MOST_COPIED = 1 << 21
-"""Numbers in copied windows above which nobody asks: they would leave the cache."""
+"""Largest number of elements in copied windows: more would leave the cache."""
 
 _FEW_PIXELS = {True: 512, False: 64}
 """Outputs of a channel up to which the product is faster, for single pixels and for windows.
 
-Windows have to be copied out of the images first. For these numbers `net.tune_kernels` measured
-vgg11, resnet18, resnet50, googlenet, mobilenet at batch sizes from 1 to 32. They are of oneDNN's
-ways to go over a weight: processors as unlike as an EPYC and a Xeon with AMX agree on them.
+Windows have to be copied out of the images first. Source: `net.tune_kernels` on vgg11, resnet18,
+resnet50, googlenet, mobilenet at batch sizes from 1 to 32. The numbers depend on oneDNN's passes
+over a weight: processors as different as an EPYC and a Xeon with AMX agree.
 """
 
 _A_PIXEL = 1 << 13
-"""Numbers in a weight for each pixel, at which its gradient is faster as a product.
+"""Elements of a weight for each pixel, from which its gradient is faster as a product.
 
-oneDNN sums it in an order of its own, and rearranges the whole of it at the end.
+oneDNN sums the gradient in its own layout, and reorders all of it at the end.
 """
 
 _TOUCHED = {True: 3, False: 8}
-"""Sums of an image that oneDNN adds to while one number is gone over, for bfloat16.
+"""Accesses of oneDNN's sums of an image in the time of one of the product's, for bfloat16.
 
-NumPy copies windows, so that nothing of them can be stored in bfloat16.
+NumPy copies windows, so windows cannot be stored in bfloat16.
 """
 
 _FASTER = 0.99
-"""The estimate where it is faster; by how much the numbers above do not say."""
+"""The estimate if the product is faster; the factor is unknown."""
 
 
 def forward(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
@@ -62,13 +62,13 @@ def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Wind
 def weights(ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window) -> Array:
     f, c, *kernel = weight_shape
     slopes, rows = ops.channels_last(dy).reshape(-1, f), _windows(ops, x, window, last=True)
-    # Windows are copied by whole rows of pixels, and the channels of the sums brought forward.
+    # Windows are copied by whole rows of pixels; then the channels of the sums move forward.
     sums: Array = ops.matmul(slopes.T, rows).reshape(f, prod(kernel), 1, c)
     return ops.channels_last(sums).reshape(weight_shape)
 
 
 def fits(ops: OneDnnBase, case: Case) -> bool:
-    """Whether it is one product, of windows that stay in the cache or that it is faster with."""
+    """Whether one product suits, of windows that fit in the cache or for which it is faster."""
     pixels, plain = _pixels(case), _is_plain(case.window)
     if case.window.groups > 1 or not pixels or (case.kernel == "data" and not plain):
         return False
@@ -77,7 +77,7 @@ def fits(ops: OneDnnBase, case: Case) -> bool:
 
 
 def estimate(ops: OneDnnBase, case: Case) -> float:
-    """By the number of pixels and the size of the weight."""
+    """Estimate from the number of pixels and the size of the weight."""
     return _FASTER if _is_faster(ops, case) else NEVER
 
 
@@ -90,9 +90,9 @@ def _is_faster(ops: OneDnnBase, case: Case) -> bool:
 
 
 def _is_summed_by_image(case: Case) -> bool:
-    """Whether oneDNN, which adds to the whole of the sums for each image, has more to go over.
+    """Whether oneDNN, which adds to all sums for each image, accesses more memory.
 
-    The product goes over its windows and once over the sums.
+    The product accesses its windows, and its sums once.
     """
     size = prod(case.weight)
     copied = _pixels(case) * size // case.weight[0]
@@ -100,14 +100,14 @@ def _is_summed_by_image(case: Case) -> bool:
 
 
 def _pixels(case: Case) -> int:
-    """Outputs of a channel."""
+    """Return the outputs of a channel."""
     return case.x[0] * prod(case.window._out_size(*case.x[2:]))
 
 
 def _windows(ops: OneDnnBase, x: Array, window: Window, last: bool = False) -> Array:
-    """The receptive field of each output, (N·H'·W', C·kh·kw); a view if it is one pixel.
+    """Return the window of each output, (N·H'·W', C·kh·kw); a view if it is one pixel.
 
-    With ``last`` the channels come last: (N·H'·W', kh·kw·C), which takes a quarter of the time.
+    ``last`` puts the channels last: (N·H'·W', kh·kw·C), in a quarter of the time.
     """
     if _is_plain(window):
         return ops.channels_last(x).reshape(-1, x.shape[1])
@@ -129,5 +129,5 @@ def _windows(ops: OneDnnBase, x: Array, window: Window, last: bool = False) -> A
 
 
 def _is_plain(window: Window) -> bool:
-    """Whether every output sees just its own pixel."""
+    """Whether every output depends on its own pixel alone."""
     return window == Window((1, 1), (1, 1), ((0, 0), (0, 0)), window.dilation)
