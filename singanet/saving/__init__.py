@@ -1,8 +1,8 @@
 """Nets as data and files: configurations, parameters, whole models, protobuf messages.
 
-`nets` is a net as data, `objects` what stands in it; `parameters`, `whole_model` and `predictor`
-are files.
-`codecs` says what layers are elsewhere: in Keras, in ONNX and in files of PyTorch.
+`nets` converts nets to data, and `objects` the layers and values in them. `parameters`,
+`whole_model` and `predictor` read and write files. `codecs` map layers to Keras, to ONNX and to
+PyTorch files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nets as configurations, and as messages of protobuf."""
+"""Nets as configurations and protobuf messages."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 _Net = TypeVar("_Net", bound="Net")
 
 MOST_NODES = 10_000
-"""Of a described net, nested ones included: they take some seconds, more could take for ever."""
+"""The maximum nodes of a configuration with nested nets; building them takes some seconds."""
 
 FORMAT = "singanet net"
 VERSION = 2
-"""Raised when an older library could not read what is written now.
+"""The version of the format, increased if older libraries cannot read it.
 
-A net is written in the lowest version that can describe all of it.
+A net is written in the lowest version that can describe it.
 """
 
 _WISHES = {"recomputed": True, "kept": False}
@@ -52,14 +52,14 @@ _WISHES = {"recomputed": True, "kept": False}
 
 
 def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
-    """The net's structure as JSON types; parameter values and state are not in it.
+    """Return the net's structure as JSON types, without parameter values and state.
 
-    Without ``metric`` that of the net is left out. ``inputs`` and ``outputs`` are there where
-    symbols gave their order, ``most_steps`` where the net knows, ``adapted`` (low-rank pairs),
-    ``frozen``, ``untrained`` (parameter names), ``specs`` (if assigned to parameters),
-    ``recomputed`` and ``kept`` (layers) where there is something to say. Errors: a class that is
-    neither singanet's nor registered, an argument JSON cannot hold, an attribute that no argument
-    gives, or more than `MOST_NODES` nodes, the limit of all readers.
+    ``metric`` False omits the metric. The optional keys are ``inputs`` and ``outputs`` (if symbols
+    declared their order), ``most_steps``, ``adapted`` (low-rank pairs), ``frozen``, ``untrained``
+    (parameter names), ``specs`` (if assigned to parameters), ``recomputed`` and ``kept`` (layers).
+    Errors: `ConfigError` if a class is neither singanet's nor registered, if an argument is not
+    JSON data, if an attribute corresponds to no argument, or for more than `MOST_NODES` nodes, the
+    limit of all readers.
     """
     config: dict[str, Any] = {
         "format": FORMAT,
@@ -87,7 +87,7 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
         config["untrained"] = untrained
     specs = {p.name: spec_to_config(p.spec) for p in params if p.respecified}
     if specs:
-        # An older library would train them as their layers say.
+        # Older libraries would ignore the specs and train with the layers' defaults.
         config |= {"specs": specs, "version": VERSION}
     for key, flag in _WISHES.items():
         names = [node.name for node in net.nodes() if node.layer.recompute is flag]
@@ -100,19 +100,19 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
 def _too_large(expected: str, received: str) -> ConfigError:
     return ConfigError(
         "a net's configuration",
-        expected=f"{expected}, as many as are read",
+        expected=f"{expected}, the limit of readers",
         received=received,
-        advice="save the weights alone with net.save, and build the net by code where it is loaded",
+        advice="save the weights alone with net.save, and build the net by code before loading",
     )
 
 
 def own_layers(net: Net) -> list[Layer]:
-    """The layers of ``net`` that are in no nested net, each once."""
+    """Return the distinct layers of ``net`` outside nested nets."""
     return list({id(n.layer): n.layer for n in net.nodes() if n.within is None}.values())
 
 
 def distinct_params(nodes: Iterable[Node]) -> list[Param]:
-    """The parameters of ``nodes``, a shared one once; none is filled by this."""
+    """Return the distinct parameters of ``nodes``, without initialising them."""
     found = {id(p): p for node in nodes for p in node.layer.params.values()}
     return list(found.values())
 
@@ -149,7 +149,7 @@ def _uses(net: Net) -> list[dict[str, Any]]:
 def _expect_alike(name: str, nested: Net, around: Mapping[str, Node]) -> None:
     """Errors: `ConfigError` if a layer and its copy were assigned different attributes.
 
-    The net around has copies of the layers of ``nested``; the description is of ``nested``.
+    The outer net has copies of the layers of ``nested``; the configuration describes ``nested``.
     """
     for node in nested.nodes():
         copied = around.get(f"{name}/{node.name}")
@@ -160,25 +160,24 @@ def _expect_alike(name: str, nested: Net, around: Mapping[str, Node]) -> None:
             if key not in own or key not in theirs or own[key] != theirs[key]:
                 raise ConfigError(
                     f"layer {copied.name!r}, attribute {key!r}",
-                    expected=f"the value that layer {node.name!r} of the nested net has, as well",
+                    expected=f"the value of layer {node.name!r} of the nested net",
                     received=repr(getattr(copied.layer, key))[:80],
                     advice="assign it to both layers, or before the net is nested",
                 )
 
 
 def net_from_config(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
-    """The net of class ``kind`` that ``config`` describes, its parameters not yet filled.
+    """Build the net of class ``kind`` that ``config`` describes, with uninitialised parameters.
 
-    Only classes of singanet and registered ones are constructed. Errors: `ConfigError` for
-    another format, a newer version, an entry that is not as `net_to_config` writes it, and more
-    than `MOST_NODES` in all.
+    Only classes of singanet and registered ones are constructed. Errors: `ConfigError` for another
+    format, a newer version, an invalid entry, or more than `MOST_NODES` nodes.
     """
     _count(config, Budget(0, partial(wrong, "a net's configuration"), MOST_NODES))
     return _net(kind, config, seed)
 
 
 def _count(config: Any, budget: Budget) -> int:
-    """Nodes of the net that ``config`` describes: a net used again has all of its nodes again."""
+    """Return the number of nodes that ``config`` describes; each use of a nested net counts."""
     counts: dict[str, int] = {}
     layers = config.get("layers") if isinstance(config, Mapping) else None
     for entry in layers if isinstance(layers, (list, tuple)) else ():
@@ -221,12 +220,12 @@ def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
 
 def _most_steps(given: Any) -> int:
     if not is_int(given) or given < 1:
-        raise wrong("most_steps", "a whole number of 1 and more", repr(given)[:60])
+        raise wrong("most_steps", "an integer of at least 1", repr(given)[:60])
     return int(given)
 
 
 def check_version(config: Mapping[str, Any]) -> None:
-    """Errors: `ConfigError` for another format, or for a version this library does not know."""
+    """Errors: `ConfigError` for another format or a newer version."""
     if not isinstance(config, Mapping) or config.get("format") != FORMAT:
         raise wrong("a net's configuration", f"format {FORMAT!r}", kind_of(config))
     version = config.get("version")
@@ -235,7 +234,7 @@ def check_version(config: Mapping[str, Any]) -> None:
             "a net's configuration",
             expected=f"version 1 to {VERSION}",
             received=f"version {version!r}"[:60],
-            advice="upgrade singanet to read what a newer one wrote",
+            advice="upgrade singanet to read files of a newer version",
         )
 
 
@@ -264,7 +263,7 @@ def _add_uses(net: Net, entries: Sequence[Any]) -> None:
 
 
 def _fix(params: list[Param], names: list[str]) -> None:
-    """Train all parameters but those called ``names``; running state called so stays constant."""
+    """Freeze the parameters ``names``, train all others; running state in ``names`` is constant."""
     _expect_among(params, "untrained", names)
     fixed = {*names}
     for param in params:
@@ -275,7 +274,7 @@ def _fix(params: list[Param], names: list[str]) -> None:
 
 
 def _respecify(params: list[Param], specs: Mapping[str, Any]) -> None:
-    """Assign ``specs`` to the parameters of their names."""
+    """Assign ``specs`` to the parameters by name."""
     _expect_among(params, "specs", specs)
     for param in params:
         if param.name in specs:
@@ -290,7 +289,7 @@ def _expect_among(params: list[Param], key: str, names: Iterable[str]) -> None:
 
 
 def _wish(net: Net, key: str, flag: bool, names: list[str]) -> None:
-    """Let the layers called ``names`` be recomputed, or not."""
+    """Set `Layer.recompute` of the layers ``names``."""
     layers = {node.name: node.layer for node in net.nodes()}
     for name in names:
         if name not in layers:
@@ -335,14 +334,14 @@ _WHERE = "a net's configuration"
 
 
 _NAMES = ("frozen", "untrained", "recomputed", "kept")
-"""Lists of layers and parameters that a configuration has where there is something to say."""
+"""The optional lists of layers and parameters in a configuration."""
 
 
 def net_to_proto(config: Mapping[str, Any]) -> NetConfig:
-    """``config``, as `FeedForwardNet.to_config` wrote it, as a message.
+    """Convert ``config``, from `FeedForwardNet.to_config`, to a message.
 
-    Errors: `ConfigError` for keys or values that the schema has no place for, such as ints
-    beyond 64 bits; another version.
+    Errors: `ConfigError` for keys or values outside the schema, such as ints beyond 64 bits, or for
+    another version.
     """
     check_version(config)
     try:
@@ -350,13 +349,13 @@ def net_to_proto(config: Mapping[str, Any]) -> NetConfig:
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise _wrong("what net.to_config() writes", f"{type(error).__name__}: {error}") from error
+        raise _wrong("a net.to_config() dict", f"{type(error).__name__}: {error}") from error
 
 
 def net_from_proto(message: NetConfig | bytes) -> dict[str, Any]:
-    """What `FeedForwardNet.from_config` takes, from a message or its bytes.
+    """Convert a message or its bytes to a configuration for `FeedForwardNet.from_config`.
 
-    Errors: `ConfigError` for bytes that are no such message, and for another version.
+    Errors: `ConfigError` if the bytes are not such a message, or for another version.
     """
     if isinstance(message, bytes):
         try:

@@ -1,4 +1,4 @@
-"""Objects as data of a file."""
+"""Layers, losses, metrics, optimizers and their arguments as data."""
 
 from __future__ import annotations
 
@@ -45,18 +45,19 @@ _INITIALIZERS = public_classes(initializer, Initializer)
 
 
 def register(name: str) -> Callable[[_C], _C]:
-    """A decorator that lets configurations name a class of the user's own.
+    """Return a decorator that registers a user's class under ``name`` for configurations.
 
-    Choose a name with a version that outlives the code, such as ``"acme.swish.v1"``. Errors: a
-    name that is taken, or a class that is no layer, loss, metric, optimizer or part of one.
+    Choose a name with a version that outlives the code, such as ``"acme.swish.v1"``. Errors:
+    `ArgumentError` if the name is taken, or if the class is not a layer, loss, metric, optimizer or
+    part of one.
     """
 
     def enter(kind: _C) -> _C:
         if name in _TABLE or _registered.get(name, kind) is not kind:
             raise ArgumentError(
                 f"register({name!r})",
-                expected="a name that nothing carries yet",
-                received="one that is taken",
+                expected="an unused name",
+                received="a registered name",
                 advice="prefix it and give it a version, as in 'acme.swish.v1'",
             )
         if not (isinstance(kind, type) and issubclass(kind, Configurable)):
@@ -73,17 +74,17 @@ def register(name: str) -> Callable[[_C], _C]:
 
 
 def object_to_config(thing: Configurable) -> dict[str, Any]:
-    """The class and constructor arguments of a layer, loss, metric or optimizer.
+    """Return the class and constructor arguments of a layer, loss, metric or optimizer.
 
-    Attributes that were assigned after construction count as arguments.
+    Attributes assigned after construction count as arguments.
     """
     kind = type(thing)
     name = next((key for key, value in {**_TABLE, **_registered}.items() if value is kind), None)
     if name is None:
         raise ConfigError(
             kind.__name__,
-            expected="a class of singanet, or one that is registered",
-            received="one that is neither",
+            expected="a class of singanet, or a registered one",
+            received="a class that is neither",
             advice="decorate it with @singanet.register('yourname.class.v1')",
         )
     given = settings_of(thing) | {key: getattr(thing, key) for key in _always_written(kind)}
@@ -92,13 +93,13 @@ def object_to_config(thing: Configurable) -> dict[str, Any]:
 
 
 def restored(entry: Any, base: type) -> Any:
-    """The object of class ``base`` that `object_to_config` described, outside of any net."""
+    """Return the object of class ``base`` of an `object_to_config` entry, outside any net."""
     with refusing(_SOMEWHERE):
         return object_from_config(entry, {}, base)
 
 
 def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) -> Any:
-    """The object that was described, of one of the classes ``bases``.
+    """Construct the object of the entry, an instance of one of ``bases``.
 
     ``shared`` are the parameters of the layers so far.
     """
@@ -110,7 +111,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
         known = [k for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)]
         raise UnknownNameError(
             _SOMEWHERE,
-            expected=f"a {bases[0].__name__} of singanet, or one that is registered",
+            expected=f"a {bases[0].__name__} of singanet, or a registered one",
             received=repr(name)[:80],
             advice=did_you_mean(str(name)[:60], known, _unregistered(name)),
         )
@@ -122,7 +123,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
 
 
 def _always_written(kind: type[Configurable]) -> list[str]:
-    """The arguments of `Configurable._always_written` that ``kind``, a user's subclass, takes."""
+    """Return the `Configurable._always_written` arguments that ``kind``'s constructor takes."""
     names = kind._always_written
     return [name for name in names if name in inspect.signature(kind).parameters] if names else []
 
@@ -135,9 +136,9 @@ def _unregistered(name: Any) -> str:
 
 
 def value_to_config(owner: str, key: str, value: Any) -> Any:
-    """``value``, the argument ``key`` of the class ``owner``, as JSON types.
+    """Convert ``value``, the argument ``key`` of the class ``owner``, to JSON types.
 
-    Errors: `ConfigError` for a value that is no data.
+    Errors: `ConfigError` if the value is not data.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -157,14 +158,14 @@ def value_to_config(owner: str, key: str, value: Any) -> Any:
         f"{owner}, argument {key!r}",
         expected="numbers, strings, lists, dicts, initializers, parameters, layers or schedules",
         received=type(value).__name__,
-        advice="construct it from such values, and the net can be described",
+        advice="construct it from such values",
     )
 
 
 def value_from_config(owner: str, value: Any, shared: Mapping[str, Param]) -> Any:
-    """The inverse of `value_to_config`; ``shared`` are the parameters of the layers so far."""
+    """Invert `value_to_config`; ``shared`` are the parameters of the layers so far."""
     if isinstance(value, list):
-        # Shapes are tuples; a list of them stands for several inputs.
+        # Shapes become tuples; the shapes of several inputs become a list of tuples.
         parts = [value_from_config(owner, part, shared) for part in value]
         return parts if any(isinstance(part, tuple) for part in parts) else tuple(parts)
     if not isinstance(value, Mapping):
@@ -184,14 +185,14 @@ def value_from_config(owner: str, value: Any, shared: Mapping[str, Param]) -> An
 
 
 def spec_to_config(spec: ParamSpec) -> dict[str, Any]:
-    """How a parameter is trained, without its name. Errors: `ConfigError`."""
+    """Return the training settings of a spec, without its name. Errors: `ConfigError`."""
     where = f"the spec of {spec.name!r}"
     fields = {field: getattr(spec, field) for field in _SPEC}
     return {field: value_to_config(where, field, value) for field, value in fields.items()}
 
 
 def spec_from_config(name: str, entry: Any) -> ParamSpec:
-    """The inverse of `spec_to_config`. Errors: `ConfigError` for an invalid spec."""
+    """Invert `spec_to_config`. Errors: `ConfigError` for an invalid spec."""
     where = f"the spec of {name!r}"
     if not isinstance(entry, Mapping) or not entry.keys() <= _SPEC.keys():
         raise wrong(where, f"an object with {one_of(_SPEC)}", kind_of(entry))
@@ -216,27 +217,27 @@ _REFUSALS = (
 
 @contextmanager
 def refusing(where: str) -> Iterator[None]:
-    """Any failure of a constructor or `setup` on data from a file, as a `ConfigError`."""
+    """Turn any failure of a constructor or `setup` on file data into a `ConfigError`."""
     try:
         yield
     except SignatureError as error:
-        raise wrong(where, "arguments that its class takes", str(error)) from None
+        raise wrong(where, "valid arguments of its class", str(error)) from None
     except SingaNetError as error:
         if error.where != _SOMEWHERE or where == _SOMEWHERE:
             raise
         raise error.within(where) from None
     except _REFUSALS as error:
         received = f"{type(error).__name__}: {error}"
-        raise wrong(where, "arguments that its class takes", received) from error
+        raise wrong(where, "valid arguments of its class", received) from error
 
 
 def kind_of(value: Any) -> str:
-    """``value`` in an error: the keys of a dict, else its type."""
+    """Describe ``value`` for an error: the keys of a dict, otherwise the type."""
     return f"{one_of(map(str, value))}" if isinstance(value, Mapping) else type(value).__name__
 
 
 def mapping_at(where: str, config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The object under ``key``, empty if it is absent. Errors: `ConfigError` for another value."""
+    """Return the object under ``key``, {} if absent. Errors: `ConfigError` for another type."""
     found = config.get(key, {})
     if not isinstance(found, Mapping):
         raise wrong(where, f"an object under {key!r}", kind_of(found))
@@ -244,16 +245,17 @@ def mapping_at(where: str, config: Mapping[str, Any], key: str) -> Mapping[str, 
 
 
 def wrong(where: str, expected: str, received: str) -> ConfigError:
-    """The error for what `object_to_config` or `net_to_config` would not have written."""
+    """Return the error for an entry that `net_to_config` does not write."""
     return ConfigError(
         where, expected=expected, received=received[:200], advice="write it with net.to_config()"
     )
 
 
 def intake_to_config(intake: Intake) -> dict[str, Any]:
-    """Entries of a net's description: ``columns`` by input and ``table``, where they are there.
+    """Return the configuration of the input columns: ``columns`` by input, and ``table``.
 
-    Errors: `ConfigError` for a table of a class that is neither singanet's nor registered.
+    Absent parts have no key. Errors: `ConfigError` if the table's class is neither singanet's nor
+    registered.
     """
     found: dict[str, Any] = {}
     if intake.columns:
@@ -264,7 +266,7 @@ def intake_to_config(intake: Intake) -> dict[str, Any]:
 
 
 def intake_from_config(about: Mapping[str, Any], inputs: Collection[str]) -> Intake:
-    """What `intake_to_config` told of. Errors: `ConfigError` for what it would not have written."""
+    """Invert `intake_to_config`. Errors: `ConfigError` for an invalid entry."""
     columns, table = about.get("columns", {}), about.get("table")
     if not isinstance(columns, Mapping) or not set(columns) <= set(inputs):
         raise wrong("the model", "names of inputs under 'columns'", kind_of(columns))
@@ -278,9 +280,9 @@ def intake_from_config(about: Mapping[str, Any], inputs: Collection[str]) -> Int
 
 
 def message_of_object(entry: Mapping[str, Any]) -> ObjectConfig:
-    """The message for ``{"class": ..., "arguments": {...}}``.
+    """Return the message of ``{"class": ..., "arguments": {...}}``.
 
-    Raises what Python and protobuf raise for values that have no place in it.
+    Errors: those of Python and protobuf for values outside the schema.
     """
     message = ObjectConfig(class_name=entry["class"])
     message.arguments.extend(_arguments(entry["arguments"]))
@@ -288,7 +290,7 @@ def message_of_object(entry: Mapping[str, Any]) -> ObjectConfig:
 
 
 def object_of_message(message: ObjectConfig) -> dict[str, Any]:
-    """``{"class": ..., "arguments": {...}}`` for the message."""
+    """Return ``{"class": ..., "arguments": {...}}`` of the message."""
     return {"class": message.class_name, "arguments": _by_name(message.arguments)}
 
 
@@ -322,7 +324,7 @@ def _message(value: Any) -> Value:
 
 
 def _set_marked(message: Value, value: Mapping[str, Any]) -> None:
-    """Set what a configuration marks by a key: a dict, a parameter, an initializer, an object."""
+    """Set a value that a configuration marks by a key: dict, parameter, initializer or object."""
     match dict(value):
         case {"dict": Mapping() as entries, **rest} if not rest:
             message.dict.SetInParent()

@@ -1,4 +1,4 @@
-"""The parameters of nets in files of every format."""
+"""The parameters of nets in files of all formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def packed_layers(net: Net) -> list[Packed]:
-    """The arrays in SINGA's files for each recurrent layer of ``net``."""
+    """Return SINGA's packed array of each recurrent layer of ``net``."""
     from singanet.layers import RNN
 
     layers = [layer for layer in net.layers if isinstance(layer, RNN) and layer.params]
@@ -48,14 +48,14 @@ def _packed(layer: RNN) -> Packed:
 
 
 def _name(layer: RNN) -> str:
-    """``layer/weight``, or the name that its spec gives to all arrays."""
+    """Return ``layer/weight``, or the common name of the arrays' specs."""
     starts = {param.name.removesuffix(f"/{suffix}") for suffix, param in layer.params.items()}
     given = starts.pop() if len(starts) == 1 else layer.name
     return f"{layer.name}/weight" if given == layer.name else given
 
 
 _PLAIN = ("safetensors", "sharded", "npz", "hdf5")
-"""Formats of names and arrays, and nothing more."""
+"""Formats of named arrays alone."""
 
 
 def save_parameters(
@@ -67,7 +67,7 @@ def save_parameters(
     layout: str | None,
     rename: Mapping[str, str] | None,
 ) -> None:
-    """`FeedForwardNet.save`; ``format`` None goes by the suffix of ``f``."""
+    """Implement `FeedForwardNet.save`; ``format`` None follows the suffix of ``f``."""
     name = format_for(f, format)
     params = distinct(net.params())
     _expect_layout(net, None, layout)
@@ -86,7 +86,7 @@ def save_parameters(
         return
     packed = packed_layers(net) if name in ("snapshot", "pickle") else []
     if not packed and not name.startswith("keras"):
-        # One after the other, wherever they are.
+        # Arrays on any device are written one after another.
         sources = param_sources(params)
         if name == "safetensors":
             sources = stored_as(sources, words_among((p.name, p) for p in params), "net.save")
@@ -104,7 +104,7 @@ def save_parameters(
 
 
 class LoadRules(NamedTuple):
-    """How arrays of a file become parameters of a net: see `FeedForwardNet.load`."""
+    """The rules that match arrays of a file to parameters, described at `FeedForwardNet.load`."""
 
     rename: Mapping[str, str] | None
     strict: bool
@@ -122,7 +122,7 @@ def load_parameters(
     data_format: str,
     optimizer: Optimizer | None,
 ) -> LoadReport:
-    """`FeedForwardNet.load`; ``format`` None goes by what the file holds."""
+    """Implement `FeedForwardNet.load`; ``format`` None follows the file's content."""
     rename, strict, cast, layout, key, by_order = by
     params = {param.name: param for param in distinct(net.params())}
     _expect_layout(net, rename, layout)
@@ -147,9 +147,9 @@ def load_parameters(
     if layout is not None or key is not None:
         raise ArgumentError(
             f"file {str(f)!r}, argument layout",
-            expected="a file whose arrays have no layout of their own",
-            received="one of Keras",
-            advice="leave layout and key out: Keras' arrays are turned by the file's own layers",
+            expected="a file without its own layout",
+            received="a Keras file",
+            advice="omit layout and key: the file's layers set the layout of Keras' arrays",
         )
     layers = keras_layers(net, data_format)
     with KerasReader(Path(f), layers) as keras:
@@ -159,7 +159,7 @@ def load_parameters(
             report = load_into(keras, targets, assign, rename, strict, cast)
             if optimizer is not None and slots is not None:
                 optimizer.load_state_dict(slots)
-                # From now on it is of this net, whichever trains first.
+                # The optimizer now belongs to this net, even if another net trains first.
                 UpdateChain(optimizer).turn(net)
     return report
 
@@ -173,7 +173,7 @@ def _targets(
             np.dtype(param.array_type),
             rules.get(name, ""),
             _fixed(param, strict),
-            # Nets of float16 kept their running statistics so.
+            # Older float16 nets stored running statistics in float16.
             np.dtype(np.float16) if param.is_state else None,
         )
         for name, param in params.items()
@@ -181,9 +181,9 @@ def _targets(
 
 
 def _expect_layout(net: Net, rename: Mapping[str, str] | None, layout: str | None) -> None:
-    """Refuse an unknown layout, and square matrices that may lie either way.
+    """Refuse an unknown layout, and square matrices of unknown orientation.
 
-    Those are renamed from names that may be PyTorch's, where ``layout`` says nothing.
+    Such a matrix is renamed from a dotted name, possibly PyTorch's, without ``layout``.
     """
     if layout not in (None, "torch", "singanet"):
         raise ArgumentError(
@@ -207,37 +207,36 @@ def _expect_layout(net: Net, rename: Mapping[str, str] | None, layout: str | Non
         if len(set(theirs.shape)) == 1 and isinstance(there, str) and "." in there:
             raise ArgumentError(
                 f"net.load, rename of {there!r}",
-                expected=f"layout=, since {name!r} is square and may lie either way",
+                expected=f"layout=, since {name!r} is square and its orientation unknown",
                 received="none",
-                advice="layout='torch' turns PyTorch's (out, in), 'singanet' takes it as it is",
+                advice="layout='torch' transposes PyTorch's (out, in), 'singanet' does not",
             )
 
 
 def _no_key(where: str) -> ArgumentError:
     return ArgumentError(
         f"{where}, argument key",
-        expected="layout='torch', whose trainings have dicts of several names",
+        expected="layout='torch', whose checkpoints contain several dicts",
         received="another layout",
-        advice="leave key out",
+        advice="omit key",
     )
 
 
 def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:
     return ArgumentError(
         f"file {str(f)!r}, argument optimizer",
-        expected="a .weights.h5 of Keras, which holds an optimizer beside the weights",
+        expected="a .weights.h5 of Keras, which stores an optimizer with the weights",
         received=f"format {format!r}",
-        advice="keep whole trainings with ModelCheckpoint",
+        advice="save whole trainings with ModelCheckpoint",
     )
 
 
 def _fixed(
     param: Param, strict: bool, own: Callable[[], Array] | None = None
 ) -> Callable[[Array], bool] | None:
-    """A test whether an array equals a read-only ``param``, or the array that ``own`` gives.
+    """Return a test whether an array equals a read-only ``param``, or the array of ``own``.
 
-    None if ``param`` may change. Errors of the test: `CallOrderError` for other values, if
-    ``strict``.
+    None if ``param`` is writable. If ``strict``, the test raises `CallOrderError` for other values.
     """
     if not param.is_constant:
         return None
@@ -247,7 +246,7 @@ def _fixed(
         if strict and not same:
             raise CallOrderError(
                 "net.load",
-                expected="a net whose parameters may change, or have these values already",
+                expected="a net with writable parameters, or with these values already",
                 received=f"other values for the read-only array of {param.name!r}",
                 advice=constant_advice(param),
             )
@@ -257,20 +256,20 @@ def _fixed(
 
 
 def _with_fixed(packed: Packed, params: Mapping[str, Param], strict: bool) -> Packed:
-    """``packed``, which is read-only if any of its members is."""
+    """Return ``packed``, marked read-only if any of its members is."""
     fixed = (_fixed(params[name], strict, packed.fetch) for name in packed.members)
     has = next((each for each in fixed if each is not None), None)
     return replace(packed, target=replace(packed.target, has=has))
 
 
 def distinct(params: list[Param]) -> list[Param]:
-    """``params`` themselves. Errors: `ArgumentError` for two under one name."""
+    """Return ``params``. Errors: `ArgumentError` if two have the same name."""
     seen: set[str] = set()
     for param in params:
         if param.name in seen:
             raise ArgumentError(
                 "net",
-                expected="a name of its own for every parameter, since files go by names",
+                expected="a distinct name for every parameter, since files store arrays by name",
                 received=f"two parameters called {param.name!r}",
                 advice="change 'name' in the specs of one",
             )

@@ -1,4 +1,4 @@
-"""Predictors: what of a net predicts, as an object and in a file."""
+"""Predictors: nets with constant parameters that only predict, as objects and files."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _FILE = "predictor.singanet"
 
 
 class Predictor(CompiledNet):
-    """The object that `FeedForwardNet.predictor` makes: predictions with constant parameters.
+    """A net with constant parameters; `FeedForwardNet.predictor` makes it.
 
-    ``predictor(x)`` gives what ``net.predict(x)`` gave when it was made, but for rounding. It may
-    be called from several threads. ``inputs`` and ``outputs`` tell what goes in and comes out,
-    ``nbytes`` how large the constants are, ``notes`` what runs as Python.
+    ``predictor(x)`` returns ``net.predict(x)`` at the time of its creation, up to rounding. Several
+    threads may call it. ``inputs`` and ``outputs`` describe its arrays, ``nbytes`` is the size of
+    the constants, ``notes`` lists the parts that run as Python.
     """
 
     def __init__(self, net: ConstantNet, names: Sequence[str], about: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class Predictor(CompiledNet):
 
     @classmethod
     def of(cls, net: Net) -> Self:
-        """See `FeedForwardNet.predictor`."""
+        """Return the predictor of ``net``; see `FeedForwardNet.predictor`."""
         expect_own_calls(net, "net.predictor")
         _expect_no_states(net)
         constant = ConstantNet(net, net.device)
@@ -69,17 +69,17 @@ class Predictor(CompiledNet):
             about |= intake_to_config(net.intake)
             about["net"] = net_to_config(net, metric=False)
         except ConfigError as error:
-            # It predicts, but no file could tell what to build.
+            # The predictor works but cannot be saved.
             about["error"] = error
         return cls(constant, input_names(net), about)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The predictor that `save` wrote to ``path``.
+        """Load the predictor that `save` wrote to ``path``.
 
-        On the same machine it predicts the same bits. Classes come from singanet's own and from
-        those given to `singanet.register`; nothing in the file is run, and no array is made
-        before the file is seen to hold it. Errors: those of `singanet.load_model`.
+        On the same machine it predicts the same bits. Classes are singanet's own and those given to
+        `singanet.register`. Nothing in the file is run, and an array is allocated only after a
+        check that the file contains it. Errors: as `singanet.load_model`.
         """
         with opened(path, PREDICTOR) as (reader, about), described(Net, about) as net:
             norms = _norms(about.get("norms"), foldable(net.planned()))
@@ -88,10 +88,10 @@ class Predictor(CompiledNet):
             return cls(constant, input_names(net), about)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write net and constants to one file, which goes to any machine; whole or not at all.
+        """Write net and constants atomically to one portable file.
 
-        Errors: `ConfigError` for a class that is neither singanet's nor registered,
-        `ArgumentError` for a suffix of another format, `FileAccessError`.
+        Errors: `ConfigError` if a class is neither singanet's nor registered, `ArgumentError` for a
+        suffix of another format, `FileAccessError`.
         """
         path = path_of(path)
         check_path(path)
@@ -103,9 +103,9 @@ class Predictor(CompiledNet):
             write_state(path, state | {_CONSTANT + p.name: p.value for p in params}, CONTAINER)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By what `save` writes, so that copies and other processes predict the same bits.
+        """Pickle the file that `save` writes, so that copies predict the same bits.
 
-        Errors: `ConfigError` for a class that is neither singanet's nor registered.
+        Errors: `ConfigError` if a class is neither singanet's nor registered.
         """
         with TemporaryDirectory() as folder:
             path = Path(folder, _FILE)
@@ -114,21 +114,20 @@ class Predictor(CompiledNet):
 
     @contextmanager
     def constants(self) -> Iterator[ConstantNet]:
-        """What it predicts with, whose constants all have their arrays inside."""
+        """Yield the net with all its constants loaded."""
         with self._net.constants.lock:
             yield self._net
             self._net.constants.let_go()
 
     def __call__(self, x: Any, batch_size: int | None = None, *, out: Any = None) -> Array:
-        """The output for ``x``, through the link of the net's loss: softmax, sigmoid or none.
+        """Return the output for ``x``, through the link of the net's loss.
 
-        With several outputs it is a dict by their names.
-        ``x`` is the array of the single input, batch axis first, or a dict by name; with
-        ``batch_size`` also a loader or another iterable of batches ``x`` or ``(x, ...)``. What
-        comes back is the caller's own: ``out``, where that is given, an array of the output's
-        shape and type, or a dict of such. A recorded prediction allocates nothing then. Errors:
-        `ShapeError`, `UnknownNameError` and `ArgumentError` for what is no input of the net, or
-        no ``out`` for it; ``out`` is as it was then.
+        Several outputs are a dict by name. ``x`` is the array of the single input, batch axis
+        first, or a dict by name. With ``batch_size`` it may be a loader or another iterable of
+        batches ``x`` or ``(x, ...)``. The caller owns the result. ``out``, an array of the output's
+        shape and dtype or a dict of these, receives the result; a recorded prediction then
+        allocates nothing. Errors: `ShapeError`, `UnknownNameError` and `ArgumentError` if ``x`` or
+        ``out`` does not fit the net; ``out`` is then unchanged.
         """
         if batch_size is None:
             return super().__call__(x, out=out)
@@ -153,20 +152,20 @@ def _unpickled(kind: type[Predictor], raw: bytes) -> Predictor:
 
 
 def load_predictor(path: str | os.PathLike[str]) -> Predictor:
-    """See `Predictor.load`."""
+    """Load a predictor; see `Predictor.load`."""
     return Predictor.load(path)
 
 
 def expect_own_calls(net: Net, where: str) -> None:
-    """Refuse a net that does something else than its layers one after the other."""
+    """Refuse a net that overrides `forward` or `predict`."""
     for name in ("forward", "predict"):
         found = getattr(net, name, None)
         if found is not None and not str(found.__module__).startswith("singanet."):
             raise ArgumentError(
                 where,
-                expected=f"a net whose {name} is singanet's: what is made has the layers alone",
-                received=f"a {type(net).__name__} with one of its own",
-                advice="put what it does into a layer or into the link of a loss",
+                expected=f"a net whose {name} is singanet's, since the result has the layers alone",
+                received=f"a {type(net).__name__} with its own {name}",
+                advice="move its code into a layer or into the link of a loss",
             )
 
 
@@ -176,9 +175,9 @@ def _expect_no_states(net: Net) -> None:
         if getattr(layer, "stateful", None):
             raise ArgumentError(
                 "net.predictor",
-                expected="layers whose predictions leave them as they are",
+                expected="layers without state between predictions",
                 received=f"the stateful layer {layer.name!r}",
-                advice="hand its states on as inputs and outputs: leave stateful out, return_state",
+                advice="pass its states as inputs and outputs: omit stateful, set return_state",
             )
 
 

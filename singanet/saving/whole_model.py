@@ -1,11 +1,11 @@
 """Whole models in one file.
 
-It is a safetensors file. One array is a text in JSON, as bytes: the net's description and
-settings; it is called ``model`` or ``predictor``. Of a model ``net/<parameter>`` are the
-parameters, ``optimizer/<key>`` and ``precision/<key>`` what the training has gathered,
-``fit/<number>/<key>`` what the clipping and accumulation have that `fit` put around the optimizer;
-of a predictor ``constant/<name>`` are the constants. So each has a checksum, and any reader of
-safetensors can take the weights.
+The file is in safetensors format, so it has a checksum for each array, and any safetensors reader
+can read the weights. The array ``model`` or ``predictor`` is a JSON text, as bytes: the net's
+description and settings. A model stores its parameters as ``net/<parameter>``, the state of
+optimizer and mixed precision as ``optimizer/<key>`` and ``precision/<key>``, and the state of the
+clipping and accumulation that `fit` added as ``fit/<number>/<key>``. A predictor stores its
+constants as ``constant/<name>``.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ from singanet.types import Array
 CONTAINER = "safetensors"
 NET, OPTIMIZER, PRECISION, FIT = "net/", "optimizer/", "precision/", "fit/"
 LONGEST = 4 << 20
-"""Bytes of the text; that of ResNet-152 has 110,000. Parsed it takes some twenty times more."""
+"""The maximum bytes of the text. ResNet-152 has 110,000; parsing takes about twenty times more."""
 
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of file: the name of its text, what it is called, and how to read it.
+    """A kind of file: the name of its text array, its version and its name for users.
 
-    ``version`` is raised by one whenever a file written today could not be read by yesterday's
-    library. ``otherwise`` is advice for a file of arrays alone.
+    ``version`` increases by one if the previous library could not read a new file. ``otherwise`` is
+    the advice for a file of arrays alone.
     """
 
     text: str
@@ -86,17 +86,17 @@ class FileKind:
 
     @property
     def what(self) -> str:
-        """What it is called."""
+        """The name for users."""
         return self.kind.name
 
     @property
     def advice(self) -> str:
-        """How to read it."""
+        """The advice on how to read it."""
         return self.kind.advice
 
     @property
     def format(self) -> str:
-        """What the text says that it is."""
+        """The format field of the text."""
         return f"singanet {self.text}"
 
 
@@ -111,7 +111,7 @@ _KINDS = (MODEL, PREDICTOR)
 
 
 def check_path(path: Path) -> None:
-    """Errors: a name by which other programs would take the file for one of their own."""
+    """Errors: `ArgumentError` for a suffix of another program's format."""
     expect_no_other_suffix(
         path,
         (".singanet", ".safetensors"),
@@ -120,7 +120,10 @@ def check_path(path: Path) -> None:
 
 
 def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
-    """``about`` as the text of a file. Errors: `ConfigError` for one that could not be read."""
+    """Return ``about`` as the text array of a file.
+
+    Errors: `ConfigError` if it exceeds the limits.
+    """
     whole = {"format": kind.format, "version": kind.version, **about}
     text = json.dumps(whole, default=lambda array: np.asarray(array).tolist()).encode()
     if len(text) > LONGEST:
@@ -128,23 +131,23 @@ def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
             "a net's configuration",
             expected=f"at most {LONGEST} bytes of JSON",
             received=f"{len(text)}",
-            advice="keep large tables out of the arguments of layers, rare values out of a Table by"
-            " min_count; or save the weights alone",
+            advice="remove large tables from the arguments of layers and rare values from a Table"
+            " by min_count, or save the weights alone",
         )
     try:
         decoded(kind, text, "a net's configuration")
     except FileFormatError as error:
         raise ConfigError(
             error.where,
-            expected=f"{kind.what}, that can be read",
+            expected=f"{kind.what}, within the limits of readers",
             received=error.received,
-            advice="put fewer objects inside each other, or save the weights alone with net.save",
+            advice="nest fewer objects, or save the weights alone with net.save",
         ) from None
     return np.frombuffer(text, np.uint8)
 
 
 def is_model_file(path: str | os.PathLike[str], kind: FileKind = MODEL) -> bool:
-    """Whether a file of the kind, whole or damaged behind its table, stands at ``path``."""
+    """Return whether ``path`` is a file of ``kind``, whole or damaged behind its header."""
     path = path_of(path)
     try:
         if not path.is_file() or by_content(path) != CONTAINER:
@@ -157,10 +160,10 @@ def is_model_file(path: str | os.PathLike[str], kind: FileKind = MODEL) -> bool:
 
 @contextmanager
 def opened(path: str | os.PathLike[str], kind: FileKind) -> Iterator[tuple[Reader, dict[str, Any]]]:
-    """The arrays and the parsed text of a file of ``kind``; errors inside name the file.
+    """Open a file of ``kind`` and yield its reader and its parsed text.
 
-    Errors: `FileFormatError` for a file of another kind, `VersionError` for a newer one, and
-    those of `Reader`.
+    Errors inside the context name the file. Errors: `FileFormatError` for a file of another kind,
+    `VersionError` for a newer version, and those of `Reader`.
     """
     path = path_of(path)
     where = f"{kind.text} file {str(path)!r}"
@@ -169,7 +172,7 @@ def opened(path: str | os.PathLike[str], kind: FileKind) -> Iterator[tuple[Reade
         if found.format != CONTAINER:
             advice = found.advice or kind.otherwise
             if found.format and kind is PREDICTOR and "net.load" in advice:
-                advice += "; net.predictor() makes one of it"
+                advice += "; then call net.predictor()"
             refusal = FileAccessError if path.is_dir() else FileFormatError
             raise refusal(where, expected=kind.what, received=found.name, advice=advice)
     with open_state(path, CONTAINER) as reader:
@@ -180,7 +183,7 @@ def opened(path: str | os.PathLike[str], kind: FileKind) -> Iterator[tuple[Reade
 
 @contextmanager
 def naming(where: str) -> Iterator[None]:
-    """Let errors of what a description asks for name the file that it came from."""
+    """Prefix errors of a description with the file ``where``."""
     try:
         yield
     except CheckpointError:
@@ -194,13 +197,13 @@ def _about(reader: Reader, kind: FileKind) -> dict[str, Any]:
         others = [other for other in _KINDS if _has_text(reader, other)]
         if others:
             raise _other(reader.where, kind, others[0].what, others[0].advice)
-        raise _other(reader.where, kind, f"arrays alone, {len(reader.entries)} of them")
+        raise _other(reader.where, kind, f"{len(reader.entries)} arrays alone")
     _expect_short(reader.entries[kind.text].nbytes, kind, reader.where)
     return decoded(kind, bytes(reader.read(kind.text)), reader.where)
 
 
 def decoded(kind: FileKind, text: bytes, where: str) -> dict[str, Any]:
-    """What `encoded` made ``text`` of. Errors: those of `opened`, of the file ``where``."""
+    """Return the description in ``text``. Errors: those of `opened`, for the file ``where``."""
     _expect_short(len(text), kind, where)
 
     def refuse(expected: str, received: str) -> FileFormatError:
@@ -208,12 +211,12 @@ def decoded(kind: FileKind, text: bytes, where: str) -> dict[str, Any]:
 
     about = read_json(text, Budget(len(text), refuse))
     if not isinstance(about, dict) or about.get("format") != kind.format:
-        raise _other(where, kind, "a description of something else")
+        raise _other(where, kind, "a description of another format")
     version = about.get("version")
     if type(version) is not int or not 1 <= version <= kind.version:
         raise VersionError(
             where,
-            expected=f"{kind.text} version 1 to {kind.version}, which this singanet knows",
+            expected=f"{kind.text} version 1 to {kind.version}, supported by this singanet",
             received=f"{kind.text} version {str(version)[:40]}",
             advice=f"update singanet, or save the {kind.text} with an older one",
         )
@@ -226,7 +229,7 @@ def _expect_short(size: int, kind: FileKind, where: str) -> None:
 
 
 def below(reader: Reader, prefix: str) -> dict[str, Array]:
-    """The arrays whose names begin with ``prefix``, which is taken off."""
+    """Return the arrays whose names start with ``prefix``, by the rest of the name."""
     names = [name for name in reader.entries if name.startswith(prefix)]
     return {name.removeprefix(prefix): reader.read(name) for name in names}
 
@@ -243,20 +246,20 @@ def _other(where: str, kind: FileKind, received: str, advice: str = "") -> FileF
 
 
 MOST_FITS = 256
-"""Kinds of clipping and accumulation that one optimizer is described with."""
+"""The maximum combinations of clipping and accumulation of one optimizer in a file."""
 
 
 def describe(net: Net, compiled: Compiled) -> dict[str, Any]:
-    """Optimizer, metrics and mixed precision as JSON types, and how many epochs were begun.
+    """Return optimizer, metrics, mixed precision and the number of epochs started, as JSON types.
 
-    Errors: `ConfigError` for an optimizer or metric that cannot be described.
+    Errors: `ConfigError` if an optimizer or metric cannot be described.
     """
     if len(compiled.around) > MOST_FITS:
         raise ConfigError(
             "the training",
             expected=f"at most {MOST_FITS} kinds of clipping and accumulation",
             received=f"{len(compiled.around)}",
-            advice="compile the net anew, or leave the training out with training=False",
+            advice="compile the net again, or omit the training with training=False",
         )
     try:
         return {
@@ -276,12 +279,12 @@ def describe(net: Net, compiled: Compiled) -> dict[str, Any]:
             error.where,
             expected=error.expected,
             received=error.received,
-            advice=f"{error.advice}; or leave the training out with training=False",
+            advice=f"{error.advice}; or omit the training with training=False",
         ) from error
 
 
 def _registered(net: Net, rule: Any) -> dict[str, Any]:
-    """The specs that were registered with the ``rule`` and override the parameters' own."""
+    """Return the specs registered with ``rule`` that override the parameters' own."""
     if not isinstance(rule, Optimizer):
         return {}
     pairs = [(param, rule._spec_of(param)) for param in distinct_params(net.nodes())]
@@ -289,7 +292,7 @@ def _registered(net: Net, rule: Any) -> dict[str, Any]:
 
 
 def sources(compiled: Compiled) -> list[Source]:
-    """What optimizer and mixed precision have gathered, by their names in the file."""
+    """Return the state of optimizer and mixed precision, by name in the file."""
     state = state_sources(compiled.optimizer)
     names = {source.name for source in state}
     found = [replace(source, name=OPTIMIZER + source.name) for source in state]
@@ -303,11 +306,11 @@ def sources(compiled: Compiled) -> list[Source]:
 
 
 def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array]]) -> None:
-    """Compile ``net`` as `describe` says, and let the optimizer go on from its state.
+    """Compile ``net`` as `describe` described it and restore the optimizer's state.
 
-    ``states`` gives the arrays of the file whose names begin with a prefix, without it.
-    Errors: `ConfigError` and `UnknownNameError` for what cannot be built, and those of
-    `load_state_dict` for a state that is not the optimizer's.
+    ``states(prefix)`` returns the file's arrays below a prefix. Errors: `ConfigError` and
+    `UnknownNameError` if an object cannot be built; those of `load_state_dict` if the state does
+    not fit.
     """
     if not isinstance(described, Mapping) or not isinstance(described.get("metrics"), Mapping):
         raise wrong("the training", "an object with optimizer and metrics", repr(described))
@@ -346,7 +349,7 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
 
 
 def _weighted(compiled: Compiled, described: Mapping[str, Any]) -> frozenset[str]:
-    """The metrics that get weights. Errors: others than there are, or some that take none."""
+    """Return the weighted metrics. Errors: unknown names, or metrics that take no weights."""
     names = described.get("weighted", ())
     known = isinstance(names, (list, tuple)) and {*map(str, names)} <= compiled.metrics.keys()
     if not known:
@@ -357,7 +360,7 @@ def _weighted(compiled: Compiled, described: Mapping[str, Any]) -> frozenset[str
 
 
 def _by_output(metrics: Mapping[str, Metric], outputs: Any) -> Mapping[str, Any]:
-    """``metrics`` as `compile` takes them; ``outputs`` has the output that each one sees."""
+    """Group ``metrics`` by output, as `compile` takes them; ``outputs`` maps metrics to outputs."""
     if not isinstance(outputs, Mapping) or not set(outputs) <= set(metrics):
         raise wrong("the training", "the outputs of metrics by their names", repr(outputs))
     if not outputs:
@@ -370,7 +373,7 @@ def _by_output(metrics: Mapping[str, Metric], outputs: Any) -> Mapping[str, Any]
 
 
 def _same(metric: Metric | None, others: Iterable[Metric]) -> Metric | None:
-    """The metric of ``others`` with the description of ``metric``: both are often one object."""
+    """Return the metric of ``others`` with the configuration of ``metric``: often one object."""
     if metric is None:
         return None
     config = object_to_config(metric)
@@ -381,7 +384,7 @@ _Net = TypeVar("_Net", bound=Net)
 
 
 def read_model(cls: type[_Net], path: str | os.PathLike[str], training: bool = True) -> _Net:
-    """`singanet.load_model`, as a net of the class ``cls``."""
+    """Implement `singanet.load_model`, for the class ``cls``."""
     with opened(path, MODEL) as (reader, about):
         return _built(cls, about, reader, training)
 
@@ -402,10 +405,10 @@ def _built(cls: type[_Net], about: dict[str, Any], reader: Reader, training: boo
 
 @contextmanager
 def described(cls: type[_Net], about: Mapping[str, Any]) -> Iterator[_Net]:
-    """The net that the text of a file tells of, whose parameters are to be filled meanwhile."""
+    """Yield the net of a file's description; the caller fills its parameters."""
     seed, dtype = about.get("seed"), about.get("dtype")
     if type(seed) is not int or seed < 0:
-        raise wrong("the model", "a whole number under 'seed'", repr(seed))
+        raise wrong("the model", "a non-negative integer under 'seed'", repr(seed))
     if dtype not in ("float16", "float32", "float64"):
         raise wrong("the model", "a float type under 'dtype'", repr(dtype))
     with refusing("the model"):
@@ -417,7 +420,7 @@ def described(cls: type[_Net], about: Mapping[str, Any]) -> Iterator[_Net]:
 
 
 def _hold(net: Net, rounding: str, value_of: Callable[[Param], Array]) -> None:
-    """Hold matrices in bfloat16, each as soon as it is read."""
+    """Convert matrices to bfloat16 as soon as each is read."""
     with net._filled_by(value_of):
         hold_words(net, rounding)
 
@@ -428,9 +431,9 @@ def fill(
     prefix: str,
     first: Callable[[Callable[[Param], Array]], None] | None = None,
 ) -> None:
-    """Read ``params``, of which none is filled, once all are seen to be in the file.
+    """Fill ``params`` after a check that the file contains all of them.
 
-    ``first`` is given what reads one, and may fill some.
+    ``first`` gets a function that reads one parameter, and may fill some.
     """
     entries = {k.removeprefix(prefix): e for k, e in reader.entries.items() if k.startswith(prefix)}
     targets = {
@@ -455,12 +458,12 @@ def fill(
 
 
 def _dtype(entry: Entry | None, param: Param) -> np.dtype[Any]:
-    """The file's type where it is one to compute in."""
+    """Return the file's dtype if it is a float type, and otherwise the parameter's."""
     return entry.dtype if entry is not None and entry.dtype.kind == "f" else param.dtype
 
 
 def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) -> None:
-    """`FeedForwardNet.save_model`."""
+    """Implement `FeedForwardNet.save_model`."""
     path = path_of(path)
     check_path(path)
     compiled = expect_compiled(net, "net.save_model") if training and net.compiled else None
@@ -477,7 +480,7 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
 
 
 def description(net: Net) -> dict[str, Any]:
-    """The description of ``net`` in a model file, without parameters and training."""
+    """Return the description of ``net`` in a model file, without parameters and training."""
     rounding = rounding_of(net)
     return {
         **({} if rounding is None else {"rounding": rounding}),
