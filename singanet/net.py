@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 
 class FeedForwardNet(Net):
-    """A net of layers, sorted topologically, with a backward that hands gradients out.
+    """A net of layers in topological order, whose `backward` yields gradients layer by layer.
 
-    ``FeedForwardNet([layer, ...], loss=..., metric=...)`` is a chain; nets with a name may stand
-    among the layers. ``FeedForwardNet(loss, metric)`` is empty, to be built with `add`; with
-    ``inputs`` and ``outputs`` it is what was drawn with symbols. ``loss`` and ``metric`` serve
-    `train`, `step`, `evaluate` and `predict`. ``name`` is needed to nest the net in another.
-    ``seed`` fixes the initial parameters and every random draw; None takes the next one after
-    `singanet.set_seed`, or a fresh one. Errors: arguments of other kinds, and those of `add`.
-    What it consists of is in `Net`; the rooms behind these methods are imported when called.
+    ``FeedForwardNet([layer, ...], loss=..., metric=...)`` is a chain; named nets may be among the
+    layers. ``FeedForwardNet(loss, metric)`` is empty, and `add` builds it. ``inputs`` and
+    ``outputs`` are symbols, and make a net of the layers between them. `train`, `step`, `evaluate`
+    and `predict` use ``loss`` and ``metric``. A net needs a ``name`` to be nested in another.
+    ``seed`` fixes the initial parameters and every random draw; None takes the next seed after
+    `singanet.set_seed`, or a fresh one. Errors: arguments of other types; the errors of `add`. See
+    `Net` for the attributes. Each method imports its room when called.
     """
 
-    if not TYPE_CHECKING:  # else type checkers accept any name
+    if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
         __getattr__ = missing_attribute
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles, with this net's state in the compiled optimizer."""
+        """Return the state for copies and pickles, with the optimizer's state of this net."""
         if self.compiled is not None:
             from singanet.training.compiled import expect_compiled
 
@@ -59,7 +59,7 @@ class FeedForwardNet(Net):
         return vars(self)
 
     def make_executor(self) -> Programs:
-        """Passes and steps run as recorded programs where a call comes again."""
+        """Return the executor that records passes and steps as programs when a call repeats."""
         return Programs()
 
     @property
@@ -69,14 +69,15 @@ class FeedForwardNet(Net):
 
     @checked_call
     def upto(self, *layers: Layer | str, seed: int | None = None) -> FeedForwardNet:
-        """The part of the net that ``layers`` need, which are its outputs; to be given a new head.
+        """Return a net of the layers that ``layers`` depend on, with ``layers`` as its outputs.
 
-        Both nets share the layers; loss, metric, optimizer and `freeze` are not taken along.
-        ``seed`` is for what is added. Errors: an unknown layer, or none; a net that is offloaded.
+        Use it to put a new head on a trained net. Both nets share the layers; loss, metric,
+        optimizer and `freeze` are not copied. ``seed`` seeds layers that are added later. Errors:
+        an unknown layer, no layer, or an offloaded net.
         """
         from singanet.graph.building import add_upto
 
-        self._execution_plan()  # filled by this net's own seed, as far as it is not yet
+        self._execution_plan()  # fills empty parameters by this net's own seed
         made = FeedForwardNet(seed=seed)
         made.device, made.dtype = self.device, self.dtype
         add_upto(made, self, [each if isinstance(each, str) else each.name for each in layers])
@@ -84,16 +85,16 @@ class FeedForwardNet(Net):
 
     @checked_call
     def as_type(self, dtype: Any, rounding: str | None = None) -> None:
-        """Convert every parameter, and compute in this float type from now on.
+        """Convert every parameter to a float type, and compute in it from now on.
 
-        "bfloat16" holds the matrices that layers multiply by, and tables, in two bytes a number,
-        and computes in float32; kernels may round rows that they multiply by such. Updates are
-        rounded by ``rounding``: "stochastic", the default, by draws of ``net.rng``, or "remainder",
-        which keeps the lower half too, so that updates are those of float32. "float32_fast" is
-        float32 in all arrays, with convolutions and products that round what they multiply to
-        bfloat16. Errors: `ArgumentError` for no float type, `BackendError` for "float32_fast" where
-        the kernels or the processor have no such products; for "bfloat16" `CallOrderError` for a
-        net that is offloaded, on several ranks or nested.
+        "bfloat16" stores weight matrices and embedding tables in two bytes a number and computes in
+        float32; kernels may round the rows that they multiply by such a matrix. ``rounding`` rounds
+        the updates: "stochastic", the default, draws from ``net.rng``; "remainder" also stores the
+        lower 16 bits, so updates equal those in float32. "float32_fast" stores float32, but
+        convolutions and products round their operands to bfloat16. Errors: `ArgumentError` if
+        ``dtype`` is not a float type; `BackendError` for "float32_fast" if the kernels or the
+        processor lack such products; `CallOrderError` for "bfloat16" if the net is offloaded,
+        nested or on several ranks.
         """
         from singanet.engine.holding import hold_as
 
@@ -108,19 +109,19 @@ class FeedForwardNet(Net):
         batch_size: int | None = None,
         data: Any = None,
     ) -> Quantization:
-        """Hold matrices and tables in blocks of whole numbers of "int8" or "int4", to predict.
+        """Quantize matrices and embedding tables to "int8" or "int4" blocks, for prediction.
 
-        Of each output 32 neighbouring inputs have a float16 scale, with "int4" a minimum too: the
-        blocks Q8_0 and Q4_1 of llama.cpp, about 1.06 and 0.63 bytes a number. Tables of words are
-        of 8 bits in each case; matrices whose inputs are no multiple of 32 stay as they are. What
-        is computed is float32; kernels may round few rows to whole numbers, by blocks too.
-        ``data``, inputs of the kind that the net will see, let the errors of each input be made
-        good by the others (GPTQ, Frantar et al. 2022).
+        Each 32 neighbouring inputs of an output share a float16 scale, with "int4" also a minimum:
+        the blocks Q8_0 and Q4_1 of llama.cpp, about 1.06 and 0.63 bytes a number. Embedding tables
+        always get 8 bits. Matrices stay as they are if 32 does not divide their inputs. Products
+        are computed in float32; for few rows kernels may quantize the activations by blocks too.
+        With ``data``, typical inputs of the net, the other inputs compensate each input's rounding
+        error (GPTQ, Frantar et al. 2022).
 
-        Blocks are not trained: a step is refused, but for pairs that `adapt` puts beside them.
-        ``as_type("float32")`` makes arrays of them again. Returned is what it cost, with the loss
-        of ``x`` and ``y`` (as for `evaluate`) before and after, where they are given. Errors:
-        another type; as for ``as_type("bfloat16")``.
+        A quantized net refuses training steps, except for the pairs that `adapt` adds.
+        ``as_type("float32")`` restores arrays. Returns a report of the cost, with the loss on ``x``
+        and ``y`` (as for `evaluate`) before and after if they are passed. Errors: another type; the
+        errors of ``as_type("bfloat16")``.
         """
         from singanet.training.evaluation import quantize
 
@@ -134,18 +135,18 @@ class FeedForwardNet(Net):
         alpha: float | None = None,
         dropout: float = 0.0,
     ) -> list[str]:
-        """Freeze the net, and put pairs of rank ``lora`` beside weights, to be trained instead.
+        """Freeze the net and add trainable low-rank pairs (LoRA) of rank ``lora`` to its weights.
 
-        A weight W (in, out) then gives x W + (alpha / lora) (x A) B, where A (in, lora) is drawn
-        and B (lora, out) zero, so that outputs begin as they were (Hu et al. 2021). ``where`` is
-        "attention" for the projections of all attention layers, "all" for every weight of these,
-        of `GatedUnit` and of `Dense`, or names and patterns ("layers/*/unit", "*/query_weight") of
-        layers or weights. Weights that several layers have, that read sparse inputs or are in a
-        nested net are left out. ``alpha`` is ``lora`` by default; ``dropout`` is the probability of
-        dropping what a pair reads, in training. Pairs are parameters of their layers,
-        ``<layer>/<weight>.lora_a`` and ``.lora_b``. Returned are the names of the weights. Errors:
-        a rank above that of a weight, a name that means none; a net that has pairs, that is
-        offloaded, nested in another or an Executor's.
+        A weight W (in, out) then computes x W + (alpha / lora) (x A) B. A (in, lora) is drawn and B
+        (lora, out) is zero, so outputs do not change at first (Hu et al. 2021). ``where`` is
+        "attention" for the projections of all attention layers, "all" for every weight of these, of
+        `GatedUnit` and of `Dense`, or names and patterns ("layers/*/unit", "*/query_weight") of
+        layers or weights. Weights that are shared, that read sparse inputs or that belong to a
+        nested net are skipped. ``alpha`` is ``lora`` by default; ``dropout`` is the probability of
+        dropping an input of a pair in training. Pairs are parameters of their layers,
+        ``<layer>/<weight>.lora_a`` and ``.lora_b``. Returns the names of the adapted weights.
+        Errors: a rank above that of a weight; a name that matches nothing; a net that has pairs
+        already, is offloaded, nested in another or an Executor's.
         """
         from singanet.engine.adapting import adapt
 
@@ -153,12 +154,12 @@ class FeedForwardNet(Net):
 
     @checked_call
     def merge(self) -> list[str]:
-        """Add the pairs that `adapt` made into their weights, and take them away.
+        """Add the pairs that `adapt` made into their weights, and remove the pairs.
 
-        W becomes W + (alpha / lora) A B, rounded once to the type of W. Everything stays frozen:
-        ``net.trainable = True`` ends that. Returned are the names of the weights. Errors: a net
-        without pairs, one that is offloaded or nested in another, a weight that is read-only or has
-        come to be shared; the net is then as it was.
+        W becomes W + (alpha / lora) A B, rounded once to the type of W. Everything stays frozen;
+        ``net.trainable = True`` unfreezes it. Returns the names of the weights. Errors: a net
+        without pairs; a net that is offloaded or nested in another; a weight that is read-only or
+        has become shared. On an error the net is unchanged.
         """
         from singanet.engine.adapting import merge
 
@@ -173,18 +174,18 @@ class FeedForwardNet(Net):
         mixed_precision: MixedPrecision | str | None = None,
         weighted_metrics: Given | None = None,
     ) -> None:
-        """Say what `fit` trains with; None keeps the net's own loss and metric.
+        """Set the optimizer, loss and metrics of `fit`; None keeps the net's own loss and metric.
 
-        Each may be an object or its name: "adam", "mse", "accuracy". A metric is called after its
-        class (``accuracy``), or by its key in a dict; the first becomes the net's metric. For a
-        net with several outputs the keys are names of output layers, each with one metric or a
-        list of them, which are called ``<output>_accuracy``. ``weighted_metrics`` are metrics that
-        the weights of samples and classes count in. ``mixed_precision`` "float16", or a
-        `MixedPrecision`, turns the net to that type; "float32_fast" and "bfloat16" let products
-        round what they multiply to bfloat16 on processors that have such, the latter keeps what
-        only oneDNN's kernels touch in it, and "auto" is this where it can be. `as_type` turns back.
-        Errors: anything that is no optimizer, loss or metric, `BackendError` for a precision that
-        is not there; the net is then as it was.
+        Each is an object or a name: "adam", "mse", "accuracy". A metric is named after its class
+        (``accuracy``), or by its key in a dict; the first becomes the net's metric. For several
+        outputs the keys are names of output layers, each with one metric or a list, which get the
+        names ``<output>_accuracy``. ``weighted_metrics`` count the weights of samples and classes.
+        ``mixed_precision`` "float16", or a `MixedPrecision`, converts the net to that type.
+        "float32_fast" and "bfloat16" let products round their operands to bfloat16 if the processor
+        supports it; "bfloat16" also stores arrays in it that only oneDNN's kernels touch. "auto" is
+        "bfloat16" if supported. `as_type` converts back. Errors: an argument that is not an
+        optimizer, loss or metric; `BackendError` for an unsupported precision. On an error the net
+        is unchanged.
         """
         from singanet.training.compiled import compile_net
 
@@ -192,15 +193,15 @@ class FeedForwardNet(Net):
 
     @made_of(FitOptions)
     def fit(self, options: FitOptions) -> History:
-        """Train for ``epochs`` epochs in all, the streaming backward underneath.
+        """Train until the net has ``epochs`` epochs in all, by the streaming backward.
 
-        With a ``memory_budget``, bytes or a text such as "600MB", steps are carried out as `plan`
-        finds; a budget that cannot be kept is refused before the first step. Where nothing else
-        is enough, the net is offloaded to an ``offload_folder``, and stays there. Every argument:
-        https://github.com/singanet/singanet/blob/main/docs/training.md
-        Errors, before the first step: arguments out of range; a net that was not compiled, data
-        that do not fit or leave nothing to train on, what callbacks refuse. Later: targets that do
-        not fit, data that end early, what data or callbacks raise, of which ``on_error`` hears.
+        With a ``memory_budget``, bytes or a text such as "600MB", steps run as `plan` finds; a
+        budget that is too small is refused before the first step. If nothing else is enough, the
+        net is offloaded to an ``offload_folder``, and stays there. All arguments:
+        https://github.com/singanet/singanet/blob/main/docs/training.md Errors before the first
+        step: arguments out of range; a net that is not compiled; data that do not fit or are empty;
+        errors of callbacks. Errors later: targets that do not fit; data that end early; errors of
+        data or callbacks, which ``on_error`` receives.
         """
         if options.within_budget:
             from singanet.budget import fit_within
@@ -220,14 +221,14 @@ class FeedForwardNet(Net):
         high: float = 10.0,
         steps: int = 100,
     ) -> RateRange:
-        """Try learning rates from ``low`` to ``high``, as Smith's range test (2017) does.
+        """Try learning rates from ``low`` to ``high``: the range test of Smith (2017).
 
-        The compiled net trains for so many ``steps``, each by a rate that is the same factor
-        larger; it ends early where the loss rises far above what it was. The training's state is
-        copied, and afterwards as it was, to the bit, also after an error. ``x`` and ``y`` are as
-        for `fit`, and the batches those that come next. Errors: a net that was not compiled; rates
-        that do not rise; fewer than 10 steps; an iterator, whose batches would be gone; an
-        optimizer without a rate; several processes.
+        The compiled net trains for ``steps`` steps, and the rate grows by the same factor each
+        step. The test stops early if the loss rises far above its start. The training's state is
+        copied first and restored exactly, also after an error. ``x`` and ``y`` are as for `fit`;
+        the test reads the next batches. Errors: a net that is not compiled; rates that do not rise;
+        fewer than 10 steps; an iterator, whose batches would be lost; an optimizer without a rate;
+        several processes.
         """
         from singanet.training.rate_range import find_lr
 
@@ -237,13 +238,13 @@ class FeedForwardNet(Net):
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int | None = 32, sample_weight: Array | None = None
     ) -> Evaluation:
-        """``(loss, metric)`` without training; None for a loss or metric that is not set.
+        """Return ``(loss, metric)`` without training; None for a loss or metric that is not set.
 
-        Its ``.logs`` has all measures by name: the loss, the losses of several outputs, and every
-        metric that the net was compiled with. ``batch_size`` samples are computed at a time, with
-        None all of them; the measures are those of all samples together. A metric of your own that
-        only judges single batches is shown all samples at once. Without ``y``, ``x`` is a loader or
-        another iterable of batches ``(x, y)``, or with the weights of samples.
+        The result's ``.logs`` has all measures by name: the loss, the losses of several outputs,
+        and every compiled metric. ``batch_size`` samples are computed at a time, with None all of
+        them; the measures cover all samples together. A custom metric that only judges single
+        batches gets all samples at once. Without ``y``, ``x`` is a loader or another iterable of
+        batches ``(x, y)`` or ``(x, y, sample_weight)``.
         """
         from singanet.training.evaluation import evaluate
 
@@ -261,12 +262,12 @@ class FeedForwardNet(Net):
     def predict(
         self, x: Any, batch_size: int | None = 32, *, by_name: bool = False
     ) -> Array | dict[str, Array]:
-        """The net's output for ``x``, through the link of the loss: softmax, sigmoid or none.
+        """Return the net's output for ``x``, after the link of the loss: softmax, sigmoid or none.
 
-        An array; with several outputs a dict by their names, which with ``by_name`` it is of one
-        output too, so that type checkers know. ``batch_size`` samples are computed at a time, with
-        None all of them, as is right where outputs depend on the other samples. ``x`` may also be a
-        loader or another iterable of batches ``x`` or ``(x, ...)``.
+        The result is an array, or for several outputs a dict by output name. ``by_name`` returns a
+        dict for one output too, so that type checkers know the type. ``batch_size`` samples are
+        computed at a time, with None all of them, which a net needs if samples affect each other.
+        ``x`` may also be a loader or another iterable of batches ``x`` or ``(x, ...)``.
         """
         from singanet.training.evaluation import by_output_name, predict
 
@@ -275,13 +276,13 @@ class FeedForwardNet(Net):
 
     @checked_call
     def predictor(self) -> Predictor:
-        """The net's predictions as an object of their own, with the parameters as they are now.
+        """Return an object that predicts with a copy of the current parameters.
 
-        It lays constants out as the kernels want them, folds batch normalisations into convolutions
-        and lets one kernel do what follows these; the link of the loss is part of it. Predictions
-        differ from `predict` by rounding, about 1e-6 of the largest. It shares nothing with the
-        net. Errors: layers that cannot be copied, a `forward` or `predict` of a subclass's own; on
-        a device layers that cannot be recorded, when it is called.
+        It stores constants in the layouts of the kernels, folds batch normalisations into
+        convolutions, fuses the following operations into one kernel and includes the link of the
+        loss. Predictions differ from `predict` by rounding, about 1e-6 of the largest. It shares
+        nothing with the net. Errors: layers that cannot be copied; a subclass's own `forward` or
+        `predict`; on a device, when called, layers that cannot be recorded.
         """
         from singanet.saving.predictor import Predictor
 
@@ -289,14 +290,14 @@ class FeedForwardNet(Net):
 
     @checked_call
     def train_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, Any]:
-        """One streaming step with the compiled optimizer: loss and metrics from before it."""
+        """Run one streaming step with the compiled optimizer; return loss and metrics before it."""
         from singanet.training.evaluation import train_on_batch
 
         return train_on_batch(self, x, y, sample_weight)
 
     @checked_call
     def test_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, Any]:
-        """Loss and compiled metrics of a batch, without training."""
+        """Return the loss and the compiled metrics of a batch, without training."""
         from singanet.training.evaluation import test_on_batch
 
         return test_on_batch(self, x, y, sample_weight)
@@ -311,16 +312,16 @@ class FeedForwardNet(Net):
         train: bool = False,
         unreachable: str = "error",
     ) -> dict[N, Array]:
-        """The gradients of ``ys`` by each of ``xs``, by their names.
+        """Return the gradients of ``ys`` by each of ``xs``, by their names.
 
-        ``ys`` are layers, or ``(layer, index)`` for one of several outputs, or "loss", for which
-        ``feed`` has "targets", and perhaps "sample_weight", beside the inputs. ``xs`` are layers
-        (their outputs), inputs and parameters. An input is called as the `Input` it was drawn
-        with; what another layer is fed with is ``"<layer>/input"``, and ``"input"`` where the net
-        has one input. ``dys``, by y, are what the gradients start from; None means ones. ``train``
-        runs as a training forward does. ``unreachable`` "zeros" gives zeros for what no gradient
-        comes to. Only what lies between is run and kept; every array is the caller's own. Errors:
-        unknown names; integers; no way from ys to an x; a wrong shape. The guide:
+        ``ys`` are layers, ``(layer, index)`` for one of several outputs, or "loss", for which
+        ``feed`` has "targets", and optionally "sample_weight", in addition to the inputs. ``xs``
+        are layers (their outputs), inputs and parameters. An input has the name of its `Input`; the
+        input of another layer is ``"<layer>/input"``, or ``"input"`` if the net has one input.
+        ``dys``, by y, are the initial gradients; None means ones. ``train`` runs a training
+        forward. ``unreachable="zeros"`` returns zeros for an x that does not affect ys. Only layers
+        between xs and ys run. The caller owns every array. Errors: unknown names; integer arrays;
+        no path from an x to ys; a wrong shape. The guide:
         https://github.com/singanet/singanet/blob/main/docs/gradients.md.
         """
         from singanet.gradients import gradients
@@ -337,11 +338,11 @@ class FeedForwardNet(Net):
         train: bool = False,
         unreachable: str = "error",
     ) -> Iterator[LayerGradients]:
-        """As `gradients`, layer by layer from the last on, as `backward` yields them.
+        """Yield the gradients of `gradients` layer by layer from the last, as `backward` does.
 
         An item has a layer's parameters among ``xs`` in ``names, values, grads``, and the gradients
-        of its outputs and inputs, by their names in ``xs``, in ``output_grads``. The gradient of a
-        table's rows is `RowSparse`. Values may be updated in place.
+        of its outputs and inputs, by their names in ``xs``, in ``output_grads``. A table's gradient
+        is `RowSparse`. Values may be updated in place.
         """
         from singanet.gradients import iter_gradients
 
@@ -351,10 +352,10 @@ class FeedForwardNet(Net):
     def jacobian(
         self, ys: Y | Sequence[Y], xs: N | Sequence[N], feed: Any
     ) -> dict[Y, dict[N, Array]]:
-        """The gradient of every element of each y by each x, in evaluation: ``[y][x]``.
+        """Return the gradient of every element of each y by each x, in evaluation: ``[y][x]``.
 
-        Its shape is that of y, then that of x, both with the batch axis. It takes a forward and a
-        walk back for every element of y. Errors: as for `gradients`; a y of several arrays.
+        Its shape is y's shape followed by x's, both with the batch axis. It takes a forward and a
+        backward pass for every element of y. Errors: as for `gradients`; a y of several arrays.
         """
         from singanet.gradients import jacobian
 
@@ -364,12 +365,12 @@ class FeedForwardNet(Net):
     def hessian_vector_product(
         self, ys: Names, xs: N | Sequence[N], feed: Any, vectors: Directions, dys: Any = None
     ) -> dict[N, Array]:
-        """How the gradients of ``ys`` by ``xs`` change along ``vectors``, in evaluation.
+        """Return the derivative of the gradients of ``ys`` by ``xs`` along ``vectors``.
 
-        ``vectors`` are directions by name, of anything that may stand among ``xs``, even if it does
-        not; arrays without one stay as they are. The derivative is exact: tangents are carried
-        through forward and backward in float64, where the net's arrays are. Errors: as for
-        `gradients`; a vector of another shape; layers and losses that cannot be recorded.
+        ``vectors`` are directions by name, of anything that ``xs`` accepts, in ``xs`` or not; other
+        arrays are constant. The derivative is exact: forward and backward, in evaluation, carry
+        tangents in float64, on the net's device. Errors: as for `gradients`; a vector of another
+        shape; layers and losses that cannot be recorded.
         """
         from singanet.gradients import hessian_vector_product
 
@@ -377,12 +378,12 @@ class FeedForwardNet(Net):
 
     @checked_call
     def summary(self, batch_size: int | None = None, extent: int | None = None) -> str:
-        """A table of the layers: output shapes, parameters, multiply-adds, sources; totals.
+        """Return a table of the layers: output shapes, parameters, multiply-adds, sources; totals.
 
-        With ``batch_size`` also the bytes that each layer keeps for backward, a sample, and the
-        peak of a training step of so many samples, counted in two steps of 2 and 3 samples of ones,
-        which leave the net as it was. ``extent`` stands in for axes of any extent there. Errors:
-        arguments that are no positive int, or no ``extent`` where an input needs it.
+        ``batch_size`` adds the bytes a sample that each layer stores for backward, and the peak of
+        a training step of ``batch_size`` samples. Two steps of 2 and 3 samples of ones measure
+        them, and leave the net unchanged. ``extent`` replaces axes of any extent there. Errors:
+        arguments that are not positive ints; no ``extent`` if an input needs it.
         """
         from singanet.summary import summary_table
 
@@ -394,24 +395,24 @@ class FeedForwardNet(Net):
 
     @checked_call
     def plot(self, path: str | PathLike[str] | None = None) -> str:
-        """A picture of the graph as SVG text, also written to ``path``, a .svg or .png file.
+        """Draw the graph as SVG; return its text, and write it to ``path``, a .svg or .png file.
 
-        Layers stand below their sources, with shapes and parameter counts. Errors: another suffix,
-        `FileAccessError`, .png without the extra ``report`` (`BackendError`).
+        Layers are below their sources, with shapes and parameter counts. Errors: another suffix;
+        `FileAccessError`; `BackendError` for .png without the extra ``report``.
         """
         from singanet.picture import plot_net
 
         return plot_net(self, path)
 
     def _repr_html_(self) -> str:
-        """The table and the picture, for notebooks."""
+        """Return the table and the picture, for notebooks."""
         from singanet.picture import net_html
 
         return net_html(self)
 
     @checked_call
     def to_config(self) -> dict[str, Any]:
-        """The net's structure, loss and metric as JSON types, without parameter values.
+        """Return the net's structure, loss and metric as JSON types, without parameter values.
 
         Errors: `ConfigError` for a class that is neither singanet's nor registered.
         """
@@ -421,7 +422,7 @@ class FeedForwardNet(Net):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], seed: int | None = None) -> FeedForwardNet:
-        """The net that `to_config` described, with fresh parameters.
+        """Build the net that `to_config` described, with fresh parameters.
 
         Its classes are singanet's or registered. Errors: `ConfigError`, `UnknownNameError`.
         """
@@ -433,9 +434,9 @@ class FeedForwardNet(Net):
     def save_model(self, f: str | PathLike[str], training: bool = True) -> None:
         """Write the whole net to one file, from which `singanet.load_model` builds it again.
 
-        With ``training`` what `compile` left goes along: optimizer with its state, metrics, mixed
-        precision. Call the file ``name.singanet``; it is written whole or not at all, one array
-        at a time. Errors: `ConfigError` for a class that is neither singanet's nor registered;
+        With ``training`` the file includes what `compile` set: optimizer with its state, metrics,
+        mixed precision. Name the file ``name.singanet``. It is written atomically, one array at a
+        time. Errors: `ConfigError` for a class that is neither singanet's nor registered;
         `ArgumentError` for a suffix of another format; `FileAccessError`.
         """
         from singanet.saving.whole_model import save_model
@@ -455,17 +456,17 @@ class FeedForwardNet(Net):
         layout: str | None = None,
         rename: Mapping[str, str] | None = None,
     ) -> None:
-        """Write all parameters, running state included, to ``f``; whole or not at all.
+        """Write all parameters, running state included, to ``f``, atomically.
 
-        ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or
-        'keras-legacy'; None goes by the suffix, and without one writes SINGA's snapshot,
-        ``f.bin`` and ``f.desc``. ``data_format`` is that of the Keras model to load it, which takes
-        the state of ``optimizer`` as well. ``layout`` "torch" writes what ``load_state_dict`` of
-        PyTorch takes from a '.safetensors' file: layers are modules of their names, with dots for
-        slashes, or of those that ``rename`` has for them. Snapshots and pickles hold a recurrent
-        layer's weights as one array. ``buffer_size`` is SINGA's, which nothing here needs: a SINGA
-        that reads records needs one above the largest. Errors: `FileAccessError`, and what the
-        format cannot hold; the suffix of another program's files.
+        ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or 'keras-legacy'.
+        None goes by the suffix; without a suffix it writes SINGA's snapshot, ``f.bin`` and
+        ``f.desc``. ``data_format`` is the data format of the Keras model that will load the file,
+        which also takes the state of ``optimizer``. ``layout="torch"`` writes a '.safetensors' file
+        for PyTorch's ``load_state_dict``: a layer becomes the module of its name, with dots for
+        slashes, or of the name in ``rename``. Snapshots and pickles store a recurrent layer's
+        weights as one array. ``buffer_size`` is SINGA's and unused here; a SINGA that reads the
+        records needs one above the largest. Errors: `FileAccessError`; arrays that the format
+        cannot store; the suffix of another program's files.
         """
         from singanet.saving.parameters import save_parameters
 
@@ -489,19 +490,19 @@ class FeedForwardNet(Net):
         key: str | None = None,
         by_order: bool = False,
     ) -> LoadReport:
-        """Read parameters from ``f`` into the net's arrays, and report what was matched how.
+        """Read parameters from ``f`` into the net's arrays, and report how each was matched.
 
-        The format is that of the file, whatever its name; ``rename`` goes from names in the file
-        to names in the net. ``layout`` "torch" says that names and arrays are those of a state dict
-        of PyTorch, as in '.pt' files it does by itself: modules are found by name, by ``rename``,
-        by shapes that occur once or by the numbers in their names, and matrices are turned;
-        ``by_order`` lets the others go by their order. It has to be said, or "singanet", where a
-        square matrix is renamed from a name with dots. ``key`` is the entry of a training's
-        checkpoint that holds the weights. Files of every SINGA since 1.0.0 and of Keras are read as
-        well. ``strict`` refuses a file with missing, extra or unfitting arrays, ``cast`` converts
-        types, ``optimizer`` takes the state in a Keras file. The whole file is checked first: on
-        any error the net is as it was. Errors: `StateMismatchError`, whose ``report`` is a table of
-        both sides, `FileFormatError`, `ChecksumError`, `VersionError`, `FileAccessError`.
+        The file's content decides its format, not its name. Files of Keras and of every SINGA since
+        1.0.0 are read too. ``rename`` maps names in the file to names in the net.
+        ``layout="torch"`` reads a state dict of PyTorch, the default for '.pt' files: modules match
+        by name, by ``rename``, by a unique shape or by the numbers in their names, with
+        ``by_order`` the rest by order; matrices are transposed. ``layout``, "torch" or "singanet",
+        is required if ``rename`` maps a name with dots to a square matrix. ``key`` is the entry of
+        a training checkpoint that contains the weights. ``strict`` refuses missing, extra and
+        unfitting arrays; ``cast`` converts types; ``optimizer`` takes the state in a Keras file.
+        The whole file is checked first: on an error the net is unchanged. Errors:
+        `StateMismatchError`, whose ``report`` is a table of both sides, `FileFormatError`,
+        `ChecksumError`, `VersionError`, `FileAccessError`.
         """
         from singanet.saving.parameters import LoadRules, load_parameters
 
@@ -519,16 +520,16 @@ class FeedForwardNet(Net):
         optimizer: Optimizer | Wrapper | None = None,
         resume: bool = False,
     ) -> None:
-        """Keep parameters and optimizer state in ``folder``, at most ``keep`` of them in memory.
+        """Store parameters and optimizer state in ``folder``, and at most ``keep`` bytes in memory.
 
         The arrays of a layer are read ahead and written back while its neighbours compute; results
-        are the same bits. After every step the folder is a checkpoint, which `load` reads;
-        ``resume`` goes on from that of an earlier process. With ``activations`` the arrays that
-        layers keep for backward go there too, and count. ``keep`` is bytes, or a text with a unit.
-        The state is that of ``optimizer``, by default the compiled one, or the one that `step`
-        gets. On any error net and folder are as they were: a folder that holds something else, is
-        read-only, in use or on a full disk (`FileAccessError`); a ``keep`` too small for a layer;
-        the files of another net (`StateMismatchError`) or optimizer (`DataError`). The guide:
+        are bit-identical. After every step the folder is a checkpoint, which `load` reads;
+        ``resume`` continues from an earlier process's folder. ``activations`` also offloads the
+        arrays that layers store for backward, and counts them in ``keep``, bytes or a text with a
+        unit. The state is that of ``optimizer``, by default the compiled one, or of the one passed
+        to `step`. Errors: `FileAccessError` for a folder that is read-only, in use, full or has
+        other files; a ``keep`` too small for a layer; files of another net (`StateMismatchError`)
+        or optimizer (`DataError`). On an error net and folder are unchanged. The guide:
         https://github.com/singanet/singanet/blob/main/docs/offload.md.
         """
         from singanet.offload import offload
@@ -537,7 +538,7 @@ class FeedForwardNet(Net):
 
     @checked_call
     def onload(self) -> None:
-        """Bring back what the folder has, still a checkpoint. Errors: a net that is in memory."""
+        """Load an offloaded net into memory; the folder stays. Errors: a net that is in memory."""
         from singanet.offload import onload
 
         onload(self)
@@ -546,13 +547,13 @@ class FeedForwardNet(Net):
     def decoder(
         self, max_length: int | None = None, fixed: Mapping[str, Any] | None = None, spare: int = 0
     ) -> Decoder:
-        """An object that takes sequences in parts, and remembers what layers need of earlier steps.
+        """Return an object that reads sequences in parts and caches the layers' earlier steps.
 
-        ``decoder(x)`` is the part of `predict` of the whole sequences at the steps ``x``. It has
-        memory for ``max_length`` steps, the net's own number by default; ``fixed`` are inputs
-        without steps. Sequences may have different numbers of steps, be copied and go back, up to
-        ``spare`` steps where sliding windows let older ones go; see `Decoder`. Errors: a net whose
-        outputs for parts differ from those for the whole.
+        ``decoder(x)`` returns `predict` of the whole sequences at the steps ``x``. It has memory
+        for ``max_length`` steps, by default the net's own maximum; ``fixed`` are inputs without
+        steps. Sequences may differ in length, be copied and roll back, by up to ``spare`` steps if
+        sliding windows drop older ones; see `Decoder`. Errors: a net whose outputs for parts differ
+        from those for the whole.
         """
         from singanet.decoding import Decoder
 
@@ -573,18 +574,17 @@ class FeedForwardNet(Net):
         draft: FeedForwardNet | Drafter | None = None,
         prefix: Decoder | None = None,
     ) -> list[Array]:
-        """Go on with each of ``prompts``, an array (N, P) of ids or N arrays of any length.
+        """Continue each of ``prompts``, an array (N, P) of ids or N arrays of any length.
 
-        The next id is drawn by the net's probabilities to the power of 1 / ``temperature``, at 0
-        the likeliest is taken; ``top_k`` and ``top_p`` are those of `Sampling`. Each row ends after
-        ``length`` ids, or with the first ``stop``, an id or a run of ids. The net remembers what it
-        has read, `decoder`; past ``max_length`` steps it reads the last half anew. The same
-        ``seed`` and prompts give the same ids; each prompt goes on as it would alone. A ``draft``,
-        a smaller net of the same vocabulary or a `Drafter` of it, foretells ids that this net reads
-        at once and takes or not, so that they are drawn as without. A ``prefix``, a `decoder` of
-        this net that has read one sequence, comes before each prompt. `decoding.generate` tells how
-        probable each id was. Errors: a net whose output is no probabilities (N, T, C), and those of
-        `decoder`; a draft of another vocabulary.
+        Ids are drawn by the net's probabilities to the power of 1 / ``temperature``; 0 takes the
+        likeliest. ``top_k`` and ``top_p`` are as for `Sampling`. A row ends after ``length`` ids,
+        or at the first ``stop``, an id or a sequence of ids. A `decoder` caches earlier steps; past
+        ``max_length`` steps it reads the last half again. The same ``seed`` and prompts give the
+        same ids, and prompts do not affect each other. ``draft``, a smaller net of the same
+        vocabulary or a `Drafter`, proposes ids that this net verifies; their distribution is the
+        same. ``prefix``, a `decoder` of this net that has read one sequence, precedes each prompt.
+        `decoding.generate` also returns the ids' probabilities. Errors: a net whose output is not
+        probabilities (N, T, C); a draft of another vocabulary; the errors of `decoder`.
         """
         from singanet.decoding import Sampling, generate
 
@@ -603,16 +603,16 @@ class FeedForwardNet(Net):
         rerecord: bool = False,
         recompute: Recompute | None = None,
     ) -> Program:
-        """A training step, or without ``y`` and ``optimizer`` an evaluation, as a program.
+        """Record a training step, or without ``y`` and ``optimizer`` an evaluation, as a program.
 
-        The batch gives the shapes; net and optimizer are afterwards as they were. With
-        ``rerecord`` the program records again for other shapes and after changes of the net, else
-        it refuses. ``recompute`` is what a step drops after its forward pass and makes again when
-        the backward pass needs it: "none"; "cheap", passes over memory as far as less is needed
-        then; "blocks", all but what goes on from block to block; or the bytes that the arena may
-        take, for which products and convolutions run again, too; None is `programs.recompute`.
-        Results are the same bits. Errors: targets without an optimizer or the reverse, bytes that
-        the arena cannot be kept in, and what the net refuses.
+        The batch gives the shapes; net and optimizer do not change. With ``rerecord`` the program
+        records again for other shapes and after changes of the net; else it refuses them.
+        ``recompute`` selects which arrays a step drops after forward and computes again for
+        backward: "none"; "cheap", memory-bound operations if that lowers the peak; "blocks", all
+        but the arrays between blocks; or a number of bytes for the arena, which may repeat products
+        and convolutions too. None is `programs.recompute`. Results are bit-identical. Errors:
+        targets without an optimizer or the reverse; an arena that cannot fit the bytes; the errors
+        of the net.
         """
         from singanet.program.program import Program
 
@@ -627,12 +627,12 @@ class FeedForwardNet(Net):
         *,
         recompute: Recompute | None = None,
     ) -> PeakMemory:
-        """The bytes that a recorded training step of ``batch_size`` samples takes, as planned.
+        """Return the planned bytes of a recorded training step of ``batch_size`` samples.
 
-        The step is rehearsed on ones, which leaves the net as it was; the loss's own arrays are
-        not in it. The state is that of ``optimizer``, by default the compiled one; ``extent``
-        stands in for axes of any extent, ``recompute`` is as for `record`. Errors: numbers that are
-        no positive int; bytes that the arena cannot be kept in.
+        A rehearsal on ones finds them and leaves the net unchanged; the loss's own arrays are not
+        counted. The state is that of ``optimizer``, by default the compiled one. ``extent``
+        replaces axes of any extent; ``recompute`` is as for `record`. Errors: numbers that are not
+        positive ints; an arena that cannot fit the bytes.
         """
         from singanet.program.memory import planned_memory
         from singanet.training.compiled import alone
@@ -650,15 +650,15 @@ class FeedForwardNet(Net):
         allow: Collection[str] = USUAL,
         ranks: int = 1,
     ) -> MemoryPlan:
-        """How steps of ``batch_size`` samples keep within a ``memory_budget``, cheapest in time.
+        """Find the fastest way to run steps of ``batch_size`` samples within ``memory_budget``.
 
-        In this order, as far as ``allow`` names them: as it is, "recompute", "micro-batches",
-        "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". The state is
-        that of ``optimizer``, by default the compiled one. The budget is a number of bytes or a
-        text such as "600MB"; None looks at every way. With ``ranks`` it is for each of so many
-        processes that train by `parallel.Sharded`. Nothing is run, and the net stays as it is.
-        Errors: a budget that cannot be kept, with the smallest that can and how; numbers that are
-        no positive int; a net that is offloaded, or whose steps cannot be recorded.
+        It tries in this order the ways in ``allow``: unchanged, "recompute", "micro-batches",
+        "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". The state is that
+        of ``optimizer``, by default the compiled one. The budget is bytes or a text such as
+        "600MB"; None lists every way. With ``ranks`` the budget is for each of ``ranks`` processes
+        that train by `parallel.Sharded`. Nothing runs, and the net is unchanged. Errors: a budget
+        that is too small, with the smallest that works and how; numbers that are not positive ints;
+        a net that is offloaded or cannot be recorded.
         """
         from singanet.budget import of_one_rank, plan_memory
         from singanet.training.compiled import alone
@@ -671,15 +671,15 @@ class FeedForwardNet(Net):
     def tune_kernels(
         self, batch_size: int, extent: int | None = None, *, again: bool = False
     ) -> TuningReport:
-        """Measure by which route each convolution of a batch is fastest, and go by it from now on.
+        """Measure the fastest kernel of each convolution of a batch, and use it from now on.
 
         A training step and a prediction of a `predictor` are rehearsed on ones, which leaves the
-        net as it was; each different kernel then runs alone by the routes that estimates do not
-        rule out. The choices are kept for later processes in the file that ``SINGANET_ROUTES``
-        names, or in the user's cache folder; cases that it holds are not measured unless
-        ``again``. Last bits may differ afterwards. ``extent`` stands in for axes of any extent.
-        Errors: a ``batch_size`` or ``extent`` that is no positive int; other kernels than
-        oneDNN's, as those of a device are; a file that cannot be written.
+        net unchanged. Each different convolution then runs alone by the routes that estimates do
+        not rule out. The choices are stored for later processes in the file ``SINGANET_ROUTES``, or
+        in the user's cache folder; cases in it are not measured unless ``again``. Last bits may
+        differ afterwards. ``extent`` replaces axes of any extent. Errors: a ``batch_size`` or
+        ``extent`` that is not a positive int; kernels other than oneDNN's, such as a device's; a
+        file that cannot be written.
         """
         from singanet.program.tuning import tune_kernels
 
@@ -688,12 +688,12 @@ class FeedForwardNet(Net):
 
 @checked_call
 def load_model(path: str | PathLike[str], training: bool = True) -> FeedForwardNet:
-    """The net that `FeedForwardNet.save_model` wrote to ``path``, without its code.
+    """Build the net that `FeedForwardNet.save_model` wrote to ``path``, without its code.
 
-    It predicts and goes on training as the one that was saved, to the bit. ``training=False``
-    leaves optimizer and metrics out. Classes are singanet's own and those given to
-    `singanet.register`; nothing in the file is run. Errors: `UnknownNameError` for another class,
-    `ConfigError`, `FileFormatError`, `StateMismatchError`, `ChecksumError`, `VersionError`.
+    It predicts and continues training exactly as the saved net. ``training=False`` skips optimizer
+    and metrics. Classes are singanet's own and those given to `singanet.register`; no code in the
+    file runs. Errors: `UnknownNameError` for another class; `ConfigError`; `FileFormatError`;
+    `StateMismatchError`; `ChecksumError`; `VersionError`.
     """
     from singanet.saving.whole_model import read_model
 
