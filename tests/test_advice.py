@@ -272,7 +272,7 @@ FITS = {
     "no batch": (lambda: fit(batch_size=0), "of at least 1", lambda: fit(batch_size=1)),
     "a split in percent": (
         lambda: fit(validation_split=20),
-        "0.2 keeps the last fifth",
+        "0.2 validates on the last fifth",
         lambda: fit(validation_split=0.2),
     ),
     "validation without labels": (

@@ -1,9 +1,9 @@
-"""Training: fits with their callbacks and history, each name imported when it is first asked for.
+"""Training: `fit`, callbacks and history; each name is imported when first used.
 
-`options`, `feeding`, `batches` and `compiled` (names: `named_outputs`) are what a `fit` begins
-with; a `session` with its `course` and `ranks` goes through it, by `steps` and `hooks`. `measures`,
-`evaluation` and `display` tell how it goes, `callbacks` watch. `files`, `restore` and `resident`
-are about what stays, `rate_range` tries rates.
+`options`, `feeding`, `batches` and `compiled` (names: `named_outputs`) prepare a `fit`. A `session`
+with its `course` and `ranks` runs it, by `steps` and `hooks`. `measures`, `evaluation` and
+`display` measure and show it, `callbacks` watch it. `files`, `restore` and `resident` save, resume
+and measure memory; `rate_range` tries learning rates.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Callback", "History", "RateRange", "Session", "StopTraining", "callbacks"]
 
-if not TYPE_CHECKING:  # else type checkers accept any name
+if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
     __getattr__, __dir__ = names_when_asked(__name__, __all__)

@@ -34,11 +34,12 @@ from singanet.types import Array, Shape
 def joined_weight(
     y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None
 ) -> Array | None:
-    """``sample_weight`` times the weight of each sample's class; None if neither is given.
+    """Return ``sample_weight`` times the weight of each sample's class; None if neither is given.
 
-    ``sample_weight`` is (B,), or (B, ...) for each position. With ``class_weight`` ``y`` is integer
-    labels (B,) or (B, 1), 0 and 1 of any type, or one-hot rows (B, C). Errors: targets that name
-    no class a sample.
+    ``sample_weight`` is (B,), or (B, ...) with a weight for each position. With ``class_weight``
+    ``y`` is integer labels (B,) or (B, 1), 0 and 1 of any type, or one-hot rows (B, C). Errors:
+    `DataError` if weights are not finite, have the wrong shape, or targets are not one class a
+    sample.
     """
     weight = None
     if sample_weight is not None:
@@ -73,7 +74,7 @@ def _labels(y: Any) -> Array:
     labels = y.get() if hasattr(y, "get") and hasattr(y, "ndim") else y
     ndim = getattr(labels, "ndim", 0)
     rows = ndim == 2 and labels.shape[1] > 1
-    # Several labels a sample, and targets to be met, look like rows of classes but for their sums.
+    # Only row sums tell one-hot classes from multi-label rows and regression targets.
     if rows and bool(((labels == 0) | (labels == 1)).all()) and bool((labels.sum(1) == 1).all()):
         return np.asarray(labels.argmax(axis=1))
     real = ndim and labels.dtype.kind == "f" and bool(((labels == 0) | (labels == 1)).all())
@@ -90,20 +91,20 @@ def _labels(y: Any) -> Array:
 
 
 def input_names(net: Net) -> list[str]:
-    """The input layers, as symbols gave them, else in topological order."""
+    """Return the input layers, in the order of the symbols, or else in topological order."""
     return list(net.ports().inputs)
 
 
 def output_names(net: Net) -> list[str]:
-    """The output layers, as symbols gave them, else in topological order."""
+    """Return the output layers, in the order of the symbols, or else in topological order."""
     return list(dict.fromkeys(name for name, _ in net.ports().outputs))
 
 
 def fed(where: str, net: Net, x: Any, learns: bool = False) -> Any:
-    """Samples ``x`` as arrays for the inputs of ``net``, those of frames by their columns.
+    """Return samples ``x`` as arrays for the inputs of ``net``; data frames by their columns.
 
-    Where the net ``learns`` of them it remembers the columns, and a list of layers that lacks its
-    input shape is set up for theirs. Errors: those of `by_name`, of `Intake.arrays` and of `build`.
+    If the net ``learns`` from them, it remembers the columns, and a list of layers without an input
+    shape is built for theirs. Errors: as for `by_name`, `Intake.arrays` and `build`.
     """
     if learns and net.pending:
         shape = by_name(where, x, [ONLY_INPUT], all_of_them=True).shape
@@ -117,9 +118,9 @@ def fed(where: str, net: Net, x: Any, learns: bool = False) -> Any:
 
 
 def _expect_channels_first(where: str, net: Net, shape: Shape) -> None:
-    """Refuse images with channels last where the first layer of a list has windows over pixels.
+    """Refuse channels-last images if the first layer of a list slides windows over pixels.
 
-    Nobody has said what the axes are, so that the rows of pixels would be taken for channels.
+    No input shape names the axes, so rows of pixels would be read as channels.
     """
     first = net.pending[0]
     if isinstance(first, Windowed):
@@ -132,11 +133,11 @@ def _as_input(where: str, value: Any) -> Any:
 
 
 def by_name(where: str, data: Any, names: Sequence[str], all_of_them: bool) -> Any:
-    """``data`` as an array, or as a dict of arrays by the layer names ``names``.
+    """Return ``data`` as an array, or as a dict of arrays by the layer names ``names``.
 
-    A list stands for arrays in the order of ``names`` where there are several of these. The dict
-    of a single layer is unwrapped. Of a frame several layers get the columns of their names. What
-    is wanted ``all_of_them``, inputs, may be sparse. Errors: an unknown name; a missing one with
+    With several names a list has the arrays in the order of ``names``, and a data frame the columns
+    with those names. The dict of a single layer is unwrapped. With ``all_of_them`` (inputs) every
+    name is required and arrays may be sparse. Errors: an unknown name; a missing name with
     ``all_of_them``; a list of another length.
     """
     take = _as_input if all_of_them else as_array
@@ -166,7 +167,7 @@ def by_name(where: str, data: Any, names: Sequence[str], all_of_them: bool) -> A
 
 
 def cut(data: Any, part: slice) -> Any:
-    """The samples ``part`` of an array, or of each array of a dict; None stays None."""
+    """Return the samples ``part`` of an array, or of each array of a dict; None for None."""
     if isinstance(data, Mapping):
         return {name: cut(array, part) for name, array in data.items()}
     if isinstance(data, (list, tuple)):
@@ -177,9 +178,9 @@ def cut(data: Any, part: slice) -> Any:
 def sample_count(
     parts: Mapping[str, Any], may_be_empty: bool = False, where: str = "net.fit"
 ) -> int:
-    """How many samples all arrays of ``parts`` have.
+    """Return the number of samples in all arrays of ``parts``.
 
-    Errors: `DataError` for unequal numbers, and for no samples unless ``_may_be_empty``.
+    Errors: `DataError` if the numbers differ, or are 0 unless ``may_be_empty``.
     """
     lengths: dict[str, int] = {}
     for what, data in parts.items():
@@ -231,9 +232,9 @@ def _check_keys(
 def saved_parameters(
     params: Iterable[Param], device: Device, saved: Mapping[str, Array], where: str
 ) -> dict[str, Array]:
-    """Copies of ``saved`` on ``device``: of all the ``params``, floats of their shapes.
+    """Copy ``saved`` to ``device``: a float array of the same shape for each of ``params``.
 
-    Errors: `StateMismatchError` naming one that is missing, or not so.
+    Errors: `StateMismatchError` for an array that is missing or differs, with its name.
     """
     found = {}
     for param in params:
@@ -250,7 +251,7 @@ def saved_parameters(
 
 
 def copied(array: Array) -> Array:
-    """A copy on the CPU."""
+    """Return a copy on the CPU."""
     return np.array(cpu().put(array))
 
 
@@ -261,33 +262,33 @@ WeightedBatch: TypeAlias = tuple[Any, Any, Array | None]
 class Batches(ABC):
     """Epochs of batches. ``steps`` is the number of batches of an epoch, None if unknown.
 
-    With a given number of steps an epoch ends after them, and the next goes on where it ended,
-    from the front again when the data have been gone through.
+    With a fixed number of steps an epoch ends after them, and the next continues in the data, which
+    start again at their end.
     """
 
     steps: int | None
     smallest: int | None
     """Samples of the smallest batch, None if unknown."""
     last: int | None = None
-    """How many batches the epoch before had, None before its end."""
+    """The number of batches of the previous epoch, None in the first."""
     counted: tuple[str, int] = ("samples", 1)
-    """What a speed is told in, and how many of these a sample has."""
+    """The unit of the displayed speed, and the number of units in a sample."""
     _may_be_empty = False
-    """Whether other processes may have batches where this one has none."""
+    """Whether this process may have no batch while other processes have one."""
     where = "net.fit"
-    """Who was given the data, as errors say it."""
+    """The called method, for error messages."""
     _given: int | None = None
     _stream: Iterator[WeightedBatch] | None = None
 
     @property
     def expected(self) -> int | None:
-        """Batches of an epoch: ``steps``, or else as many as before; None before the first."""
+        """The batches of an epoch: ``steps``, or those of the previous epoch; None in the first."""
         return self.steps or self.last
 
     def epoch(self, done: int = 0) -> Iterator[WeightedBatch]:
-        """The batches of an epoch of which ``done`` were handed out before.
+        """Yield the batches of an epoch after the first ``done``.
 
-        Errors: the data end before the epoch does.
+        Errors: `DataError` if the data end before the epoch does.
         """
         if self._given is None:
             if self.steps is not None and 0 < self.steps <= done:
@@ -296,7 +297,7 @@ class Batches(ABC):
             for item in self.one_pass():
                 count += 1
                 yield item
-                # Nobody holds a batch while the next one is drawn: there would be memory for two.
+                # Free the batch before drawing the next, or memory would contain two.
                 del item
             if count == 0 and not self._may_be_empty:
                 raise ended(self.where, "at least one batch", "none")
@@ -310,9 +311,9 @@ class Batches(ABC):
             del batch
 
     def _next(self) -> WeightedBatch | None:
-        """The next batch across passes, None if two new passes have none.
+        """Return the next batch across passes, None if two new passes are empty.
 
-        One may have none: it goes on from a position saved after the last batch.
+        The first pass may be empty: a position can be saved after the last batch.
         """
         for _ in range(3):
             if self._stream is None:
@@ -324,19 +325,19 @@ class Batches(ABC):
 
     @abstractmethod
     def one_pass(self) -> Iterator[WeightedBatch]:
-        """The batches to the end of the data."""
+        """Yield the batches to the end of the data."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, int]:
-        """The position, as whole numbers."""
+        """Return the position, as integers."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to a saved position."""
+        """Continue at a saved position."""
 
 
 class ArrayBatches(Batches):
-    """Batches of arrays in memory; order as `ArrayLoader` has it."""
+    """Batches of arrays in memory, in the order of `ArrayLoader`."""
 
     def __init__(
         self,
@@ -353,7 +354,7 @@ class ArrayBatches(Batches):
         self._packed = weight is not None
         targets = y
         if weight is not None:
-            # One more entry beside the targets, so that one loader cuts all three alike.
+            # Weights join the targets, so that one loader slices all three alike.
             named = y if isinstance(y, Mapping) else {"y": y}
             targets = {**{f"y/{name}": part for name, part in named.items()}, "weight": weight}
         self._single = not isinstance(y, Mapping)
@@ -364,7 +365,7 @@ class ArrayBatches(Batches):
         self._given = steps
 
     def one_pass(self) -> Iterator[WeightedBatch]:
-        """The batches to the end of the loader's epoch."""
+        """Yield the batches to the end of the loader's epoch."""
         return map(self._weighted, self.loader)
 
     def _weighted(self, batch: tuple[Any, Any]) -> WeightedBatch:
@@ -376,11 +377,11 @@ class ArrayBatches(Batches):
         return x, named["y"] if self._single else named, weight
 
     def state_dict(self) -> dict[str, int]:
-        """The loader's."""
+        """Return the loader's state."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go there; the seed becomes the one that was saved, for the order to be the same."""
+        """Continue at a saved position, with the saved seed, so that the order is the same."""
         own = self.loader.seed
         seed = checked_count("net.fit, resume", "seed", state.get("seed", own), 0)
         self._stream = None
@@ -393,12 +394,12 @@ class ArrayBatches(Batches):
 
 
 def ended(where: str, expected: str, received: str) -> DataError:
-    """The error for data that end too early."""
+    """Make the error for data that end too early."""
     return DataError(
         f"{where}, batches",
         expected=expected,
         received=f"{received}, then the end",
-        advice="a generator ends once and for all: pass a function of the epoch that returns "
+        advice="a generator yields its batches once: pass a function of the epoch that returns "
         "batches, a loader, or fewer steps and epochs",
     )
 
@@ -406,10 +407,10 @@ def ended(where: str, expected: str, received: str) -> DataError:
 class IteratedBatches(Batches):
     """Batches of ``source``, each ``(x, y)`` or ``(x, y, sample_weight)``.
 
-    A source with ``state_dict`` and ``load_state_dict`` keeps its own position. Of any other the
-    batches handed out are counted, and a position is found again by drawing and dropping as
-    many: exact where the source gives the same batches again. The first pass goes on with an
-    iteration that was ``begun`` before. Batches of more than the ``largest`` samples are refused.
+    If the source has ``state_dict`` and ``load_state_dict``, it saves its own position. Otherwise
+    batches are counted, and resumption draws and drops as many: exact if the source repeats its
+    batches. ``begun`` is a started iteration, which the first pass continues. A batch of more than
+    ``largest`` samples is refused.
     """
 
     def __init__(
@@ -439,7 +440,7 @@ class IteratedBatches(Batches):
         self.steps = self._length() if steps is None else steps
 
     def one_pass(self) -> Iterator[WeightedBatch]:
-        """The batches to the end of the source."""
+        """Yield the batches to the end of the source."""
         batches = iter(self.source) if self._begun is None else self._begun
         self._begun = None
         if not self._endless:
@@ -458,14 +459,14 @@ class IteratedBatches(Batches):
             self._drawn = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The source's own position, or how many batches were drawn from it."""
+        """Return the source's own position, or the number of batches drawn from it."""
         if self._keeps_position:
             state = self.source.state_dict()  # type: ignore[attr-defined]
             return {f"source.{key}": int(value) for key, value in state.items()}
         return {"drawn": self._drawn}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to a saved position."""
+        """Continue at a saved position."""
         self._stream = None
         if self._keeps_position and "drawn" not in state:
             plain = {key.partition(".")[2]: value for key, value in state.items()}
@@ -481,7 +482,7 @@ class IteratedBatches(Batches):
             )
 
     def _length(self) -> int | None:
-        """``len(source)``, None without one: asking some iterables raises."""
+        """Return ``len(source)``, or None if it raises `TypeError`."""
         try:
             length = len(self.source)  # type: ignore[arg-type]
         except TypeError:
@@ -500,25 +501,25 @@ class IteratedBatches(Batches):
         x = fed(f"{self.where}, batch x", self._net, x, self._learns)
         y = by_name(f"{self.where}, batch y", y, self._outputs, all_of_them=False)
         weight = joined_weight(y, weight, self._class_weight)
-        # Of a batch of all processes a part may be empty.
+        # This process's part of a batch may be empty.
         count = sample_count({"x": x, "y": y, "sample_weight": weight}, self._may_be_empty)
         if self._largest is not None and count > self._largest:
             raise DataError(
                 "net.fit, memory_budget",
                 expected=f"batches of at most {self._largest} samples, as the steps were planned",
                 received=f"a batch of {count}",
-                advice="let the first batch be the largest, or batch_size of the source say it",
+                advice="let the first batch be the largest, or set batch_size of the source",
             )
         return x, y, weight
 
 
 def keeps_position(source: Any) -> bool:
-    """Whether a source of batches says where it is, and goes there."""
+    """Return whether a source of batches can save and load its position."""
     return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
 
 
 def parts_of(where: str, item: Any) -> tuple[Any, Any, Any]:
-    """x, y and sample_weight or None of a batch. Errors: `DataError` for what is no batch."""
+    """Return x, y and sample_weight or None of a batch. Errors: `DataError` if it is no batch."""
     if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
         raise DataError(
             f"{where}, batches",

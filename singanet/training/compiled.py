@@ -1,4 +1,4 @@
-"""The settings that `compile` leaves with a net."""
+"""The optimizer, loss and metrics that `compile` sets."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from singanet.training.named_outputs import as_loss, as_metric, as_optimizer
 from singanet.training.steps import wrapped
 
 Given: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"
-"""Metrics as `compile` takes them: one, several, or by name; of several outputs by output."""
+"""Metrics for `compile`: one, several, or a dict by name, or by output for several outputs."""
 
 
 _SCALED = 8
-"""Optimizers whose precision is remembered, with the programs that are known by it."""
+"""The number of cached optimizers with loss scaling; recorded programs belong to them."""
 
 
 class Compiled:
-    """The optimizer, the metrics by name, and how many epochs `fit` has begun.
+    """The optimizer, the metrics by name, and the number of epochs that `fit` has begun.
 
-    ``outputs`` says which output each metric sees, of a net that was given them by output;
-    ``weighted`` are the metrics that get the weights of samples, too. The count goes on from one
-    `fit` to the next, so that ten fits of one epoch see the orders that one fit of ten epochs sees.
+    ``outputs`` maps a metric to its output, if `compile` got metrics by output. ``weighted``
+    metrics also get the weights of samples. The count continues from one `fit` to the next, so ten
+    fits of one epoch see the same orders as one fit of ten epochs.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Compiled:
         outputs: Mapping[str, str] | None = None,
         weighted: Collection[str] = (),
     ) -> None:
-        # `trained_by` is what the last fit made of it: reducers there know the net.
+        # `trained_by` is the last fit's wrapped optimizer: its reducers know the net.
         self.optimizer = self.trained_by = optimizer
         self.weighted = frozenset(weighted)
         self.precision = precision
@@ -58,7 +58,7 @@ class Compiled:
         self._scaled: list[ScaledUpdates] = []
 
     def clipped(self, clip: float | None, clip_by: str, accumulate: int) -> Optimizer | Wrapper:
-        """The optimizer behind these wrappers; asked again, the same, with what it gathered."""
+        """Return the optimizer in these wrappers; a second call returns the same object."""
         key = (clip, clip_by, accumulate)
         if key not in self._wrapped:
             self._wrapped[key] = wrapped(self.optimizer, clip, clip_by, accumulate)
@@ -66,33 +66,33 @@ class Compiled:
         return self.trained_by
 
     def measures(self, loss: Any, alone: bool = False) -> Measures:
-        """What gathers ``loss`` and metrics, or copies of these where it stands ``alone``."""
+        """Return the measures of ``loss`` and metrics; ``alone`` works on copies of the metrics."""
         make = Measures.alone if alone else Measures
         return make(loss, self.metrics, self.outputs, self.weighted)
 
     def exchange(self, optimizer: Optimizer | Wrapper) -> None:
-        """Train with ``optimizer`` from now on; gradients gathered by the last one stay there."""
+        """Train with ``optimizer`` from now on; accumulated gradients stay in the last one."""
         self.optimizer = self.trained_by = optimizer
         self._wrapped.clear()
 
     def scaled(self, optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:
-        """``optimizer`` as the precision has it; asked again, the same."""
+        """Return ``optimizer`` with loss scaling if any; a second call returns the same object."""
         if self.precision is None:
             return optimizer
         found = next((each for each in self._scaled if each.optimizer is optimizer), None)
         if found is None:
             found = ScaledUpdates(optimizer, self.precision)
-            # Averages of many fits, say, need not stay.
+            # A bound: every fit may bring another optimizer, such as one with averages.
             self._scaled = [*self._scaled[1 - _SCALED :], found]
         return found
 
     def turn(self, net: Net) -> None:
-        """Have the state of ``net`` in optimizer and precision, as another net may have trained."""
+        """Bind optimizer and precision to the state of ``net``; another net may have trained."""
         UpdateChain(self.scaled(self.trained_by)).turn(net)
 
     @property
     def around(self) -> dict[tuple[Any, ...], Optimizer | Wrapper]:
-        """What `fit` put around the optimizer, by the arguments of `clipped`."""
+        """The wrappers that `fit` put around the optimizer, by the arguments of `clipped`."""
         found = self._wrapped.items()
         return {key: wrapper for key, wrapper in found if wrapper is not self.optimizer}
 
@@ -105,7 +105,7 @@ def compile_net(
     mixed_precision: MixedPrecision | str | None = None,
     weighted_metrics: Given | None = None,
 ) -> None:
-    """`FeedForwardNet.compile`."""
+    """Implement `FeedForwardNet.compile`."""
     optimizer = as_optimizer(optimizer)
     loss = net.loss if loss is None else as_loss(loss)
     if loss is None:
@@ -130,20 +130,20 @@ def compile_net(
             advice="compile it before parallel.Pipeline(net)",
         )
     narrow = _narrow_type(net, mixed_precision)
-    # A net that is not whole yet is looked at when it trains.
+    # An unfinished net is checked when it trains.
     with suppress(GraphError, CallOrderError):
         _expect_one_output(net, loss)
         expect_scores(net.planned(), loss)
     net.loss = loss
     if metrics is not None or weighted:
-        # Metrics of single outputs are not the net's as a whole.
+        # A metric of a single output is not a metric of the net.
         net.metric = None if outputs else next(iter(named.values()), None)
     net.compiled = Compiled(optimizer, named, precision, outputs, weighted)
     _turn(net, precision, narrow)
 
 
 def _expect_one_output(net: Net, loss: Any) -> None:
-    """Errors: a loss of singanet's, which is of one output, for a net that has several."""
+    """Refuse a single loss of singanet's for a net that has several outputs."""
     plan, kind = net.planned(), type(loss).__name__
     of_one = is_library(type(loss))
     if len(plan.outputs) > 1 and of_one and not isinstance(loss, MultiLoss):
@@ -170,7 +170,7 @@ def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> Non
         device = net.device._narrowed("net.compile", stores=narrow == "bfloat16")
         net._run_on(device, net.dtype)
     if precision is not None:
-        # The masters begin as what is there now, not as what is left of it after rounding.
+        # Masters copy the parameters before rounding.
         for param in net.params():
             if param.trainable:
                 precision.master(param.name, param.value)
@@ -178,9 +178,9 @@ def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> Non
 
 
 def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
-    """Which of `FACTORS` the net is to multiply by; None if that is not asked for.
+    """Return the type of `FACTORS` that products round operands to; None if not requested.
 
-    Errors: bfloat16 is asked for by name, and the device has no such products.
+    Errors: bfloat16 is requested by name, and the device lacks such products.
     """
     if mixed_precision is None or mixed_precision not in FACTORS:
         return None
@@ -191,14 +191,14 @@ def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
 
 
 def alone(net: Net, optimizer: Optimizer | Wrapper | None) -> Optimizer | Wrapper | None:
-    """``optimizer``, else the compiled one as a process has it that trains alone."""
+    """Return ``optimizer``, or the compiled one without its reductions over processes."""
     if optimizer is not None or net.compiled is None:
         return optimizer
     return without_reductions(expect_compiled(net, "net").optimizer)
 
 
 def expect_compiled(net: Net, where: str) -> Compiled:
-    """The compiled settings of the net. Errors: it was not compiled."""
+    """Return the compiled settings of the net. Errors: the net is not compiled."""
     if not isinstance(net.compiled, Compiled):
         raise CallOrderError(
             where,
@@ -212,9 +212,9 @@ def expect_compiled(net: Net, where: str) -> Compiled:
 def _by_output(
     net: Net, given: Any, loss: Any, taken: Collection[str] = ()
 ) -> tuple[dict[str, Metric], dict[str, str]]:
-    """Metrics by name, and the output of each where they are given by outputs.
+    """Return metrics by name, and the output of each if they are given by outputs.
 
-    Beside those ``taken`` one is called weighted_accuracy, as in Keras.
+    A name in ``taken`` gets the prefix ``weighted_``: weighted_accuracy, as in Keras.
     """
     if given is None:
         return {}, {}
@@ -234,7 +234,7 @@ def _by_output(
 
 
 def expect_weighing(metric: Metric) -> None:
-    """Errors: the metric's `update` takes no weights."""
+    """Refuse a metric whose `update` does not accept weights."""
     try:
         signature(metric.update).bind(None, None, None)
     except TypeError:
@@ -247,9 +247,9 @@ def expect_weighing(metric: Metric) -> None:
 
 
 def _named(given: Any, loss: Any) -> dict[str, Metric]:
-    """Metrics by their keys, or by their classes: ``accuracy``, ``accuracy_2``.
+    """Return metrics by key, or by class name: ``accuracy``, ``accuracy_2``.
 
-    A metric given as a string is called so.
+    A metric given as a string has that name.
     """
     if isinstance(given, Mapping):
         return {str(name): as_metric(metric, loss) for name, metric in given.items()}
@@ -263,7 +263,7 @@ def _named(given: Any, loss: Any) -> dict[str, Metric]:
 
 
 def _expect_distinct(named: Mapping[str, Metric], loss: Any) -> None:
-    """Refuse one metric under two names, and names that stand for something else."""
+    """Refuse one metric under two names, and reserved names."""
     parts = [f"{name}_loss" for name in loss.losses] if isinstance(loss, MultiLoss) else []
     reserved = [name for name in named if name in ("loss", *parts) or name.startswith("val_")]
     if reserved or len({id(metric) for metric in named.values()}) != len(named):

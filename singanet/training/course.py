@@ -1,4 +1,4 @@
-"""The course of a fit and the state that is a rank's own."""
+"""The position of a fit, and the state that each rank has of its own."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from singanet.types import Array, Shape
 
 
 class StopTraining(Exception):  # noqa: N818 - no error: a callback's way to end a fit at once
-    """Raised by a callback to end the fit now, within a step if need be, without an error."""
+    """Raised by a callback to end the fit at once, also within a step, without an error."""
 
 
 class Course:
     """The net, the optimizer and the data of a fit, with its position in them.
 
-    ``epoch`` of ``epochs`` and ``batch`` count from 0 and name what is in work; once a step is
-    done they name the next. ``step`` counts the steps of the whole training, ``inputs`` is the x
-    of the one in work. ``phase`` is "step" while a step or a validation is under way, "told" while
-    callbacks hear of it, and else "whole". ``stopped`` is why it ends early, ``warned`` whether the
-    user knows of a loss that is not finite.
+    ``epoch`` of ``epochs`` and ``batch`` count from 0; after a step they name the next. ``step``
+    counts the steps of the whole training; ``inputs`` is the x of the current step. ``phase`` is
+    "step" during a step or a validation, "told" while callbacks run after it, and otherwise
+    "whole". ``stopped`` is the reason for an early end; ``warned`` is True after the warning about
+    a loss that is not finite.
     """
 
     phase: Literal["whole", "step", "told"] = "whole"
@@ -67,20 +67,20 @@ class Course:
         self._position: Mapping[str, int] | None = None
 
     def _is_whole(self) -> None:
-        """What is here goes together: every callback has heard of the last step."""
-        # A batch that is drawn next and not trained on is drawn once more.
+        """Mark the state as consistent: every callback has seen the last step."""
+        # After resumption a batch that was drawn but not trained on is drawn again.
         self._position = self.data.state_dict()
         self.phase = "whole"
 
     def position(self) -> Mapping[str, int]:
-        """The position of the data after the last step."""
+        """Return the position of the data after the last step."""
         if self.phase == "whole" and self._position is not None:
             return self._position
         return self.data.state_dict()
 
     @property
     def rule(self) -> Optimizer:
-        """The optimizer inside any wrappers, with the learning rate."""
+        """The optimizer inside any wrappers; it has the learning rate."""
         rule: Optimizer = UpdateChain(self.optimizer).rule
         return rule
 
@@ -91,12 +91,12 @@ _OWN, _ABSENT = "rank", "absent"
 def own_entries(
     comm: Collectives, state: Sequence[Source], slices: Sequence[Source] = ()
 ) -> list[Source]:
-    """What other ranks have otherwise in ``state`` than rank 0, which gets it; [] on the others.
+    """Return on rank 0 the entries of ``state`` in which other ranks differ; [] on the others.
 
-    ``rank/1/<key>`` is rank 1's, ``absent/1/<key>`` tells that it has none. Of ``slices`` each rank
-    has some rows, in the order of ranks: rank 0 gets arrays of all, under their names. An array is
-    sent when rank 0 fetches it, so that it holds no more than the one that it writes; the others
-    come back once all of theirs are fetched, each of which has to be.
+    ``rank/1/<key>`` is rank 1's array, ``absent/1/<key>`` marks that rank 1 lacks it. ``slices``
+    are rows of arrays, in the order of ranks: rank 0 gets the whole arrays, under their names. A
+    rank sends an array when rank 0 fetches it, so rank 0 has one at a time in memory. Rank 0 has to
+    fetch each; the other ranks return after their last.
     """
     own = {each.name: sha256(each.array().tobytes()).hexdigest() for each in state}
     forms = {each.name: (each.shape, each.dtype.str) for each in state}
@@ -125,14 +125,14 @@ def own_entries(
         rows = sum(parts[k][1][0] for *_, parts in every)
         fetch = partial(_joined, each, mails)
         joined.append(Source(each.name, (rows, *each.shape[1:]), each.dtype, fetch))
-    # As they are sent.
+    # In the order in which ranks send them.
     return [*joined, *found]
 
 
 def entries_of_rank(comm: Collectives, state: Sequence[Source]) -> list[Source]:
-    """Of the entries that `own_entries` makes of ``state`` those that this rank is to write.
+    """Return the entries of ``state``, named as by `own_entries`, that this rank writes.
 
-    Rank 0 has all of its own, and tells what others lack.
+    Rank 0 writes all of its own, and marks the entries that other ranks lack.
     """
     own = {each.name: sha256(each.array().tobytes()).hexdigest() for each in state}
     every = gathered(comm, own, "the state that is each rank's own")
@@ -152,7 +152,7 @@ def entries_of_rank(comm: Collectives, state: Sequence[Source]) -> list[Source]:
 
 
 def rows_source(param: Any, name: str, rows: tuple[int, int]) -> Source:
-    """The ``rows`` of a parameter, from the first up to the last, as ``name``."""
+    """Return the ``rows`` [start, stop) of a parameter as a source called ``name``."""
     start, stop = rows
     whole = tuple(param.shape)
     shape = (stop - start, *whole[1:]) if whole else whole
@@ -165,7 +165,7 @@ def rows_source(param: Any, name: str, rows: tuple[int, int]) -> Source:
 
 
 def own_slices(net: Any, start: str = "") -> list[Source]:
-    """The slices that this process has of the parameters of ``net``, by ``start`` and name."""
+    """Return this process's slices of the parameters of ``net``, by ``start`` plus their name."""
     return [
         Source(f"{start}{param.name}", param.here.shape, param.array_type, partial(_here, param))
         for param in net.params()
@@ -179,7 +179,7 @@ def _here(param: Any) -> Array:
 
 
 def _joined(own: Source, mails: Sequence[_Mail]) -> Array:
-    """The rows of rank 0, and those that the others send."""
+    """Return the rows of rank 0, followed by the rows that the others send."""
     return np.concatenate([own.array(), *(mail.fetch(own.name) for mail in mails)])
 
 
@@ -191,7 +191,7 @@ class _Mail:
         self._early: dict[str, Array] = {}
 
     def fetch(self, key: str) -> Array:
-        """The array ``key``; if it is asked for out of turn, the arrays before it are kept."""
+        """Receive the array ``key``, and cache any arrays that arrive before it."""
         while key not in self._early:
             name, shape, dtype = self._coming.popleft()
             array = np.empty(shape, dtype)
@@ -201,12 +201,12 @@ class _Mail:
 
 
 def is_own(key: str) -> bool:
-    """Whether ``key`` is one of `own_entries`."""
+    """Return whether ``key`` is one of `own_entries`."""
     return key.split("/", 1)[0] in (_OWN, _ABSENT)
 
 
 def as_of_rank(state: Mapping[str, Array], rank: int) -> dict[str, Array]:
-    """``state`` as ``rank`` had it, or as rank 0 had it if ``rank`` did not save any."""
+    """Return the ``state`` of ``rank``, or of rank 0 if ``rank`` did not save any."""
     own, absent = f"{_OWN}/{rank}/", f"{_ABSENT}/{rank}/"
     found = {key: array for key, array in state.items() if not is_own(key)}
     for key, array in state.items():
@@ -220,7 +220,7 @@ def as_of_rank(state: Mapping[str, Array], rank: int) -> dict[str, Array]:
 def with_all_rows(
     state: Mapping[str, Array], ranks: int, shapes: Mapping[str, Shape]
 ) -> dict[str, Array]:
-    """Arrays of the ``shapes`` of which each of so many ``ranks`` has saved some rows, by key."""
+    """Return arrays of ``shapes`` by key, concatenated from the rows of all ``ranks``."""
     every = [as_of_rank(state, rank) for rank in range(ranks)]
     found: dict[str, Array] = {}
     for key, shape in shapes.items():

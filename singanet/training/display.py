@@ -30,24 +30,23 @@ Batch = TypeVar("Batch")
 
 
 class EpochFigures(Protocol):
-    """The figures of the epoch so far that the line shows."""
+    """The figures of the current epoch that the line shows."""
 
     samples: int
 
     def loss(self) -> float:
-        """The mean over them."""
+        """Return the mean loss over the samples."""
 
 
 class EpochLine:
-    """One epoch's loss, metrics and samples per second; use it in a with statement.
+    """Shows one epoch's loss, metrics and samples per second; use it in a with statement.
 
-    ``batches`` is None where nobody knows how many come: they are counted then, without a bar.
-    ``counted`` is what the speed is told in, and how many of these a sample has;
-    ``before`` are samples of the epoch that were done before the line began.
+    ``batches`` None means an unknown number: the line counts them, without a bar. ``counted`` is
+    the unit of the speed and the number of units in a sample; ``before`` is the number of samples
+    of the epoch that were trained before the line began.
 
-    On a terminal a bar is brought up to date ten times a second, not at every batch: steps of a
-    small net take less time than drawing it. In the end it gives way to the figures, in as many
-    lines as the terminal's width asks for.
+    On a terminal the bar is redrawn ten times a second, not at every batch: drawing takes longer
+    than a step of a small net. At the end the figures replace it, wrapped to the terminal's width.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class EpochLine:
         if self.stream.isatty():
             from tqdm import tqdm
 
-            # Some terminals, those of containers among them, say that they have no columns.
+            # Some terminals, for example in containers, report 0 columns.
             width = os.get_terminal_size(self.stream.fileno()).columns
             self._width = width or USUAL_WIDTH
             self._bar = tqdm(
@@ -89,19 +88,19 @@ class EpochLine:
         return self
 
     def due(self) -> bool:
-        """Whether it is time to `show` again; never without a terminal."""
+        """Return whether it is time to `show` again; always False without a terminal."""
         return self._bar is not None and time.perf_counter() >= self._due
 
     def show(self, measures: EpochFigures, batch: int) -> None:
-        """Show the mean loss so far, ``batch`` batches into the epoch."""
+        """Show the mean loss of the epoch after ``batch`` batches."""
         self._show(batch, "  ".join(self._said({"loss": measures.loss()}, measures.samples)))
 
     def trained(self) -> None:
-        """Stop the clock of the speed: what comes now is no training."""
+        """Stop the clock of the speed when training ends and validation begins."""
         self._trained = time.perf_counter()
 
     def validating(self, batches: Iterable[Batch], count: int | None) -> Iterator[Batch]:
-        """``batches`` of the validation, ``count`` if that is known, with a bar of their own."""
+        """Yield the validation ``batches``, with a bar of ``count`` batches if it is known."""
         if self._bar is not None:
             self._bar.set_description_str(f"{self.title}, validation", refresh=False)
             self.batches = self._bar.total = count
@@ -109,19 +108,19 @@ class EpochLine:
             self._bar.reset()
         for done, batch in enumerate(batches, 1):
             yield batch
-            # Let go before the next one is drawn.
+            # Free the batch before drawing the next.
             del batch
             if self.due():
                 self._show(done)
 
     def finish(self, logs: Mapping[str, float], samples: int) -> None:
-        """Say, when the block ends, what the epoch came to, ``logs`` by name."""
+        """Set the figures that the line shows at the end: ``logs`` by name."""
         self._figures = self._said(logs, samples)
 
     def _show(self, done: int, figures: str = "") -> None:
         self._due = time.perf_counter() + INTERVAL
         if self.batches is not None and done > self.batches:
-            # More than the epoch before had.
+            # More batches than in the previous epoch.
             self.batches = self._bar.total = None
         self._bar.bar_format = _form(self.batches, figures)
         self._bar.n = done
@@ -147,14 +146,14 @@ class EpochLine:
 
 
 def _told(name: str, value: float) -> str:
-    # What ranks send and receive in a step.
+    # The traffic of a rank in a step.
     if name.startswith("bytes_") and math.isfinite(value):
         return f"{name} {bytes_text(round(value))}"
     return f"{name} {value:.4f}"
 
 
 def _form(batches: int | None, figures: str = "") -> str:
-    """The form of a bar, or of a count alone, as tqdm reads it."""
+    """Return tqdm's format of a bar, or of a count if ``batches`` is unknown."""
     said = figures.replace("{", "{{").replace("}", "}}")
     said = f" {said} " if said else " "
     if batches is None:
@@ -163,7 +162,7 @@ def _form(batches: int | None, figures: str = "") -> str:
 
 
 def filled(parts: Sequence[str], width: int | None) -> str:
-    """``parts`` in lines of at most ``width`` where they are that short; in one line for None."""
+    """Join ``parts`` to lines of at most ``width`` if each fits; to one line for None."""
     lines = [parts[0]]
     for part in parts[1:]:
         longer = f"{lines[-1]}  {part}"
@@ -177,8 +176,8 @@ def filled(parts: Sequence[str], width: int | None) -> str:
 class History(dict[str, list[float]]):
     """Lists by name, ``history["val_loss"]``, one value an epoch; ``epochs`` are their numbers.
 
-    A name that an epoch did not measure is NaN there. ``stopped`` says why training ended early,
-    None if it did not.
+    A name that an epoch did not measure is NaN there. ``stopped`` is the reason for an early end,
+    None if there was none.
     """
 
     def __init__(self) -> None:
@@ -186,7 +185,7 @@ class History(dict[str, list[float]]):
         self.epochs: list[int] = []
         self.stopped: str | None = None
 
-    if not TYPE_CHECKING:  # else type checkers accept any name
+    if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
         __getattr__ = missing_attribute
 
     def record(self, epoch: int, logs: Mapping[str, float]) -> None:
@@ -206,26 +205,26 @@ class History(dict[str, list[float]]):
             self[name][-1] = float(value)
 
     def row(self, index: int) -> dict[str, float]:
-        """The values of one epoch, by its position in ``epochs``."""
+        """Return the values of one epoch by name; ``index`` is its position in ``epochs``."""
         return {name: values[index] for name, values in self.items()}
 
     def plot(self, path: str | PathLike[str] | None = None) -> str:
-        """An SVG picture with a chart a quantity, training and validation in one.
+        """Draw training and validation of each quantity in a chart, as SVG.
 
-        Returns its text, and writes it to ``path``, a .svg file, where one is given. Epochs are
-        counted from 1, as progress is shown. Errors: `ArgumentError` for another suffix;
-        `FileAccessError`; `BackendError` without the extra ``report``.
+        Returns its text, and writes it to ``path``, a .svg file, if given. Epochs are counted from
+        1, as in the progress line. Errors: `ArgumentError` for another suffix; `FileAccessError`;
+        `BackendError` without the extra ``report``.
         """
         where = "history.plot"
         return write_chart(lambda: line_charts(where, curves(self)), where, path)
 
     def _repr_html_(self) -> str | None:
-        """The picture, for notebooks; without the extra ``report`` they show the text."""
+        """Return the picture for notebooks, or None without the extra ``report``."""
         return in_notebook("curves", self.plot)
 
 
 def curves(history: History) -> list[LineChart]:
-    """A chart a quantity, training and validation in one."""
+    """Return a chart for each quantity, with training and validation."""
     lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, values in history.items():
         points = [(epoch + 1.0, v) for epoch, v in zip(history.epochs, values, strict=True)]
@@ -234,13 +233,13 @@ def curves(history: History) -> list[LineChart]:
 
 
 _MUCH = 1_000_000
-"""Multiply-adds of convolutions for a sample above which it is worth a line."""
+"""The multiply-adds of convolutions a sample above which `advice` suggests oneDNN."""
 
 _advised = False
 
 
 def tell_once(net: Net) -> None:
-    """Say on the standard error what would make ``net`` train faster, if it has not been said."""
+    """Write `advice` for ``net`` to standard error, once a process."""
     global _advised
     text = "" if _advised else advice(net)
     if text:
@@ -249,10 +248,10 @@ def tell_once(net: Net) -> None:
 
 
 def advice(net: Net) -> str:
-    """What to install for nets such as ``net``; empty where nothing is to be gained.
+    """Return the advice to install oneDNN for nets such as ``net``, or "" if it would not help.
 
-    That is where other kernels serve than NumPy's, or these were asked for by name, no wheel fits
-    the machine, or ``net`` is not on the CPU, or has few convolutions.
+    It would not help if other kernels than NumPy's are used, if NumPy's were selected by name, if
+    no wheel fits the machine, or if ``net`` is on a device or has few convolutions.
     """
     if net.device.ops is not numpy_ops or os.environ.get(VARIABLE):
         return ""
@@ -262,7 +261,7 @@ def advice(net: Net) -> str:
 
 
 def _convolutions(net: Net) -> int:
-    """The multiply-adds of convolutions that are known, for a sample."""
+    """Return the known multiply-adds of convolutions for a sample."""
     found = 0
     for node in net.nodes():
         layer = node.layer

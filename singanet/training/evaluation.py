@@ -1,4 +1,4 @@
-"""Evaluation and prediction in batches, and quantization by what they show."""
+"""Evaluation, prediction and quantization in batches."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from singanet.types import Array
 USUAL_BATCH = 32
 
 Taking: TypeAlias = Callable[[str, Any], Any]
-"""``take(where, x)``: samples as arrays for the inputs of a net."""
+"""``take(where, x)`` converts samples to arrays for the inputs of a net."""
 
 
 def gather(net: Net, batches: Iterable[WeightedBatch], measures: Measures) -> None:
-    """Let ``measures`` gather all ``batches`` in evaluation mode."""
+    """Add all ``batches`` to ``measures``, in evaluation mode."""
     together = makes_passes_together(net)
     for x, y, weight in batches:
         if not batch_length(y):
             if together:
-                # Others have samples.
+                # Other ranks have samples.
                 net.forward(False, x)
             continue
         y, weight = on_device(net.device, y), on_device(net.device, weight)
@@ -69,16 +69,16 @@ def gather(net: Net, batches: Iterable[WeightedBatch], measures: Measures) -> No
 
 
 def _gathered_by_rows(net: Net, x: Any, y: Any, weight: Any, measures: Measures) -> bool:
-    """`gather` of one batch by blocks of rows, as a step goes; False where scores are to be made.
+    """Add one batch to ``measures`` by blocks of rows, as in a step; False if scores are needed.
 
-    Errors: those of the loss, and of what is fed.
+    Errors: the errors of the loss and of the inputs.
     """
     request = StepRequest(x, y, None, weight, measures)
     plan = plan_of_step(net, request) if net._passes_are_its_own and not placed_by(net) else None
     if plan is None:
         return False
     feed = check_feed(net._execution_plan(), x, net.device, net.dtype)
-    # Nobody reads the gradient of the losses.
+    # An evaluation ignores the gradient of the losses.
     beside = y, start_of(len(y), net.device.ops, net.dtype, None), weight
     feed = {**feed, **dict(zip(plan.of_loss, beside, strict=False))}
     executor: Any = net.executor
@@ -89,16 +89,16 @@ def _gathered_by_rows(net: Net, x: Any, y: Any, weight: Any, measures: Measures)
 
 
 class Evaluation(tuple[float | None, Any]):
-    """``(loss, metric)``, as it unpacks; None for what the net has not.
+    """``(loss, metric)``, as it unpacks; None for a loss or metric that the net lacks.
 
-    ``logs`` has all that was measured by the names of `History`: the loss, of several outputs
-    each one's (``<output>_loss``), and every metric.
+    ``logs`` has all measures by the names of `History`: the loss, the loss of each of several
+    outputs (``<output>_loss``), and every metric.
     """
 
     logs: dict[str, Any]
 
     def __new__(cls, loss: float | None, metric: Any, logs: Mapping[str, Any]) -> Evaluation:
-        """The loss, the metric's result, and all by name."""
+        """Make it from the loss, the metric's result, and all measures by name."""
         made = super().__new__(cls, (loss, metric))
         made.logs = dict(logs)
         return made
@@ -113,7 +113,7 @@ class Evaluation(tuple[float | None, Any]):
 
     @property
     def metric(self) -> Any:
-        """The net's metric, or the first of those it was compiled with: mostly a float."""
+        """The net's metric, or its first compiled metric: usually a float."""
         return self[1]
 
     def __repr__(self) -> str:
@@ -123,10 +123,10 @@ class Evaluation(tuple[float | None, Any]):
 def evaluate(
     net: Net, x: Any, y: Any, batch_size: int | None, sample_weight: Any = None
 ) -> Evaluation:
-    """`FeedForwardNet.evaluate`.
+    """Implement `FeedForwardNet.evaluate`.
 
-    With an optimizer of several ranks all of them call it, and each evaluates its part. Errors: a
-    net with neither loss nor metric; a metric that several processes cannot measure together.
+    If the optimizer reduces over several ranks, all ranks call it, and each evaluates its part.
+    Errors: a net with neither loss nor metric; a metric that cannot be merged over processes.
     """
     measures, first = _measures(net)
     compiled = net.compiled
@@ -144,7 +144,7 @@ def evaluate(
         y = by_name("net.evaluate, y", y, output_names(net), all_of_them=False)
     if batch_size is not None:
         batch_size = checked_count("net.evaluate", "batch_size", batch_size, 1)
-    # A metric of a user's own may only judge single batches.
+    # A custom metric may only judge single batches.
     judges = not all(isinstance(metric, Metric) for metric in measures.metrics.values())
     if y is not None and ranks.size == 1 and (judges or _at_once(net, x, y, batch_size)):
         return _in_one_go(net, x, y, sample_weight, measures, first)
@@ -163,9 +163,9 @@ def evaluate(
 
 
 def _at_once(net: Net, x: Any, counted: Any, size: int | None) -> bool:
-    """Whether ``x`` is one batch: the ``counted`` arrays have at most ``size`` samples.
+    """Return whether ``x`` is one batch: the ``counted`` arrays have at most ``size`` samples.
 
-    None is of any number, and so are lists of arrays for one input layer.
+    A size of None has no bound; lists of arrays for one input layer are never split.
     """
     if size is None or (holds_arrays(x) and _takes_lists(net)):
         return True
@@ -174,7 +174,7 @@ def _at_once(net: Net, x: Any, counted: Any, size: int | None) -> bool:
 
 
 def _takes_lists(net: Net) -> bool:
-    """Whether an input layer takes several arrays, which a list holds."""
+    """Return whether an input layer takes a list of several arrays."""
     if net.pending:
         return False
     plan = net._execution_plan()
@@ -183,7 +183,7 @@ def _takes_lists(net: Net) -> bool:
 
 
 def _measures(net: Net) -> tuple[Measures, str]:
-    """The net's metric and those that it was compiled with, copied; which comes first."""
+    """Return copies of the net's metric and the compiled metrics, and the name of the first."""
     compiled = net.compiled if isinstance(net.compiled, Compiled) else None
     metrics = {} if compiled is None else compiled.metrics
     first = next((name for name, metric in metrics.items() if metric is net.metric), "")
@@ -195,7 +195,7 @@ def _measures(net: Net) -> tuple[Measures, str]:
 
 
 def predict(net: Net, x: Any, batch_size: int | None) -> Array:
-    """`FeedForwardNet.predict`; with several outputs a dict of arrays. Errors: no batch."""
+    """Implement `FeedForwardNet.predict`; a dict for several outputs. Errors: no batch."""
     if batch_size is not None:
         batch_size = checked_count("net.predict", "batch_size", batch_size, 1)
     if batch_size is None or _at_once(net, x, x, batch_size):
@@ -208,14 +208,14 @@ def predict(net: Net, x: Any, batch_size: int | None) -> Array:
 
 
 def by_output_name(made: Any, net: Net) -> dict[str, Array]:
-    """The predictions ``made`` as a dict by output name, even of a single output."""
+    """Return the predictions ``made`` as a dict by output name, even for a single output."""
     return made if isinstance(made, dict) else {output_names(net)[0]: made}
 
 
 def joined_batches(
     one: Callable[[Any], Any], x: Any, batch_size: int, take: Taking, where: str, xp: Any
 ) -> Any:
-    """What ``one`` predicts of batches of ``x``, joined by the module ``xp``.
+    """Call ``one`` on batches of ``x``, and concatenate the results by the module ``xp``.
 
     Errors: no batch.
     """
@@ -225,7 +225,7 @@ def joined_batches(
             where,
             expected="at least one batch",
             received="none",
-            advice="a generator ends once and for all: make a new one",
+            advice="a generator yields its batches once: make a new one",
         )
     if isinstance(parts[0], dict):
         return {name: xp.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -256,9 +256,9 @@ def _in_one_go(net: Net, x: Any, y: Any, weight: Any, measures: Measures, first:
 
 
 def _judged(metric: Any, *seen: Any) -> Any:
-    """What ``metric`` says of one batch: a number, or its array where it is no number."""
+    """Return the result of ``metric`` on one batch: a number or an array."""
     if not isinstance(metric, Metric):
-        # A user's own that only judges single batches.
+        # A custom metric that only judges single batches.
         return metric.evaluate(*seen)
     alone = metric.anew()
     alone.update(*seen)
@@ -266,7 +266,7 @@ def _judged(metric: Any, *seen: Any) -> Any:
 
 
 def on_device(device: Device, data: Any) -> Any:
-    """Targets or weights, if any, beside the outputs; on the CPU they are left as they are."""
+    """Put targets or weights on ``device``; return them unchanged for None or the CPU."""
     if device.index is None or data is None:
         return data
     if isinstance(data, Mapping):
@@ -275,7 +275,7 @@ def on_device(device: Device, data: Any) -> Any:
 
 
 def input_batches(x: Any, batch_size: int, take: Taking, where: str) -> Iterator[Any]:
-    """What a net is given of ``x``, arrays or an iterable of batches; ``take`` makes its arrays."""
+    """Yield batches of ``x``, arrays or an iterable of batches, converted by ``take``."""
     size = checked_count(where, "batch_size", batch_size, 1)
     if not holds_arrays(x):
         for item in x:
@@ -296,12 +296,12 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Quantization:
-    """What `FeedForwardNet.quantize` did.
+    """The result of `FeedForwardNet.quantize`.
 
-    ``errors`` tells by parameter how far its blocks are from what it was: the root of the mean
-    square of the difference, over that of the values. ``nbytes`` are those of all parameters
-    before and after. ``losses`` are the losses before and after on what was given, or None, and
-    ``perplexities`` exp of them where the loss is a cross-entropy of classes.
+    ``errors`` has the relative error of each parameter: the root mean square of the difference
+    divided by the root mean square of the values. ``nbytes`` are the bytes of all parameters before
+    and after. ``losses`` are the losses before and after on the given data, or None;
+    ``perplexities`` are their exponentials if the loss is a cross-entropy of classes.
     """
 
     dtype: str
@@ -326,20 +326,20 @@ class Quantization:
 
 
 _MOMENTS = 1 << 28
-"""Bytes in which moments of inputs are summed at a time."""
+"""The bytes of second moments of inputs that are summed in one pass."""
 _FLOATS = ("float16", "float32", "float64")
 _ROWS = 4
-"""Rows that the net sees at a time."""
+"""The rows of a batch by default."""
 
 
 def quantize(
     net: Net, dtype: str, x: Any, y: Any, batch_size: int | None, data: Any = None
 ) -> Quantization:
-    """`FeedForwardNet.quantize`."""
+    """Implement `FeedForwardNet.quantize`."""
     if x is not None and net.loss is None:
         raise CallOrderError(
             "net.quantize, x",
-            expected="a net with a loss, to tell what it is before and after",
+            expected="a net with a loss, to measure before and after",
             received="one without",
             advice="leave x out, or give the net a loss",
         )
@@ -348,7 +348,7 @@ def quantize(
             "net.quantize",
             expected='data=None, or "int4": blocks of 8 bits are made of the weights alone',
             received=f"data with {dtype!r}",
-            advice='leave data out, or say "int4"',
+            advice='leave data out, or pass "int4"',
         )
     before = None if x is None else evaluate(net, x, y, batch_size or USUAL_BATCH).loss
     whole = sum(param.nbytes for param in net.params())
@@ -363,9 +363,9 @@ def quantize(
 
 
 def _by_rows(net: Net, dtype: str, data: Any, batch_size: int | None) -> dict[str, float]:
-    """Hold matrices in 4 bits, some at a time, by what they multiply when the net sees ``data``.
+    """Quantize matrices to 4 bits, some at a time, by their inputs when the net reads ``data``.
 
-    Errors, before anything is changed: no rows, or numbers that are not finite.
+    Errors, before any change: no rows, or numbers that are not finite.
     """
     where, errors = "net.quantize, data", dict[str, float]()
     parts = [*input_batches(data, batch_size or _ROWS, lambda at, x: fed(at, net, x), where)]
@@ -394,14 +394,14 @@ def _by_rows(net: Net, dtype: str, data: Any, batch_size: int | None) -> dict[st
 
 
 def _is_finite(part: Any) -> bool:
-    """Whether the floats among what a net is given are numbers."""
+    """Return whether all floats of an input are finite."""
     arrays = part.values() if isinstance(part, Mapping) else [part]
     floats = [each for each in arrays if getattr(each, "dtype", None) in _FLOATS]
     return all(bool(np.isfinite(each).all()) for each in floats)
 
 
 def train_on_batch(net: Net, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
-    """`FeedForwardNet.train_on_batch`."""
+    """Implement `FeedForwardNet.train_on_batch`."""
     compiled = expect_compiled(net, "net.train_on_batch")
     x, y, weight = _batch(net, x, y, sample_weight, learns=True)
     measures = compiled.measures(net.loss, alone=True)
@@ -412,7 +412,7 @@ def train_on_batch(net: Net, x: Any, y: Any, sample_weight: Array | None) -> dic
 
 
 def test_on_batch(net: Net, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
-    """`FeedForwardNet.test_on_batch`."""
+    """Implement `FeedForwardNet.test_on_batch`."""
     compiled = expect_compiled(net, "net.test_on_batch")
     measures = compiled.measures(net.loss, alone=True)
     gather(net, [_batch(net, x, y, sample_weight)], measures)

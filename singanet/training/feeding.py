@@ -1,4 +1,4 @@
-"""Training and validation data, from the arguments of `fit`."""
+"""Training and validation batches, from the arguments of `fit`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VALIDATION = "net.fit, validation_data"
 
 
 def holds_arrays(x: Any) -> bool:
-    """Whether ``x`` is the samples themselves, and not something that yields batches."""
+    """Return whether ``x`` contains the samples themselves, instead of yielding batches."""
     if is_frame(x):
         return True
     if isinstance(x, (list, tuple)):
@@ -44,13 +44,13 @@ def holds_arrays(x: Any) -> bool:
 def training_batches(
     net: Net, options: FitOptions, ranks: World, begun: Iterator[Any] | None = None
 ) -> tuple[Batches, Batches | None]:
-    """Batches to train on, and those to validate with.
+    """Return batches to train on, and batches to validate on.
 
-    Of arrays each of the ``ranks`` has its part of every batch. The first pass through a source
-    goes on with an iteration that was ``begun`` before.
+    Each of the ``ranks`` gets its part of every batch of arrays. ``begun`` is a started iteration
+    of a source, which the first pass continues.
 
-    Errors: what is given with a source of batches that only arrays can use; arrays that do not
-    fit together; a split that leaves nothing on either side.
+    Errors: an argument for arrays together with a source of batches; arrays that do not fit
+    together; a split that leaves nothing on either side.
     """
     x, y = options.x, options.y
     if not holds_arrays(x):
@@ -99,7 +99,7 @@ def training_batches(
 
 
 def _validation_batches(net: Net, options: FitOptions, ranks: World) -> Batches | None:
-    """``(x, y)``, ``(x, y, sample_weight)`` or a source of batches, in its own order."""
+    """Return batches of ``(x, y)``, ``(x, y, sample_weight)`` or a source, in their own order."""
     data, batch_size = options.validation_data, options.micro_batch or options.batch_size
     if data is None:
         return None
@@ -125,7 +125,7 @@ def array_batches(
     ranks: World,
     where: str = "net.fit",
 ) -> ArrayBatches:
-    """Batches of arrays in their own order, of which each of the ``ranks`` has its part."""
+    """Return this rank's part of batches of arrays, in their own order."""
     x, y, weight, _ = _arrays(net, x, y, sample_weight, where=where)
     own = ranks.part_of(x=x, y=y, sample_weight=weight)
     return ArrayBatches(x, y, joined_weight(y, weight, None), batch_size, False, 0, part=own)
@@ -142,7 +142,7 @@ def iterated(
     begun: Iterator[Any] | None = None,
     largest: int | None = None,
 ) -> Batches:
-    """Batches of a loader, iterable, or function of the epoch: those of this rank."""
+    """Return this rank's batches of a loader, iterable, or function of the epoch."""
     ranks.expect_own_part("data", source)
     loader = _loader(source)
     if learns and net.pending:
@@ -157,9 +157,9 @@ def iterated(
 
 
 def take_shape(net: Net, x: Any) -> None:
-    """Set up a list of layers for the data ``x`` of a fit, as far as they can be looked at before.
+    """Build a list of layers for the data ``x`` of a fit, if these can be read before it.
 
-    A loader that does not go back is not: its first batch would be gone.
+    A loader that cannot go back is skipped: its first batch would be lost.
     """
     if not net.pending:
         return
@@ -175,10 +175,10 @@ def _loader(source: Any) -> Any:
 
 
 def first_of(where: str, source: Any) -> tuple[Any, Iterator[Any] | None]:
-    """The first batch, and the iteration it is of; None where the source gives it again.
+    """Return the first batch, and its iteration, or None if the source repeats the batch.
 
-    An iteration that was begun goes on: some loaders have only one, or draw anew for each.
-    Errors: `DataError` without any batch.
+    The iteration is to be continued: some loaders have only one, or draw anew for each. Errors:
+    `DataError` without any batch.
     """
     loader = _loader(source)
     position = loader.state_dict() if keeps_position(loader) else None
@@ -203,10 +203,10 @@ def _arrays(
     if y is None and indexed and not isinstance(x, (Mapping, list, tuple)):
         raise ArgumentError(
             f"{where}, x",
-            expected="arrays, or what is gone through batch by batch",
-            received=f"a {type(x).__name__}, whose items are reached by their numbers",
-            advice="where items are samples, pass torch.utils.data.DataLoader(x, batch_size=32);"
-            " where they are batches, lambda epoch: (x[i] for i in range(len(x)))",
+            expected="arrays, or an iterable of batches",
+            received=f"a {type(x).__name__}, whose items are read by index",
+            advice="if items are samples, pass torch.utils.data.DataLoader(x, batch_size=32);"
+            " if they are batches, lambda epoch: (x[i] for i in range(len(x)))",
         )
     if y is None:
         raise ArgumentError(
@@ -229,7 +229,7 @@ def _split_at(count: int, split: float) -> int:
             "net.fit, validation_split",
             expected="a share in [0, 1)",
             received=repr(split),
-            advice="0.2 keeps the last fifth of the samples back",
+            advice="0.2 validates on the last fifth of the samples",
         )
     kept = math.floor(count * (1.0 - split)) if split else count
     if split and kept in (0, count):
@@ -243,7 +243,7 @@ def _split_at(count: int, split: float) -> int:
 
 
 def refuse_with_batches(where: str, **given: Any) -> None:
-    """Errors: an argument that only arrays can use, beside a source of batches."""
+    """Refuse an argument that only arrays can use, together with a source of batches."""
     for name, value in given.items():
         if value is not None:
             raise ArgumentError(
