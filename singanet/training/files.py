@@ -1,4 +1,4 @@
-"""Files of a fit, written whole and in the background."""
+"""Files of a fit, written atomically and in the background."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from singanet.errors import (
 from singanet.types import Array
 
 VERSION = 1
-"""Of what a state says in its entry ``session``."""
+"""The version of the entry ``session`` of a state."""
 
 
 def session_entry(about: dict[str, Any]) -> Array:
-    """What a state says besides arrays, as its entry ``session``."""
+    """Encode ``about``, a state's data other than arrays, as its entry ``session``."""
     text = json.dumps({"version": VERSION} | about, default=lambda x: np.asarray(x).tolist())
     return np.frombuffer(text.encode(), np.uint8).copy()
 
@@ -43,9 +43,9 @@ def read_session(
     where: str,
     refused: Callable[[str, str], FileFormatError],
 ) -> dict[str, Any]:
-    """The contents of the entry ``session`` of ``state``, whose "format" is ``kind``.
+    """Decode the entry ``session`` of ``state``, whose "format" has to be ``kind``.
 
-    Errors: what ``refused`` makes of an expected and a received text; `VersionError`.
+    Errors: ``refused(expected, received)``; `VersionError`.
     """
     if "session" not in state:
         raise refused("its entry 'session'", "none")
@@ -68,10 +68,10 @@ def read_session(
 
 
 def read_training(path: str | os.PathLike[str]) -> dict[str, Array] | None:
-    """The state in a file, or of a folder the one that got furthest; None where it has none yet.
+    """Read the state in a file, or in a folder the one with the most steps; None if it has none.
 
-    Damaged states are passed over, with a warning. Errors: `FileAccessError` if all are damaged,
-    and the errors of the format.
+    Damaged states are skipped, with a warning. Errors: `FileAccessError` if all are damaged; the
+    errors of the format.
     """
     path = path_of(path)
     if not path.is_dir():
@@ -90,9 +90,9 @@ def read_training(path: str | os.PathLike[str]) -> dict[str, Array] | None:
 
 
 def furthest(folder: Path) -> Path:
-    """The training checkpoint in ``folder`` with the most steps; other files are passed over.
+    """Return the training checkpoint in ``folder`` with the most steps.
 
-    Errors: `FileAccessError` where there is none.
+    Other files are ignored. Errors: `FileAccessError` if there is none.
     """
     found = _by_steps(folder)
     if not found:
@@ -101,7 +101,7 @@ def furthest(folder: Path) -> Path:
 
 
 def _by_steps(folder: Path) -> list[Path]:
-    """The training checkpoints in ``folder``, the one with the most steps first."""
+    """Return the training checkpoints in ``folder``, most steps first."""
     suffixes = {suffix for format in FORMATS.values() for suffix in format.suffixes}
     found: dict[Path, int] = {}
     for path in sorted(folder.iterdir(), reverse=True):
@@ -115,7 +115,7 @@ def _by_steps(folder: Path) -> list[Path]:
 
 
 def _steps(path: Path) -> int | None:
-    """How many steps the training in a file had taken; None, with a warning, if it is damaged."""
+    """Return the number of steps in a checkpoint; None, with a warning, if it is damaged."""
     try:
         with open_state(path) as reader:
             if "session" in reader.entries:
@@ -160,10 +160,10 @@ def check_folder(folder: Path) -> None:
 
 
 class FilesInFlight:
-    """Writes files on a thread of its own, those of one moment at a time.
+    """Writes files in a background thread, one checkpoint at a time.
 
-    The thread writes what this process has and talks with nobody; what makes files of several ranks
-    count is done where `look`, `finish` or `give_up` is called: the thread that trains.
+    The thread only writes this process's data and never communicates. The training thread agrees
+    with the other ranks that files are complete, in `look`, `finish` or `give_up`.
     """
 
     def __init__(self) -> None:
@@ -172,51 +172,52 @@ class FilesInFlight:
         self._then: Callable[[], None] = _nothing
 
     def start(self, writings: Sequence[Writing], then: Callable[[], None]) -> None:
-        """Write these once those before are done; call ``then`` in the end, if they all count.
+        """Write ``writings`` after the previous ones; call ``then`` when all are complete.
 
-        Errors: as for `finish`, of those before.
+        Errors: those of `finish`, for the previous files.
         """
         self.finish()
         self._writings, self._then = writings, then
-        # The interpreter waits for it at its end, as it is no daemon.
+        # The thread is not a daemon, so the interpreter waits for it at exit.
         self._thread = threading.Thread(target=_write, args=(writings,), name="checkpoint")
         self._thread.start()
 
     def look(self) -> None:
-        """End what all processes have written by now; all call it. Errors: as for `finish`."""
+        """Complete files that all processes have written; all call it. Errors: as for `finish`."""
         if self._thread is None:
             return
         written = not self._thread.is_alive()
-        # Each is asked: for some of them other processes wait.
+        # Ask every one: other processes wait for some of them.
         ended = [each.ended(written) for each in self._writings]
         if written and all(ended):
             self.finish()
 
     def finish(self) -> None:
-        """Wait for what is in flight, and let it count; all processes call it.
+        """Wait for the files in flight, and complete them; all processes call it.
 
-        Errors: what a file has met, by its name.
+        Errors: an error of writing, with the file's name.
         """
         then = self._then
         if self._end([each.finish for each in self._writings_done()]):
             then()
 
     def give_up(self) -> None:
-        """Wait for what is in flight, where other processes cannot be asked any more.
+        """Wait for the files in flight without asking other processes.
 
-        A file of this process alone counts, one of several does not. Errors: as for `finish`.
+        A file of this process alone is completed, a file of several is not. Errors: as for
+        `finish`.
         """
         self._end([each.give_up for each in self._writings_done()])
 
     def _writings_done(self) -> Sequence[Writing]:
-        """Those in flight, once this process has written them."""
+        """Wait for this process's writings in flight, and return them."""
         if self._thread is None:
             return ()
         self._thread.join()
         return self._writings
 
     def _end(self, ends: Sequence[Callable[[], None]]) -> bool:
-        """Call all of ``ends``; whether something was in flight. Errors: the first one's."""
+        """Call all of ``ends``; return whether any file was in flight. Errors: the first one's."""
         was, writings = self._thread is not None, self._writings
         self._thread, self._writings, self._then = None, (), _nothing
         failed: SingaNetError | None = None
@@ -230,7 +231,7 @@ class FilesInFlight:
                     f"file {str(writing.path)!r}",
                     expected="a state that can be written",
                     received=f"{type(error).__name__}: {error}"[:300],
-                    advice="what was there before is as it was; see the error above",
+                    advice="the previous file is unchanged; see the error above",
                 )
                 told.__cause__ = error
                 failed = failed or told
@@ -245,7 +246,7 @@ def _write(writings: Sequence[Writing]) -> None:
 
 
 def _nothing() -> None:
-    """What is to be done after nothing."""
+    """Do nothing after a file is written."""
 
 
 FORMAT = "singanet training"
@@ -254,7 +255,7 @@ _MOST = 1 << 53
 
 @dataclass(frozen=True)
 class RankProgress:
-    """The position of one of several ranks in data and random numbers, and its samples so far."""
+    """The position of one of several ranks in data and random numbers, and its sample count."""
 
     data: dict[str, int]
     generator: dict[str, Any]
@@ -263,7 +264,7 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training had come: the entry ``session`` of a training state, field by field."""
+    """The position of a training: the entry ``session`` of a training state, field by field."""
 
     epoch: int
     batch: int
@@ -282,10 +283,9 @@ class Progress:
 
 
 def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> Progress:
-    """The text of ``state``; its generator is one that ``like`` could be set to.
+    """Parse the entry ``session`` of ``state``; its generator has to be of the type of ``like``.
 
-    Errors: `FileFormatError` naming the entry that is missing or not as it is written;
-    `VersionError`.
+    Errors: `FileFormatError` naming the entry that is missing or invalid; `VersionError`.
     """
     about = read_session(state, FORMAT, "net.fit, resume", _refused)
     history = _dict(about, "history")
@@ -332,7 +332,7 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
 
 
 def _stages(about: dict[str, Any]) -> dict[str, int]:
-    """The stage of each layer, where layers lay on several ranks; else none."""
+    """Return the pipeline stage of each layer, empty without stages."""
     stages = about.get("stages", {})
     if not isinstance(stages, dict) or not all(is_int(k, 0) and k < _MOST for k in stages.values()):
         raise _wrong("stages", stages)
@@ -340,7 +340,7 @@ def _stages(about: dict[str, Any]) -> dict[str, int]:
 
 
 def _ranks(about: dict[str, Any], like: np.random.BitGenerator) -> list[RankProgress]:
-    """The progress of each rank; none for a training of one process."""
+    """Return the progress of each rank; empty for a training of one process."""
     every = about.get("ranks", [])
     if not isinstance(every, list) or not all(isinstance(each, dict) for each in every):
         raise _wrong("ranks", every)
@@ -386,7 +386,7 @@ def _dict(about: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _wrong(key: str, value: Any) -> FileFormatError:
-    return _refused(f"{key!r} as a training state has it", repr(value))
+    return _refused(f"a valid entry {key!r}", repr(value))
 
 
 def _refused(expected: str, received: str) -> FileFormatError:
@@ -394,5 +394,5 @@ def _refused(expected: str, received: str) -> FileFormatError:
         "net.fit, resume",
         expected=f"the state of a training: {expected}",
         received=received[:120],
-        advice="pass what ModelCheckpoint wrote, undamaged; weights alone are loaded with net.load",
+        advice="pass an undamaged file of ModelCheckpoint; net.load loads weights alone",
     )

@@ -1,4 +1,4 @@
-"""Training as Keras users expect it, over the streaming backward."""
+"""The loop of `FeedForwardNet.fit`, over the streaming backward."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from singanet.types import Array
 
 
 def fit(net: Net, options: FitOptions, begun: Iterator[Any] | None = None) -> History:
-    """`FeedForwardNet.fit` without a budget.
+    """Implement `FeedForwardNet.fit` without a budget.
 
-    The first pass through a source of batches goes on with an iteration that was ``begun`` before.
+    ``begun`` is a started iteration of a source of batches, which the first pass continues.
     """
     compiled = expect_compiled(net, "net.fit")
     ranks = ranks_of(net, compiled.optimizer)
@@ -55,7 +55,7 @@ def fit(net: Net, options: FitOptions, begun: Iterator[Any] | None = None) -> Hi
         ranks.train_by(optimizer)
         session = Session(net, compiled, optimizer, data, validation, options, ranks)
         if isinstance(data, ArrayBatches):
-            # A second fit sees other orders than the first, one fit in pieces the same as a whole.
+            # A second fit sees new orders; a fit in pieces sees the orders of a whole one.
             data.loader.set_epoch(max(compiled.epochs, options.initial_epoch))
         hooks = Hooks(options.callbacks, session)
     return _train(session, hooks, options)
@@ -63,13 +63,13 @@ def fit(net: Net, options: FitOptions, begun: Iterator[Any] | None = None) -> Hi
 
 @contextmanager
 def unless_refused(net: Net) -> Iterator[None]:
-    """A block whose error lets the net forget the shape and the columns that it has seen inside."""
+    """On an error in the block, forget the input shape and columns that the net learned in it."""
     with net._whole() if net.pending else nullcontext(), net.intake.unless_refused():
         yield
 
 
 def _expect_enough(net: Net, data: Batches) -> None:
-    """Refuse a last batch that is too small for a layer before the first one is trained on."""
+    """Refuse a last batch that is too small for a layer, before training starts."""
     if data.smallest is None:
         return
     for step in net._execution_plan().steps:
@@ -109,7 +109,7 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
             hooks.train_end()
         finally:
             hooks.release()
-    # What callbacks have left, averages say, may differ in running state; and a rate.
+    # Callbacks may have left different running state (averages, say) or rates on the ranks.
     ranks.unify(session.net)
     ranks.follow(session)
     session.history.stopped = session.stopped
@@ -127,7 +127,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     session.ranks.follow(session)
     data, validation = session.data, session.validation
     title = f"epoch {epoch + 1}/{session.epochs}"
-    # Of an epoch that is gone on with, what an earlier process did took no time of this one's.
+    # In a resumed epoch, the samples of the earlier process do not count for the speed.
     before = session.ranks.figures(session.measures).samples if session.batch else 0
     told = EpochLine(title, data.expected, None, data.counted, before) if verbose else None
     with told or nullcontext() as line:
@@ -160,14 +160,14 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     session.phase = "told"
     for hook in hooks.epoch_end:
         hook(epoch, logs)
-        # A checkpoint among the later hooks saves the history, with what the earlier ones added.
+        # A checkpoint among the later hooks saves the history with measures of the earlier ones.
         session.history._amend(logs)
     session._is_whole()
     session.history._amend(ranks.decide(session, logs))
 
 
 def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
-    """Train on the rest of the epoch; False where a callback stops it before its end."""
+    """Train on the rest of the epoch; return False if a callback stops it early."""
     net, measures, ranks = session.net, session.measures, session.ranks
     on_layer = hooks.on_layer()
     elsewhere = net.device.index is not None
@@ -193,7 +193,7 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
             _warn_once(session)
         if line is not None and line.due():
             line.show(ranks.figures(measures), session.batch)
-        # Let go before the next one is drawn.
+        # Free the batch before drawing the next.
         session.inputs = x = y = weight = None
     session._join()
     if ranks.within:
@@ -205,24 +205,24 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
 
 
 def _warn_once(session: Session) -> None:
-    """Say where the loss of an epoch is no number any more, unless that was said in this fit."""
+    """Warn once a fit if the loss of an epoch is no longer finite."""
     if session.warned or session.stopping or session.rank != 0:
         return
-    # A batch without labels that count has no loss, and leaves that of the epoch as it is.
+    # A batch whose labels are all ignored has no loss, and does not change the epoch's.
     if math.isfinite(session.measures.loss()):
         return
     session.warned = True
     warnings.warn(
         f"net.fit: the loss is {session.measures.loss()} from epoch {session.epoch + 1}, step "
         f"{session.batch} on; lower the learning rate (net.find_lr tries them), clip the "
-        "gradients (clip=1.0), or mend the data; callbacks=[StopOnNaN()] says where it begins",
+        "gradients (clip=1.0), or mend the data; callbacks=[StopOnNaN()] finds the first layer",
         RuntimeWarning,
         stacklevel=2,
     )
 
 
 def _as_state(resume: Any) -> Mapping[str, Array]:
-    """The state to go on from; empty for a folder that has none yet, where a job begins."""
+    """Return the state to resume from; empty for a folder without a checkpoint yet."""
     if isinstance(resume, Mapping):
         return resume
     from singanet.training.files import read_training

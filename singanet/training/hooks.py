@@ -1,4 +1,4 @@
-"""The callbacks of a fit, sorted by what each of them overrides."""
+"""The hooks of the callbacks of a fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from singanet.training.session import Session
 
 
 class Hooks:
-    """Calls the hooks in the order of the callbacks, and only those that do something."""
+    """Calls the hooks in the order of the callbacks, and only the overridden ones."""
 
     def __init__(self, callbacks: Iterable[Any], session: Session) -> None:
         self.callbacks = list(callbacks)
@@ -37,7 +37,7 @@ class Hooks:
                 advice="construct a second one",
             )
         self._session = session
-        # Of a callback of rank 0 alone the others hear the rate that it sets, and tell it the loss.
+        # A callback on rank 0 alone may set the rate and read the loss of all ranks.
         begins, ends = (
             any(_overrides(callback, name) for callback in self.callbacks)
             for name in ("on_batch_begin", "on_batch_end")
@@ -64,14 +64,14 @@ class Hooks:
         return self._session.ranks.heard(hook, callback, self._session)
 
     def train_begin(self) -> None:
-        """Give every callback the session, then let it begin."""
+        """Give every callback the session, then call its `on_train_begin`."""
         for callback in self.callbacks:
             callback._session = self._session
             self.begun.append(callback)
             self._told(callback, callback.on_train_begin)()
 
     def on_layer(self) -> Callable[[LayerGradients], None] | None:
-        """What `FeedForwardNet.step` calls after each layer, None without such hooks."""
+        """Return the function that `FeedForwardNet.step` calls after each layer, or None."""
         if not self.layer:
             return None
         session, hooks = self._session, self.layer
@@ -84,7 +84,7 @@ class Hooks:
         return see
 
     def error(self, error: BaseException) -> None:
-        """Tell every callback; one that fails in turn must not hide ``error``."""
+        """Call every `on_error`; an error inside a hook does not hide ``error``."""
         self._session.error = error
         for callback in self.begun:
             try:
@@ -97,7 +97,7 @@ class Hooks:
                 )
 
     def train_end(self) -> None:
-        """Let every callback that began end, then raise the first error of these."""
+        """Call `on_train_end` of every callback that began, then raise their first error."""
         first: BaseException | None = None
         ends = sorted(self.begun, key=lambda each: (not each._ends_first, each._runs_last))
         for callback in ends:
@@ -109,11 +109,11 @@ class Hooks:
             raise first
 
     def release(self) -> None:
-        """Take the session away, so that a callback that is kept does not keep the data."""
+        """Remove the session, so that a callback does not keep the data alive."""
         for callback in self.begun:
             callback._session = None
 
 
 def _overrides(callback: Callback, name: str) -> bool:
-    """Whether the hook ``name`` does anything."""
+    """Return whether the callback overrides the hook ``name``."""
     return getattr(type(callback), name) is not getattr(Callback, name)

@@ -1,4 +1,4 @@
-"""Measured losses and metrics of a course."""
+"""Losses and metrics, accumulated over the batches of an epoch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ _NONE_SO_FAR = 0.0, 0.0, 0.0
 
 
 class Measures:
-    """The loss of all batches so far as if they were one, and what the metrics make of them.
+    """The mean loss over all batches so far, as if they were one, and their metrics.
 
-    A batch's loss weighs by what it was a mean over (`Loss.count`), for each output by itself.
-    The metrics are the ones given, so that one whose result is no number (a confusion matrix)
-    can be asked afterwards; `alone` works on copies instead. Of several outputs a metric sees
-    the one that ``outputs`` names under its name. Those that are ``weighted`` get the samples'
-    weights.
+    A batch's loss is weighted by its count (`Loss.count`), for each output separately. The metrics
+    are the given objects, so a user can read a result that is not a number (a confusion matrix)
+    afterwards; `alone` works on copies. ``outputs`` maps a metric to its output, by default the
+    output of its name. Metrics in ``weighted`` get the samples' weights.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class Measures:
         weighted: Collection[str] = (),
     ) -> None:
         self.of = loss
-        # A subclass may have made something else of its parts.
+        # A subclass may combine its parts in another way.
         self._has_parts = isinstance(loss, MultiLoss) and type(loss).forward is MultiLoss.forward
         self._losses = losses_of(loss)
         self.metrics = dict(metrics)
@@ -53,27 +52,27 @@ class Measures:
         outputs: Mapping[str, str] = _NO_OUTPUTS,
         weighted: Collection[str] = (),
     ) -> Measures:
-        """Measures that leave what ``metrics`` have gathered as it is."""
+        """Return measures that work on copies of ``metrics``."""
         copies = {name: copy(metric) for name, metric in metrics.items()}
         return cls(loss, copies, outputs, weighted)
 
     @property
     def _weighs(self) -> bool:
-        """Whether a step is to give it the samples' weights: see `Seen`."""
+        """Whether a step passes the samples' weights: see `Seen`."""
         return bool(self.weighted)
 
     @property
     def seers(self) -> Sequence[Any]:
-        """The metrics and the losses, which are shown the outputs."""
+        """The metrics and the losses, which read the outputs."""
         return (*self.metrics.values(), *self._losses)
 
     @property
     def shows(self) -> Collection[Any]:
-        """The metrics that are shown outputs: without them their shape alone counts."""
+        """The metrics that read outputs; without metrics only the outputs' shape matters."""
         return self.metrics.values()
 
     def gather(self, found: Iterable[Array], out: Any, y: Any, weight: Any = None) -> None:
-        """As a call with ``out``, for metrics that have ``found`` what they need by rows."""
+        """Add a batch, for metrics that have ``found`` their numbers by rows."""
         self.count(out, y)
         there = self.of._where_counted(out, y)
         for (name, metric), rows in zip(self.metrics.items(), found, strict=True):
@@ -81,19 +80,19 @@ class Measures:
             metric.gather(*counted_positions(rows, y, there, *given))
 
     def start(self) -> None:
-        """Forget every batch."""
+        """Reset all measures."""
         self.losses: dict[str, tuple[float, ...]] = {}
         self.samples = 0
         self._counts: Mapping[str, float] = _NO_COUNTS
         self._parts: dict[str, float] = {}
         for metric in self.metrics.values():
-            # A user's own that only judges single batches has nothing to forget.
+            # A custom metric that only judges single batches has no state.
             if isinstance(metric, Metric):
                 metric.reset()
 
     def add_loss(self, loss: float, samples: int) -> None:
-        """Gather the mean ``loss`` of the batch of ``samples`` that `update` was shown."""
-        # A model that shows nothing has its batches weighed by samples.
+        """Add the mean ``loss`` of the batch of ``samples`` that was passed to `update`."""
+        # Without a count, a batch weighs by its samples.
         counts, self._counts = self._counts, _NO_COUNTS
         sums, self._parts = self._parts, {}
         if not samples:
@@ -105,7 +104,7 @@ class Measures:
                 self._add(name, total, self.of.weights[name], count)
         else:
             count = counts.get("", samples)
-            # Of nothing there is no mean, whatever number stands for it.
+            # With a count of 0 the mean is undefined, and its number is ignored.
             self._add("", loss * count if count else 0.0, 1.0, count)
         self.samples += samples
 
@@ -114,16 +113,16 @@ class Measures:
         self.losses[name] = weighted + total * weight, unweighted + total, so_far + count
 
     def __call__(self, out: Any, y: Any, weight: Any = None) -> None:
-        """Let every metric gather a batch: what `shown` gives it.
+        """Update every metric with a batch, as `shown` selects it.
 
-        Errors: a metric named after no output, and what the metrics refuse.
+        Errors: a metric named after no output; the errors of the metrics.
         """
         self.count(out, y)
         for metric, *seen in self.shown(out, y, weight).values():
             metric.update(*seen)
 
     def count(self, out: Any, y: Any) -> None:
-        """Note what the loss of a batch, found before, is a mean over; then `add_loss` is told."""
+        """Store the counts of a batch's loss for the next `add_loss`."""
         if self.of is not None:
             counts, before = counted(self.of, out, y), self._counts
             if self._has_parts:
@@ -135,10 +134,10 @@ class Measures:
             self._counts = counts
 
     def shown(self, out: Any, y: Any, weight: Any = None) -> dict[str, tuple[Any, ...]]:
-        """Every metric by name, with its outputs and targets, and weights if it takes any.
+        """Return every metric by name, with its outputs and targets, and weights if it uses them.
 
-        A metric that is ``linked`` gets the outputs after the loss's link. Each gets the
-        positions that have a loss (`Loss._unmasked`).
+        A metric that is ``linked`` gets the outputs after the loss's link. Each gets the positions
+        that have a loss (`Loss._unmasked`).
         """
         found = {}
         meant = None
@@ -155,7 +154,7 @@ class Measures:
                 if output in getattr(self.of, "masks", ()):
                     mask = out[self.of.masks[output]] != 0
             seen = own, targets, *given
-            # A user's own loss need not say which positions it has.
+            # A custom loss need not define the positions that count.
             counts = isinstance(loss, Loss)
             if mask is not None or (counts and loss._where_counted(own, targets) is not None):
                 seen = loss._unmasked(own, targets, mask, *given)
@@ -163,18 +162,18 @@ class Measures:
         return found
 
     def copied(self) -> Measures:
-        """Measures that go on from here, and leave these as they are."""
+        """Return a copy that can continue without changing the original."""
         made = copy(self)
         made.metrics = {name: copy(metric) for name, metric in self.metrics.items()}
         return made
 
     def state(self) -> dict[str, Any]:
-        """What was gathered, as plain data and arrays, for `merge`."""
+        """Return the accumulated state, as plain data and arrays, for `merge`."""
         metrics = {name: metric.state() for name, metric in self.metrics.items()}
         return {"losses": self.losses, "samples": self.samples, "metrics": metrics}
 
     def merge(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Have gathered what these states tell of, in their order, and nothing else."""
+        """Replace the accumulated state with the sum of ``states``, in their order."""
         self.start()
         for state in states:
             for name, sums in state["losses"].items():
@@ -185,27 +184,27 @@ class Measures:
                 metric.merge(state["metrics"][name])
 
     def sums(self) -> Array:
-        """The weighted sum and the count of each output's loss, (outputs, 2)."""
+        """Return the weighted sum and the count of each output's loss, (outputs, 2)."""
         names = list(self.of.losses) if self._has_parts else [""]
         return np.array([self.losses.get(name, _NONE_SO_FAR)[::2] for name in names])
 
     def loss(self) -> float:
-        """The loss so far."""
+        """Return the mean loss so far."""
         return sum(weighted / count for weighted, _, count in self.losses.values() if count)
 
     def result(self) -> dict[str, float]:
-        """Loss, that of each output, and every metric that is a number, by name."""
+        """Return the loss, each output's loss, and every metric that is a number, by name."""
         return {name: float(value) for name, value in self.results().items() if np.ndim(value) == 0}
 
     def results(self) -> dict[str, Any]:
-        """`result`, with the metrics that are arrays."""
+        """Return `result` including the metrics that are arrays."""
         found: dict[str, Any] = {**self.losses_by_name()}
         for name, metric in self.metrics.items():
             found[name] = metric.result() if metric.samples else float("nan")
         return found
 
     def losses_by_name(self) -> dict[str, float]:
-        """The loss, and of several outputs that of each, before its weight."""
+        """Return the loss, and with several outputs each one's unweighted loss."""
         found = {"loss": self.loss()}
         if self._has_parts:
             for name, (_, total, count) in self.losses.items():
@@ -213,21 +212,21 @@ class Measures:
         return found
 
     def names(self) -> list[str]:
-        """What `result` will be called."""
+        """Return the names of the numbers in `result`."""
         parts = [f"{name}_loss" for name in self.of.losses] if self._has_parts else []
         return ["loss", *parts, *self.metrics]
 
 
 def _sum_of(losses: Array, count: float) -> float:
-    """The sum of which the mean of ``losses`` over ``count`` is one."""
+    """Return the sum of ``losses`` whose mean is over ``count``."""
     return float(losses.mean()) * count if count else 0.0
 
 
 def batch_length(data: Any) -> int:
-    """Samples in a batch: of its array, or of the first of its arrays."""
+    """Return the number of samples in a batch: of its array, or of the first of its arrays."""
     if isinstance(data, (list, tuple)):
         data = data[0]
-    # Asking an array for an abstract class takes long.
+    # isinstance with an abstract class is slow for arrays.
     elif not hasattr(data, "shape") and isinstance(data, Mapping):
         data = next(iter(data.values()))
     return len(data)
@@ -246,9 +245,9 @@ def _part(what: str, given: Any, name: str, metric: str) -> Array:
 
 
 def save_metrics(metrics: Mapping[str, Metric]) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays among the attributes of each metric, and the numbers, both by metric.
+    """Return the arrays and the numbers among the attributes of each metric, by metric.
 
-    A list of arrays becomes one: what metrics keep so, they join in the end.
+    A list of arrays is saved as one concatenated array.
     """
     arrays: dict[str, Array] = {}
     numbers: dict[str, Any] = {}
@@ -267,9 +266,10 @@ def save_metrics(metrics: Mapping[str, Metric]) -> tuple[dict[str, Array], dict[
 def load_metrics(
     metrics: Mapping[str, Metric], numbers: Mapping[str, Any], arrays: Mapping[str, Array]
 ) -> None:
-    """Put back what `save_metrics` took; a metric that was not there then starts anew.
+    """Restore metrics from `save_metrics`; a metric that was not saved starts anew.
 
-    Errors: `StateMismatchError` for what a metric has no place for, and what its result raises.
+    Errors: `StateMismatchError` for a number or array that the metric does not have; the errors of
+    its result.
     """
     for name, metric in metrics.items():
         own = vars(metric)
@@ -280,7 +280,7 @@ def load_metrics(
         for path, array in arrays.items():
             owner, kind, key = path.rsplit("/", 2)
             if owner == name:
-                # What is begun by the first sample cannot be there before it.
+                # An array that the first sample creates does not exist before it.
                 now = own.get(key, 0)
                 fits = array.shape == now.shape if hasattr(now, "shape") else bool(metric.samples)
                 fits = fits and isinstance(now, list) == (kind == "list")
@@ -292,7 +292,7 @@ def load_metrics(
 
 
 def mismatch(where: str, expected: str, received: str) -> StateMismatchError:
-    """The error for a saved state that is another training's."""
+    """Make the error for a saved state that belongs to another training."""
     return StateMismatchError(
         where,
         expected=expected,

@@ -1,4 +1,4 @@
-"""Optimizers, losses and metrics by name, as `compile` takes them beside objects."""
+"""Optimizers, losses and metrics by name, for `compile`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.wrapper import is_optimizer
 
 _RATE, _RATES = 0.001, {"SGD": 0.01, "Nesterov": 0.01}
-"""The rates of optimizers that are given by name: those of Keras."""
+"""Keras' learning rates, for optimizers by name."""
 
 _LOSSES = {
     "mse": "MeanSquaredError",
@@ -46,7 +46,7 @@ _THRESHOLD = {
 
 
 def as_optimizer(given: Any) -> Optimizer | Wrapper:
-    """``given``, or the optimizer of that name at Keras' rate. Errors: no optimizer."""
+    """Return ``given``, or the optimizer of that name at Keras' rate. Errors: no optimizer."""
     if isinstance(given, str):
         known = [name for name in _public(optimizers, Optimizer) if _needs_a_rate_alone(name)]
         kind = _class("optimizer", given, optimizers, {}, known)
@@ -57,7 +57,7 @@ def as_optimizer(given: Any) -> Optimizer | Wrapper:
 
 
 def as_loss(given: Any) -> Any:
-    """``given``, or the loss of that name. Errors: no loss."""
+    """Return ``given``, or the loss of that name. Errors: no loss."""
     if isinstance(given, str):
         return _class("loss", given, losses, _LOSSES, _public(losses, Loss))()
     if isinstance(given, (Mapping, list, tuple)):
@@ -78,10 +78,10 @@ def as_loss(given: Any) -> Any:
 
 
 def as_metric(given: Any, loss: Any) -> Metric:
-    """``given``, or the metric of that name. Errors: no metric.
+    """Return ``given``, or the metric of that name. Errors: no metric.
 
-    "accuracy" is `BinaryAccuracy` where ``loss`` is one of yes-or-no outputs, and "precision",
-    "recall", "f1" and "iou" have the threshold 0.5 there.
+    For a loss of binary outputs "accuracy" is `BinaryAccuracy`, and "precision", "recall", "f1" and
+    "iou" have the threshold 0.5.
     """
     if isinstance(given, str):
         called = {**_METRICS, **_THRESHOLD}
@@ -96,7 +96,7 @@ def as_metric(given: Any, loss: Any) -> Metric:
 
 
 def _is_of_yes_or_no(loss: Any) -> bool:
-    """Whether each output is a probability of its own, or becomes one by a sigmoid."""
+    """Return whether each output is a probability, or becomes one by a sigmoid."""
     of_scores = getattr(loss, "link_name", "") == "sigmoid"
     return of_scores or isinstance(loss, losses.BinaryCrossEntropy)
 
@@ -114,7 +114,7 @@ def _public(room: Any, base: type) -> list[str]:
 def _class(
     argument: str, given: str, room: Any, called: Mapping[str, str], known: list[str]
 ) -> Any:
-    """The class among ``known`` that is ``given``: however it is spelled, or ``called`` so."""
+    """Return the class of ``known`` that is spelled ``given``, or that ``called`` maps it to."""
     found = {_letters(name): name for name in known}
     found |= {_letters(name): kind for name, kind in called.items()}
     if _letters(given) not in found:

@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from singanet.types import Array
 
 MEASURES: Final = ("recompute", "micro-batches", "light state", "offload")
-"""Measures that save memory, in the order in which they are tried."""
+"""Ways to save memory, in the order of trial."""
 USUAL: Final = MEASURES[:2]
-"""The measures that are allowed by default: they keep the results, and need no folder."""
+"""The ways that are allowed by default: they do not change results, and need no folder."""
 
 
 class Stateful(Protocol):
-    """The part of a callback that a training checkpoint keeps."""
+    """The part of a callback that a training checkpoint stores."""
 
     def state_dict(self) -> dict[str, Array]:
-        """Arrays by name."""
+        """Return arrays by name."""
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state from `state_dict`."""
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """The arguments of `FeedForwardNet.fit`, each in its range.
+    """The validated arguments of `FeedForwardNet.fit`.
 
-    This is their only telling: `fit` has its signature from here. Errors: an argument out of range;
-    validation data twice; callbacks that are no list.
+    `fit` takes its signature from this class. Errors: an argument out of range; validation data
+    twice; callbacks that are not a list.
     """
 
     x: Any
@@ -63,9 +63,9 @@ class FitOptions:
     allow: Collection[str] = USUAL
     offload_folder: str | PathLike[str] | None = None
     micro_batch: int | None = field(default=None, init=False)
-    """Each step goes through its batch in parts of so many samples, None for all at once."""
+    """The samples of a micro-batch, the parts of each step; None for the whole batch."""
     largest: int | None = field(default=None, init=False)
-    """A batch of a source that has more samples is refused, None for any."""
+    """The largest allowed batch of a source; None for any."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "accumulate", "steps_per_epoch"):
@@ -97,7 +97,7 @@ class FitOptions:
         object.__setattr__(self, name, value)
 
     def in_parts(self, micro_batch: int | None, largest: int | None = None) -> FitOptions:
-        """A copy whose steps go through batches as `micro_batch` and `largest` say."""
+        """Return a copy with other `micro_batch` and `largest`."""
         made = copy.copy(self)
         made._set("micro_batch", micro_batch)
         made._set("largest", largest)
@@ -105,7 +105,7 @@ class FitOptions:
 
     @property
     def within_budget(self) -> bool:
-        """Whether an argument says how much memory the fit may take, or how it may be kept."""
+        """Whether an argument sets a memory budget, or a way to save memory."""
         given = self.memory_budget is not None or self.offload_folder is not None
         return given or self.allow != USUAL
 
@@ -116,11 +116,11 @@ class FitOptions:
 
     @property
     def stages(self) -> tuple[float | None, str, int]:
-        """The stages around the optimizer: a clip, how, and an accumulation."""
+        """The stages around the optimizer: a clip, its kind, and an accumulation."""
         return self.clip, self.clip_by, self.accumulate
 
     def facts(self) -> dict[str, Any]:
-        """The options that have to be the same on all ranks."""
+        """Return the options that have to be the same on all ranks."""
         return {
             "batch_size": self.batch_size,
             "epochs": (self.initial_epoch, self.epochs, self.steps_per_epoch),
@@ -133,7 +133,7 @@ class FitOptions:
 
 
 def checked_class_weight(given: Mapping[int, float] | None) -> dict[int, float] | None:
-    """``given`` as plain numbers. Errors: a class or weight that is none."""
+    """Return ``given`` as plain numbers. Errors: an invalid class or weight."""
     if given is None:
         return None
     whole = isinstance(given, Mapping) and all(hasattr(key, "__index__") for key in given)
@@ -144,6 +144,6 @@ def checked_class_weight(given: Mapping[int, float] | None) -> dict[int, float] 
             "net.fit, class_weight",
             expected="a dict from class numbers to finite weights >= 0",
             received=str(given)[:80],
-            advice="write {0: 1.0, 1: 5.0}; classes that are not in it weigh 1",
+            advice="write {0: 1.0, 1: 5.0}; other classes weigh 1",
         )
     return {int(key): float(weight) for key, weight in given.items()}

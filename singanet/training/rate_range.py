@@ -1,4 +1,4 @@
-"""The learning-rate range test: which rate a net learns fastest by, tried on the net itself."""
+"""The learning-rate range test."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from singanet.training.restore import restore
 from singanet.types import Array
 
 _KEPT = 0.9
-"""Of the smoothed loss, from step to step."""
+"""The decay of the running mean of the loss."""
 _DIVERGED = 4.0
-"""Times the losses at the lowest rates, above which nothing more is to be learnt from the test."""
+"""The test ends if the loss exceeds the losses at the lowest rates by this factor."""
 
 
 @dataclass(frozen=True)
 class RateRange:
-    """The rates that were tried, and the loss before the update by each.
+    """The tried rates, and the loss before the update by each.
 
-    There are fewer than were asked for where the loss rose above four times what it was at the
-    lowest rates, the first tenth, or was no longer finite.
+    The test ends early, with fewer rates, if the loss is not finite or rises above four times the
+    losses at the lowest tenth of the rates.
     """
 
     rates: Sequence[float]
@@ -41,7 +41,7 @@ class RateRange:
 
     @property
     def smoothed(self) -> list[float]:
-        """Running means of the losses, each new one weighing a tenth, without their late start."""
+        """The running means of the losses: each new loss weighs a tenth, with bias correction."""
         found, mean = list[float](), 0.0
         for k, loss in enumerate(self.losses, 1):
             mean = _KEPT * mean + (1.0 - _KEPT) * loss
@@ -52,8 +52,8 @@ class RateRange:
     def suggested(self) -> float | None:
         """A tenth of the rate at which the smoothed loss is lowest.
 
-        None where that is the last rate, so that a higher one may be better, or where the loss
-        has fallen less than it varies at the lowest rates.
+        None if this is the last rate, so a higher one may be better, or if the loss fell by less
+        than it varies at the lowest rates.
         """
         smoothed = [value if math.isfinite(value) else math.inf for value in self.smoothed]
         first = np.array(self.losses[: _first(len(smoothed))])
@@ -65,12 +65,11 @@ class RateRange:
         return self.rates[lowest] / 10.0
 
     def plot(self, path: str | PathLike[str] | None = None) -> str:
-        """An SVG picture of both losses by the rate, and of the rate suggested.
+        """Draw both losses over the rate, and the suggested rate, as SVG.
 
-        Losses above twice those at the lowest rates are left out: beside them nothing is seen.
-        Returns its text, and writes it to ``path``, a .svg file, where one is given. Errors:
-        `ArgumentError` for another suffix; `FileAccessError`; `BackendError` without the extra
-        ``report``.
+        Losses above twice those at the lowest rates are omitted, since they would flatten the rest.
+        Returns its text, and writes it to ``path``, a .svg file, if given. Errors: `ArgumentError`
+        for another suffix; `FileAccessError`; `BackendError` without the extra ``report``.
         """
         top = 2.0 * max(map(abs, self.losses[: _first(len(self.losses))]))
         lines = {
@@ -85,19 +84,19 @@ class RateRange:
         return write_chart(lambda: line_charts(where, [chart]), where, path)
 
     def _repr_html_(self) -> str | None:
-        """The picture, for notebooks; without the extra ``report`` they show the text."""
+        """Return the picture for notebooks, or None without the extra ``report``."""
         return in_notebook("losses by rate", self.plot)
 
 
 def _first(steps: int) -> int:
-    """How many of the losses tell what they are before anything is learnt."""
+    """Return how many of the first losses show the loss before any learning."""
     return max(2, steps // 10)
 
 
 def find_lr(
     net: Net, x: Any, y: Any, batch_size: int, low: float, high: float, steps: int
 ) -> RateRange:
-    """`FeedForwardNet.find_lr`."""
+    """Implement `FeedForwardNet.find_lr`."""
     where = "net.find_lr"
     compiled = expect_compiled(net, where)
     steps = checked_count(where, "steps", steps, 10)
@@ -111,7 +110,7 @@ def find_lr(
     if isinstance(x, Iterator):
         raise ArgumentError(
             f"{where}, x",
-            expected="data that can be gone through once more",
+            expected="data that can be iterated again",
             received=f"a {type(x).__name__}, whose batches would be used up",
             advice="pass arrays, a loader, or a function of the epoch that returns batches",
         )
@@ -127,7 +126,7 @@ def find_lr(
     trained_by, intake = compiled.trained_by, net.intake
     columns = dict(intake.columns)
     try:
-        # Rates that are too high are part of it.
+        # The test includes rates that are too high.
         with np.errstate(over="ignore", invalid="ignore"):
             fit(net, options)
     finally:
@@ -137,14 +136,14 @@ def find_lr(
 
 
 class _RangeTest(Callback):
-    """Sets a rate for each step; at the end all of the training is as it was at the beginning."""
+    """Sets a rate for each step, and restores the training's state at the end."""
 
     def __init__(self, rates: Array) -> None:
         self.rates = rates
         self.losses: list[float] = []
 
     def on_train_begin(self) -> None:
-        """Keep the state. Errors: `ArgumentError` for an optimizer that has no rate."""
+        """Save the state. Errors: `ArgumentError` for an optimizer without a rate."""
         self._lr = self.session.rule.learning_rate
         if self._lr is None:
             raise ArgumentError(
@@ -160,7 +159,7 @@ class _RangeTest(Callback):
         self.session.rule.learning_rate = float(self.rates[self.session.step])
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Keep the loss; end where no more rates are left, or this one is far too high."""
+        """Store the loss; stop after the last rate, or if the loss is far too high."""
         loss = float(logs["loss"])
         self.losses.append(loss)
         if len(self.losses) == len(self.rates):
@@ -171,7 +170,7 @@ class _RangeTest(Callback):
             self.session.stop("the loss has left its range")
 
     def on_train_end(self) -> None:
-        """Put all back."""
+        """Restore the rate and the state."""
         if self._lr is not None:
             self.session.rule.learning_rate = self._lr
             restore(self.session, self._state)

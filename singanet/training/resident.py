@@ -1,4 +1,4 @@
-"""The memory of this process, and that of its arrays on a GPU."""
+"""The memory of this process, and of its arrays on a GPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from singanet.device import Device
 
 
 def held_bytes(device: Device) -> int | None:
-    """Bytes that arrays on ``device`` take now, or as a GPU's pool keeps; None if it is not said.
+    """Return the bytes of arrays on ``device``, or of a GPU's memory pool; None if unknown.
 
-    On the CPU they are those of the process.
+    On the CPU they are the bytes of the process.
     """
     xp = device.ops.xp
     if xp is np:
@@ -24,7 +24,7 @@ def held_bytes(device: Device) -> int | None:
 
 
 def resident_bytes() -> int | None:
-    """Bytes in memory now; None if the system does not say."""
+    """Return the resident bytes of the process; None if the system does not report them."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -35,7 +35,7 @@ def resident_bytes() -> int | None:
 
 
 def peak_bytes() -> int | None:
-    """The most bytes ever in memory; None if the system does not say."""
+    """Return the peak of the resident bytes; None if the system does not report it."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""How a fit goes on from what another one has saved."""
+"""Resumption of a fit from a saved training state."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _Loaded = list[tuple[Stateful, dict[str, Array]]]
 
 @interrupted_after()
 def restore(session: Session, state: Mapping[str, Array]) -> None:
-    """Bring ``session`` to where the one of `training_sources` stood.
+    """Restore ``session`` from a state of `training_sources`.
 
-    Errors: `StateMismatchError` for parameters or callbacks that differ, naming them with both
-    shapes, and for state that data, optimizer, metrics or callbacks do not take; `FileFormatError`
-    for a state that is not whole; `VersionError`. After any of them all is as it was. Ctrl-C acts
-    when all is loaded.
+    Errors: `StateMismatchError` for parameters or callbacks that differ, with names and both
+    shapes, and for a state that data, optimizer, metrics or callbacks refuse; `FileFormatError` for
+    an incomplete state; `VersionError`. On an error everything is unchanged. Ctrl-C acts after the
+    load.
     """
     net, ranks = session.net, session.ranks
     progress = parse_progress(state, net.rng.bit_generator)
@@ -50,7 +50,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     state = state_here(state, ranks, len(progress.ranks), _by_params(session))
     check_net(net, state)
     kept = _kept(session, state)
-    # Layers are on the stages that they were saved on, each of which goes on with its own draws.
+    # Layers move to the stages of the checkpoint, so that each stage continues its own draws.
     with ranks.moved(progress.stages) if as_it_was else nullcontext(), _undoing(session):
         session.data.load_state_dict(data)
         steps = session.data.steps
@@ -58,14 +58,14 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
             received = f"batch {progress.batch}"
             raise mismatch("net.fit, resume", f"at most {steps} batches an epoch", received)
         here = session.params()
-        # A rate that was assigned before stays, where the file says nothing of it.
+        # A rate that was assigned before stays, unless the file has one.
         learnt = {**_assigned_rates(session), **below("optimizer/", state)}
         away = {param.name for param in net.params()} - {param.name for param in here}
         session.optimizer.load_state_dict(
             {key: array for key, array in learnt.items() if key.rpartition("/")[0] not in away}
         )
         session.rule._check_loaded({param.name: param.outline for param in here})
-        # What was gathered so far counts once.
+        # Only one rank restores the measures so far, so that they count once.
         if progress.batch and ranks.has_measured:
             metrics, arrays = session.measures.metrics, below("metric/", state)
             load_metrics(metrics, progress.metrics, arrays)
@@ -80,7 +80,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
 
 
 def _assigned_rates(session: Session) -> dict[str, Array]:
-    """The numbers that were assigned to the rule, under the names of its `_hyper_state`."""
+    """Return the numbers that were assigned to the rule, by their names in `_hyper_state`."""
     rule = UpdateChain(session.optimizer).own_rule
     state = {} if rule is None else rule._hyper_state()
     return {key: array for key, array in state.items() if "." not in key}
@@ -89,10 +89,10 @@ def _assigned_rates(session: Session) -> dict[str, Array]:
 def state_here(
     state: Mapping[str, Array], ranks: World, were: int, shapes: Mapping[str, Shape]
 ) -> dict[str, Array]:
-    """The arrays with which this one of ``ranks`` goes on, from the ``state`` of ``were`` ranks.
+    """Return the arrays of this one of ``ranks``, from the ``state`` of ``were`` ranks.
 
-    If there are as many ranks as before, they are this rank's own. Otherwise they are the common
-    ones, with the arrays of ``shapes`` put together from all ranks.
+    If the number of ranks is the same, they are this rank's own. Otherwise they are the common
+    ones, with the arrays of ``shapes`` joined from all ranks.
     """
     were = max(were, 1)
     if ranks.size != were:
@@ -102,7 +102,7 @@ def state_here(
 
 
 def expect_ranks_of_parts(where: str, are: int, were: int, state: Mapping[str, Array]) -> None:
-    """Errors: gradients gathered between micro-batches, if there ``were`` more or fewer ranks."""
+    """Refuse gradients accumulated between micro-batches if the number of ranks has changed."""
     keys = (key.split("/", 2)[2] if is_own(key) else key for key in state)
     if any(key.startswith("optimizer/") and key.endswith("/gathered") for key in keys):
         expected = f"as many ranks as were, {were}, between micro-batches"
@@ -110,7 +110,7 @@ def expect_ranks_of_parts(where: str, are: int, were: int, state: Mapping[str, A
 
 
 def _by_params(session: Session) -> dict[str, Shape]:
-    """The shapes of arrays that callbacks have for parameters, by where they stand."""
+    """Return the shapes of callbacks' arrays that correspond to parameters, by their keys."""
     return {
         f"{start}/{param.name}": param.shape
         for start, each in callbacks_by_name(session).items()
@@ -131,9 +131,9 @@ def _go_on(session: Session, progress: Progress) -> None:
 
 @contextmanager
 def _undoing(session: Session) -> Iterator[None]:
-    """Put back what the block loaded before it failed; parameters are loaded last.
+    """On an error in the block, restore the state before it; parameters are loaded last.
 
-    Errors: `StateMismatchError` for whatever data, metrics and callbacks raise that is not ours.
+    Errors: `StateMismatchError` for an error of data, metrics or callbacks that is not ours.
     """
     before: list[tuple[Any, Any]] = [
         (session.data, session.data.state_dict()),
@@ -161,7 +161,7 @@ def _undoing(session: Session) -> Iterator[None]:
 
 
 def check_net(net: Net, state: Mapping[str, Array]) -> None:
-    """Errors: `StateMismatchError` where ``state`` has other parameters than ``net``."""
+    """Refuse a ``state`` with other parameters than ``net``. Errors: `StateMismatchError`."""
     saved = {key: tuple(array.shape) for key, array in below("net/", state).items()}
     own = {param.name: param.shape for param in net.params()}
     for name, shape in own.items():
@@ -175,7 +175,7 @@ def check_net(net: Net, state: Mapping[str, Array]) -> None:
 
 
 def _kept(session: Session, state: Mapping[str, Array]) -> _Loaded:
-    """What each of `keepers` is to load. Errors: `StateMismatchError` where others were saved."""
+    """Return the arrays that each of `keepers` loads. Errors: `StateMismatchError` for others."""
     own = keepers(session, session.ranks)
     found = [(each, below(f"{start}/", state)) for start, each in own.items()]
     was = any(key.startswith("precision/") for key in state)
@@ -191,5 +191,5 @@ def _kept(session: Session, state: Mapping[str, Array]) -> _Loaded:
 
 
 def below(start: str, state: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays of ``state`` whose names begin with ``start``, by the rest of the name."""
+    """Return the arrays of ``state`` whose names begin with ``start``, without this prefix."""
     return {key[len(start) :]: array for key, array in state.items() if key.startswith(start)}

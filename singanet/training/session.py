@@ -1,4 +1,4 @@
-"""A fit under way, and where its batches come from."""
+"""A fit in progress, and its state for checkpoints."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ WHERE = "session.state"
 def training_sources(
     course: Course, ranks: World, first_rows: dict[str, int] | None = None
 ) -> list[Source]:
-    """Parameters, optimizer, generator, position in the data, history, metrics, callbacks.
+    """Return parameters, optimizer, generator, data position, history, metrics and callbacks.
 
     Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
     ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
-    (uint8). It resumes to the bit. Of several ranks it is rank 0's, with position and generator of
-    each, and what else is each rank's own: see `own_entries`. There ``net/...`` is the running
-    state of all, ``local/...`` the rank's; nothing on the others. With ``first_rows`` each rank
-    gives what it is to write itself, parts of arrays with the rows that they begin with, by name.
+    (uint8). Resumption is exact to the bit. With several ranks rank 0 gets the state, with the
+    position and generator of each and the entries that differ by rank: see `own_entries`. There
+    ``net/...`` is the running state of all, ``local/...`` the rank's; the others get nothing. With
+    ``first_rows`` each rank gets the entries that it writes itself, and ``first_rows`` the first
+    row of each part, by name.
     """
     own = partial(own_sources, course, ranks, first_rows)
     measures = course.measures.copied()
@@ -62,7 +63,7 @@ def training_sources(
 def own_sources(
     course: Course, ranks: World, first_rows: dict[str, int] | None = None
 ) -> list[Source]:
-    """What `training_sources` has of this process but for its progress, as it stands there."""
+    """Return this process's part of `training_sources`, without the progress."""
     begins: dict[str, int] | None = None if first_rows is None else {}
     learnt = state_sources(course.optimizer, begins)
     if first_rows is not None and begins is not None:
@@ -79,7 +80,7 @@ def own_sources(
 
 
 def keepers(course: Course, ranks: World) -> dict[str, Stateful]:
-    """What this rank has that keeps a state beside the optimizer, by where its arrays stand."""
+    """Return this rank's objects with a state, except the optimizer, by their keys' prefix."""
     precision = course.compiled.precision
     found: dict[str, Stateful] = {} if precision is None else {"precision": precision}
     for name, callback in callbacks_by_name(course).items():
@@ -89,7 +90,7 @@ def keepers(course: Course, ranks: World) -> dict[str, Stateful]:
 
 
 def callbacks_by_name(course: Course) -> dict[str, Stateful]:
-    """The callbacks of all ranks, by where the arrays of each stand."""
+    """Return the callbacks of all ranks, by their keys' prefix."""
     return {
         f"callback/{place}.{type(callback).__name__}": callback
         for place, callback in enumerate(course.callbacks)
@@ -97,7 +98,7 @@ def callbacks_by_name(course: Course) -> dict[str, Stateful]:
 
 
 def named_below(start: str, sources: Sequence[Source]) -> list[Source]:
-    """``sources`` with ``start`` and a slash in front of their names."""
+    """Return ``sources`` with ``start`` and a slash before their names."""
     return [replace(each, name=f"{start}/{each.name}") for each in sources]
 
 
@@ -108,7 +109,7 @@ def progress_sources(
     position: Mapping[str, int],
     every: Sequence[Mapping[str, Any]] = (),
 ) -> list[Source]:
-    """How far ``course`` is, and what ``measures`` have gathered in the epoch in work.
+    """Return the position of ``course``, and the ``measures`` of the current epoch.
 
     ``every`` has position, generator and samples of each of several ranks.
     """
@@ -138,7 +139,7 @@ def progress_sources(
 
 
 class Session(Course):
-    """A fit under way, as callbacks see it and as training checkpoints store it.
+    """A fit in progress, for callbacks and training checkpoints.
 
     ``names`` are the keys of an epoch's logs, ``ranks`` the processes that train together.
     """
@@ -158,7 +159,7 @@ class Session(Course):
         self._in_parts: Callable[[Step], Step] | None = None
         self._outermost = optimizer
         if options.micro_batch is not None:
-            # Between batches it holds nothing, so that no checkpoint knows of it.
+            # Between batches it is empty, so checkpoints ignore it.
             gathered = self._outermost = Accumulator(optimizer, 1)
             self._in_parts = partial(MicroBatches, net, gathered, options.micro_batch, ranks.most)
         self.train_batch = self._stepper()
@@ -170,15 +171,15 @@ class Session(Course):
         self.names += ranks.counted
 
     def stop(self, reason: str) -> None:
-        """End the training after the step in work; the first reason given stands.
+        """End the training after the current step; the first reason counts.
 
-        Of several ranks any may ask for it; all end after the same step.
+        With several ranks any may call it; all end after the same step.
         """
         self.ranks.stop(self, reason)
 
     @property
     def stopping(self) -> bool:
-        """Whether the training is to end before its last epoch, as far as this rank knows."""
+        """Whether this rank knows that the training ends before its last epoch."""
         return self.stopped is not None or self.ranks.asked is not None
 
     @property
@@ -187,31 +188,31 @@ class Session(Course):
         return self.ranks.rank
 
     def of_first(self, value: Any) -> Any:
-        """What rank 0 says, on all ranks, which call it at the same point: plain data, arrays."""
+        """Return rank 0's ``value``, plain data or arrays; all ranks call it at the same point."""
         return self.ranks.of_first(value, "what rank 0 decides")
 
     def on_first(self, work: Callable[[], object]) -> None:
-        """``work()`` on rank 0, where the parameters of all can be read; all ranks call it."""
+        """Call ``work()`` on rank 0, with all parameters readable; all ranks call it."""
         self.ranks.on_first(work)
 
     def weights(self) -> list[Source]:
-        """The parameters, to be written by `on_first` at once; all ranks call it."""
+        """Return the parameters, for `on_first` to write at once; all ranks call it."""
         whole = {each.name: each for each in self.ranks.slices(self.net)}
         return [whole.get(each.name, each) for each in param_sources(self.net.params())]
 
     def params(self) -> list[Param]:
-        """The parameters of the net that are on this rank: all, but of a net on stages."""
+        """Return the net's parameters on this rank: all, except in a pipeline."""
         return list(self.ranks.here(self.net).params())
 
     @property
     def _can_write(self) -> bool:
-        """Whether a state can be had after the error that ends the fit: all ranks know of it."""
+        """Whether a state can be saved after the error that ends the fit: all ranks know of it."""
         return self.phase == "whole" and self.ranks.agreed
 
     def _add_stage(self, stage: Callable[[Optimizer | Wrapper], Wrapper]) -> None:
-        """Let steps go through ``stage`` of the optimizer, from the next one on.
+        """Add ``stage`` around the optimizer from the next step.
 
-        It is no part of ``optimizer``, nor of its state.
+        It is not part of ``optimizer``, nor of its state.
         """
         self._outermost = stage(self._outermost)
         self.train_batch = self._stepper()
@@ -221,33 +222,31 @@ class Session(Course):
         return self.ranks.stepped(step if self._in_parts is None else self._in_parts(step))
 
     def _meet(self) -> None:
-        """Begin with the values of rank 0, where that was not done: what is loaded stays then."""
+        """Broadcast rank 0's parameters if that was not done, so that a later load stays."""
         chain = UpdateChain(self.compiled.scaled(self._outermost))
         chain.meet(self.ranks.here(self.net))
 
     def _join(self) -> None:
-        """Say that this process has no more batches for now; others may have."""
-        # One that goes on from the end of an epoch has taken no step yet.
+        """Tell the other ranks that this process has no more batches in the epoch."""
+        # A fit that resumes at the end of an epoch has run no step yet.
         self._meet()
         for stage in UpdateChain(self.compiled.scaled(self._outermost)).reducers:
             stage.join()
 
     def state(self) -> dict[str, Array]:
-        """The state to resume from, as copies by name: see `training_sources`.
+        """Return copies of the state to resume from, by name: see `training_sources`.
 
-        A callback that asks for it sets ``_runs_last``, so that the others have seen the step. All
-        ranks ask at the same point: running state is unified, parameters are compared; those
-        other than 0 get nothing.
-        Errors: `CallOrderError` within a step, of which a half could be in it.
+        A callback that calls it sets ``_runs_last``, so that the others have seen the step. All
+        ranks call it at the same point: running state is unified, parameters are compared; ranks
+        other than 0 get nothing. Errors: `CallOrderError` within a step.
         """
         self._expect_whole()
         return training_state(self)
 
     def _sources(self) -> list[Source]:
-        """What `state` copies, as sources of its arrays, to be written before the next step.
+        """Return the arrays of `state` as sources, to be written before the next step.
 
-        Each has to be asked for its array: of several ranks the others wait until theirs are.
-        Errors: as for `state`.
+        The caller has to fetch every source: other ranks wait for theirs. Errors: as for `state`.
         """
         self._expect_whole()
         return training_sources(self, self.ranks)
@@ -255,18 +254,18 @@ class Session(Course):
     def write(self, path: Path) -> None:
         """Write `_sources` to ``path``, in the format of its suffix; all ranks call it.
 
-        Rank 0 writes, but a sharded file all ranks do, each what it has. Errors: as for `state`,
-        and of files.
+        Rank 0 writes; in a sharded file every rank writes its part. Errors: as for `state`, and of
+        files.
         """
         for writing in self._writings(path, self._sources_for(path)):
             writing.write()
             writing.finish()
 
     def _copies(self, path: Path | None, best: Path | None) -> list[Writing]:
-        """What this rank is to write to ``path`` of `_sources`, to ``best`` of `weights`, copied.
+        """Return writings of copied `_sources` to ``path`` and copied `weights` to ``best``.
 
-        They stay what they are now; one process has none twice. All ranks call it. Errors: as for
-        `state`.
+        The copies do not change later; one process shares them. Each rank gets its own; all ranks
+        call it. Errors: as for `state`.
         """
         found: list[Writing] = []
         held: dict[str, Source] = {}
@@ -284,7 +283,7 @@ class Session(Course):
         return found
 
     def _sources_for(self, path: Path) -> tuple[list[Source], dict[str, int] | None]:
-        """What this rank writes to ``path``; of a sharded file the rows that parts begin with."""
+        """Return this rank's sources for ``path``; for a sharded file also their first rows."""
         if FORMATS["sharded"].suffixes[0] not in path.name:
             return self._sources(), None
         self._expect_whole()
@@ -310,13 +309,13 @@ class Session(Course):
 
 
 def training_state(session: Session) -> dict[str, Array]:
-    """Copies on the CPU of what `training_sources` gives."""
+    """Return copies of `training_sources` on the CPU."""
     sources = training_sources(session, session.ranks)
     return {source.name: np.array(source.array()) for source in sources}
 
 
 def _held_weights(weights: list[Source], held: dict[str, Source]) -> list[Source]:
-    """Copies of ``weights``: those of the state that has them already, else new ones."""
+    """Return copies of ``weights``; reuse the copies of the state."""
     own = [held.get(f"net/{each.name}") for each in weights]
     return [
         each.held() if copy is None else replace(copy, name=each.name)

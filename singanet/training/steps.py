@@ -26,7 +26,7 @@ from singanet.training.measures import batch_length
 from singanet.types import Array
 
 Step: TypeAlias = Callable[[Any, Any, Array | None, OnLayer, Measure], float]
-"""``step(x, y, sample_weight, on_layer, measure)``: the loss from before the update."""
+"""``step(x, y, sample_weight, on_layer, measure)`` returns the loss before the update."""
 
 WAYS: dict[str, Callable[[Optimizer | Wrapper, float], Wrapper]] = {
     "layer": ClipByLayerNorm,
@@ -39,11 +39,10 @@ WAYS: dict[str, Callable[[Optimizer | Wrapper, float], Wrapper]] = {
 def wrapped(
     optimizer: Optimizer | Wrapper, clip: float | None, clip_by: str, accumulate: int
 ) -> Optimizer | Wrapper:
-    """``optimizer`` behind what the arguments of `fit` ask for.
+    """Wrap ``optimizer`` in the clip and the accumulation of `fit`'s arguments.
 
-    Micro-batches are gathered first; it is their mean that is clipped, over all
-    processes where there are several. Errors: an unknown
-    ``clip_by``, numbers out of range.
+    Micro-batches are accumulated first; their mean is clipped, over all processes if there are
+    several. Errors: an unknown ``clip_by``; numbers out of range.
     """
     if clip_by not in WAYS:
         raise UnknownNameError(
@@ -59,14 +58,14 @@ def wrapped(
 
 
 def stepper(net: Net, optimizer: Optimizer | Wrapper) -> Step:
-    """The step of ``net`` with ``optimizer``. Errors: `ClipByGlobalNorm` inside other clipping."""
+    """Return the step of ``net`` with ``optimizer``. Errors: `ClipByGlobalNorm` in another clip."""
     chain = UpdateChain(optimizer)
 
     def step(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
         return net.step(x, y, optimizer, on_layer, weight, measure)[0]
 
     def scaled(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
-        # What overflows is looked for; NumPy need not say it.
+        # Loss scaling checks for overflow, so NumPy need not warn.
         with np.errstate(over="ignore", invalid="ignore"):
             return step(x, y, weight, on_layer, measure)
 
@@ -74,7 +73,7 @@ def stepper(net: Net, optimizer: Optimizer | Wrapper) -> Step:
 
 
 def with_empty_batches(step: Step) -> Step:
-    """``step``, of which callbacks and metrics hear nothing where a rank has no samples for it."""
+    """Return ``step`` without callbacks and metrics for batches without samples on this rank."""
 
     def taken(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
         if batch_length(y):
@@ -87,11 +86,10 @@ def with_empty_batches(step: Step) -> Step:
 class MicroBatches:
     """``step`` on one batch, in parts of at most ``size`` samples.
 
-    Gradients go through ``accumulator``, a stage of its optimizer, and weigh by what the loss of
-    their part is a mean over: the update is that of the whole batch, up to rounding. A step that
-    ends with an error before its update leaves the ``net``, and what was gathered, as they were. Of
-    several ranks, each with a part of the batch, all have the number of parts that ``most`` makes
-    of their own.
+    Gradients accumulate in ``accumulator``, a stage of its optimizer, weighted by the count of
+    their part's loss: the update equals that of the whole batch, up to rounding. On an error before
+    the update, the ``net`` and the accumulated gradients are unchanged. With several ranks, each
+    with a part of the batch, ``most`` makes the number of parts the same on all.
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class MicroBatches:
     def __call__(
         self, x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any
     ) -> float:
-        """As `Step`: the loss of the batch, from before its update."""
+        """Return the loss of the batch before its update, as `Step`."""
         gathered, samples = self._accumulator, batch_length(y)
         count = self._most(-(-samples // self._size))
         if gathered.every != count:

@@ -1,4 +1,4 @@
-"""Callbacks: what watches a training, and what ends or changes it."""
+"""Callbacks: they watch a training, end it or change it."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ __all__ = [
     "WandB",
 ]
 
-if not TYPE_CHECKING:  # else type checkers accept any name
+if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
     __getattr__ = names_of(__name__, __all__)

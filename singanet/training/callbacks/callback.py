@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 class Callback(Described):
-    """Sees a `fit` at work; override what you need, the rest costs nothing.
+    """Base class of callbacks, whose hooks `fit` calls; hooks that are not overridden cost nothing.
 
-    ``self.session`` is the fit under way: its net, optimizer, epoch, batch, step, the ``layer``
-    whose gradients are being handed out, and ``stop(reason)``. Epochs and batches count from 0.
-    A callback that raises ends the fit with that error, the net usable.
+    ``self.session`` is the running fit: its net, optimizer, epoch, batch, step, the ``layer`` of
+    the current gradients, and ``stop(reason)``. Epochs and batches count from 0. If a callback
+    raises, the fit ends with that error, and the net stays usable.
     """
 
     _session: Session | None = None
     _runs_last = False
-    """Whether its hooks run after those of the others, as a checkpoint's must."""
+    """Whether its hooks run after the other callbacks' hooks, as a checkpoint's must."""
     _ends_first = False
-    """Whether its `on_train_end` comes before those of the others, which see what it leaves."""
+    """Whether its `on_train_end` runs first, so that other callbacks see its result."""
     first_rank_only = False
-    """Whether only rank 0 has it run, of several that train together: what prints, writes files.
+    """Whether only rank 0 runs it if several train together, since it prints or writes files.
 
-    It evaluates on its own there. All others run on every rank, with the same logs.
+    It evaluates alone there. All other callbacks run on every rank, with the same logs.
     """
     _goes_by_params = False
-    """Whether its state has an array a parameter, by its name, of which ranks with slices of that
-    have theirs: on another number of ranks it goes on with all rows."""
+    """Whether its state has an array for each parameter, by its name. Ranks with slices of a
+    parameter save slices of the array; another number of ranks joins and splits the rows anew."""
 
     @property
     def session(self) -> Session:
-        """The fit under way. Errors: `CallOrderError` outside of one."""
+        """The running fit. Errors: `CallOrderError` outside of one."""
         if self._session is None:
             raise CallOrderError(
                 type(self).__name__,
@@ -48,40 +48,40 @@ class Callback(Described):
         return self._session
 
     def on_train_begin(self) -> None:
-        """Before the first step: check here what must not fail after the last."""
+        """Run before the first step: check here for errors that must not come after the last."""
 
     def on_train_end(self) -> None:
-        """After the last step, also where the fit ends with an error (``session.error``)."""
+        """Run after the last step, also if the fit ends with an error (``session.error``)."""
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Before the first batch of ``epoch``; again where it is resumed in the middle."""
+        """Run before the first batch of ``epoch``; again if the fit resumes within the epoch."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """After validation; numbers added to ``logs`` are recorded in the history too."""
+        """Run after validation; numbers added to ``logs`` are recorded in the history too."""
 
     def on_batch_begin(self, batch: int) -> None:
-        """Before a step."""
+        """Run before a step."""
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """After a step; ``logs`` holds this batch's loss from before its update."""
+        """Run after a step; ``logs`` has the batch's loss before the update."""
 
     def on_layer_gradients(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
     ) -> None:
-        """A layer's gradients, before they are applied; keep none of them.
+        """Run on a layer's gradients before their update; do not store references to them.
 
-        The lists are empty for a layer without parameters; ``session.layer`` names it.
+        The lists are empty for a layer without parameters; ``session.layer`` is its name.
         """
 
     def on_stop(self) -> None:
-        """The fit stops within an epoch, at the end of a step, because ``stop`` was called."""
+        """Run after the last step if the fit stops within an epoch, because ``stop`` was called."""
 
     def on_error(self, error: BaseException) -> None:
-        """The fit is about to end with ``error``."""
+        """Run before the fit ends with ``error``."""
 
     def state_dict(self) -> dict[str, Array]:
-        """The state with which this callback goes on after a resumption."""
+        """Return the callback's state, as arrays by name, for resumption."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on where the one of the `state_dict` stood."""
+        """Restore the state from `state_dict`."""

@@ -1,4 +1,4 @@
-"""Callbacks that keep averages and checkpoints."""
+"""Callbacks for averages and checkpoints."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from singanet.types import Array
 
 
 class EMA(Callback):
-    """a = d a + (1 − d) w after every step that updates, for every parameter and running state w.
+    """Exponential moving average a = d a + (1 − d) w of every parameter and running state w.
 
-    ``decay`` d; a begins as w, and what is not trained stays that. A batch whose gradients are
-    only accumulated, or whose step mixed precision skips, is no such step. With ``keep_at_end``
-    the averages are the net's parameters when the fit ends without an error, otherwise they are
-    in ``averages`` by name until the next fit, and ``with ema.applied(net):`` lends them to the
-    net. Costs one copy of all parameters; of those in slices each rank averages its own.
+    ``decay`` is d; a starts as w. It is updated after every step that updates parameters: not while
+    gradients accumulate, or if mixed precision skips the step. With ``keep_at_end`` the averages
+    become the net's parameters if the fit ends without an error. Otherwise they stay in
+    ``averages`` by name until the next fit, and ``with ema.applied(net):`` puts them into the net
+    temporarily. Costs one copy of all parameters; ranks with slices of parameters average their
+    slices.
     """
 
     _ends_first = True
@@ -62,10 +63,10 @@ class EMA(Callback):
         self._by_itself = False
 
     def on_train_begin(self) -> None:
-        """Begin with the parameters as they are, behind the optimizer's rule."""
+        """Start with the current parameters, as a stage around the optimizer's rule."""
         net = self.session.net
         self.session._add_stage(self._around)
-        # What a step of the user's own updates by, nobody knows.
+        # A user's own step may update without the optimizer's stages.
         self._by_itself = type(net).step is not Net.step or "step" in vars(net)
 
     def _around(self, optimizer: Optimizer | Wrapper) -> Averaged:
@@ -76,18 +77,18 @@ class EMA(Callback):
         return self._stage
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Take a step of the averages, where the net's step is not the library's."""
+        """Update the averages if the net's step is not the library's."""
         if self._by_itself and self._stage is not None:
             self._stage.follow(self.averages)
 
     def on_train_end(self) -> None:
-        """Hand the averages over to the net, where that was asked for."""
+        """Copy the averages into the net if ``keep_at_end``."""
         if self.keep_at_end and self.session.error is None:
             self._put(self.session.params())
 
     @contextmanager
     def applied(self, net: Net) -> Iterator[None]:
-        """Within the block ``net`` has the averages as its parameters."""
+        """Within the block the averages are the parameters of ``net``."""
         changing = [param for param in net.params() if not param.is_constant]
         own = {param.name: param.here.copy() for param in changing}
         try:
@@ -98,20 +99,20 @@ class EMA(Callback):
                 param.here[...] = own[param.name]
 
     def _put(self, params: Iterable[Param]) -> None:
-        """Write the averages over the values of ``params``; read-only ones never differ."""
+        """Write the averages over the values of ``params``; skip read-only ones."""
         for param in params:
             if not param.is_constant:
                 param.here[...] = average_of(self.averages, param)
 
     def state_dict(self) -> dict[str, Array]:
-        """The averages, of parameters in slices those of this rank's."""
+        """Return the averages; for parameters in slices, of this rank's slice."""
         self._cut()
         return dict(self.averages)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on with these averages, of which a rank with slices takes its own.
+        """Restore the averages; a rank with slices takes its own rows.
 
-        Errors: `StateMismatchError` for those of another net.
+        Errors: `StateMismatchError` for the averages of another net.
         """
         self._cut()
         for param in self.session.params():
@@ -124,7 +125,7 @@ class EMA(Callback):
             differing = [n for n in {**shapes, **given} if given.get(n) != shapes.get(n)]
             raise StateMismatchError(
                 "EMA",
-                expected="averages of the net's parameters, or of the slices that are here",
+                expected="averages of the net's parameters, or of this rank's slices",
                 received=f"others: {one_of(differing, 4)}",
                 advice="resume with the net that was saved",
             )
@@ -133,32 +134,30 @@ class EMA(Callback):
             self.averages[name][...] = put(array)
 
     def _cut(self) -> None:
-        """Have no more of any average than there is of its parameter here."""
+        """Shrink each average to this rank's slice of its parameter."""
         for param in self.session.params() if self.averages else ():
             average_of(self.averages, param)
 
 
 class ModelCheckpoint(Callback):
-    """Writes the whole training state to ``folder``, and the best weights beside it.
+    """Writes the whole training state to ``folder``, and the best weights.
 
-    After every ``every_epochs`` epochs ``epoch-0003.npz``, of which the last ``keep`` stay;
-    ``step.npz`` after every ``every_steps`` steps, and at the end of the first step
-    ``every_minutes`` after the last file, by ``clock``, which tells seconds; ``stopped.npz``
-    where the fit stops within an epoch, or ends with an error between two steps.
-    ``net.fit(..., resume=folder)`` goes on from whichever got furthest, to the bit; so an error or
-    interrupt within a step writes nothing, and the file before it counts. ``best.npz`` holds the
-    parameters alone, by their names, from the epoch in which ``monitor`` was best; None writes
-    none. Files appear whole or not at all; with ``format="sharded"`` they are an index and a file
-    of each rank, which all ranks write at the same time. No second training can write to the
-    folder meanwhile.
+    After every ``every_epochs`` epochs it writes ``epoch-0003.npz``, and keeps the last ``keep``.
+    ``step.npz`` is written after every ``every_steps`` steps, and after the first step that ends
+    ``every_minutes`` after the last file, by ``clock``, in seconds. ``stopped.npz`` is written if
+    the fit stops within an epoch, or ends with an error between two steps. ``net.fit(...,
+    resume=folder)`` resumes exactly from the file with the most steps; an error or interrupt within
+    a step writes nothing. ``best.npz`` has only the parameters, by name, of the epoch with the best
+    ``monitor``; None writes none. Files are written atomically. With ``format="sharded"`` they are
+    an index and a file of each rank, which all ranks write at the same time. A lock stops other
+    trainings from writing to the folder meanwhile.
 
-    With ``asynchronous`` files are written while steps go on. They are of a copy of the state,
-    which is held in memory until it is written, and are what they would be without, to the bit.
-    One is in flight: the next waits for it, as do the end of the fit, an interrupt and an error. An
-    error of writing is raised at the end of the next step, by the next file or at the end of the
-    fit. Of several ranks each writes its part of a sharded file by itself; they agree that all is
-    there, which makes it count, at the end of a step and in the thread that trains, so that MPI
-    has one thread to serve.
+    With ``asynchronous`` a background thread writes a copy of the state while training continues;
+    the files are the same to the bit. The copy stays in memory until it is written. Only one write
+    is in flight: the next file, the end of the fit, an interrupt and an error wait for it. An error
+    of writing is raised at the end of the next step, by the next file or at the end of the fit.
+    With several ranks each writes its part of a sharded file. At the end of a step the training
+    threads agree that all parts are written, so that only one thread uses MPI.
     """
 
     _runs_last = True
@@ -203,8 +202,8 @@ class ModelCheckpoint(Callback):
     def on_train_begin(self) -> None:
         """Make the folder, and lock it.
 
-        Errors: `FileAccessError`, also where another training has it; nothing of the monitor's
-        name; `ArgumentError` for copies of a net that is told how much memory to keep.
+        Errors: `FileAccessError`, also if another training has locked it; an unknown monitor;
+        `ArgumentError` for asynchronous copies of a net with a limit of memory.
         """
         if self.asynchronous:
             _expect_room(self.session.params())
@@ -216,7 +215,7 @@ class ModelCheckpoint(Callback):
             self.monitor.begin(self.session.names, self.session.compiled.metrics)
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Write ``step.npz`` where it is due; end what was written since the step before."""
+        """Write ``step.npz`` if it is due; complete files written since the last step."""
         self._background.look()
         by_steps = self.every_steps is not None and self.session.step % self.every_steps == 0
         if by_steps or self._minutes_are_over():
@@ -224,7 +223,7 @@ class ModelCheckpoint(Callback):
             _leave_if_asked()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Write the epoch's file and the best weights, and remove what is too old."""
+        """Write the epoch's file and the best weights, and remove old files."""
         best = self.monitor is not None and self.monitor.better(logs[self.monitor.name])
         ended = self.session.stopping or epoch + 1 == self.session.epochs
         due = self.session.of_first(ended) or (epoch + 1) % self.every_epochs == 0
@@ -234,7 +233,7 @@ class ModelCheckpoint(Callback):
             _leave_if_asked()
 
     def on_train_end(self) -> None:
-        """Wait for what is in flight, and let other trainings write to the folder."""
+        """Wait for files in flight, and unlock the folder."""
         try:
             if self.session.error is None:
                 self._background.finish()
@@ -245,14 +244,14 @@ class ModelCheckpoint(Callback):
                 let_go(self.folder, self)
 
     def on_stop(self) -> None:
-        """Write ``stopped.npz``: the fit ends within an epoch, at the end of a step."""
+        """Write ``stopped.npz``: the fit stops within an epoch, after a step."""
         self._background.finish()
         self._write("stopped", at_once=True)
 
     def on_error(self, error: BaseException) -> None:
-        """Write ``stopped.npz``, if any step was taken and the last one is whole.
+        """Write ``stopped.npz`` if a step was run and the state is consistent.
 
-        What is in flight is waited for.
+        Files in flight are finished first.
         """
         if not self.session._can_write:
             self._background.give_up()
@@ -264,13 +263,13 @@ class ModelCheckpoint(Callback):
                 self._write("stopped", at_once=True)
 
     def state_dict(self) -> dict[str, Array]:
-        """The best value so far."""
+        """Return the best value so far."""
         if self.monitor is None:
             return {}
         return {"best": np.array(self.monitor.best, np.float64)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from there."""
+        """Restore the best value."""
         if self.monitor is not None:
             self.monitor.best = float(state["best"])
 
@@ -280,11 +279,11 @@ class ModelCheckpoint(Callback):
         return path
 
     def _write(self, name: str | None, best: bool = False, at_once: bool = False) -> None:
-        """Write the state to the file called ``name``, and the best weights; old files go then."""
+        """Write the state to the file ``name``, and the best weights; then remove old files."""
         path = None if name is None else self._path(name)
         then = self._remove_old if name is not None and name.startswith("epoch-") else _nothing
         if self.asynchronous and not at_once:
-            # Not before: there is one copy at a time.
+            # Wait before copying: only one copy at a time is in memory.
             self._background.finish()
             best_path = self._path("best") if best else None
             self._background.start(self.session._copies(path, best_path), then)
@@ -299,7 +298,7 @@ class ModelCheckpoint(Callback):
             self._last_written = self.clock()
 
     def _remove_old(self) -> None:
-        """Remove the files of epochs but the last ones."""
+        """Remove all but the last files of epochs."""
         for old in self._epoch_files()[: -self.keep] if self.session.rank == 0 else ():
             remove_state(old)
 
@@ -310,7 +309,7 @@ class ModelCheckpoint(Callback):
         return bool(self.session.of_first(over))
 
     def _epoch_files(self) -> list[Path]:
-        """The epochs' files, the oldest first."""
+        """Return the epochs' files, oldest first."""
         pattern = re.compile(rf"epoch-(\d+){re.escape(self._suffix)}")
         found = {
             path: int(match[1])
@@ -321,22 +320,22 @@ class ModelCheckpoint(Callback):
 
 
 def _nothing() -> None:
-    """What follows a file beside which none is too old."""
+    """Remove no old file."""
 
 
 def _leave_if_asked() -> None:
-    """Errors: KeyboardInterrupt where the launcher waits for a checkpoint to go on from."""
+    """Raise KeyboardInterrupt if the launcher waits for a checkpoint to restart from."""
     if LEAVING.asked:
         LEAVING.leave()
 
 
 def _expect_room(params: Iterable[Param]) -> None:
-    """Errors: `ArgumentError` for a parameter of a net that keeps so many bytes in memory."""
+    """Refuse a net with a limit of memory. Errors: `ArgumentError`."""
     for param in params:
         if param.storage.bounded:
             raise ArgumentError(
                 "ModelCheckpoint, asynchronous",
-                expected="a net in memory, as a copy of its state is held while it is written",
+                expected="a net in memory, since a copy of its state is written",
                 received=f"{param.name!r}, which is {param.storage.place}",
                 advice=f"leave asynchronous out, or {param.storage.way_back}",
             )

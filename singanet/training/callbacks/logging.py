@@ -1,4 +1,4 @@
-"""Callbacks that write what happens."""
+"""Callbacks that write logs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ from singanet.types import Array, Gradient, RowSparse
 class CSVLogger(Callback):
     """Writes ``epoch`` and all measures to ``path``, flushed after every epoch.
 
-    The columns are those of the first epoch. A resumed training writes the epochs before it
-    again, from its history; any other begins a new file. The old file stays until the new one
-    is whole.
+    The columns are the first epoch's. A resumed training writes the earlier epochs again, from its
+    history; any other starts a new file. The old file stays until the new one is complete.
     """
 
     first_rank_only = True
@@ -43,12 +42,12 @@ class CSVLogger(Callback):
         self._columns: list[str] = []
 
     def on_train_begin(self) -> None:
-        """See that the file can be written. Errors: `FileAccessError`."""
+        """Check that the file can be written. Errors: `FileAccessError`."""
         check_folder(self.path.parent)
         self._columns = []
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Add the line."""
+        """Write the line."""
         if self._file is None:
             self._columns = [*logs]
             self._begin_file(epoch)
@@ -65,7 +64,7 @@ class CSVLogger(Callback):
         self._file = None
 
     def _begin_file(self, epoch: int) -> None:
-        """Write the header, and of a resumed training the epochs before ``epoch``."""
+        """Write the header, and in a resumed training the epochs before ``epoch``."""
         history = self.session.history
         with (
             replacing(self.path) as beside,
@@ -88,9 +87,9 @@ def _writer(file: TextIO) -> Any:
 class JSONLinesLogger(Callback):
     """Appends ``{"event": "epoch", "epoch", "step", "seconds", measures...}`` to ``path``.
 
-    With ``every_steps`` a line ``{"event": "step", ...}`` as well after so many steps. The file
-    is begun anew unless the training is resumed. What is not finite is written as null, since
-    JSON has no such numbers.
+    With ``every_steps`` also a line ``{"event": "step", ...}`` every ``every_steps`` steps. Unless
+    the training is resumed, it starts a new file. Numbers that are not finite are written as null,
+    since JSON has no such numbers.
     """
 
     first_rank_only = True
@@ -106,12 +105,12 @@ class JSONLinesLogger(Callback):
         self._start = 0.0
 
     def on_train_begin(self) -> None:
-        """See that the file can be written. Errors: `FileAccessError`."""
+        """Check that the file can be written. Errors: `FileAccessError`."""
         check_folder(self.path.parent)
         self._start = time.perf_counter()
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Write a line where one is due."""
+        """Write a line if one is due."""
         if self.every_steps is not None and self.session.step % self.every_steps == 0:
             self._write("step", self.session.epoch, logs)
 
@@ -141,7 +140,7 @@ class JSONLinesLogger(Callback):
 
 
 class EpochStatistics(TypedDict):
-    """An epoch of `LayerStatistics`: of each parameter three figures by name."""
+    """An epoch of `LayerStatistics`: three figures by name for each parameter."""
 
     epoch: int
     parameters: dict[str, dict[str, float]]
@@ -150,11 +149,10 @@ class EpochStatistics(TypedDict):
 class LayerStatistics(Callback):
     """For every parameter and epoch: mean and largest gradient norm, and the weights' norm.
 
-    ``epochs`` is a list of ``{"epoch", "parameters": {name: {"gradient_norm",
-    "gradient_norm_max", "weight_norm"}}}``, also written to ``path`` as JSON lines where one is
-    given. Looks at every ``every_steps``-th step, at gradients as the layers make them, before
-    any clipping; the weights' norm is that before the last of these steps. A resumed training
-    goes on with the epochs before it, in ``epochs`` and in the file.
+    ``epochs`` is a list of ``{"epoch", "parameters": {name: {"gradient_norm", "gradient_norm_max",
+    "weight_norm"}}}``, also written to ``path`` as JSON lines if given. It reads every
+    ``every_steps``-th step: gradients before any clipping, and the weights' norm before the last of
+    these steps. A resumed training continues the earlier epochs, in ``epochs`` and in the file.
     """
 
     first_rank_only = True
@@ -167,13 +165,13 @@ class LayerStatistics(Callback):
         self._written = False
 
     def on_train_begin(self) -> None:
-        """Begin anew. Errors: `FileAccessError`."""
+        """Reset the statistics. Errors: `FileAccessError`."""
         self.epochs, self._rows, self._written = [], {}, False
         if self.path is not None:
             check_folder(self.path.parent)
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Bring the file to where the training is: begun anew, or resumed."""
+        """Start the file anew, with the epochs of a resumed training."""
         if self.path is not None and not self._written:
             with replacing(self.path) as beside:
                 beside.write_text("".join(map(_line, self.epochs)), encoding="utf-8")
@@ -182,7 +180,7 @@ class LayerStatistics(Callback):
     def on_layer_gradients(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
     ) -> None:
-        """Gather the norms."""
+        """Accumulate the norms."""
         if self.session.step % self.every_steps:
             return
         for name, value, grad in zip(names, values, grads, strict=True):
@@ -194,20 +192,20 @@ class LayerStatistics(Callback):
             seen[3] = _norm(value)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Keep the epoch's figures."""
+        """Store the epoch's figures."""
         self._close(epoch)
         if self.path is not None:
             with explained(self.path, "write"), self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(self.epochs[-1]))
 
     def state_dict(self) -> dict[str, Array]:
-        """The epochs so far, and for each parameter what was gathered in them and since."""
+        """Return the epochs so far, and each parameter's sums, including the current epoch's."""
         done = [each["epoch"] for each in self.epochs]
         rows = {f"rows/{name}": np.array(self._all(name)) for name in self._rows}
         return {"epochs": np.array(done, np.int64), **rows}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from there."""
+        """Restore the state from `state_dict`."""
         self.epochs = []
         rows = {key[5:]: array for key, array in state.items() if key.startswith("rows/")}
         self._rows = {name: [] for name in rows}
@@ -218,11 +216,11 @@ class LayerStatistics(Callback):
                 self._close(epoch)
 
     def _row(self, name: str) -> list[float]:
-        """Count, sum, maximum and the weights' norm of the epoch in work."""
+        """Return count, sum, maximum and the weights' norm of the current epoch."""
         return self._all(name)[-1]
 
     def _all(self, name: str) -> list[list[float]]:
-        """A row for every epoch and one for that in work, zeros where nothing was gathered."""
+        """Return a row for every epoch including the current one; zeros without any norm."""
         rows = self._rows.setdefault(name, [])
         rows += [[0.0] * 4 for _ in range(len(self.epochs) + 1 - len(rows))]
         return rows
@@ -246,7 +244,7 @@ def _line(epoch: object) -> str:
 
 
 def _without_nan(value: object) -> object:
-    """``value`` with None for numbers that JSON does not have."""
+    """Return ``value`` with None for numbers that are not finite."""
     if isinstance(value, dict):
         return {key: _without_nan(part) for key, part in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -255,9 +253,8 @@ def _without_nan(value: object) -> object:
 class LayerTiming(Callback):
     """Seconds in each layer's forward and backward, over the whole fit, validation included.
 
-    ``forward`` and ``backward`` map layer names to seconds, `table` prints them. Costs two
-    readings of the clock a call. On a GPU kernels run on behind the clock, so that the times are
-    those of their launch.
+    ``forward`` and ``backward`` map layer names to seconds, `table` formats them. Costs two clock
+    reads a call. On a GPU kernels run asynchronously, so the times are those of their launch.
     """
 
     def __init__(self) -> None:
@@ -266,7 +263,7 @@ class LayerTiming(Callback):
         self._timed: list[Layer] = []
 
     def on_train_begin(self) -> None:
-        """Put a clock around the layers' methods."""
+        """Wrap the layers' methods in timers."""
         self._timed = list(self.session.net.layers)
         self.forward = {layer.name: 0.0 for layer in self._timed}
         self.backward = dict(self.forward)
@@ -275,14 +272,14 @@ class LayerTiming(Callback):
             vars(layer)["backward"] = _clocked(layer.backward, self.backward, layer.name)
 
     def on_train_end(self) -> None:
-        """Take the clocks away."""
+        """Remove the timers."""
         for layer in self._timed:
             vars(layer).pop("forward", None)
             vars(layer).pop("backward", None)
         self._timed = []
 
     def table(self) -> str:
-        """A line a layer: name, milliseconds forward and backward, share of the whole."""
+        """Return a line a layer: name, milliseconds forward and backward, share of the total."""
         total = sum(self.forward.values()) + sum(self.backward.values()) or 1.0
         width = max(map(len, [*self.forward, "layer"]))
         lines = [f"{'layer':<{width}}  {'forward ms':>10}  {'backward ms':>11}  share"]
@@ -309,13 +306,12 @@ def _clocked(call: Callable[..., Any], seconds: dict[str, float], name: str) -> 
 
 
 class MemoryCheck(Callback):
-    """Measures the resident peak of a fit, and tells at its end how far the prediction was off.
+    """Measures the peak memory of a fit, and reports at its end the error of the prediction.
 
-    ``predicted`` is the most that the process should take beyond ``before``, its bytes when the fit
-    begins; ``budget`` is the most that it may take beyond them. ``measured`` is the peak so far,
-    None if the system does not say. It is read after each step, and on the CPU once more at the end
-    from the system's own record of peaks, if this fit has set it; on another ``device`` it is what
-    arrays there take. ``stream`` None is standard error.
+    ``predicted`` and ``budget`` are bytes beyond ``before``, the bytes of the process when the fit
+    begins. ``measured`` is the peak so far, None if the system does not report it. It is read after
+    each step, and on the CPU at the end from the system's record of peaks, if this fit has set it;
+    on another ``device`` it is the bytes of arrays there. ``stream`` None is standard error.
     """
 
     _runs_last = True
@@ -339,25 +335,25 @@ class MemoryCheck(Callback):
 
     @property
     def off(self) -> int | None:
-        """Bytes by which the prediction is above what was measured."""
+        """The bytes by which the prediction exceeds the measurement."""
         return None if self.measured is None else self.predicted - self.measured
 
     def on_train_begin(self) -> None:
-        """Begin to measure."""
+        """Start measuring."""
         self._highest, self.measured = peak_bytes() or 0, None
         if self.before is None:
             self.before = self._held()
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Look."""
+        """Read the memory."""
         self._see(self._held())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Look."""
+        """Read the memory."""
         self._see(self._held())
 
     def on_train_end(self) -> None:
-        """Say it."""
+        """Write the report."""
         highest, now, own = peak_bytes() or 0, resident_bytes(), private_bytes()
         on_host = self._device.ops.xp is np
         if on_host and highest > self._highest and now is not None and own is not None:
@@ -387,10 +383,10 @@ _MB = 10**6
 
 
 class MemoryLine(Callback):
-    """Writes a line an epoch: resident memory, its peak, and the most that gradients took.
+    """Writes a line an epoch: resident memory, its peak, and the most bytes of gradients.
 
-    ``gradient_bytes`` is the largest sum of gradients ever handed out together, which is one
-    layer's. ``stream`` None is standard error.
+    ``gradient_bytes`` is the largest sum of gradients yielded together, by one layer. ``stream``
+    None is standard error.
     """
 
     first_rank_only = True
@@ -400,13 +396,13 @@ class MemoryLine(Callback):
         self.gradient_bytes = 0
 
     def on_train_begin(self) -> None:
-        """Begin to measure."""
+        """Start measuring."""
         self.gradient_bytes = 0
 
     def on_layer_gradients(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
     ) -> None:
-        """Look at the sizes."""
+        """Read the sizes."""
         self.gradient_bytes = max(self.gradient_bytes, sum(grad.nbytes for grad in grads))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:

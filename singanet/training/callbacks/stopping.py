@@ -25,13 +25,13 @@ from singanet.types import Array, Gradient, RowSparse
 
 
 class StopOnNaN(Callback):
-    """Ends the fit at the first loss or gradient that is not finite, before it is applied.
+    """Ends the fit at the first loss or gradient that is not finite, before its update.
 
-    What began it is found by running the batch forward once more: the data, or the first layer
-    in forward order whose output is not finite, or else the first in backward order whose
-    gradient is not. ``history.stopped`` says it in words, ``layer`` names the layer (None for
-    the data and the loss). With ``error`` the fit raises it as a `DataError` instead. Looks at
-    every gradient, which costs a reading and a boolean a number.
+    One more forward of the batch finds the cause: the data, or the first layer in forward order
+    whose output is not finite, or else the first in backward order whose gradient is not.
+    ``history.stopped`` describes it, and ``layer`` is the layer's name (None for the data and the
+    loss). With ``error`` the fit raises a `DataError` instead. Checks every gradient, which costs a
+    read and a boolean for each number.
     """
 
     def __init__(self, error: bool = False) -> None:
@@ -39,20 +39,20 @@ class StopOnNaN(Callback):
         self.layer: str | None = None
 
     def on_train_begin(self) -> None:
-        """Forget an earlier fit."""
+        """Reset the result of an earlier fit."""
         self.layer = None
 
     def on_layer_gradients(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
     ) -> None:
-        """Look at the gradients of a layer."""
+        """Check the gradients of a layer."""
         for name, grad in zip(names, grads, strict=True):
             if not _finite(grad):
                 layer = self.session.layer
                 self._end(f"layer {layer!r}, gradient of {name!r}", layer)
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Look at the loss."""
+        """Check the loss."""
         if not math.isfinite(logs["loss"]):
             self._end("loss", None)
 
@@ -70,7 +70,7 @@ class StopOnNaN(Callback):
         raise StopTraining(str(reason))
 
     def _first_output(self) -> tuple[str, str | None] | None:
-        """Where in forward order the numbers are first not finite, None if everywhere they are."""
+        """Return the first output in forward order that is not finite, None if all are finite."""
         if not _finite(self.session.inputs):
             return "data x", None
         if self.session.ranks.apart:
@@ -81,7 +81,7 @@ class StopOnNaN(Callback):
         return None
 
     def _outputs(self) -> dict[str, Any]:
-        """Every layer's output in training mode, in forward order; what it changes is put back."""
+        """Return every layer's output in training mode, in forward order, and restore the net."""
         net: Any = self.session.net
         generator = net.rng.bit_generator.state
         kept = {param.name: param.value.copy() for param in net.params() if param.is_state}
@@ -91,7 +91,7 @@ class StopOnNaN(Callback):
         for param in net.params():
             if param.name in kept:
                 param.value[...] = kept[param.name]
-        # An evaluation drops what the training forward kept for a backward.
+        # An evaluation frees the arrays that the training forward stored for a backward.
         net.forward(False, self.session.inputs)
         return outputs
 
@@ -107,11 +107,11 @@ def _finite(value: Any) -> bool:
 
 
 class StopOnSignal(Callback):
-    """SIGINT and SIGTERM let the step in work finish, then end the fit without an error.
+    """SIGINT and SIGTERM let the current step finish, then end the fit without an error.
 
-    ``received`` is the signal, or None; with `ModelCheckpoint` the training state
-    is saved. A second signal acts as it would without this callback. Outside the main thread,
-    where Python delivers no signals, this does nothing.
+    ``received`` is the signal, or None; `ModelCheckpoint` saves the training state. A second signal
+    acts as without this callback. Outside the main thread, which alone receives signals in Python,
+    it does nothing.
     """
 
     def __init__(self) -> None:
@@ -119,14 +119,14 @@ class StopOnSignal(Callback):
         self._before: dict[signal.Signals, Any] = {}
 
     def on_train_begin(self) -> None:
-        """Take the signals."""
+        """Install the signal handlers."""
         self.received = None
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._take)
 
     def on_train_end(self) -> None:
-        """Give them back."""
+        """Restore the previous handlers."""
         self._give_back()
 
     def _take(self, number: int, frame: FrameType | None) -> None:
@@ -142,10 +142,10 @@ class StopOnSignal(Callback):
 
 
 class LearningRate(Callback):
-    """Sets the optimizer's rate to ``schedule(epoch)`` at the beginning of every epoch.
+    """Sets the optimizer's rate to ``schedule(epoch)`` at the start of every epoch.
 
-    A schedule that needs two arguments gets the rate of the epoch before, too. For schedules of
-    the step give the optimizer one of `singanet.optimizer.schedules` instead.
+    A schedule with two required arguments also gets the rate of the previous epoch. For schedules
+    by step use `singanet.optimizer.schedules` as the optimizer's rate.
     """
 
     def __init__(self, schedule: Callable[[int], float] | Callable[[int, float], float]) -> None:
@@ -159,7 +159,7 @@ class LearningRate(Callback):
         self.schedule = schedule
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Set the rate. Errors: one that is no finite number >= 0."""
+        """Set the rate. Errors: a rate that is not a finite number >= 0."""
         schedule: Any = self.schedule
         before = (self.session.rule.rate(),) if _needs_two(schedule) else ()
         rate = schedule(epoch, *before)
@@ -174,23 +174,23 @@ class LearningRate(Callback):
 
 
 def _needs_two(schedule: Callable[..., float]) -> bool:
-    """Whether a call with the epoch alone would lack an argument."""
+    """Return whether ``schedule`` requires more than one argument."""
     try:
         inspect.signature(schedule).bind(0)
     except TypeError:
         return True
-    except ValueError:  # a built-in function that tells nothing
+    except ValueError:  # a built-in function without a signature
         return False
     return False
 
 
 class Monitor:
-    """Knows the best value of ``name`` so far.
+    """The best value of the measure ``name`` so far.
 
-    ``mode`` is "min", "max", or "auto": losses are better the lower they are, and of a metric its
-    class says it (`Metric.better`); of anything else nobody knows. A value is better where it
-    beats the best by more than ``min_delta``; one that is no number never is. ``name`` "auto" is
-    ``val_loss``, or ``loss`` where nothing is validated.
+    ``mode`` is "min", "max" or "auto". "auto" is "min" for losses, and `Metric.better` of the class
+    for metrics; it is refused for other measures. A value is better if it beats the best by more
+    than ``min_delta``; NaN never is. ``name`` "auto" is ``val_loss``, or ``loss`` without
+    validation.
     """
 
     def __init__(self, where: str, name: str, mode: str = "auto", min_delta: float = 0.0) -> None:
@@ -209,9 +209,10 @@ class Monitor:
         self.best = math.nan
 
     def begin(self, names: Iterable[str], metrics: Mapping[str, Any] | None = None) -> None:
-        """Forget the best, and settle on one of ``names``, some of which are of ``metrics``.
+        """Reset the best value, and resolve ``name`` and ``mode`` for the measures ``names``.
 
-        Errors: it is not among them, or ``mode`` is "auto" and nobody knows what is better.
+        ``metrics`` are the metrics among them. Errors: an unknown name; ``mode`` "auto" for a
+        measure without a known direction.
         """
         known = list(names)
         if self.name == "auto":
@@ -229,7 +230,7 @@ class Monitor:
         self.best = math.nan
 
     def _asked(self, metrics: Mapping[str, Any]) -> str:
-        """Whether more or less is better, as who measures it says."""
+        """Return "min" or "max", as the measure defines it."""
         name = self.name.removeprefix("val_")
         if name not in metrics and (name == "loss" or name.endswith("_loss")):
             return "min"
@@ -237,17 +238,17 @@ class Monitor:
         found: str | None = getattr(metric, "better", None)
         if found in ("min", "max"):
             return found
-        what = f"a {type(metric).__name__}, whose class does not say" if metric else "no metric"
+        what = f"a {type(metric).__name__}, without `better`" if metric else "no metric"
         raise ArgumentError(
             f"{self._where}, mode",
-            expected=f"'min' or 'max' for {self.name!r}, since nobody knows which is better",
-            received=f"'auto', where it is {what}",
+            expected=f"'min' or 'max' for {self.name!r}, whose better direction is unknown",
+            received=f"'auto' for {what}",
             advice="pass mode='max' if more is better"
             + (f", or write better = 'max' in the class {type(metric).__name__}" if metric else ""),
         )
 
     def better(self, value: float) -> bool:
-        """Whether ``value`` is the best by far enough; then it is remembered."""
+        """Return whether ``value`` is better than the best; if so, store it."""
         if math.isnan(value):
             return False
         gain = value - self.best if self.direction == "max" else self.best - value
@@ -258,12 +259,12 @@ class Monitor:
 
 
 class EarlyStopping(Callback):
-    """Stops when ``monitor`` has not become better for ``patience`` epochs, as Keras' does.
+    """Stops when ``monitor`` has not improved for ``patience`` epochs, as Keras' does.
 
-    ``restore_best_weights`` brings back, when the fit ends without an error, the parameters and
-    running state of the best epoch, ``best_epoch``. Costs one copy of all parameters. ``monitor``,
-    ``mode`` and ``min_delta`` are those of `Monitor`. They come after the averages of an `EMA`,
-    which stay in its ``averages``.
+    ``restore_best_weights`` restores the parameters and running state of ``best_epoch`` when the
+    fit ends without an error; it costs one copy of all parameters. ``monitor``, ``mode`` and
+    ``min_delta`` are as for `Monitor`. The restored weights replace the averages of an `EMA`, which
+    stay in its ``averages``.
     """
 
     def __init__(
@@ -282,12 +283,12 @@ class EarlyStopping(Callback):
         self._kept: dict[str, Array] = {}
 
     def on_train_begin(self) -> None:
-        """Forget an earlier fit. Errors: nothing of that name is measured."""
+        """Reset the result of an earlier fit. Errors: an unknown monitor."""
         self.monitor.begin(self.session.names, self.session.compiled.metrics)
         self.best_epoch, self._waited, self._kept = -1, 0, {}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Compare, keep or count."""
+        """Store the parameters of a better epoch, or count epochs without improvement."""
         if self.monitor.better(logs[self.monitor.name]):
             self.best_epoch, self._waited = epoch, 0
             if self.restore_best_weights:
@@ -301,7 +302,7 @@ class EarlyStopping(Callback):
             )
 
     def on_train_end(self) -> None:
-        """Bring the best parameters back."""
+        """Restore the best parameters."""
         if self._kept and self.session.error is None:
             params, put = self.session.params(), self.session.net.device.put
             put_params(params, self._kept, put, "EarlyStopping")
@@ -311,7 +312,7 @@ class EarlyStopping(Callback):
         keep_params(self.session.params(), self._kept)
 
     def state_dict(self) -> dict[str, Array]:
-        """The best so far with its parameters, and how long it has stood."""
+        """Return the best value, its epoch and parameters, and the epochs waited."""
         numbers = {
             "best": np.array(self.monitor.best, np.float64),
             "best_epoch": np.array(self.best_epoch, np.int64),
@@ -320,7 +321,7 @@ class EarlyStopping(Callback):
         return {**numbers, **{f"kept/{name}": array for name, array in self._kept.items()}}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from there."""
+        """Restore the state from `state_dict`."""
         kept = {key[5:]: array for key, array in state.items() if key.startswith("kept/")}
         if kept:
             changing = [param for param in self.session.params() if not param.is_constant]
@@ -331,10 +332,10 @@ class EarlyStopping(Callback):
 
 
 class ReduceOnPlateau(Callback):
-    """Shows ``monitor`` to a `Plateau` schedule after every epoch.
+    """Passes ``monitor`` to a `Plateau` schedule after every epoch.
 
-    It stands in the optimizer, so that its state is saved with it: where the optimizer's rate is
-    a number, one is made of it with the other arguments, which are those of `Plateau`.
+    The schedule belongs to the optimizer, so its state is saved with it. If the optimizer's rate is
+    a number, it becomes a `Plateau` with the other arguments.
     """
 
     def __init__(
@@ -358,11 +359,11 @@ class ReduceOnPlateau(Callback):
             cooldown=cooldown,
             absolute=absolute,
         )
-        # Made once to have the arguments checked now.
+        # Check the arguments now.
         self._made(1.0)
 
     def on_train_begin(self) -> None:
-        """Put the schedule into the optimizer. Errors: its rate follows another schedule."""
+        """Set the optimizer's schedule. Errors: its rate follows another schedule."""
         self.monitor.begin(self.session.names, self.session.compiled.metrics)
         rule = self.session.rule
         if isinstance(rule.learning_rate, (int, float)):
@@ -377,14 +378,14 @@ class ReduceOnPlateau(Callback):
         if rule.learning_rate.mode != self.monitor.direction:
             raise ArgumentError(
                 "ReduceOnPlateau, mode",
-                expected=f"{self.monitor.direction!r} of the optimizer's Plateau, by which"
-                f" {self.monitor.name!r} gets better",
+                expected=f"{self.monitor.direction!r} of the optimizer's Plateau, as"
+                f" {self.monitor.name!r} needs",
                 received=repr(rule.learning_rate.mode),
                 advice=f"construct it with Plateau(..., mode={self.monitor.direction!r})",
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Let the schedule see how the epoch went."""
+        """Pass the epoch's value to the schedule."""
         plateau = self.session.rule.learning_rate
         if isinstance(plateau, Plateau):
             plateau.observe(logs[self.monitor.name])

@@ -1,4 +1,4 @@
-"""Callbacks for trackers of experiments."""
+"""Callbacks for experiment trackers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _WHERE = "OptunaPruning"
 
 
 class OptunaPruning(Callback):
-    """Reports ``monitor`` to Optuna's ``trial`` after each epoch, and ends what it would prune.
+    """Reports ``monitor`` to Optuna's ``trial`` after each epoch, and ends pruned trials.
 
-    The fit then stops as any other: files are closed, folders let go of, the best weights brought
-    back. Only then `optuna.TrialPruned` is raised, by `fit`, on rank 0 of several. ``monitor``
-    "auto" is ``val_loss``, or ``loss`` without validation. Needs the package optuna:
-    ``pip install optuna``.
+    The fit then stops as usual: files are closed, folders unlocked, the best weights restored.
+    After that `fit` raises `optuna.TrialPruned`, on rank 0 if there are several. ``monitor`` "auto"
+    is ``val_loss``, or ``loss`` without validation. Needs the package optuna: ``pip install
+    optuna``.
     """
 
     first_rank_only = True
@@ -41,7 +41,7 @@ class OptunaPruning(Callback):
         self._pruned: str | None = None
 
     def on_train_begin(self) -> None:
-        """Errors: nothing of that name is measured; the study looks for the opposite."""
+        """Check the monitor. Errors: an unknown measure; the study's direction is the opposite."""
         session = self.session
         self._pruned = None
         self.monitor.begin(session.names)
@@ -49,13 +49,13 @@ class OptunaPruning(Callback):
         try:
             by_itself.begin(session.names, session.compiled.metrics)
         except ArgumentError:
-            return  # nobody but the study knows
+            return  # only the study defines a direction
         if by_itself.direction != self.monitor.mode:
             better = {"min": "minimize", "max": "maximize"}
             raise ArgumentError(
                 f"{_WHERE}, monitor",
                 expected=f"a measure to {better[self.monitor.mode]}, as the study does",
-                received=f"{self.monitor.name!r}, of which "
+                received=f"{self.monitor.name!r}: "
                 + ("less" if by_itself.direction == "min" else "more")
                 + " is better",
                 advice=f"pass direction={better[by_itself.direction]!r} to create_study, or "
@@ -63,7 +63,7 @@ class OptunaPruning(Callback):
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Report, and ask."""
+        """Report the value, and stop if Optuna prunes the trial."""
         value = float(logs[self.monitor.name])
         self.trial.report(value, epoch)
         if self.trial.should_prune():
@@ -71,12 +71,12 @@ class OptunaPruning(Callback):
             self.session.stop(self._pruned)
 
     def on_train_end(self) -> None:
-        """Errors: `optuna.TrialPruned`, which Optuna waits for, where the trial is given up."""
+        """Raise `optuna.TrialPruned` if the trial was pruned."""
         if self._pruned is not None:
             raise self._optuna.TrialPruned(self._pruned)
 
     def _mode(self) -> str:
-        """What the study looks for. Errors: several objectives, where Optuna prunes nothing."""
+        """Return the study's direction. Errors: several objectives, which Optuna never prunes."""
         directions = [each.name for each in self.trial.study.directions]
         if len(directions) != 1:
             raise ArgumentError(
@@ -95,10 +95,10 @@ _WRITERS = (
 
 
 class TensorBoard(Callback):
-    """Writes every measure of an epoch as a scalar under ``folder``, at the epoch's number.
+    """Writes every measure of an epoch as a scalar to ``folder``, at the epoch's number.
 
-    With ``every_steps`` the loss of a step as well, as ``step/loss``. Needs the package
-    tensorboardX or tensorboard: ``pip install tensorboardX``.
+    With ``every_steps`` also the loss of a step, as ``step/loss``. Needs the package tensorboardX
+    or tensorboard: ``pip install tensorboardX``.
     """
 
     first_rank_only = True
@@ -113,13 +113,13 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_train_begin(self) -> None:
-        """Begin an event file. Errors: neither package is there; the folder is not writable."""
+        """Start an event file. Errors: neither package is installed; the folder is not writable."""
         kind = _writer_class()
         check_folder(self.folder)
         self._writer = kind(str(self.folder))
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Write the loss of a step where it is due."""
+        """Write the loss of a step if it is due."""
         if self.every_steps is not None and self.session.step % self.every_steps == 0:
             self._writer.add_scalar("step/loss", logs["loss"], self.session.step)
 
@@ -152,10 +152,10 @@ def _writer_class() -> Any:
 
 
 def about(session: Session, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the fit under way knows, and ``settings``, which win; JSON types alone.
+    """Return the settings of the fit as JSON types, overridden by ``settings``.
 
-    Optimizer and loss are as their `to_config` has them. What is no JSON type is written as
-    Python shows it.
+    Optimizer and loss are in the form of their `to_config`. Values of other types become their
+    `str`.
     """
     rate = session.rule.learning_rate
     known = {
@@ -174,7 +174,7 @@ def about(session: Session, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """``value`` in JSON types; floats that are not finite as text."""
+    """Return ``value`` in JSON types; floats that are not finite as text."""
     if isinstance(value, Mapping):
         return {str(key): as_json(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -185,7 +185,7 @@ def as_json(value: Any) -> Any:
 
 
 def flat(values: Mapping[str, Any], longest: int, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and values, where objects in objects have names with dots of at most ``longest``."""
+    """Yield names and values; nested objects get dotted names of at most ``longest`` characters."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, longest, f"{prefix}{name}."[:longest])
@@ -194,7 +194,7 @@ def flat(values: Mapping[str, Any], longest: int, prefix: str = "") -> Iterator[
 
 
 def _described(thing: Any) -> Any:
-    """Data that `from_config` builds it from again, as far as it is data; else its class."""
+    """Return the config of ``thing`` if it is data, or else its class."""
     if not isinstance(thing, Configurable):
         return None if thing is None else type(thing).__name__
     try:
@@ -204,17 +204,17 @@ def _described(thing: Any) -> Any:
 
 
 _LONGEST_NAME, _LONGEST_VALUE = 250, 500
-"""What each of MLflow's stores takes."""
+"""The longest names and values that all of MLflow's stores accept."""
 
 
 class MLflow(Callback):
-    """Logs to the MLflow run that is active, or to one of its own that ends with the fit.
+    """Logs to the active MLflow run, or to a new one that ends with the fit.
 
-    Parameters are ``settings`` and what the fit knows, as far as the run has not got them;
-    metrics are an epoch's measures at its number, and with ``every_steps`` the loss of a step as
-    ``step/loss``. Where that goes, `mlflow.set_tracking_uri` and `mlflow.set_experiment` say.
-    ``run_id`` is the run's. Needs the package mlflow: ``pip install mlflow-skinny``, and
-    sqlalchemy and alembic for runs in a local file.
+    Parameters are ``settings`` and the settings of the fit, unless the run has them already.
+    Metrics are an epoch's measures at its number, and with ``every_steps`` the loss of a step as
+    ``step/loss``. `mlflow.set_tracking_uri` and `mlflow.set_experiment` select the store.
+    ``run_id`` is the run's. Needs the package mlflow: ``pip install mlflow-skinny``, and sqlalchemy
+    and alembic for runs in a local file.
     """
 
     first_rank_only = True
@@ -231,12 +231,12 @@ class MLflow(Callback):
         self._own = False
 
     def on_train_begin(self) -> None:
-        """Begin a run, if none is active, and log the parameters. Errors: MLflow's own."""
+        """Start a run, if none is active, and log the parameters. Errors: MLflow's own."""
         active = self._mlflow.active_run()
         self._own = active is None
         run = self._mlflow.start_run() if active is None else active
         self.run_id = run.info.run_id
-        # A parameter of a run never changes: a second fit in it adds what is new.
+        # Parameters of a run never change: a second fit only adds new ones.
         known = self._mlflow.get_run(self.run_id).data.params
         given = flat(about(self.session, self.settings), _LONGEST_NAME)
         new = {_named(name): str(value)[:_LONGEST_VALUE] for name, value in given}
@@ -244,7 +244,7 @@ class MLflow(Callback):
         self._mlflow.log_params(new, run_id=self.run_id)
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Log the loss of a step where it is due."""
+        """Log the loss of a step if it is due."""
         step = self.session.step
         if self.every_steps is not None and step % self.every_steps == 0:
             self._mlflow.log_metrics({"step/loss": logs["loss"]}, step=step, run_id=self.run_id)
@@ -255,7 +255,7 @@ class MLflow(Callback):
         self._mlflow.log_metrics(values, step=epoch, run_id=self.run_id)
 
     def on_train_end(self) -> None:
-        """End the run that was begun here: finished, failed, or killed by an interrupt."""
+        """End a run that this callback started: finished, failed, or killed by an interrupt."""
         if self._own:
             self._own = False
             error = self.session.error
@@ -264,18 +264,18 @@ class MLflow(Callback):
 
 
 def _named(name: str) -> str:
-    """``name`` in characters that MLflow takes."""
+    """Return ``name`` in the characters that MLflow accepts."""
     return re.sub(r"[^\w./ -]", "_", name)[:_LONGEST_NAME]
 
 
 class WandB(Callback):
-    """Logs to the run of Weights & Biases that is active, or to one of its own.
+    """Logs to the active run of Weights & Biases, or to a new one that ends with the fit.
 
-    That is one of ``project``, in the folder ``wandb`` of ``folder``; with ``mode`` "offline"
-    nothing leaves this machine until ``wandb sync`` is called. It ends with the fit. Its
-    configuration is ``settings`` and what the fit knows. A row has the measures of an epoch, with
-    ``epoch`` and ``step``; with ``every_steps`` also the loss of a step, as ``step/loss``. Needs
-    the package wandb: ``pip install wandb``.
+    A new run belongs to ``project``, in the folder ``wandb`` of ``folder``; with ``mode`` "offline"
+    nothing leaves this machine until ``wandb sync`` is called. Its configuration is ``settings``
+    and the settings of the fit. A row has the measures of an epoch, with ``epoch`` and ``step``;
+    with ``every_steps`` also the loss of a step, as ``step/loss``. Needs the package wandb: ``pip
+    install wandb``.
     """
 
     first_rank_only = True
@@ -300,7 +300,7 @@ class WandB(Callback):
         self._own = False
 
     def on_train_begin(self) -> None:
-        """Begin a run, if none is active. Errors: a folder that is not writable; wandb's own."""
+        """Start a run, if none is active. Errors: a folder that is not writable; wandb's own."""
         known = about(self.session, self.settings)
         self._own = self._wandb.run is None
         if not self._own:
@@ -313,7 +313,7 @@ class WandB(Callback):
         self._run = self._wandb.init(project=self.project, dir=place, mode=self.mode, config=known)
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Log the loss of a step where it is due."""
+        """Log the loss of a step if it is due."""
         step = self.session.step
         if self.every_steps is not None and step % self.every_steps == 0:
             self._run.log({"step/loss": float(logs["loss"]), "step": step})
@@ -323,7 +323,7 @@ class WandB(Callback):
         self._run.log({"epoch": epoch, "step": self.session.step, **logs})
 
     def on_train_end(self) -> None:
-        """End the run that was begun here, as failed where the fit ends with an error."""
+        """End a run that this callback started, as failed if the fit ends with an error."""
         if self._own and self._run is not None:
             self._run.finish(exit_code=0 if self.session.error is None else 1)
         self._run, self._own = None, False

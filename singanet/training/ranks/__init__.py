@@ -1,4 +1,4 @@
-"""The processes of a fit: one by itself, several that train alike, several with parts of a net."""
+"""The processes of a fit: a single one, data-parallel ranks, or the ranks of a pipeline."""
 
 from __future__ import annotations
 

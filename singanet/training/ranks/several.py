@@ -1,4 +1,4 @@
-"""A fit over ranks."""
+"""A fit over several ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _by_itself: ContextVar[bool] = ContextVar("by_itself", default=False)
 
 
 def evaluates_by_itself() -> bool:
-    """Whether what this rank evaluates now is its own affair, of all samples."""
+    """Return whether this rank now evaluates all samples alone."""
     return _by_itself.get()
 
 
@@ -63,15 +63,15 @@ def _evaluating_alone() -> Iterator[None]:
 
 
 def waiting(optimizer: Any) -> list[Reducer]:
-    """The stages of ``optimizer`` that have others to wait for."""
+    """Return the reducers of ``optimizer`` that communicate with other ranks."""
     return [stage for stage in UpdateChain(optimizer).reducers if stage.comm.size > 1]
 
 
 class FitRanks(World):
-    """Several processes that train the same net, whose gradients ``stages`` of its optimizer sum.
+    """Several processes that train the same net; reducers ``stages`` sum their gradients.
 
-    ``at_once`` is whether this rank wants the training to end before the next step, ``interrupted``
-    whether by an interrupt. That waits for the next batch, or `decide`.
+    ``at_once`` is True if this rank ends the training before the next step, ``interrupted`` if an
+    interrupt does so. The other ranks learn of it with the next batch, or in `decide`.
     """
 
     counted = ("bytes_sent", "bytes_received")
@@ -81,7 +81,7 @@ class FitRanks(World):
         self.comm = comm
         self.at_once = self.interrupted = self.agreed = False
         self.samples = 0
-        # How many samples of its own a rank has seen beyond those that it counts for all.
+        # This rank's samples of the epoch that its measures do not include.
         self._uncounted = 0
         self._loss = 0.0
         self._sums = np.zeros((0, 2))
@@ -101,7 +101,7 @@ class FitRanks(World):
 
     @property
     def measuring(self) -> Sequence[int]:
-        """The ranks whose measures are what all have measured."""
+        """The ranks whose measures are merged."""
         return range(self.size)
 
     @property
@@ -149,10 +149,10 @@ class FitRanks(World):
         return with_empty_batches(step)
 
     def batches(self, course: Course) -> Iterator[WeightedBatch]:
-        """The batches of this rank to the epoch's end, empty ones while other ranks have more.
+        """Yield this rank's batches to the epoch's end, empty ones while other ranks have more.
 
-        Ends ``within`` the epoch after the same step on all ranks where one asks for it. Errors:
-        KeyboardInterrupt on all ranks, where one was interrupted; no rank has any batch.
+        If a rank stops the fit, all end ``within`` the epoch after the same step. Errors:
+        KeyboardInterrupt on all ranks if one was interrupted; no rank has a batch.
         """
         if course.batch == 0:
             self._uncounted = 0
@@ -202,7 +202,7 @@ class FitRanks(World):
         return self
 
     def loss(self) -> float:
-        """The mean loss of all ranks in the epoch, over ``samples``, without the batch in work."""
+        """Return the mean loss of all ranks in the epoch, without the current batch."""
         return self._loss
 
     def batch_loss(self, loss: float, measures: Measures) -> float:
@@ -303,7 +303,7 @@ class FitRanks(World):
             yield self._or_empty(batch, having)
 
     def _or_empty(self, batch: WeightedBatch | None, having: int) -> WeightedBatch:
-        """``batch``, or where only so many ranks are ``having`` any one without samples."""
+        """Return ``batch``; if only ``having`` ranks have one, an empty one for the others."""
         if having < self.size:
             empty = None if batch is None else tuple(cut(p, slice(0, 0)) for p in batch)
             shapes = gathered(self.comm, empty, "the shapes of a batch")
@@ -334,14 +334,14 @@ class FitRanks(World):
         first_rows: dict[str, int] | None = None,
     ) -> tuple[list[Source], list[Mapping[str, Any]]]:
         here = self.here(net)
-        # A training that is saved goes on as one that is not: each rank with its running state.
+        # Saving must not change the training: each rank continues with its own running state.
         moved = [param for param in here.params() if param.is_state and not param.is_constant]
         before = {param.name: copied(param.value) for param in moved}
         for stage in self.stages:
             stage.unify(here, samples)
         expect_same_parameters(self.comm, here)
         every = gathered(self.comm, stands, "the state of a training")
-        # The running state of all stands in the parameters only here.
+        # Only now do the parameters have the unified running state.
         unified = {f"net/{param.name}": copied(param.value) for param in moved}
         for param in moved:
             param.value[...] = net.device.put(before[param.name])
@@ -370,7 +370,7 @@ class FitRanks(World):
     def _own_rows(
         self, net: Net, whole: list[Source], slices: list[Source], first_rows: dict[str, int]
     ) -> list[Source]:
-        """What this rank writes of the parameters: its ``slices``, rows of others, or ``whole``."""
+        """Return this rank's sources of parameters: ``slices``, rows by reducers, or ``whole``."""
         for param, each in zip((p for p in net.params() if p.storage.sliced), slices, strict=True):
             first_rows[each.name] = param.storage.first_row
         found = [each for each in slices if each.shape[0]]
@@ -392,7 +392,7 @@ class FitRanks(World):
     def _collected(
         self, shared: list[Source], learnt: list[Source], slices: list[Source]
     ) -> list[Source]:
-        """What is in the file of rank 0: ``shared``, what each rank has ``learnt``, ``slices``."""
+        """Return the entries of rank 0's file: ``shared``, each rank's ``learnt``, ``slices``."""
         kept = [*shared, *learnt, *own_entries(self.comm, learnt, slices)]
         return [] if self.rank else kept
 
@@ -431,12 +431,12 @@ def _within_a_step(callback: Stateful, stop: StopTraining) -> RankError:
 
 
 def _mean(sums: Array) -> float:
-    """Σ weighted / count of the losses of all outputs, rows (weighted sum, count)."""
+    """Return Σ weighted / count over the losses of all outputs, rows (weighted sum, count)."""
     return float(sum(weighted / count for weighted, count in sums.tolist() if count))
 
 
 class StagedRanks(FitRanks):
-    """The ranks of a net that is ``placed`` on them; ``stages`` sum over replicas of a stage."""
+    """The ranks of a pipeline, with a net ``placed`` on them; ``stages`` sum over replicas."""
 
     apart = True
 
@@ -487,7 +487,7 @@ class StagedRanks(FitRanks):
         samples: float = 1.0,
         first_rows: dict[str, int] | None = None,
     ) -> tuple[list[Source], list[Mapping[str, Any]]]:
-        # Rank 0 writes what the others send.
+        # Rank 0 writes for the others.
         return super().joined(net, own, stands, samples)
 
     def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
@@ -502,7 +502,7 @@ class StagedRanks(FitRanks):
     def _collected(
         self, shared: list[Source], learnt: list[Source], slices: list[Source]
     ) -> list[Source]:
-        """Also the parameters and the optimizer's state of ranks that alone have them."""
+        """Add the parameters and the optimizer's state of ranks that alone have them."""
         own = [*shared, *learnt]
         entries = own_entries(self.comm, own)
         if self.rank:
@@ -520,7 +520,7 @@ class StagedRanks(FitRanks):
         return list(found.values())
 
     def _owner(self, room: str, name: str) -> int | None:
-        """The rank whose the entry ``name`` of parameters, or of an optimizer's state, is."""
+        """Return the rank that owns the entry ``name`` of parameters or optimizer state."""
         param = name if room == "net" else name.rpartition("/")[0]
         try:
             return self._placed.owner(param)
@@ -529,7 +529,7 @@ class StagedRanks(FitRanks):
 
 
 def ranks_of(net: Any, *optimizers: Any) -> World:
-    """The ranks that share ``net``, or the ranks that ``optimizers`` reduce with.
+    """Return the ranks that share ``net``, or the ranks that ``optimizers`` reduce with.
 
     This process alone if there are no others, and in hooks that only rank 0 runs.
     """

@@ -1,4 +1,4 @@
-"""The world of a fit: one process or several."""
+"""The interface of the processes of a fit, and its implementation for one process."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from singanet.types import Array
 class World:
     """The processes of a fit or an evaluation, which call each method at the same point.
 
-    Here the one that trains by itself. ``asked`` is why this rank wants the training to end after
-    a step, while others do not know, ``within`` whether an epoch ended before its last batch,
-    ``agreed`` whether the error that ends the fit is raised on all ranks. In an
-    epoch each counts ``counted``. Layers may lie ``apart``, each on some of the ranks.
+    This class is a single process. ``asked`` is this rank's reason to stop after a step, before the
+    others know it. ``within`` is True if an epoch ended before its last batch, ``agreed`` if all
+    ranks raise the error that ends the fit. ``counted`` are the names of `traffic`. Layers are
+    ``apart`` if each is only on some of the ranks.
     """
 
     counted: Sequence[str] = ()
@@ -50,61 +50,61 @@ class World:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of processes."""
         return 1
 
     @property
     def part(self) -> tuple[int, int]:
-        """The part of a batch that this rank takes, and the number of parts."""
+        """The part of a batch that this rank trains on, and the number of parts."""
         return 0, 1
 
     @property
     def has_measured(self) -> bool:
-        """Whether what was gathered before counts on this rank, which is one of all."""
+        """Whether restored measures count on this rank, one of all."""
         return True
 
     @property
     def places(self) -> dict[str, int]:
-        """The stage of each layer, where layers lie on several ranks."""
+        """The pipeline stage of each layer, empty without stages."""
         return {}
 
     def of_first(self, value: Any, what: str) -> Any:
-        """The ``value`` of rank 0: plain data or arrays."""
+        """Return the ``value`` of rank 0: plain data or arrays."""
         return value
 
     def most(self, count: int) -> int:
-        """The largest ``count`` of any of them."""
+        """Return the largest ``count`` of all ranks."""
         return count
 
     def expect_same(self, where: str, facts: Mapping[str, Any], advice: str = "") -> None:
-        """Errors: `RankError` on all ranks, with the first of ``facts`` in which one differs."""
+        """Refuse ``facts`` that differ between ranks. Errors: `RankError` on all ranks."""
 
     def expect_mergeable(self, where: str, metrics: Mapping[str, Any]) -> None:
-        """Errors: a metric that does not say what it has gathered."""
+        """Refuse a metric that cannot be merged over processes."""
 
     # Batches
 
     def part_of(self, **arrays: Any) -> tuple[int, int]:
-        """The `part` of the ``arrays``. Errors: `RankError` on all ranks if theirs differ."""
+        """Return the `part` of ``arrays``. Errors: `RankError` on all ranks if they differ."""
         return self.part
 
     def expect_own_part(self, where: str, source: Any) -> None:
-        """Refuse a loader that says it is not this rank's. Errors: `RankError`, on all ranks."""
+        """Refuse a loader of another rank. Errors: `RankError`, on all ranks."""
 
     def share(self, data: Batches) -> Batches:
-        """``data`` with the steps of the rank that has the most; others may have none."""
+        """Return ``data`` with the largest number of steps of all ranks; some may be empty."""
         return data
 
     def stepped(self, step: Step) -> Step:
-        """``step`` for batches of this rank, also where only others have samples."""
+        """Return ``step`` for batches of this rank, also if only other ranks have samples."""
         return step
 
     def batches(self, course: Course) -> Iterator[WeightedBatch]:
-        """The batches of this rank to the end of the epoch, or to the step after which all stop."""
+        """Yield this rank's batches to the end of the epoch, or to the step after which all end."""
         self.within = False
         for batch in course.data.epoch(course.batch):
             yield batch
-            # Let go before the next one is drawn.
+            # Free the batch before drawing the next.
             del batch
             if course.stopped is not None and course.batch != course.data.steps:
                 self.within = True
@@ -113,62 +113,62 @@ class World:
     # Numbers
 
     def merge(self, measures: Measures) -> None:
-        """Let ``measures`` have gathered what those of all ranks have."""
+        """Merge the ``measures`` of all ranks."""
 
     def figures(self, measures: Measures) -> EpochFigures:
-        """What all have gathered before the batch in work, this rank into ``measures``."""
+        """Return the figures of all ranks before the current batch; ``measures`` are its own."""
         return measures
 
     def batch_loss(self, loss: float, measures: Measures) -> float:
-        """The loss of all ranks in the last batch; this rank's own is ``loss``."""
+        """Return the loss of all ranks in the last batch; this rank's own is ``loss``."""
         return loss
 
     def traffic(self, batch: int) -> dict[str, float]:
-        """``counted`` a step since `batches` began: bytes."""
+        """Return the bytes a step since `batches` began, by the names ``counted``."""
         return {}
 
     # Decisions
 
     def runs(self, callback: Stateful) -> bool:
-        """Whether ``callback`` is one that this rank runs."""
+        """Return whether this rank runs ``callback``."""
         return self.rank == 0 or not getattr(callback, "first_rank_only", False)
 
     def heard(
         self, hook: Callable[..., None], callback: Stateful, course: Course
     ) -> Callable[..., None]:
-        """``hook`` of ``callback``, whose wish to end the fit waits until all ranks can follow."""
+        """Return ``hook`` of ``callback``; a stop in it waits until all ranks can follow."""
         return hook
 
     def stop(self, course: Course, reason: str) -> None:
-        """End the training after the step in work; the first reason given stands."""
+        """End the training after the current step; the first reason counts."""
         course.stopped = course.stopped or reason
 
     def decide(self, course: Course, logs: Mapping[str, float] | None = None) -> Any:
-        """Stop where any rank asks for it; returns the ``logs`` of rank 0.
+        """Stop if any rank asked for it; return the ``logs`` of rank 0.
 
-        Errors: KeyboardInterrupt on all ranks, where one was interrupted.
+        Errors: KeyboardInterrupt on all ranks if one was interrupted.
         """
         return logs
 
     def rate(self, course: Course) -> float | None:
-        """The rate of the last update, on whichever rank something is trained."""
+        """Return the rate of the last update, on any rank that trains a parameter."""
         return course.rule.rate()
 
     def follow(self, course: Course) -> None:
-        """Let the numbers among the hyper-parameters of the rule be those of rank 0."""
+        """Set the numeric hyper-parameters of the rule to rank 0's."""
 
     def taking_interrupts(self) -> AbstractContextManager[None]:
-        """Let SIGINT end the fit on all ranks after the step in work; a second one acts at once."""
+        """Let SIGINT end the fit on all ranks after the current step; a second one acts at once."""
         return nullcontext()
 
     # State
 
     def here(self, net: Net) -> Any:
-        """What of ``net`` is on this rank: all of it, but where layers lie on several."""
+        """Return the part of ``net`` on this rank: all of it, except in a pipeline."""
         return net
 
     def moved(self, places: Mapping[str, int]) -> AbstractContextManager[None]:
-        """Within the block, movable layers are at their ``places``; undone if the block fails."""
+        """Within the block, movable layers are at their ``places``; an error moves them back."""
         return nullcontext()
 
     def joined(
@@ -179,52 +179,52 @@ class World:
         samples: float = 1.0,
         first_rows: dict[str, int] | None = None,
     ) -> tuple[list[Source], list[Mapping[str, Any]]]:
-        """The arrays that a file keeps, on rank 0, and the ``stands`` of each of several ranks.
+        """Return the arrays of a file, on rank 0, and the ``stands`` of each of several ranks.
 
-        Ranks meet first: gradients that were pushed arrive, parameters become the same on all, and
-        the running state of ``net`` becomes that of all ranks, weighed by their ``samples``. Then
-        ``own`` is called for this rank's arrays. With ``first_rows`` each rank gets the arrays that
-        it writes itself; see `training_sources`. Other ranks than 0 get no arrays otherwise.
+        Ranks synchronize first: pushed gradients arrive, parameters become the same on all, and the
+        running state of ``net`` becomes the mean of all ranks, weighted by their ``samples``. Then
+        ``own`` returns this rank's arrays. With ``first_rows`` each rank gets the arrays that it
+        writes itself; see `training_sources`. Otherwise ranks other than 0 get no arrays.
         """
         return own(), []
 
     def own_samples(self, measures: Measures) -> int:
-        """How many this rank has seen in the epoch in work."""
+        """Return the number of samples that this rank has seen in the current epoch."""
         return measures.samples
 
     def slices(self, net: Net) -> list[Source]:
-        """The parameters of ``net`` that ranks have in slices, whole, on rank 0.
+        """Return whole parameters on rank 0, joined from the ranks' slices.
 
-        All ranks call it; the others come back once the array of each has been asked for.
+        All ranks call it; the others return after each of their arrays was fetched.
         """
         return []
 
     def evaluated(self, net: Net, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
-        """``batches`` of this rank, and empty ones where others have more and need it meanwhile."""
+        """Yield this rank's ``batches``, then empty ones if other ranks need it for their batches."""
         return batches
 
     def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
-        """What writes a file of what each rank has, as far as this rank does; all ranks call it."""
+        """Return this rank's writings of a file with every rank's part; all ranks call it."""
         return [OneFile(path, own)]
 
     def on_first(self, work: Callable[[], object]) -> None:
-        """``work()`` on rank 0, where the parameters of all can be read meanwhile."""
+        """Call ``work()`` on rank 0, with all parameters readable meanwhile."""
         work()
 
     def train_by(self, optimizer: Any) -> None:
-        """Steps go through ``optimizer`` from now on: what `fit` has made of the net's own."""
+        """Run steps through ``optimizer`` from now on: the net's own, in `fit`'s wrappers."""
 
     def unify(self, net: Net, measures: Measures | None = None) -> None:
-        """Let the running state of ``net`` be that of all ranks.
+        """Set the running state of ``net`` to the mean over all ranks.
 
-        Each weighs by the samples that it has seen in the epoch of ``measures``, or all alike.
+        Ranks are weighted by their samples in the epoch of ``measures``, or equally for None.
         """
 
     def go_on(self, samples: int, measures: Measures) -> None:
-        """Have seen so many ``samples``, whatever ``measures``, which were loaded, have counted."""
+        """Set the number of ``samples`` that this rank has seen, apart from loaded ``measures``."""
 
     def spread(self, read: Callable[[], Mapping[str, Array]]) -> Mapping[str, Array]:
-        """The arrays that ``read()`` gives on rank 0, one after the other.
+        """Broadcast the arrays of ``read()`` from rank 0, one after the other.
 
         Errors: those of ``read`` there, `RankError` elsewhere.
         """
@@ -232,19 +232,19 @@ class World:
 
 
 _ROWS = 64
-"""Samples that are looked at to see that all ranks were given the same."""
+"""The samples that ranks compare to check that all were given the same data."""
 
 CALLED_ALIKE = (
-    "call it alike on all ranks; arrays are whole, each takes its part: what is a part already is "
-    "yielded by a function of the epoch"
+    "pass the same on all ranks: whole arrays, of which each rank takes its part; pass a rank's "
+    "own part as a function of the epoch that yields batches"
 )
-"""Advice on arguments that differ."""
+"""Advice for arguments that differ between ranks."""
 
 
 def expect_same(
     comm: Collectives, where: str, facts: Mapping[str, Any], advice: str = CALLED_ALIKE
 ) -> None:
-    """Errors: `RankError` on all ranks, with the first of ``facts`` in which one differs."""
+    """Refuse ``facts`` that differ between ranks. Errors: `RankError` on all ranks."""
     own = {name: settings_text(value) for name, value in facts.items()}
     every = gathered(comm, own, f"the comparison of {where}")
     for rank, other in enumerate(every):
@@ -259,14 +259,14 @@ def expect_same(
 
 
 def expect_same_parameters(comm: Collectives, here: Net) -> None:
-    """Errors: `RankError` on all ranks, with the first parameter in which one differs.
+    """Refuse parameters that differ between ranks. Errors: `RankError` on all ranks.
 
-    Each compares what it has ``here``.
+    Each rank compares the parameters of ``here``, its part of the net.
     """
     own = {
         param.name: _digest(ops_for(param.value).host(param.value))
         for param in here.params()
-        # Of what is in slices there is one.
+        # Slices exist on one rank each.
         if not (param.storage.by_rows or param.storage.sliced)
     }
     every = gathered(comm, own, "the comparison of parameters")
@@ -283,20 +283,20 @@ def expect_same_parameters(comm: Collectives, here: Net) -> None:
 
 
 def expect_mergeable(where: str, metrics: Mapping[str, Any]) -> None:
-    """Errors: a metric that does not say what it has gathered."""
+    """Refuse a metric that cannot be merged over processes."""
     for name, metric in metrics.items():
         if not isinstance(metric, Metric) or not metric._can_merge():
             raise ArgumentError(
                 f"{where}, metric {name!r}",
                 expected="a metric that several processes can measure together",
-                received=f"a {type(metric).__name__}, which does not say how it is merged",
+                received=f"a {type(metric).__name__}, which cannot be merged",
                 advice="name its counts, sums and lists in the class, gathered = ('samples', "
                 "...), or give it state() and merge(state)",
             )
 
 
 def sampled(data: Any) -> Any:
-    """Type, shape and some samples of arrays, as text that tells whether they are the same."""
+    """Return type, shape and a digest of some samples of arrays, to compare between ranks."""
     if isinstance(data, Mapping):
         return {name: sampled(part) for name, part in data.items()}
     if data is None:

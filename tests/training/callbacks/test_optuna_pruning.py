@@ -93,7 +93,7 @@ def test_a_study_that_looks_for_the_opposite_is_refused(fit, optuna):
     with pytest.raises(ArgumentError, match=r"more is better; pass direction='maximize'"):
         train()
     _, train = fit(OptunaPruning(Trial(directions=["MAXIMIZE"])))
-    with pytest.raises(ArgumentError, match=r"'val_loss', of which less is better"):
+    with pytest.raises(ArgumentError, match=r"'val_loss': less is better"):
         train()
     trial = Trial(directions=["MAXIMIZE"])
     _, train = fit(OptunaPruning(trial, "val_accuracy"))
