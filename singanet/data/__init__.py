@@ -1,8 +1,8 @@
-"""Data sets, and loaders that hand out their batches.
+"""Data sets, and loaders that yield their batches.
 
-`dataset` and `table` are what is loaded; `loaders`, `folder_loader`, `prefetch`, `text` and
-`tokens` hand out batches, changed by `transforms`. `sets`, `image_sets` and `named_sets` are data
-sets; `npz_files` and `pickles` read theirs; `files` come with the package.
+`dataset` and `table` define data sets; `loaders`, `folder_loader`, `prefetch`, `text` and `tokens`
+yield batches, after `transforms` of images. `sets`, `image_sets` and `named_sets` are data sets;
+`npz_files` and `pickles` read files; `files` contains the packaged ones.
 """
 
 from __future__ import annotations
@@ -66,5 +66,5 @@ __all__ = [
     "transforms",
 ]
 
-if not TYPE_CHECKING:  # else type checkers accept any name
+if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
     __getattr__ = names_of(__name__, __all__)

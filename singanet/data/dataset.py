@@ -14,9 +14,9 @@ from singanet.types import Array, Shape
 class Dataset:
     """Samples and labels for training and testing.
 
-    ``x_*``: float32, (N, C, H, W) for images, (N, D) for vectors. ``y_*``: int32 (N,), or
-    (N, H, W) for every pixel, each in [0, num_classes). `_from_arrays` checks what it is given; the
-    constructor does not.
+    ``x_*``: float32, (N, C, H, W) for images, (N, D) for vectors. ``y_*``: int32 (N,), or (N, H, W)
+    for every pixel, each in [0, num_classes). `_from_arrays` checks its arguments; the constructor
+    does not.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Dataset:
         y_test: Array,
         scale: float = 255.0,
     ) -> Dataset:
-        """A data set from plain arrays.
+        """Make a data set from plain arrays.
 
-        ``x_*``: (N, H, W), (N, C, H, W) or (N, D); uint8 is divided by ``scale``, floats are
-        kept. ``y_*``: integers (N,), or (N, H, W), from 0 to one less than the number of classes.
-        Errors: `DataError` naming the array and the first offending index.
+        ``x_*``: (N, H, W), (N, C, H, W) or (N, D); uint8 is divided by ``scale``, floats are not.
+        ``y_*``: integers (N,), or (N, H, W), from 0 to one less than the number of classes. Errors:
+        `DataError` naming the array and the first offending index.
         """
         samples = {"x_train": x_train, "x_test": x_test}
         labels = {"y_train": y_train, "y_test": y_test}
@@ -63,9 +63,9 @@ class Dataset:
 
     @classmethod
     def _for_testing(cls, name: str, x_test: Array, y_test: Array, scale: float = 255.0) -> Dataset:
-        """A data set without training samples, its classes those of ``y_test``.
+        """Make a data set without training samples; ``y_test`` defines the classes.
 
-        Arrays and errors as in `_from_arrays`.
+        Arrays and errors are as for `_from_arrays`.
         """
         _check_samples(name, "x_test", x_test)
         _check_labels(name, "y_test", y_test, x_test)
@@ -89,10 +89,11 @@ class Dataset:
 def expect_channels_first(
     where: str, shape: Shape, otherwise: str = "net.fit takes samples of any shape"
 ) -> None:
-    """Errors: `DataError` where images have 1, 3 or 4 channels last and, as it seems, none first.
+    """Refuse images with channels last. Errors: `DataError`.
 
-    As pixels of many channels such images would train without a word. Heights and widths are alike:
-    where one axis is twice the other, the first may as well be channels of narrow maps.
+    An array is refused if its last axis is 1, 3 or 4, and the two before it are above 4 and differ
+    by less than a factor of two; otherwise the first may be channels of narrow maps. Without this
+    check channels-last images would train silently as pixels of many channels.
     """
     if len(shape) != 4 or shape[3] not in (1, 3, 4):
         return
@@ -128,7 +129,7 @@ def _check_samples(name: str, key: str, x: Array) -> None:
             key,
             "uint8 or float values",
             f"{x.dtype}",
-            "convert it: .astype('uint8') for pixels 0 to 255, else .astype('float32')",
+            "convert it: .astype('uint8') for pixels 0 to 255, otherwise .astype('float32')",
         )
     if x.size == 0:
         raise _refused(
@@ -212,7 +213,7 @@ def _check_classes(name: str, classes: int, y_train: Array, y_test: Array) -> No
 
 
 def _first(y: Array, wrong: Array) -> str:
-    """The first wrong label and its place."""
+    """Return the first wrong label and its index."""
     place = tuple(int(k) for k in np.unravel_index(int(wrong.argmax()), y.shape))
     return f"{int(y[place])} at index {place if len(place) > 1 else place[0]}"
 

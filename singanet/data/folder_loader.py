@@ -1,4 +1,4 @@
-"""Images of a folder, a class a folder."""
+"""Images in a folder with a subfolder for each class."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""The formats that are read. Pillow knows others, and starts a program for some."""
+"""The allowed formats. Pillow supports others, and starts a program for some."""
 MAX_PIXELS = 1 << 25
-"""The most that `read_image` reads by default: 33 million, 100 MB in memory."""
+"""The default limit of `read_image`: 33 million pixels, 100 MB in memory."""
 
 
 def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_PIXELS) -> Array:
-    """The image in a file: uint8 (3, H, W), red, green and blue; or with ``grayscale`` (1, H, W).
+    """Read an image file: uint8 (3, H, W), red, green and blue; or with ``grayscale`` (1, H, W).
 
-    BMP, GIF, JPEG, PNG, PPM, TIFF and WebP are read.
+    It reads BMP, GIF, JPEG, PNG, PPM, TIFF and WebP.
 
-    Errors: `DataError` naming a file that is missing, cut short, no image, of more than
-    ``max_pixels``, or deeper than 8 bits a channel, whose values a conversion would silently clip.
+    Errors: `DataError` naming a file that is missing, truncated, not an image, larger than
+    ``max_pixels``, or deeper than 8 bits a channel, which a conversion would silently clip.
     """
     opener = pillow()
     where = f"image file {str(path)!r}"
@@ -61,7 +61,7 @@ def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_
             image.load()
         except DataError:
             raise
-        # Pillow's readers raise whatever a broken file leads them to, SyntaxError included.
+        # Pillow's readers raise any exception for a broken file, even SyntaxError.
         except Exception as error:
             raise DataError(
                 where,
@@ -74,10 +74,10 @@ def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_
 
 
 def _in_colors(image: Image, where: str) -> Image:
-    """``image`` in a mode whose numbers are grey or red, green and blue: L, LA, RGB or RGBA.
+    """Convert ``image`` to the mode L, LA, RGB or RGBA.
 
-    Palettes, bits, inks and the like are converted. Errors: `DataError` for what Pillow does not
-    convert, or would by clipping: more than 8 bits a channel.
+    Palettes, bits, inks and the like are converted. Errors: `DataError` for modes that Pillow does
+    not convert, or would clip: more than 8 bits a channel.
     """
     if image.mode in ("L", "LA", "RGB", "RGBA"):
         return image
@@ -88,7 +88,7 @@ def _in_colors(image: Image, where: str) -> Image:
             received=f"Pillow's mode {image.mode!r}",
             advice="convert it to 8 bits first",
         )
-    # Palettes by way of RGBA, since those with transparency have no straight way to RGB.
+    # Palettes with transparency only convert to RGBA.
     mode = {"1": "L", "P": "RGBA", "PA": "RGBA", "RGBa": "RGBA", "La": "LA"}.get(image.mode, "RGB")
     try:
         made = image.convert(mode)
@@ -107,17 +107,16 @@ _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".
 
 
 class FolderLoader(Described):
-    """Batches of the images below ``folder``, whose subfolders are the classes.
+    """Batches of the images in ``folder``, whose subfolders are the classes.
 
-    Classes are numbered in the order of their sorted names; ``files`` and ``labels`` list what
-    was found. ``classes`` gives the names in the order of their numbers instead, such as
-    ``train.classes`` for a test folder that lacks some of them. Batches are ``(x, y)``: float32
-    (N, C, H, W) in [0, 1], C 3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width)
-    resizes; without it all images must be of one size. ``transforms`` (`singanet.data.transforms`)
-    are applied before that to uint8 (C, H, W), with a generator of seed, epoch and file. A file of
-    more than ``max_pixels`` is refused. Order, sharding and position are those of `ArrayLoader`.
-    Errors: `DataError` naming the folder without images or that is none of ``classes``, or the
-    broken file.
+    Classes are numbered in the order of their sorted names; ``files`` and ``labels`` list the
+    images. ``classes`` names them in the order of their numbers instead, such as ``train.classes``
+    for a test folder that lacks some of them. Batches are ``(x, y)``: float32 (N, C, H, W) in [0,
+    1], C 3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width) resizes; without it all
+    images must have one size. ``transforms`` (`singanet.data.transforms`) change uint8 (C, H, W)
+    before that, with a generator of seed, epoch and file. A file of more than ``max_pixels`` is
+    refused. Order, sharding and position are as in `ArrayLoader`. Errors: `DataError` naming a
+    folder without images or not in ``classes``, or a broken file.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class FolderLoader(Described):
         split_batches: bool = False,
         classes: Sequence[str] | None = None,
     ) -> None:
-        pillow()  # that it is missing is better known now than at the first batch
+        pillow()  # fail now if it is missing, not at the first batch
         given = None if classes is None else _checked_classes(classes)
         self.classes, self.files, self.labels = _listing(folder, given)
         self.size = None if size is None else checked_size("FolderLoader", size)
@@ -157,21 +156,21 @@ class FolderLoader(Described):
 
     @property
     def rank(self) -> int:
-        """Whose batches it gives."""
+        """The rank whose batches it yields."""
         return self._places.rank
 
     @property
     def world_size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return self._places.world_size
 
     def __len__(self) -> int:
-        """Batches in an epoch, for this rank."""
+        """Return the batches in an epoch, for this rank."""
         return len(self._places)
 
     @property
     def _smallest_batch(self) -> int:
-        """As `ArrayLoader._smallest_batch`."""
+        """The samples of the smallest batch, as in `ArrayLoader`."""
         return self._places._smallest_batch
 
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
@@ -184,11 +183,11 @@ class FolderLoader(Described):
         self._places.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """The position, and what must be equal where it is restored."""
+        """Return the position, and the settings that must be equal to restore it."""
         return self._places.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position. Errors: `ArgumentError` where files or settings differ."""
+        """Go to a saved position. Errors: `ArgumentError` if files or settings differ."""
         self._places.load_state_dict(state)
 
     def _batch(self, epoch: int, places: Array) -> Array:
@@ -272,7 +271,7 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _names(folder: Path, where: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
-    """Sorted, since the order in which a disk lists names is nobody's."""
+    """Return names in sorted order, since the order on disk is arbitrary."""
     try:
         with os.scandir(folder) as entries:
             return sorted(e.name for e in entries if not e.name.startswith(".") and wanted(e))

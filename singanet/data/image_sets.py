@@ -1,4 +1,4 @@
-"""MNIST and CIFAR from their owners' files."""
+"""MNIST and CIFAR from their publishers' files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from singanet.types import Array
 
 
 def open_data_file(path: str | Path) -> IO[bytes]:
-    """``path`` opened for reading bytes. Errors: `DataError` where it is no readable file."""
+    """Open ``path`` for reading bytes. Errors: `DataError` if it is not a readable file."""
     try:
         found = path_of(path)
         if found.is_file():
@@ -42,9 +42,9 @@ def open_data_file(path: str | Path) -> IO[bytes]:
 
 
 def check_md5(path: str | Path, published: Sequence[str], advice: str) -> None:
-    """Nothing, where the file has one of the published MD5s. Errors: `DataError` with them.
+    """Check that the file has one of the published MD5s. Errors: `DataError` with them.
 
-    MD5 is what the publishers give: it finds a damaged copy, not one forged with care.
+    MD5, which the publishers use, detects a damaged copy, not a deliberate forgery.
     """
     import hashlib  # here, so that importing singanet stays quick
 
@@ -79,10 +79,10 @@ _ARCHIVES = {
 def find_files(
     name: str, path: str | Path, files: Sequence[str], checksums: bool
 ) -> list[tuple[str, bytes]]:
-    """The name of each of ``files`` for errors, and its content; ``.bin`` if it is binary.
+    """Return the name of each of ``files`` for errors, and its content; ``.bin`` if binary.
 
-    Errors: `DataError` with the place to get the set from where a file is missing, or naming
-    an archive that is broken or not the published one.
+    Errors: `DataError` with the download address for a missing file, or naming an archive that is
+    broken or not the published one.
     """
     source = path_of(path)
     if os.path.isfile(source):
@@ -98,7 +98,7 @@ def find_files(
 
 
 def which_cifar(path: Path) -> str | None:
-    """'CIFAR-10' or 'CIFAR-100' where the path looks like it, else None."""
+    """Return 'CIFAR-10' or 'CIFAR-100' if the path has its files, otherwise None."""
     if path.name in _ARCHIVES and os.path.isfile(path):
         return _ARCHIVES[path.name][0]
     for name, first, second in (
@@ -164,9 +164,9 @@ def _from_archive(
 
 
 def _bounded_stream(path: Path) -> Any:
-    """What the archive unpacks to, of which ``left`` bytes more can be read.
+    """Return the unpacked stream of the archive, of which at most ``left`` more bytes are read.
 
-    Long names and notes between its members are read whole before anybody sees them.
+    tarfile reads long names and notes between members whole, before any check.
     """
     import gzip
     import tarfile
@@ -214,7 +214,7 @@ def _too_large(where: str) -> DataError:
         where,
         expected=f"at most {_LARGEST} bytes",
         received="more",
-        advice="this is no file of CIFAR: get it again",
+        advice="this is not a file of CIFAR: get it again",
     )
 
 
@@ -223,7 +223,7 @@ _PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class _Form:
-    """How one of the two sets is laid out: its files, and the labels before each image."""
+    """The layout of one of the two sets: its files, and the labels before each image."""
 
     name: str
     train: tuple[str, ...]
@@ -239,21 +239,21 @@ _HUNDRED = _Form("CIFAR-100", ("train",), "test", ("coarse_labels", "fine_labels
 
 
 def cifar10(path: str | Path, checksums: bool = True) -> Dataset:
-    """CIFAR-10: 50,000 and 10,000 images (3, 32, 32) of 10 classes; nothing is fetched.
+    """Read CIFAR-10: 50,000 and 10,000 images (3, 32, 32) of 10 classes; nothing is downloaded.
 
-    ``path`` is the folder with ``data_batch_1`` ... ``test_batch`` (with ``.bin`` for the
-    binary version), the folder above it, or the published archive, which is compared with its
-    published checksum unless ``checksums`` is False. Errors: `DataError` naming the file, and
-    the byte or the name in it that is not as it should be.
+    ``path`` is the folder with ``data_batch_1`` ... ``test_batch`` (with ``.bin`` for the binary
+    version), its parent folder, or the published archive, which is compared with its published
+    checksum unless ``checksums`` is False. Errors: `DataError` naming the file and the invalid byte
+    or entry.
     """
     return _load(_TEN, path, checksums, 0)
 
 
 def cifar100(path: str | Path, labels: str = "fine", checksums: bool = True) -> Dataset:
-    """CIFAR-100: 50,000 and 10,000 images (3, 32, 32) of 100 classes; nothing is fetched.
+    """Read CIFAR-100: 50,000 and 10,000 images (3, 32, 32), 100 classes; nothing is downloaded.
 
-    ``labels="coarse"`` takes the 20 superclasses. ``path`` is the folder with ``train`` and
-    ``test`` (with ``.bin`` for the binary version), or as `cifar10` says, as are the errors.
+    ``labels="coarse"`` uses the 20 superclasses. ``path`` is the folder with ``train`` and ``test``
+    (with ``.bin`` for the binary version), or as for `cifar10`, as are the errors.
     """
     if labels not in ("fine", "coarse"):
         raise ArgumentError(
@@ -339,11 +339,11 @@ _PIECE = 1 << 20
 
 
 def read_idx(path: str | Path, max_bytes: int | None = None) -> Array:
-    """The array in an IDX file, packed with gzip or not.
+    """Read the array in an IDX file, with or without gzip.
 
-    ``max_bytes`` bounds the size that the header may claim: 1 GiB, and of a packed file eight times
-    its size and 48 MB, unless told otherwise. Errors: `DataError` naming the
-    file and the byte at which it is not what it should be.
+    ``max_bytes`` limits the size that the header may claim, by default 1 GiB, and eight times the
+    file size plus 48 MB for a gzip file. Errors: `DataError` naming the file and the first invalid
+    byte.
     """
     where = f"IDX file {str(path)!r}"
     with open_data_file(path) as stream:
@@ -382,7 +382,7 @@ def _read(stream: IO[bytes] | io.BufferedReader, where: str, max_bytes: int) -> 
         lambda expected, received: _refused(where, expected, received, 4, "pass max_bytes=..."),
     )
     count = math.prod(shape) * dtype.itemsize
-    # In pieces, so that memory grows with what is there and not with what is claimed.
+    # In pieces, so that memory grows with the data and not with the claimed size.
     values = bytearray()
     while len(values) < count:
         piece = stream.read(min(_PIECE, count - len(values)))
@@ -428,12 +428,12 @@ _FILES = {
 
 
 def mnist(folder: str | Path, checksums: bool = True) -> Dataset:
-    """MNIST, or a data set of its form, from ``folder``; nothing is fetched.
+    """Read MNIST, or a data set of the same form, from ``folder``; nothing is downloaded.
 
-    The files are ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the two
-    ``t10k-`` ones, with ``.gz`` or without. Packed ones are compared with the checksums that
-    MNIST and Fashion-MNIST publish; pass ``checksums=False`` for another set of this form.
-    Errors: `DataError` naming the file, and the byte where it is not as it should be.
+    The files are ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the two ``t10k-``
+    ones, with or without ``.gz``. Packed ones are compared with the checksums of MNIST and
+    Fashion-MNIST; pass ``checksums=False`` for another set of this form. Errors: `DataError` naming
+    the file, and the invalid byte.
     """
     found = [_find(path_of(folder, "folder"), name) for name in _FILES]
     if checksums:
@@ -449,7 +449,7 @@ def mnist(folder: str | Path, checksums: bool = True) -> Dataset:
 
 
 def is_mnist(folder: Path) -> bool:
-    """Whether the folder has the first of MNIST's files."""
+    """Return whether the folder has the first of MNIST's files."""
     return any(os.path.isfile(path) for path in _candidates(folder, next(iter(_FILES))))
 
 

@@ -21,16 +21,16 @@ Batch: TypeAlias = tuple[Any, Any]
 class Loader(Protocol):
     """Batches by epoch, with a position that can be saved and restored.
 
-    Iterating goes on from the current position to the end of the epoch. The position counts
-    the batches handed out, so one saved while a batch is worked on is the position after it.
+    An iteration continues from the current position to the end of the epoch. The position counts
+    the yielded batches, so a position saved during the work on a batch is the position after it.
     """
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from the current position to the end of the epoch."""
+        """Yield the batches from the current position to the end of the epoch."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The current position."""
+        """Return the current position."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ class Loader(Protocol):
 
 
 def checked_rank(where: str, rank: SupportsIndex, world_size: SupportsIndex) -> tuple[int, int]:
-    """``(rank, world_size)`` as ints, 0 <= rank < world_size. Errors: `ArgumentError`."""
+    """Return ``(rank, world_size)`` as ints, 0 <= rank < world_size. Errors: `ArgumentError`."""
     count = checked_count(where, "world_size", world_size, 1)
     number = checked_count(where, "rank", rank, 0)
     if number >= count:
@@ -55,10 +55,10 @@ def checked_rank(where: str, rank: SupportsIndex, world_size: SupportsIndex) -> 
 def restored_position(
     where: str, state: Mapping[str, Any], identity: Mapping[str, int], most: int
 ) -> tuple[int, int]:
-    """``(epoch, position)`` of ``state``, saved by a loader with the same ``identity``.
+    """Return ``(epoch, position)`` of ``state``, saved by a loader with the same ``identity``.
 
-    Errors: `ArgumentError` naming the entries that are missing or differ, or a position
-    beyond ``most`` batches.
+    Errors: `ArgumentError` naming the entries that are missing or differ, or a position beyond
+    ``most`` batches.
     """
     wanted = ["epoch", "position", *identity]
     missing = [name for name in wanted if name not in state]
@@ -91,28 +91,25 @@ def restored_position(
 class ArrayLoader(Described):
     """Batches ``(x, y)`` of arrays or dicts of arrays that share their first axis.
 
-    ``x`` may be sparse: a matrix of SciPy's, whose batches are `singanet.types.CSRMatrix`. It
-    may be a frame, and ``y`` too: the batches have its columns by name, as `fit` and `step` take
-    them.
+    ``x`` may be a sparse matrix of SciPy; its batches are `singanet.types.CSRMatrix`. ``x`` and
+    ``y`` may be data frames; their batches are columns by name, as `fit` and `step` accept them.
 
-    Each epoch has one permutation, drawn from ``(seed, epoch)`` alone. Of it rank *r* takes
-    the positions r, r + world_size, ..., so every sample is in exactly one rank's shard and
-    shards differ by one sample at most: the first ``n % world_size`` ranks have one more. The
-    k-th batches of all ranks together are the k-th batch of one process with
-    ``batch_size × world_size``. ``drop_last`` leaves out what does not fill a batch on every
-    rank, and then all ranks take equally many steps; without it the last batch is smaller,
-    and where fewer samples than ranks remain, later ranks take one step less.
+    Each epoch has one permutation, drawn from ``(seed, epoch)`` alone. Rank *r* takes its positions
+    r, r + world_size, ..., so every sample is in exactly one rank's shard, and the first ``n %
+    world_size`` shards have one sample more. The k-th batches of all ranks together are the k-th
+    batch of one process with ``batch_size × world_size``. ``drop_last`` drops samples that do not
+    fill a batch on every rank, and all ranks run equally many steps. Otherwise the last batch is
+    smaller, and if fewer samples than ranks remain, later ranks run one step less.
 
     With ``split_batches`` the ``batch_size`` is that of all ranks together, whatever their number:
-    each has its part of every batch, which may be empty, and all take equally many steps. A
-    position goes on with another number of ranks where all of them together have as many samples
-    a batch.
+    each has a part of every batch, which may be empty, and all run equally many steps. A position
+    is also valid for another number of ranks if all ranks together have the same batch size.
 
-    Iterating goes on from the current position to the end of the epoch; the next iteration
-    is the next epoch. `set_epoch` goes elsewhere.
+    An iteration continues from the current position to the end of the epoch; the next iteration is
+    the next epoch. `set_epoch` selects another.
 
-    Images ``x`` (N, C, H, W) go through ``transforms`` (`singanet.data.transforms`), each with a
-    generator of seed, epoch and its number, so that ranks and resumptions change nothing.
+    ``transforms`` (`singanet.data.transforms`) change images ``x`` (N, C, H, W), each with a
+    generator of seed, epoch and sample index, so that they depend on neither ranks nor resumption.
     """
 
     def __init__(
@@ -158,7 +155,7 @@ class ArrayLoader(Described):
         self.position = 0
 
     def __len__(self) -> int:
-        """Batches in an epoch, for this rank."""
+        """Return the batches in an epoch, for this rank."""
         if self.drop_last:
             return self.samples // self._together
         if self.split_batches:
@@ -168,9 +165,9 @@ class ArrayLoader(Described):
 
     @property
     def _smallest_batch(self) -> int:
-        """Samples of the smallest batch of this rank, which is the last one of an epoch.
+        """The samples of the smallest batch of this rank, the last one of an epoch.
 
-        With ``split_batches`` that of any rank, empty ones apart.
+        With ``split_batches`` the smallest of any rank, apart from empty ones.
         """
         if self.split_batches:
             last = 0 if self.drop_last else self.samples % self._together
@@ -184,12 +181,12 @@ class ArrayLoader(Described):
         epoch, count = self.epoch, len(self)
         together, ranks = self._together, self.world_size
         if self.position >= count:
-            # Another rank had one batch more when it saved this position.
+            # The position was saved by another rank, which has one batch more.
             self.set_epoch(epoch + 1)
             return
         for k in range(self.position, count):
-            # Counted before it is handed out: a position saved while the caller works on a
-            # batch is the position after it.
+            # Count before the yield: a position saved while the caller works on a batch is the
+            # position after it.
             self.epoch, self.position = (epoch, k + 1) if k + 1 < count else (epoch + 1, 0)
             rows = order[k * together : (k + 1) * together]
             if ranks > 1:
@@ -203,21 +200,20 @@ class ArrayLoader(Described):
         self.position = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The position, and what must be equal where it is restored. It is not the rank's own."""
+        """Return the position, and the settings that must be equal to restore it, for all ranks."""
         return {"epoch": self.epoch, "position": self.position, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position saved by `state_dict`; the batches after it are the same to the bit.
+        """Go to a position saved by `state_dict`; the following batches are bit-identical.
 
-        Errors: `ArgumentError` where the data or the settings differ; the loader then stays
-        where it is.
+        Errors: `ArgumentError` if the data or the settings differ; the position is then unchanged.
         """
         most = -(-self.samples // self._together)
         self.epoch, self.position = restored_position("ArrayLoader", state, self._identity(), most)
 
     def _images(self, epoch: int, rows: Array) -> Array:
         images: Any = self.x
-        # An empty part of a batch has the shape of the others.
+        # An empty part of a batch needs the shape of transformed images too.
         made = [
             transformed(images[row], self.transforms, [self.seed, epoch, 1 + row], f"image {row}")
             for row in rows.tolist() or [0]
@@ -235,7 +231,7 @@ class ArrayLoader(Described):
 
     @property
     def _together(self) -> int:
-        """Samples of a batch of all ranks."""
+        """The samples of a batch of all ranks."""
         return self.batch_size * (1 if self.split_batches else self.world_size)
 
     def _order(self, epoch: int) -> Array:
@@ -245,17 +241,17 @@ class ArrayLoader(Described):
 
 
 def _read(argument: str, data: Any) -> Any:
-    """``data`` with frames and series in the form of which rows are taken."""
+    """Return ``data`` with frames and series as arrays whose rows can be indexed."""
     if is_frame(data):
         return columns_of(f"ArrayLoader, {argument}", data)
     if isinstance(data, Mapping):
         return {name: _read(f"{argument}[{name!r}]", part) for name, part in data.items()}
-    # Of a series rows would be taken by its labels.
+    # A series would be indexed by its labels.
     return data.to_numpy() if hasattr(data, "to_numpy") else data
 
 
 def _by_rows(x: Any) -> Any:
-    """``x`` with sparse matrices in the form of which rows are taken."""
+    """Return ``x`` with sparse matrices in CSR form."""
     if isinstance(x, Mapping) and not isinstance(x, Columns):
         return {name: _by_rows(part) for name, part in x.items()}
     return by_rows("ArrayLoader, x", x) if is_sparse(x) else x
@@ -263,7 +259,7 @@ def _by_rows(x: Any) -> Any:
 
 def _take(data: Array | Mapping[str, Array], rows: Array) -> Any:
     if type(data) is np.ndarray:
-        # Quicker than an index, but of an array that has gaps it would copy the whole.
+        # `take` is faster than an index, but copies a whole array that is not contiguous.
         return data.take(rows, axis=0) if data.ndim > 1 and data.flags.c_contiguous else data[rows]
     if isinstance(data, Columns):
         return data.take(rows)
@@ -305,15 +301,15 @@ def _common_length(x: Array | Mapping[str, Array], y: Array | Mapping[str, Array
 class GeneratorLoader(Described):
     """Batches from ``source(epoch)``, called anew for each epoch.
 
-    ``source`` takes the number of the epoch and returns an iterable of ``(x, y)``. Where it
-    depends on nothing else, so does the order, and a restored position is exact: the batches
-    before it are drawn again and dropped. Of several processes rank *r* takes the batches
-    r, r + world_size, ...; the first ranks may take one more. Its length is not known. A position
-    goes on with another number of ranks: what all of them had taken is not taken again.
+    ``source`` takes the number of the epoch and returns an iterable of ``(x, y)``. If it depends on
+    nothing else, a restored position is exact: the batches before it are drawn again and dropped.
+    With several processes rank *r* takes the batches r, r + world_size, ...; the first ranks may
+    take one more. Its length is unknown. A position is also valid for another number of ranks:
+    batches that any rank took are not repeated.
     """
 
     _may_be_empty = False
-    """Whether other processes may have batches where this one has none."""
+    """Whether this process may have no batch while other processes have one."""
 
     def __init__(
         self, source: Callable[[int], Iterable[Batch]], rank: int = 0, world_size: int = 1
@@ -329,7 +325,7 @@ class GeneratorLoader(Described):
         self.rank, self.world_size = checked_rank("GeneratorLoader", rank, world_size)
         self.epoch = 0
         self.position = 0
-        # Batches of the epoch that were taken by another number of ranks.
+        # Batches of the epoch that another number of ranks took.
         self._before = 0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -339,13 +335,13 @@ class GeneratorLoader(Described):
             drawn += 1
             if drawn <= first or (drawn - 1 - first) % self.world_size:
                 continue
-            # Counted before it is handed out, as `ArrayLoader` counts.
+            # Count before the yield, as `ArrayLoader` does.
             position += 1
             self.epoch, self.position = epoch, position
             checked = _checked_batch(batch)
             del batch
             yield checked
-            # Nobody holds a batch while the next one is made: there would be memory for two.
+            # Free the batch before making the next, or memory would contain two.
             del checked
         if not drawn and not self._may_be_empty:
             raise DataError(
@@ -354,8 +350,7 @@ class GeneratorLoader(Described):
                 received=f"none in epoch {epoch}",
                 advice="return a new iterable at each call of source",
             )
-        # Nothing was left where the position was saved after the last batch: as much is an epoch
-        # whose end is known only now.
+        # A position saved after the last batch yields nothing: only now is the epoch's end known.
         self.set_epoch(epoch + 1)
 
     def _batches(self, epoch: int) -> Iterable[Batch]:
@@ -373,7 +368,7 @@ class GeneratorLoader(Described):
         self.position = self._before = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The position, and of how many ranks it is."""
+        """Return the position, and the number of ranks."""
         before, ranks = self._before, self.world_size
         return {
             "epoch": self.epoch,

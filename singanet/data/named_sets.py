@@ -17,14 +17,13 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:
-    """The embedded data set of that name, or the data set at a path.
+    """Load the packaged data set of that name, or the data set at a path.
 
-    A path is a folder or archive of MNIST, CIFAR-10 or CIFAR-100 (`mnist`, `cifar10`,
-    `cifar100`), or an ``.npz`` file, which holds ``x_train``, ``y_train``, ``x_test`` and
-    ``y_test``: samples (N, H, W), (N, C, H, W) or (N, D), uint8 (scaled to [0, 1]) or float;
-    labels (N,), or (N, H, W) for every pixel, integers. ``max_bytes`` bounds the memory its arrays
-    may claim. Errors: `UnknownNameError` for an unknown name, `DataError` for a file that is not
-    what it should be.
+    A path is a folder or archive of MNIST, CIFAR-10 or CIFAR-100 (`mnist`, `cifar10`, `cifar100`),
+    or an ``.npz`` file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``: samples (N, H, W),
+    (N, C, H, W) or (N, D), uint8 (scaled to [0, 1]) or float; labels (N,), or (N, H, W) for every
+    pixel, integers. ``max_bytes`` limits the memory of its arrays. Errors: `UnknownNameError` for
+    an unknown name, `DataError` for an invalid file.
     """
     name = str(path_of(name_or_path, "name_or_path"))
     if name in _EMBEDDED:
@@ -46,8 +45,8 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
             f"data folder {name!r}",
             expected="the files of MNIST, CIFAR-10 or CIFAR-100",
             received="none of them",
-            advice="give the folder that holds the files, or an .npz file; images in a folder a "
-            "class are read by FolderLoader",
+            advice="give the folder with the files, or an .npz file; FolderLoader reads images in "
+            "a folder for each class",
         )
     arrays = read_npz(path, _ARRAYS, max_bytes)
     x_train, y_train, x_test, y_test = (arrays[key] for key in _ARRAYS)
@@ -55,9 +54,9 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
 
 
 def load_test(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:
-    """`load` for tests alone: of an ``.npz`` file ``x_test`` and ``y_test``, nothing else is read.
+    """Load only the test samples: ``x_test`` and ``y_test`` of an ``.npz`` file.
 
-    Such a data set has no training samples, and as many classes as its labels tell.
+    Such a data set has no training samples; its labels define the number of classes.
     """
     name = str(path_of(name_or_path, "name_or_path"))
     if not name.lower().endswith(".npz") or not os.path.isfile(name):

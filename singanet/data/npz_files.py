@@ -1,4 +1,4 @@
-"""NumPy's files (.npy, .npz), read within a budget."""
+"""NumPy's files (.npy, .npz), read within a budget of memory."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class NpyHeader:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array, exact however large the claim is."""
+        """The bytes of the array, exact however large the claim is."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npy_header(stream: IO[bytes], where: str) -> NpyHeader:
-    """The header at the start of ``stream``, which is left at the first element.
+    """Read the header at the start of ``stream``, up to the first element.
 
     Errors: `DataError` for anything but a plain array of booleans, integers or floats. Object
-    arrays are refused, since they are pickles and reading one can run a program.
+    arrays are refused, since they are pickles, which can run code.
     """
     start = stream.read(8)
     if len(start) < 8 or not start.startswith(_MAGIC):
@@ -100,17 +100,17 @@ def _refused(where: str, expected: str, received: str) -> DataError:
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _LARGEST_TABLE = 8 << 20
-_SHORTEST = 46  # bytes of a member's entry in the table, beside its name
+_SHORTEST = 46  # bytes of a member's entry in the table, without its name
 
 
 _MOST_MEMBERS = 100_000
-# zipfile's own object for a member, with its name.
+# Bytes of zipfile's object for a member, with its name.
 _MEMBER = 700
 
 
 @contextlib.contextmanager
 def zip_errors(refuse: Refusal) -> Iterator[None]:
-    """Turn what zipfile raises about a damaged archive into ``refuse``'s error."""
+    """Convert zipfile's errors for a damaged archive into ``refuse``'s error."""
     import zipfile  # here, so that importing singanet stays quick
 
     try:
@@ -134,10 +134,10 @@ def zip_errors(refuse: Refusal) -> Iterator[None]:
 
 
 def open_archive(stream: IO[bytes], size: int, refuse: Refusal, unsafe: Refusal) -> zipfile.ZipFile:
-    """The archive in ``stream`` of ``size`` bytes, its table small enough and its claims true.
+    """Open the archive in ``stream`` of ``size`` bytes, after checks of its table and claims.
 
-    Errors: ``refuse``'s for a damaged one; ``unsafe``'s for members that are packed beyond belief,
-    encrypted, or lie over one another.
+    Errors: ``refuse``'s for a damaged archive; ``unsafe``'s for members that are encrypted, overlap
+    or are packed at an impossible ratio.
     """
     import zipfile
 
@@ -155,7 +155,7 @@ def open_archive(stream: IO[bytes], size: int, refuse: Refusal, unsafe: Refusal)
 
 def _check_member(info: zipfile.ZipInfo, unsafe: Refusal) -> None:
     name = f"member {info.filename[:200]!r}"
-    # Stored or deflated; other methods can unpack to a million times their size.
+    # Only stored or deflated: other methods can unpack to a million times their size.
     if info.flag_bits & 1 or info.compress_type not in (0, 8):
         raise unsafe("members stored or deflated", f"{name}, compression {info.compress_type}")
     most = info.compress_size
@@ -166,7 +166,7 @@ def _check_member(info: zipfile.ZipInfo, unsafe: Refusal) -> None:
 
 
 def _check_end(stream: IO[bytes], size: int, budget: Budget, unsafe: Refusal) -> None:
-    """The record at the end of the file: it says how long the table of members is."""
+    """Check the record at the end of the file, with the length of the table of members."""
     import zipfile
 
     stream.seek(max(0, size - _END.size - 0xFFFF))
@@ -179,7 +179,7 @@ def _check_end(stream: IO[bytes], size: int, budget: Budget, unsafe: Refusal) ->
         raise zipfile.BadZipFile("the end of the archive is cut off")
     locator = tail[at - 20 : at] if at >= 20 else b""
     if locator.startswith(b"PK\6\7"):
-        # zipfile reads the record right before the locator, wherever that points.
+        # zipfile reads the record right before the locator, and ignores its offset.
         place = max(0, size - len(tail)) + at - 20 - _END64.size
         if place != int.from_bytes(locator[8:16], "little"):
             raise zipfile.BadZipFile("the last record lies elsewhere")
@@ -191,17 +191,17 @@ def _check_end(stream: IO[bytes], size: int, budget: Budget, unsafe: Refusal) ->
 
 
 DEFAULT_MAX_BYTES = 8 << 30
-# Deflate cannot expand further than this, so a larger claim is a lie.
+# Deflate cannot expand further than this, so a larger claim is false.
 _LARGEST_RATIO = 1032
 
 
 def read_npz(
     path: str | Path, names: Sequence[str], max_bytes: int = DEFAULT_MAX_BYTES
 ) -> dict[str, Array]:
-    """The arrays ``names`` of the archive at ``path``; others in it are left unread.
+    """Read the arrays ``names`` of the archive at ``path``, and no others.
 
-    ``max_bytes`` bounds the arrays' memory, elements counted as at least four bytes because
-    they become float32. Errors: `DataError` naming the file and the array.
+    ``max_bytes`` limits the arrays' memory, with at least four bytes an element, since they become
+    float32. Errors: `DataError` naming the file and the array.
     """
     where = f"data file {str(path)!r}"
     with open_data_file(path) as stream:
@@ -288,12 +288,12 @@ def _read_array(member: IO[bytes], header: NpyHeader, where: str) -> Array:
     flat = np.empty(header.nbytes, np.uint8)
     filled = 0
     while filled < header.nbytes:
-        # Piece by piece: read(n) of a whole array would hold it twice.
+        # In pieces: read(n) of a whole array would need twice its memory.
         piece = member.read(min(1 << 20, header.nbytes - filled))
         if not piece:
             raise EOFError(f"{where} ends after {filled} of {header.nbytes} bytes")
         flat[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
         filled += len(piece)
-    member.read(1)  # the end of the member is where its checksum is compared
+    member.read(1)  # zipfile compares the checksum at the end of the member
     array = flat.view(header.dtype)
     return array.reshape(header.shape, order="F" if header.fortran_order else "C")

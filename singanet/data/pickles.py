@@ -1,7 +1,7 @@
 """Pickles of arrays, read without running code.
 
-A pickle is a program. Its instructions move tokens on a stack of ours; no name in it is imported,
-called or built, and what it makes is taken off a `Budget`.
+A pickle is a program. A `Machine` of ours runs its instructions on tokens; no name in it is
+imported, called or built, and a `Budget` limits its memory and steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ALLOWED = frozenset(
         ("__builtin__", "bytes"),
     }
 )
-"""Every name a pickle may mention; none of them is ever imported or called."""
+"""Every name that a pickle may mention; none is ever imported or called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Global:
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """A long string left in the file; ``coding`` says how its bytes are spelled there."""
+    """A long string that stays in the file; ``coding`` is the encoding of its bytes."""
 
     offset: int
     size: int
@@ -60,7 +60,7 @@ class StoredText:
 
 @dataclass(slots=True, eq=False)
 class Made:
-    """A call that was asked for and not made, with the state set on its result."""
+    """A call that the pickle requests and nobody makes, with the state set on its result."""
 
     maker: str
     args: tuple[Any, ...]
@@ -81,12 +81,12 @@ class Pickled:
 
     @property
     def stored(self) -> int:
-        """Bytes that its data take in the file, escapes and all."""
+        """The bytes of its data in the file, escapes included."""
         return self.data.size if isinstance(self.data, StoredText) else len(self.data)
 
 
 def recognise(value: Any, size: int, refuse: Refusal, unsafe: Refusal) -> Pickled:
-    """``value`` as an array; ``size`` is that of the file, above which no claim is believed.
+    """Return ``value`` as an array; claims larger than the file's ``size`` are refused.
 
     Errors: ``unsafe(...)`` for arrays of objects, ``refuse(...)`` for anything else.
     """
@@ -113,7 +113,7 @@ def recognise(value: Any, size: int, refuse: Refusal, unsafe: Refusal) -> Pickle
 
 
 def text(value: Any) -> str:
-    """A short string of either Python as text."""
+    """Return a short string of Python 2 or 3 as text."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if not isinstance(value, str):
@@ -144,14 +144,14 @@ _PIECE = 1 << 20
 
 
 def decoded(data: bytes, coding: str) -> Any:
-    """A short string that is not `RAW`. Raises ValueError for escapes or characters of none."""
+    """Decode a short string that is not `RAW`. Raises ValueError for invalid bytes."""
     if coding == ESCAPED:
         return _unescape(data)
     return data.decode("utf-8" if coding == UTF8 else UNICODE)
 
 
 def pieces(stream: BinaryIO, text: StoredText) -> Iterator[bytes]:
-    """The bytes ``text`` stands for. Raises ValueError as `decoded` does."""
+    """Yield the bytes of ``text``. Raises ValueError as `decoded` does."""
     stream.seek(text.offset)
     left, rest = text.size, b""
     while left:
@@ -174,7 +174,7 @@ def _bytes(data: bytes, coding: str) -> bytes:
 
 
 def _whole(data: bytes, coding: str) -> int:
-    """Where to cut ``data`` so that no character or escape is torn."""
+    """Return where to cut ``data`` without splitting a character or an escape."""
     end = len(data)
     if coding == LATIN:
         # Only the two-byte characters C2 and C3 begin occur; a lead byte must not come last.
@@ -203,22 +203,22 @@ def _unescape(data: bytes) -> bytes:
     return raw
 
 
-_SHORT = 4096  # a name may be that long
+_SHORT = 4096  # the longest string that is read at once
 _LONGEST_LINE = 4096
 MARK = object()
-# What a token, and a place in a list, takes in memory.
+# Bytes of a token, and of an item in a list.
 _TOKEN, _PLACE = 100, 8
-# A string with escapes takes as long as so many other steps.
+# The cost of a string with escapes, in steps.
 _ESCAPES = 20
-_mention = cache(Global)  # of names on a list
+_mention = cache(Global)  # bounded, since only allowed names come here
 
 
 class Machine:
-    """A stack, a memo, and ``stream`` of ``size`` bytes, in which long strings are left.
+    """A stack, a memo, and ``stream`` of ``size`` bytes, in which long strings stay.
 
-    What is made is taken off ``budget``; ``unsafe`` makes the error for a name that is not one of
-    ``names``, ``outside`` the token for what is kept beside the program. The methods raise
-    IndexError, ValueError or TypeError where the program makes no sense.
+    ``budget`` pays for every token. ``unsafe`` makes the error for a name that is not in ``names``;
+    ``outside`` makes the token for data stored outside of the program. The methods raise
+    IndexError, ValueError or TypeError for an invalid program.
     """
 
     def __init__(
@@ -237,37 +237,37 @@ class Machine:
         self._spend = budget.spend
         self._refuse, self._unsafe = budget.refuse, unsafe
         self.stack: list[Any] = []
-        # Puts a value on the stack; half of all steps do little else.
+        # A bound method, since half of all steps do little else.
         self.push = self.stack.append
         self.memo: dict[int, Any] = {}
 
     # -- reading ----------------------------------------------------------------------------
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes."""
+        """Read the next ``count`` bytes."""
         data = self._stream.read(count) if count <= _LONGEST_LINE else b""
         if len(data) < count:
             raise self._truncated(f"{count} bytes", f"{len(data)} bytes")
         return data
 
     def byte(self) -> int:
-        """The next byte."""
+        """Read the next byte."""
         data = self._stream.read(1)
         return data[0] if data else self.take(1)[0]
 
     def whole(self, count: int, signed: bool = False) -> int:
-        """The next whole number, of ``count`` bytes."""
+        """Read the next integer, of ``count`` bytes."""
         return int.from_bytes(self.take(count), "little", signed=signed)
 
     def line(self) -> bytes:
-        """The next line, without its end."""
+        """Read the next line, without its end."""
         line = self._stream.readline(_LONGEST_LINE)
         if not line.endswith(b"\n"):
             raise self._truncated("the end of a line", f"{len(line)} bytes")
         return line[:-1]
 
     def string(self, size: int, coding: str) -> Any:
-        """A string of ``size`` bytes: itself when it is short, else where to find it."""
+        """Read a short string of ``size`` bytes, or return a `StoredText` for a long one."""
         if not 0 <= size <= _SHORT:
             start = self._stream.tell()
             if not 0 <= size <= self._size - start:
@@ -284,11 +284,11 @@ class Machine:
         return decoded(data, coding)
 
     def long_line(self, coding: str) -> Any:
-        """A string that ends at the next line end; quoted, if it is escaped."""
+        """Read a string up to the next line end; an escaped one is quoted."""
         start = self._stream.tell()
         end, most = -1, 1 << 8
         while end < 0:
-            # Little at first: most lines are short.
+            # Small pieces first: most lines are short.
             most = min(4 * most, 1 << 20)
             piece = self._stream.read(most)
             if not piece:
@@ -311,7 +311,7 @@ class Machine:
     # -- stack ------------------------------------------------------------------------------
 
     def since_mark(self) -> list[Any]:
-        """Take everything above the last mark off the stack, and the mark."""
+        """Pop everything above the last mark, and the mark."""
         at = len(self.stack) - 1
         while self.stack[at] is not MARK:
             at -= 1
@@ -332,7 +332,7 @@ class Machine:
         self.push(items)
 
     def set_items(self, items: list[Any]) -> None:
-        """Set keys and values, in turn, in the dict on top."""
+        """Set keys and values, alternating in ``items``, in the dict on top."""
         target = self.stack[-1]
         if type(target) is not dict:
             raise TypeError
@@ -350,15 +350,15 @@ class Machine:
         self._spend(_PLACE * len(items))
 
     def remember(self, index: int) -> None:
-        """Keep what is on top in the memo."""
+        """Store the top of the stack in the memo."""
         self.memo[index] = self.stack[-1]
         self._spend(_TOKEN)
 
     # -- names and calls --------------------------------------------------------------------
 
     def name(self, module: Any, name: Any) -> None:
-        """Put a mention of ``module.name`` on the stack. Errors: it is not on the list."""
-        # Nothing else is hashed or shown: tuples in tuples take for ever, or end the process.
+        """Push a mention of ``module.name``. Errors: the name is not allowed."""
+        # Hash and print only strings: nested tuples may take forever, or crash the process.
         if not (isinstance(module, str) and isinstance(name, str)):
             raise TypeError
         if (module, name) not in self._names:
@@ -368,7 +368,7 @@ class Machine:
         self.push(_mention(module, name))
 
     def reduce(self) -> None:
-        """Take a maker and its arguments; put what they stand for."""
+        """Pop a maker and its arguments, and push a token for the result."""
         args, maker = self.stack.pop(), self.stack.pop()
         if not isinstance(maker, Global) or type(args) is not tuple:
             raise TypeError
@@ -392,21 +392,21 @@ class Machine:
             self.push(Made(maker.name, args))
 
     def build(self) -> None:
-        """Take a state and set it on the token below."""
+        """Pop a state and set it on the token below."""
         state, made = self.stack.pop(), self.stack[-1]
         if isinstance(made, Made):
             made.state = state
-        elif type(made) is not dict:  # attributes of an OrderedDict tell nothing of its items
+        elif type(made) is not dict:  # attributes of an OrderedDict do not affect its items
             raise TypeError
 
     def refer(self) -> None:
-        """Replace the name of what is kept beside the program by a token for it."""
+        """Replace the name of data outside of the program by a token for it."""
         assert self._outside is not None
         self._spend(_TOKEN)
         self.push(self._outside(self.stack.pop()))
 
     def broken(self, what: str) -> Any:
-        """Raise the error for a program that is damaged in this way."""
+        """Raise the error for a damaged program."""
         raise self._refuse("a whole pickle of a dict of arrays", what)
 
     def _truncated(self, expected: str, received: str) -> Exception:
@@ -414,7 +414,7 @@ class Machine:
 
 
 def _latin(text: Any) -> Any:
-    """``text`` as the bytes it stands for, one a character."""
+    """Encode ``text`` to bytes, one a character."""
     if isinstance(text, StoredText):
         codings = {UTF8: LATIN, UNICODE: UNICODE}
         return StoredText(text.offset, text.size, codings[text.coding])
@@ -424,7 +424,7 @@ def _latin(text: Any) -> Any:
 
 
 _AT_ONCE = 64
-"""Steps that are taken off the budget together."""
+"""The steps that are charged to the budget together."""
 
 
 def run_program(
@@ -435,11 +435,11 @@ def run_program(
     names: Set[tuple[str, str]] = ALLOWED,
     outside: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """The result of the pickle in ``stream``, of ``size`` bytes: tokens for all but plain values.
+    """Run the pickle in ``stream``, of ``size`` bytes; return plain values and tokens.
 
-    Each step takes a node off ``budget``, whose error is raised for a damaged program; that of
-    ``unsafe`` for a name outside ``names`` or an instruction that only live objects need.
-    ``outside`` makes the token for what the program says is kept beside it, as PyTorch's arrays.
+    ``budget`` is charged for each step, and makes the error for a damaged program; ``unsafe`` makes
+    it for a name outside ``names`` or an instruction that only live objects need. ``outside`` makes
+    the token for data outside of the program, such as PyTorch's arrays.
     """
     machine = Machine(stream, size, budget, unsafe, names, outside)
     spend, read = budget.spend, stream.read
@@ -554,15 +554,14 @@ _STEPS: dict[bytes, Callable[[Machine], Any]] = {
 
 
 _MOST_STEPS = 600_000
-"""The largest file of CIFAR-100 has 150,000 labels and names, with a step or two for each."""
+"""CIFAR-100's largest file has 150,000 labels and names, of one or two steps each."""
 
 
 def load_plain_pickle(content: bytes, where: str) -> dict[str, Any]:
-    """The dict in a pickle: of numbers, text, flat lists of them, numeric arrays (read-only).
+    """Return the dict in a pickle: numbers, text, flat lists of them, numeric arrays (read-only).
 
-    Keys come as str; text that Python 2 wrote comes as bytes. Errors: `DataError` with the
-    instruction, or the name, that is not allowed, and for a file that makes more than ten times
-    its size.
+    Keys are str; text that Python 2 wrote is bytes. Errors: `DataError` with a forbidden
+    instruction or name, and for a file that makes more than ten times its size.
     """
 
     def refuse(expected: str, received: str) -> DataError:
@@ -592,7 +591,7 @@ def load_plain_pickle(content: bytes, where: str) -> dict[str, Any]:
             found = recognise(entry, len(content), refuse, refuse)
             return _array(plain(found.data), found.dtype, found.shape, found.fortran_order)
         if isinstance(entry, list | tuple):
-            budget.spend(8 * len(entry), len(entry))  # one list may be there under many keys
+            budget.spend(8 * len(entry), len(entry))  # many keys may share one list
             return type(entry)(plain(each) for each in entry)
         return plain(entry)
 

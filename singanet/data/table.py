@@ -16,16 +16,16 @@ from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_
 from singanet.types import Array
 
 Value: TypeAlias = str | int | float
-"""What a category may be."""
+"""The types of a category's values."""
 
 _MISSING_KINDS = ("NAType", "NaTType")
-"""What pandas has for a missing value, beside NaN."""
+"""The types of pandas' missing values, besides NaN."""
 
 
 class Measure(NamedTuple):
-    """How a numeric column is filled and scaled: (x or median − mean) / deviation.
+    """The numbers that fill and scale a numeric column: (x or median − mean) / deviation.
 
-    ``indicated``: beside it stands a column that is 1 where the value is missing, else 0.
+    ``indicated``: an indicator column follows, 1 if the value is missing and 0 otherwise.
     """
 
     median: float
@@ -35,7 +35,7 @@ class Measure(NamedTuple):
 
 
 def measure_of(at: str, column: Array) -> Measure:
-    """What fills and scales the float64 ``column``; NaN is missing."""
+    """Return the numbers that fill and scale the float64 ``column``; NaN is missing."""
     missing = np.isnan(column)
     present = column[~missing]
     low, high = present.min(), present.max()
@@ -46,12 +46,12 @@ def measure_of(at: str, column: Array) -> Measure:
         filled = np.where(missing, median, column)
         mean, deviation = filled.mean(), filled.std()
     expect_finite(at, np.array([median, mean, deviation]))
-    # The squares of tiny numbers may all be 0.
+    # The deviation may underflow to 0 for tiny numbers.
     return Measure(float(median), float(mean), float(deviation) or 1.0, bool(missing.any()))
 
 
 def values_of(at: str, column: Array) -> list[Any]:
-    """The values as text or numbers of Python, None for those that are missing."""
+    """Return the values as Python text or numbers, None for missing ones."""
     kind = column.dtype.kind
     if kind in "iubU":
         return list(column.tolist())
@@ -93,7 +93,7 @@ def _other_kind(at: str, received: str) -> DataError:
 
 
 def floats_of(at: str, column: Array, values: list[Any] | None = None) -> Array:
-    """The column as float64, NaN where a value is missing. Errors: text, infinity."""
+    """Return the column as float64, NaN for a missing value. Errors: text, infinity."""
     if column.dtype.kind in "fiub":
         made = column.astype(np.float64)
     else:
@@ -112,31 +112,31 @@ def floats_of(at: str, column: Array, values: list[Any] | None = None) -> Array:
 
 
 def expect_finite(at: str, numbers: Array) -> None:
-    """Errors: `DataError` for infinity."""
+    """Refuse infinity. Errors: `DataError`."""
     wrong = int((~np.isfinite(numbers)).sum())
     if wrong:
         raise DataError(
             at,
-            expected="numbers that a float32 holds once they are scaled, or none",
+            expected="numbers that fit into float32 after scaling, or missing values",
             received=f"{wrong} that are infinite or too large",
-            advice="replace them, by NaN where they mean that the value is missing",
+            advice="replace them, by NaN if the value is missing",
         )
 
 
 def whole(value: Value) -> Value:
-    """Columns with missing values come as floats: their whole numbers are as in one without."""
+    """Convert integral floats to int: columns with missing values contain floats."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     return int(value) if isinstance(value, bool) else value
 
 
 def is_text(values: Sequence[Any]) -> bool | None:
-    """Whether they are text; None of no values."""
+    """Return whether the values are text; None without values."""
     return isinstance(values[0], str) if values else None
 
 
 def checked_values(name: str, values: Any) -> tuple[Value, ...]:
-    """The values of a category. Errors: `ArgumentError` for what is none, and for one twice."""
+    """Return the values of a category. Errors: `ArgumentError` for invalid or repeated ones."""
     plain = isinstance(values, (list, tuple)) and all(
         isinstance(v, str) or _is_finite(v) for v in values
     )
@@ -151,7 +151,7 @@ def checked_values(name: str, values: Any) -> tuple[Value, ...]:
 
 
 def checked_measure(name: str, given: Any) -> Measure:
-    """What a column's measure is. Errors: `ArgumentError` for what cannot fill and scale."""
+    """Return the measure of a column. Errors: `ArgumentError` for invalid numbers."""
     numbers = isinstance(given, (list, tuple)) and len(given) == len(Measure._fields)
     if numbers:
         *parts, indicated = given
@@ -168,24 +168,24 @@ def checked_measure(name: str, given: Any) -> Measure:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether it is a number that a float holds; integers may be larger."""
+    """Return whether it is a number that fits into a float; integers may be larger."""
     return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 GROUPS = ("categorical", "numeric")
 UNKNOWN, MISSING, FIRST = 0, 1, 2
-"""The ids of a value that was not seen, of none, and of the first that was seen."""
+"""The ids of an unknown value, of a missing one, and of the first known value."""
 
 
 class Table(Configurable):
-    """What was learnt of the columns of a table, to make arrays of this one and of others.
+    """The fitted columns of a table, which converts this table and others to arrays.
 
-    `Table.of` learns it. Of a category the id is 0 for a value that was not seen, 1 for none, and
-    from 2 on one of the values, in their order. A number is filled with the median and scaled to
-    mean 0 and variance 1 over the rows that it was learnt of, as float32; a column with the same
-    value everywhere becomes 0. ``net.table = table`` lets a net take raw frames, and goes into its
-    file. Errors: names twice or of `GROUPS`; values twice or of other kinds; numbers that are not
-    finite; deviations that are not above 0.
+    `Table.of` fits it. The id of a category is 0 for an unknown value, 1 for a missing one, and
+    from 2 the values in their order. A missing number becomes the median; numbers are scaled to
+    mean 0 and variance 1 over the fitted rows, as float32; a constant column becomes 0. ``net.table
+    = table`` lets a net take raw frames, and is saved with the net. Errors: names that repeat or
+    are in `GROUPS`; values that repeat or have other types; numbers that are not finite; deviations
+    that are not above 0.
     """
 
     def __init__(
@@ -209,11 +209,11 @@ class Table(Configurable):
         leave_out: Collection[str] = (),
         min_count: int = 1,
     ) -> Table:
-        """What is to be known of a frame, or of a dict of columns by name.
+        """Fit a table to a frame, or to a dict of columns by name.
 
-        Columns of text are categories, and so are the numbers in ``categorical``; other numbers
-        and booleans are measures. Columns to ``leave_out`` are passed over, targets say. Values
-        that are met less than ``min_count`` times count as not seen. None, NaN and pandas' NA are
+        Columns of text are categories, and so are the numbers in ``categorical``; other numbers and
+        booleans are measures. Columns in ``leave_out`` are ignored, for example targets. Values
+        that occur fewer than ``min_count`` times count as unknown. None, NaN and pandas' NA are
         missing. Errors: no row; a column of dates, of other objects, of text and numbers, of
         infinity, or without any value.
         """
@@ -246,7 +246,7 @@ class Table(Configurable):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """By category the rows of its `Embedding`: of all values, of not seen and missing."""
+        """The rows of the `Embedding` of each category: its values, the unknown and the missing."""
         return {name: FIRST + len(values) for name, values in self.categories.items()}
 
     @property
@@ -256,18 +256,18 @@ class Table(Configurable):
 
     @property
     def numeric(self) -> tuple[str, ...]:
-        """What the columns of ``"numeric"`` are."""
+        """The names of the columns of ``"numeric"``."""
         return tuple(part for name in self.measures for part in self._parts(name))
 
     def __call__(self, frame: Any, names: Iterable[str] | None = None) -> dict[str, Array]:
-        """The arrays called ``names``, of the rows of a frame or dict of columns.
+        """Return the arrays called ``names``, of the rows of a frame or dict of columns.
 
-        ``"categorical"`` are the ids of all categories, int32 (N, C), each column's behind those of
-        the one before it, so that one embedding of `vocabulary_size` rows serves them all;
-        ``"numeric"`` the measures with their indicators, float32 (N, D). The name of a category
-        gives its ids (N, 1) from 0 on, that of a measure its number (N, 1), or (N, 2) with the
-        indicator. Without names both groups, as far as there is something in them. Columns that
-        were not learnt are passed over. Errors: columns that are missing or of another kind.
+        ``"categorical"`` are the ids of all categories, int32 (N, C), with an offset a column, so
+        that one embedding of `vocabulary_size` rows serves all; ``"numeric"`` are the measures with
+        their indicators, float32 (N, D). The name of a category returns its ids (N, 1) from 0, the
+        name of a measure its number (N, 1), or (N, 2) with the indicator. Without names it returns
+        both groups that are not empty. Columns that were not fitted are ignored. Errors: columns
+        that are missing or of another type.
         """
         if names is None:
             names = [
@@ -278,9 +278,9 @@ class Table(Configurable):
         return self.arrays(frame, list(names), "Table")
 
     def arrays(self, frame: Any, names: Sequence[str], where: str) -> dict[str, Array]:
-        """As a call, for the inputs ``names`` of a net; ``where`` is for errors.
+        """Return the arrays for the inputs ``names`` of a net; ``where`` is for errors.
 
-        A net with a single input of another name gets the measures, where there is nothing else.
+        A net's single input with another name gets the measures if the table has no categories.
         """
         names = list(names)
         known = [*GROUPS, *self.categories, *self.measures]
@@ -292,7 +292,7 @@ class Table(Configurable):
                     where,
                     expected=f"inputs called {one_of(GROUPS)}, or as columns of the table",
                     received=repr(name),
-                    advice=did_you_mean(name, known, "name the net's inputs so"),
+                    advice=did_you_mean(name, known, "give the net's inputs these names"),
                 )
         parts = {name: self._columns(group) for name, group in wanted.items()}
         read = columns_of(where, frame, dict.fromkeys(c for part in parts.values() for c in part))
@@ -324,7 +324,7 @@ class Table(Configurable):
         return np.stack(made, axis=1)
 
     def _ids_of(self, at: str, name: str, column: Array) -> Array:
-        """int32 (N,)."""
+        """Return the ids of a column, int32 (N,)."""
         values = values_of(at, column)
         learnt = is_text(self.categories[name])
         given = is_text([value for value in values if value is not None])
@@ -339,7 +339,7 @@ class Table(Configurable):
         return np.array([self._ids[name].get(value, UNKNOWN) for value in values], np.int32)
 
     def _scaled(self, at: str, name: str, column: Array) -> list[Array]:
-        """float32 (N,), and where it is missing."""
+        """Return the scaled column, float32 (N,), and its indicator if there is one."""
         measure = self.measures[name]
         numbers = floats_of(at, column)
         missing = np.isnan(numbers)

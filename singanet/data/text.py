@@ -1,4 +1,4 @@
-"""Texts as characters or words, and a loader of their windows."""
+"""A text as ids of its characters, and a loader of its windows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.types import Array
 
 _PIECE = 1 << 18
-"""Characters that are looked at together."""
+"""The characters that are converted together."""
 _PLAYS = Path(__file__).parent / "files" / "plays.txt.gz"
 
 
 class TextDataset:
     """A text as numbers: ``train`` and ``validation``, int32 ids of its characters in order.
 
-    ``characters`` is the vocabulary, sorted; the id of a character is its place in it. The
-    last ``validation`` of the text (a fraction) is for validation. Errors: `DataError` for a
-    text too short to have both parts.
+    ``characters`` is the sorted vocabulary; the id of a character is its index in it. The last
+    fraction ``validation`` of the text is for validation. Errors: `DataError` for a text too short
+    to have both parts.
     """
 
     def __init__(self, text: str, name: str = "text", validation: float = 0.1) -> None:
@@ -43,7 +43,7 @@ class TextDataset:
                 f"text {name!r}, validation",
                 expected="a fraction between 0 and 1",
                 received=f"{validation!r}",
-                advice="0.1 keeps the last tenth for validation",
+                advice="0.1 validates on the last tenth",
             )
         self.name = name
         self._points = known = _known_points(text)
@@ -67,10 +67,9 @@ class TextDataset:
     def from_file(
         cls, path: str | Path, encoding: str = "utf-8", validation: float = 0.1
     ) -> TextDataset:
-        """The text of a file; line ends become newlines.
+        """Read the text of a file; line ends become newlines.
 
-        Errors: `DataError` where there is no such file, or naming the byte that is not
-        ``encoding``.
+        Errors: `DataError` for a missing file, or naming the byte that is not ``encoding``.
         """
         where = f"text file {str(path)!r}"
         file = path_of(path)
@@ -98,11 +97,11 @@ class TextDataset:
 
     @property
     def vocabulary_size(self) -> int:
-        """How many different characters there are."""
+        """The number of different characters."""
         return len(self.characters)
 
     def encode(self, text: str) -> Array:
-        """The ids of ``text``, int32. Errors: `UnknownNameError` naming the strange character."""
+        """Return the ids of ``text``, int32. Errors: `UnknownNameError` for an unknown character."""
         points = _code_points(text)
         places = np.minimum(np.searchsorted(self._points, points), len(self._points) - 1)
         strange = np.flatnonzero(self._points[places] != points)
@@ -116,7 +115,7 @@ class TextDataset:
         return places.astype(np.int32)
 
     def decode(self, ids: Array) -> str:
-        """The text of ``ids``, an integer array of any shape, read in order."""
+        """Return the text of ``ids``, an integer array of any shape, read in order."""
         flat = np.asarray(ids).reshape(-1)
         if flat.size and (flat.dtype.kind not in "iu" or not self._in_range(flat)):
             raise DataError(
@@ -138,16 +137,16 @@ class TextDataset:
 
 
 def plays() -> TextDataset:
-    """Hamlet, King Lear, Romeo and Juliet: 464,385 characters in the public domain.
+    """Return Hamlet, King Lear, Romeo and Juliet: 464,385 characters in the public domain.
 
-    The last tenth, for validation, is the end of Romeo and Juliet. The source stands in
+    The last tenth, for validation, is the end of Romeo and Juliet. The source is in
     ``files/NOTICE.md``.
     """
     return TextDataset(gzip.decompress(_PLAYS.read_bytes()).decode("ascii"), "plays")
 
 
 def _known_points(text: str) -> Array:
-    """The different characters of ``text`` as numbers, rising."""
+    """Return the different characters of ``text`` as ascending numbers."""
     known = np.zeros(sys.maxunicode + 1, bool)
     for _, points in _pieces(text):
         known[points] = True
@@ -155,29 +154,28 @@ def _known_points(text: str) -> Array:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, Array]]:
-    """The characters of ``text`` as numbers, piece by piece, each with the place of its first.
+    """Yield the characters of ``text`` as numbers, in pieces, each with its start.
 
-    As a whole they would take four bytes each, several times over.
+    The whole text would take four bytes a character, several times over.
     """
     for start in range(0, len(text), _PIECE):
         yield start, _code_points(text[start : start + _PIECE])
 
 
 def _code_points(text: str) -> Array:
-    # surrogatepass, since a str may hold halves of pairs and they are characters like others.
+    # surrogatepass, since a str may contain lone surrogates, which are characters like others.
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
 
 
 class TextLoader(Described):
-    """Batches ``(x, y)`` of ids, both (batch_size, length); ``y`` is ``x`` one place on.
+    """Batches ``(x, y)`` of ids, both (batch_size, length); ``y`` is ``x`` shifted by one.
 
-    The ids are cut into ``batch_size × world_size`` rows of equal length, of which rank *r*
-    has batch_size neighbours from ``r × batch_size`` on. Row *i* of a batch goes on in row *i*
-    of the next, so a recurrent net may keep its state through an epoch; at the start of one
-    (``position == 0``) it must forget it. The last batch is shorter, or left out with
-    ``drop_last``; at the end of the ids fewer than one place a row stay unused. Iterating
-    goes on from the current position, as `ArrayLoader` does, also with another number of ranks
-    that have as many rows together.
+    The ids are cut into ``batch_size × world_size`` rows of equal length; rank *r* has the
+    batch_size rows from ``r × batch_size``. Row *i* of a batch continues in row *i* of the next, so
+    a recurrent net may keep its state through an epoch; at the start of one (``position == 0``) it
+    must reset it. The last batch is shorter, or dropped with ``drop_last``; less than one id a row
+    at the end of the ids is unused. An iteration continues from the current position, as in
+    `ArrayLoader`, also with another number of ranks that have as many rows together.
     """
 
     def __init__(
@@ -220,7 +218,7 @@ class TextLoader(Described):
         self.position = 0
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the batches in an epoch."""
         if self.drop_last:
             return max(self._columns, 0) // self.length
         return -(-max(self._columns, 0) // self.length)
@@ -233,11 +231,11 @@ class TextLoader(Described):
             yield self._x[:, columns].copy(), self._y[:, columns].copy()
 
     def state_dict(self) -> dict[str, int]:
-        """The position, and what must be equal where it is restored."""
+        """Return the position, and the settings that must be equal to restore it."""
         return {"epoch": self.epoch, "position": self.position, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position. Errors: `ArgumentError` where text or settings differ."""
+        """Go to a saved position. Errors: `ArgumentError` if text or settings differ."""
         where = "TextLoader"
         self.epoch, self.position = restored_position(where, state, self._identity(), len(self))
 

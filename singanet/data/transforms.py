@@ -1,7 +1,8 @@
-"""Changes to images while they are loaded: the functions that a loader's ``transforms`` lists.
+"""Image transforms for a loader's ``transforms``.
 
 Each takes an image (C, H, W), a NumPy array, and a generator, and returns an image of the same
-type; `functools.partial` gives it the rest. Sizes are (height, width), or one number for squares.
+type; `functools.partial` sets the other arguments. Sizes are (height, width), or one number for
+squares.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ POSITIONS = (
     *("center", "left", "right", "top", "bottom"),
     *("left_top", "left_bottom", "right_top", "right_bottom"),
 )
-"""The places that `crop` knows."""
+"""The positions of `crop`."""
 
 
 def pillow() -> ModuleType:
-    """The module ``PIL.Image``. Errors: `BackendError` with the command that installs it."""
+    """Return the module ``PIL.Image``. Errors: `BackendError` with the command that installs it."""
     try:
         import PIL.Image
     except ImportError as error:
@@ -42,7 +43,7 @@ def pillow() -> ModuleType:
 
 
 def resize(image: Array, rng: np.random.Generator | None = None, *, size: Size) -> Array:
-    """The image in another size; one number is the shorter side, and proportions are kept.
+    """Resize the image; one number is the shorter side, with the aspect ratio kept.
 
     Pillow interpolates (bicubic).
     """
@@ -65,7 +66,7 @@ def crop(
     size: Size,
     position: str = "center",
 ) -> Array:
-    """The part of ``size`` at a ``position``. Errors: one larger than the image."""
+    """Return the part of ``size`` at a ``position``. Errors: a size larger than the image."""
     if position not in POSITIONS:
         raise ArgumentError(
             "crop, position",
@@ -81,7 +82,7 @@ def crop(
 
 
 def random_crop(image: Array, rng: np.random.Generator, *, size: Size, pad: int = 0) -> Array:
-    """The part of ``size`` at a random place, ``pad`` zeros around the image first."""
+    """Return the part of ``size`` at a random position, after padding by ``pad`` zeros."""
     height, width = _sides("random_crop", size)
     pad = checked_count("random_crop", "pad", pad, 0)
     image = np.pad(image, ((0, 0), (pad, pad), (pad, pad))) if pad else image
@@ -97,9 +98,9 @@ def random_resized_crop(
     area: tuple[float, float] = (0.08, 1.0),
     aspect: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Array:
-    """A random part in ``size``: a share of the ``area``, of an ``aspect`` (width by height).
+    """Resize a random part to ``size``: a fraction in ``area``, of an ``aspect`` (width by height).
 
-    After ten that do not fit it is the largest square in the middle.
+    After ten parts that do not fit it is the largest square in the middle.
     """
     size, (height, width) = _sides("random_resized_crop", size), image.shape[1:]
     for _ in range(10):
@@ -111,12 +112,12 @@ def random_resized_crop(
 
 
 def random_flip(image: Array, rng: np.random.Generator, *, axis: int = -1) -> Array:
-    """Left and right exchanged with probability ½; by ``axis=-2`` top and bottom."""
+    """Flip left and right with probability ½; with ``axis=-2`` top and bottom."""
     return np.flip(image, axis) if rng.integers(2) else image
 
 
 def random_color(image: Array, rng: np.random.Generator, *, by: float = 0.2) -> Array:
-    """Brightness, contrast and saturation, each times a random number from 1 − ``by`` to 1 + it.
+    """Multiply brightness, contrast and saturation by random numbers from 1 − ``by`` to 1 + ``by``.
 
     Integers stay from 0 to 255.
     """
@@ -144,7 +145,7 @@ def random_erase(
     aspect: tuple[float, float] = (0.3, 3.3),
     value: float = 0.0,
 ) -> Array:
-    """With probability ½ a random part becomes ``value`` (Zhong et al. 2017, random erasing)."""
+    """Set a random part to ``value`` with probability ½ (Zhong et al. 2017, random erasing)."""
     if rng.integers(2):
         return image
     height, width = image.shape[1:]
@@ -158,7 +159,7 @@ def random_erase(
 
 
 def checked_transforms(where: str, transforms: Sequence[Transform]) -> tuple[Transform, ...]:
-    """``transforms`` as a tuple. Errors: `ArgumentError` for what is no list of functions."""
+    """Return ``transforms`` as a tuple. Errors: `ArgumentError` for anything but functions."""
     if not isinstance(transforms, (list, tuple)) or not all(map(callable, transforms)):
         raise ArgumentError(
             f"{where}, transforms",
@@ -172,9 +173,9 @@ def checked_transforms(where: str, transforms: Sequence[Transform]) -> tuple[Tra
 def transformed(
     image: Array, transforms: Sequence[Transform], seeds: Sequence[int], where: str
 ) -> Array:
-    """``image`` after all ``transforms``, which draw from one generator of ``seeds``.
+    """Apply ``transforms`` to ``image``; they draw from one generator of ``seeds``.
 
-    Errors: `DataError` for a transform that returns no image of the same type.
+    Errors: `DataError` for a transform that does not return an image of the same type.
     """
     rng = np.random.default_rng(seeds)
     for transform in transforms:
@@ -192,7 +193,7 @@ def transformed(
 
 
 def checked_size(where: str, size: tuple[int, int]) -> tuple[int, int]:
-    """``size`` as (height, width). Errors: `ArgumentError`."""
+    """Return ``size`` as (height, width). Errors: `ArgumentError`."""
     if not isinstance(size, (tuple, list)) or len(size) != 2:
         raise ArgumentError(
             f"{where}, size",
@@ -209,7 +210,7 @@ def _sides(where: str, size: Size) -> tuple[int, int]:
 
 
 def _room(image: Array, height: int, width: int) -> tuple[int, int]:
-    """How far a part can move down and right. Errors: it is larger than the image."""
+    """Return how far a part can move down and right. Errors: it is larger than the image."""
     lower, right = image.shape[1] - height, image.shape[2] - width
     if lower < 0 or right < 0:
         raise ArgumentError(

@@ -200,7 +200,7 @@ class World:
         return []
 
     def evaluated(self, net: Net, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
-        """Yield this rank's ``batches``, then empty ones if other ranks need it for their batches."""
+        """Yield this rank's ``batches``, then empty ones if other ranks need them to continue."""
         return batches
 
     def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
