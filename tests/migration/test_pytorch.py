@@ -302,7 +302,7 @@ def start_of_prelu(pair):
 @row(NN, "AvgPool2d", "AvgPool3d")
 def divisor(pair):
     told(pair, "`Scale` behind it")
-    ours, larger = pair.ours(kernel_size=2, padding=0), layers.Scale("larger", 2.0, False)
+    ours, larger = pair.ours(kernel_size=2, padding=0), layers.Scale("larger", 2.0, use_bias=False)
     theirs = pair.theirs(kernel_size=2, divisor_override=2 ** (int(name_of(pair)[-2]) - 1))
     same(lambda x: larger(ours(x)), theirs, image(pair))
 
