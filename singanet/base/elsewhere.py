@@ -102,51 +102,74 @@ _INSTEAD = {
 """Names elsewhere of what no class takes here."""
 
 _NAMES = {
-    "AvgPool": "AvgPooling",
     "AveragePooling": "AvgPooling",
+    "AvgPool": "AvgPooling",
     "BCELoss": "BinaryCrossEntropy",
     "BCEWithLogitsLoss": "SigmoidCrossEntropy",
     "BatchNorm": "BatchNormalization",
     "BinaryCrossentropy": "SigmoidCrossEntropy of scores, or BinaryCrossEntropy of probabilities",
+    "CELU": "Activation('name', 'celu')",
     "CTCLoss": "CTC",
     "CategoricalCrossentropy": "SoftmaxCrossEntropy of scores, or CategoricalCrossEntropy of"
     " probabilities",
+    "CircularPad": "Pad(mode='circular')",
     "Concatenate": "Concat",
+    "ConstantPad": "Pad",
     "Conv1d": "Conv1D",
     "Conv2d": "Conv2D",
     "Conv3d": "Conv3D",
     "CrossEntropyLoss": "SoftmaxCrossEntropy",
     "DataLoader": "ArrayLoader",
+    "Dropout1d": "SpatialDropout",
+    "Dropout2d": "SpatialDropout",
+    "Dropout3d": "SpatialDropout",
     "ELU": "Activation('name', 'elu')",
     "F1Score": "F1",
     "GELU": "Activation('name', 'gelu')",
     "GlobalAveragePooling": "GlobalAvgPooling",
+    "Hardsigmoid": "Activation('name', 'hard_sigmoid')",
+    "Hardswish": "Activation('name', 'hard_swish')",
+    "Hardtanh": "Clip",
     "HuberLoss": "Huber",
+    "Identity": "Dummy",
+    "KLDivLoss": "KLDivergence",
     "L1Loss": "MeanAbsoluteError",
     "LayerNormalization": "LayerNorm",
     "LeakyReLU": "Activation('name', 'leaky_relu')",
     "LearningRateScheduler": "LearningRate",
     "Linear": "Dense",
+    "LocalResponseNorm": "LRN, whose alpha is theirs over the size",
     "MAE": "MeanAbsoluteError",
     "MSE": "MeanSquaredError",
     "MSELoss": "MeanSquaredError",
     "MaxPool": "MaxPooling",
+    "Mish": "Activation('name', 'mish')",
+    "Module": "Layer",
     "MultiheadAttention": "MultiHeadAttention",
+    "NLLLoss": "CategoricalCrossEntropy, of probabilities",
     "Nadam": "NAdam",
     "RMSNormalization": "RMSNorm",
     "RMSprop": "RMSProp",
     "ReLU": "Activation('name', 'relu')",
     "ReduceLROnPlateau": "ReduceOnPlateau",
+    "ReflectionPad": "Pad(mode='reflect')",
+    "ReplicationPad": "Pad(mode='replicate')",
     "Rescaling": "Scale",
+    "SELU": "Activation('name', 'selu')",
     "Sequential": "singanet.FeedForwardNet([layer, ...])",
     "SiLU": "Activation('name', 'silu')",
     "Sigmoid": "Activation('name', 'sigmoid')",
     "SmoothL1Loss": "SmoothL1",
+    "Softplus": "Activation('name', 'softplus')",
+    "Softsign": "Activation('name', 'softsign')",
     "SparseCategoricalCrossentropy": "SoftmaxCrossEntropy of scores, or CategoricalCrossEntropy of"
     " probabilities",
+    "SyncBatchNorm": "BatchNormalization",
     "Tanh": "Activation('name', 'tanh')",
     "TerminateOnNaN": "StopOnNaN",
+    "Unflatten": "Reshape",
     "UpSampling": "Upsampling",
+    "ZeroPad": "Pad",
     "ZeroPadding": "Pad",
 }
 """Classes elsewhere, and what takes their place here; how many axes they have may stand behind."""
@@ -280,7 +303,7 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
     def missing(name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        stem = name.rstrip("0123456789dD")
+        stem = name.rstrip("dD").rstrip("0123456789")
         here = _NAMES.get(name) or _NAMES.get(stem)
         if (
             here is not None

@@ -1387,6 +1387,17 @@ def test_row_often(heading, theirs, number):
     GUIDE.run(heading, theirs, number, range(FEW, MANY))
 
 
+@pytest.mark.parametrize(("heading", "room"), [(NN, layers), (NN, loss), (OPTIM, optimizer)])
+def test_the_name_of_a_class_of_theirs_tells_ours(heading, room):
+    for each in GUIDE.rows[heading]:
+        ours = [name for name in each.ours if hasattr(room, name)]
+        for name in (name for name in each.theirs if ours and not hasattr(room, name)):
+            with pytest.raises(AttributeError) as caught:
+                getattr(room, name)
+            advice = str(caught.value).rpartition("; ")[2]
+            assert any(own in advice for own in ours), (name, advice)
+
+
 @pytest.mark.parametrize("heading", GUIDE.rows)
 def test_each_row_has_a_case(heading):
     assert GUIDE.wrong_cases(heading) == []
