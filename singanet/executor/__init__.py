@@ -1,4 +1,4 @@
-"""Named programs over one graph of symbols."""
+"""Run named programs over one graph of symbols."""
 
 from typing import TYPE_CHECKING
 
@@ -8,5 +8,5 @@ from singanet.executor.symbols import GradientSymbol, from_loader, gradients
 
 __all__ = ["Executor", "GradientSymbol", "from_loader", "gradients"]
 
-if not TYPE_CHECKING:  # else type checkers accept any name
+if not TYPE_CHECKING:  # type checkers would accept any name otherwise
     __getattr__ = names_of(__name__, __all__)

@@ -1,4 +1,4 @@
-"""An executor of several named programs."""
+"""Run several named programs over one graph."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _FORMATS = ("npz", "safetensors", "hdf5", "sharded", "pickle")
 
 @dataclass(frozen=True)
 class Trained:
-    """The parts of an executor that are saved: net, optimizers, and loaders (``draws``).
+    """The saved parts of an executor: net, optimizers, and loaders (``draws``).
 
-    ``ranks`` are the processes that train it; they have met.
+    ``ranks`` are the processes that train it, already synchronized.
     """
 
     net: FeedForwardNet
@@ -69,7 +69,7 @@ class Trained:
     ranks: World
 
     def own_sources(self) -> list[Source]:
-        """The arrays of this rank: parameters and the state of the optimizers."""
+        """Return the arrays of this rank: parameters and the state of the optimizers."""
         found = param_sources(self.net.params(), "net/")
         for k, optimizer in enumerate(self.optimizers):
             UpdateChain(optimizer).turn(self.net)
@@ -78,7 +78,7 @@ class Trained:
 
 
 def save(path: str | PathLike[str], trained: Trained) -> None:
-    """See `Executor.save`."""
+    """Write a checkpoint; see `Executor.save`."""
     file, net, ranks = _file_to_write(path), trained.net, trained.ranks
     stands = {
         "generator": net.rng.bit_generator.state,
@@ -99,7 +99,7 @@ def save(path: str | PathLike[str], trained: Trained) -> None:
 
 
 def load(path: str | PathLike[str], trained: Trained) -> None:
-    """See `Executor.load`."""
+    """Restore a checkpoint; see `Executor.load`."""
     checked_path(path)
     found = trained.ranks.spread(lambda: _read(path_of(path)))
     _adopt(found, trained)
@@ -107,12 +107,12 @@ def load(path: str | PathLike[str], trained: Trained) -> None:
 
 @interrupted_after()
 def _adopt(found: Mapping[str, Array], trained: Trained) -> None:
-    """Go on from what was ``found``. What takes arrays is asked first; parameters come last."""
+    """Restore the state ``found``; on errors, undo all changes. Parameters change last."""
     net, ranks = trained.net, trained.ranks
     about = read_session(found, FORMAT, "executor.load", _refused)
     every = about.get("ranks", [])
     if not isinstance(every, list) or not all(isinstance(each, dict) for each in every):
-        raise _refused("what each of several ranks says", repr(every))
+        raise _refused("the state of each rank", repr(every))
     as_it_was = ranks.size == max(len(every), 1)
     if not as_it_was:
         expect_ranks_of_parts("executor.load", ranks.size, max(len(every), 1), found)
@@ -141,18 +141,18 @@ def _adopt(found: Mapping[str, Array], trained: Trained) -> None:
             raise
         raise _mismatch("a state of this executor", f"{type(error).__name__}: {error}") from error
     net.rng.bit_generator.state, net.seed = generator.state, seed
-    # No rank may push to a table before the first one has put the loaded values there.
+    # No rank may push to a table before the first rank has loaded its values.
     ranks.of_first(None, "the end of loading")
 
 
 def _read(path: Path) -> dict[str, Array]:
-    """The arrays in the file, which is told by its bytes where one is called so."""
+    """Return the arrays in the file, whose content determines the format if it exists."""
     file = path if path.is_file() else _file(path)
     kind = kind_of(file)
     if kind in (MODEL, PREDICTOR):
         raise FileFormatError(
             "executor.load",
-            expected="what executor.save wrote",
+            expected="a file that executor.save wrote",
             received=kind.name,
             advice=kind.advice,
         )
@@ -161,7 +161,7 @@ def _read(path: Path) -> dict[str, Array]:
 
 
 def _file(path: str | PathLike[str]) -> Path:
-    """The file that ``path`` means: without a suffix one of ``.npz``. Errors: a folder."""
+    """Return the file that ``path`` means, ``.npz`` without a suffix. Errors: a folder."""
     file = checked_path(path)
     if file.is_dir():
         raise ArgumentError(
@@ -175,7 +175,7 @@ def _file(path: str | PathLike[str]) -> Path:
 
 
 def _file_to_write(path: str | PathLike[str]) -> Path:
-    """As `_file`. Errors, on all ranks: a format that is not among `_FORMATS`."""
+    """Return the file of ``path``. Errors, on all ranks: `ArgumentError` if not in `_FORMATS`."""
     file = _file(path)
     name = by_suffix(file)
     if name not in _FORMATS:
@@ -191,7 +191,7 @@ def _file_to_write(path: str | PathLike[str]) -> Path:
 def _expect_same(
     trained: Trained, about: Mapping[str, Any], stands: Mapping[str, Any], state: Mapping[str, Any]
 ) -> None:
-    """Errors: `StateMismatchError` for other parameters, optimizers or loaders."""
+    """Raise `StateMismatchError` if parameters, optimizers or loaders differ."""
     check_net(trained.net, state)
     kinds = [type(optimizer).__name__ for optimizer in trained.optimizers]
     for what, saved, own in (
@@ -209,7 +209,7 @@ def _count(loaders: Any) -> int:
 def _refused(expected: str, received: str) -> FileFormatError:
     return FileFormatError(
         "executor.load",
-        expected=f"what executor.save wrote, undamaged: {expected}",
+        expected=f"an undamaged file from executor.save: {expected}",
         received=received[:120],
         advice="weights alone are loaded with executor.net.load",
     )
@@ -225,24 +225,26 @@ def _mismatch(expected: str, received: str) -> StateMismatchError:
 
 
 ASKED = 8
-"""Programs that an executor keeps for outputs asked at run time; the least recently used goes."""
+"""Most programs in the cache for outputs requested at run time; the least recently used goes."""
 
 
 class Executor(metaclass=CheckedType):
     """Programs by name over one graph of symbols: ``Executor({"train": [loss, step], ...})``.
 
-    A program is a list of what its run gives: symbols of outputs, losses, metrics, gradients, and
-    updates (``optimizer.minimize(loss)``). One that updates trains, with dropout and batch
-    statistics; any other evaluates. All share layers, parameters and the generator.
+    ``programs`` maps names to lists of the results of a run: symbols of outputs, losses, metrics,
+    gradients, and updates (``optimizer.minimize(loss)``). A program with an update trains, with
+    dropout and batch statistics; any other evaluates. All share layers, parameters and the
+    generator.
 
-    ``seed`` fixes initial parameters and draws, as that of a net; ``device`` is where arrays live.
-    With a communicator as ``parallel``, such as ``singanet.parallel.init()``, gradients are reduced
-    over its ranks. ``net`` is the whole graph as a net. Errors: what no program can be asked for;
-    inputs of one name; a parameter that two optimizers update; loaders of one program that differ
-    in their batches. The guide is https://github.com/singanet/singanet/blob/main/docs/executor.md.
+    ``seed`` fixes initial parameters and random draws, like a net's; ``device`` is the device of
+    the arrays. With a communicator as ``parallel``, such as ``singanet.parallel.init()``, gradients
+    are reduced over its ranks. The attribute ``net`` is the whole graph as a net. Errors:
+    `ArgumentError` if a list contains another object, if two optimizers update one parameter, or if
+    a program's loaders differ in their number of batches; `GraphError` if two inputs have one name.
+    The guide is https://github.com/singanet/singanet/blob/main/docs/executor.md.
     """
 
-    if not TYPE_CHECKING:  # else type checkers accept any name
+    if not TYPE_CHECKING:  # type checkers would accept any name otherwise
         __getattr__ = missing_attribute
 
     def __init__(
@@ -273,9 +275,9 @@ class Executor(metaclass=CheckedType):
             self._expect_one_optimizer(name, program)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out programs for outputs asked at run time: their keys are ids of this process.
+        """Exclude programs for outputs requested at run time, whose keys are ids of this process.
 
-        Optimizers have the state of this graph.
+        Optimizers get the state of this graph.
         """
         for optimizer in self._optimizers():
             UpdateChain(optimizer).turn(self.net)
@@ -296,13 +298,13 @@ class Executor(metaclass=CheckedType):
         feed: Feed | None = None,
         outputs: Sequence[Any] | None = None,
     ) -> list[Any]:
-        """The values that program ``name`` gives for the arrays of ``feed``, in the order asked.
+        """Run program ``name`` on the arrays of ``feed``; return its values in order.
 
-        ``feed`` has an array for each input, by symbol or name; inputs of loaders that are not in
-        it are drawn. A loss gives its mean as a float, a metric its value for the batch, an update
-        None, any other symbol an array of its own. Values are those from before the update. Other
-        ``outputs`` take the place of what the program lists. Errors: an unknown program or input,
-        a missing one; arrays of another shape or type; what layers and losses refuse.
+        ``feed`` has an array for each input, by symbol or name; loaders fill inputs that are not in
+        it. A loss gives its mean as a float, a metric its value for the batch, an update None, and
+        any other symbol a new array. All values are from before the update. ``outputs`` replace the
+        program's list. Errors: `UnknownNameError` if the program or an input is unknown, or an
+        input is missing; errors of layers and losses if arrays have another shape or dtype.
         """
         program = self._programs.get(name)
         if program is None or outputs is not None:
@@ -311,14 +313,17 @@ class Executor(metaclass=CheckedType):
 
     @checked_call
     def batches(self, name: str) -> int:
-        """How many runs of program ``name`` go through its loaders once. Errors: it has none."""
+        """Return the number of runs of program ``name`` in an epoch of its loaders.
+
+        Errors: `CallOrderError` if it reads no loader of known length.
+        """
         return self._named(name).batches()
 
     @checked_call
     def as_net(self, name: str) -> FeedForwardNet:
-        """The part of the graph that program ``name`` runs, as a net with the same parameters.
+        """Return the part of the graph that program ``name`` runs, as a net that shares parameters.
 
-        Its outputs are the symbols that the program is asked for, losses and scores among them.
+        Its outputs are the program's symbols, such as losses and scores.
         """
         program = self._named(name)
         symbols = [s for item in program.items for s in symbols_of(item, program.where)]
@@ -331,9 +336,9 @@ class Executor(metaclass=CheckedType):
 
     @checked_call
     def report(self, name: str) -> ProgramReport:
-        """The report of the recorded program ``name``, as it was last run.
+        """Return the report of the recorded program ``name``, from its last run.
 
-        Errors: `CallOrderError` where nothing is recorded, with the reason if there is one.
+        Errors: `CallOrderError` if nothing is recorded, with the reason if there is one.
         """
         programs = self._named(name).view.executor
         found = programs.reports()
@@ -348,15 +353,15 @@ class Executor(metaclass=CheckedType):
 
     @checked_call
     def plot(self, name: str, path: str | PathLike[str] | None = None) -> str:
-        """A picture of the program's graph as SVG text, see `FeedForwardNet.plot`."""
+        """Return a picture of the program's graph as SVG text, see `FeedForwardNet.plot`."""
         return self.as_net(name).plot(path)
 
     @checked_call
     def memory(self, name: str, shapes: Feed) -> PeakMemory:
-        """The bytes that program ``name`` takes for arrays of these ``shapes``, batch axis first.
+        """Return the bytes of arrays in program ``name`` for ``shapes``, batch axis first.
 
-        It is rehearsed on ones, or zeros for whole numbers, and changes nothing. On a device they
-        are bytes of its memory. Errors: as for the feeds of `run`.
+        It is rehearsed on ones, or zeros for integers, and changes nothing. On a device they are
+        bytes of its memory. Errors: like `run` for its feed.
         """
         program = self._named(name)
         expect_alone(f"program {name!r}, memory", program.optimizer)
@@ -386,32 +391,32 @@ class Executor(metaclass=CheckedType):
 
     @checked_call
     def save(self, path: str | PathLike[str]) -> None:
-        """Write all that training goes on from to ``path``; whole or not at all.
+        """Write a checkpoint to ``path``, atomically.
 
-        Parameters, each optimizer's state, the positions of loaders, the generator. The format
-        goes by the suffix, as for the state of a training: ``run.npz``; a name without one gets
-        ``.npz``. With several ranks all call it; the first one writes, for every rank.
-        Errors: `FileAccessError`, `ArgumentError` for a folder.
+        It has parameters, each optimizer's state, the positions of loaders, and the generator. The
+        suffix selects the format, as for a training checkpoint: ``run.npz``; a name without a
+        suffix gets ``.npz``. With several ranks all call it; the first one writes, for every rank.
+        Errors: `FileAccessError`, `ArgumentError` if ``path`` is a folder.
         """
         save(path, self._trained())
 
     @checked_call
     def load(self, path: str | PathLike[str]) -> None:
-        """Go on to the bit from where the executor that wrote ``path`` stood.
+        """Continue from the checkpoint at ``path``, bit for bit.
 
-        Errors: `StateMismatchError` for a file of other parameters, optimizers or loaders,
-        `FileFormatError`, `FileAccessError`. After any of them all is as it was. With several
-        ranks all call it, and the first one reads; the same number of ranks goes on to the bit.
+        With several ranks all call it, and the first one reads; an equal number of ranks continues
+        bit for bit. Errors: `StateMismatchError` if parameters, optimizers or loaders differ,
+        `FileFormatError`, `FileAccessError`. After an error nothing has changed.
         """
         load(path, self._trained())
 
-    # -- inside -----------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------
 
     def _program(self, name: str, items: Sequence[Any]) -> NamedProgram:
         return NamedProgram(name, items, self._drawing, self._wrapped)
 
     def _wrapped(self, optimizer: Any) -> Any:
-        """``optimizer`` with the reduction inside of what gathers, scales or follows."""
+        """Return ``optimizer`` with the reduction inside stages that gather, scale or follow."""
         if self._parallel is None or UpdateChain(optimizer).reducers:
             return optimizer
         return with_reduction(optimizer, self._reduced)
@@ -419,7 +424,7 @@ class Executor(metaclass=CheckedType):
     def _reduced(self, optimizer: Optimizer | Wrapper) -> AllReduce:
         assert self._parallel is not None
         made = AllReduce(optimizer, self._parallel)
-        # A synchronized layer of two programs sees the batch of whichever runs.
+        # A synchronized layer in two programs uses the batch of the running one.
         self._batch = made.batch = self._batch or made.batch
         return made
 
@@ -436,12 +441,12 @@ class Executor(metaclass=CheckedType):
     def _asked_for(
         self, program: NamedProgram, name: str, outputs: Sequence[Any] | None
     ) -> NamedProgram:
-        """The program of other ``outputs``, kept for the next time."""
+        """Return the program of other ``outputs``, from a cache."""
         items = list(program.items if outputs is None else _listed(f"program {name!r}", outputs))
         key = name, *map(id, items)
         found = self._asked.get(key)
         if found is None:
-            # It holds the items, so that their ids stay their own.
+            # The program refers to the items, so that their ids stay unique.
             found = self._program(name, items)
             self._expect_one_optimizer(name, found)
             self._asked[key] = found
@@ -463,7 +468,7 @@ class Executor(metaclass=CheckedType):
         self._owners |= {param: (optimizer, name) for param, optimizer in program.params.items()}
 
     def _trained(self) -> Trained:
-        """The parts that are saved; ranks that have not met meet first."""
+        """Return the saved parts; ranks that have not synchronized do so first."""
         optimizers = []
         for program in [*self._programs.values(), *self._asked.values()]:
             if program.optimizer is not None:
@@ -475,7 +480,7 @@ class Executor(metaclass=CheckedType):
         return Trained(self.net, self._optimizers(), self._draws(), ranks)
 
     def _optimizers(self) -> list[Any]:
-        """The optimizers of all programs, in the order of their names."""
+        """Return the optimizers of all programs, in the order of their names."""
         updates = [
             item for p in self._programs.values() for item in p.items if isinstance(item, Update)
         ]
@@ -502,7 +507,7 @@ def _listed(where: str, items: Any) -> list[Any]:
     if not listed or not items:
         raise ArgumentError(
             where,
-            expected="a list of what it gives",
+            expected="a list of its results",
             received=f"an empty {type(items).__name__}" if listed else type(items).__name__,
             advice="write [loss, step]; one symbol stands in a list, too",
         )

@@ -1,4 +1,4 @@
-"""Programs by name and how several share their state."""
+"""Run the named programs of an executor, which share their state."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ from singanet.types import Array, Shape
 
 
 class Several(Optimizer):
-    """Hands each gradient to the optimizer of its parameter, of those ``by_name``.
+    """An optimizer that passes each gradient to its parameter's optimizer in ``by_name``.
 
-    Errors: one with a stage that has to see all gradients of a step, or that waits for its end.
+    Errors: `ArgumentError` if one has a stage that needs all gradients of a step, or waits for its
+    end.
     """
 
     hypers = ()
@@ -65,13 +66,13 @@ class Several(Optimizer):
         return f"Several({', '.join(parts)})"
 
     def follow(self, params: Iterable[Param]) -> None:
-        """As `Optimizer`, with each parameter's own; of no other parameter anything is known."""
+        """Follow each parameter with its own optimizer; ignore other parameters."""
         for param in params:
             if param.name in self._by_name:
                 self._by_name[param.name].follow([param])
 
     def turn(self, params: Sequence[Param]) -> bool:
-        """As `Optimizer`, each of its own parameters."""
+        """Turn each optimizer to its own parameters; return whether any changed."""
         own: dict[int, list[Param]] = {}
         for param in params:
             if param.name in self._by_name:
@@ -103,14 +104,14 @@ class Several(Optimizer):
         return found
 
     def states(self) -> Collection[ParamState]:
-        """As `Optimizer`: those of all."""
+        """Return the states of all optimizers."""
         return list(chain.from_iterable(one.states() for one in self._all))
 
     def _will_change(self, name: str) -> bool:
         return bool(self._by_name[name]._will_change(name))
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """As `Optimizer`. Errors: NotImplementedError, as it depends on the parameter."""
+        """Raise NotImplementedError, since the slots depend on the parameter."""
         raise NotImplementedError
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -130,8 +131,8 @@ _NO_TARGETS: dict[str, Any] = {}
 class NamedProgram:
     """The program of ``items``, a part of the graph ``drawing``.
 
-    ``params`` are those that it updates, with the optimizer of each; ``wrapped`` puts around an
-    optimizer what its gradients go through before.
+    ``params`` maps the parameters that it updates to their optimizers; ``wrapped`` adds stages for
+    gradients around an optimizer.
     """
 
     def __init__(
@@ -170,17 +171,17 @@ class NamedProgram:
         self._single = self.inputs[0] if len(self.inputs) == 1 else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the readers, which refer to losses and metrics: a copy makes its own."""
+        """Exclude the readers, which refer to losses and metrics: a copy makes its own."""
         state = {name: value for name, value in vars(self).items() if name != "_readers"}
-        # The view comes first: a reducer's copy looks for the copy of the net that it has met.
+        # The view comes first: the copy of a reducer looks for the copy of the net that it knows.
         return {"view": self.view, **state}
 
     @cached_property
     def _readers(self) -> list[Callable[[Mapping[str, Any]], Any]]:
-        """Functions that take the items' values from the outputs of a run."""
+        """Functions that read the items' values from the outputs of a run."""
         return [self._reader(item) for item in self.items]
 
-    # -- what is run ------------------------------------------------------------------------
+    # -- the view ---------------------------------------------------------------------------
 
     def _evaluation(self) -> View:
         return View(self._drawing.net, self._nodes([]), None, ())
@@ -191,7 +192,7 @@ class NamedProgram:
             raise ArgumentError(
                 self.where,
                 expected="gradients, or updates",
-                received="both, though gradients are those of an evaluation",
+                received="both, though gradients belong to an evaluation",
                 advice="ask for the gradients in a program of their own, run before",
             )
         heads = [drawing.port(update.loss, self.where)[0] for update in self.updates]
@@ -211,7 +212,7 @@ class NamedProgram:
                         f"{self.where}, parameter {param.name!r}",
                         expected="one update that changes it",
                         received="two",
-                        advice="say which each is for: minimize(loss, params=[...])",
+                        advice="divide the parameters: minimize(loss, params=[...])",
                     )
                 self.params[param] = update.optimizer
                 by_name[param.name] = update.optimizer
@@ -222,11 +223,14 @@ class NamedProgram:
         read = (port[0] for _, *pair in counts for port in pair)
         nodes = self._nodes([*dict.fromkeys(heads), *read])
         loss = Objective(list(dict.fromkeys(heads)), counts, len(nodes) == 1)
-        # What is to be trained later is for `minimize` to name: another program may have it.
+        # `minimize` has to name parameters to be trained later: another program may update them.
         return View(drawing.net, nodes, loss, self.params)
 
     def _updated_by(self, head: str, update: Update) -> list[Param]:
-        """The parameters that ``update`` changes. Errors: one that it does not reach."""
+        """Return the parameters that ``update`` changes.
+
+        Errors: `ArgumentError` if there are none, or if one of its ``params`` has no gradient.
+        """
         where = f"{self.where}, argument params of minimize"
         asked = None
         if update.params is not None:
@@ -243,14 +247,14 @@ class NamedProgram:
         if missing:
             raise ArgumentError(
                 f"{self.where}, parameter {missing[0].name!r}",
-                expected=f"one that is trained and that the loss {head!r} depends on",
-                received="one that no gradient comes to",
+                expected=f"a trained parameter that the loss {head!r} depends on",
+                received="one without a gradient",
                 advice="leave it out, or look at trainable, freeze and StopGradient",
             )
         return found
 
     def _expect_apart(self, heads: Sequence[str]) -> None:
-        """Refuse updates whose losses reach each other's parameters: their gradients would mix."""
+        """Refuse updates whose losses share parameters: their gradients would mix."""
         if len(set(heads)) < 2:
             return
         head_of = {one: heads[k] for k, u in enumerate(self.updates) for one in self._own(u)}
@@ -261,8 +265,8 @@ class NamedProgram:
                 if head_of[param] != head:
                     raise ArgumentError(
                         f"{self.where}, loss {head!r}",
-                        expected="losses none of which depends on what another one updates",
-                        received=f"one that depends on {param.name!r}, updated by another loss",
+                        expected="losses that depend on no parameter that another loss updates",
+                        received=f"a loss that depends on {param.name!r}, updated by another",
                         advice="put each update into a program of its own, and run one by one",
                     )
 
@@ -270,20 +274,20 @@ class NamedProgram:
         return self._updated_by(self._drawing.port(update.loss, self.where)[0], update)
 
     def _counted(self, heads: Sequence[str]) -> list[tuple[Any, Port, Port]]:
-        """The losses that ``heads`` are made of, with the places of their scores and targets."""
+        """Return the losses in ``heads``, with the places of their scores and targets."""
         plan = View(self._drawing.net, list(heads), None, ())._execution_plan()
         losses = self._drawing.losses
         return [losses[name] for name in plan.by_name if name in losses]
 
     def _nodes(self, first: Sequence[str]) -> list[str]:
-        """The nodes that have to be computed, ``first`` among them."""
+        """Return the nodes to compute, ``first`` among them."""
         symbols = [
             symbol
             for item in self.items
             if not isinstance(item, (Update, GradientSymbol))
             for symbol in symbols_of(item, self.where)
         ]
-        # Weights of gradients have to be computed before the gradients.
+        # The heads of gradients have to be computed before the gradients.
         symbols += [dy for ask in self._asks for dy in ask.dys if dy is not None and dy.call.inputs]
         nodes = [self._drawing.port(symbol, self.where)[0] for symbol in symbols]
         return list(dict.fromkeys([*first, *nodes]))
@@ -291,7 +295,7 @@ class NamedProgram:
     # -- running ----------------------------------------------------------------------------
 
     def run(self, feed: Mapping[Any, Any] | None) -> list[Any]:
-        """The values of a batch, in the order asked."""
+        """Return the values for a batch, in order."""
         executor = self.view.carried()
         given = self.given(feed)
         if self.view.loss is None:
@@ -319,7 +323,7 @@ class NamedProgram:
         ]
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays that the view reads, as its layers take them. Errors: others."""
+        """Return the arrays that the view reads, checked by its layers."""
         view, plan = self.view, self.view._execution_plan()
         mine = {name: given[name] for name in plan.inputs}
         return check_feed(plan, mine, view.device, view.dtype, self.where)
@@ -327,7 +331,7 @@ class NamedProgram:
     def _gradients(
         self, given: dict[str, Any], outputs: Mapping[str, Any]
     ) -> dict[GradientSymbol, Any]:
-        """The gradients asked for, by one backward walk for each pair of ys and dys."""
+        """Return the gradients, by one backward pass for each pair of ys and dys."""
         found: dict[GradientSymbol, Any] = {}
         alike: dict[Any, list[GradientSymbol]] = {}
         for ask in self._asks:
@@ -348,7 +352,7 @@ class NamedProgram:
     def _head(
         self, y: Symbol, dy: Symbol | None, batch: int, given: Any, outputs: Mapping[str, Any]
     ) -> Any:
-        """The gradient at ``y``, with which the walk begins; None stands for ones."""
+        """Return the gradient at ``y``, where the backward pass starts; None means ones."""
         net = self._drawing.net
         if dy is None:
             is_loss = self._drawing.is_loss(y)
@@ -364,7 +368,7 @@ class NamedProgram:
         return (node, k) if isinstance(self._drawing.net[node].out_shapes, list) else node
 
     def _look(self, outputs: Any, y: Any) -> None:
-        """Read what is asked for of the ``outputs`` of a step, before its update."""
+        """Read the items' values from the ``outputs`` of a step, before its update."""
         named = outputs if len(self.view.outputs) > 1 else {self.view.outputs[0]: outputs}
         self._seen = [read(named) for read in self._readers]
 
@@ -376,7 +380,7 @@ class NamedProgram:
         port = self._drawing.port(item, self.where)
         if self._drawing.is_loss(item):
             return lambda outputs: _mean(picked(outputs, port))
-        # What layers hand on may be theirs, or the caller's own.
+        # A layer may return an array of its own, or the caller's.
         return lambda outputs: picked(outputs, port).copy()
 
     def _measured(self, item: MetricSymbol) -> Callable[[Mapping[str, Any]], Any]:
@@ -401,7 +405,10 @@ class NamedProgram:
     # -- feeds ------------------------------------------------------------------------------
 
     def given(self, feed: Mapping[Any, Any] | None, draw: bool = True) -> dict[str, Any]:
-        """The arrays by input; loaders ``draw`` theirs. Errors: what is missing, or too much."""
+        """Return the arrays by input; loaders ``draw`` missing ones.
+
+        Errors: `UnknownNameError` if an array is missing, or has no input.
+        """
         names = self._names
         feed = {} if feed is None else feed
         try:
@@ -453,7 +460,7 @@ class NamedProgram:
         return UnknownNameError(where, expected=expected, received=received, advice=advice)
 
     def batches(self) -> int:
-        """Batches in an epoch of the loaders it reads. Errors: there is none, or none can say."""
+        """Return the batches in an epoch of its loaders. Errors: `CallOrderError` if unknown."""
         for draw in self.draws:
             if isinstance(draw.loader, Sized):
                 return len(draw.loader)
@@ -469,7 +476,7 @@ class NamedProgram:
         if len(set(lengths)) > 1:
             raise ArgumentError(
                 self.where,
-                expected="loaders of as many batches an epoch",
+                expected="loaders with equal numbers of batches an epoch",
                 received=f"loaders of {one_of(map(str, lengths))} batches",
                 advice="give them as many samples for their batch sizes, or put them in one loader",
             )

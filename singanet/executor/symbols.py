@@ -1,4 +1,4 @@
-"""Symbols of an executor and the nets between them."""
+"""Define the symbols of an executor, and the nets that they draw."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def gradients(
     xs: Sequence[Symbol | Param | str] | Symbol | Param | str,
     dys: Head | Sequence[Head] = None,
 ) -> list[GradientSymbol]:
-    """The gradients of the sum of ``ys`` by each of ``xs``.
+    """Return the gradients of the sum of ``ys`` by each of ``xs``.
 
     ``xs`` are symbols, or parameters by name or as `Param`. A y that is a loss, one number a
     sample, counts as its mean; any other y counts as the sum of its elements. With a symbol in
-    ``dys``, of the shape of its y, y counts as Σ y · dy; dy itself is taken as constant. Layers
-    compute as in evaluation, as in `FeedForwardNet.gradients`. Errors: other kinds of arguments,
-    or another number or shape of ``dys``.
+    ``dys``, of the shape of its y, y counts as Σ y · dy, with dy constant. Layers compute in
+    evaluation mode, as in `FeedForwardNet.gradients`. Errors: `ArgumentError` if an argument has
+    another type, or if ``dys`` have another number or shape.
     """
     heads = _listed(ys, "the symbol of a loss, or several")
     among = [xs] if isinstance(xs, (Symbol, Param, str)) else list(xs)
@@ -95,7 +95,7 @@ def gradients(
         if dy is not None and (not isinstance(dy, Symbol) or dy.shape != y.shape):
             raise ArgumentError(
                 f"{_GRADIENTS}, argument dys",
-                expected=f"a symbol of shape {y.shape}, as its y, or None",
+                expected=f"a symbol of shape {y.shape}, like its y, or None",
                 received=f"shape {dy.shape}" if isinstance(dy, Symbol) else type(dy).__name__,
                 advice="draw Input('head', shape) for an array that is fed",
             )
@@ -118,14 +118,14 @@ def _no_symbol(given: Any, expected: str) -> ArgumentError:
         _GRADIENTS,
         expected=expected,
         received=type(given).__name__,
-        advice="gradients are no symbols: combine their values"
+        advice="gradients are not symbols: combine their values"
         if isinstance(given, GradientSymbol)
         else "write gradients(loss, [x, 'fc/weight']); for arrays call net.gradients",
     )
 
 
 class Draw:
-    """The next batch of ``loader``, epoch after epoch, as the inputs ``names`` want it."""
+    """The next batch of ``loader``, epoch after epoch, as arrays for the inputs ``names``."""
 
     def __init__(self, loader: Loader, names: Sequence[tuple[str, int, str | None]]) -> None:
         self.loader = loader
@@ -133,11 +133,11 @@ class Draw:
         self._batches: Iterator[Batch] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the iterator: the loader knows its position."""
+        """Exclude the iterator: the loader has its position."""
         return {**vars(self), "_batches": None}
 
     def next(self) -> dict[str, Any]:
-        """Arrays by input. Errors: a loader that gives none."""
+        """Return arrays by input. Errors: `DataError` if the loader has no batch."""
         for fresh in (False, True):
             if self._batches is None or fresh:
                 self._batches = iter(self.loader)
@@ -153,11 +153,11 @@ class Draw:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch drawn."""
+        """Return the position after the last batch drawn."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved position."""
         self._batches = None
         self.loader.load_state_dict(state)
 
@@ -174,7 +174,7 @@ class DrawnInput(Symbol):
     draws: Mapping[str | None, Draw]
 
     def draw_of(self, program: str) -> Draw | None:
-        """The draw that fills it in ``program``; None if it has to be fed."""
+        """Return the draw that fills it in ``program``; None if it has to be fed."""
         return self.draws.get(program, self.draws.get(None))
 
 
@@ -182,14 +182,14 @@ class DrawnInput(Symbol):
 def from_loader(
     loader: Loader | Mapping[str, Loader], names: tuple[str, str] = ("x", "y")
 ) -> tuple[Symbol, Symbol]:
-    """Symbols ``x, y`` for the batches of ``loader``; of dicts of arrays, dicts of symbols.
+    """Return symbols ``x, y`` for the batches of ``loader``; for dicts of arrays, dicts of symbols.
 
-    A program that reads them draws a batch at each run where nothing is fed in their place, and
-    begins the next epoch behind the last one; programs that read the same symbols draw from one
-    position. A dict of loaders has one for each program, by its name, and other programs are fed.
-    Shapes and types are taken from the next batch, which stays the next one. Inputs are called
-    ``names``, or by their keys if batches have dicts. Errors: an object that is no loader, or gives
-    no batch; loaders whose batches differ in shape or type.
+    A program that reads these symbols draws a batch at each run, unless they are fed, and starts
+    the next epoch after the last batch. Programs that read the same symbols share one position. A
+    dict has a loader for each program, by name; other programs have to be fed. The next batch
+    determines shapes and dtypes, and remains the next one. ``names`` are the names of the inputs;
+    dicts in batches are named by their keys. Errors: `ArgumentError` if an object is not a loader;
+    `DataError` if it has no batch, or if the loaders' batches differ in shape or dtype.
     """
     loaders: Mapping[Any, Any] = loader if isinstance(loader, Mapping) else {None: loader}
     draws = {program: Draw(each, []) for program, each in loaders.items()}
@@ -199,7 +199,7 @@ def from_loader(
         if kind != kinds[0]:
             raise DataError(
                 "from_loader",
-                expected=f"batches of {kinds[0]}, as those of the first loader",
+                expected=f"batches of {kinds[0]}, like the first loader's",
                 received=f"{kind} of the loader for {program!r}",
                 advice="give all loaders samples of one shape and type",
             )
@@ -208,7 +208,7 @@ def from_loader(
 
 
 def _first(loader: Any) -> tuple[Any, Any]:
-    """The next batch, which stays the next one. Errors: no loader, or no batch."""
+    """Return the next batch, and rewind. Errors: `ArgumentError`, `DataError`."""
     if not all(hasattr(loader, do) for do in ("__iter__", "state_dict", "load_state_dict")):
         raise ArgumentError(
             "from_loader",
@@ -256,14 +256,14 @@ def _symbol(
 
 
 Port: TypeAlias = tuple[str, int]
-"""A node, and which of its outputs."""
+"""A node, and the index of its output."""
 
 
 class Objective(Counted):
-    """The loss of a step: the mean of what the outputs ``heads`` give for each sample, summed.
+    """The loss of a step: the mean over samples of the sum of the outputs ``heads``.
 
     ``counted`` are the losses behind these means, with the places of the outputs and targets that
-    each reads. The weight of a batch is their common count, or else its number of samples.
+    each reads. The weight of a batch is their common count, or otherwise its number of samples.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class Objective(Counted):
         self._shape: Any = None
 
     def forward(self, flag: bool | int, x: Any, y: Any) -> Array:
-        """A number a sample, of the outputs ``x``."""
+        """Return the loss of each sample, from the outputs ``x``."""
         parts = [x if self.alone else x[head] for head in self.heads]
         total = parts[0]
         for part in parts[1:]:
@@ -284,14 +284,14 @@ class Objective(Counted):
         return total
 
     def backward(self) -> Any:
-        """One over the number of samples, for each of them."""
+        """Return the gradient of the mean: one over the number of samples, for each sample."""
         shape, dtype, xp = self._shape
         self._shape = None
         each = xp.full(shape, 1.0 / shape[0] if shape[0] else 0.0, dtype)
         return each if self.alone else dict.fromkeys(self.heads, each)
 
     def count(self, x: Any, y: Any) -> float:
-        """See `Loss.count`."""
+        """Return the weight of a batch; see `Loss.count`."""
         batch = len(x if self.alone else x[self.heads[0]])
         found = {
             float(loss.count(picked(x, scores), picked(x, targets)))
@@ -301,7 +301,7 @@ class Objective(Counted):
 
 
 class ProgramPart(Part):
-    """A part whose frozen uses of parameters give no gradients, as in the whole."""
+    """A part in which frozen uses of parameters give no gradients, as in the whole net."""
 
     def _trains_any(self, step: NodeStep) -> bool:
         return not step.frozen and super()._trains_any(step)
@@ -310,7 +310,7 @@ class ProgramPart(Part):
 class View:
     """A `NetCore` for executors: the part of ``net`` with the ``outputs``.
 
-    A step trains those of the parameters ``params`` that are to be trained by then; None are all.
+    A step trains the trainable parameters among ``params``; None means all.
     """
 
     _passes_are_its_own = True
@@ -330,7 +330,7 @@ class View:
         self._chosen: list[Param] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the part: it finds parameters by ids of this process."""
+        """Exclude the part: it finds parameters by ids of this process."""
         return {**vars(self), "_part": None}
 
     device = property(attrgetter("net.device"), doc="The net's.")
@@ -339,17 +339,17 @@ class View:
     version = property(attrgetter("net.version"), doc="The net's.")
 
     def carried(self) -> NetExecutor[Any]:
-        """The executor of its steps: the net's, or programs set as the net's are."""
+        """Return the executor of its steps: the net's, or programs with the net's settings."""
         of_net = self.net.executor
         if not of_net.can.records:
-            # One that does not carry out parts either is refused there.
+            # An executor that cannot run parts either raises the error itself.
             return of_net if of_net.can.parts else programs_of(self.net)
         self.executor.follow(cast("Programs", of_net))
         return self.executor
 
     def _execution_plan(self) -> Plan:
-        """The steps of the part, worked out anew where other parameters are trained."""
-        # A change that comes while this looks is seen the next time.
+        """Return the steps of the part, planned anew if the trained parameters change."""
+        # A change during the planning is noticed the next time.
         now = self.net.version, changes.now
         if self._part is None or self._planned != now:
             whole = self.net._execution_plan()
@@ -371,7 +371,7 @@ class View:
         return list(dict.fromkeys(found))
 
     def updated(self) -> list[Param]:
-        """The parameters that a step changes now."""
+        """Return the parameters that a step changes now."""
         part = self._execution_plan()
         return part._params_of(part.backward((), ()))
 
@@ -381,23 +381,23 @@ class View:
         return list({id(step.layer): step.layer for step in self._execution_plan().steps}.values())
 
     def params(self) -> list[Param]:
-        """All parameters of the part, a shared one once."""
+        """Return all parameters of the part, a shared one once."""
         params = [
             param for step in self._execution_plan().steps for param in step.layer.params.values()
         ]
         return list({id(param): param for param in params}.values())
 
     def param_specs(self) -> list[ParamSpec]:
-        """Their training settings."""
+        """Return their training settings."""
         return [param.spec for param in self.params()]
 
     def rehearsal(self, only_failed: bool = False) -> AbstractContextManager[None]:
-        """The net's."""
+        """Return the net's rehearsal."""
         return self.net.rehearsal(only_failed)
 
 
 def picked(outputs: Mapping[str, Any], port: Port) -> Any:
-    """The array at ``port``, a node and which of its outputs."""
+    """Return the array at ``port``, a node and the index of its output."""
     found = outputs[port[0]]
     return found[port[1]] if isinstance(found, (list, tuple)) else found
 
@@ -406,7 +406,7 @@ Item: TypeAlias = Symbol | MetricSymbol | Update | GradientSymbol
 
 
 def symbols_of(item: Any, where: str) -> list[Symbol]:
-    """The symbols that have to be computed for ``item``. Errors: nothing that can be asked for."""
+    """Return the symbols to compute for ``item``. Errors: `ArgumentError` if it has none."""
     if isinstance(item, Symbol):
         return [item]
     if isinstance(item, MetricSymbol):
@@ -424,14 +424,14 @@ def symbols_of(item: Any, where: str) -> list[Symbol]:
 
 
 def inputs_of(symbols: Iterable[Symbol]) -> list[Symbol]:
-    """The inputs on which ``symbols`` depend, in the order in which they were drawn."""
+    """Return the inputs on which ``symbols`` depend, in the order of drawing."""
     found: dict[int, Symbol] = {}
     seen: set[int] = set()
     stack = list(symbols)
     while stack:
         symbol = stack.pop()
         if not symbol.call.inputs:
-            # Of an input that a loader fills, whichever symbol is met first says so.
+            # If a loader fills an input, any of its symbols may carry the draw.
             if not isinstance(found.get(symbol.call.born), DrawnInput):
                 found[symbol.call.born] = symbol
         elif symbol.call.born not in seen:
@@ -441,7 +441,7 @@ def inputs_of(symbols: Iterable[Symbol]) -> list[Symbol]:
 
 
 class DrawnNet:
-    """The net of all that ``items`` need, and where their symbols stand in it."""
+    """The net that computes all ``items``, and the places of their symbols in it."""
 
     def __init__(self, items: Mapping[str, Sequence[Any]], seed: int | None) -> None:
         symbols = [
@@ -469,7 +469,7 @@ class DrawnNet:
             expect_scores(plan, MultiLoss({scores: loss}))
 
     def port(self, symbol: Symbol, where: str) -> Port:
-        """Where ``symbol`` comes out. Errors: one of another graph."""
+        """Return the port of ``symbol``. Errors: `UnknownNameError` if it is not of this graph."""
         found = port_of(self.net, symbol)
         if found is None:
             raise UnknownNameError(
@@ -481,16 +481,19 @@ class DrawnNet:
         return found
 
     def link_of(self, port: Port) -> Any:
-        """The link of the loss on the scores at ``port``, if there is such a loss."""
+        """Return the link of the loss on the scores at ``port``; None if there is no such loss."""
         links = {type(loss): loss for loss, at, _ in self.losses.values() if at == port}
         return next(iter(links.values())).link if len(links) == 1 else None
 
     def is_loss(self, symbol: Symbol) -> bool:
-        """Whether it is one number a sample, and no input."""
+        """Whether the symbol is one number a sample, and not an input."""
         return symbol.shape == () and bool(symbol.call.inputs)
 
     def params(self, given: Any, where: str) -> list[Param]:
-        """The parameters that one of the ``params`` of `minimize` names. Errors: unknown ones."""
+        """Return the parameters that ``given``, of `minimize`'s ``params``, means.
+
+        Errors: `UnknownNameError` or `ArgumentError` if it means none of this graph.
+        """
         known = {param.name: param for param in self.net.params()}
         roots = {id(param.root): param for param in known.values()}
         if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Gradients of anything by anything, Jacobians, and products with second derivatives."""
+"""Compute gradients of anything by anything, Jacobians, and Hessian-vector products."""
 
 from singanet.gradients.first_order import gradients, iter_gradients, jacobian
 from singanet.gradients.second_order import hessian_vector_product

@@ -1,4 +1,4 @@
-"""Gradients of outputs and losses, by the names of what is differentiated."""
+"""Compute gradients of outputs and losses, by names."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Name: TypeAlias = str | tuple[str, int]
 Names: TypeAlias = Name | Sequence[Name]
 
 N = TypeVar("N", str, Name)
-"""What is asked by: names of layers, inputs and parameters alone, or also of single outputs."""
+"""The type of names: of layers, inputs and parameters alone, or also of single outputs."""
 
 Y = TypeVar("Y", str, Name)
 
 Directions: TypeAlias = Mapping[str, Any] | Mapping[tuple[str, int], Any] | Mapping[Name, Any]
-"""Arrays by names, whichever these are."""
+"""Arrays by names of any type."""
 
 LOSS = "loss"
 
@@ -51,7 +51,7 @@ LOSS = "loss"
 class GradientTarget:
     """The target that ``name`` means: a parameter, outputs of a step, or the feed of a step.
 
-    ``step`` is the name of the step whose outputs these are in a `Part`.
+    ``step`` is the name of the step with these outputs in a `Part`.
     """
 
     name: Name
@@ -61,12 +61,12 @@ class GradientTarget:
     param: Param | None = None
 
     def picked(self, grad: Any) -> Any:
-        """Its part of the gradients of a step's outputs."""
+        """Return its part of the gradients of a step's outputs."""
         return grad if self.index is None else grad[self.index]
 
 
 def listed(names: Names) -> list[Name]:
-    """``names`` as a list; one may stand alone, and ``("split", 1)`` is one."""
+    """Return ``names`` as a list; it may be one name, such as ``("split", 1)``."""
     if isinstance(names, str):
         return [names]
     if isinstance(names, tuple) and len(names) == 2 and isinstance(names[1], int):
@@ -75,7 +75,7 @@ def listed(names: Names) -> list[Name]:
 
 
 class Resolver:
-    """Finds what names mean in ``net``; ``where`` is who asks."""
+    """A look-up of names in ``net``; ``where`` is the caller's name in errors."""
 
     def __init__(self, net: Net, where: str) -> None:
         self.plan: Plan = net._execution_plan()
@@ -86,12 +86,15 @@ class Resolver:
             self.inputs.setdefault("input", self.plan.inputs[0])
 
     def _input_name(self, name: str) -> str:
-        """How what the step ``name`` is fed with is called: as the step, if that is all it is."""
+        """Return the name of the step's feed: the step's own, if the step is an input alone."""
         step = self.plan.by_name[name]
         return name if type(step.layer) is Dummy else name + INPUT
 
     def head(self, name: Name) -> list[tuple[int, int, str]]:
-        """The outputs that one of ``ys`` means: index, slot and step. Errors: none, or integers."""
+        """Return index, slot and step of each output that one of ``ys`` means.
+
+        Errors: `UnknownNameError` if there is none, `DataError` if they are integers.
+        """
         layer, index = name if isinstance(name, tuple) else (name, None)
         step = self.plan.by_name.get(layer)
         if step is None:
@@ -104,7 +107,7 @@ class Resolver:
         ]
 
     def target(self, name: Name) -> GradientTarget:
-        """The target that one of ``xs`` names. Errors: none, or integers."""
+        """Return the target that one of ``xs`` means. Errors: `UnknownNameError`, `DataError`."""
         layer, index = name if isinstance(name, tuple) else (name, None)
         step = self.plan.by_name.get(layer)
         if step is not None:
@@ -133,9 +136,9 @@ class Resolver:
     def split(
         self, targets: Sequence[GradientTarget], slots: Iterable[int], zeros: bool
     ) -> tuple[list[GradientTarget], list[GradientTarget]]:
-        """The ``targets`` below ``slots``, and the other targets.
+        """Return the ``targets`` that gradients of ``slots`` reach, and the others.
 
-        Errors: there are others, unless ``zeros`` are to be given for them.
+        Errors: `ArgumentError` if there are others, unless they get ``zeros``.
         """
         carries, steps = carrying(self.plan, slots)
         here: list[GradientTarget] = []
@@ -161,7 +164,7 @@ class Resolver:
     def unreachable(
         self, target: GradientTarget, carries: Collection[int] = (), steps: Sequence[bool] = ()
     ) -> ArgumentError:
-        """The error for a target that no gradient comes to."""
+        """Return the error for a target without a gradient."""
         above = [step for step, comes in zip(self.plan.steps, steps, strict=False) if comes]
         known: list[str] = [step.name for step in above]
         if target.param is not None:
@@ -170,13 +173,13 @@ class Resolver:
             known = [name for name in self.plan.by_name if name != target.step]
         return ArgumentError(
             f"{self.where}, {target.name!r} of xs",
-            expected="what a gradient of ys comes to" + (f": {one_of(known)}" if known else ""),
-            received="one that no layer between sends a gradient to",
+            expected="a name that ys depend on" + (f": {one_of(known)}" if known else ""),
+            received="a name that no gradient reaches",
             advice="leave it out, or pass unreachable='zeros'",
         )
 
     def feed(self, given: Any, names: Sequence[str]) -> Any:
-        """``given`` by the inputs ``names`` of a part, without those that it does not need."""
+        """Return ``given`` by the inputs ``names`` of a part, without unneeded arrays."""
         if not isinstance(given, Mapping):
             return given
         steps = {**self.inputs, **{name: name for name in self.plan.inputs}}
@@ -219,7 +222,7 @@ class Resolver:
             )
 
     def _unknown(self, name: Any, argument: str, known: Collection[str]) -> UnknownNameError:
-        """The error for a name in ``argument`` that is not among the ``known`` ones."""
+        """Return the error for a name in ``argument`` that is not among the ``known`` ones."""
         return UnknownNameError(
             f"{self.where}, argument {argument}",
             expected=f"names among {one_of(known)}",
@@ -233,7 +236,7 @@ class Resolver:
 
 
 def sample_shape(plan: Plan, target: GradientTarget) -> list[Shape]:
-    """The shapes, without batch axis, of what ``target`` stands for."""
+    """Return the shapes of ``target``, without batch axis."""
     step = plan.by_name[target.fed or target.step]
     shapes: Any = step.layer.in_shapes if target.fed else None
     if not target.fed:
@@ -255,13 +258,13 @@ def gradients(
     train: bool = False,
     unreachable: str = "error",
 ) -> dict[N, Array]:
-    """See `FeedForwardNet.gradients`."""
+    """Compute `FeedForwardNet.gradients`."""
     question = asked_of(net, "net.gradients", ys, xs, feed, dys, train, unreachable)
     return collected(net, question, net.executor.gradients(net, question.asked))
 
 
 def collected(net: Net, question: Question, items: Iterator[LayerGradients]) -> dict[Any, Array]:
-    """The answers in the executor's ``items``, by the names in the question."""
+    """Return the gradients in the executor's ``items``, by the names in the question."""
     found: dict[Any, Array] = {}
     for item in _answers(net, question, items):
         for name, grad in zip(item.names, item.grads, strict=True):
@@ -281,7 +284,7 @@ def iter_gradients(
     train: bool = False,
     unreachable: str = "error",
 ) -> Iterator[LayerGradients]:
-    """See `FeedForwardNet.iter_gradients`."""
+    """Compute `FeedForwardNet.iter_gradients`."""
     where = "net.iter_gradients"
     question = asked_of(net, where, ys, xs, feed, dys, train, unreachable, True)
     return _answers(net, question, net.executor.gradients(net, question.asked))
@@ -290,10 +293,10 @@ def iter_gradients(
 def jacobian(
     net: Net, ys: Y | Sequence[Y], xs: N | Sequence[N], feed: Any
 ) -> dict[Y, dict[N, Array]]:
-    """See `FeedForwardNet.jacobian`."""
+    """Compute `FeedForwardNet.jacobian`."""
     where = "net.jacobian"
     asked_of(net, where, ys, xs, feed)
-    # By any names: what is asked for is told by ys and xs.
+    # Names have the types of ys and xs.
     found: dict[Any, dict[Any, Array]] = {}
     for y in listed(ys):
         found[y] = dict(_rows(net, where, y, listed(xs), feed))
@@ -301,7 +304,7 @@ def jacobian(
 
 
 def _rows(net: Net, where: str, y: Name, xs: list[Name], feed: Any) -> Iterator[tuple[Name, Array]]:
-    """The Jacobian of ``y`` by each x: a walk back for each element of y."""
+    """Yield the Jacobian of ``y`` by each x, with a backward pass for each element of y."""
     shapes = _shapes_of(net, asked_of(net, where, y, xs, feed, unreachable="zeros"))
     if len(shapes) > 1:
         raise ArgumentError(
@@ -325,7 +328,7 @@ def _rows(net: Net, where: str, y: Name, xs: list[Name], feed: Any) -> Iterator[
 
 @dataclass(frozen=True)
 class Question:
-    """Checked arguments: ``asked`` is for the executor, ``zeros`` are answered without it."""
+    """Checked arguments: ``asked`` is for the executor, ``zeros`` need no computation."""
 
     asked: Asked
     targets: Sequence[GradientTarget]
@@ -347,13 +350,13 @@ def asked_of(
     unreachable: str = "error",
     streamed: bool = False,
 ) -> Question:
-    """The arguments of `gradients`, checked for ``where``."""
+    """Return the arguments of `gradients`, checked for ``where``."""
     if unreachable not in ("error", "zeros"):
         raise UnknownNameError(
             f"{where}, argument unreachable",
             expected="'error' or 'zeros'",
             received=repr(unreachable),
-            advice="'zeros' gives zeros for what no gradient comes to",
+            advice="'zeros' gives zeros for names without a gradient",
         )
     if not net._passes_are_its_own:
         raise CallOrderError(
@@ -390,7 +393,7 @@ def asked_of(
         feed, beside = _beside(where, resolver, feed)
     checked = check_feed(part, resolver.feed(feed, part.inputs), net.device, net.dtype, where)
     if streamed:
-        # The caller may fill its arrays anew between the answers.
+        # The caller may change its arrays between the yields.
         checked = apart_from(checked, roots_in(feed))
     first = next(iter(checked.values()))
     batch = len(first[0] if isinstance(first, (list, tuple)) else first)
@@ -411,7 +414,7 @@ def asked_of(
 
 
 def _heads(resolver: Resolver, ys: Names, dys: Any) -> tuple[list[Head], Any]:
-    """Where gradients start, with the ``dys``; and what that of the loss is multiplied by."""
+    """Return the heads with their ``dys``, and the factor of the loss's gradient."""
     names = listed(ys)
     heads: list[Head] = []
     of_loss: Any = None
@@ -447,7 +450,7 @@ def _expect_array(resolver: Resolver, name: Name, dy: Any) -> Any:
 
 
 def _by_name(where: str, names: Sequence[Name], dys: Any, alone: bool) -> list[Any]:
-    """A gradient of ``dys`` for each of ``names``, None for ones; a name ``alone`` has all."""
+    """Return a gradient for each of ``names``, None for ones; if ``alone``, ``dys`` itself."""
     if dys is None:
         return [None] * len(names)
     if isinstance(dys, Mapping):
@@ -487,12 +490,12 @@ def _scale(where: str, dy: Any) -> float:
 
 
 def _beside(where: str, resolver: Resolver, feed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``feed`` without what the loss reads, and that."""
+    """Split ``feed`` into the inputs and the loss's arguments."""
     clash = [key for key in _BESIDE if key in resolver.inputs]
     if clash or not isinstance(feed, Mapping) or feed.get("targets") is None:
         raise ArgumentError(
             f"{where}, argument feed",
-            expected="for the loss a dict of the inputs with the key 'targets' beside them",
+            expected="for the loss a dict of the inputs and the key 'targets'",
             received=f"an input of the net that is called {clash[0]!r}" if clash else "no targets",
             advice=f"pass {{{next(iter(resolver.inputs))!r}: x, 'targets': y}}",
         )
@@ -501,7 +504,7 @@ def _beside(where: str, resolver: Resolver, feed: Any) -> tuple[dict[str, Any], 
 
 
 def _put(net: Net, value: Any) -> Any:
-    """``value``, an array or a dict of them, on the device of ``net``; anything else as it is."""
+    """Return ``value``, an array or a dict of them, on the device of ``net``."""
     if isinstance(value, Mapping):
         return {name: _put(net, part) for name, part in value.items()}
     return net.device.put(value) if hasattr(value, "shape") else value
@@ -510,7 +513,7 @@ def _put(net: Net, value: Any) -> Any:
 def _answers(
     net: Net, question: Question, items: Iterator[LayerGradients]
 ) -> Generator[LayerGradients, None, None]:
-    """Items with parameters by their names and outputs by those in the question; zeros last."""
+    """Yield items by the names in the question; zeros last."""
     here = [target for target in question.targets if target not in question.zeros]
     left = {target.name: target for target in here}
     by_step: dict[str, list[GradientTarget]] = {}
@@ -527,7 +530,7 @@ def _answers(
                 left.pop(name, None)
             yield LayerGradients(*item, item.layer, outputs)
             del item, outputs
-    # Layers may send no gradient for an input, which only running them tells.
+    # A layer may return no gradient for an input, which shows only when it runs.
     if left and not question.zeros_allowed:
         raise question.resolver.unreachable(next(iter(left.values())))
     zeros: dict[Any, Any] = {
@@ -549,14 +552,14 @@ def _zeros(net: Net, question: Question, target: GradientTarget) -> Any:
                 f"{question.resolver.where}, {target.name!r} of xs",
                 expected="known extents, for zeros of its shape",
                 received=f"the sample shape {shape}, with an axis of any extent",
-                advice="leave it out: no gradient comes to it",
+                advice="leave it out: it has no gradient",
             )
         made.append(ops.zeros((question.batch, *shape), like))
     return made if len(made) > 1 else made[0]
 
 
 def _shapes_of(net: Net, question: Question) -> list[Any]:
-    """The shapes of ys with the batch axis; () for the loss."""
+    """Return the shapes of ys with the batch axis; () for the loss."""
     asked = question.asked
     if not asked.heads:
         return [()]
@@ -567,7 +570,7 @@ def _shapes_of(net: Net, question: Question) -> list[Any]:
 
 
 def _own(net: Net, grad: Array, others: Any) -> Array:
-    """``grad``, or a copy where its memory is that of one of the ``others``."""
+    """Return ``grad``, or a copy if it shares memory with one of the ``others``."""
     arrays = [part for other in others for part in (other if isinstance(other, list) else [other])]
     shared = any(net.device.ops.xp.may_share_memory(grad, other) for other in arrays)
     return grad.copy() if shared else grad

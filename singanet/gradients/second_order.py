@@ -1,4 +1,4 @@
-"""`FeedForwardNet.hessian_vector_product`: tangents carried through forward and backward."""
+"""Compute `FeedForwardNet.hessian_vector_product`, by tangents of forward and backward."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WHERE = "net.hessian_vector_product"
 
 
 class _Shift(Layer):
-    """y = x + d, with zeros d that have tangents; ``several`` where x is a list of ``count``."""
+    """A layer y = x + d, with zero d that have tangents; ``several`` if x is a list."""
 
     def __init__(self, name: str, count: int, several: bool, xp: Any) -> None:
         super().__init__(name)
@@ -52,18 +52,18 @@ class _Shift(Layer):
         self.several = several
 
     def shift(self, index: int, shape: Shape, name: Name) -> Array:
-        """One more ``d``, for the input ``index``; its user calls it ``name``."""
+        """Return a new ``d`` for the input ``index``; ``name`` is the user's name for it."""
         made: Array = self._xp.zeros(shape)
         self.shifts[index].append((name, made))
         return made
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Any sample shape."""
+        """Accept any sample shape."""
         shapes: Shapes = in_shapes
         return shapes
 
     def forward(self, ctx: Context, x: Any) -> Any:
-        """The sum. Errors: vectors of another shape than x has."""
+        """Return the sum. Errors: `ShapeError` if a vector has another shape than x."""
         made = list(x) if self.several else [x]
         for k, shifts in enumerate(self.shifts):
             for name, shift in shifts:
@@ -72,7 +72,7 @@ class _Shift(Layer):
         return made if self.several else made[0]
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
-        """dy."""
+        """Return dy."""
         return dy, {}
 
 
@@ -84,7 +84,7 @@ def hessian_vector_product(
     vectors: Directions,
     dys: Any = None,
 ) -> dict[N, Array]:
-    """See `FeedForwardNet.hessian_vector_product`."""
+    """Compute `FeedForwardNet.hessian_vector_product`."""
     if not isinstance(vectors, Mapping) or not vectors:
         raise ArgumentError(
             f"{_WHERE}, argument vectors",
@@ -100,9 +100,9 @@ def hessian_vector_product(
 def _products(
     double: Net, ys: Names, xs: N | Sequence[N], feed: Any, vectors: Directions, dys: Any
 ) -> dict[N, Array]:
-    """The answer in float64, of a net that computes so."""
+    """Return the products in float64, of a net that computes in float64."""
     question = asked_of(double, _WHERE, ys, xs, feed, dys)
-    # All that moves, or is asked for, lies in one part of the net.
+    # One part of the net contains all shifted and requested names.
     whole = asked_of(double, _WHERE, ys, [*listed(xs), *vectors], feed, dys)
     by_name = {target.name: target for target in whole.targets}
     shifted = [(by_name[listed(name)[0]], vector) for name, vector in vectors.items()]
@@ -135,19 +135,19 @@ def _products(
 
 
 def _record(asked: Asked, recorder: Recorder) -> None:
-    """Write down what is differentiated, as calls of which rules are known."""
+    """Record the gradients as calls with differentiation rules."""
     recorder.tape.apart = True
     recorder.gradients(asked)
 
 
 def _in_double(net: Net) -> Net:
-    """The net as one that computes in float64; on the CPU by NumPy."""
+    """Return a copy of the net that computes in float64, on the CPU by NumPy."""
     net._execution_plan()
     double = copy.copy(net)
     double.dtype, double._pass = np.dtype(np.float64), None
     if net.device.ops.on_host:
         double.device = Device("cpu", numpy_ops)
-    # Not by `_execution_plan`, which would have the net's parameters put in their places anew.
+    # `_execution_plan` would place the net's parameters anew.
     double._plan, double._planned_for = double.planned(), (double.version, double.dtype)
     return double
 
@@ -158,7 +158,7 @@ def _shifts(
     seeds: list[tuple[Array, Any]],
     xp: Any,
 ) -> dict[str, Layer]:
-    """Layers behind the steps that ``shifted`` names; what they add is among the ``seeds`` then."""
+    """Return layers after the steps that ``shifted`` names, and extend the ``seeds``."""
     behind: dict[str, _Shift] = {}
     for target, vector in shifted:
         step = question.asked.part.by_name[target.step]
@@ -182,7 +182,7 @@ def _shifts(
 def _tangents(
     recorder: Recorder, asked: Asked, question: Question, seeds: Any, net: Net
 ) -> Iterator[LayerGradients]:
-    """The items of the recorded walk, with the tangents of gradients in the place of these."""
+    """Yield the items of the recorded pass, with tangents in place of gradients."""
     carried = Carried(recorder.tape, [(at, net.device.put(vector)) for at, vector in seeds])
     for mark in carried.run():
         arrays = map_leaves(mark.arguments, Ref, carried.array)
@@ -214,7 +214,7 @@ def _expect_array(name: Name, vector: Any) -> None:
             f"{_WHERE}, vector of {name!r}",
             expected="an array, or a list of arrays for a layer of several outputs",
             received=type(vector).__name__,
-            advice="pass a direction of the shape of what it is named after",
+            advice="pass a direction of the shape of its name's array",
         )
 
 
@@ -225,7 +225,7 @@ def _expect_shape(name: Name, shape: Any, vector: Any) -> None:
             f"{_WHERE}, vector of {name!r}",
             expected=f"shape {tuple(shape)}, as {name!r} has",
             received=f"shape {tuple(vector.shape)}",
-            advice="pass a direction of the shape of what it is named after",
+            advice="pass a direction of the shape of its name's array",
         )
 
 

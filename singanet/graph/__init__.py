@@ -1,4 +1,4 @@
-"""The graph of layers: nodes and their order, nets in nets, and how both are built."""
+"""Build the graph of layers: nodes, their order, and nested nets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A net's graph, built from layers and cut into parts."""
+"""Build a net's graph from layers, and cut parts of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def check_name(name: Any) -> None:
-    """Errors: a net's name that is no string, or would not do as a part of a parameter's."""
+    """Raise `ArgumentError` if a net's name cannot be a part of parameter names."""
     good = isinstance(name, str) and "/" not in name and not name_trouble(name)
     if name is not None and not good:
         raise ArgumentError(
@@ -46,7 +46,7 @@ def check_name(name: Any) -> None:
 
 
 def two_ways() -> ArgumentError:
-    """The error for a net given as a list and as symbols."""
+    """Return the error for a net from both a list and symbols."""
     return ArgumentError(
         "FeedForwardNet",
         expected="a list of layers, or inputs= and outputs=",
@@ -56,13 +56,13 @@ def two_ways() -> ArgumentError:
 
 
 def closed(net: str | None, nested: bool) -> CallOrderError:
-    """The error for a layer added to a net that takes no more: it is nested, or is to be built."""
+    """Return the error for a layer added to a net that is nested, or has no shape yet."""
     if nested:
         return CallOrderError(
             f"net {net!r}",
             expected="layers to be added before it is nested in another net",
             received="one afterwards",
-            advice="add it to the net around it",
+            advice="add it to the outer net",
         )
     return CallOrderError(
         "net" if net is None else f"net {net!r}",
@@ -73,17 +73,17 @@ def closed(net: str | None, nested: bool) -> CallOrderError:
 
 
 def chosen_already(where: str) -> CallOrderError:
-    """The error for a net whose layers are to have other parameters, and that is an Executor's."""
+    """Return the error for new parameters in a net whose parameters an Executor has selected."""
     return CallOrderError(
         where,
-        expected="a net whose parameters nobody has chosen among",
-        received="that of an Executor, whose programs train those that they were made with",
+        expected="a net whose parameters are not selected for training",
+        received="an Executor's net, whose programs train the parameters at its construction",
         advice="call it on a net with a name, and draw the Executor's programs with that",
     )
 
 
 def nested_already(where: str, net: str | None) -> CallOrderError:
-    """The error for a net whose layers are to have other parameters, and that is nested."""
+    """Return the error for new parameters in a net that is nested."""
     return CallOrderError(
         where,
         expected="a net that is not nested in another, whose layers are copies",
@@ -93,7 +93,7 @@ def nested_already(where: str, net: str | None) -> CallOrderError:
 
 
 def no_shape(net: str | None, first: str) -> CallOrderError:
-    """The error for a list of layers without an input shape, where one is needed."""
+    """Return the error for a list of layers without the input shape that it needs."""
     return CallOrderError(
         "net" if net is None else f"net {net!r}",
         expected="a known input shape",
@@ -103,7 +103,7 @@ def no_shape(net: str | None, first: str) -> CallOrderError:
 
 
 def other_ports(inputs: Iterable[str], counts: Mapping[str, int]) -> GraphError:
-    """The error for inputs that are not those of the graph, or outputs that a layer lacks."""
+    """Return the error for inputs that the graph lacks, or outputs that a layer lacks."""
     return GraphError(
         "net, inputs and outputs",
         expected=f"the inputs {one_of(inputs)}, and outputs below {dict(counts)}"[:300],
@@ -113,7 +113,7 @@ def other_ports(inputs: Iterable[str], counts: Mapping[str, int]) -> GraphError:
 
 
 def other_shapes(net: str | None, expected: str, received: Any) -> ShapeError:
-    """The error for input shapes other than those a net was set up for."""
+    """Return the error for input shapes that differ from the net's."""
     return ShapeError(
         "net" if net is None else f"net {net!r}",
         expected=f"input sample shapes {expected}, without the batch axis",
@@ -123,7 +123,7 @@ def other_shapes(net: str | None, expected: str, received: Any) -> ShapeError:
 
 
 def checked_shapes(net: str | None, given: Any) -> Shapes:
-    """``given`` as one sample shape, or a list of several. Errors: anything else."""
+    """Return ``given`` as one sample shape, or a list of several. Errors: `ShapeError`."""
     try:
         return normal_shapes(given)
     except (TypeError, ValueError):
@@ -131,28 +131,28 @@ def checked_shapes(net: str | None, given: Any) -> Shapes:
 
 
 def unread_mask(name: str) -> GraphError:
-    """The error for an output ``name`` whose steps a loss would take for whole."""
+    """Return the error for an output ``name`` with a mask that a loss would ignore."""
     return GraphError(
         f"net, output {name!r}",
         expected="outputs without a mask, or with their masks among the outputs",
         received="an output that has a mask",
         advice="draw the net with symbols: outputs=[y, y.mask] and MultiLoss(masks=...), or"
-        " y.mask = None where targets say which steps count",
+        " y.mask = None if targets mark the steps that count",
     )
 
 
 def masked_by_add(name: str) -> ArgumentError:
-    """The error for a layer ``name`` that begins a mask in a net built by `add`."""
+    """Return the error for a layer ``name`` that starts a mask in a net built by `add`."""
     return ArgumentError(
         f"net.add of layer {name!r}",
-        expected="a layer without a mask, which goes along in lists and on symbols alone",
-        received="one that begins a mask",
+        expected="a layer without a mask: masks need a list of layers, or symbols",
+        received="one that starts a mask",
         advice="write FeedForwardNet([...]), or draw the net with symbols",
     )
 
 
 ONLY_INPUT = "input"
-"""The name of the input that is put before the layers of a list."""
+"""The name of the input before the layers of a list."""
 
 _Part = TypeVar("_Part", bound="Layer | GraphBuilder")
 One: TypeAlias = "Layer | GraphBuilder | str"
@@ -160,10 +160,10 @@ Src: TypeAlias = "One | tuple[One, int] | Sequence[One | tuple[One, int]] | None
 
 
 class GraphBuilder(metaclass=CheckedType):
-    """A graph of layers and of nets nested in it, and the ways to add to it.
+    """A graph of layers and nested nets, and the methods that extend it.
 
-    ``name`` is needed where the net is nested in another: its layers and their parameters are
-    called ``name/...`` there. ``pending`` are layers of a list that wait for an input shape.
+    A nested net needs a ``name``: its layers and their parameters are called ``name/...`` in the
+    outer net. ``pending`` are the layers of a list without an input shape yet.
     """
 
     traits = Traits()
@@ -183,7 +183,7 @@ class GraphBuilder(metaclass=CheckedType):
         self._drawn: dict[int, str] = {}
 
     def __getitem__(self, name: str) -> Layer:
-        """The layer called ``name``; those of a nested net are called ``net/layer``."""
+        """Return the layer ``name``; a nested net's layers are called ``net/layer``."""
         self._expect_layers([name], "net")
         return self._graph.layer(name)
 
@@ -196,20 +196,23 @@ class GraphBuilder(metaclass=CheckedType):
         return dict(self._nests.nets)
 
     def nodes(self) -> list[Node]:
-        """The uses of layers, in the order of adding."""
+        """Return the uses of layers, in the order of adding."""
         self.ordered()
         return list(self._graph.nodes.values())
 
     def ordered(self) -> list[Node]:
-        """The uses of layers in topological order. Errors: an empty net, and those of the sort."""
+        """Return the uses of layers in topological order.
+
+        Errors: `CallOrderError` if the net is empty, `GraphError` from the sort.
+        """
         return self._sort()[1]
 
     def ports(self) -> Ports:
-        """Where arrays enter and leave: as the symbols were given, else in topological order."""
+        """Return inputs and outputs: in the symbols' order, otherwise in topological order."""
         return self._ports if self._ports is not None else self._sort()[2]
 
     def _sort(self) -> tuple[int, list[Node], Ports]:
-        """The graph's version, its nodes in order and its ports; worked out once a version."""
+        """Return the graph's version, its nodes in order and its ports; computed once a version."""
         if self.pending:
             raise no_shape(self.name, str(self.pending[0].name))
         if self._order[0] != self._graph.version:
@@ -234,11 +237,11 @@ class GraphBuilder(metaclass=CheckedType):
 
     @property
     def _declared_ports(self) -> Ports | None:
-        """Inputs and outputs in the order in which symbols gave them, if they did."""
+        """Inputs and outputs in the symbols' order, if there are symbols."""
         return self._ports
 
     def _declare(self, inputs: list[str], outputs: list[tuple[str, int]]) -> None:
-        """Say which nodes are inputs and outputs, in which order. Errors: others than there are."""
+        """Set inputs and outputs in their order. Errors: `GraphError` if the graph has others."""
         nodes = {node.name: node for node in self.nodes()}
         self._expect_layers([*inputs, *(name for name, _ in outputs)], "net, inputs and outputs")
         starts = [node.name for node in nodes.values() if not node.sources]
@@ -249,19 +252,19 @@ class GraphBuilder(metaclass=CheckedType):
 
     @property
     def frozen_before(self) -> list[str]:
-        """The nodes that were given to `freeze`."""
+        """The nodes passed to `freeze`."""
         return self._graph.frozen_before()
 
     @checked_call
     def _params_of(self, name: str) -> list[Param]:
-        """The parameters of the layer or nested net added as ``name``; none is filled by this."""
+        """Return the parameters of the layer or nested net ``name``, without filling them."""
         nodes = self._graph.nodes
         inner = nodes.values() if name in self._nests.nets else ()
         use = [nodes[self._graph.first(name)], *(n for n in inner if n.within == name)]
         return [param for node in use for param in node.layer.params.values()]
 
     def _use_of(self, layer: Layer | GraphBuilder | str) -> list[str]:
-        """The nodes through which arrays enter ``layer``: itself, or the inputs of a nested net."""
+        """Return the nodes where arrays enter ``layer``: itself, or a nested net's inputs."""
         name = layer if isinstance(layer, str) else str(layer.name)
         self._expect_layers([name], "net")
         nested = name in self._nests.nets
@@ -285,7 +288,7 @@ class GraphBuilder(metaclass=CheckedType):
         inputs: Symbol | Sequence[Symbol],
         outputs: Symbol | Sequence[Symbol],
     ) -> None:
-        """Add what the constructor was given: a chain of ``parts``, or what symbols draw."""
+        """Add the constructor's arguments: a chain of ``parts``, or the graph of symbols."""
         outputs = [outputs] if isinstance(outputs, Symbol) else list(outputs)
         inputs = [inputs] if isinstance(inputs, Symbol) else list(inputs)
         if parts is not None and (inputs or outputs):
@@ -297,10 +300,10 @@ class GraphBuilder(metaclass=CheckedType):
                 self._add_symbols(inputs, outputs)
 
     def _refit(self, where: str) -> None:
-        """Count that layers have other parameters than before, as pairs beside their weights.
+        """Record that layers have new parameters, such as factors next to their weights.
 
-        Errors: a net that is nested in another, whose layers are copies of these; one of whose
-        parameters an Executor has chosen those that its programs train.
+        Errors: `CallOrderError` if the net is nested, since the outer net has copies of these
+        layers, or if an Executor has selected parameters for training.
         """
         if self._params_chosen:
             raise chosen_already(where)
@@ -308,7 +311,7 @@ class GraphBuilder(metaclass=CheckedType):
         self._graph._refit()
 
     def _expect_outermost(self, where: str) -> None:
-        """Errors: a net that is nested in another, whose layers are copies of these."""
+        """Raise `CallOrderError` if the net is nested: the outer net has copies of these layers."""
         if self._fixed:
             raise nested_already(where, self.name)
 
@@ -316,13 +319,13 @@ class GraphBuilder(metaclass=CheckedType):
 
     @checked_call
     def add(self, layer: _Part, src: Src = None) -> _Part:
-        """Add ``layer``, or a net with a name, behind ``src`` and return it.
+        """Add ``layer``, or a net with a name, after ``src`` and return it.
 
-        ``src`` is None for what was added before (an input, if there is none), a layer or nested
-        net, a name, ``(layer, index)`` for one of several outputs, a list of these, or ``[]`` for
-        another input of the net. A name may be that of a layer added later. A nested net's layers
-        become layers of this one, called ``net/layer``. Errors: a name used twice, a shape the
-        layer refuses; the net is then as it was.
+        ``src`` is None for the last addition (an input, if there is none), a layer or nested net, a
+        name, ``(layer, index)`` for one of several outputs, a list of these, or ``[]`` for another
+        input of the net. A name may be a later layer's. A nested net's layers become layers of this
+        net, called ``net/layer``. Errors: `GraphError` if a name is used twice, `ShapeError` if the
+        layer refuses the shape; the net does not change then.
         """
         _check_part("net.add", layer)
         if getattr(layer, "_mask_layer", None) or layer.traits.begins_mask:
@@ -333,9 +336,9 @@ class GraphBuilder(metaclass=CheckedType):
 
     @contextmanager
     def _naming(self, parts: Sequence[Layer | GraphBuilder]) -> Iterator[None]:
-        """Name the layers among ``parts`` that have no name, after their classes; undo on errors.
+        """Name the unnamed layers among ``parts`` after their classes; undo on errors.
 
-        They are counted in this net: dense, dense_1, ... without the names that others have.
+        They are numbered in this net: dense, dense_1, ..., without names in use.
         """
         taken = {str(part.name) for part in parts if not isinstance(part.name, Unnamed)}
         unnamed = [p for p in parts if isinstance(p, Layer) and isinstance(p.name, Unnamed)]
@@ -359,9 +362,9 @@ class GraphBuilder(metaclass=CheckedType):
     def _add_node(
         self, layer: Layer | GraphBuilder, sources: list[tuple[str, int | None]], name: str
     ) -> None:
-        """Add a use of ``layer`` as ``name`` behind ``(name, output index)`` sources.
+        """Add a use of ``layer`` as ``name``, with ``(name, output index)`` sources.
 
-        `add`, lists and symbols come down to this; a layer may be used under several names.
+        `add`, lists and symbols all call this; a layer may have several uses.
         """
         if not isinstance(layer, Layer):
             _check_nesting(self, layer)
@@ -377,7 +380,7 @@ class GraphBuilder(metaclass=CheckedType):
         self._ports = None
 
     def _add_layer(self, layer: Layer, sources: list[tuple[str, int | None]], name: str) -> Node:
-        """The node ``name``: of ``layer``, or of its activation, behind a node of the layer."""
+        """Add the node ``name``: of ``layer``, or of its activation, after a node of the layer."""
         activation = None if layer.activation is None else activation_of(layer)
         if activation is None:
             return self._graph.add(layer, sources, name)
@@ -387,7 +390,7 @@ class GraphBuilder(metaclass=CheckedType):
             return self._graph.add(activation, [(first, 0)], name)
 
     def _add_list(self, parts: Sequence[Any]) -> None:
-        """Add ``parts`` as a chain, now or when `build` gives the shape that the first lacks."""
+        """Add ``parts`` as a chain, now or when `build` provides the first one's shape."""
         for part in parts:
             _check_part("FeedForwardNet, argument layers", part)
         with self._naming(parts):
@@ -421,11 +424,11 @@ class GraphBuilder(metaclass=CheckedType):
 
     @checked_call
     def build(self, in_shapes: Any) -> Shapes:
-        """The sample shape(s) that come out where ``in_shapes`` come in.
+        """Return the sample shape(s) of the outputs for inputs of ``in_shapes``.
 
-        A list of layers whose first has no shape is set up for the one sample shape given here,
-        behind an input called ``input``; `fit` does so by its data. Errors: shapes other than those
-        the net was set up for.
+        A list of layers without a shape is set up for the one sample shape in ``in_shapes``, after
+        an input called ``input``; `fit` does so from its data. Errors: `ShapeError` if the net was
+        set up for other shapes.
         """
         shapes = checked_shapes(self.name, in_shapes)
         if self.pending:
@@ -445,7 +448,7 @@ class GraphBuilder(metaclass=CheckedType):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """A transaction: after an error inside, the graph is as it was before."""
+        """A transaction: an error inside restores the graph."""
         pending, last, nets = self.pending, self._last, dict(self._nests.nets)
         nested = len(self._nested_here)
         try:
@@ -459,11 +462,11 @@ class GraphBuilder(metaclass=CheckedType):
             raise
 
     def fix(self) -> None:
-        """Take no more layers, since another net has copies of those that are here."""
+        """Refuse further layers, since another net has copies of these."""
         self._fixed = True
 
     def _choose_params(self) -> None:
-        """Let no layer get other parameters: somebody has chosen among those that there are."""
+        """Refuse new parameters: an Executor has selected among the present ones."""
         self._params_chosen = True
 
     # -- symbols ----------------------------------------------------------------------------
@@ -475,8 +478,8 @@ class GraphBuilder(metaclass=CheckedType):
                 "net(...)",
                 expected="symbols, as a layer is called",
                 received=f"a {type(inputs[0]).__name__}" if inputs else "nothing",
-                advice="net.predict(x) gives probabilities, net.forward(False, x) what the layers "
-                "make",
+                advice="net.predict(x) gives probabilities, net.forward(False, x) the layers' "
+                "outputs",
             )
         _check_nesting(None, self)
         made = apply(self, inputs)
@@ -484,9 +487,9 @@ class GraphBuilder(metaclass=CheckedType):
         return made
 
     def _add_symbols(self, inputs: list[Symbol], outputs: list[Symbol]) -> None:
-        """Add all that ``outputs`` depend on; these become the outputs, in this order.
+        """Add the graph of ``outputs``, which become the net's outputs, in this order.
 
-        Errors: one has a mask, which is not among them.
+        Errors: `GraphError` if an output has a mask that is not among the outputs.
         """
         ports = {(symbol.call.born, symbol.index) for symbol in outputs}
         for symbol in outputs:
@@ -515,13 +518,13 @@ class GraphBuilder(metaclass=CheckedType):
 
 
 def port_of(net: GraphBuilder, symbol: Symbol) -> tuple[str, int] | None:
-    """The node and output of ``net`` that ``symbol`` stands for; None if it is not of this net."""
+    """Return the node and output of ``net`` for ``symbol``; None if it is not of this net."""
     name = net._drawn.get(symbol.call.born)
     return None if name is None else (name, symbol.index)
 
 
 def _check_part(where: str, part: Any) -> None:
-    """Errors: something that is neither a layer nor a net with a name."""
+    """Raise `ArgumentError` unless ``part`` is a layer or a net with a name."""
     if isinstance(part, GraphBuilder):
         _check_nesting(None, part)
     elif not isinstance(part, Layer):
@@ -536,21 +539,21 @@ def _check_part(where: str, part: Any) -> None:
 
 
 def _check_nesting(outer: GraphBuilder | None, net: GraphBuilder) -> None:
-    """Errors: a ``net`` without a name, or one that is or holds ``outer``."""
+    """Raise an error if ``net`` has no name, or is or contains ``outer``."""
     if net.name is None:
         raise ArgumentError(
             "a net nested in another",
-            expected="a name, after which its layers and parameters are called",
+            expected="a name, the prefix of its layers and parameters",
             received="none",
             advice="build it with FeedForwardNet(..., name='features')",
         )
     if outer is not None and (net is outer or _holds(net, outer)):
         raise GraphError(
             f"net {net.name!r}",
-            expected="nets that do not hold themselves",
+            expected="nets that do not contain themselves",
             received="a net nested in itself"
             if net is outer
-            else f"one that holds the net {outer.name!r} it is added to",
+            else f"a net that contains the net {outer.name!r} it is added to",
             advice="call it on symbols to use it several times in another net",
         )
 
@@ -567,7 +570,7 @@ def _needs_shape(part: Layer | GraphBuilder) -> bool:
 
 
 def in_shapes_of(node: Node) -> list[Any]:
-    """The sample shapes of all inputs of ``node``, as a list also when there is one."""
+    """Return the sample shapes of all inputs of ``node``, always as a list."""
     shapes = node.layer.in_shapes
     return shapes if isinstance(shapes, list) else [shapes]
 
@@ -575,7 +578,7 @@ def in_shapes_of(node: Node) -> list[Any]:
 def sources_of(
     layer: Layer | GraphBuilder, src: Src, last: str | None
 ) -> list[tuple[str, int | None]]:
-    """``src`` as names with output indices; None stands for ``last``, if there is one."""
+    """Return ``src`` as names with output indices; None means ``last``, if there is one."""
     if src is None:
         return [] if last is None else [(last, None)]
     many = isinstance(src, list) or (isinstance(src, tuple) and not _names_output(src))
@@ -608,9 +611,9 @@ def _source(layer: Layer | GraphBuilder, part: Any) -> tuple[str, int | None]:
 def add_upto(made: GraphBuilder, net: GraphBuilder, names: Sequence[str]) -> None:
     """Add to the empty net ``made`` all layers of ``net`` on which ``names`` depend.
 
-    Layers and nested nets are shared. Inputs keep their order, and `add` goes on behind the last of
-    ``names``. Errors: no name, or an unknown one; one inside of a nested net; a net
-    whose arrays are not in memory.
+    Layers and nested nets are shared. Inputs keep their order, and a later `add` follows the last
+    of ``names``. Errors: `ArgumentError` if there is no name, or a name inside a nested net;
+    `UnknownNameError` if a name is unknown; `CallOrderError` if arrays are not in memory.
     """
     if not names:
         raise ArgumentError(
@@ -625,7 +628,7 @@ def add_upto(made: GraphBuilder, net: GraphBuilder, names: Sequence[str]) -> Non
     needed = _needed(nodes, wanted)
     _expect_whole(needed)
     inputs = net.ports().inputs
-    # Inputs first, as lists feed them: among layers that are ready the first added comes first.
+    # Inputs come first, the order of a list; of several ready layers the first added comes first.
     order = {node.name: k for k, node in enumerate(net.ordered(), len(inputs))}
     order |= {name: k for k, name in enumerate(inputs)}
     uses = dict.fromkeys(_use(node) for node in sorted(needed, key=lambda n: order[n.name]))
@@ -643,12 +646,12 @@ def add_upto(made: GraphBuilder, net: GraphBuilder, names: Sequence[str]) -> Non
 
 
 def _use(node: Node) -> str:
-    """The node itself, or the nested net or the layer with an activation that it is part of."""
+    """Return the node, or the nested net or the layer with an activation that contains it."""
     return (node.whole or node.name) if node.within is None else node.within
 
 
 def _needed(nodes: Mapping[str, Node], names: Sequence[str]) -> list[Node]:
-    """The nodes from which one of ``names`` can be reached, and these."""
+    """Return the nodes on which ``names`` depend, and these."""
     found: dict[str, Node] = {}
     stack = list(names)
     while stack:
@@ -660,7 +663,7 @@ def _needed(nodes: Mapping[str, Node], names: Sequence[str]) -> list[Node]:
 
 
 def _expect_whole(needed: Iterable[Node]) -> None:
-    """Errors: a part of a nested net, or arrays that are elsewhere."""
+    """Raise an error for a part of a nested net, or for arrays not in memory."""
     ends = {node.name for node in needed if node.within == node.name}
     for node in needed:
         if node.within is not None and node.within not in ends:
@@ -668,7 +671,7 @@ def _expect_whole(needed: Iterable[Node]) -> None:
             raise ArgumentError(
                 f"net.upto, layer {node.name!r}",
                 expected="layers of the net, or nested nets as a whole",
-                received=f"one inside of {node.within!r}",
+                received=f"one inside {node.within!r}",
                 advice=f"cut that: net.nested[{node.within!r}].upto({inner!r})",
             )
         if node.whole is not None and node.whole not in {other.name for other in needed}:
@@ -676,14 +679,14 @@ def _expect_whole(needed: Iterable[Node]) -> None:
                 f"net.upto, layer {node.name!r}",
                 expected="layers with their activation",
                 received="a layer without it",
-                advice=f"cut behind {node.whole!r}, or add an Activation as a layer of its own",
+                advice=f"cut after {node.whole!r}, or add an Activation as a layer of its own",
             )
         if any(not param.storage.in_memory for param in node.layer.params.values()):
             raise CallOrderError(
                 "net.upto",
-                expected="a net in memory, of which another may have a part",
+                expected="a net in memory, to share a part of",
                 received=f"{node.name!r} in a folder or on other processes",
-                advice="call net.onload(), or cut it before it is offloaded or shared out",
+                advice="call net.onload(), or cut it before it is offloaded or distributed",
             )
 
 
@@ -691,9 +694,10 @@ _WHERE = "FeedForwardNet"
 
 
 def told_apart(first: Any, loss: Any) -> tuple[Sequence[Any] | None, Loss | None]:
-    """The layers and the loss, where ``first`` is either of them or None.
+    """Return the layers and the loss; ``first`` is either of them or None.
 
-    Errors: something else, as a layer outside of a list; two losses.
+    Errors: `ArgumentError` if it is neither, such as a layer outside a list, or if there are two
+    losses.
     """
     if isinstance(first, (list, tuple)):
         return first, None if loss is None else _checked_loss(loss, "a loss")
@@ -708,7 +712,7 @@ def told_apart(first: Any, loss: Any) -> tuple[Sequence[Any] | None, Loss | None
 
 
 def _checked_loss(given: Any, expected: str) -> Loss:
-    # A user's own loss need not be a subclass of ours.
+    # A user's own loss need not be a subclass of `Loss`.
     alone = isinstance(given, (Layer, GraphBuilder))
     if (
         alone
@@ -728,7 +732,7 @@ def _checked_loss(given: Any, expected: str) -> Loss:
 
 
 def checked_metric(metric: Any) -> Metric | None:
-    """``metric`` itself. Errors: something that cannot measure, or a loss in its place."""
+    """Return ``metric``. Errors: `ArgumentError` if it cannot measure, or is a loss."""
     good = hasattr(metric, "evaluate") and not hasattr(metric, "backward")
     if metric is not None and (isinstance(metric, type) or not good):
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Nodes of a net's graph and nested values."""
+"""Define the nodes of a net's graph, their order, and nested nets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from singanet.types import GivenShapes, Shape, Shapes
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
-    """The source of one input: a node's name and which of its outputs.
+    """The source of one input: a node's name and the index of its output.
 
-    ``index`` None takes the output whose turn it is: the first consumer added gets the first
-    output, and so on; ``turn`` counts those consumers.
+    If ``index`` is None, consumers get the outputs in the order of adding; ``turn`` counts the
+    consumers before this one.
     """
 
     node: str
@@ -34,10 +34,10 @@ class InputSource:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One use of a layer in a net; ``within`` is the use of a nested net that it is part of.
+    """One use of a layer in a net; ``within`` is the use of the nested net that contains it.
 
-    ``stage`` is that of a pipeline in which it was drawn, if it was said. ``whole`` names the node
-    of the activation that `activation_of` the layer puts behind it.
+    ``stage`` is its pipeline stage, if specified. ``whole`` names the node of the activation that
+    `activation_of` the layer adds after it.
     """
 
     name: str
@@ -57,13 +57,13 @@ class Node:
         return self.out_shapes is not None
 
     def output_shapes(self) -> list[Shape]:
-        """The sample shapes of all outputs, as a list also when there is one."""
+        """Return the sample shapes of all outputs, always as a list."""
         shapes = self.out_shapes
         return shapes if isinstance(shapes, list) else [] if shapes is None else [shapes]
 
 
 class Graph:
-    """Nodes in the order of adding; sources may be named before they are added."""
+    """Nodes in the order of adding; sources may be added after their first mention."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -75,11 +75,11 @@ class Graph:
         self._before: dict[str, Node] = {}
 
     def layer(self, name: str) -> Layer:
-        """The layer that was added as ``name``, with an activation behind it or without."""
+        """Return the layer that was added as ``name``, without its activation."""
         return self.nodes[self.first(name)].layer
 
     def first(self, name: str) -> str:
-        """The node that reads the inputs of the layer that was added as ``name``."""
+        """Return the node that reads the inputs of the layer that was added as ``name``."""
         before = self._before.get(name)
         there = before is not None and self.nodes.get(before.name) is before
         return before.name if there and before is not None else name
@@ -92,7 +92,7 @@ class Graph:
         within: str | None = None,
         whole: str | None = None,
     ) -> Node:
-        """Add a use of ``layer``; on any error the graph is as it was."""
+        """Add a use of ``layer``; after an error the graph is unchanged."""
         name = name or layer.name
         self.expect_new(name)
         taken: list[InputSource] = []
@@ -124,7 +124,7 @@ class Graph:
         return node
 
     def expect_new(self, name: str) -> None:
-        """Errors: `GraphError` for a name that a node has."""
+        """Raise `GraphError` if a node has this name."""
         if name in self.nodes:
             raise GraphError(
                 f"layer {name!r}",
@@ -135,7 +135,7 @@ class Graph:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """A transaction: after an error inside, the nodes are as they were before."""
+        """A transaction: an error inside restores the nodes."""
         nodes, turns = dict(self.nodes), dict(self._turns)
         waiting = {name: list(nodes) for name, nodes in self._waiting.items()}
         edges = [(node, node.inputs, node.out_shapes, node.consumers) for node in nodes.values()]
@@ -144,7 +144,7 @@ class Graph:
             yield
         except BaseException:
             self.nodes, self._turns, self._waiting = nodes, turns, waiting
-            # Nobody may take what he made of the nodes inside for what will be built next.
+            # Values cached for the nodes inside must not serve the next version.
             self.version += 1
             for node, inputs, out_shapes, consumers in edges:
                 node.inputs, node.out_shapes, node.consumers = inputs, out_shapes, consumers
@@ -154,7 +154,7 @@ class Graph:
             raise
 
     def shapes_from(self, sources: Sequence[tuple[str, int | None]]) -> list[Shape] | None:
-        """The sample shapes that ``sources`` would give now; None unless all are known."""
+        """Return the sample shapes that ``sources`` would give now; None unless all are known."""
         shapes = []
         for turn, (name, index) in enumerate(sources):
             node = self.nodes.get(name)
@@ -167,7 +167,7 @@ class Graph:
         return shapes
 
     def _settle(self, first: Node) -> list[Node]:
-        """Give shapes to ``first`` and to all that waited for it, or to none of them."""
+        """Give shapes to ``first`` and to all nodes that wait for it, or to none of them."""
         settled: list[Node] = []
         fresh: list[Layer] = []
         queue = deque([first])
@@ -220,16 +220,16 @@ class Graph:
             source.consumers += 1
 
     def _refit(self) -> None:
-        """Count that layers have other parameters than before."""
+        """Record that layers have new parameters."""
         self.version += 1
 
     def freeze(self, name: str) -> None:
-        """Freeze all nodes before ``name``, those added later included."""
+        """Freeze all nodes before ``name``, including later additions."""
         self._frozen_before.add(name)
         self.version += 1
 
     def unfreeze(self, name: str | None = None) -> None:
-        """Undo `freeze` of ``name``, or every one of them; an error if there was none."""
+        """Undo `freeze` of ``name``, or of all. Errors: `ArgumentError` if it was not frozen."""
         if name is not None and name not in self._frozen_before:
             raise ArgumentError(
                 "net.unfreeze",
@@ -241,11 +241,11 @@ class Graph:
         self.version += 1
 
     def frozen_before(self) -> list[str]:
-        """The nodes that were given to `freeze`."""
+        """Return the nodes passed to `freeze`."""
         return sorted(self._frozen_before)
 
     def frozen(self) -> set[str]:
-        """The nodes from which one that was given to `freeze` can be reached."""
+        """Return the nodes on which a node passed to `freeze` depends."""
         found: set[str] = set()
         stack = [source for name in self._frozen_before for source, _ in self.nodes[name].inputs]
         while stack:
@@ -256,12 +256,12 @@ class Graph:
         return found
 
     def order(self) -> list[Node]:
-        """The nodes in topological order; see `topological_order`."""
+        """Return the nodes in topological order; see `topological_order`."""
         return topological_order(self.nodes)
 
 
 def _upwards(node: Node) -> Iterator[Layer]:
-    """The layers from that of ``node`` upwards, by their first inputs."""
+    """Yield the layers from ``node``'s upwards, along first inputs."""
     yield node.layer
     while node.inputs:
         node = node.inputs[0][0]
@@ -269,7 +269,7 @@ def _upwards(node: Node) -> Iterator[Layer]:
 
 
 def _output_index(node: Node, edge: InputSource, source: Node) -> int:
-    """Which output of ``source`` the edge takes, checked against how many there are."""
+    """Return the output index of an edge, checked against the number of outputs."""
     count = len(source.output_shapes())
     if edge.index is None:
         index = 0 if not isinstance(source.out_shapes, list) else edge.turn
@@ -300,9 +300,9 @@ def _declared_shape(node: Node) -> GivenShapes:
 
 
 def topological_order(nodes: Mapping[str, Node]) -> list[Node]:
-    """The nodes, each after its sources; among the ready ones the first added comes first.
+    """Return the nodes, each after its sources; of the ready ones the first added comes first.
 
-    Kahn's algorithm. Errors: a source that was never added, or a cycle, by name.
+    Kahn's algorithm. Errors: `GraphError` if a source was never added, or for a cycle, by name.
     """
     missing = {n.name: len({s.node for s in n.sources}) for n in nodes.values()}
     followers: dict[str, list[Node]] = {}
@@ -336,12 +336,12 @@ def _unknown_source(node: Node, name: str, known: Iterable[str]) -> GraphError:
 
 
 def _cycle(left: list[Node]) -> GraphError:
-    """The error that shows one cycle among the nodes the sort could not place."""
+    """Return the error that shows one cycle among the nodes that could not be sorted."""
     names = {node.name: node for node in left}
     path = [left[0].name]
     seen = {path[0]: 0}
     while True:
-        # A node left over always has a source left over, else it would have become ready.
+        # A remaining node always has a remaining source; otherwise it would be ready.
         before = next(s.node for s in names[path[-1]].sources if s.node in names)
         if before in seen:
             cycle = [*path[seen[before] :], before][::-1]
@@ -374,41 +374,41 @@ class Nestable(Protocol):
     pending: list[Any]
 
     def build(self, in_shapes: Any) -> Shapes:
-        """As `GraphBuilder.build`."""
+        """Build the net; see `GraphBuilder.build`."""
 
     def nodes(self) -> list[Node]:
-        """As `GraphBuilder.nodes`."""
+        """Return the uses of layers; see `GraphBuilder.nodes`."""
 
     def ports(self) -> Ports:
-        """As `GraphBuilder.ports`."""
+        """Return inputs and outputs; see `GraphBuilder.ports`."""
 
 
 class Nests:
     """The nets nested in one, by the name of each use.
 
-    A use adds the nodes ``use/node`` of the nested net, and behind them ``use``, which hands on
-    its outputs. The layers are copies that carry the names of the net around; the arrays of
-    their parameters are shared, between both nets and between all uses.
+    A use adds the nodes ``use/node`` of the nested net, and then ``use``, which returns its
+    outputs. The layers are copies with names in the outer net; their parameters share arrays
+    between both nets and between all uses.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.nets: dict[str, Any] = {}
         self._graph = graph
-        # With the layer itself, so that its id stays its own.
+        # With the layer itself, so that its id stays unique.
         self._copies: dict[int, tuple[Layer, Layer]] = {}
         self._renamed: dict[int, Param] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state of a net that was copied or pickled, whose objects have other ids."""
+        """Restore a copied or unpickled net, whose objects have other ids."""
         self.__dict__.update(state)
         self._copies = {id(layer): (layer, made) for layer, made in self._copies.values()}
         self._renamed = {id(param.root): param for param in self._renamed.values()}
 
     def add(self, net: Nestable, sources: Sources, use: str) -> Node:
-        """Add a use of ``net``; on any error the graph is as it was.
+        """Add a use of ``net``; after an error the graph is unchanged.
 
-        Errors: a name that is taken, another number of sources than ``net`` has inputs, shapes
-        that differ.
+        Errors: `GraphError` if the name is in use or shapes differ, `ArgumentError` if ``sources``
+        do not match the inputs in number.
         """
         self._graph.expect_new(use)
         if net.pending:
@@ -429,7 +429,7 @@ class Nests:
         return last
 
     def entries(self, use: str) -> list[str]:
-        """The nodes through which arrays enter a use, in the order of the net's inputs."""
+        """Return the nodes where arrays enter a use, in the order of the net's inputs."""
         return [f"{use}/{name}" for name in self.nets[use].ports().inputs]
 
     def _first_shape(self, net: Nestable, sources: Sources) -> Shape:
@@ -454,7 +454,7 @@ class Nests:
 
 
 def with_params(layer: Layer, name: str, params: Mapping[str, Param]) -> Layer:
-    """A copy of ``layer`` called ``name``, which has ``params`` in place of its own."""
+    """Return a copy of ``layer`` called ``name``, with ``params`` in place of its own."""
     made = copy.copy(layer)
     made.name = name
     keep(made, ["name"])
@@ -463,9 +463,9 @@ def with_params(layer: Layer, name: str, params: Mapping[str, Param]) -> Layer:
 
 
 def unify(nodes: Iterable[Node]) -> None:
-    """Let each array have one parameter, and so one name, in the net: that of its first use.
+    """Give each array one parameter, and so one name, in the net: its first use's.
 
-    A layer may have been built to share a parameter of a nested net before that was nested.
+    A layer may share a parameter of a nested net since before the nesting.
     """
     known: dict[int, Param] = {}
     copies: dict[int, Layer] = {}
@@ -490,7 +490,7 @@ def _unified(value: Any, known: Mapping[int, Param]) -> Any:
 def _shared_out(
     net: Nestable, ports: Ports, nodes: Mapping[str, Node], sources: Sources
 ) -> dict[str, Sources]:
-    """The sources of each input node; none makes them inputs of the net around."""
+    """Return the sources of each input node; without sources, inputs of the outer net."""
     if not sources:
         return {}
     in_shapes = {name: nodes[name].layer.in_shapes for name in ports.inputs}

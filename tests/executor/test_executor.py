@@ -875,7 +875,7 @@ def test_programs_are_refused_before_anything_runs():
     refused(ArgumentError, "dict of programs by name; received an empty one", lambda: Executor({}))
     refused(ArgumentError, "dict of programs by name; received list", lambda: Executor([loss]))
     for none, told in (loss, "Symbol"), ([], "an empty list"), ((), "an empty tuple"):
-        words = f"a list of what it gives; received {told};"
+        words = f"a list of its results; received {told};"
         refused(ArgumentError, words, lambda none=none: Executor({"a": none}))
     refused(ArgumentError, "apply it to symbols", lambda: Executor({"a": [SGD(0.1)]}))
     refused(
