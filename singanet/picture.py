@@ -1,7 +1,7 @@
 """Pictures of nets: a layout of the graph, drawn as SVG or PNG.
 
-After Sugiyama, Tagawa and Toda, 1981: longest paths give the rows, an edge over several rows gets
-a point in each, and rows are ordered by the mean position of their neighbours.
+After Sugiyama, Tagawa and Toda, 1981: longest paths define the rows, an edge over several rows has
+a point in each, and rows are sorted by the mean position of their neighbours.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Edge = tuple[int, int]
 
 @dataclass
 class PointRows:
-    """Points by row, left to right; those from ``count`` on are where long edges pass.
+    """Points by row, left to right; points from ``count`` on belong to long edges.
 
-    ``chains`` has for each edge the points from its source to its target.
+    ``chains`` has the points of each edge from its source to its target.
     """
 
     count: int
@@ -47,7 +47,7 @@ class PointRows:
 
 
 def make_rows(count: int, edges: Sequence[Edge]) -> PointRows:
-    """Rows for ``count`` nodes numbered so that every edge goes from a lower to a higher one."""
+    """Return rows for ``count`` nodes whose edges point from lower to higher numbers."""
     rank = _ranks(count, edges)
     rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
     for node in range(count):
@@ -61,7 +61,7 @@ def make_rows(count: int, edges: Sequence[Edge]) -> PointRows:
 
 
 def _ranks(count: int, edges: Sequence[Edge]) -> list[int]:
-    """One below the lowest source; what has no source stands just above its first reader."""
+    """Return the row of each node: below its lowest source, or just above its first reader."""
     sources: list[list[int]] = [[] for _ in range(count)]
     targets: list[list[int]] = [[] for _ in range(count)]
     for source, target in edges:
@@ -77,7 +77,7 @@ def _ranks(count: int, edges: Sequence[Edge]) -> list[int]:
 
 
 def _chain(made: PointRows, source: int, target: int, rank: list[int]) -> list[int]:
-    """The points of an edge, with new ones in the rows between."""
+    """Return the points of an edge, with new ones in the rows between."""
     chain = [source]
     for row in range(rank[source] + 1, rank[target]):
         point = len(made.above)
@@ -93,14 +93,14 @@ def _chain(made: PointRows, source: int, target: int, rank: list[int]) -> list[i
 
 
 def _reorder(made: PointRows, downwards: bool) -> None:
-    """Sort every row by the mean place of the neighbours in the row before it."""
+    """Sort every row by the mean position of the neighbours in the previous row."""
     rows = made.rows if downwards else made.rows[::-1]
     neighbours = made.above if downwards else made.below
     place: dict[int, float] = {}
     for row in rows:
         for k, point in enumerate(row):
             near = [place[other] for other in neighbours[point] if other in place]
-            # Without neighbours a point stays where it is along the row.
+            # A point without neighbours keeps its position.
             place[point] = sum(near) / len(near) if near else k / max(len(row) - 1, 1)
         row.sort(key=place.__getitem__)
         for k, point in enumerate(row):
@@ -121,7 +121,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class PictureLayout:
-    """Upper left corners of the boxes, and the points that each edge passes, top to bottom."""
+    """The upper left corners of the boxes, and the points of each edge, top to bottom."""
 
     width: float
     height: float
@@ -130,7 +130,7 @@ class PictureLayout:
 
 
 def place(sizes: Sequence[Size], edges: Sequence[Edge]) -> PictureLayout:
-    """Lay out boxes of ``sizes``, numbered so that every edge goes from a lower to a higher one."""
+    """Lay out boxes of ``sizes`` whose edges point from lower to higher numbers."""
     made = make_rows(len(sizes), edges)
     widths = [
         sizes[point][0] if point < made.count else _LINE_WIDTH for point in range(len(made.above))
@@ -161,7 +161,7 @@ def place(sizes: Sequence[Size], edges: Sequence[Edge]) -> PictureLayout:
 def _ports(
     count: int, ends: list[tuple[int, int]], sizes: Sequence[Size], across: list[float]
 ) -> list[float]:
-    """For each (box, next point of the edge) where along the box the edge meets it."""
+    """Return the position on its box of each (box, next point of the edge)."""
     at: list[list[int]] = [[] for _ in range(count)]
     for edge, (node, _) in enumerate(ends):
         at[node].append(edge)
@@ -175,7 +175,7 @@ def _ports(
 
 
 def _down(made: PointRows, sizes: Sequence[Size]) -> tuple[list[float], list[float]]:
-    """Top and height of every row."""
+    """Return the top and height of every row."""
     heights = [
         max((sizes[point][1] for point in row if point < made.count), default=0.0)
         for row in made.rows
@@ -185,7 +185,7 @@ def _down(made: PointRows, sizes: Sequence[Size]) -> tuple[list[float], list[flo
 
 
 def _across(made: PointRows, widths: list[float]) -> list[float]:
-    """The middle of every point: near the mean of its neighbours', none over another."""
+    """Return the centre of every point: near the mean of its neighbours, without overlaps."""
     across = [0.0] * len(widths)
     for row in made.rows:
         ends = accumulate(widths[point] + _GAP for point in row)
@@ -193,7 +193,7 @@ def _across(made: PointRows, widths: list[float]) -> list[float]:
             across[point] = end - widths[point] / 2
     pulls = _pulls(made)
     for sweep in range(_SWEEPS):
-        # The last sweep goes down, so that boxes end straight below what they read.
+        # The last sweep goes down and puts boxes straight below their inputs.
         down = sweep % 2 == 1
         neighbours = made.above if down else made.below
         for row in made.rows if down else made.rows[::-1]:
@@ -205,7 +205,7 @@ def _across(made: PointRows, widths: list[float]) -> list[float]:
 
 
 def _pulls(made: PointRows) -> list[float]:
-    """How much each point counts: little on a line that passes layers by, as in a residual net."""
+    """Return the weight of each point: low on lines that skip layers, as in a residual net."""
     pulls = [1.0] * len(made.above)
     for source, *between, _ in made.chains:
         if len(made.below[source]) > 1:
@@ -215,7 +215,7 @@ def _pulls(made: PointRows) -> list[float]:
 
 
 def _wish(point: int, near: list[int], across: list[float], pulls: list[float]) -> float:
-    """The weighted mean place of the neighbours; without any, where the point is."""
+    """Return the weighted mean position of the neighbours, or the position of the point."""
     total = sum(pulls[k] for k in near)
     return sum(pulls[k] * across[k] for k in near) / total if near else across[point]
 
@@ -223,9 +223,9 @@ def _wish(point: int, near: list[int], across: list[float], pulls: list[float]) 
 def _apart(
     row: list[int], wishes: list[float], weights: list[float], widths: list[float]
 ) -> list[float]:
-    """The places nearest to ``wishes``, by weighted squares, at which no two come too near.
+    """Return the nearest positions to ``wishes``, by weighted squares, with the minimum distances.
 
-    Distances are taken off first, so that the places only have to rise: pool adjacent violators.
+    Without the distances the positions must only ascend: pool adjacent violators.
     """
     steps = [(widths[a] + widths[b]) / 2 + _GAP for a, b in pairwise(row)]
     offsets = list(accumulate(steps, initial=0.0))
@@ -261,7 +261,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """An edge through ``points``; ``label`` says which of several outputs it takes."""
+    """An edge through ``points``; ``label`` is the index of one of several outputs."""
 
     points: list[Point]
     label: str = ""
@@ -269,7 +269,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Drawing:
-    """All there is to draw, in pixels."""
+    """All shapes of a picture, in pixels."""
 
     width: float
     height: float
@@ -278,7 +278,7 @@ class Drawing:
 
 
 def draw(net: Net) -> Drawing:
-    """The drawing of ``net``."""
+    """Return the drawing of ``net``."""
     rows = layer_rows(net)
     nodes = {node.name: node for node in net.nodes()}
     lenders = {row.shared_with for row in rows}
@@ -331,7 +331,7 @@ _LARGEST = 30_000
 
 
 def write_png(drawing: Drawing, path: Path) -> None:
-    """Write the picture, two pixels a unit, fewer where it were larger than 30,000.
+    """Write the picture with two pixels per unit, at most 30,000 pixels wide or high.
 
     Errors: `BackendError` without the extra ``report``.
     """
@@ -371,20 +371,20 @@ def write_png(drawing: Drawing, path: Path) -> None:
 
 
 def _points(pixels: float) -> float:
-    """A size of letters, which are somewhat wider here than those of browsers."""
+    """Convert a font size; letters are somewhat wider here than in browsers."""
     return 0.9 * 72 / PIXELS * pixels
 
 
 def _curves(points: Sequence[Point]) -> list[tuple[Point, Point, Point]]:
-    """Bézier curves from point to point, which leave and arrive upright, without the first."""
+    """Return vertical Bézier curves from point to point, without the first point."""
     return [((a, (b + d) / 2), (c, (b + d) / 2), (c, d)) for (a, b), (c, d) in pairwise(points)]
 
 
 def coloured(rules: str, light: Mapping[str, str], dark: Mapping[str, str]) -> str:
-    """CSS ``rules`` with the colours themselves for every ``var(--name)``.
+    """Return CSS ``rules`` with a colour for every ``var(--name)``.
 
-    Programs other than browsers know no variables, and paint black instead. What browsers show to
-    readers who prefer the dark stands in a media query, which others pass over.
+    Programs other than browsers do not support variables, and paint black instead. Dark colours are
+    in a media query, which other programs ignore.
     """
     plain, other = rules, rules
     for name, colour in light.items():
@@ -393,7 +393,7 @@ def coloured(rules: str, light: Mapping[str, str], dark: Mapping[str, str]) -> s
     return f"{plain}@media (prefers-color-scheme:dark){{{other}}}"
 
 
-# Text on fills reaches a contrast of 7 : 1, and no meaning rests on colour alone.
+# Text on fills has a contrast of 7 : 1, and no meaning depends on colour alone.
 _LIGHT = {
     "page": "#fff",
     "ink": "#1b2530",
@@ -427,7 +427,7 @@ _RULES = """
 
 
 def to_svg(drawing: Drawing) -> str:
-    """The SVG text, one element a shape; names are escaped."""
+    """Return the SVG text, one element per shape; names are escaped."""
     width, height = round(drawing.width), round(drawing.height)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="sn-net" role="img" '
@@ -471,7 +471,7 @@ def _box(box: Box) -> str:
 
 
 def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
-    """`FeedForwardNet.plot`: the picture as SVG text, also written to a .svg or .png file."""
+    """Return the picture as SVG text, for `FeedForwardNet.plot`; write a .svg or .png file."""
     target = None if path is None else path_of(path)
     if target is not None:
         expect_suffix("net.plot,", target, (".svg", ".png"))
@@ -487,7 +487,10 @@ def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
 
 
 def net_html(net: Net) -> str:
-    """Table and picture as HTML, the picture in a frame that scrolls; words where there is none."""
+    """Return the table and the picture as HTML, the picture in a frame that scrolls.
+
+    A net without layers is a line of text.
+    """
     from singanet.summary import summary_html
 
     if net.pending:

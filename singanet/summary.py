@@ -1,7 +1,7 @@
 """Tables of a net: its layers, parameters, multiply-adds, memory of a step.
 
-Multiply-adds are those of matrix products and convolutions, padding included, as published
-figures count them; biases, comparisons and element-wise functions are not counted.
+Multiply-adds count matrix products and convolutions, padding included, as published figures do;
+biases, comparisons and elementwise functions are not counted.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ Count = Callable[[Any, list[Shape], list[Shape]], int | None]
 
 
 def multiply_adds(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int | None:
-    """The count for sample shapes that are known along every axis.
+    """Return the count for sample shapes that are known along every axis.
 
-    A class outside singanet answers with its own method ``multiply_adds(in_shapes, out_shapes)``;
-    without one the count is None, unknown, as it is where an axis is -1.
+    A class outside singanet may define ``multiply_adds(in_shapes, out_shapes)``. Without it, or if
+    an axis is -1, the count is None, unknown.
     """
     if any(axis < 0 for shape in (*in_shapes, *out_shapes) for axis in shape):
         return None
@@ -73,18 +73,18 @@ def multiply_adds(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape])
 
 
 def _by_output(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    """Each output is a product with one row of the weight."""
+    """Count one row of the weight per output."""
     return prod(out_shapes[0]) * layer.params["weight"].shape[1]
 
 
 def _separable(layer: SeparableConvolution, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    """Each position of an output by the rows of both weights."""
+    """Count the rows of both weights per position of an output."""
     weights = (layer.params["depthwise_weight"], layer.params["pointwise_weight"])
     return prod(out_shapes[0]) // layer.filters * sum(prod(weight.shape) for weight in weights)
 
 
 def _by_input(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    """Each input is spread by one row of the weight."""
+    """Count one row of the weight per input."""
     return prod(in_shapes[0]) * layer.params["weight"].shape[1]
 
 
@@ -98,13 +98,13 @@ def _dot(layer: Dot, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
 
 
 def _recurrent(layer: RNN, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    """Every step multiplies by every matrix."""
+    """Count every matrix in every step."""
     matrices = [p.shape for p in layer.params.values() if len(p.shape) == 2]
     return in_shapes[0][0] * sum(map(prod, matrices))
 
 
 def _attention(layer: MultiHeadAttention, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    """Projections, then scores and means for each query, key and head; a causal mask saves none."""
+    """Count projections, then scores and means for each query, key and head; masks save nothing."""
     queries, keys = in_shapes[0][0], in_shapes[layer.given - 1][0]
     rows = {"query": queries, "value": keys, "key": keys, "output": queries}
     projections = sum(
@@ -118,7 +118,7 @@ def _attention(layer: MultiHeadAttention, in_shapes: list[Shape], out_shapes: li
 
 
 def _by_rows(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    """Each row by every matrix, those of low-rank pairs among them."""
+    """Count each row times every matrix, low-rank pairs included."""
     matrices = [p.shape for p in layer.params.values() if len(p.shape) == 2]
     return prod(in_shapes[0][:-1]) * sum(map(prod, matrices))
 
@@ -150,7 +150,7 @@ class Row:
     """One use of a layer.
 
     ``parameters`` and ``trained`` count elements that no row before has counted; ``shared_with``
-    names the row whose parameters these are. ``multiply_adds`` is None if it is not known.
+    names the row whose parameters these are. ``multiply_adds`` is None if unknown.
     """
 
     name: str
@@ -165,14 +165,14 @@ class Row:
 
     @property
     def output_shape(self) -> str:
-        """The output sample shape(s) in words; -1 is 'any'."""
+        """The output sample shapes as text; -1 is 'any'."""
         return ", ".join(shape_text(shape) for shape in self.out_shapes)
 
 
 def layer_rows(net: Net, known: Mapping[str, list[Shape]] | None = None) -> list[Row]:
-    """A `Row` for each use of a layer, in topological order.
+    """Return a `Row` for each use of a layer, in topological order.
 
-    ``known`` gives the output sample shapes by name where the net leaves axes open.
+    ``known`` has the output sample shapes by name, for nets with unknown axes.
     """
     rows: list[Row] = []
     owner: dict[int, str] = {}
@@ -215,20 +215,21 @@ def _source_text(source: Node, index: int) -> str:
 
 
 def shape_text(shape: Shape) -> str:
-    """``shape`` as Python writes it, with 'any' for -1."""
+    """Return ``shape`` as Python writes it, with 'any' for -1."""
     inner = ", ".join("any" if axis == -1 else str(axis) for axis in shape)
     return f"({inner},)" if len(shape) == 1 else f"({inner})"
 
 
 _BATCHES = (2, 3)
-"""Not 1, at which kernels may view what they else copy."""
+"""Not 1, for which kernels may return views instead of copies."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """The memory of a training step for any batch size: it grows by equal amounts a sample.
+    """The memory of a training step for any batch size; each sample adds the same amount.
 
-    ``shapes`` are output sample shapes by name, every axis known; the steps are of 2 samples and 3.
+    ``shapes`` are output sample shapes by name, every axis known; the measured steps have 2 and 3
+    samples.
     """
 
     shapes: dict[str, list[Shape]]
@@ -236,22 +237,22 @@ class Footprint:
     large: _MeasuredStep
 
     def kept(self, name: str, batch_size: int = 1) -> int:
-        """Bytes that ``name`` keeps for backward and no layer before it, nor the caller, holds."""
+        """Return the bytes stored for backward by ``name`` alone, not inputs or earlier stores."""
         return _line(self.small.kept[name], self.large.kept[name], batch_size)
 
     def all_kept(self, batch_size: int = 1) -> int:
-        """The sum of `kept` over all layers."""
+        """Return the sum of `kept` over all layers."""
         return sum(self.kept(name, batch_size) for name in self.small.kept)
 
     def fed(self, batch_size: int) -> int:
-        """Bytes of the inputs."""
+        """Return the bytes of the inputs."""
         return _line(self.small.fed, self.large.fed, batch_size)
 
     def peak(self, batch_size: int) -> tuple[int, str]:
-        """The most bytes at one moment beside parameters and inputs, and the layer at work then.
+        """Return the peak bytes in addition to parameters and inputs, and the layer at the peak.
 
-        Activations kept or still to be read, and gradients. Scratch of single kernels comes on
-        top, and so does the state of the optimizer.
+        They are stored activations, activations still to be read, and gradients. Scratch memory of
+        kernels and the state of the optimizer are not included.
         """
         units, ops = self.small.units, self.small.units.kept()
         moments = zip(units.live(ops), self.large.units.live(ops), strict=True)
@@ -261,11 +262,10 @@ class Footprint:
 
 
 def measure(net: Net, extent: int | None = None) -> Footprint:
-    """Run two training steps, of 2 and 3 samples of ones, and see what they hold.
+    """Run two training steps, of 2 and 3 samples of ones, and measure their memory.
 
-    The net's generator and running state are as before at the end.
-    ``extent`` stands in for axes of any extent. Errors: such axes and no ``extent``; what layers
-    raise when they compute.
+    The net's generator and running state are restored. ``extent`` replaces axes of any extent.
+    Errors: such axes without ``extent``; errors of layers in their computation.
     """
     plan, device = net._execution_plan(), net.device
     params = roots_in([param.value for param in net.params()])
@@ -281,14 +281,14 @@ def _line(low: int, high: int, batch_size: int) -> int:
 
 @dataclass(frozen=True)
 class _MeasuredStep:
-    """The ``units`` of a step, a layer each and the loss, and the bytes that are ``fed``."""
+    """The ``units`` of a step, one per layer and the loss, and the ``fed`` bytes."""
 
     units: Units
     fed: int
 
     @property
     def kept(self) -> dict[str, int]:
-        """By layer the bytes that it keeps, and no layer before it."""
+        """The bytes that each layer stores and no earlier layer has stored."""
         found, before = {}, frozenset[int]()
         for unit in self.units.units[:-1]:
             found[unit.name] = self.units.bytes_of(unit.wants - before)
@@ -297,12 +297,12 @@ class _MeasuredStep:
 
 
 class _Values:
-    """Numbers of the arrays that own memory, but of those ``outside``."""
+    """Numbers of arrays that own memory, except arrays ``outside``."""
 
     def __init__(self, outside: Mapping[int, Any]) -> None:
         self.outside = outside
         self._numbers: dict[int, int] = {}
-        # Alive, so that no other array takes their identity.
+        # References, so that no other array gets the same identity.
         self._arrays: list[Any] = []
 
     @property
@@ -311,7 +311,7 @@ class _Values:
         return [int(array.nbytes) for array in self._arrays]
 
     def of(self, thing: Any) -> frozenset[int]:
-        """The values that the arrays in ``thing`` lie in."""
+        """Return the values that the arrays in ``thing`` are stored in."""
         found = set()
         for key, array in roots_in(thing).items():
             if key not in self.outside:
@@ -321,7 +321,7 @@ class _Values:
         return frozenset(found)
 
     def beside(self, there: Mapping[int, Any], values: frozenset[int]) -> int:
-        """The bytes of the arrays ``there`` that are none of ``values``."""
+        """Return the bytes of the arrays ``there`` that are not in ``values``."""
         new = (key for key in there if self._numbers.get(key) not in values)
         return sum(int(there[key].nbytes) for key in new if key not in self.outside)
 
@@ -329,7 +329,7 @@ class _Values:
 def _measured(
     plan: Plan, feed: Mapping[str, Any], params: Mapping[int, Any], ops: Ops
 ) -> tuple[_MeasuredStep, dict[str, list[Shape]]]:
-    """A step on ``feed``, and the output sample shapes by name."""
+    """Run a step on ``feed``, and return it with the output sample shapes by name."""
     fed = {key: array for key, array in roots_in(feed).items() if key not in params}
     values = _Values({**params, **fed})
     names = {step.name: i for i, step in enumerate(plan.steps)}
@@ -348,7 +348,7 @@ def _measured(
         units.append(Unit(step.name, 0.0, reads, own - made, wants))
         made |= own
         waiting.append(waiting[-1] | wants)
-    # What nobody reads is there until the last layer has run.
+    # Values without a reader live until the last layer has run.
     units[-1] = units[-1]._replace(
         reads=units[-1].reads | values.of([slots[k] for k in slots.keys() - read])
     )
@@ -376,9 +376,9 @@ _RIGHT = ("parameters", "kept bytes", "multiply-adds")
 def summary_table(
     net: Net, batch_size: int | None = None, extent: int | None = None, planned: object = None
 ) -> str:
-    """One line a layer, then totals; `FeedForwardNet.summary` describes the arguments.
+    """Return one line per layer, then totals; `FeedForwardNet.summary` describes the arguments.
 
-    ``planned`` tells the memory of a recorded step, where there is one.
+    ``planned`` is the memory of a recorded step, if there is one.
     """
     rows, footprint = _look_at(net, batch_size, extent)
     table = [list(columns(footprint)), *cells(rows, footprint)]
@@ -395,7 +395,7 @@ def summary_table(
 
 
 def summary_html(net: Net) -> str:
-    """The same as an HTML table; names are escaped."""
+    """Return the table as HTML; names are escaped."""
     rows, _ = _look_at(net, None, None)
     head = "".join(f"<th>{escape(title)}</th>" for title in columns(None))
     body = "".join(
@@ -416,13 +416,13 @@ def _look_at(
 
 
 def columns(footprint: Footprint | None) -> tuple[str, ...]:
-    """The titles."""
+    """Return the titles."""
     kept = () if footprint is None else ("kept bytes",)
     return ("name", "layer", "output shape", "parameters", *kept, "multiply-adds", "from")
 
 
 def cells(rows: list[Row], footprint: Footprint | None) -> list[list[str]]:
-    """The cells under the `columns`."""
+    """Return the cells under the `columns`."""
     return [
         [
             row.name,
@@ -444,7 +444,7 @@ def totals(
     batch_size: int | None,
     planned: object,
 ) -> list[str]:
-    """The lines below the table."""
+    """Return the lines below the table."""
     parameters, trained = sum(row.parameters for row in rows), sum(row.trained for row in rows)
     known = [row.multiply_adds for row in rows if row.multiply_adds is not None]
     at_least = "" if len(known) == len(rows) else "at least "

@@ -1,4 +1,4 @@
-"""Run folders: what a training leaves there, and pages that show it."""
+"""Run folders: the files of a training, and the pages made from them."""
 
 from __future__ import annotations
 

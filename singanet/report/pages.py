@@ -1,4 +1,4 @@
-"""Pages of a run, while it runs and after it, and of several runs."""
+"""HTML pages of a run, during and after it, and of several runs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _WHERE = "report"
 
 
 class Grid(NamedTuple):
-    """Rows whose first cell is their name, under titles if there are any."""
+    """Rows of cells, the first of each its name, with optional titles."""
 
     rows: Sequence[Sequence[str]]
     head: Sequence[str] = ()
 
 
 class Image(NamedTuple):
-    """A picture as SVG; ``alt`` says what it shows, ``note`` stands below it."""
+    """A picture as SVG, with its description ``alt`` and a ``note`` below."""
 
     svg: str
     alt: str
@@ -58,18 +58,18 @@ class Image(NamedTuple):
 
 
 class Details(NamedTuple):
-    """What is shown when the reader asks for it."""
+    """Parts that the reader can unfold."""
 
     summary: str
     parts: Sequence[Part]
 
 
 Part = str | Grid | list[Image] | Details
-"""Lines of text keep their form; a list is of pictures beside each other."""
+"""Text keeps its line breaks; a list is a row of pictures."""
 
 
 class Section(NamedTuple):
-    """A card under a heading; without ``parts`` it says ``nothing``."""
+    """A card with a heading; without ``parts`` it shows the text ``nothing``."""
 
     title: str
     parts: Sequence[Part]
@@ -90,9 +90,9 @@ def _template() -> Any:
 
 
 def document(title: str, sections: Iterable[Section], every_seconds: int | None = None) -> str:
-    """The HTML text of a page, in light or dark as the reader prefers.
+    """Return the HTML text of a page, in light or dark as the reader prefers.
 
-    A browser loads it anew ``every_seconds``, without a script and without losing the place.
+    A browser reloads it ``every_seconds``, without a script and at the same scroll position.
     """
     page: str = _template().render(
         title=title, sections=sections, every_seconds=every_seconds, schemes=SCHEMES, data=data_of
@@ -101,27 +101,27 @@ def document(title: str, sections: Iterable[Section], every_seconds: int | None 
 
 
 def write_page(path: Path, html: str) -> None:
-    """Put ``html`` at ``path`` in one piece. Errors: `FileAccessError`; another suffix."""
+    """Write ``html`` to ``path`` atomically. Errors: `FileAccessError`; another suffix."""
     expect_suffix("report", path, (".html", ".htm"))
     with replacing(path) as beside:
-        # A JSON text may hold halves of pairs, which UTF-8 does not.
+        # A JSON text may contain lone surrogates, which UTF-8 does not encode.
         beside.write_bytes(html.encode("utf-8", errors="replace"))
 
 
 _SHOWN_PAIRS = 25
 _MOST_CLASSES = 200
 LONGEST = 300
-"""Characters of a name, which in objects within objects would grow from level to level."""
+"""Characters of a name; names of nested objects would grow with each level."""
 _MB = 10**6
 
 
 def facts(values: Mapping[str, Any]) -> Grid:
-    """Names and values; objects in objects get names with dots."""
+    """Return names and values as a grid; nested objects get dotted names."""
     return Grid([(name, text(value)) for name, value in flat(values, LONGEST)])
 
 
 def text(value: Any) -> str:
-    """``value`` for reading: floats to six digits, large integers with commas."""
+    """Format ``value`` for reading: floats to six digits, large integers with commas."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -132,25 +132,25 @@ def text(value: Any) -> str:
 
 
 def expect_labels(where: str, labels: Sequence[str], classes: int) -> None:
-    """Errors: `ArgumentError` for another number of ``labels`` than ``classes``."""
+    """Errors: `ArgumentError` unless there is one label per class."""
     if len(labels) != classes:
         raise ArgumentError(
             f"{where}, labels",
-            expected=f"{classes} names, one a class",
+            expected=f"{classes} names, one per class",
             received=f"{len(labels)}",
-            advice="leave labels out to number the classes",
+            advice="omit labels to number the classes",
         )
 
 
 def plot_confusion(
     counts: Any, path: str | PathLike[str] | None = None, labels: Sequence[str] = ()
 ) -> str:
-    """An SVG picture of ``counts`` (C, C), what `ConfusionMatrix` gives: rows the true classes.
+    """Draw ``counts`` (C, C), the result of `ConfusionMatrix` with true classes as rows, as SVG.
 
-    Each cell is as strong as its share of its row, and beside a row is the share taken rightly.
-    Returns the text, and writes it to ``path``, a .svg file, where one is given; ``labels`` name
-    the classes, which are numbered else. Errors: `ArgumentError` for counts that are no square of
-    numbers >= 0, for more than 200 classes, for another number of labels, for another suffix;
+    The colour of a cell is its share of its row; the share of correct predictions is next to each
+    row. Returns the text, and writes it to ``path``, a .svg file, if given. ``labels`` name the
+    classes; by default they are numbered. Errors: `ArgumentError` for counts that are not a square
+    of numbers >= 0, for more than 200 classes, for another number of labels, for another suffix;
     `FileAccessError`; `BackendError` without the extra ``report``.
     """
     where, matrix = "plot_confusion", np.asarray(counts)
@@ -161,7 +161,7 @@ def plot_confusion(
             f"{where}, counts",
             expected=f"finite numbers >= 0 of shape (C, C), at most {_MOST_CLASSES} classes",
             received=f"{matrix.dtype} of shape {matrix.shape}",
-            advice="pass what the metric ConfusionMatrix gives",
+            advice="pass the result of the metric ConfusionMatrix",
         )
     names = [str(label) for label in labels] or [str(k) for k in range(len(matrix))]
     expect_labels(where, names, len(matrix))
@@ -171,9 +171,9 @@ def plot_confusion(
 def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | None = None) -> Path:
     """Write the page of a run folder and return its path, ``report.html`` in it by default.
 
-    Shows what `recorders` wrote, as far as it is there, in light or dark as the reader prefers.
-    The page loads nothing, runs nothing, and forbids both. Errors: those of `read_run`;
-    `FileAccessError` where it cannot be written; `BackendError` without the extra ``report``.
+    The page shows the existing files of `recorders`, in light or dark as the reader prefers. It
+    loads nothing, runs nothing, and forbids both. Errors: as `read_run`; `FileAccessError` if the
+    page cannot be written; `BackendError` without the extra ``report``.
     """
     run = read_run(run_folder)
     target = path_of(run_folder, "run_folder") / PAGE if path is None else path_of(path)
@@ -184,11 +184,11 @@ def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | No
 
 
 def page(run: Run, before: Section | None = None, every_seconds: int | None = None) -> str:
-    """The HTML text, with a section ``before`` the others; see `document`."""
+    """Return the HTML text, with a section ``before`` the others; `document` has the details."""
     sections = [
         *([before] if before else []),
         Section("Result", _result(run)),
-        # Of language models alone.
+        # Only of language models.
         *([Section("Samples", [facts(run.samples)])] if run.samples else []),
         Section("Curves", _curves(run)),
         Section("Gradient norms by parameter", _gradients(run)),
@@ -201,7 +201,7 @@ def page(run: Run, before: Section | None = None, every_seconds: int | None = No
 
 
 def _result(run: Run) -> list[Part]:
-    """The figures, how it ended, the best epoch and the last."""
+    """Return the figures, the reason of the end, and the best and the last epoch."""
     history = run.history
     parts: list[Part] = [facts(run.figures)] if run.figures else []
     if history:
@@ -218,7 +218,7 @@ def _result(run: Run) -> list[Part]:
 
 
 def best_row(run: Run) -> tuple[str, int] | None:
-    """What the best epoch was found by, and its place in the history; None where nobody knows."""
+    """Return the monitor of the best epoch, and the epoch's index in the history; or None."""
     history = run.history
     if not history:
         return None
@@ -230,11 +230,11 @@ def best_row(run: Run) -> tuple[str, int] | None:
 
 
 def ending(run: Run) -> str:
-    """How many epochs there are, and why no more."""
+    """Return the number of epochs and the reason of the end, as text."""
     done, outcome = len(run.history.epochs), run.outcome
     epochs = f"{done:,} epoch" if done == 1 else f"{done:,} epochs"
     if not outcome:
-        return f"{epochs}; the training is under way, or was killed"
+        return f"{epochs}; the training is running, or was killed"
     why = outcome.get("error") or outcome.get("stopped")
     if why is not None:
         said = "ended with an error" if outcome.get("error") else "stopped"
@@ -242,8 +242,8 @@ def ending(run: Run) -> str:
     losses = zip(run.history.epochs, run.history.get("loss", ()), strict=False)
     lost = next((epoch for epoch, loss in losses if not math.isfinite(loss)), None)
     if lost is not None:
-        return f"{epochs}, of which the loss is no finite number from epoch {lost + 1:,} on"
-    return f"{epochs}, as asked for"
+        return f"{epochs}, with a loss that is not finite from epoch {lost + 1:,} on"
+    return f"{epochs}, as requested"
 
 
 def _chart(chart: LineChart, note: str = "") -> Image:
@@ -274,7 +274,7 @@ def _gradients(run: Run) -> list[Part]:
     rows = [(name, *(text(last[name].get(key)) for key in keys)) for name in last]
     head = ("last epoch", "mean norm", "largest norm", "norm of weights")
     return [
-        "Mean norm of the gradients in each epoch. Red is no finite number, empty is zero.",
+        "Mean norm of the gradients in each epoch. Red is not finite, empty is zero.",
         [Image(themed(heat_map(_WHERE, epochs, norms)), "norms of gradients by epoch")],
         Details("numbers", [Grid(rows, head)]),
     ]
@@ -288,7 +288,7 @@ def _norm(figures: object) -> float:
 def _memory(run: Run) -> list[Part]:
     charts = {
         "process memory, MB": ("resident", "peak"),
-        "gradients held together, MB": ("gradients",),
+        "gradients at one time, MB": ("gradients",),
     }
     drawn = []
     for title, keys in charts.items():
@@ -302,7 +302,7 @@ def _memory(run: Run) -> list[Part]:
 
 
 def _confusion(run: Run) -> list[Part]:
-    """The whole matrix, or of many classes the pairs most often confused."""
+    """Return the whole matrix, or for many classes the pairs most often confused."""
     labels, counts = run.labels, run.confusion
     if not counts:
         return []
@@ -317,13 +317,13 @@ def _confusion(run: Run) -> list[Part]:
             ),
         )
         rows = [(true, taken, f"{count:,}") for count, true, taken in found]
-        return [Grid(rows, ("true class", "taken for", "times"))]
+        return [Grid(rows, ("true class", "predicted class", "times"))]
     drawn = Image(themed(confusion_chart(_WHERE, np.array(counts), labels)), "confusion matrix")
     numbers = Grid(
         [(name, *map(text, row)) for name, row in zip(labels, counts, strict=True)], ("", *labels)
     )
     return [
-        "Rows: true classes; columns: classes taken; last: share taken rightly.",
+        "Rows: true classes; columns: predicted classes; last: share of correct predictions.",
         [drawn],
         Details("numbers", [numbers]),
     ]
@@ -332,19 +332,19 @@ def _confusion(run: Run) -> list[Part]:
 def _net(run: Run) -> list[Part]:
     parts: list[Part] = [run.summary] if run.summary else []
     if run.picture:
-        # As an image, in which nothing of a foreign file can act.
+        # As an image, which runs no code of a foreign file.
         parts.append(Details("picture", [[Image(run.picture, "graph of the net")]]))
     return parts
 
 
 _SECONDS = 3
-"""Between two pages, and between two readings of one."""
+"""Seconds between two pages, and between two reloads."""
 _SHARE = 0.05
-"""Of the time at most goes into pages: a long run's take longer, and come more rarely."""
+"""The largest share of time for pages: those of a long run take longer, and come less often."""
 
 
 class StepCurve:
-    """Losses of steps as means of so many, so that ``points`` stay fewer than `MOST`."""
+    """Losses of steps, averaged in groups so that there are fewer than `MOST` ``points``."""
 
     MOST = 400
 
@@ -353,7 +353,7 @@ class StepCurve:
         self._each, self._sum, self._count = 1, 0.0, 0
 
     def add(self, step: int, loss: float) -> None:
-        """Take the loss of ``step``, the last of all so far."""
+        """Add the loss of ``step``, the latest step."""
         self._sum += loss
         self._count += 1
         if self._count < self._each:
@@ -367,13 +367,13 @@ class StepCurve:
 
 
 class LivePage(Callback):
-    """Keeps ``report.html`` in ``folder`` as the run goes on, and loading itself anew until then.
+    """A callback that updates ``report.html`` in ``folder`` during a run; browsers reload it.
 
-    It shows what the other `recorders` have written, and the loss by step. It is written in one
-    piece, no more often than every three seconds, and takes at most a twentieth of the time. What
-    stands in its way while the net trains ends the page, with a warning, and not the training.
-    Without ``ends`` the run goes on behind the fit, until `finish` is called. Errors:
-    `BackendError` without the extra ``report``.
+    The page shows the files of the other `recorders`, and the loss by step. It is written
+    atomically, at most every three seconds, and takes at most a twentieth of the time. An error
+    during training ends the updates with a warning, but not the training. Without ``ends`` the run
+    continues after the fit, until `finish` is called. Errors: `BackendError` without the extra
+    ``report``.
     """
 
     _runs_last = True
@@ -389,30 +389,30 @@ class LivePage(Callback):
         self._begun = self._failed = False
 
     def on_train_begin(self) -> None:
-        """See that the page can be written, and nowhere else. Errors: `FileAccessError`."""
+        """Check that the page can be written, inside the folder. Errors: `FileAccessError`."""
         check_folder(self.folder)
         expect_inside(self.folder, self.folder / PAGE)
         self._curve, self._failed, self._begun = StepCurve(), False, True
         self._start, self._due = time.perf_counter(), 0.0
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Take the loss; write where a page is due."""
+        """Add the loss, and write the page if it is due."""
         self._curve.add(self.session.step, logs["loss"])
         self._write_if_due()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Write where a page is due."""
+        """Write the page if it is due."""
         self._write_if_due()
 
     def on_train_end(self) -> None:
-        """Write the page that stays, or one more."""
+        """Write the final page, or another live one."""
         if self.ends:
             self.finish()
         elif self._begun and not self._failed:
             self._try(self._write)
 
     def finish(self) -> None:
-        """Write the page of the whole run, which no longer loads itself anew; if any was begun."""
+        """Write the page of the whole run, without reloads, if a run has started."""
         if self._begun:
             self._try(lambda: write_report(self.folder))
         self._begun = False
@@ -430,7 +430,7 @@ class LivePage(Callback):
 
     def _progress(self) -> Section:
         session, steps = self.session, self.session.data.expected
-        # An epoch may have more than the one before, from which its length was told.
+        # An epoch may be longer than the previous one, from which its length was taken.
         known = steps is not None and session.batch <= steps
         said = {
             "epoch": f"{min(session.epoch + 1, session.epochs):,} of {session.epochs:,}",
@@ -450,10 +450,10 @@ class LivePage(Callback):
 
 
 def follow(run_folder: str | PathLike[str], path: str | PathLike[str] | None = None) -> Path:
-    """`write_report` again and again as long as a process trains in ``run_folder``.
+    """Repeat `write_report` while a process trains in ``run_folder``; browsers reload the page.
 
-    It comes back when that has ended; a page is loaded anew until then. An interrupt leaves a page
-    that is not. Errors: those of `write_report`.
+    Returns when the training has ended. After an interrupt the page does not reload any more.
+    Errors: as `write_report`.
     """
     target = path_of(run_folder, "run_folder") / PAGE if path is None else path_of(path)
     try:
@@ -470,14 +470,14 @@ def follow(run_folder: str | PathLike[str], path: str | PathLike[str] | None = N
 
 def _under_way(said: Mapping[str, object], *charts: list[Image]) -> Section:
     written = time.strftime("%Y-%m-%d %H:%M:%S")
-    note = f"Loaded anew every {_SECONDS} seconds; where this stays the same, the process is gone."
+    note = f"Reloaded every {_SECONDS} seconds; if the time stays the same, the process has ended."
     return Section("Under way", [facts({**said, "page written": written}), note, *charts])
 
 
 _TIMES = 10.0
-"""What is drawn of a run, in the largest numbers of a run in the middle."""
+"""The largest number drawn of a run, in multiples of the median of the runs' largest numbers."""
 _MOST_ROWS = 1000
-"""Settings that are shown; of strangers there may be hundreds of thousands."""
+"""The most settings shown; foreign files may have hundreds of thousands."""
 
 
 def write_comparison(
@@ -485,10 +485,10 @@ def write_comparison(
 ) -> Path:
     """Write one page of several run folders to ``path``, and return it.
 
-    A chart for each measure has a line for each run, whose settings and results stand in tables;
-    of more than 16 runs each 16 have charts of their own. The page is as `write_report` makes it.
-    Errors: those of `read_run` for every folder; `ArgumentError` for fewer than two, or for one
-    twice; `FileAccessError` where it cannot be written.
+    A chart for each measure has a line for each run; tables have the settings and results. For more
+    than 16 runs, each 16 have their own charts. The page is like the page of `write_report`.
+    Errors: as `read_run` for every folder; `ArgumentError` for fewer than two folders, or a
+    repeated one; `FileAccessError` if the page cannot be written.
     """
     folders = paths_of(run_folders, "run_folders")
     twice = [f for k, f in enumerate(folders) if f.resolve() in {o.resolve() for o in folders[:k]}]
@@ -497,7 +497,7 @@ def write_comparison(
             "comparison of runs",
             expected="two run folders or more, each once",
             received=f"{str(twice[0])!r} twice" if twice else f"{len(folders)}",
-            advice="name others",
+            advice="pass other folders",
         )
     target = path_of(path)
     write_page(target, comparison([read_run(folder) for folder in folders]))
@@ -505,7 +505,7 @@ def write_comparison(
 
 
 def comparison(runs: Sequence[Run]) -> str:
-    """The HTML text."""
+    """Return the HTML text."""
     names = names_of([run.folder for run in runs])
     ends = [(name, ending(run)) for name, run in zip(names, runs, strict=True)]
     return document(
@@ -520,19 +520,19 @@ def comparison(runs: Sequence[Run]) -> str:
 
 
 def names_of(folders: Iterable[Path]) -> list[str]:
-    """The ends of the paths that tell them apart."""
+    """Return the paths without their common parent."""
     whole = [folder.resolve() for folder in folders]
     above = os.path.commonpath([folder.parent for folder in whole])
     return [str(folder.relative_to(above)) for folder in whole]
 
 
 def _measures(runs: Sequence[Run]) -> list[str]:
-    """What any of the runs has measured, in the order of the first that has."""
+    """Return the names of all measures, in the order of their first run."""
     return list(dict.fromkeys(name for run in runs for name in run.history))
 
 
 def _curves_of_runs(names: Sequence[str], runs: Sequence[Run]) -> Iterator[Section]:
-    """A section of charts, under their legend, for every so many runs as can be told apart."""
+    """Yield sections of charts with a legend, each for as many runs as a chart can distinguish."""
     for start in range(0, len(runs), MOST_LINES):
         some = slice(start, start + MOST_LINES)
         own, title = names[some], "Curves"
@@ -545,7 +545,7 @@ def _curves_of_runs(names: Sequence[str], runs: Sequence[Run]) -> Iterator[Secti
 
 
 def _of_runs(measure: str, names: Sequence[str], runs: Sequence[Run]) -> Image:
-    """A line for each run; those without the measure keep their look for the other charts."""
+    """Draw a line for each run; runs without the measure keep their style for the other charts."""
     found = {name: run.history.get(measure, []) for name, run in zip(names, runs, strict=True)}
     most = _most(found.values())
     lines = {
@@ -566,14 +566,14 @@ def _of_runs(measure: str, names: Sequence[str], runs: Sequence[Run]) -> Image:
 
 
 def _most(lines: Iterable[Sequence[float]]) -> float:
-    """The largest number to draw: beside one that has left its range the others were flat."""
+    """Return the largest number to draw: a diverging line would flatten the others."""
     finite = [[abs(value) for value in line if math.isfinite(value)] for line in lines]
     highest = [max(line) for line in finite if line]
     return _TIMES * median_low(highest) if highest else 0.0
 
 
 def _settings(names: Sequence[str], runs: Sequence[Run]) -> list[Part]:
-    """A row for each setting that is not the same everywhere."""
+    """Return a row for each setting that differs between runs."""
     configs = [dict(flat(run.config, LONGEST)) for run in runs]
     known = list(dict.fromkeys(name for config in configs for name in config))
     rows = {name: _shown([(name in c, c.get(name)) for c in configs]) for name in known}
@@ -592,14 +592,14 @@ def _settings(names: Sequence[str], runs: Sequence[Run]) -> list[Part]:
 
 
 def _shown(values: Sequence[tuple[bool, Any]]) -> list[str]:
-    """The values for reading, all digits of them where fewer would not tell them apart."""
+    """Format the values for reading, with all digits if fewer do not distinguish them."""
     short = [text(value) if there else "not set" for there, value in values]
     exact = [repr(value) if there else "not set" for there, value in values]
     return short if len(set(short)) == len(set(exact)) else exact
 
 
 def _results(names: Sequence[str], runs: Sequence[Run]) -> list[Part]:
-    """Measures at the best and the last epoch, and the figures."""
+    """Return the measures at the best and the last epoch, and the figures."""
     best = [best_row(run) for run in runs]
     rows = list[tuple[str, ...]]()
     if any(run.history.epochs for run in runs):

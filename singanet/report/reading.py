@@ -1,4 +1,4 @@
-"""A run's files, read."""
+"""Reading of a run's files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from singanet.training.callbacks import Monitor
 from singanet.training.display import History
 
 CONFIG = "config.json"
-"""How the run was set up: one JSON object; objects in it are sections."""
+"""The settings of the run: one JSON object; objects in it are sections."""
 
 SUMMARY = "summary.txt"
 """`FeedForwardNet.summary` of the net."""
@@ -29,38 +29,38 @@ PICTURE = "net.svg"
 """`FeedForwardNet.plot` of the net."""
 
 HISTORY = "history.csv"
-"""A line an epoch under a header, ``epoch`` first, as `CSVLogger` writes."""
+"""A line per epoch under a header, ``epoch`` first, as `CSVLogger` writes."""
 
 LAYERS = "layers.jsonl"
-"""A JSON object an epoch, as `LayerStatistics` writes."""
+"""A JSON object per epoch, as `LayerStatistics` writes."""
 
 MEMORY = "memory.jsonl"
 """JSON objects with seconds, epoch, step and bytes, as `MemoryLog` writes."""
 
 CONFUSION = "confusion.json"
-"""``{"labels": [C names], "counts": [C rows of C]}``, rows the true classes; `ConfusionLog`."""
+"""``{"labels": [C names], "counts": [C rows of C]}``, rows the true classes; by `ConfusionLog`."""
 
 OUTCOME = "outcome.json"
-"""How the training ended: one JSON object, as `RunNotes` writes."""
+"""The end of the training: one JSON object, as `RunNotes` writes."""
 
 FIGURES = "figures.json"
 """The results: one JSON object, such as the test accuracy."""
 
 SAMPLES = "samples.json"
-"""Texts of a language model ``before`` and ``after`` its tuning, behind a ``prompt``."""
+"""Texts of a language model ``before`` and ``after`` its tuning, with the ``prompt``."""
 
 REPORT = "report.html"
-"""The page that `write_report` makes of these."""
+"""The page that `write_report` makes from these files."""
 
 COMPARISON = "comparison.html"
-"""The page that `write_comparison` makes of several such folders, beside them."""
+"""The page that `write_comparison` makes from several such folders, next to them."""
 
 WRITTEN = (CONFIG, SUMMARY, PICTURE, HISTORY, LAYERS, MEMORY, CONFUSION, OUTCOME, FIGURES)
-"""All but the report."""
+"""All files except the report."""
 
 
 LONGEST = 32 << 20
-"""Bytes of a file; a thousand epochs of ResNet-50's norms take as much."""
+"""The most bytes of a file; a thousand epochs of ResNet-50's norms take as many."""
 MOST_MEASURES, MOST_NORMS, MOST_CELLS = 500, 1_000_000, 200_000
 NORMS = ("gradient_norm", "gradient_norm_max", "weight_norm")
 
@@ -84,16 +84,16 @@ class Run:
 
     @property
     def name(self) -> str:
-        """That of the folder."""
+        """The name of the folder."""
         return self.folder.resolve().name or str(self.folder)
 
 
 def read_run(folder: str | PathLike[str]) -> Run:
-    """Read the files of a run folder; those that are missing leave their part empty.
+    """Read the files of a run folder; parts of missing files are empty.
 
-    The last line of a log may be cut short, as a run that was killed leaves it. Errors:
-    `FileAccessError` for a folder that is missing or has none of the files, and for a link that
-    leads out of it; `DataError` for a file that is not what its name says, with the line.
+    The last line of a log may be incomplete, as after a kill. Errors: `FileAccessError` if the
+    folder is missing or has none of the files, or if a link points outside; `DataError` for a file
+    with other contents, with the line.
     """
     folder = path_of(folder, "folder")
     if not any((folder / name).is_file() for name in WRITTEN):
@@ -162,12 +162,12 @@ def _lines(
         except DataError:
             if line.endswith("\n"):
                 raise
-            break  # the last, cut short
+            break  # the last line is incomplete
     return found
 
 
 def _norms(line: dict[str, Any]) -> dict[str, Any]:
-    """The line of an epoch, of which nothing but counts and numbers is left."""
+    """Return the line of an epoch, reduced to counts and numbers."""
     parameters = line["parameters"]
     if not isinstance(parameters, dict) or not all(
         isinstance(f, dict) for f in parameters.values()
@@ -192,7 +192,7 @@ def _bytes(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """``value`` itself, a number that charts can draw, or None."""
+    """Return ``value``, a number that charts can draw, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
@@ -216,7 +216,7 @@ def _history(path: Path) -> History:
     except csv.Error as error:
         raise _not(path, "lines of CSV", str(error)) from error
     if rows and rows[0][:1] != ["epoch"]:
-        raise _not(path, "a header that begins with epoch", ",".join(rows[0])[:60])
+        raise _not(path, "a header that starts with epoch", ",".join(rows[0])[:60])
     if rows and len(rows[0]) > MOST_MEASURES:
         raise _not(path, f"at most {MOST_MEASURES} columns", f"{len(rows[0])}")
     for number, row in enumerate(rows[1:], 2):
@@ -226,7 +226,7 @@ def _history(path: Path) -> History:
             history.record(epoch, dict(zip(rows[0][1:], values[1:], strict=True)))
         except (TypeError, ValueError, IndexError) as error:
             if number == len(rows):
-                break  # cut short
+                break  # the last line is incomplete
             raise _not(path, f"{len(rows[0])} numbers in line {number}", str(row)[:60]) from error
     return history
 
@@ -259,7 +259,7 @@ def _not(path: Path, expected: str, received: str) -> DataError:
         f"file {str(path)!r}",
         expected=expected,
         received=received,
-        advice="remove the file to have the report without it",
+        advice="remove the file to make the report without it",
     )
 
 
@@ -269,10 +269,10 @@ def best_epoch(
     mode: str = "auto",
     metrics: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The ``monitor``, and the ``best_epoch`` by it, from 0; None if all values are NaN.
+    """Return the ``monitor`` and its ``best_epoch``, from 0; None if all values are NaN.
 
-    If ``name`` was not measured, the monitor is the validation's loss, the loss, or any measure.
-    The epoch is None, too, if neither ``mode`` nor ``metrics`` tells which values are better.
+    If ``name`` was not measured, the monitor is the validation loss, the loss, or any measure. The
+    epoch is also None if neither ``mode`` nor ``metrics`` defines which values are better.
     """
     known = (name, "val_loss", "loss", *history)
     monitor = Monitor("report", next(each for each in known if each in history), mode)

@@ -1,4 +1,4 @@
-"""Files of a run that a report is made from."""
+"""Callbacks that write the files of a run for its report."""
 
 from __future__ import annotations
 
@@ -38,20 +38,19 @@ from singanet.training.resident import peak_bytes, resident_bytes
 from singanet.types import Array, Gradient
 
 _OF_EPOCHS = (HISTORY, LAYERS, MEMORY, CONFUSION, FIGURES)
-"""Files that are written later, and by other callbacks, if these are there."""
+"""Files that other callbacks write later, if they exist."""
 
 
 class RunNotes(Callback):
-    """Writes ``config.json``, ``summary.txt`` and ``net.svg`` to ``folder`` before the first step.
+    """A callback that writes ``config.json``, ``summary.txt`` and ``net.svg`` before training.
 
-    At the end ``outcome.json``: why the training ended, and which epoch was the best by what
-    another callback monitors, else by the loss. The folder is this training's meanwhile: a second
-    one is refused, and so are files that are links to elsewhere. Where another run was written to
-    the folder before, its files go: a resumed training is the same run.
+    At the end it writes ``outcome.json``: the reason of the end, and the best epoch by the monitor
+    of another callback, or by the loss. Meanwhile ``folder`` belongs to this training: a second one
+    is refused, and so are files that link elsewhere. Files of an earlier run in the folder are
+    removed, unless the training is resumed.
 
-    The configuration holds ``settings`` as they are given and what the fit knows: optimizer and
-    loss, each as its `to_config` has it, epochs, seed, type, device. What is no JSON type is
-    written as Python shows it.
+    The configuration has ``settings`` and the arguments of the fit: optimizer and loss by their
+    `to_config`, epochs, seed, type, device. Values without a JSON type are written by `repr`.
     """
 
     first_rank_only = True
@@ -64,37 +63,37 @@ class RunNotes(Callback):
         self._begun = False
 
     def on_train_begin(self) -> None:
-        """Claim the folder and write. Errors: `FileAccessError`."""
+        """Lock the folder and write the files. Errors: `FileAccessError`."""
         self.claim()
         self._begun = False
         (self.folder / REPORT).unlink(missing_ok=True)
         self.write()
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Remove what another run has left, once it is known that this one is not resumed."""
+        """Remove the files of another run if this one is not resumed."""
         if not (self._begun or self.session.resumed):
             for name in _OF_EPOCHS:
                 (self.folder / name).unlink(missing_ok=True)
         self._begun = True
 
     def claim(self) -> None:
-        """Lock the folder, and see that it can be written to, and to nowhere else."""
+        """Lock the folder, and check that its files can be written inside it."""
         check_folder(self.folder)
         hold(self.folder, self.session, self)
         for name in (*WRITTEN, REPORT):
             expect_inside(self.folder, self.folder / name)
 
     def write(self) -> None:
-        """Write what is known at the start."""
+        """Write the files that are known at the start."""
         (self.folder / OUTCOME).unlink(missing_ok=True)
         net: Any = self.session.net
         _write(self.folder / CONFIG, json.dumps(about(self.session, self.settings), indent=2))
         _write(self.folder / SUMMARY, net.summary())
-        if isinstance(net, FeedForwardNet):  # what is trained like a net need not be a graph
+        if isinstance(net, FeedForwardNet):  # other trainable objects may have no graph
             net.plot(self.folder / PICTURE)
 
     def on_train_end(self) -> None:
-        """Write the outcome, where there was any epoch, and let go of the folder."""
+        """Write the outcome if there was any epoch, and unlock the folder."""
         try:
             if self.session.history.epochs:
                 _write(self.folder / OUTCOME, json.dumps(as_json(self._outcome()), indent=2))
@@ -117,11 +116,11 @@ class RunNotes(Callback):
 
 
 class ConfusionLog(Callback):
-    """Writes the confusion matrix of the validation data to ``path`` when the training ends.
+    """A callback that writes the confusion matrix of the validation data to ``path`` at the end.
 
-    Costs one pass over them. Nothing is written without validation data, for a loss other than
-    `SoftmaxCrossEntropy` or for several outputs, nor after an error. ``labels`` name the classes,
-    which are numbered else.
+    It takes one pass over the data. Nothing is written without validation data, for a loss other
+    than `SoftmaxCrossEntropy`, for several outputs, or after an error. ``labels`` name the classes;
+    by default they are numbered.
     """
 
     _runs_last = True
@@ -131,7 +130,7 @@ class ConfusionLog(Callback):
         self.labels = [str(label) for label in labels]
 
     def on_train_begin(self) -> None:
-        """See that the file can be written and the labels fit.
+        """Check that the file can be written and the labels fit.
 
         Errors: `FileAccessError`; `ArgumentError` for another number of labels than classes.
         """
@@ -156,7 +155,7 @@ class ConfusionLog(Callback):
             write_confusion(self.path, metric.result(), self.labels)
 
     def _classes(self) -> int | None:
-        """How many classes the net tells apart; None if it does something else."""
+        """Return the number of classes; None if the net is not a classifier."""
         net = self.session.net
         names = output_names(net)
         if not isinstance(net.loss, SoftmaxCrossEntropy) or len(names) != 1:
@@ -174,13 +173,13 @@ def write_confusion(path: Path, counts: Array, labels: Sequence[str] = ()) -> No
 
 
 class MemoryLog(Callback):
-    """Writes ``{"seconds", "epoch", "step", "resident", "peak", "gradients"}`` to ``path``.
+    """A callback that writes ``{"seconds", "epoch", "step", "resident", "peak", "gradients"}``.
 
-    A JSON line at the end of the first step, then after a step every ``every_seconds``, and at
-    the end of every epoch. Bytes: in memory now and at most so far, null where the system does
-    not say; ``gradients`` is the most that was handed out together since the line before, which
-    is one layer's. The file is begun anew unless the training is resumed, whose seconds go on
-    from the last line's.
+    ``path`` gets a JSON line after the first step, then after a step every ``every_seconds``, and
+    after every epoch. ``resident`` and ``peak`` are the bytes of the process now and at most so
+    far, null if the system does not report them. ``gradients`` is the largest size of gradients of
+    one layer since the last line. A resumed training appends to the file and continues its seconds;
+    any other starts a new file.
     """
 
     first_rank_only = True
@@ -194,7 +193,7 @@ class MemoryLog(Callback):
         self._due = 0.0
 
     def on_train_begin(self) -> None:
-        """See that the file can be written. Errors: `FileAccessError`."""
+        """Check that the file can be written. Errors: `FileAccessError`."""
         check_folder(self.path.parent)
         self._start = time.perf_counter()
         self._due = 0.0
@@ -203,11 +202,11 @@ class MemoryLog(Callback):
     def on_layer_gradients(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
     ) -> None:
-        """Look at the sizes."""
+        """Record the size of the gradients."""
         self._gradients = max(self._gradients, sum(grad.nbytes for grad in grads))
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Write a line where one is due."""
+        """Write a line if one is due."""
         if time.perf_counter() >= self._due:
             self._write(self.session.epoch)
 
@@ -227,7 +226,7 @@ class MemoryLog(Callback):
         now = time.perf_counter()
         resident, peak = resident_bytes(), peak_bytes()
         if resident is not None and peak is not None:
-            # The system counts them at different moments.
+            # The system updates the two counts at different moments.
             peak = max(peak, resident)
         line = {
             "seconds": round(now - self._start, 3),
@@ -247,7 +246,7 @@ class MemoryLog(Callback):
 
 
 def _last_seconds(path: Path) -> float:
-    """Where an earlier run stopped its clock; 0 without a log that can be read."""
+    """Return the last time in the log of an earlier run; 0 without a readable log."""
     try:
         *_, last = path.read_text(encoding="utf-8").splitlines()
         return float(json.loads(last)["seconds"])
@@ -262,11 +261,11 @@ def recorders(
     every_steps: int = 1,
     live: bool = False,
 ) -> list[Callback]:
-    """Callbacks that write to ``folder`` all that `write_report` shows.
+    """Return the callbacks that write all files of `write_report` to ``folder``.
 
-    ``settings`` go into the configuration, ``labels`` name the classes, and norms of gradients
-    are taken at every ``every_steps``-th step. ``live`` keeps the page in the folder while the
-    training goes on, loading itself anew every few seconds: see `LivePage`.
+    ``settings`` are added to the configuration, ``labels`` name the classes, and norms of gradients
+    are computed every ``every_steps`` steps. ``live`` adds a `LivePage`, which updates the page
+    during the training.
     """
     folder = path_of(folder, "folder")
     return [

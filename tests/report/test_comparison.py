@@ -65,7 +65,7 @@ def test_two_trainings_are_laid_over_each_other(fit, net, tmp_path):
     assert results["loss, last epoch"] == [f"{h['loss'][-1]:.6g}" for h in (first, second)]
     best = [min(h["val_loss"]) for h in (first, second)]
     assert results["val_loss, best epoch"] == [f"{value:.6g}" for value in best]
-    assert html.count("as asked for") == 2
+    assert html.count("as requested") == 2
 
 
 def test_what_one_run_has_not_measured_is_said(run, tmp_path):
@@ -145,7 +145,7 @@ def test_a_damaged_run_is_refused_by_the_name_of_its_file(run, tmp_path):
     killed = run("killed", "epoch,loss\n0,1\n1,0.")
     (killed / "history.csv").write_text("epoch,loss\n0,1\n1")
     html = page_of([good, killed], tmp_path)
-    assert "under way, or was killed" in html
+    assert "running, or was killed" in html
 
 
 def test_so_many_as_look_different_share_their_charts(run, tmp_path):
@@ -161,7 +161,7 @@ def test_so_many_as_look_different_share_their_charts(run, tmp_path):
 
 def test_too_few_or_one_twice(run, tmp_path):
     folders = [run(f"r{k}", "epoch,loss\n0,1\n") for k in range(2)]
-    with pytest.raises(ArgumentError, match="received 1; name others"):
+    with pytest.raises(ArgumentError, match="received 1; pass other folders"):
         write_comparison(folders[:1])
     with pytest.raises(ArgumentError, match=r"r0' twice"):
         write_comparison([folders[0], folders[1], folders[1] / ".." / "r0"])

@@ -28,7 +28,7 @@ def test_classes_without_labels_are_numbered(fit, tmp_path):
 
 def test_another_number_of_labels_is_refused_before_the_first_step(fit, net, tmp_path):
     before = net.param_values()[0].copy()
-    with pytest.raises(ArgumentError, match=r"expected 3 names, one a class; received 2"):
+    with pytest.raises(ArgumentError, match=r"expected 3 names, one per class; received 2"):
         fit([ConfusionLog(tmp_path / "confusion.json", ["a", "b"])])
     assert (net.param_values()[0] == before).all()
     with pytest.raises(ArgumentError, match=r"expected 2 names"):

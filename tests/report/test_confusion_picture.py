@@ -56,7 +56,7 @@ def test_what_is_no_matrix_of_counts(wrong):
 
 
 def test_labels_and_files_that_do_not_fit(tmp_path):
-    with pytest.raises(ArgumentError, match="2 names, one a class; received 1"):
+    with pytest.raises(ArgumentError, match="2 names, one per class; received 1"):
         plot_confusion(np.eye(2), labels=["a"])
     with pytest.raises(ArgumentError, match=r"\.svg"):
         plot_confusion(np.eye(2), tmp_path / "matrix.pdf")

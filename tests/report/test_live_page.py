@@ -68,7 +68,7 @@ def test_the_page_is_rewritten_while_it_trains_and_stays_at_the_end(fit, tmp_pat
     read_html(without_images(last))
     assert "refresh" not in last
     assert "Under way" not in last
-    assert "4 epochs, as asked for" in last
+    assert "4 epochs, as requested" in last
 
 
 def test_an_epoch_longer_than_the_one_before_is_no_more_than_all_of_it(net, data, tmp_path, clock):
@@ -192,5 +192,5 @@ def test_an_interrupt_leaves_a_page_that_stays(tmp_path, monkeypatch):
     assert "refresh" not in (tmp_path / "page.html").read_text("utf-8")
     let_go(tmp_path, user)
     (tmp_path / "history.csv").write_text("nothing")
-    with pytest.raises(DataError, match="begins with epoch"):
+    with pytest.raises(DataError, match="starts with epoch"):
         follow(tmp_path)

@@ -48,7 +48,7 @@ def test_the_page_stands_alone_and_shows_every_part(fit, tmp_path):
     assert f"{history['loss'][-1]:.6g}" in reader.text
     assert [shown for shown, _ in images(html)] == [
         *("loss by epoch", "accuracy by epoch", "lr by epoch", "norms of gradients by epoch"),
-        *("process memory, MB by seconds", "gradients held together, MB by seconds"),
+        *("process memory, MB by seconds", "gradients at one time, MB by seconds"),
         *("confusion matrix", "graph of the net"),
     ]
 
@@ -143,5 +143,5 @@ def test_a_loss_that_is_no_number_any_more_is_in_the_result(fit, net, tmp_path):
     history = fit(recorders(tmp_path / "run"))
     first = 1 + int(np.argmin(np.isfinite(history["loss"])))
     html = write_report(tmp_path / "run").read_text("utf-8")
-    assert f"3 epochs, of which the loss is no finite number from epoch {first} on" in html
-    assert "as asked for" not in html
+    assert f"3 epochs, with a loss that is not finite from epoch {first} on" in html
+    assert "as requested" not in html

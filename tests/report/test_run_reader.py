@@ -76,7 +76,7 @@ def test_a_last_line_cut_short_is_passed_over(tmp_path, name, text):
         ("layers.jsonl", "{}\n", "an object with epoch, parameters in line 1"),
         ("layers.jsonl", 'x\n{"epoch": 0, "parameters": {}}\n', "text in JSON in line 1"),
         ("memory.jsonl", '{"seconds": 1}\nx\n', "text in JSON in line 2"),
-        ("history.csv", "loss\n1\n", "a header that begins with epoch"),
+        ("history.csv", "loss\n1\n", "a header that starts with epoch"),
         ("history.csv", "epoch,loss\n0,x\n1,2\n", "2 numbers in line 2"),
         ("confusion.json", '{"labels": ["a"], "counts": [[1, 2]]}', "C rows of C counts"),
         ("confusion.json", '{"labels": ["a"], "counts": [["1"]]}', "C rows of C counts"),

@@ -164,7 +164,7 @@ def main(arguments: Sequence[str]) -> None:
     if LEAVES in os.environ:
         signal.signal(LEAVE, LEAVING.ask)
     if folder.is_dir():
-        # Before this rank tells its state: then the launcher may ask for its stack.
+        # Before this rank writes its state, as the launcher may then ask for its stack.
         stack = (folder / f"stack-{rank}").open("w", encoding="utf-8")
         faulthandler.register(STACKS, stack)
     own = own_file()
