@@ -1,4 +1,4 @@
-"""Published transformers: nets from the folders of others, and back into them."""
+"""Published transformers: load the folders and files of other libraries, and write them."""
 
 from __future__ import annotations
 

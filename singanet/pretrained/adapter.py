@@ -1,4 +1,4 @@
-"""Low-rank adapters in files."""
+"""Files of low-rank adapters (LoRA), in the format of peft."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from singanet.pretrained.source import read_settings
 from singanet.types import Array
 
 MOVED = ("pissa", "olora")
-"""Starts that subtract the first B A from the weight, which can be computed from it again."""
+"""Initialisations that subtract the first B A from the weight and can be recomputed from it."""
 
 _STARTS = (True, False, "gaussian", "orthogonal", "eva", "mica", *MOVED)
-"""Starts of A and B that can be loaded. All but `MOVED` leave the weights alone."""
+"""The supported initialisations of A and B. All except `MOVED` leave the weights unchanged."""
 
 _OFF = (
     "alora_invocation_tokens", "arrow_config", "ensure_weight_tying", "kasa_config",
@@ -38,14 +38,14 @@ _OFF = (
     "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora",
     "velora_config",
 )  # fmt: skip
-"""Keys that make another model unless they are null, false or empty."""
+"""Keys that change the model unless they are null, false or empty."""
 
 _SILENT = frozenset({
     "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "fan_in_fan_out",
     "inference_mode", "loftq_config", "lora_ga_config", "megatron_core", "merge_weights",
     "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type",
 })  # fmt: skip
-"""Keys that change no output, or only with a key of `_OFF` or a start that is refused."""
+"""Keys that change no output, or only with a key of `_OFF` or a refused initialisation."""
 
 _WORDS = re.compile(r"(\^?)((?:[\w-]|\\?\.)+)")
 
@@ -65,24 +65,24 @@ class AdapterConfig(NamedTuple):
     layers_within: list[str]
 
     def pair_of(self, module: str) -> LowRank:
-        """The kind of the pair beside ``module``."""
+        """Return the rank, alpha and dropout of the pair of ``module``."""
         rank = self.ranks.get(_first(self.ranks, module), self.pair.rank)
         alpha = self.alphas.get(_first(self.alphas, module), self.pair.alpha)
         return LowRank(rank, alpha * rank**0.5 if self.rooted else alpha, self.pair.dropout)
 
     def expect_targets(self, modules: Iterable[str]) -> None:
-        """Errors: `ConfigError` for ``modules`` that have arrays and, by the config, no pair."""
+        """Errors: `ConfigError` if ``modules`` with arrays get no pair by the config."""
         others = [module for module in modules if not self._has(module)]
         if others:
             raise ConfigError(
                 f"{self.where}, target_modules",
-                expected="all modules that have arrays, and no layer or name that leaves one out",
+                expected="all modules with arrays, and no layer or name that excludes one",
                 received=f"none of {one_of(others, 4)}",
-                advice="peft passes over such arrays: take them out of the file, or name them",
+                advice="peft ignores such arrays: remove them from the file, or name their modules",
             )
 
     def _has(self, module: str) -> bool:
-        """Whether peft puts a pair beside ``module``."""
+        """Return whether peft adapts ``module``."""
         named = self.names is None or _ends(self.names, module)
         within = not self.layers or _layer_of(module, self.layers_within) in self.layers
         return named and within and not _ends(self.names_left_out, module)
@@ -90,15 +90,15 @@ class AdapterConfig(NamedTuple):
 
 class _Settings(Config):
     other_value = other_key = (
-        "it would be another model: merge the adapter with peft (merge_and_unload), save the model"
+        "this changes the model: merge the adapter with peft (merge_and_unload), save the model"
         " by save_pretrained, and load that"
     )
 
 
 def read_config(values: Any, where: str) -> AdapterConfig:
-    """The settings in ``values``. Absent keys have peft's defaults.
+    """Return the settings in ``values``, with peft's defaults for absent keys.
 
-    Errors: `ConfigError` that names the key, for a value that would make another model.
+    Errors: `ConfigError` naming the key, for a value that would change the model.
     """
     told = _Settings(values, where)
     told.choice("peft_type", {"LORA": True})
@@ -110,7 +110,7 @@ def read_config(values: Any, where: str) -> AdapterConfig:
     for key in _OFF:
         value = told.take(key)
         if value:
-            raise told.refused(key, "null, false or nothing in it", value)
+            raise told.refused(key, "null, false or empty", value)
     start = told.take("init_lora_weights", True)
     if not any(type(start) is type(each) and start == each for each in _STARTS):
         raise told.refused("init_lora_weights", one_of(map(str, _STARTS)), start)
@@ -125,7 +125,7 @@ def read_config(values: Any, where: str) -> AdapterConfig:
         _by_module(told, "rank_pattern", lambda rank: is_int(rank, 1)),
         _by_module(told, "alpha_pattern", lambda alpha: is_number(alpha) and alpha > 0),
         start if start in MOVED else "",
-        # A regular expression of a stranger's is not run: the arrays tell its modules.
+        # A regular expression from a file is not run: the arrays name the modules.
         None if targets is None or isinstance(targets, str) else _names(told, "target_modules"),
         _names(told, "exclude_modules"),
         _listed(layers),
@@ -136,23 +136,23 @@ def read_config(values: Any, where: str) -> AdapterConfig:
 
 
 def _by_module(told: Config, key: str, fits: Callable[[Any], bool]) -> dict[str, Any]:
-    """The numbers of ``key`` by the ends of modules' names; after a "^" the name is whole."""
+    """Return the numbers of ``key`` by suffix of module names; "^" marks a whole name."""
     values = told.take(key, {})
     if not isinstance(values, dict):
         raise told.refused(key, "an object of numbers by modules", values)
     found = {}
     for pattern, value in values.items():
         words = _WORDS.fullmatch(pattern)
-        # A stranger's regular expression may run for ever.
+        # A regular expression from a file may take exponential time.
         if words is None or not fits(value):
-            wanted = "positive numbers by modules' names or the ends of these"
+            wanted = "positive numbers by names of modules or their suffixes"
             raise told.refused(key, wanted, {pattern: value})
         found[words[1] + words[2].replace("\\", "")] = value
     return found
 
 
 def _first(patterns: Iterable[str], module: str) -> str:
-    """The first of ``patterns`` that fits ``module``, or ""."""
+    """Return the first of ``patterns`` that matches ``module``, or ""."""
     fitting = (p for p in patterns if p == f"^{module}" or f".{module}".endswith(f".{p}"))
     return next(fitting, "")
 
@@ -174,7 +174,7 @@ def _ends(names: list[str], module: str) -> bool:
 
 
 def _layer_of(module: str, within: list[str]) -> int | None:
-    """The first number in the name of ``module``, behind one of the names ``within`` if any."""
+    """Return the first number in the name of ``module``, behind a name of ``within`` if any."""
     pairs = pairwise(module.split(".")[:-1])
     return next((int(n) for name, n in pairs if n.isdigit() and name in (within or [name])), None)
 
@@ -191,10 +191,10 @@ _TASKS = (
 
 
 class _PairPlace(NamedTuple):
-    """The module of transformers that a weight of ours is.
+    """The module in transformers of a weight.
 
-    Its ``sides`` are how many numbers go in and come out; ``as_ours`` says that its matrix is
-    (in, out), as in GPT-2, and ``turned`` that ours is (out, in).
+    ``sides`` are its numbers of inputs and outputs. ``as_ours``: its matrix is (in, out), as in
+    GPT-2. ``turned``: our matrix is (out, in).
     """
 
     module: str
@@ -204,13 +204,13 @@ class _PairPlace(NamedTuple):
 
 
 def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
-    """Write the pairs of ``net``, which `net.adapt` made, into a ``folder`` that peft reads.
+    """Write the low-rank pairs of ``net``, from `net.adapt`, to a ``folder`` that peft reads.
 
-    In it are ``adapter_config.json`` and ``adapter_model.safetensors``, with names such as
-    ``base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight``; the base is not. Errors:
-    `ArgumentError` for a net without pairs, with pairs of several dropouts or beside a weight that
-    is a part of a matrix there (as in Phi-3 and GPT-2), and for one that trains more than pairs,
-    which would be lost; `FileAccessError`.
+    The folder gets ``adapter_config.json`` and ``adapter_model.safetensors``, with names such as
+    ``base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight``, without the base model.
+    Errors: `ArgumentError` if the net has no pairs, pairs of several dropouts, a pair of a weight
+    that is part of a larger matrix in the files (as in Phi-3 and GPT-2), or other trainable
+    parameters, which would be lost; `FileAccessError`.
     """
     path = path_of(folder, "folder")
     places = _places(net)
@@ -233,12 +233,12 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
 
 
 def expect_savable(net: PretrainedNet) -> None:
-    """Errors: those of `save_adapter` for the pairs of ``net``."""
+    """Errors: the `ArgumentError` of `save_adapter` for the pairs of ``net``."""
     _savable(net, _places(net))
 
 
 def _savable(net: PretrainedNet, places: Mapping[str, _PairPlace]) -> dict[str, tuple[Layer, str]]:
-    """The layer and the parameter's suffix of each pair of ``net``, by the names of weights."""
+    """Return the layer and parameter suffix of each pair of ``net``, by weight name."""
     found = {
         f"{layer.name}/{suffix}": (layer, suffix)
         for layer in net.layers
@@ -249,7 +249,7 @@ def _savable(net: PretrainedNet, places: Mapping[str, _PairPlace]) -> dict[str, 
         raise ArgumentError(
             "pretrained.save_adapter, net",
             expected="pairs of one dropout",
-            received=f"{len(dropouts)} of them" if dropouts else "none",
+            received=f"{len(dropouts)} dropouts" if dropouts else "none",
             advice="adapt the net by one call" if dropouts else "call net.adapt first, once",
         )
     for name in found:
@@ -260,8 +260,8 @@ def _savable(net: PretrainedNet, places: Mapping[str, _PairPlace]) -> dict[str, 
     if others:
         raise ArgumentError(
             "pretrained.save_adapter, net",
-            expected="a net whose pairs alone are trained, since only they are written",
-            received=f"one that trains {one_of(others, 4)} too",
+            expected="a net that trains its pairs alone, since only these are written",
+            received=f"a net that also trains {one_of(others, 4)}",
             advice="write it whole by pretrained.save(net, folder, merged=True), or by"
             " net.save_model; if only the pairs were trained, set the others' trainable to False",
         )
@@ -269,15 +269,14 @@ def _savable(net: PretrainedNet, places: Mapping[str, _PairPlace]) -> dict[str, 
 
 
 def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str]:
-    """Put the pairs of an adapter that peft or `save_adapter` wrote beside weights of ``net``.
+    """Add the low-rank pairs of an adapter, written by peft or `save_adapter`, to ``net``.
 
-    The net is frozen as by `net.adapt`, of whose kind the pairs are then; returned are the names
-    of the weights. PiSSA and OLoRA subtract the first B0 A0 from the weights. Here the weights stay
-    as they are: A0 and B0 are computed from them again, and the pair has the product B A - B0 A0,
-    of twice the rank. Everything is read and checked before. Errors:
-    `ConfigError` for settings that would make another model, by their names; `StateMismatchError`
-    for arrays that do not belong to the net; those of `net.adapt`; `FileFormatError`,
-    `FileAccessError`.
+    The net is frozen as by `net.adapt`; the names of the adapted weights are returned. PiSSA and
+    OLoRA subtract the first B0 A0 from the weights. Here the weights are unchanged: A0 and B0 are
+    recomputed from them, and the pair has twice the rank and the product B A - B0 A0. Everything is
+    read and checked before any change. Errors: `ConfigError` naming the settings that would change
+    the model; `StateMismatchError` if arrays do not match the net; those of `net.adapt`;
+    `FileFormatError`, `FileAccessError`.
     """
     path = path_of(folder, "folder")
     if path.exists() and not (path / CONFIG).is_file():
@@ -312,7 +311,7 @@ def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str
 
 
 def _places(net: PretrainedNet) -> dict[str, _PairPlace]:
-    """The modules by the names of our weights, but for weights that are parts of a matrix."""
+    """Return the modules by weight name, except for weights that are parts of a matrix."""
     alone = {}
     for stored in origin_of(net, "adapter, net").arrays.values():
         (param, place), *others = stored.members
@@ -334,7 +333,7 @@ def _places(net: PretrainedNet) -> dict[str, _PairPlace]:
 def _modules(
     reader: Reader, config: AdapterConfig, places: Mapping[str, tuple[str, _PairPlace]]
 ) -> list[str]:
-    """The modules whose A (rank, in) and B (out, rank) the file has."""
+    """Return the modules with arrays A (rank, in) and B (out, rank) in the file."""
     modules: dict[str, list[str]] = {}
     for there in reader.entries:
         module, side = _module_of(there)
@@ -350,17 +349,17 @@ def _modules(
             for side, shape in zip(_SIDES, shapes, strict=True):
                 given = reader.entries[f"{_PREFIX}{module}.{side}.weight"].shape
                 if given != shape:
-                    other.append(f"{module}.{side} {given} in place of {shape}")
+                    other.append(f"{module}.{side} {given} instead of {shape}")
     if unknown or halves or other or not modules:
         parts = [("unknown", unknown), ("not A and B:", halves), ("other shapes:", other)]
         told = "; ".join(f"{what} {one_of(some, 4)}" for what, some in parts if some)
         raise StateMismatchError(
             reader.where,
-            expected=f"pairs of rank {config.pair.rank}, or the module's own in rank_pattern,"
-            " beside weights of the net, as its model has them",
+            expected=f"pairs of rank {config.pair.rank}, or of the rank in rank_pattern, for"
+            " weights of the net",
             received=told or "no arrays",
-            advice="load the model that the adapter was trained for; of matrices that are several"
-            " weights here, as in Phi-3 and GPT-2, pairs are not taken",
+            advice="load the model that the adapter was trained for; pairs of matrices that are"
+            " several weights here, as in Phi-3 and GPT-2, are not supported",
         )
     config.expect_targets(modules)
     return [*modules]
@@ -369,17 +368,17 @@ def _modules(
 def _from_start(
     config: AdapterConfig, pair: LowRank, sides: list[Array], param: Param, place: _PairPlace
 ) -> tuple[LowRank, list[Array]]:
-    """The pair with the product B A - B0 A0, for a weight from which B0 A0 was not subtracted.
+    """Return the pair with the product B A - B0 A0, for the weight before the subtraction.
 
-    PiSSA (Meng et al. 2024) takes the largest singular values, OLoRA (Büyükakyüz 2024) the first
+    PiSSA (Meng et al. 2024) uses the largest singular values, OLoRA (Büyükakyüz 2024) the first
     columns of QR.
     """
     if isinstance(param.storage, BlockWeights):
         raise ConfigError(
             f"{config.where}, init_lora_weights",
-            expected="a start that leaves weights alone, beside blocks of whole numbers",
-            received=f"{config.start!r} beside {param.name!r}",
-            advice="load the adapter into the net of floats, call net.merge(), and quantize it",
+            expected="an initialisation that does not change weights, for quantized weights",
+            received=f"{config.start!r} for {param.name!r}",
+            advice="load the adapter into the float net, call net.merge(), and quantize it",
         )
     weight = np.asarray(param.peek(), np.float32)
     there = weight.T if place.turned == place.as_ours else weight
@@ -395,7 +394,7 @@ def _from_start(
 
 
 def _first_factors(start: str, weight: Array, pair: LowRank) -> tuple[Array, Array]:
-    """The first factors: their product, times the pair's scale, was subtracted from ``weight``."""
+    """Return the first factors; their product, times the pair's scale, was subtracted."""
     if start == "olora":
         left, right = np.linalg.qr(weight)
         return left[:, : pair.rank], right[: pair.rank]
@@ -405,7 +404,7 @@ def _first_factors(start: str, weight: Array, pair: LowRank) -> tuple[Array, Arr
 
 
 def _module_of(there: str) -> tuple[str, str]:
-    """The module of an array's name and its side, which are both "" or unknown for others."""
+    """Return the module and the side of an array's name; the side is "" for other names."""
     name = there.removeprefix(_PREFIX).removesuffix(".weight")
     module, _, side = name.rpartition(".")
     same = there == f"{_PREFIX}{module}.{side}.weight" and side in _SIDES
@@ -413,7 +412,7 @@ def _module_of(there: str) -> tuple[str, str]:
 
 
 def _config(net: PretrainedNet, pairs: Mapping[str, LowRank], targets: list[str]) -> dict[str, Any]:
-    """The settings for peft: the commonest rank and alpha, and by module the ones that differ."""
+    """Return the settings for peft: the most common rank and alpha, and exceptions by module."""
     architecture = str((net.config.get("architectures") or [""])[0])
     task = next((task for end, task in _TASKS if architecture.endswith(end)), None)
     rank, _ = Counter(pair.rank for pair in pairs.values()).most_common(1)[0]
@@ -434,7 +433,7 @@ def _config(net: PretrainedNet, pairs: Mapping[str, LowRank], targets: list[str]
 
 
 def _targets(modules: list[str], every: list[str]) -> list[str]:
-    """What peft finds ``modules`` among ``every`` by: last parts of names, or else whole names."""
+    """Return target_modules for ``modules`` among ``every``: last name parts, or whole names."""
     ends = sorted({module.rpartition(".")[2] for module in modules})
     meant = {module for module in every if module.rpartition(".")[2] in ends}
     return ends if meant == set(modules) else sorted(modules)
@@ -443,7 +442,7 @@ def _targets(modules: list[str], every: list[str]) -> list[str]:
 def _part_of_a_matrix(where: str, name: str) -> ArgumentError:
     return ArgumentError(
         where,
-        expected="pairs beside weights that are a matrix of their own in the model's files",
-        received=f"one beside {name!r}",
+        expected="pairs of weights that are whole matrices in the model's files",
+        received=f"a pair of {name!r}",
         advice="name other layers in net.adapt, or save pairs with net.save and net.save_model",
     )

@@ -14,7 +14,7 @@ from singanet.layers.symbol import Symbol
 T = TypeVar("T")
 
 MOST_STEPS = 1 << 31
-"""Of a sequence, and of anything else that a config counts."""
+"""The maximum sequence length, and the maximum of any count in a config."""
 
 _ABSENT: Any = object()
 
@@ -31,19 +31,19 @@ _SILENT = frozenset({
     "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript",
     "transformers.js_config", "transformers_version", "use_cache", "use_return_dict",
 })  # fmt: skip
-"""Keys that say nothing of what is computed, or are asked for by those that need them."""
+"""Keys that do not change outputs, or that only some functions read."""
 
 
 class Config:
-    """The keys of a ``config.json``, or of a dict in it, each asked for by its type.
+    """The keys of a ``config.json``, or of a dict in it, each read with a check of its type.
 
-    What is absent has the default of the family's class in transformers. `end` refuses what was
-    not asked for: a setting overseen would be a model of other results. ``arrays`` is how many
-    the files have. Errors: `ConfigError`.
+    Absent keys have the defaults of the family's class in transformers. `end` refuses keys that
+    were not read, since an ignored setting would change results. ``arrays`` is the number of arrays
+    in the files. Errors: `ConfigError`.
     """
 
-    other_value = "another value is another model, which is not built here"
-    other_key = "what is not known may change results"
+    other_value = "another value makes another model, which is not supported"
+    other_key = "an unknown key may change results"
 
     def __init__(self, values: Mapping[str, Any], where: str, arrays: int = 0) -> None:
         expect_object(values, where)
@@ -51,7 +51,7 @@ class Config:
         self._taken: set[str] = set()
 
     def take(self, key: str, default: Any = None) -> Any:
-        """The value of ``key``, unchecked; null is as absent."""
+        """Return the value of ``key``, unchecked; null counts as absent."""
         self._taken.add(key)
         value = self.values.get(key)
         return default if value is None else value
@@ -59,61 +59,61 @@ class Config:
     def count(
         self, key: str, default: int | None = _ABSENT, least: int = 1, most: int = MOST_STEPS
     ) -> int:
-        """A whole number."""
+        """Return an integer from ``least`` to ``most``."""
         value = self.take(key, default)
         if not is_int(value, least) or value > most:
-            raise self.refused(key, f"a whole number from {least} to {most}", value)
+            raise self.refused(key, f"an integer from {least} to {most}", value)
         return int(value)
 
     def blocks(self, key: str, default: int | None = _ABSENT) -> int:
-        """How many blocks there are, each of which has arrays of its own in the files."""
+        """Return the number of blocks, at most the number of arrays in the files."""
         return self.count(key, default, most=self.arrays)
 
     def count_or_none(self, key: str, default: int | None = None) -> int | None:
-        """A whole number, or null; ``default`` where the key is absent."""
+        """Return an integer, or None for null; ``default`` if the key is absent."""
         return None if self.values.get(key, default) is None else self.count(key, default)
 
     def number(self, key: str, default: float | None = _ABSENT, least: float = 0.0) -> float:
-        """A finite number of at least ``least``."""
+        """Return a finite number of at least ``least``."""
         value = self.take(key, default)
         if not is_number(value) or value < least:
             raise self.refused(key, f"a number of at least {least:g}", value)
         return float(value)
 
     def number_or_none(self, key: str, default: float | None = None) -> float | None:
-        """A number, or null; ``default`` where the key is absent."""
+        """Return a number, or None for null; ``default`` if the key is absent."""
         return None if self.values.get(key, default) is None else self.number(key, default)
 
     def share(self, key: str, default: float = 0.0) -> float:
-        """A probability below 1."""
+        """Return a probability below 1."""
         value = self.number(key, default)
         if value >= 1.0:
             raise self.refused(key, "a probability from 0 to below 1", value)
         return value
 
     def flag(self, key: str, default: bool = _ABSENT) -> bool:
-        """True or false."""
+        """Return a bool."""
         value = self.take(key, default)
         if not isinstance(value, bool):
             raise self.refused(key, "true or false", value)
         return value
 
     def choice(self, key: str, among: Mapping[str, T], default: str = "") -> T:
-        """What ``among`` has for the text."""
+        """Return the value in ``among`` for the string."""
         value = self.take(key, default)
         if not isinstance(value, str) or value not in among:
             raise self.refused(key, one_of(among), value)
         return among[value]
 
     def only(self, **supported: Any) -> None:
-        """Refuse keys that are there with another value than the one supported."""
+        """Refuse keys with other values than the supported one."""
         for key, value in supported.items():
             found = self.take(key, value)
             if type(found) is not type(value) or found != value:
-                raise self.refused(key, f"{value!r}, which alone is supported", found)
+                raise self.refused(key, f"{value!r}, the only supported value", found)
 
     def section(self, key: str) -> Config | None:
-        """The dict under ``key``, with keys of its own; None where there is none."""
+        """Return the dict under ``key`` as a Config; None if it is absent."""
         value = self.take(key)
         if value is None:
             return None
@@ -122,33 +122,33 @@ class Config:
         return Config(value, f"{self.where}, {key}")
 
     def texts(self, key: str, count: int) -> list[str] | None:
-        """A list of ``count`` texts, one a layer; None where there is none."""
+        """Return a list of ``count`` strings, one a layer; None if it is absent."""
         value = self.take(key)
         if value is None:
             return None
         whole = isinstance(value, list) and all(isinstance(each, str) for each in value)
         if not whole or len(value) != count:
-            raise self.refused(key, f"a list of {count} texts, one a layer", value)
+            raise self.refused(key, f"a list of {count} strings, one a layer", value)
         return value
 
     def skip(self, *keys: str) -> None:
-        """Let ``keys`` be whatever they are: they say nothing of what is computed."""
+        """Accept any value of ``keys``, which do not change outputs."""
         self._taken.update(keys)
 
     def end(self, silent: frozenset[str] = _SILENT) -> None:
-        """Errors: `ConfigError` that names the keys that nobody took."""
+        """Errors: `ConfigError` naming the keys that were not read."""
         left = [key for key in self.values if key not in self._taken and key not in silent]
         left = [key for key in left if self.values[key] is not None]
         if left:
             raise ConfigError(
                 self.where,
-                expected="keys that are known to this family",
+                expected="known keys of this family",
                 received=one_of(f"{key}={self.values[key]!r}"[:80] for key in left),
                 advice=did_you_mean(left[0], self._taken, self.other_key),
             )
 
     def refused(self, key: str, expected: str, value: Any) -> ConfigError:
-        """The error for the value of ``key``."""
+        """Return the error for the value of ``key``."""
         received = "none" if value is _ABSENT or value is None else repr(value)[:80]
         return ConfigError(
             f"{self.where}, {key}",
@@ -159,26 +159,26 @@ class Config:
 
 
 def expect_object(values: Any, where: str) -> None:
-    """Errors: `ConfigError` for settings that are no object."""
+    """Errors: `ConfigError` if the settings are not an object."""
     if not isinstance(values, Mapping):
         raise ConfigError(
             where,
             expected="an object of settings",
             received=type(values).__name__,
-            advice="the folder is of no model, or damaged",
+            advice="the folder is not a model, or damaged",
         )
 
 
 _NEED_LENGTH = ("dynamic", "yarn", "longrope")
-"""Types whose original length is the config's own where nothing else is said."""
+"""Types whose original length defaults to the config's maximum length."""
 
 
 def rotary(c: Config, longest: int, thetas: Mapping[str, float]) -> dict[str, RotaryEmbedding]:
-    """What the config says of positions in models of ``longest`` steps, by the type of attention.
+    """Return the rotary embeddings of a model of ``longest`` steps, by type of attention.
 
-    ``thetas`` are the usual ones of each type. transformers 5 has ``rope_parameters``, where there
-    are several types a dict for each; before there were ``rope_theta``, ``rope_scaling``, which the
-    first of the types has alone, and ``partial_rotary_factor``. Errors: `ConfigError`.
+    ``thetas`` are the defaults of each type. transformers 5 writes ``rope_parameters``, with a dict
+    for each type if there are several. Earlier versions wrote ``rope_theta``, ``rope_scaling`` (for
+    the first type only) and ``partial_rotary_factor``. Errors: `ConfigError`.
     """
     fraction = c.number("partial_rotary_factor", 1.0)
     first, *others = thetas
@@ -209,7 +209,7 @@ def _one(
 
 
 def _scaling(c: Config, section: Config, longest: int) -> Mapping[str, Any] | None:
-    """The scaling as `RotaryEmbedding` takes it; None for plain positions."""
+    """Return the ``scaling`` of `RotaryEmbedding`; None for plain positions."""
     kind = section.take("rope_type", section.take("type", "default"))
     original = c.take("original_max_position_embeddings")
     section.skip("finetuned")
@@ -244,13 +244,16 @@ _OTHER_MODES = (
 
 @dataclass(frozen=True)
 class SentencePooling:
-    """The "first" step, or the "mean" or "max" of those that are there; ``unit``: of length 1."""
+    """Pooling over steps: the "first", or the "mean" or "max" of unmasked ones.
+
+    ``unit`` normalises the result to length 1.
+    """
 
     mode: str
     unit: bool
 
     def draw(self, x: Symbol, mask: Symbol | None) -> Symbol:
-        """``sentence_embedding`` of the last hidden states ``x``."""
+        """Return ``sentence_embedding`` of the last hidden states ``x``."""
         name = "pooling" if self.unit else NAME
         y: Symbol
         if self.mode == "first":
@@ -261,9 +264,9 @@ class SentencePooling:
 
 
 def pooling_of(modules: Any, where: str, settings: Callable[[str], Any]) -> SentencePooling:
-    """What ``modules.json`` says is done with the steps; ``settings`` reads a module's own file.
+    """Return the pooling in ``modules.json``; ``settings`` reads a module's own file.
 
-    Errors: `ConfigError` for other modules than pooling and normalising.
+    Errors: `ConfigError` for modules other than pooling and normalisation.
     """
     kinds, folders = [], []
     for module in modules if isinstance(modules, list) else [None]:
@@ -273,7 +276,7 @@ def pooling_of(modules: Any, where: str, settings: Callable[[str], Any]) -> Sent
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ConfigError(
             where,
-            expected="the modules Transformer, Pooling and perhaps Normalize",
+            expected="the modules Transformer, Pooling and optionally Normalize",
             received=", ".join(kinds)[:80],
             advice="remove modules.json for the last hidden states alone",
         )
@@ -289,5 +292,5 @@ def _mode(c: Config) -> str:
     c.end()
     chosen += [] if named is None else [{"cls": "first"}.get(str(named), str(named))]
     if len(chosen) != 1 or chosen[0] not in _MODES.values():
-        raise c.refused("pooling_mode", "one of the first step, the mean and the largest", chosen)
+        raise c.refused("pooling_mode", "one of 'cls', 'mean' and 'max'", chosen)
     return chosen[0]

@@ -1,4 +1,4 @@
-"""Published decoders."""
+"""Published decoders: causal language models."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(kw_only=True)
 class DecoderSettings:
-    """A causal transformer with rotary positions, grouped heads and gated units.
+    """The settings of a causal transformer with rotary positions, grouped heads and gated units.
 
-    ``norms`` are those of a block, each before or behind attention and the unit: "pre" (Llama),
-    "post" (OLMo 2) or "both" (Gemma). ``offset`` is added to every gamma. ``joined`` are
-    queries, keys and values in one array, and the gate with what it gates (Phi-3). ``kinds`` has
-    the type of each block's attention, which ``turns`` and ``window`` go by.
+    ``norms`` is the place of a block's norms relative to attention and unit: "pre" (Llama), "post"
+    (OLMo 2) or "both" (Gemma). ``offset`` is added to every gamma. ``joined``: the files have one
+    array for queries, keys and values, and one for the gate and the up projection (Phi-3).
+    ``kinds`` is the attention type of each block, which selects its ``turns`` and ``window``.
     """
 
     width: int
@@ -70,7 +70,7 @@ def _plain(
     activation: str = "hidden_act",
     thetas: Mapping[str, float] | None = None,
 ) -> DecoderSettings:
-    """What all of the families say under the same keys, or nearly so."""
+    """Return the settings that all families share, up to defaults."""
     width, heads = c.count("hidden_size"), c.count("num_attention_heads")
     depth, longest = c.blocks("num_hidden_layers"), c.count("max_position_embeddings", longest)
     return DecoderSettings(
@@ -113,7 +113,7 @@ def _phi3(c: Config) -> DecoderSettings:
         made.turns, made.kinds = {SLIDING: made.turns[_FULL]}, [SLIDING] * made.depth
     made.joined, made.dropout = True, c.share("resid_pdrop")
     c.only(attention_bias=False, mlp_bias=False, lm_head_bias=False)
-    c.skip("embd_pdrop", "full_attn_mod", "interpolate_factor")  # nobody uses them
+    c.skip("embd_pdrop", "full_attn_mod", "interpolate_factor")  # unused in transformers
     return made
 
 
@@ -134,7 +134,7 @@ def _qwen3(c: Config) -> DecoderSettings:
 
 
 def _by_kind(c: Config, made: DecoderSettings, slides: bool) -> None:
-    """Blocks from ``max_window_layers`` on have the window of Qwen, where it is used."""
+    """Set Qwen's sliding window in the blocks from ``max_window_layers`` on, if it is used."""
     window = c.count_or_none("sliding_window", 4096)
     first = c.count("max_window_layers", 28, least=0)
     made.window = window if slides else None
@@ -144,10 +144,10 @@ def _by_kind(c: Config, made: DecoderSettings, slides: bool) -> None:
 
 
 def _kinds(c: Config, usual: list[str], window: int | None) -> list[str]:
-    """The types of attention by block, as the config lists them, or the usual ones."""
+    """Return the attention types by block: the config's list, or ``usual``."""
     kinds = c.texts("layer_types", len(usual)) or usual
     if not {_FULL, SLIDING} >= set(kinds):
-        raise c.refused("layer_types", f"texts {_FULL!r} and {SLIDING!r}", kinds)
+        raise c.refused("layer_types", f"{_FULL!r} and {SLIDING!r}", kinds)
     if window is None and SLIDING in kinds:
         raise c.refused("sliding_window", f"a width, since layer_types has {SLIDING!r}", None)
     return kinds
@@ -182,7 +182,7 @@ def _gemma3(c: Config) -> DecoderSettings:
 
 
 def _gemma(c: Config, thetas: Mapping[str, float]) -> DecoderSettings:
-    """The common part of Gemma 2 and 3."""
+    """Return the settings that Gemma 2 and 3 share."""
     made = _plain(
         c,
         kv_heads=4,
@@ -193,7 +193,7 @@ def _gemma(c: Config, thetas: Mapping[str, float]) -> DecoderSettings:
         thetas=thetas,
     )
     c.only(use_bidirectional_attention=False)
-    c.skip("hidden_act", "cache_implementation")  # hidden_activation goes before
+    c.skip("hidden_act", "cache_implementation")  # hidden_activation takes precedence
     made.biases, made.norms, made.offset = c.flag("attention_bias", False), "both", 1.0
     made.window = c.count_or_none("sliding_window", 4096)
     made.embedding_scale = made.width**0.5
@@ -211,13 +211,13 @@ READ: Mapping[str, Callable[[Config], DecoderSettings]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
 }
-"""What is read of a config, by its ``model_type``."""
+"""The readers of configs, by ``model_type``."""
 
 
 def draw(d: ModelDrawing) -> Symbol:
-    """The net of a config of one of `READ`: ``logits``, or ``last_hidden_state``."""
+    """Build the net of a config of `READ`: ``logits``, or ``last_hidden_state``."""
     m = READ[d.config.values["model_type"]](d.config)
-    # Under dynamic scaling a config tells the original length alone.
+    # With dynamic scaling a config contains the original length alone.
     d.most_steps = max(m.longest, *(turn.reach for turn in m.turns.values()))
     inputs = d.ids(("input_ids",), others=("attention_mask", "segments"))
     base = d.prefix("model.")
@@ -240,14 +240,14 @@ def draw(d: ModelDrawing) -> Symbol:
 
 
 class _Block:
-    """One block: attention and a gated unit, each added to the stream."""
+    """A block: attention and a gated unit, each with a residual connection."""
 
     def __init__(self, d: ModelDrawing, m: DecoderSettings, k: int, theirs: str) -> None:
         self.d, self.m, self.kind = d, m, m.kinds[k]
         self.name, self.theirs = f"layers/{k}", theirs
 
     def draw(self, x: Symbol, beside: Mapping[str, Symbol]) -> Symbol:
-        """The stream ``x`` with what the block adds to it; ``beside`` says what attention sees."""
+        """Add the block to the residual stream ``x``; ``beside`` are the masks of attention."""
         names = _NORMS[self.m.norms]
         y = self._norm(x, "attention_norm", names[0])
         y = self._attention(y, beside)
@@ -321,7 +321,7 @@ _NORMS = {
         "post_feedforward_layernorm",
     ),
 }
-"""The norms before and behind attention and unit, by their names in the files."""
+"""The names in the files of the norms before and after attention and unit."""
 
 
 def _norm(d: ModelDrawing, m: DecoderSettings, x: Symbol, name: str, theirs: str) -> Symbol:
@@ -353,7 +353,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def draw_gpt2(d: ModelDrawing) -> Symbol:
-    """``logits``, or ``last_hidden_state``."""
+    """Build the net of a GPT-2 config: ``logits``, or ``last_hidden_state``."""
     c = d.config
     width, heads = c.count("n_embd"), c.count("n_head")
     vocabulary, longest = c.count("vocab_size"), c.count("n_positions", 1024)
@@ -405,7 +405,7 @@ def draw_gpt2(d: ModelDrawing) -> Symbol:
 
 
 def _places(own: str) -> dict[str, ArrayPlace]:
-    """Queries, keys and values stand side by side in one matrix (in, 3 out)."""
+    """Return the places of the arrays; queries, keys and values are one matrix (in, 3 out)."""
     found = {
         "output_weight": ArrayPlace(f"{own}.c_proj.weight"),
         "output_bias": ArrayPlace(f"{own}.c_proj.bias"),

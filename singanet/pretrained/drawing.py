@@ -1,4 +1,4 @@
-"""Layers of published models and where their weights stand."""
+"""Layers of published models, and the places of their parameters in the files."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from singanet.types import Array, Shape
 
 @dataclass(frozen=True)
 class ArrayPlace:
-    """The array called ``name``, or a part of it, that is a parameter of ours.
+    """The place of a parameter in the files: the array ``name`` or a part of it.
 
-    ``turned`` are matrices (out, in), as PyTorch's Linear has them. Of several parameters in one
-    array each is the part ``order`` along ``axis``. ``shape`` is said where the array has other
-    axes than the parameter, such as one of extent 1 in front.
+    ``turned``: the matrix is stored as (out, in), as in PyTorch's Linear. If an array contains
+    several parameters, each is the part number ``order`` along ``axis``. ``shape`` is the shape in
+    the file if its axes differ from the parameter's, for example by a first axis of size 1.
     """
 
     name: str
@@ -46,17 +46,17 @@ class ArrayPlace:
     shape: Shape | None = None
 
     def extents(self, ours: Shape) -> Shape:
-        """The shape in the file for a parameter of the shape ``ours``."""
+        """Return the shape in the file of a parameter of shape ``ours``."""
         return self.shape or (ours[::-1] if self.turned else ours)
 
     def theirs(self, value: Array) -> Array:
-        """A view of the parameter's ``value`` as the array in the file, or the part of it, is."""
+        """Return a view of the parameter's ``value`` in the layout of the file."""
         return value.T if self.turned else value.reshape(self.extents(value.shape))
 
 
 @dataclass
 class FileArray:
-    """An array in the files, and the parameters that are its parts, in their order."""
+    """An array in the files, and the parameters that are its parts, in order."""
 
     name: str
     members: list[tuple[Param, ArrayPlace]]
@@ -71,7 +71,7 @@ class FileArray:
         return tuple(whole)
 
     def part(self, array: Array, param: Param) -> Array:
-        """What of the ``array`` in the file is ``param``, as it lies there."""
+        """Return the part of the file's ``array`` for ``param``, in the file's layout."""
         start = 0
         for other, place in self.members:
             end = start + place.extents(other.shape)[place.axis]
@@ -81,17 +81,17 @@ class FileArray:
         raise KeyError(param.name)
 
     def place_of(self, param: Param) -> ArrayPlace:
-        """Where ``param`` is."""
+        """Return the place of ``param``."""
         return next(place for other, place in self.members if other is param)
 
     def whole(self, value_of: Callable[[Param], Array]) -> Array:
-        """The array in the file, of the parameters' values."""
+        """Return the array for the file, assembled from the parameters' values."""
         parts = [place.theirs(value_of(param)) for param, place in self.members]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, self.members[0][1].axis)
 
 
 def stored_arrays(places: Iterable[tuple[Param, ArrayPlace]]) -> dict[str, FileArray]:
-    """The arrays in the files by name, for parameters with their places."""
+    """Return the arrays in the files by name, for parameters with their places."""
     found: dict[str, FileArray] = {}
     for param, place in sorted(places, key=lambda each: each[1].order):
         found.setdefault(place.name, FileArray(place.name, [])).members.append((param, place))
@@ -110,21 +110,20 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
-"""Our functions by their names in configs."""
+"""The activations by their names in configs."""
 
 
 INPUTS = "argument inputs"
-"""Where errors about it are."""
+"""The place in errors about the argument."""
 
 
 class ModelDrawing:
-    """What a family draws on: the config, the names in the files, the inputs that are wanted.
+    """The state while a family builds a net: the config, the names in the files, the inputs.
 
-    ``names`` None stands for files that are yet to be written.
-    ``is_bare`` tells that there is no head: the last hidden states are what comes out.
-    ``places`` says of every parameter where it stands, ``most_steps`` how many steps a sequence may
-    have, ``loss`` and ``metric`` what the net is to be trained with, ``tied`` which arrays have to
-    be the same as a parameter, if they are there.
+    ``names`` is None if there are no files yet. ``is_bare``: the net has no head and outputs the
+    last hidden states. ``places`` maps parameters to their places, ``most_steps`` is the maximum
+    sequence length, ``loss`` and ``metric`` are for training, ``tied`` maps arrays to the parameter
+    that they must equal if they exist.
     """
 
     def __init__(
@@ -148,19 +147,19 @@ class ModelDrawing:
         self.tied: dict[str, Param] = {}
 
     def keep(self, *names: str) -> None:
-        """Let arrays be there that are not drawn: they are given back as they came."""
+        """Accept the arrays ``names`` without parameters; they are saved unchanged."""
         self._kept.update(names)
 
     def copies(self, param: Param, *names: str) -> None:
-        """Let arrays be there that are copies of ``param``, to which the model ties them."""
+        """Accept the arrays ``names`` as copies of ``param``, to which the model ties them."""
         self.tied.update(dict.fromkeys(names, param))
 
     def keeps(self, name: str) -> bool:
-        """Whether the array may be there without a parameter."""
+        """Return whether the array is accepted without a parameter."""
         return name in self._kept
 
     def prefix(self, prefix: str) -> str:
-        """``prefix`` where names in the files begin with it: a bare model's have none as a rule."""
+        """Return ``prefix`` if names in the files start with it; bare models usually omit it."""
         if self.names is None:
             return "" if self.is_bare else prefix
         return prefix if any(name.startswith(prefix) for name in self.names) else ""
@@ -170,39 +169,39 @@ class ModelDrawing:
     def ids(
         self, needed: Sequence[str], usual: Sequence[str] = (), others: Sequence[str] = ()
     ) -> dict[str, Symbol]:
-        """The inputs of sequences by name: those ``needed``, and the ``usual`` ones.
+        """Return the sequence inputs by name: the ``needed`` and the ``usual`` ones.
 
-        Where inputs are chosen these are there, with as many of the ``usual`` and the ``others`` as
-        are among them. Errors: `ArgumentError` for inputs that there are not.
+        If the user chose inputs, the chosen ones among ``usual`` and ``others`` are used instead.
+        Errors: `ArgumentError` for unknown inputs.
         """
         known = (*needed, *usual, *others)
         wanted = (*needed, *usual) if self.wanted is None else tuple(self.wanted)
         if not all(name in wanted for name in needed) or not all(name in known for name in wanted):
             raise ArgumentError(
                 INPUTS,
-                expected=f"{one_of(needed)}, and perhaps some of {one_of((*usual, *others))}",
+                expected=f"{one_of(needed)}, and optionally some of {one_of((*usual, *others))}",
                 received=one_of(map(str, wanted))[:200],
                 advice=MESSAGES
                 if are_messages(self.wanted)
-                else "leave inputs out for those that the family has",
+                else "omit inputs for the family's defaults",
             )
         found = {name: Input(name, (None,), dtype="int64") for name in known if name in wanted}
         self.inputs = list(found.values())
         return found
 
     def padding(self, vocabulary: int, default: int | None = None) -> int | None:
-        """The row of the table that padding has; below 0 it counts from the end, as in PyTorch."""
+        """Return the embedding's padding row; negative ids count from the end, as in PyTorch."""
         index = self.config.values.get("pad_token_id", default)
         if index is None:
             return None
         if not is_int(index, -vocabulary) or index >= vocabulary:
-            raise self.config.refused("pad_token_id", f"a word of {vocabulary}, or null", index)
+            raise self.config.refused("pad_token_id", f"an id below {vocabulary}, or null", index)
         return int(index) % vocabulary
 
     # -- layers -----------------------------------------------------------------------------
 
     def put(self, layer: Layer, x: Any, **places: ArrayPlace | None) -> Symbol:
-        """``layer`` on ``x``, each of its parameters at its place."""
+        """Apply ``layer`` to ``x`` and record the places of its parameters."""
         y = layer(x)
         for suffix, param in layer.params.items():
             place = places[suffix]
@@ -211,7 +210,7 @@ class ModelDrawing:
         return y
 
     def embedding(self, x: Symbol, layer: Embedding, theirs: str) -> Symbol:
-        """The rows of a table."""
+        """Add an embedding."""
         return self.put(layer, x, weight=ArrayPlace(f"{theirs}.weight"))
 
     def dense(
@@ -223,7 +222,7 @@ class ModelDrawing:
         bias: bool = True,
         turned: bool = True,
     ) -> Symbol:
-        """A product with a matrix, (out, in) in the files where ``turned``."""
+        """Add a dense layer; ``turned`` if the matrix is (out, in) in the files."""
         layer = Dense(name, units, use_bias=bias)
         weight = ArrayPlace(f"{theirs}.weight", turned)
         return self.put(layer, x, weight=weight, bias=ArrayPlace(f"{theirs}.bias"))
@@ -237,7 +236,7 @@ class ModelDrawing:
         bias: str = "",
         softcap: float | None = None,
     ) -> Symbol:
-        """The scores of the words, by the rows of the table that they are ``tied`` to if any."""
+        """Add the output layer over the vocabulary, with the embedding's matrix if ``tied``."""
         name = "logits" if softcap is None else "scores"
         layer = Dense(name, units, use_bias=bool(bias), W_specs=tied, W_transpose=True)
         y = self.put(layer, x, weight=ArrayPlace(theirs), bias=ArrayPlace(bias))
@@ -251,28 +250,28 @@ class ModelDrawing:
         return capped
 
     def activation(self, x: Symbol, name: str, mode: str) -> Symbol:
-        """A function of each element."""
+        """Add an activation."""
         y: Symbol = Activation(name, mode)(x)
         return y
 
     def layer_norm(self, x: Symbol, name: str, epsilon: float, theirs: str) -> Symbol:
-        """Layer normalisation."""
+        """Add layer normalisation."""
         gamma, beta = ArrayPlace(f"{theirs}.weight"), ArrayPlace(f"{theirs}.bias")
         return self.put(LayerNorm(name, epsilon=epsilon), x, gamma=gamma, beta=beta)
 
     def dropout(self, x: Symbol, name: str, share: float) -> Symbol:
-        """Dropout, where there is any."""
+        """Add dropout if ``share`` > 0."""
         return Dropout(name, share)(x) if share else x
 
     def add(self, name: str, *parts: Symbol) -> Symbol:
-        """The sum."""
+        """Add a sum."""
         y: Symbol = Add(name)(*parts)
         return y
 
     def attention(
         self, layer: MultiHeadAttention, inputs: Sequence[Symbol], theirs: dict[str, str]
     ) -> Symbol:
-        """Attention whose projections have modules of their own, by our names of the parts."""
+        """Add attention with one module a projection; ``theirs`` maps our parts to modules."""
         places = {
             f"{part}_weight": ArrayPlace(f"{name}.weight", True) for part, name in theirs.items()
         }
@@ -282,11 +281,11 @@ class ModelDrawing:
     # -- what it is trained with ------------------------------------------------------------
 
     def expect_words(self) -> None:
-        """Scores of words at each step: targets are words, shifted already, or -100 for none."""
+        """Set the loss over the vocabulary: targets are shifted ids, or -100 to ignore a step."""
         self.loss = SoftmaxCrossEntropy(ignore_index=-100)
 
     def expect_classes(self) -> int:
-        """Scores of classes: how many there are. With one it is a number that is learned."""
+        """Set loss and metric of a classifier, or of regression for one class; return the count."""
         c = self.config
         labels = c.take("id2label")
         if labels is not None and not isinstance(labels, dict):
@@ -303,17 +302,17 @@ class ModelDrawing:
         return count
 
     def class_dropout(self, default: float) -> float:
-        """The dropout before the scores of classes."""
+        """Return the dropout before the classifier."""
         return self.config.share("classifier_dropout", default)
 
 
 @dataclass(frozen=True)
 class Family:
-    """``architectures`` are transformers' classes that are built, the usual one first.
+    """A family of models. ``architectures`` are the supported transformers classes, default first.
 
-    ``bare`` are those of them that have no head, whose output are the last hidden states.
-    ``others`` are patterns of names that arrays have had at other times, with what they are called
-    here. ``idle`` are patterns of arrays that may be there and compute nothing, such as buffers.
+    ``bare`` are the classes without a head, which output the last hidden states. ``others`` are
+    patterns of older array names, with their replacements. ``idle`` are patterns of arrays that
+    compute nothing, such as buffers.
     """
 
     draw: Callable[[ModelDrawing], Symbol | Sequence[Symbol]]
@@ -323,7 +322,7 @@ class Family:
     idle: tuple[str, ...] = ()
 
     def architecture(self, values: Mapping[str, Any], where: str) -> str:
-        """The class that the config names. Errors: `ConfigError` for one that is not built."""
+        """Return the class that the config names. Errors: `ConfigError` for an unsupported one."""
         named = values.get("architectures")
         if named is None or named == []:
             return self.architectures[0]
@@ -337,7 +336,7 @@ class Family:
         return str(named[0])
 
     def canonical(self, names: Iterable[str]) -> dict[str, str]:
-        """The names in the files by those that are drawn with."""
+        """Return the names in the files by the names that the family uses."""
         found = {}
         for name in names:
             known = name
@@ -347,5 +346,5 @@ class Family:
         return found
 
     def is_idle(self, name: str) -> bool:
-        """Whether the array may be there without a parameter."""
+        """Return whether the array is accepted without a parameter."""
         return any(re.fullmatch(pattern, name) for pattern in self.idle)

@@ -1,4 +1,4 @@
-"""Published encoders."""
+"""Published encoders and T5: BERT and its relatives, ViT and DeiT."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from singanet.pretrained.drawing import ACTIVATIONS, ArrayPlace, Family, ModelDr
 
 @dataclass(kw_only=True)
 class EncoderSettings:
-    """The sizes of a model of this kind.
+    """The sizes of a BERT-like model.
 
-    ``longest`` is the number of rows in the table of positions; with ``counts_from`` they are
-    counted from behind this one, and are those of what is no padding.
+    ``longest`` is the number of rows of the position embedding. With ``counts_from`` positions
+    start behind this index and skip padding.
     """
 
     vocabulary: int
@@ -78,10 +78,10 @@ def _bert(d: ModelDrawing, padding: int = 0) -> EncoderSettings:
 
 
 def _roberta(d: ModelDrawing) -> EncoderSettings:
-    """As BERT, but its positions begin behind the index of padding, and leave padding out."""
+    """Return BERT's settings, with positions that start behind the padding id and skip padding."""
     made = _bert(d, padding=1)
     if made.padding is None or made.longest <= made.padding + 1:
-        raise d.config.refused("pad_token_id", "a word, behind which positions begin", made.padding)
+        raise d.config.refused("pad_token_id", "an id, behind which positions start", made.padding)
     made.counts_from = made.padding
     return made
 
@@ -136,7 +136,7 @@ _Head: TypeAlias = Callable[[ModelDrawing, EncoderSettings, str, Symbol, Embeddi
 
 @dataclass(frozen=True)
 class _Kind:
-    """How a family is read, what its modules are called, and its heads of words and classes."""
+    """A family's config reader, its module names, and its heads for words and classes."""
 
     read: Callable[[ModelDrawing], EncoderSettings]
     base: str
@@ -146,11 +146,11 @@ class _Kind:
 
 
 def draw(d: ModelDrawing) -> Symbol:
-    """``last_hidden_state``, ``logits``, or of a folder of sentences ``sentence_embedding``."""
+    """Build an encoder: ``last_hidden_state``, ``logits`` or ``sentence_embedding``."""
     kind = _KINDS[d.config.values["model_type"]]
     m = kind.read(d)
     d.most_steps = m.longest - (0 if m.counts_from is None else m.counts_from + 1)
-    # With one type all steps are of it.
+    # A single token type needs no input.
     more = ("attention_mask", "token_type_ids") if m.types > 1 else ("attention_mask",)
     inputs = d.ids(("input_ids",), more)
     base = d.prefix(kind.base)
@@ -175,7 +175,7 @@ def draw(d: ModelDrawing) -> Symbol:
 def _embedded(
     d: ModelDrawing, m: EncoderSettings, inputs: Mapping[str, Symbol], table: Embedding, own: str
 ) -> Symbol:
-    """Words, positions and kinds of segments, normalised."""
+    """Add embeddings of words, positions and token types, with normalisation."""
     ids = inputs["input_ids"]
     x = d.embedding(ids, table, f"{own}.word_embeddings")
     place = ArrayPlace(f"{own}.token_type_embeddings.weight")
@@ -183,7 +183,7 @@ def _embedded(
         types = Embedding("token_type_embeddings", m.types, m.width, sparse=False)
         x = d.add("types_add", x, d.put(types, inputs["token_type_ids"], weight=place))
     elif m.types:
-        # Without an input all steps are of the first type.
+        # Without an input all steps have the first type.
         first = d.put(Weight("token_type_embeddings", (m.types, m.width)), ids, weight=place)
         x = d.add("types_add", x, first[:, 0:1])
     place = ArrayPlace(f"{own}.position_embeddings.weight")
@@ -212,7 +212,7 @@ def _block(
     theirs: dict[str, str],
     called: str,
 ) -> Symbol:
-    """Attention and two dense layers, each added and then normalised."""
+    """Add a post-norm block: attention and two dense layers."""
     layer = MultiHeadAttention(
         f"{name}/attention",
         m.heads,
@@ -238,7 +238,7 @@ def _block(
 def _bert_words(
     d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
 ) -> Symbol:
-    """The words behind masks."""
+    """Add BERT's masked language model head."""
     own = "cls.predictions"
     y = d.dense(x, "transform", m.width, f"{own}.transform.dense")
     y = d.activation(y, "transform_act", m.activation)
@@ -327,7 +327,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def draw_vit(d: ModelDrawing) -> Symbol:
-    """``last_hidden_state``, or the ``logits`` of classes, of images ``pixel_values``."""
+    """Build a ViT or DeiT over ``pixel_values``: ``last_hidden_state``, or ``logits``."""
     c = d.config
     kind = c.values["model_type"]
     width, heads = c.count("hidden_size", 768), c.count("num_attention_heads", 12)
@@ -360,7 +360,7 @@ def draw_vit(d: ModelDrawing) -> Symbol:
 
 
 def _patches(d: ModelDrawing, width: int, own: str) -> Symbol:
-    """Square patches in rows, behind their tokens, with their positions."""
+    """Add the patch embedding, the class tokens and the positions."""
     c = d.config
     (high, wide), (rows, columns) = _sides(c, "image_size", 224), _sides(c, "patch_size", 16)
     image = Input("pixel_values", (c.count("num_channels", 3), high, wide))
@@ -399,11 +399,11 @@ def _head(d: ModelDrawing, x: Symbol, base: str) -> Symbol:
 
 
 def _sides(c: Config, key: str, default: int) -> tuple[int, int]:
-    """Height and width, of which one number is both."""
+    """Return height and width; one number sets both."""
     value: Any = c.take(key, default)
     sides = value if isinstance(value, list) else [value, value]
     if len(sides) != 2 or not all(is_int(side) and side < 1 << 20 for side in sides):
-        raise c.refused(key, "a whole number of pixels, or [height, width]", value)
+        raise c.refused(key, "an integer number of pixels, or [height, width]", value)
     return sides[0], sides[1]
 
 
@@ -441,7 +441,7 @@ _ENCODER = "T5EncoderModel"
 
 @dataclass(kw_only=True)
 class T5Settings:
-    """The sizes of both stacks."""
+    """The sizes of both stacks of a T5."""
 
     vocabulary: int
     width: int
@@ -464,7 +464,7 @@ def _read(c: Config) -> T5Settings:
     function = "gelu_new" if how == "gated-gelu" else function
     if gate not in ("", "gated") or function not in ACTIVATIONS:
         raise c.refused("feed_forward_proj", "a function such as 'relu', or 'gated-gelu'", how)
-    # What transformers writes down of it.
+    # Derived keys that transformers writes.
     c.only(is_gated_act=gate == "gated", dense_act_fn=function, is_decoder=False)
     c.skip("is_encoder_decoder", "n_positions")
     depth = c.blocks("num_layers", 6)
@@ -486,7 +486,7 @@ def _read(c: Config) -> T5Settings:
 
 
 def draw_t5(d: ModelDrawing) -> Symbol:
-    """``logits`` at the steps of ``decoder_input_ids``, or the ``last_hidden_state``."""
+    """Build a T5: ``logits`` at the steps of ``decoder_input_ids``, or ``last_hidden_state``."""
     c = d.config
     m = _read(c)
     tied = c.flag("tie_word_embeddings", True)
@@ -517,7 +517,7 @@ def draw_t5(d: ModelDrawing) -> Symbol:
 
 
 class _Stack:
-    """The encoder, or the decoder, which also looks at what is ``encoded``."""
+    """The encoder, or the decoder with cross-attention to ``encoded``."""
 
     def __init__(
         self,
@@ -533,7 +533,7 @@ class _Stack:
         self.positions: Param | None = None
 
     def draw(self, x: Symbol, mask: Symbol | None, called: str) -> Symbol:
-        """The stack on embedded words; ``called`` is the name of its output."""
+        """Add the stack to embedded words; ``called`` is the name of its output."""
         d, m = self.d, self.m
         x = d.dropout(x, f"{self.name}/drop", m.dropout)
         for k in range(self.depth):
@@ -578,7 +578,7 @@ class _Stack:
         given = [each for each in (y, encoded, mask) if each is not None]
         y = d.put(layer, given if len(given) > 1 else y, **places)
         if own:
-            # All blocks of a stack share those of the first.
+            # All blocks of a stack share the relative positions of the first.
             self.positions = layer.params["relative_weight"]
         return d.add(f"{name}_add", x, d.dropout(y, f"{name}_drop", m.dropout))
 

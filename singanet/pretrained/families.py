@@ -1,4 +1,4 @@
-"""The families, by the ``model_type`` of a config."""
+"""The families of models, by the ``model_type`` of a config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(values: Mapping[str, Any], where: str) -> Family:
-    """The family of a config. Errors: `ConfigError`."""
+    """Return the family of a config. Errors: `ConfigError` if it is unknown."""
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(

@@ -21,16 +21,17 @@ from singanet.types import Array
 
 _FILE_TYPE, _QUANTIZATION = "general.file_type", "general.quantization_version"
 _FILE_TYPES = {None: 0, "float32": 0, "float16": 1, "q8_0": 7, "bfloat16": 32}
-"""What llama.cpp calls a file by most of its arrays."""
+"""llama.cpp's file type, by the type of most arrays."""
 
 
 @dataclass(frozen=True)
 class GgufForm:
-    """What a GGUF file has beside the arrays of a net, and how those lie in it.
+    """The contents of a GGUF file except a net's arrays, and the layout of the arrays.
 
-    ``values`` are all of the file's; ``names`` are its arrays by transformers' names, in its order;
-    ``factors`` are arrays that became settings of ``config``. Of ``heads`` are the rows of queries
-    and keys that stand in llama.cpp's order; norms that are ``raised`` have an offset of 1 in them.
+    ``values`` are the file's metadata. ``names`` maps transformers' array names to the file's, in
+    file order. ``factors`` are arrays that became settings of ``config``. ``heads`` are the head
+    counts of queries and keys whose rows have llama.cpp's order. ``raised``: norms include an
+    offset of 1.
     """
 
     values: Mapping[str, Any]
@@ -43,17 +44,16 @@ class GgufForm:
     def write(
         self, path: Path, sources: Sequence[Source], config: Mapping[str, Any], dtype: str | None
     ) -> None:
-        """Write ``sources``, under transformers' names, and the values to ``path``.
+        """Write the metadata and ``sources``, with transformers' names, to ``path``.
 
-        Errors: `ArgumentError` for another ``config`` than that of the file, and those of
-        `write_gguf`.
+        Errors: `ArgumentError` if ``config`` differs from the file's; those of `write_gguf`.
         """
         if config != self.config:
             keys = {*config, *self.config}
             changed = {key for key in keys if config.get(key) != self.config.get(key)}
             raise ArgumentError(
                 f"pretrained.save to {str(path)!r}",
-                expected="a config as it came out of the GGUF file, whose values go back",
+                expected="the unchanged config of the GGUF file",
                 received=f"other {', '.join(sorted(changed))}"[:200],
                 advice="save into a folder, and convert that by llama.cpp's tools",
             )
@@ -66,7 +66,7 @@ class GgufForm:
         write_gguf(path, arrays, dtype, values)
 
     def _theirs(self, source: Source) -> Source:
-        """``source`` under its name and in the order of rows of the file."""
+        """Return ``source`` with the file's name and order of rows."""
         part = source.name.split(".")[-2]
 
         def fetch() -> Array:
@@ -82,10 +82,10 @@ class GgufForm:
 
 @dataclass(frozen=True)
 class GgufKind:
-    """How an architecture of llama.cpp's is called by transformers, and what differs.
+    """An architecture of llama.cpp: its name in transformers and its differences.
 
-    ``turned`` are queries and keys whose rows stand in llama.cpp's order, ``raised`` norms that
-    have transformers' offset of 1 in them, ``modules`` other names in a block.
+    ``turned``: the rows of queries and keys have llama.cpp's order. ``raised``: norms include
+    transformers' offset of 1. ``modules`` are other names in a block.
     """
 
     model_type: str
@@ -108,7 +108,7 @@ KINDS: Mapping[str, GgufKind] = {
     "qwen2": GgufKind("qwen2", "Qwen2ForCausalLM"),
     "qwen3": GgufKind("qwen3", "Qwen3ForCausalLM"),
 }
-"""By llama.cpp's name."""
+"""The supported architectures, by llama.cpp's name."""
 _MODULES = {
     "attn_k": "self_attn.k_proj",
     "attn_k_norm": "self_attn.k_norm",
@@ -138,10 +138,10 @@ _IN_BLOCK = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
 
 
 class GgufModelReader(Reader):
-    """The arrays of ``inner`` under transformers' names and in its order of rows.
+    """A reader of a GGUF file's arrays with transformers' names and order of rows.
 
-    ``config`` is what a config.json of the model would say. Errors: `ConfigError` for another
-    architecture and for values that are not known.
+    ``config`` is the equivalent config.json. Errors: `ConfigError` for an unsupported architecture
+    or unknown values.
     """
 
     format = "gguf"
@@ -220,12 +220,12 @@ class GgufModelReader(Reader):
 
 
 def names_outside() -> Mapping[str, str]:
-    """Transformers' names of the arrays that are in no block, by llama.cpp's."""
+    """Return transformers' names of the arrays outside blocks, by llama.cpp's."""
     return _OUTSIDE
 
 
 def names_in_blocks(kind: GgufKind, depth: int) -> dict[str, str]:
-    """Llama.cpp's names of the arrays in ``depth`` blocks, by transformers'."""
+    """Return llama.cpp's names of the arrays in ``depth`` blocks, by transformers'."""
     modules = {**_MODULES, **kind.modules}
     return {
         f"model.layers.{block}.{module}.{suffix}": f"blk.{block}.{there}.{suffix}"
@@ -236,7 +236,7 @@ def names_in_blocks(kind: GgufKind, depth: int) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; float32 as the shortest number that rounds to it."""
+    """Return a value as JSON data; float32 becomes the shortest decimal that rounds to it."""
     if isinstance(value, np.floating):
         return float(str(value))
     return value.item() if isinstance(value, np.generic) else value
@@ -245,11 +245,11 @@ def _plain(value: Any) -> Any:
 def config_of(
     c: Config, kind: GgufKind, entries: Mapping[str, Entry], factors: Mapping[str, Array]
 ) -> dict[str, Any]:
-    """The config.json of the model whose values are ``c``."""
+    """Return the config.json equivalent to the values ``c``."""
     width, heads = c.count("embedding_length"), c.count("attention.head_count")
     size = c.count("attention.key_length", max(width // heads, 1))
     if c.count("attention.value_length", size) != size:
-        raise c.refused("attention.value_length", f"{size}, as that of keys", "another")
+        raise c.refused("attention.value_length", f"{size}, the length of keys", "another")
     table = entries.get("model.embed_tokens.weight")
     found = {
         "model_type": kind.model_type,
@@ -285,7 +285,7 @@ def config_of(
 
 
 def _of_gemma(c: Config, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What llama.cpp knows of Gemma beside the file's values."""
+    """Return the settings of Gemma that llama.cpp sets in code."""
     large = found["num_hidden_layers"] == (46 if found["model_type"] == "gemma2" else 62)
     scalar = found["hidden_size"] // found["num_attention_heads"] if large else found["head_dim"]
     more = {
@@ -304,7 +304,7 @@ def _of_gemma(c: Config, found: Mapping[str, Any]) -> dict[str, Any]:
 def _scaling(
     c: Config, found: Mapping[str, Any], factors: Mapping[str, Array]
 ) -> dict[str, Any] | None:
-    """The scaling of rotary positions as transformers tells it."""
+    """Return the scaling of rotary positions in transformers' form."""
     factor = c.number_or_none("rope.scaling.factor") or None
     # As in llama.cpp, a factor without a type is linear.
     kind = c.take("rope.scaling.type", "none" if factor is None else "linear")
@@ -312,9 +312,9 @@ def _scaling(
     gain = c.number_or_none("rope.scaling.attn_factor")
     c.skip("rope.scaling.finetuned")
     if factors and (kind not in ("none", "longrope") or factor not in (None, 1.0)):
-        raise c.refused("rope.scaling.factor", "none beside factors in arrays", f"{kind}, {factor}")
+        raise c.refused("rope.scaling.factor", "none with factors in arrays", f"{kind}, {factor}")
     if gain not in (None, 1.0) and not factors:
-        raise c.refused("rope.scaling.attn_factor", "1 where no factors are in arrays", gain)
+        raise c.refused("rope.scaling.attn_factor", "1 without factors in arrays", gain)
     if factors:
         longest = found["max_position_embeddings"]
         short, long = (

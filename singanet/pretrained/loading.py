@@ -1,4 +1,4 @@
-"""Published models, loaded and made."""
+"""Nets of published models: loaded from files, or built from a config."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Origin:
-    """Where a net came from: what `save` gives back beside the parameters.
+    """The source of a net, which `save` writes back with the parameters.
 
-    ``config`` is what config.json says, ``arrays`` are those of the files by name, each of the
-    parameters of the net, ``kept`` those that no parameter is. ``files`` stood beside them, by
-    their names within the folder; ``tokenizer`` is what a GGUF file says of its texts, ``form`` how
-    the whole file is.
+    ``config`` is config.json. ``arrays`` maps array names to parameters, ``kept`` are arrays
+    without a parameter. ``files`` are the other files of the folder, by name. ``tokenizer`` is the
+    tokenizer metadata of a GGUF file, ``form`` the layout of that file.
     """
 
     config: dict[str, Any]
@@ -55,17 +54,16 @@ class Origin:
 
 
 class PretrainedNet(FeedForwardNet):
-    """A net that `pretrained.load` or `build` made; `pretrained.save` writes it back.
+    """A net made by `pretrained.load` or `build`; `pretrained.save` writes it.
 
-    ``most_steps`` is how many steps its sequences may have, as the config says. Else it is as every
-    `FeedForwardNet`.
+    ``most_steps`` is the maximum sequence length in the config. All else is as in `FeedForwardNet`.
     """
 
     origin: Origin
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the model's config.json says; what is changed in it is saved so."""
+        """The model's config.json; changes to it are saved."""
         return self.origin.config
 
 
@@ -74,7 +72,7 @@ _MOST_BLOCKS = 1000
 
 @dataclass(frozen=True)
 class MadeNet:
-    """A net, how it was drawn, and the names of the arrays in the files by those it knows."""
+    """A net, how it was built, and the names of the arrays in the files by the family's names."""
 
     net: PretrainedNet
     family: Family
@@ -90,10 +88,10 @@ def make(
     sentence: SentencePooling | None = None,
     seed: int | None = None,
 ) -> MadeNet:
-    """The net of the config ``values``, for files that have arrays of these ``names``.
+    """Build the net of the config ``values``, for files with arrays of these ``names``.
 
-    Errors: `ConfigError`, also for sizes that no layer can have; `ArgumentError` for ``inputs``
-    that the family has not.
+    Errors: `ConfigError`, also for sizes that a layer refuses; `ArgumentError` for unknown
+    ``inputs``.
     """
     family = family_of(values, where)
     found = {} if names is None else family.canonical(names)
@@ -104,7 +102,7 @@ def make(
     )
     drawing.sentence = sentence if drawing.is_bare else None
     try:
-        with own_errors(partial(_refused, where), "numbers that can be computed with"):
+        with own_errors(partial(_refused, where), "numbers in the range of arithmetic"):
             outputs = family.draw(drawing)
         config.end()
         net = PretrainedNet(
@@ -125,7 +123,7 @@ def make(
 
 
 def _refused(where: str, expected: str, received: str) -> ConfigError:
-    advice = "the config is of no model that can be built"
+    advice = "the config does not describe a valid model"
     return ConfigError(where, expected=expected, received=received, advice=advice)
 
 
@@ -136,10 +134,10 @@ def _impossible(error: SingaNetError, where: str) -> ConfigError:
 def build(
     config: Mapping[str, Any], *, inputs: Sequence[str] | None = None, seed: int | None = None
 ) -> PretrainedNet:
-    """A net of the architecture that ``config`` describes, its parameters drawn from ``seed``.
+    """Build a net of the architecture in ``config``, with parameters drawn from ``seed``.
 
-    ``config`` is what a config.json holds, with ``model_type`` and ``architectures``. The net is
-    saved by `save` as one that was loaded. Errors: those of `load` for a config.
+    ``config`` is the content of a config.json, with ``model_type`` and ``architectures``. `save`
+    writes the net like a loaded one. Errors: those of `load` for a config.
     """
     made = make(config, "pretrained.build, config", inputs=inputs, seed=seed)
     made.net.origin = Origin(dict(config), stored_arrays(made.drawing.places.values()), {}, {}, {})
@@ -147,7 +145,7 @@ def build(
 
 
 def origin_in(source: ModelSource, made: MadeNet) -> Origin:
-    """What a net that was ``made`` for the files of ``source`` gives back to such files."""
+    """Return the origin of the net ``made``, with the files of ``source``."""
     names = made.names
     arrays = stored_arrays(made.drawing.places.values())
     kept = {
@@ -160,12 +158,12 @@ def origin_in(source: ModelSource, made: MadeNet) -> Origin:
 
 
 def origin_of(net: Net, where: str, advice: str = "load the net with pretrained.load") -> Origin:
-    """The origin of ``net``. Errors: `ArgumentError` if `load` has not made it."""
+    """Return the origin of ``net``. Errors: `ArgumentError` if `load` did not make it."""
     origin = getattr(net, "origin", None)
     if not isinstance(origin, Origin):
         raise ArgumentError(
             where,
-            expected="a net that pretrained.load made",
+            expected="a net from pretrained.load",
             received=f"a {type(net).__name__}",
             advice=advice,
         )
@@ -173,9 +171,9 @@ def origin_of(net: Net, where: str, advice: str = "load the net with pretrained.
 
 
 def origin_like(net: Net, like: str | os.PathLike[str]) -> Origin:
-    """The same for ``net``, whose parameters are those of the model in the folder ``like``.
+    """Return an origin for ``net``, with the files of the model in the folder ``like``.
 
-    Errors: `ArgumentError` for a net with other parameters; those of `load`.
+    Errors: `ArgumentError` if the net has other parameters; those of `load`.
     """
     params = {param.name: param for param in net.params()}
     with open_source(folder_of(like)) as source:
@@ -187,7 +185,7 @@ def origin_like(net: Net, like: str | os.PathLike[str]) -> Origin:
             raise ArgumentError(
                 "pretrained.save, net",
                 expected=f"the {len(shapes)} parameters that load makes of {str(like)!r}",
-                received=f"{len(params)} that are not the same: {first!r}",
+                received=f"{len(params)} parameters that differ: {first!r}",
                 advice="write other nets with net.save or net.save_model",
             )
         places.update({name: (params[name], place) for name, (_, place) in places.items()})
@@ -209,43 +207,40 @@ def load(
     keep: int | str = "256MB",
     recompute: Recompute = "none",
 ) -> PretrainedNet:
-    """The net of the model in a ``folder`` that transformers wrote, with its parameters.
+    """Load the model in a ``folder`` written by transformers as a net with its parameters.
 
-    A name such as "HuggingFaceTB/SmolLM2-135M", where no folder is called so, is that of a model
-    on Hugging Face's hub, of which the cache has or gets the files (the extra ``hub``), and
-    ``revision`` is its branch, tag or commit.
-
-    Inputs and outputs are called as there. The families:
+    If no such folder exists, a name such as "HuggingFaceTB/SmolLM2-135M" is a model on Hugging
+    Face's hub (the extra ``hub``). Its files come from the cache or are downloaded; ``revision`` is
+    a branch, tag or commit. Inputs and outputs have transformers' names. The families:
     https://github.com/singanet/singanet/blob/main/docs/pretrained.md
 
     ``dtype`` is the net's float type, "float32", "float64", "float16" or "bfloat16" (with the
-    ``rounding`` of updates, see `FeedForwardNet.as_type`), to which arrays are converted one by
-    one. With "int8" or "int4" they go into blocks, see `FeedForwardNet.quantize`; those of a GGUF
-    file that are so already (Q8_0, Q4_0, Q4_1) are taken as they are. ``inputs`` are those that the
-    net is to have, ``seed`` is for dropout.
-    With an ``offload_folder`` they go there one by one, and ``keep`` bytes at most are in memory,
-    as by `FeedForwardNet.offload`: a net that is larger than memory is loaded so. ``recompute`` is
-    what steps make again to need less memory, see `FeedForwardNet.record`.
-    Nothing but the folder's own files is read. Errors: `ConfigError` for settings that are not
-    supported, by their names; `StateMismatchError` for arrays that are missing, too many, or of
-    another shape, before memory is given; `FileFormatError`, `FileAccessError`.
+    ``rounding`` of updates, see `FeedForwardNet.as_type`); arrays are converted one by one. "int8"
+    and "int4" quantize weights in blocks, see `FeedForwardNet.quantize`; blocks of a GGUF file in
+    Q8_0, Q4_0 or Q4_1 are used unchanged. ``inputs`` are the net's inputs, ``seed`` is for dropout.
+
+    With ``offload_folder`` the parameters are written there one by one, and at most ``keep`` bytes
+    stay in memory, as by `FeedForwardNet.offload`; so a net may exceed memory. ``recompute`` saves
+    memory in training, see `FeedForwardNet.record`.
+
+    Only files in the folder are read. Errors: `ConfigError` naming unsupported settings;
+    `StateMismatchError` if arrays are missing, unexpected or of another shape, before any
+    allocation; `FileFormatError`, `FileAccessError`.
     """
     if dtype not in _TYPES:
         raise ArgumentError(
             "pretrained.load, dtype",
             expected=one_of(_TYPES),
             received=repr(dtype),
-            advice=did_you_mean(
-                str(dtype).replace("fp", "float"), _TYPES, "leave it out for float32"
-            ),
+            advice=did_you_mean(str(dtype).replace("fp", "float"), _TYPES, "omit it for float32"),
         )
     wide = dtype not in ("bfloat16", *KINDS)
     if not wide and offload_folder is not None:
         raise ArgumentError(
             "pretrained.load, dtype",
-            expected="a type of arrays in a folder, with offload_folder",
+            expected="a float type of 16, 32 or 64 bits except bfloat16, with offload_folder",
             received=repr(dtype),
-            advice="leave one of them out",
+            advice="omit one of them",
         )
     with open_source(folder_of(folder, revision)) as source:
         reader = source.reader
@@ -271,7 +266,7 @@ def load(
 def _blocks(
     reader: Reader, arrays: Mapping[str, FileArray], names: Mapping[str, str]
 ) -> Callable[[Param], tuple[Array, str] | None]:
-    """What reads a parameter's blocks, where its array is stored in some."""
+    """Return a function that reads a parameter's quantized blocks if its array has some."""
     of = {id(param): stored for stored in arrays.values() for param, _ in stored.members}
 
     def blocks_of(param: Param) -> tuple[Array, str] | None:
@@ -286,7 +281,7 @@ def _blocks(
 
 
 def _with_tied(made: MadeNet) -> dict[str, str]:
-    """The names in the files by ours; a missing array has that of one that is tied to it."""
+    """Return the names in the files by ours; a missing array gets the name of its tied copy."""
     names = dict(made.names)
     for tied, param in made.drawing.tied.items():
         if tied in made.names:
@@ -297,7 +292,7 @@ def _with_tied(made: MadeNet) -> dict[str, str]:
 def _expect_to_fit(
     reader: Reader, arrays: Mapping[str, FileArray], names: Mapping[str, str], made: MadeNet
 ) -> None:
-    """Errors: `StateMismatchError` for arrays that are missing, of other shapes, or unknown."""
+    """Errors: `StateMismatchError` if arrays are missing, unknown or of other shapes."""
     drawing = made.drawing
     missing = [name for name in arrays if name not in names]
     rest = [name for name in names if name not in arrays]
@@ -307,7 +302,7 @@ def _expect_to_fit(
     other = [name for name, shape in shapes.items() if shape != arrays[name].shape]
     if not (missing or extra or other):
         return
-    told = [f"{name} {shapes[name]} in place of {arrays[name].shape}" for name in other]
+    told = [f"{name} {shapes[name]} instead of {arrays[name].shape}" for name in other]
     parts = [("no array for", missing), ("unknown arrays", extra), ("other shapes:", told)]
     raise StateMismatchError(
         reader.where,
@@ -318,13 +313,13 @@ def _expect_to_fit(
 
 
 def _expect_copies(reader: Reader, made: MadeNet) -> None:
-    """Errors: `StateMismatchError` for an array that is not what the config ties it to."""
+    """Errors: `StateMismatchError` if an array differs from the one that the config ties it to."""
     for name, param in made.drawing.tied.items():
         original = made.drawing.places[param.name][1].name
         there, first = made.names.get(name), made.names.get(original)
         if there is None or first is None or there == first:
             continue
-        # As they are in the file: the net may hold them in fewer bits.
+        # Compared in the file's precision: the net may store fewer bits.
         one, two = reader.entries[there], reader.entries[first]
         same = one.shape == two.shape and one.dtype == two.dtype
         pairs = zip(reader.pieces(there), reader.pieces(first), strict=True) if same else ()
@@ -332,8 +327,8 @@ def _expect_copies(reader: Reader, made: MadeNet) -> None:
         if not same:
             raise StateMismatchError(
                 f"{reader.where}, array {there!r}",
-                expected=f"a copy of {original!r}, as the config says",
-                received="another one",
+                expected=f"a copy of {original!r}, since the config ties them",
+                received="another array",
                 advice="set tie_word_embeddings to false in config.json",
             )
 
@@ -344,7 +339,7 @@ def _reading(
     names: Mapping[str, str],
     dtype: np.dtype[Any],
 ) -> Callable[[Param], Array]:
-    """What reads a parameter's values; of an array that is several's the last one is kept."""
+    """Return a function that reads a parameter; it caches the last array of several parameters."""
     of = {id(param): stored for stored in arrays.values() for param, _ in stored.members}
     last: dict[str, Array] = {}
 

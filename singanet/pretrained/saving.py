@@ -1,4 +1,4 @@
-"""Published models, saved as folders and GGUF files."""
+"""Writers of published models, as folders and GGUF files."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from singanet.saving.nets import net_to_config
 from singanet.types import Array, Shape
 
 _ALIASES = {"mistral": "llama"}
-"""Models that llama.cpp has as another's, where nothing of their own is used."""
+"""Models that llama.cpp stores as another type if they use no setting of their own."""
 _UNTOLD = ("initializer_range", "attention_dropout", "resid_pdrop", "embd_pdrop", "pad_token_id")
-"""Keys of training, which a file has no values for."""
+"""Keys of training, which a GGUF file does not store."""
 _OF_SOME = {
     "sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0
 }  # fmt: skip
-"""Settings of Gemma's and Phi-3's, with what they are in Gemma 2 where its config is silent."""
+"""Settings of Gemma and Phi-3, with the defaults of Gemma 2."""
 
 
 @dataclass(frozen=True)
 class _Written:
-    """The architecture by llama.cpp's name, and its values."""
+    """An architecture by llama.cpp's name, and its metadata."""
 
     name: str
     kind: GgufKind
@@ -62,11 +62,11 @@ class _Written:
 def form_of(
     config: Mapping[str, Any], shapes: Mapping[str, Shape], tokenizer: Tokenizer, where: str
 ) -> GgufForm:
-    """How the model of ``config`` with arrays of these ``shapes`` goes into a GGUF file.
+    """Return the GGUF form of the model of ``config``, with arrays of these ``shapes``.
 
-    The file's values are read again, and have to draw the same net. Errors: `ConfigError` for a
-    family that llama.cpp or this library has no file of, and for settings that a file has no values
-    for; `DataError` for a tokenizer of another kind.
+    The metadata are read back and must build the same net. Errors: `ConfigError` for a family
+    without a GGUF form, or for settings without a GGUF key; `DataError` for a tokenizer of another
+    kind.
     """
     written = _written(config, where)
     kind, prefix = written.kind, written.name
@@ -74,7 +74,7 @@ def form_of(
     theirs |= names_in_blocks(kind, int(config["num_hidden_layers"]))
     unknown = [name for name in shapes if name not in theirs]
     if unknown:
-        raise _refused(where, "arrays that llama.cpp has a name for", one_of(unknown, 4))
+        raise _refused(where, "arrays with a name in llama.cpp", one_of(unknown, 4))
     entries = {name: Entry(name, shape, np.dtype(np.float32), 0) for name, shape in shapes.items()}
     back = config_of(Config(dict(written.own), where), kind, entries, {})
     more = {key: config[key] for key in _UNTOLD if key in config}
@@ -82,7 +82,7 @@ def form_of(
         net_to_config(make(each, where, shapes).net) for each in (config, {**back, **more})
     )
     if one != other:
-        raise _refused(where, "settings that a GGUF file has values for", _differing(one, other))
+        raise _refused(where, "settings with a key in GGUF files", _differing(one, other))
     values: dict[str, Any] = {"general.architecture": prefix, "general.name": prefix}
     values |= {f"{prefix}.{key}": value for key, value in written.own.items()}
     heads = {"q_proj": back["num_attention_heads"], "k_proj": back["num_key_value_heads"]}
@@ -147,7 +147,7 @@ def _written(config: Mapping[str, Any], where: str) -> _Written:
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The first layer of which the file would make another, and in what."""
+    """Name the first layer that would differ, and its arguments."""
     for a, b in zip(one["layers"], other["layers"], strict=False):
         if a != b:
             own, made = a.get("arguments") or {}, b.get("arguments") or {}
@@ -174,26 +174,22 @@ def save(
     shard_bytes: int = SHARD_BYTES,
     merged: bool = False,
 ) -> None:
-    """Write ``net``, which `load` or `build` made, into a ``folder`` that transformers reads.
+    """Write ``net``, from `load` or `build`, to a ``folder`` that transformers reads.
 
-    Of a net that came another way, as by `singanet.load_model`, ``like`` is a folder of the model:
-    the net's parameters then stand in for those there.
+    For a net from elsewhere, such as `singanet.load_model`, ``like`` is a folder of the model,
+    whose parameters the net's replace. The folder is created if needed. It gets the net's
+    config.json, the parameters with their original names and shapes, written one at a time, and the
+    other files, such as the tokenizer's. Floats are written as ``dtype``, "float32", "float16" or
+    "bfloat16", by default in the net's types. Above ``shard_bytes`` they go into several files.
 
-    The folder is made where it is not there. In it are the net's config.json, its parameters
-    under the names and in the shapes that they came in, one array at a time, and the files beside
-    them, such as the tokenizer's. Floats are written as ``dtype``, "float32", "float16" or
-    "bfloat16", by default as the net has each; above ``shard_bytes`` they go into several files.
+    A name that ends in ``.gguf`` writes a file of llama.cpp instead. If the net or ``like`` came
+    from such a file, its metadata, tokenizer and settings are written again. If it came from a
+    folder, the metadata follow from its config and tokenizer.json. ``dtype`` may then also be
+    "q8_0": weights in blocks of 32 integers and a scale.
 
-    A ``folder`` whose name ends in ``.gguf`` is a file of llama.cpp's instead. Of a net that came
-    from one, or with ``like`` one, it has all values of that one, tokenizer and settings; of one
-    from a folder those that llama.cpp needs of its config and its tokenizer.json. There
-    ``dtype`` may be "q8_0" as well, weights in blocks of 32 integers and a scale.
-
-    Low-rank pairs, of which the model's files have none, are written ``merged``: added to copies of
-    the weights, one at a time, while the net keeps them apart.
-
-    Errors: `ArgumentError` for another net, another type, and numbers that the type has not;
-    `FileAccessError`.
+    The model's files have no low-rank pairs. ``merged`` adds them to copies of the weights, one at
+    a time, and leaves the net unchanged. Errors: `ArgumentError` for another net or dtype, or for
+    numbers outside the dtype's range; `FileAccessError`.
     """
     path = path_of(folder, "folder")
     origin = (
@@ -203,9 +199,9 @@ def save(
     if adapted and not merged:
         raise ArgumentError(
             "pretrained.save, net",
-            expected="a net without low-rank pairs, of which the model's files have none",
+            expected="a net without low-rank pairs, which the model's files cannot store",
             received=f"pairs in {one_of(adapted, 4)}",
-            advice="pass merged=True, or call net.save_model, which keeps them apart",
+            advice="pass merged=True, or call net.save_model, which stores them",
         )
     params = {id(param): param for param in net.params()}
     for stored in origin.arrays.values():
@@ -231,22 +227,22 @@ def _form(origin: Origin, path: Path) -> GgufForm:
     if "tokenizer.json" not in origin.files:
         raise ArgumentError(
             f"pretrained.save to {str(path)!r}",
-            expected="a net with a tokenizer, which such a file has in it",
-            received="one from no folder with a tokenizer.json",
-            advice="put the model's tokenizer.json into its folder, or pass like= such a file",
+            expected="a net with a tokenizer, which such a file contains",
+            received="a net whose folder has no tokenizer.json",
+            advice="add the model's tokenizer.json to its folder, or pass like= a GGUF file",
         )
     shapes = {name: stored.shape for name, stored in origin.arrays.items()}
     tokenizer = Tokenizer.of(origin.files["tokenizer.json"].parent)
     return form_of(origin.config, shapes, tokenizer, f"pretrained.save to {str(path)!r}")
 
 
-_LIKE = "pass like=, a folder of the same model; others go by net.save or net.save_model"
+_LIKE = "pass like=, a folder of the same model; save other nets by net.save or net.save_model"
 
 
 def _other(received: str) -> ArgumentError:
     return ArgumentError(
         "pretrained.save, net",
-        expected="a net that pretrained.load made, with the parameters that it had",
+        expected="a net from pretrained.load, with its parameters",
         received=received,
         advice=_LIKE,
     )
@@ -255,7 +251,7 @@ def _other(received: str) -> ArgumentError:
 def _sources(
     origin: Origin, dtype: np.dtype[Any], value_of: Callable[[Param], Array]
 ) -> Iterable[Source]:
-    """The arrays of the files, each made when its turn comes."""
+    """Yield the arrays of the files; each is assembled when it is written."""
     for name, stored in origin.arrays.items():
         yield Source(name, stored.shape, dtype, partial(stored.whole, value_of))
     for name, array in origin.kept.items():
@@ -263,7 +259,7 @@ def _sources(
 
 
 def _are_words(stored: FileArray) -> bool:
-    """Whether an array is held in bfloat16, and is no more than that."""
+    """Return whether all parameters of an array are stored in bfloat16."""
     members = [(param.name, param) for param, _ in stored.members]
     return len(words_among(members)) == len({name for name, _ in members})
 
@@ -273,23 +269,23 @@ def _value(param: Param) -> Array:
 
 
 def _merged(pairs: Mapping[int, tuple[Layer, str]], param: Param) -> Array:
-    """`_value` with the product of the pair that stands beside it, if any."""
+    """Return `_value` plus the product of the parameter's low-rank pair, if any."""
     value = param.peek()
     if id(param) in pairs:
-        # Where the pair lies, too.
+        # On the pair's device.
         value = value.copy()
         add_pair(*pairs[id(param)], value)
     return cpu().put(value)
 
 
 def _config_text(config: dict[str, Any], dtype: str) -> str:
-    """The config with the type that is written, under the key that the config has for it."""
+    """Return the config with the written dtype, under the key that the config uses for it."""
     key = "torch_dtype" if "torch_dtype" in config else "dtype"
     return json.dumps({**config, key: dtype}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _copy(file: Path, target: Path) -> None:
-    """Copy a file that stood beside the arrays."""
+    """Copy another file of the folder."""
     with explained(file, "read"):
         if target.resolve() == file.resolve():
             return

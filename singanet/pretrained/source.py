@@ -1,4 +1,4 @@
-"""Folders and names of published models."""
+"""Folders, files and hub names of published models."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ BESIDE = frozenset({
     "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model",
     "tokenizer_config.json", "vocab.json", "vocab.txt",
 })  # fmt: skip
-"""Files that nothing here needs, and whoever reads the texts does: they are copied along."""
+"""Files that a net does not need and tokenizers or processors do; `save` copies them."""
 
 
 def read_settings(folder: Path, name: str) -> Any:
-    """What a JSON file of settings in ``folder`` says; a link that leads out of it is refused.
+    """Return the content of a JSON file in ``folder``; a link that leads outside is refused.
 
     Errors: `FileFormatError`, `FileAccessError`.
     """
@@ -53,10 +53,7 @@ def read_settings(folder: Path, name: str) -> Any:
 
 
 def beside(folder: Path) -> dict[str, Path]:
-    """The files of the folder that are copied along, by their names in it.
-
-    A link that leads out of it is not among them.
-    """
+    """Return the files of the folder that `save` copies, by name, without links outside."""
     found = {}
     for name in sorted(BESIDE):
         path = folder / name
@@ -73,16 +70,16 @@ def _broken(where: str, expected: str, received: str) -> FileFormatError:
         where,
         expected=expected,
         received=received,
-        advice="the file is damaged: get the folder again",
+        advice="the file is damaged: download the folder again",
     )
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """An open model: ``config`` as in config.json, ``reader`` of the arrays, ``files`` beside.
+    """An open model: its ``config``, a ``reader`` of its arrays, and the other ``files``.
 
-    ``sentence`` is what sentence-transformers makes of the steps, where the folder is one of its;
-    ``tokenizer`` are the values of a GGUF file about its texts, ``form`` is how it goes back.
+    ``sentence`` is the pooling of a sentence-transformers folder. ``tokenizer`` is the tokenizer
+    metadata of a GGUF file, ``form`` its layout for saving.
     """
 
     where: str
@@ -96,7 +93,7 @@ class ModelSource:
 
 @contextmanager
 def open_source(path: Path) -> Iterator[ModelSource]:
-    """The model in the folder ``path``, or the GGUF file, open for the length of the block."""
+    """Open the model in the folder or GGUF file ``path`` for the length of the block."""
     weights = weights_in(path) if path.is_dir() else path
     with open_state(weights) as reader:
         if isinstance(reader, GgufReader):
@@ -107,8 +104,8 @@ def open_source(path: Path) -> Iterator[ModelSource]:
             kind = kind_of(path)
             raise FileFormatError(
                 f"file {str(path)!r}",
-                expected=f"a model of transformers with its {CONFIG!r} beside it, or a GGUF file",
-                received=f"{kind.name}, alone",
+                expected=f"a model of transformers with {CONFIG!r} in its folder, or a GGUF file",
+                received=f"{kind.name} alone",
                 advice=kind.advice or "pass the folder of the model",
             )
         where = f"config {str(folder / CONFIG)!r}"
@@ -118,7 +115,7 @@ def open_source(path: Path) -> Iterator[ModelSource]:
 
 
 def _of_gguf(reader: GgufReader) -> ModelSource:
-    """The model in a GGUF file, which has its config and its tokenizer in it."""
+    """Return the model in a GGUF file, which contains its config and tokenizer."""
     seen = GgufModelReader(reader)
     texts = {k: v for k, v in reader.values.items() if k.startswith("tokenizer.")}
     return ModelSource(reader.where, seen.config, seen, {}, None, texts, seen.form)
@@ -133,9 +130,9 @@ def _sentence(path: Path) -> SentencePooling | None:
         if "/" in folder or "\\" in folder or name_trouble(folder):
             raise ConfigError(
                 where,
-                expected="the name of a folder within",
+                expected="the name of a subfolder",
                 received=repr(folder)[:80],
-                advice="the folder is damaged: get it again",
+                advice="the folder is damaged: download it again",
             )
         expect_in_folder(path, path / folder)
         return read_settings(path, f"{folder}/{CONFIG}")
@@ -146,16 +143,16 @@ def _sentence(path: Path) -> SentencePooling | None:
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _SAFE = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")
-"""Fetched where a model has no other files."""
+"""The files to download if a model has no safetensors."""
 
 
 def folder_of(model: str | os.PathLike[str], revision: str | None = None) -> Path:
-    """``model`` itself, where it is a path; else the folder of the model of that name on the hub.
+    """Return ``model`` if it is a path, and otherwise the hub model's folder in the cache.
 
-    A folder that is there is taken before a name. What the cache lacks is fetched: config, arrays,
-    and the files that are copied along; with ``HF_HUB_OFFLINE=1`` nothing is. ``revision`` is a
-    branch, a tag or a commit, by default "main". Errors: `FileAccessError` where there is neither
-    folder nor name, the hub does not answer or lets nobody in, and without the package
+    An existing folder takes precedence over a hub name. Missing files are downloaded: config,
+    arrays and the files that `save` copies; with ``HF_HUB_OFFLINE=1`` none are. ``revision`` is a
+    branch, a tag or a commit, by default "main". Errors: `FileAccessError` if neither folder nor
+    name exists, if the hub does not answer or denies access, or without the package
     ``huggingface_hub`` (the extra ``hub``).
     """
     path = path_of(model, "folder")
@@ -174,7 +171,7 @@ def _cached(name: str, revision: str | None, weights: tuple[str, ...]) -> Path:
     except ImportError as error:
         raise _trouble(
             name,
-            "no folder of that name, and no package huggingface_hub for one on the hub",
+            "no folder of that name, and no package huggingface_hub to download it",
             "check the path, or pip install 'singanet[hub]'",
         ) from error
     patterns = [CONFIG, *weights, *sorted(BESIDE)]
@@ -184,9 +181,9 @@ def _cached(name: str, revision: str | None, weights: tuple[str, ...]) -> Path:
         told = " ".join(f"{type(error).__name__}: {error}".split())
         raise _trouble(
             name,
-            f"no such folder, and of the hub {told[:300]}",
-            "check the path or the name and the net, log in for models that ask for it with"
-            " hf auth login, or download the model where there is a net",
+            f"no such folder, and from the hub {told[:300]}",
+            "check the path or name and the network connection, log in with hf auth login if the"
+            " model requires it, or download the model on another machine",
         ) from error
 
 
@@ -203,11 +200,11 @@ _FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
 
 
 def tokenizer(folder: str | os.PathLike[str], *, revision: str | None = None) -> Tokenizer:
-    """The tokenizer of the model that `load` takes from there: a folder, a GGUF file, a hub's name.
+    """Return the tokenizer of a model in a folder, in a GGUF file or on the hub, as in `load`.
 
-    Needs the extra ``text``. Errors: `BackendError` without it; `DataError` for files that are
-    missing or damaged, and for vocabularies in GGUF files that are not byte-level pairs;
-    `FileFormatError`, `FileAccessError`.
+    Needs the extra ``text``. Errors: `BackendError` without it; `DataError` if files are missing or
+    damaged, or if a GGUF file's vocabulary is not byte-level BPE; `FileFormatError`,
+    `FileAccessError`.
     """
     path = folder_of(folder, revision)
     if path.is_dir() and not any((path / name).exists() for name in _FILES):
@@ -220,12 +217,12 @@ def tokenizer(folder: str | os.PathLike[str], *, revision: str | None = None) ->
         with open_state(path, "gguf") as reader:
             assert isinstance(reader, GgufReader)
             return Tokenizer.of_gguf(reader.values)
-    # Of another file nothing is known but its folder.
+    # For another file, only its folder can have a tokenizer.
     if any((path.parent / name).exists() for name in _FILES):
         return Tokenizer.of(path.parent)
     raise FileFormatError(
         f"file {str(path)!r}",
         expected=f"the folder of a published model, with {' or '.join(_FILES)}, or a GGUF file",
-        received=f"{kind.name}, with none of them beside it",
+        received=f"{kind.name}, in a folder without them",
         advice=kind.advice or "pass the folder of the model",
     )
