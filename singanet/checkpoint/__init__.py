@@ -1,9 +1,10 @@
-"""Checkpoints: state dicts to files and back, in every format their users meet.
+"""Checkpoints: state dicts written to and read from files, in all supported formats.
 
-`formats` says what a file is; `reader`, `entry` and `matching` are what all kinds share, `halves`
-and `sharded` numbers and files of several. Each kind has a file of its name: `npz`, `pickle`,
-`safetensors`, `torch` (names: `torch_naming`), `hdf5` (`hdf5_guard`), `keras`, `gguf`
-(`gguf_blocks`), and SINGA's `snapshot` (`snapshot_records`, `core.proto`). `tools` converts, too.
+`formats` detects formats. `reader`, `entry` and `matching` are common to all formats, `halves`
+handles 16-bit floats and `sharded` states of several files. Each format has a module: `npz`,
+`pickle`, `safetensors`, `torch` (names: `torch_naming`), `hdf5` (`hdf5_guard`), `keras`, `gguf`
+(`gguf_blocks`), and SINGA's `snapshot` (`snapshot_records`, `core.proto`). `tools` converts,
+compares and inspects.
 """
 
 from __future__ import annotations
@@ -40,5 +41,5 @@ __all__ = [
     "write_state",
 ]
 
-if not TYPE_CHECKING:  # else type checkers accept any name
+if not TYPE_CHECKING:  # otherwise type checkers accept any name
     __getattr__ = names_of(__name__, __all__)

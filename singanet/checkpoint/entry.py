@@ -1,9 +1,9 @@
-"""Entries of a checkpoint: names, checksums, versions and values in pieces.
+"""Entries of a checkpoint: names, checksums, versions and pieces of arrays.
 
-CRC-32 finds every burst of up to 32 bits and, in less than 512 MiB, every two wrong bits; the
-exclusive-or finds every odd number of wrong bits. Together that is what CRC-32C promises and
-more: 96 bits instead of 32. Python's own CRC-32 takes a core a quarter of a second a GiB; that of
-zlib-ng, from the extra ``fast``, gives the same in a tenth of it.
+CRC-32 detects every burst of up to 32 bits and, below 512 MiB, every pair of wrong bits; the
+exclusive-or detects every odd number of wrong bits. Together they detect all that CRC-32C does,
+with 96 bits instead of 32. Python's CRC-32 takes a quarter of a second a GiB on one core; zlib-ng,
+from the extra ``fast``, takes a tenth of it.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from singanet.errors import (
 from singanet.types import Array, Shape, StandIn
 
 MAX_ARRAYS = 100_000
-"""More arrays than any net has; the bound keeps a hostile file from filling the memory."""
+"""The maximum number of arrays: more than any net has, and a bound for hostile files."""
 
 
 def check_name(name: str, where: str) -> str:
-    """``name`` itself, when every format can hold it and no folder could be escaped with it.
+    """Return ``name`` if every format can store it and it cannot escape a folder.
 
-    Errors: `FileFormatError` for an empty, overlong or unprintable name, and for a part between
-    slashes that is empty, ``.`` or ``..``.
+    Errors: `FileFormatError` if the name is empty, too long or unprintable, or if a part between
+    slashes is empty, ``.`` or ``..``.
     """
     check_names([name], where)
     return name
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """`check_name` of all ``names``."""
+    """Check all ``names`` as `check_name` does."""
     for trouble in filter(None, map(name_trouble, names)):
         raise FileFormatError(
             where,
             expected=NAMES,
             received=trouble,
-            advice="rename the parameter, or get the file from a source you trust",
+            advice="rename the parameter, or download the file from a source you trust",
         )
 
 
 def check_unique(names: Iterable[str], where: str) -> None:
-    """Errors: `FileFormatError` for a name used twice or for more than `MAX_ARRAYS` names."""
+    """Errors: `FileFormatError` for a repeated name or more than `MAX_ARRAYS` names."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -68,17 +68,17 @@ def check_unique(names: Iterable[str], where: str) -> None:
 
 
 def duplicate(name: str, where: str) -> FileFormatError:
-    """The error for an array name that a file holds twice."""
+    """Return the error for an array name that occurs twice in a file."""
     return FileFormatError(
         where,
         expected="each name once",
         received=f"{name!r} twice",
-        advice="give every parameter a name of its own, or write the file again",
+        advice="give every parameter a distinct name, or write the file again",
     )
 
 
 def too_many(where: str) -> FileFormatError:
-    """The error for a file with more arrays than we are ready to list."""
+    """Return the error for a file with more than `MAX_ARRAYS` arrays."""
     return FileFormatError(
         where,
         expected=f"at most {MAX_ARRAYS} arrays",
@@ -92,9 +92,9 @@ _KINDS = "biuf"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An array in a file: ``dtype`` is that of the array read, ``stored`` the bytes it takes.
+    """An array in a file: ``dtype`` is the dtype when read, ``stored`` the bytes in the file.
 
-    ``kind`` names the file's type where it is none of NumPy's, such as ``BF16`` or ``Q8_0``.
+    ``kind`` is the file's type if NumPy has none, such as ``BF16`` or ``Q8_0``.
     """
 
     name: str
@@ -106,16 +106,16 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array in memory."""
+        """The bytes of the array in memory."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An array to be written; ``fetch`` produces it when its turn comes.
+    """An array to write; ``fetch`` computes it when it is written.
 
-    ``parts``, where given, produces it in runs of rows, for formats that write as they get it.
-    ``kind`` says of what type the words are that it produces, where that is none of NumPy's.
+    ``parts``, if set, yields it in runs of rows, for formats that write in pieces. ``kind`` is the
+    type of the words if NumPy has none.
     """
 
     name: str
@@ -127,21 +127,21 @@ class Source:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array in memory."""
+        """The bytes of the array in memory."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def array(self) -> Array:
-        """The array in host memory, C-contiguous and little-endian."""
+        """Return the array in host memory, C-contiguous and little-endian."""
         return np.asarray(self._fetched(), dtype=self.dtype, order="C").reshape(self.shape)
 
     def held(self) -> Source:
-        """A source of a copy of the array as it is now."""
-        # What was fetched may be the live array.
+        """Return a source of a copy of the current array."""
+        # ``fetch`` may return the live array.
         array = np.array(self.array())
         return replace(self, fetch=lambda: array, parts=None)
 
     def pieces(self) -> Iterator[Array]:
-        """`array` one run of rows after the other, where it comes so or would have to be copied."""
+        """Yield the array, in runs of rows if ``parts`` is set or a whole one needs a copy."""
         if self.parts is not None:
             for part in self.parts():
                 yield np.asarray(part, dtype=self.dtype, order="C")
@@ -161,34 +161,34 @@ class Source:
 
 
 def expect_values(value: Any, where: str) -> None:
-    """Errors: `ArgumentError` for an array that only stands for the values."""
+    """Errors: `ArgumentError` for a placeholder without values."""
     if isinstance(value, StandIn):
         raise value.refused(where)
 
 
 def total_bytes(sources: Iterable[Source]) -> int:
-    """Bytes of all arrays of ``sources``."""
+    """Return the bytes of all arrays of ``sources``."""
     return sum(source.nbytes for source in sources)
 
 
 RUN = 4 << 20
-"""Bytes of a run of rows."""
+"""The target bytes of a run of rows."""
 
 
 def runs_of_rows(shape: Shape, itemsize: int) -> Iterator[slice | EllipsisType]:
-    """Which rows come together where an array of ``shape`` comes in runs of about `RUN` bytes."""
+    """Yield slices of rows of about `RUN` bytes each."""
     if not shape:
         yield ...
         return
     if 0 in shape:
-        return  # any number of rows of nothing
+        return  # an empty array has no bytes
     count = max(1, RUN // max(1, math.prod(shape[1:]) * itemsize))
     for start in range(0, shape[0], count):
         yield slice(start, min(start + count, shape[0]))
 
 
 def run_shape(shape: Shape, rows: slice | EllipsisType) -> Shape:
-    """The shape of one of `runs_of_rows`."""
+    """Return the shape of one run of rows."""
     return (rows.stop - rows.start, *shape[1:]) if isinstance(rows, slice) else shape
 
 
@@ -197,9 +197,10 @@ State = Mapping[str, Any] | Sequence[Source]
 
 
 def sources_of(state: State, where: str) -> list[Source]:
-    """``state`` as sources, names and types checked. Errors: `ArgumentError`, `FileFormatError`.
+    """Convert ``state`` to sources with checked names and dtypes.
 
-    Arrays may be NumPy or CuPy; anything but booleans, integers and floats is refused.
+    Arrays may be NumPy or CuPy, of booleans, integers or floats. Errors: `ArgumentError`,
+    `FileFormatError`.
     """
     if isinstance(state, Mapping):
         sources = [_source(name, value, where) for name, value in state.items()]
@@ -238,25 +239,25 @@ def _source(name: Any, value: Any, where: str) -> Source:
             f"{where}, array {name!r}",
             expected="booleans, integers or floats",
             received=f"the type {value.dtype}",
-            advice="convert the array, or leave it out",
+            advice="convert the array, or omit it",
         )
     expect_values(value, f"{where}, array {name!r}")
     return Source(name, tuple(value.shape), np.dtype(value.dtype).newbyteorder("<"), lambda: value)
 
 
 FORMAT_VERSION = 1
-"""Raised by one whenever a file written today could not be read by yesterday's library."""
+"""The version of our files, increased if the previous library could not read a new file."""
 
 KEY = "singanet_format"
-"""The name under which formats with named attributes keep the version."""
+"""The key of the version in formats with named attributes."""
 
 
 REWRITTEN = ", written again by another program"
-"""Behind the version of a file whose marks of ours are copies, and whose checksums of others."""
+"""The suffix of the version if another program copied our marks and changed the arrays."""
 
 
 def check_version(found: object, where: str) -> int:
-    """``found`` as a version this library knows. Errors: `VersionError` naming both versions."""
+    """Return ``found`` as a supported version. Errors: `VersionError` naming both versions."""
     try:
         version = int(str(found))
     except ValueError:
@@ -264,17 +265,18 @@ def check_version(found: object, where: str) -> int:
     if not 1 <= version <= FORMAT_VERSION:
         raise VersionError(
             where,
-            expected=f"format version 1 to {FORMAT_VERSION}, which this singanet knows",
+            expected=f"format version 1 to {FORMAT_VERSION}, supported by this singanet",
             received=f"format version {str(found)[:40]}",
             advice="update singanet, or convert the file with the newer one"
             if version > FORMAT_VERSION
-            else "the file is damaged: get it again",
+            else "the file is damaged: download it again",
         )
     return version
 
 
-# Up to so many bytes are summed at once: handing them to a thread would take longer. Files are read
-# in pieces, which the faster sum finds in the cache, and which the slower one is handed.
+# Up to _AT_ONCE bytes are summed in the calling thread, since a handover would take longer. Files
+# are read in pieces of PIECE bytes: small enough for the cache with the faster CRC, large enough
+# for a handover with the slower one.
 try:
     from zlib_ng.zlib_ng import crc32
 
@@ -285,7 +287,7 @@ except ImportError:
     _AT_ONCE, PIECE = 1 << 18, 1 << 20
 
 SIZE, CRC_SIZE = 12, 4
-"""Bytes of a checksum, and of its CRC-32 at the front; a text has twice as many digits."""
+"""The bytes of a checksum and of its leading CRC-32; the text has twice as many digits."""
 _HOT = 1 << 18
 _WORD = np.dtype("<u8")
 
@@ -301,7 +303,7 @@ class Checksum:
         self._rest = b""
 
     def update(self, data: memoryview | bytes) -> Checksum:
-        """Take in ``data``, contiguous bytes."""
+        """Add ``data``, contiguous bytes."""
         if self._rest:
             head = data[: 8 - len(self._rest)]
             data = data[len(head) :]
@@ -320,7 +322,7 @@ class Checksum:
         return self
 
     def _take(self, piece: memoryview | bytes) -> None:
-        """Take in ``piece``, which stays in the cache between the two passes over it."""
+        """Add ``piece``, which stays in the cache between the two passes over it."""
         self._crc = crc32(piece, self._crc)
         count = len(piece) >> 3
         if count:
@@ -329,24 +331,24 @@ class Checksum:
             self._rest = bytes(piece[count << 3 :])
 
     def digest(self) -> bytes:
-        """The checksum so far; a last word that is not full counts as filled with zeros."""
+        """Return the checksum so far; a partial last word is padded with zeros."""
         words = self._words ^ int.from_bytes(self._rest, "little")
         return self._crc.to_bytes(4, "big") + words.to_bytes(8, "big")
 
     def text(self) -> str:
-        """The checksum so far, in hexadecimal digits."""
+        """Return the checksum so far, in hexadecimal digits."""
         return self.digest().hex()
 
 
 class Beside:
-    """One thread that sums checksums while this one reads or writes; both leave Python's lock."""
+    """A thread that computes checksums while the caller reads or writes; both release the GIL."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._last: Future[Checksum] | None = None
 
     def update(self, checksum: Checksum, data: memoryview) -> None:
-        """Take ``data`` into ``checksum``, in the order of the calls; see `wait`."""
+        """Add ``data`` to ``checksum`` after all earlier calls; `wait` waits for the end."""
         if len(data) <= _AT_ONCE and self._last is None:
             checksum.update(data)
             return
@@ -355,7 +357,7 @@ class Beside:
         self._last = self._pool.submit(checksum.update, data)
 
     def wait(self) -> None:
-        """Return once everything given so far is summed."""
+        """Wait until all data are added."""
         last, self._last = self._last, None
         if last is not None:
             last.result()
@@ -375,18 +377,18 @@ class Beside:
 
 
 def bytes_of(array: Array) -> memoryview:
-    """The memory of a C-contiguous ``array`` as bytes, without a copy."""
-    # memoryview itself cannot cast an empty array.
+    """Return the memory of a C-contiguous ``array`` as bytes, without a copy."""
+    # memoryview cannot cast an empty array.
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
 
 
 def write_bytes(stream: BinaryIO, data: memoryview, beside: Beside) -> bytes:
-    """Write all of ``data``; return its checksum, summed while it was written."""
+    """Write ``data`` and return its checksum, computed in parallel."""
     return write_pieces(stream, [data], beside)
 
 
 def write_pieces(stream: BinaryIO, pieces: Iterable[memoryview], beside: Beside) -> bytes:
-    """`write_bytes` of all ``pieces`` together, each let go before the next one is asked for."""
+    """Write ``pieces`` and return their checksum; each is released before the next is requested."""
     checksum = Checksum()
     for data in pieces:
         beside.update(checksum, data)
@@ -406,9 +408,9 @@ def read_bytes(
     where: str,
     before: Checksum | None = None,
 ) -> bytes:
-    """Fill ``data`` from ``stream``; return its checksum, that of what came ``before`` included.
+    """Fill ``data`` from ``stream`` and return its checksum, continued from ``before``.
 
-    Errors: `FileFormatError` when the file ends before.
+    Errors: `FileFormatError` if the file ends early.
     """
     checksum = before or Checksum()
     for start in range(0, len(data), PIECE):
@@ -420,7 +422,7 @@ def read_bytes(
 
 
 def read_exactly(stream: BinaryIO, data: memoryview, where: str) -> None:
-    """Fill ``data`` from ``stream``. Errors: `FileFormatError` when the file ends before."""
+    """Fill ``data`` from ``stream``. Errors: `FileFormatError` if the file ends early."""
     left = data
     while left:
         count = stream.readinto(left)  # type: ignore[attr-defined]
@@ -430,14 +432,14 @@ def read_exactly(stream: BinaryIO, data: memoryview, where: str) -> None:
 
 
 def as_bools(array: Array) -> Array:
-    """``array`` itself; in one of booleans, every byte that is not 0 becomes True."""
+    """Return ``array``; in a boolean one every non-zero byte becomes True."""
     if array.dtype == np.bool_:
         np.not_equal(array.view(np.uint8), 0, out=array)
     return array
 
 
 def truncated(where: str, expected: str, received: str) -> FileFormatError:
-    """The error for a file that ends too early."""
+    """Return the error for a file that ends early."""
     return FileFormatError(
         where,
         expected=expected,
@@ -447,9 +449,9 @@ def truncated(where: str, expected: str, received: str) -> FileFormatError:
 
 
 def check_shape(shape: Any, itemsize: int, limit: int, where: str) -> Shape:
-    """``shape`` as a tuple, if an array of it needs no more than ``limit`` bytes.
+    """Return ``shape`` as a tuple if an array of it takes at most ``limit`` bytes.
 
-    Errors: `FileFormatError` for negative or too many axes, and for a claim above ``limit``.
+    Errors: `FileFormatError` for a negative size, too many axes, or more than ``limit`` bytes.
     """
 
     def refuse(expected: str, received: str) -> FileFormatError:
@@ -457,18 +459,18 @@ def check_shape(shape: Any, itemsize: int, limit: int, where: str) -> Shape:
             where,
             expected=expected,
             received=received,
-            advice="the file is damaged or forged: get it again",
+            advice="the file is damaged or forged: download it again",
         )
 
     return checked_shape(shape, itemsize, limit, refuse)
 
 
 def check_digest(entry: Entry, digest: bytes, where: str) -> None:
-    """Errors: `ChecksumError` naming the array, unless ``digest`` is the one in the file."""
+    """Errors: `ChecksumError` naming the array if ``digest`` differs from the file's."""
     if entry.checksum and digest.hex() != entry.checksum:
         raise ChecksumError(
             f"{where}, array {entry.name!r}",
-            expected=f"the checksum {entry.checksum}, as it was written",
+            expected=f"the checksum {entry.checksum} from the file",
             received=digest.hex(),
             advice="the file is damaged: copy it again, or use an earlier checkpoint",
         )
@@ -477,14 +479,14 @@ def check_digest(entry: Entry, digest: bytes, where: str) -> None:
 SINGLE = "model.safetensors"
 INDEX = f"{SINGLE}.index.json"
 _WEIGHTS = (SINGLE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
-"""Files of a folder's arrays, by precedence; transformers takes the first of them too."""
+"""The weight files of a folder by precedence, in the order of transformers."""
 
 
 def weights_in(folder: Path) -> Path:
-    """The file in ``folder`` that has its arrays, or the index of those that do.
+    """Return the weight file in ``folder``, or the index of several.
 
-    Without one of the usual names it is the only ``.gguf`` file. Errors: `FileAccessError` where
-    there is none, or several, and for a link that leads out of the folder.
+    If no file has a usual name, it is the only ``.gguf`` file. Errors: `FileAccessError` if there
+    is none or several, or for a link that leads outside.
     """
     with explained(folder, "read"):
         found = [path for name in _WEIGHTS if (path := folder / name).exists()]
@@ -496,7 +498,7 @@ def weights_in(folder: Path) -> Path:
             f"file {str(folder)!r}",
             expected=f"a checkpoint, or a folder with {', '.join(_WEIGHTS)} or one .gguf file",
             received=f"{kind.name} with {has}",
-            advice="put the model's arrays there too" if kind is PUBLISHED else kind.advice,
+            advice="add the model's weights to it" if kind is PUBLISHED else kind.advice,
         )
     expect_in_folder(folder, found[0])
     return found[0]

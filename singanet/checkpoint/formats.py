@@ -1,7 +1,7 @@
-"""Formats of checkpoints by what a file is, and their writing.
+"""Formats of checkpoints: detection, opening and writing.
 
-Only `Writing.write` may be called on another thread than the one that trains: the other methods may
-talk with other processes, which MPI lets one thread do.
+Only `Writing.write` may run in another thread than the training: the other methods may communicate
+with other processes, which MPI allows in one thread only.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from singanet.errors import ArgumentError, FileFormatError, UnknownNameError, di
 
 _HERE = "singanet.checkpoint"
 LATEST = "latest"
-"""The text file in a folder that names the checkpoint in it, where two take turns."""
+"""The text file that names the current one of a folder's two alternating checkpoints."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format's name, its suffixes, and where its reader and writer are found when needed.
+    """A format: its name, its suffixes, and its lazily imported reader and writer.
 
-    A format ``by_layers`` stores arrays in another library's layouts, and needs a net's layers.
+    A format ``by_layers`` stores arrays in another library's layouts and needs a net's layers.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Format:
     by_layers: bool = False
 
     def open(self, path: Path, **options: Any) -> Reader:
-        """The file at ``path``, its table read."""
+        """Open the file at ``path`` and read its table."""
         reader: Callable[..., Reader] = self._member(self.reader)
         return reader(path, **options)
 
@@ -72,34 +72,34 @@ FORMATS = {
             "sharded", (".safetensors.index.json",), "sharded", "ShardedReader", "write_sharded"
         ),
         Format("gguf", (".gguf",), "gguf", "GgufReader", "write_gguf"),
-        # Written and read with the layers of a net, which they need for Keras' layouts.
+        # Keras' layouts need the layers of a net.
         Format("keras", (".weights.h5",), "keras", "KerasReader", "write_keras", True),
         Format("keras-legacy", (), "keras", "KerasReader", "write_keras_legacy", True),
     )
 }
-"""The formats of checkpoints by their names, as `save`, `load` and `convert` take them."""
+"""The formats of checkpoints by the names that `save`, `load` and `convert` take."""
 
 _OTHERS = {"torch": Format("torch", (), "torch", "TorchReader", "")}
-"""Formats that are read and not written."""
+"""Read-only formats."""
 
 
 def write_state(
     path: str | os.PathLike[str], state: State, format: str | None = None, **options: Any
 ) -> None:
-    """Write ``state``, a dict from name to array, to ``path``; whole or not at all.
+    """Write ``state``, a dict from name to array, to ``path`` atomically.
 
-    ``format`` is a name of `FORMATS`; None goes by the suffix, and without one writes a
-    snapshot. Arrays are written one at a time: none but the one in hand is ever copied. Errors:
-    `UnknownNameError`, `FileAccessError`, and what the format cannot hold.
+    ``format`` is a name of `FORMATS`; None follows the suffix, and without a suffix writes a
+    snapshot. Arrays are written one at a time, so at most one is copied. Errors:
+    `UnknownNameError`, `FileAccessError`, and those of the format.
     """
     path = checked_path(path)
-    expect_file(path, path)  # a snapshot would be written beside /dev/null, with a suffix
+    expect_file(path, path)  # otherwise a snapshot would be written to /dev/null.bin
     found = format_named(format_for(path, format))
     if found.by_layers and "layers" not in options:
         raise ArgumentError(
             f"file {str(path)!r}",
             expected="a format of names and arrays",
-            received=f"{found.name!r}, which is written with the layers of a net",
+            received=f"{found.name!r}, which needs the layers of a net",
             advice="call net.save, or choose another format, such as 'npz'",
         )
     found.write(path, state, **options)
@@ -108,11 +108,11 @@ def write_state(
 def open_state(path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Reader:
     """Open the checkpoint at ``path``: its table is read and checked, its arrays are not.
 
-    ``format`` None looks at the file's first bytes, whatever its name. For a snapshot ``path``
-    may be the prefix; ``.pickle`` may be left out; of an offloaded net it is the folder, and so it
-    is of a published model: its ``model.safetensors``, the index of its shards, and the like.
-    With ``layers`` of the net, the Keras formats give its own names and layouts.
-    Errors: `FileAccessError`, `FileFormatError`.
+    ``format`` None detects the format from the file's first bytes, not from its name. ``path`` may
+    be the prefix of a snapshot, a name without ``.pickle``, or the folder of an offloaded net or a
+    published model (``model.safetensors``, an index of shards, and so on). With ``layers`` of the
+    net, the Keras formats use the net's names and layouts. Errors: `FileAccessError`,
+    `FileFormatError`.
     """
     path = _file_of(checked_path(path))
     name = format or by_content(path)
@@ -120,7 +120,7 @@ def open_state(path: str | os.PathLike[str], format: str | None = None, **option
 
 
 def _file_of(path: Path) -> Path:
-    """The checkpoint in the folder of an offloaded net or a published model, else ``path``."""
+    """Return the checkpoint in the folder of an offloaded net or published model, or ``path``."""
     if not path.is_dir():
         return path
     latest = path / LATEST
@@ -132,26 +132,26 @@ def _file_of(path: Path) -> Path:
 
 
 def format_named(name: str) -> Format:
-    """The format called ``name``. Errors: `UnknownNameError`."""
+    """Return the format called ``name``. Errors: `UnknownNameError`."""
     if name not in FORMATS:
         raise UnknownNameError(
             "argument format",
             expected=f"one of {one_of(FORMATS)}",
             received=repr(name),
-            advice=did_you_mean(name, FORMATS, "leave it out to go by the suffix"),
+            advice=did_you_mean(name, FORMATS, "omit it to use the suffix"),
         )
     return FORMATS[name]
 
 
 def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
-    """The name of the format to write to ``path``: ``format`` itself, or by the suffix."""
+    """Return the name of the format to write to ``path``: ``format``, or by the suffix."""
     return format_named(format or by_suffix(path)).name
 
 
 def by_suffix(path: str | os.PathLike[str]) -> str:
-    """The name of the format whose suffix ``path`` has; snapshot where it has none.
+    """Return the name of the format with the suffix of ``path``; snapshot without a suffix.
 
-    Errors: `ArgumentError` for the suffix of another program's files.
+    Errors: `ArgumentError` for the suffix of another program's format.
     """
     path = checked_path(path)
     name = path.name.lower()
@@ -180,22 +180,22 @@ _INSTEAD = {
 
 
 def expect_no_other_suffix(path: Path, known: Iterable[str], advice: str) -> None:
-    """Errors: `ArgumentError` where ``path`` ends in none of ``known`` but like another format.
+    """Errors: `ArgumentError` if ``path`` has the suffix of another format than ``known``.
 
-    That is a suffix that begins with a letter: ``run-0.5`` is a name without one.
+    A suffix starts with a letter: ``run-0.5`` has none.
     """
     suffix = path.suffix
     if suffix[1:2].isalpha() and not path.name.lower().endswith(tuple(known)):
         raise ArgumentError(
             f"file {str(path)!r}",
             expected=f"a name that ends in {one_of(known, 16)}",
-            received=f"the suffix {suffix!r}, by which others would take it for their own",
+            received=f"the suffix {suffix!r} of another format",
             advice=advice,
         )
 
 
 def by_content(path: Path) -> str:
-    """The name of the format of the file at ``path``, by its first bytes."""
+    """Return the name of the format of the file at ``path``, from its first bytes."""
     candidates = (find(path) for find in (find_records, find_pickle))
     found = next((each for each in candidates if each.is_file()), path)
     with open_file(found) as stream:
@@ -211,7 +211,7 @@ def by_content(path: Path) -> str:
 
 
 def checked_path(path: Any) -> Path:
-    """``path`` as a `Path`. Errors: `ArgumentError` for what names no file."""
+    """Return ``path`` as a `Path`. Errors: `ArgumentError` if it names no file."""
     found = path_of(path, "f")
     if os.path.basename(os.fspath(path)) in ("", ".", ".."):
         raise ArgumentError(
@@ -224,27 +224,27 @@ def checked_path(path: Any) -> Path:
 
 
 class Writing(Protocol):
-    """The file at ``path``, being written; the one before counts until the new one is whole."""
+    """A file at ``path`` being written; the previous one stays valid until it is complete."""
 
     path: Path
 
     def write(self) -> None:
-        """Write what this process has, and let go of it; an error waits for `finish`."""
+        """Write this process's part and release it; `finish` raises its errors."""
 
     def ended(self, written: bool) -> bool:
-        """Whether all processes have ``written``; all ask at the same point."""
+        """Return whether all processes have ``written``; all call it at the same point."""
 
     def finish(self) -> None:
-        """Let the file count; all processes call it. Errors: those of `write`, of any of them."""
+        """Make the file valid; all processes call it. Errors: those of any process's `write`."""
 
     def give_up(self) -> None:
-        """End without asking other processes, with what that allows. Errors: as for `finish`."""
+        """End without communication, as far as possible. Errors: as for `finish`."""
 
 
 class OneFile:
-    """A file that this process writes alone: it is in its place once `write` has come to its end.
+    """A file written by one process; it is in place when `write` returns.
 
-    The format goes by the suffix.
+    The format follows the suffix.
     """
 
     def __init__(self, path: Path, sources: Sequence[Source]) -> None:
@@ -253,7 +253,7 @@ class OneFile:
         self._failed: Exception | None = None
 
     def write(self) -> None:
-        """Write all of it."""
+        """Write the file."""
         try:
             write_state(self.path, self._sources)
         except Exception as error:  # noqa: BLE001 - raised by `finish`
@@ -262,14 +262,14 @@ class OneFile:
             self._sources = ()
 
     def ended(self, written: bool) -> bool:
-        """``written`` itself."""
+        """Return ``written``."""
         return written
 
     def finish(self) -> None:
-        """Raise what `write` has met."""
+        """Raise the error of `write`, if any."""
         if self._failed is not None:
             raise self._failed
 
     def give_up(self) -> None:
-        """As `finish`: nobody else is asked."""
+        """Raise the error of `write`, if any."""
         self.finish()

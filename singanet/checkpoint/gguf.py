@@ -1,8 +1,8 @@
 """GGUF files, read and written.
 
-A rotary embedding turns pairs of a head's features. Transformers has the first of all pairs before
-the second of all, llama.cpp the two of each pair side by side: for its Llama family
-(``general.architecture`` llama), not for Qwen, Gemma or Phi.
+A rotary embedding rotates pairs of a head's features. transformers stores the first features of all
+pairs before the second ones. llama.cpp stores the two features of a pair next to each other for its
+Llama family (``general.architecture`` llama), and not for Qwen, Gemma or Phi.
 """
 
 from __future__ import annotations
@@ -58,34 +58,34 @@ ALIGNMENT, ALIGNMENT_KEY = 32, "general.alignment"
 MOST_AXES = 4
 _LARGEST_ALIGNMENT = 1 << 20
 _MOST_PARTS = 4_000_000
-"""Words and merges of a tokenizer, one by one; the largest published have 700,000."""
+"""The maximum number of parts, such as tokens and merges; published tokenizers have 700,000."""
 _BY_CODE = {block.code: block for block in BLOCKS.values()}
 
 
 @dataclass
 class GgufTable:
-    """Values and arrays in the file's order; offsets are from the file's beginning."""
+    """Values and arrays in file order; offsets count from the start of the file."""
 
     values: dict[str, Any] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     blocks: dict[str, BlockType] = field(default_factory=dict)
     end: int = 0
-    """Of the last array, without what fills up to ``alignment``."""
+    """The end of the last array, without padding to ``alignment``."""
     alignment: int = ALIGNMENT
     rows: tuple[int, int] = (0, 0)
-    """Where the rows of arrays begin and end."""
+    """The start and end of the array table."""
 
 
 def parse(stream: BinaryIO, size: int, where: str) -> GgufTable:
-    """The table of the file of ``size`` bytes that ``stream`` has, from its beginning.
+    """Read the table of a file of ``size`` bytes from ``stream``, at its start.
 
-    Errors: `VersionError`; `FileFormatError` for what is damaged or too large, arrays that overlap,
-    and types that are not read.
+    Errors: `VersionError`; `FileFormatError` if the file is damaged or too large, if arrays
+    overlap, or for unsupported types.
     """
     cursor = Cursor(stream, size, Budget(size, partial(broken, where), _MOST_PARTS), where)
     if cursor.take(4) != MAGIC:
-        raise broken(where, f"a file that begins with {MAGIC!r}", "another")
+        raise broken(where, f"a file that starts with {MAGIC!r}", "other bytes")
     _check_version(cursor.take(4), where)
     arrays, values = cursor.natural(8), cursor.natural(8)
     header = GgufTable()
@@ -146,7 +146,7 @@ def _take_array(cursor: Cursor, header: GgufTable, size: int, where: str) -> Non
             "convert it with llama.cpp's tools, to Q8_0 for example"
         )
     block = _BY_CODE[code]
-    # A byte has up to two elements.
+    # A byte stores up to two elements.
     shape = check_shape(axes, 1, 2 * size, where)
     if block.elements > 1 and (not shape or shape[-1] % block.elements):
         raise broken(where, f"rows of blocks of {block.elements}", str(shape))
@@ -157,7 +157,7 @@ def _take_array(cursor: Cursor, header: GgufTable, size: int, where: str) -> Non
 
 
 def _place(header: GgufTable, at: int, size: int, where: str) -> None:
-    """Offsets from the file's beginning, aligned, none over another's bytes."""
+    """Compute aligned offsets from the start of the file, without overlaps."""
     start = end = at + -at % header.alignment
     ordered = sorted(header.entries.values(), key=lambda e: (header.offsets[e.name], e.stored))
     for entry in ordered:
@@ -171,32 +171,33 @@ def _place(header: GgufTable, at: int, size: int, where: str) -> None:
         end = start + offset + entry.stored
     header.end = end if ordered else at
     if header.end > size:
-        raise broken(where, f"{header.end} bytes, as the table says", str(size))
+        raise broken(where, f"{header.end} bytes by the table", str(size))
 
 
 def broken(where: str, expected: str, received: str) -> FileFormatError:
-    """The error for a file that is not as the format wants it."""
+    """Return the error for a file that violates the format."""
     return FileFormatError(
         where,
         expected=expected,
         received=received,
-        advice="the file is damaged: get it again",
+        advice="the file is damaged: download it again",
     )
 
 
 FORMAT_KEY = "singanet.format"
 CHECKSUMS_KEY = "singanet.checksums"
-"""A text for each array: its type, a space, its checksum."""
+"""The key of a string for each array: its type, a space, its checksum."""
 SEALED_KEY, SEAL = "singanet.sealed", b"SNET"
-"""Where there is such a text, the bytes before the first array end with the seal and the checksum
-of the rows of arrays. Programs that write a file again copy the text, and fill with zeros."""
+"""The key of a string that marks a sealed file: the bytes before the first array end with the seal
+and the checksum of the array table. Programs that rewrite the file copy the string and pad with
+zeros."""
 
 
 class GgufReader(StreamReader):
-    """Arrays in the order of the table; blocks and bfloat16 are read as float32.
+    """A reader of the arrays in table order; blocks and bfloat16 are read as float32.
 
-    ``values`` are the typed values of the file: truth values, NumPy's numbers, texts, arrays of
-    numbers, lists of texts.
+    ``values`` are the file's metadata: bools, NumPy scalars, strings, numeric arrays, lists of
+    strings.
     """
 
     format = "gguf"
@@ -209,11 +210,11 @@ class GgufReader(StreamReader):
         ours = self._take_checksums(header)
         filled = header.end + -header.end % header.alignment
         if self._size not in ((filled,) if ours else (header.end, filled)):
-            raise broken(self.where, f"{filled} bytes, as the table says", str(self._size))
+            raise broken(self.where, f"{filled} bytes by the table", str(self._size))
         self.metadata = {key: _told(value) for key, value in self.values.items()}
 
     def _take_checksums(self, header: GgufTable) -> bool:
-        """Take our marks out of the values; whether they are of this file's arrays."""
+        """Remove our marks from the values; return whether they belong to this file's arrays."""
         mark, sealed = self.values.pop(FORMAT_KEY, None), self.values.pop(SEALED_KEY, None)
         texts = self.values.pop(CHECKSUMS_KEY, None)
         if mark is None:
@@ -228,13 +229,13 @@ class GgufReader(StreamReader):
             self.version += REWRITTEN
             return False
         if not fits:
-            raise broken(self.where, "a type and a checksum for each array", "others")
+            raise broken(self.where, "a type and a checksum for each array", "other types")
         for (name, entry), (_, _, checksum) in zip(self.entries.items(), known, strict=True):
             self.entries[name] = replace(entry, checksum=checksum or "none")
         return True
 
     def _is_sealed(self, header: GgufTable) -> bool:
-        """Whether we wrote the file as it is. Errors: rows that are not those that we wrote."""
+        """Return whether we wrote the file. Errors: `FileFormatError` if the table was changed."""
         begin, end = header.rows
         start = end + -end % header.alignment
         self._stream.seek(begin)
@@ -243,7 +244,7 @@ class GgufReader(StreamReader):
         if not seal.startswith(SEAL):
             return False
         if seal[len(SEAL) :] != Checksum().update(rows).digest():
-            raise broken(self.where, "a table of the checksum that it has", "another one")
+            raise broken(self.where, "a table with the stored checksum", "another checksum")
         return True
 
     def _read(self, entry: Entry) -> Array:
@@ -281,7 +282,7 @@ class GgufReader(StreamReader):
 
 
 def _told(value: Any) -> str:
-    """``value`` as text; of an array how many there are."""
+    """Return ``value`` as a string; for an array its length and type."""
     if isinstance(value, (list, np.ndarray)):
         what = value.dtype if isinstance(value, np.ndarray) else "texts or arrays"
         return f"{len(value)} of {what}"
@@ -289,16 +290,16 @@ def _told(value: Any) -> str:
 
 
 def interleaved(rows: Array, heads: int) -> Array:
-    """``rows`` of transformers, a weight (heads × features, ...) or a bias, as llama.cpp has them.
+    """Convert ``rows`` from transformers' to llama.cpp's order, as a copy.
 
-    Of keys ``heads`` is the number of their own. A copy. Errors: `ShapeError` where rows are not
-    ``heads`` times an even number.
+    ``rows`` is a weight (heads × features, ...) or a bias; for keys ``heads`` is the number of key
+    heads. Errors: `ShapeError` if the number of rows is not ``heads`` times an even number.
     """
     return _turned(rows, heads, 2, -1)
 
 
 def halved(rows: Array, heads: int) -> Array:
-    """``rows`` of llama.cpp as transformers has them; the reverse of `interleaved`."""
+    """Convert ``rows`` from llama.cpp's to transformers' order; the inverse of `interleaved`."""
     return _turned(rows, heads, -1, 2)
 
 
@@ -308,7 +309,7 @@ def _turned(rows: Array, heads: int, *pairs: int) -> Array:
             "rotary rows",
             expected=f"{heads} heads of an even number of rows each",
             received=f"shape {rows.shape}",
-            advice="pass a weight with its output features first, and the number of its heads",
+            advice="pass a weight (out, in) and its number of heads",
         )
     parts = rows.reshape(heads, *pairs, *rows.shape[1:])
     return np.ascontiguousarray(parts.swapaxes(1, 2)).reshape(rows.shape)
@@ -316,10 +317,10 @@ def _turned(rows: Array, heads: int, *pairs: int) -> Array:
 
 EIGHTHS = "q8_0"
 LONGEST_NAME = 63
-"""Bytes; ggml has room for them and a zero."""
+"""The maximum bytes of a name in ggml, without the terminating zero."""
 _NAMES = {block.dtype: block.name for block in BLOCKS.values() if block.decode is None}
 _ROWS = 1 << 13
-"""Blocks that are made at once, of a few hundred kB."""
+"""The number of blocks encoded at once, a few hundred kB."""
 
 
 def write_gguf(
@@ -331,10 +332,10 @@ def write_gguf(
     """Write the table with ``values``, then the arrays.
 
     ``dtype`` is the type of floats, "float32", "float16", "bfloat16" or "q8_0", or a dict from
-    array to one; arrays of one axis stay float32 where it is one name, as llama.cpp has them, and
-    so do those whose rows are no whole blocks of 32 under "q8_0". Of ``values`` ints are written as
-    uint32 where they fit, floats as float32, NumPy's numbers and arrays as they are. Errors:
-    `ArgumentError` for names above 63 bytes, other types, and numbers that a type has not;
+    array name to type. With a single type, arrays of one axis stay float32, as in llama.cpp. With
+    "q8_0" arrays whose rows are not multiples of 32 do too. In ``values`` ints are written as
+    uint32 if they fit, floats as float32, and NumPy scalars and arrays in their own types. Errors:
+    `ArgumentError` for names above 63 bytes, other types, or numbers outside a type's range;
     `FileAccessError`.
     """
     path = path_of(path)
@@ -366,7 +367,7 @@ def _header(
     digests: Sequence[bytes],
     where: str,
 ) -> bytes:
-    """The file up to the first array."""
+    """Return the file up to the first array."""
     sums = [f"{block.name} {digest.hex()}" for block, digest in zip(kinds, digests, strict=True)]
     parts, offset = [], 0
     for source, block in zip(sources, kinds, strict=True):
@@ -381,13 +382,13 @@ def _header(
     start = MAGIC + struct.pack("<IQQ", VERSION, len(sources), len(values) + 1)
     start += packed_values(values, where)
     end = len(start) + len(packed_values({SEALED_KEY: ""}, where)) + len(rows)
-    # So long that what is filled behind it has room for the seal.
+    # Padded so that the alignment gap behind it has room for the seal.
     filling = " " * (-(end + len(seal)) % ALIGNMENT)
     return start + packed_values({SEALED_KEY: filling}, where) + rows + seal
 
 
 def _stored(sources: Sequence[Source], dtype: StoredType, where: str) -> list[Source]:
-    """``sources`` of the types in which they are written."""
+    """Return ``sources`` in the types to write."""
     expect_types(dtype, (*FLOATS, EIGHTHS), where)
     wanted: dict[str, str] = {}
     for source in sources:
@@ -414,13 +415,13 @@ def _in_blocks(source: Source, where: str) -> Source:
             rows = part.reshape(-1, 32)
             for start in range(0, len(rows), _ROWS):
                 piece = rows[start : start + _ROWS]
-                # A scale is a float16 number.
+                # The scale is float16.
                 if not (np.abs(piece).max(initial=0.0) < 65504 * 127):
                     raise ArgumentError(
                         f"{where}, {source.name!r}",
                         expected="numbers below 8,319,008 for blocks Q8_0",
                         received=f"{piece[~(np.abs(piece) < 65504 * 127)][0]}",
-                        advice="write it as float32, or look where it grew so large",
+                        advice="write it as float32, or check why it is so large",
                     )
                 yield eighths(piece)
 
@@ -431,7 +432,7 @@ def _in_blocks(source: Source, where: str) -> Source:
 
 
 def _kind(source: Source, where: str) -> BlockType:
-    """The type of ``source`` in the file. Errors: `ArgumentError` for what the format lacks."""
+    """Return the type of ``source`` in the file. Errors: `ArgumentError` if the format has none."""
     where = f"{where}, array {source.name!r}"
     name = source.kind or _NAMES.get(source.dtype)
     if name is None or len(source.shape) > MOST_AXES:

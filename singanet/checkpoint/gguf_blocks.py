@@ -1,7 +1,7 @@
-"""Quantized blocks of a GGUF file and its metadata values.
+"""Quantized blocks and metadata values of GGUF files.
 
-The layouts are those of ggml, low bytes first. A decoder takes blocks as bytes, (n, bytes), and
-gives float32 (n, elements), with the operations of ggml in their order, so that bits agree.
+The layouts are ggml's, little-endian. A decoder converts blocks as bytes, (n, bytes), to float32
+(n, elements). It applies ggml's operations in the same order, so that results agree bit for bit.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _FLOAT = np.dtype("<f4")
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """``nbytes`` that hold ``elements`` of a row; ``dtype`` is that of the numbers read.
+    """A block type: ``nbytes`` bytes encode ``elements`` of a row; ``dtype`` is the decoded type.
 
-    ``decode`` is None where the bytes are such numbers already.
+    ``decode`` is None if the bytes are numbers of ``dtype``.
     """
 
     name: str
@@ -38,7 +38,7 @@ class BlockType:
     decode: Callable[[Array], Array] | None = None
 
     def stored(self, shape: Shape) -> int:
-        """Bytes of an array of ``shape``, whose rows are whole blocks."""
+        """Return the bytes of an array of ``shape``, whose rows are whole blocks."""
         return math.prod(shape) // self.elements * self.nbytes
 
 
@@ -47,12 +47,12 @@ def _plain(name: str, code: int, dtype: str) -> BlockType:
 
 
 def _halves(blocks: Array, start: int, count: int = 1) -> Array:
-    """``count`` float16 numbers of each block as float32, (n, count)."""
+    """Return ``count`` float16 numbers of each block as float32, (n, count)."""
     return blocks[:, start : start + 2 * count].copy().view("<f2").astype(np.float32)
 
 
 def _nibbles(packed: Array, run: int) -> Array:
-    """Of runs of ``run`` bytes first all low halves, then all high ones: (n, runs, 2, run)."""
+    """Unpack runs of ``run`` bytes, all low nibbles before all high ones: (n, runs, 2, run)."""
     runs = packed.reshape(len(packed), -1, 1, run)
     return (runs >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1)) & 0x0F
 
@@ -70,7 +70,7 @@ def _q4_1(blocks: Array) -> Array:
 
 
 def _fifth_bits(packed: Array) -> Array:
-    """Bit k of four bytes as element k, (n, 32), in the place of a fifth bit."""
+    """Return bit k of four bytes as element k, (n, 32), shifted to the fifth bit."""
     bits = np.unpackbits(packed, axis=1, bitorder="little")
     return bits << np.uint8(4)
 
@@ -90,7 +90,7 @@ def _q8_0(blocks: Array) -> Array:
 
 
 def _scales(packed: Array) -> tuple[Array, Array]:
-    """Scales and minima of eight sub-blocks, six bits each in twelve bytes: twice (n, 8, 1)."""
+    """Return scales and minima of eight sub-blocks, 6 bits each in twelve bytes: (n, 8, 1)."""
     first, second, mixed = (packed[:, k : k + 4] for k in (0, 4, 8))
     scales = [first & 0x3F, (mixed & 0x0F) | (first >> 6 << 4)]
     minima = [second & 0x3F, (mixed >> 4) | (second >> 6 << 4)]
@@ -99,7 +99,7 @@ def _scales(packed: Array) -> tuple[Array, Array]:
 
 
 def _of_scales(blocks: Array, values: Array) -> Array:
-    """d · scale · value − d_min · minimum of eight sub-blocks of 32."""
+    """Return d · scale · value − d_min · minimum of eight sub-blocks of 32."""
     scale, least = _scales(blocks[:, 4:16])
     made = values.reshape(-1, 8, 32).astype(np.float32)
     made *= _halves(blocks, 0)[:, :, None] * scale
@@ -112,14 +112,14 @@ def _q4_k(blocks: Array) -> Array:
 
 
 def _q5_k(blocks: Array) -> Array:
-    # Of bit k of the 32 bytes is sub-block k.
+    # Bit k of the 32 bytes belongs to sub-block k.
     bits = np.unpackbits(blocks[:, 16:48, None], axis=2, bitorder="little").swapaxes(1, 2)
     low = _nibbles(blocks[:, 48:], 32).reshape(-1, 8, 32)
     return _of_scales(blocks, low | (bits << np.uint8(4)))
 
 
 def _q6_k(blocks: Array) -> Array:
-    low = _nibbles(blocks[:, :128], 64)  # (n, 2, 2, 64): halves of 128, of each four runs of 32
+    low = _nibbles(blocks[:, :128], 64)  # (n, 2, 2, 64): two halves of four runs of 32
     shifts = np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)
     high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 0x03
     values = (low.reshape(-1, 16, 16) | (high << np.uint8(4)).reshape(-1, 16, 16)).view(np.int8)
@@ -152,24 +152,24 @@ BLOCKS = {
         BlockType(BFLOAT, 30, 1, 2, decode=_bf16),
     )
 }
-"""The types that are read, by the names of ggml."""
+"""The supported types, by ggml's names."""
 
 OTHERS = {
     9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
     19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 39: "MXFP4",
 }  # fmt: skip
-"""Names of types that are not, for errors."""
+"""The names of unsupported types, for errors."""
 
 
 def eighths(values: Array) -> Array:
-    """float32 ``values``, (n, 32), as n blocks Q8_0: bytes (n, 34).
+    """Encode float32 ``values``, (n, 32), as n blocks Q8_0: bytes (n, 34).
 
-    Of each the scale is max |x| / 127 and the integers x / scale, halves away from zero. ggml does
-    the same: the scale is rounded to float16 behind the division.
+    The scale of a block is max |x| / 127. The integers are x / scale, rounded half away from zero.
+    The scale is rounded to float16 after the division, as in ggml.
     """
     scale = np.abs(values).max(axis=1, keepdims=True, initial=0.0) / np.float32(127)
-    # Of a smaller scale, which float16 has as 0 anyway, the inverse would be infinite.
+    # The inverse of a smaller scale, which is 0 in float16 anyway, would be infinite.
     some = scale >= np.finfo(np.float32).tiny
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=some)
     size = np.abs(values * inverse)
@@ -183,10 +183,10 @@ def eighths(values: Array) -> Array:
 
 
 def quarters(values: Array) -> Array:
-    """float32 ``values``, (n, 32), as n blocks Q4_1: bytes (n, 20).
+    """Encode float32 ``values``, (n, 32), as n blocks Q4_1: bytes (n, 20).
 
-    Of each the minimum is subtracted, and the scale is a fifteenth of what is left at most, as ggml
-    computes it.
+    The minimum of a block is subtracted. The scale is a fifteenth of the remaining maximum, as in
+    ggml.
     """
     least = values.min(axis=1, keepdims=True, initial=np.inf)
     scale = (values.max(axis=1, keepdims=True, initial=-np.inf) - least) / np.float32(15)
@@ -202,7 +202,7 @@ def quarters(values: Array) -> Array:
 
 
 ENCODERS = {"Q8_0": eighths, "Q4_1": quarters}
-"""Encoders of float32 (n, 32) as blocks, by the kind."""
+"""The encoders of float32 (n, 32) as blocks, by block type."""
 
 
 NUMBERS = {
@@ -212,15 +212,15 @@ NUMBERS = {
 BOOL, TEXT, ARRAY = 7, 8, 9
 _CODES = {np.dtype(name): code for code, name in NUMBERS.items()}
 _PER_TEXT = 72
-"""Bytes of an empty text in a list."""
+"""The bytes in memory of an empty string in a list."""
 _PER_ARRAY = 128
 _PARTS_OF_ARRAY = 40
-"""Nobody needs many lists in lists, which take long."""
+"""The cost of a list in parts: many nested lists take long, and no model needs them."""
 _DEEPEST = 8
 
 
 class Cursor:
-    """A reader of ``stream`` from its beginning, of at most ``size`` bytes, off a budget."""
+    """A reader of at most ``size`` bytes of ``stream``, within a budget."""
 
     def __init__(self, stream: BinaryIO, size: int, budget: Budget, where: str) -> None:
         self.at = 0
@@ -228,7 +228,7 @@ class Cursor:
         self.budget = budget
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes. Errors: the file ends before."""
+        """Return the next ``count`` bytes. Errors: `FileFormatError` if the file ends early."""
         if count > self._size - self.at:
             raise truncated(self._where, f"{count} bytes", f"{self._size - self.at}")
         self.budget.spend(count)
@@ -239,16 +239,16 @@ class Cursor:
         return found
 
     def natural(self, nbytes: int) -> int:
-        """The next unsigned number of ``nbytes``."""
+        """Return the next unsigned integer of ``nbytes`` bytes."""
         return int.from_bytes(self.take(nbytes), "little")
 
     def text(self) -> str:
-        """The next text; what is no UTF-8 becomes surrogates, which are written as it was."""
+        """Return the next string; invalid UTF-8 becomes surrogates, which are written unchanged."""
         self.budget.spend(_PER_TEXT)
         return self.take(self.natural(8)).decode("utf-8", "surrogateescape")
 
     def value(self) -> Any:
-        """The next value behind its type: a bool, a NumPy number, a text, an array or a list."""
+        """Return the next typed value: a bool, NumPy scalar, string, array or list."""
         return self._of(self.natural(4))
 
     def _of(self, code: int) -> Any:
@@ -277,17 +277,17 @@ class Cursor:
             return [self._of(code) for _ in range(count)]
 
     def _texts(self, count: int) -> list[str]:
-        """`text` so many times, in a loop without calls of ours: a tokenizer has 300,000."""
+        """Return ``count`` strings, in a loop without function calls: a tokenizer has 300,000."""
         left = self._size - self.at - 8 * count
         if left < 0:
-            raise truncated(self._where, f"{count} texts", f"{self._size - self.at} bytes")
+            raise truncated(self._where, f"{count} strings", f"{self._size - self.at} bytes")
         self.budget.spend(count * _PER_TEXT, count)
         read, found, start = self._stream.read, [], left
         for _ in range(count):
             length = int.from_bytes(read(8), "little")
             left -= length
             if left < 0:
-                raise truncated(self._where, f"a text of {length} bytes", "fewer")
+                raise truncated(self._where, f"a string of {length} bytes", "fewer")
             found.append(read(length).decode("utf-8", "surrogateescape"))
         self.at += 8 * count + start - left
         return found
@@ -295,18 +295,18 @@ class Cursor:
     def _bools(self, count: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         found = np.frombuffer(self.take(count), np.uint8)
         if (found > 1).any():
-            raise self.budget.refuse("truth values of 0 or 1", str(found.max()))
+            raise self.budget.refuse("booleans of 0 or 1", str(found.max()))
         return found.astype(np.bool_)
 
 
 def packed_text(text: str) -> bytes:
-    """``text`` behind its length."""
+    """Return ``text`` after its length."""
     raw = text.encode("utf-8", "surrogateescape")
     return struct.pack("<Q", len(raw)) + raw
 
 
 def packed_values(values: Mapping[str, Any], where: str) -> bytes:
-    """``values`` by their keys. Errors: `ArgumentError` for what the format has no type for."""
+    """Return ``values`` by key. Errors: `ArgumentError` if the format has no type for a value."""
     return b"".join(
         packed_text(key) + struct.pack("<I", code) + raw
         for key, value in values.items()
@@ -315,7 +315,7 @@ def packed_values(values: Mapping[str, Any], where: str) -> bytes:
 
 
 def _packed(value: Any, where: str) -> tuple[int, bytes]:
-    """The code of a type, and ``value`` in it: ints go into the first that has them of 32 bits."""
+    """Return the type code and the bytes of ``value``; ints use 32 bits if they fit."""
     if isinstance(value, (bool, np.bool_)):
         return BOOL, bytes([bool(value)])
     if isinstance(value, str):
@@ -333,9 +333,9 @@ def _packed(value: Any, where: str) -> tuple[int, bytes]:
         return _CODES[dtype], value.astype(dtype).tobytes()
     raise ArgumentError(
         where,
-        expected="a number, a truth value, a text, or a list of such",
+        expected="a number, a bool, a string, or a list of these",
         received=f"{str(value)[:60]!r}, a {type(value).__name__}",
-        advice="leave it out",
+        advice="remove it",
     )
 
 
@@ -362,7 +362,7 @@ def _packed_array(value: Any, where: str) -> bytes:
 
 
 def _numbers(values: Any) -> Any:
-    """A list of ints as int32, or int64 where it has to be, one of floats as float32."""
+    """Convert a list of ints to int32, or int64 if needed, and of floats to float32."""
     if values and all(type(each) is int for each in values):
         for name in ("<i4", "<i8"):
             if _has(name, min(values)) and _has(name, max(values)):

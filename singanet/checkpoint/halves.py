@@ -1,4 +1,4 @@
-"""Numbers of sixteen bits: float16, and bfloat16, of which NumPy has none but the words."""
+"""16-bit floats: float16, and bfloat16, which NumPy represents as uint16 words."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from singanet.errors import ArgumentError, one_of
 from singanet.types import Array
 
 BFLOAT = "BF16"
-"""The ``kind`` of an `Entry` or `Source` of bfloat16 numbers."""
+"""The ``kind`` of an `Entry` or `Source` in bfloat16."""
 FLOATS = ("float32", "float16", "bfloat16")
 StoredType: TypeAlias = str | Mapping[str, str] | None
-"""One of `FLOATS` for all floats, or one by name of array; the rest are written as they are."""
+"""One of `FLOATS` for all floats, or a dict by array name; other arrays keep their type."""
 
 _PIECE = 1 << 18
 
 
 def widen(words: Array) -> Array:
-    """uint16 ``words`` of bfloat16 as float32 of the same values, in pieces to spare memory."""
+    """Convert bfloat16, as uint16 ``words``, to float32 in pieces that need little memory."""
     out = np.empty(words.shape, np.float32)
     bits, flat = out.reshape(-1).view(np.uint32), words.reshape(-1)
     for start in range(0, len(flat), _PIECE):
@@ -32,26 +32,26 @@ def widen(words: Array) -> Array:
 
 
 def narrow(values: Array, xp: Any = np) -> Array:
-    """float32 ``values`` of ``xp`` as uint16 words of bfloat16, rounded to nearest, ties to even.
+    """Convert float32 ``values`` of ``xp`` to bfloat16, as uint16 words, rounded to nearest even.
 
-    What `widen` made keeps its bits, those of a NaN among them; any other NaN stays one.
+    Results of `widen` are converted back to the same bits, NaN payloads included; every NaN stays a
+    NaN.
     """
     bits = xp.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded: Array = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
     nan = xp.isnan(values)
-    # The host would wait for what a device finds.
+    # On a device the test would make the host wait.
     if xp is not np or nan.any():
-        # Rounding could carry into the exponent, and a payload in the lower half would be lost.
+        # Rounding could carry into the exponent, or lose a payload in the lower half.
         lost = ((bits & 0xFFFF) != 0).astype(np.uint32)
         rounded = xp.where(nan, (bits >> 16 | lost << 6).astype(np.uint16), rounded)
     return rounded
 
 
 def stored_as(sources: Sequence[Source], dtype: StoredType, where: str) -> list[Source]:
-    """``sources`` with their floats as ``dtype``, made piece by piece when they are written.
+    """Return ``sources`` with their floats as ``dtype``, converted in pieces when written.
 
-    Errors: `ArgumentError` for another type; when a source is written, for numbers that are finite
-    and would not be.
+    Errors: `ArgumentError` for another type, and during writing if a finite number overflows.
     """
     expect_types(dtype, FLOATS, where)
     if isinstance(dtype, Mapping):
@@ -60,7 +60,7 @@ def stored_as(sources: Sequence[Source], dtype: StoredType, where: str) -> list[
 
 
 def expect_types(dtype: StoredType, known: Sequence[str], where: str) -> None:
-    """Errors: `ArgumentError` where ``dtype`` has a type that is none of ``known``."""
+    """Errors: `ArgumentError` if ``dtype`` is or contains a type outside ``known``."""
     told = dtype.values() if isinstance(dtype, Mapping) else [] if dtype is None else [dtype]
     for name in told:
         if name not in known:
@@ -68,7 +68,7 @@ def expect_types(dtype: StoredType, known: Sequence[str], where: str) -> None:
                 f"{where}, argument dtype",
                 expected=f"one of {one_of(known)}, or a dict from name to one",
                 received=repr(name)[:60],
-                advice="leave it out to write arrays as they are",
+                advice="omit it to write arrays in their own types",
             )
 
 
@@ -102,8 +102,8 @@ def _converted(values: Array, dtype: str, where: str) -> Array:
     if infinite.any() and np.isfinite(values[infinite]).any():
         raise ArgumentError(
             where,
-            expected=f"numbers that {dtype} has",
+            expected=f"numbers in the range of {dtype}",
             received=f"{values[infinite & np.isfinite(values)][0]}",
-            advice="write it as float32 or bfloat16, or look where it grew so large",
+            advice="write it as float32 or bfloat16, or check why it is so large",
         )
     return made

@@ -49,9 +49,9 @@ _BFLOAT = np.dtype("V2")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A dataset as it was found, of ``size`` bytes in the file.
+    """A dataset, with ``size`` bytes in the file.
 
-    ``offset`` is where its bytes stand in the form NumPy wants.
+    ``offset`` is the position of its bytes if NumPy can read them directly.
     """
 
     id: Any
@@ -63,7 +63,7 @@ class Stored:
 
 
 class Maker:
-    """Makes the datasets of one file; what many of them share is made once."""
+    """A factory of the datasets of one file, with shared property lists."""
 
     def __init__(self, group: Any) -> None:
         import h5py
@@ -80,7 +80,7 @@ class Maker:
         self._kinds: dict[np.dtype[Any], Any] = {}
 
     def create(self, path: str, shape: Shape, dtype: np.dtype[Any]) -> Any:
-        """A contiguous dataset whose place in the file is fixed at once and not yet filled."""
+        """Create a contiguous dataset, allocated in the file and not yet filled."""
         import h5py
 
         plist = self._full if math.prod(shape) else self._empty
@@ -89,7 +89,7 @@ class Maker:
         return h5py.h5d.create(self._group, path.encode(), kind, space, plist, self._links)
 
     def mark(self, dataset: Any, name: str, text: str) -> None:
-        """Give ``dataset`` an attribute of fixed length: those of variable length are not read."""
+        """Add a fixed-length string attribute to ``dataset``; the reader refuses variable ones."""
         import h5py
 
         value = np.array(text.encode())
@@ -105,7 +105,7 @@ class Maker:
 
 
 def fill(dataset: Any, array: Array, raw: BinaryIO, beside: Beside) -> bytes:
-    """Write ``array`` through ``raw``, the same file opened once more; return the checksum."""
+    """Write ``array`` through ``raw``, a second handle of the file; return the checksum."""
     offset = dataset.get_offset()
     if array.size and offset is not None:
         raw.seek(offset)
@@ -113,9 +113,9 @@ def fill(dataset: Any, array: Array, raw: BinaryIO, beside: Beside) -> bytes:
 
 
 def look_through(dataset: Any, where: str) -> Stored:
-    """Shape, type and place of the array that a `DatasetID` gives.
+    """Return shape, dtype and place of a `DatasetID`'s array.
 
-    Errors: `FileFormatError` for a type or claim we do not take.
+    Errors: `FileFormatError` for an unsupported dtype or an invalid size.
     """
     dtype = dataset.dtype
     bfloat = dtype == _BFLOAT and _is_bfloat(dataset)
@@ -126,7 +126,7 @@ def look_through(dataset: Any, where: str) -> Stored:
             received=f"the type {dtype}",
             advice="remove it from the file, or convert it to numbers",
         )
-    # A null dataspace has no shape; h5py reads it as no array at all.
+    # h5py represents a null dataspace as a missing shape.
     axes = dataset.shape
     if axes is None:
         raise FileFormatError(
@@ -138,8 +138,8 @@ def look_through(dataset: Any, where: str) -> Stored:
     shape = check_shape(axes, dtype.itemsize, 1 << 60, where)
     nbytes, size = math.prod(shape) * dtype.itemsize, dataset.get_storage_size()
     wanted = np.dtype("<f4") if bfloat else dtype.newbyteorder("<")
-    # Only bytes in one piece of the file have an offset, packed or kept elsewhere they have none.
-    # Of two types equal to NumPy the file's may be wider, as that of an enumeration.
+    # Only contiguous data have an offset; packed or external data have none. The file's type may be
+    # wider than an equal NumPy type, as for an enumeration.
     offset = dataset.get_offset() if dtype == wanted and size == nbytes else None
     if offset is None:
         check_dataset(dataset, nbytes, size, where)
@@ -147,17 +147,17 @@ def look_through(dataset: Any, where: str) -> Stored:
 
 
 def _is_bfloat(dataset: Any) -> bool:
-    """Whether these two bytes are bfloat16 numbers, as Keras stores them."""
+    """Return whether two-byte elements are bfloat16, in Keras' form."""
     import h5py
 
-    # The attribute's text itself is of variable length, which libhdf5 reads without due care.
+    # The attribute's value is not read: libhdf5 reads variable-length strings unsafely.
     return bool(h5py.h5a.exists(dataset, b"dtype"))
 
 
 def load(
     stored: Stored, raw: BinaryIO, size: int, beside: Beside, where: str
 ) -> tuple[Array, bytes]:
-    """The array, and the checksum of its bytes where they were read as they stand in the file."""
+    """Return the array, and the checksum of its bytes if they were read directly."""
     import h5py
 
     everything = h5py.h5s.ALL
@@ -176,14 +176,14 @@ def load(
 
 
 _MOST_GROUPS, _GROUPS_PER_ARRAY = 5000, 4
-"""Groups of a file, and more for each of its arrays: libhdf5 takes a while for one."""
+"""The maximum groups of a file, and extra groups for each array: libhdf5 is slow with groups."""
 
 
 def walk(group: Any, found: Callable[[str, Any], None], where: str) -> None:
-    """Call ``found(path, DatasetID)`` for everything below ``group``, a `GroupID`, in its order.
+    """Call ``found(path, DatasetID)`` for each dataset below ``group``, a `GroupID`, in file order.
 
-    libhdf5 goes from link to link; h5py's groups and datasets would take many times as long.
-    Errors: `UnsafeFileError` for soft and external links and for an object reached twice.
+    libhdf5 iterates over links, since h5py's objects would take many times as long. Errors:
+    `UnsafeFileError` for soft and external links and for an object reached twice.
     """
     walker = _Walker(group, found, where)
     troubles: list[BaseException] = []
@@ -191,7 +191,7 @@ def walk(group: Any, found: Callable[[str, Any], None], where: str) -> None:
     def step(raw: bytes, info: Any) -> bool | None:
         try:
             walker.link(raw, info)
-        except BaseException as error:  # noqa: BLE001 - raised below: h5py's visit leaves it lying
+        except BaseException as error:  # noqa: BLE001 - raised below: h5py's visit drops it
             troubles.append(error)
             return True
         return None
@@ -203,14 +203,14 @@ def walk(group: Any, found: Callable[[str, Any], None], where: str) -> None:
 
 
 class _Walker:
-    """Where a walk is. What a link leads to is known when the next one is seen, below it or not."""
+    """The state of a walk; the next link shows whether the last one is a group."""
 
     def __init__(self, group: Any, found: Callable[[str, Any], None], where: str) -> None:
         import h5py
 
         self._group, self._found, self._where = group, found, where
         self._refuse = partial(_refused, where)
-        # Bytes are compared elsewhere: the library underneath makes what it wants.
+        # Bytes are checked elsewhere: libhdf5 allocates without a budget.
         self._budget = Budget(1 << 40, self._refuse, 2 * MAX_ARRAYS)
         self._groups = Budget(0, self._refuse, _MOST_GROUPS)
         self._groups.spend()
@@ -218,7 +218,7 @@ class _Walker:
         self._seen = {h5py.h5o.get_info(group).addr}
 
     def link(self, raw: bytes, info: Any) -> None:
-        """Take the next link, in the order of the file; a group's come right behind its own."""
+        """Add the next link in file order; a group's links follow it directly."""
         import h5py
 
         self._budget.spend()
@@ -228,13 +228,13 @@ class _Walker:
             kind = "an external link" if info.type == h5py.h5l.TYPE_EXTERNAL else "a soft link"
             raise self._refuse("arrays and groups", f"{kind} called {path!r}")
         if info.u in self._seen:
-            raise self._refuse("every object once", f"{path!r} leads to one seen before")
+            raise self._refuse("every object once", f"{path!r}, a second link to an object")
         self._seen.add(info.u)
         self._budget.expect_depth(path.count("/"))
         self._last = path
 
     def leave(self, path: str) -> None:
-        """Take the last link as a group where ``path`` is below it, else open what is there."""
+        """Finish the last link: a group if ``path`` is below it, otherwise open its object."""
         import h5py
 
         last, self._last = self._last, ""
@@ -269,11 +269,11 @@ def _refused(where: str, expected: str, received: str) -> UnsafeFileError:
 
 _KERAS_PATH = re.compile(r"(layers|_layer_checkpoint_dependencies)/.*vars/\d+$")
 MARK = "singanet"
-"""The attribute of each of our arrays: its number and its checksum."""
+"""The attribute of each of our arrays: its index and its checksum."""
 
 
 class Hdf5Reader(StreamReader):
-    """Every dataset of the file under its path; ours in the order in which they were written."""
+    """A reader of every dataset by path; our files list arrays in the order of writing."""
 
     format = "hdf5"
 
@@ -287,7 +287,7 @@ class Hdf5Reader(StreamReader):
 
         with hdf5_errors(self.where):
             self._file = h5py.File(self.path, "r")
-            # Behind a user block, offsets in the file are not those libhdf5 tells.
+            # After a user block, libhdf5's offsets are not positions in the file.
             self._plain_size = 0 if self._file.userblock_size else self._size
             root = self._file.id
             version = attribute(root, KEY, self.where)
@@ -312,7 +312,7 @@ class Hdf5Reader(StreamReader):
 
             walk(root, found, self.where)
             if version is not None:
-                # Other programs may have added some, and deleted marks of those that they changed.
+                # Other programs may add arrays, and delete the marks of arrays that they change.
                 added = sum(index == MAX_ARRAYS for index, _ in order)
                 count = int(attribute(root, "count", self.where))
                 if len(order) - added > count or len(order) < count:
@@ -321,17 +321,17 @@ class Hdf5Reader(StreamReader):
 
     @property
     def _foreign_layout(self) -> bool:
-        """Whether this is a file of Keras' weights, current or legacy."""
+        """Return whether this is a Keras weights file, current or legacy."""
         with hdf5_errors(self.where):
             return is_legacy(self._file) or any(map(_KERAS_PATH.match, self.entries))
 
     def _other_count(self, count: int, received: int) -> FileFormatError:
         return FileFormatError(
             self.where,
-            expected=f"{count} arrays, as many as were written",
+            expected=f"{count} arrays, the number written",
             received=str(received),
-            advice="the file is damaged: copy it again, or use an earlier checkpoint; where a"
-            " program has deleted arrays, let it delete the attribute 'singanet_format', too",
+            advice="the file is damaged: copy it again, or use an earlier checkpoint; if a program"
+            " deleted arrays, delete the attribute 'singanet_format' as well",
         )
 
     def _read(self, entry: Entry) -> Array:
@@ -345,13 +345,13 @@ class Hdf5Reader(StreamReader):
                     check_digest(entry, digest, self.where)
                 except ChecksumError as error:
                     raise error.advising(
-                        f"{error.advice}; where a program has changed the array, let it delete the"
-                        f" array's attribute {MARK!r}, too"
+                        f"{error.advice}; if a program changed the array, delete its attribute"
+                        f" {MARK!r} as well"
                     ) from None
         return array
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         super().close()
         self._datasets.clear()
         if self._file is not None:
@@ -363,14 +363,14 @@ def _index(item: tuple[int, Entry]) -> int:
     return item[0]
 
 
-# A file cut short can be read up to the last flush; each takes a millisecond.
+# A truncated file is readable up to the last flush, which takes a millisecond.
 _FLUSH_AFTER = 64 << 20
 
 
 def write_hdf5(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
-    """Write each array as the dataset of its name, with its checksum as an attribute.
+    """Write each array as a dataset of its name, with its checksum as an attribute.
 
-    Errors: `ArgumentError` where one name is a group of another; `FileAccessError`.
+    Errors: `ArgumentError` if one name is a group of another; `FileAccessError`.
     """
     write_datasets(path, sources, {}, {})
 
@@ -381,7 +381,7 @@ def write_datasets(
     attributes: Mapping[str, Any],
     of_groups: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """`write_hdf5` with ``attributes`` of the root and ``of_groups`` as well."""
+    """Write datasets as `write_hdf5`, with ``attributes`` of the root and ``of_groups``."""
     import h5py
 
     path = path_of(path)
@@ -406,7 +406,7 @@ def write_datasets(
 
 @contextlib.contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """libhdf5 tells what the system refused in a long text, often several on the way out."""
+    """Turn libhdf5's long texts about system errors, often several chained, into `OSError`."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -430,7 +430,7 @@ def _check(where: str, sources: Sequence[Source]) -> None:
             if above in names:
                 raise ArgumentError(
                     where,
-                    expected="names of which none is the folder of another",
+                    expected="names without one that is the folder of another",
                     received=f"{above!r} and {name!r}",
                     advice="rename one, or use safetensors, npz or a snapshot",
                 )

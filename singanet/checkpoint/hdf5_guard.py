@@ -1,8 +1,8 @@
-"""Guards of HDF5 files: what is opened, its texts, and marks of Keras' files.
+"""Guards against hostile HDF5 files: datasets, attributes, strings, and Keras' marks.
 
-It gives memory for whatever length a file claims, and goes round for ever in a heap that claims
-2⁶⁴ - 16 bytes. The layout: https://docs.hdfgroup.org/hdf5/v1_14/_f_m_t3.html, section III.E, and
-of attributes in their objects' headers IV.A.1 and IV.A.2.m.
+libhdf5 allocates any length that a file claims, and loops forever in a heap that claims 2⁶⁴ - 16
+bytes. The layout of heaps: https://docs.hdfgroup.org/hdf5/v1_14/_f_m_t3.html, section III.E; of
+attributes in object headers: IV.A.1 and IV.A.2.m.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 
 from singanet.errors import FileFormatError, SingaNetError, UnsafeFileError
 
-# Others would be looked for in a plugin folder and loaded as code.
+# libhdf5 searches a plugin folder for other filters and loads them as code.
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
 _LARGEST_RATIO = 1032  # deflate expands no further
 
 
 @contextlib.contextmanager
 def hdf5_errors(where: str) -> Iterator[None]:
-    """Turn what h5py raises about a damaged file into `FileFormatError`; Ctrl-C stays itself."""
+    """Turn h5py's errors about a damaged file into `FileFormatError`; Ctrl-C passes through."""
     try:
         yield
     except SingaNetError:
         raise
     except SystemError as error:
-        # An interrupt that struck in a lock of h5py's, at whose end Python finds it.
+        # An interrupt during one of h5py's locks, reported at its end.
         raise error.__cause__ or error from None
     except (
         OSError,
@@ -52,14 +52,14 @@ def hdf5_errors(where: str) -> Iterator[None]:
 
 
 def attribute(item: Any, name: str, where: str) -> Any:
-    """The attribute ``name`` of ``item``, an `ObjectID`; a number or text, or None.
+    """Return the attribute ``name`` of ``item``, an `ObjectID`: a number, a string or None.
 
-    Errors: `FileFormatError` for text of variable length: a damaged heap of such texts sends
-    libhdf5 round for ever.
+    Errors: `FileFormatError` for a variable-length string: a damaged heap of these makes libhdf5
+    loop forever.
     """
     import h5py
 
-    # h5py's own attrs would look each attribute up three times more.
+    # h5py's attrs would look up each attribute three more times.
     raw = name.encode()
     if not h5py.h5a.exists(item, raw):
         return None
@@ -67,18 +67,19 @@ def attribute(item: Any, name: str, where: str) -> Any:
     kind = found.get_type()
     text = kind.get_class() == h5py.h5t.STRING
     number = kind.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT)
-    # One of it takes just its size; the shape itself would be an object more of libhdf5's.
+    # A single element takes exactly its type's size; reading the shape would create another libhdf5
+    # object.
     one = found.get_storage_size() == kind.get_size()
     if not (number or (text and not kind.is_variable_str())) or not one:
         raise FileFormatError(
             f"{where}, attribute {name!r}",
-            expected="one number or text of fixed length",
+            expected="one number or fixed-length string",
             received="another type",
             advice="write the file again",
         )
     if text:
         value = np.empty((), f"S{kind.get_size()}")
-        found.read(value, kind)  # as it stands there
+        found.read(value, kind)  # without conversion
     else:
         value = np.empty((), found.dtype)
         found.read(value)
@@ -86,9 +87,9 @@ def attribute(item: Any, name: str, where: str) -> Any:
 
 
 def check_dataset(dataset: Any, nbytes: int, stored: int, where: str) -> None:
-    """Look at how libhdf5 would make ``nbytes`` of the ``stored`` ones of a `DatasetID`.
+    """Check how libhdf5 would read ``nbytes`` from the ``stored`` bytes of a `DatasetID`.
 
-    Errors: `UnsafeFileError` for data kept elsewhere, plugins, and claims without bytes.
+    Errors: `UnsafeFileError` for external data, plugins, and sizes without stored bytes.
     """
     import h5py
 
@@ -112,7 +113,7 @@ def check_dataset(dataset: Any, nbytes: int, stored: int, where: str) -> None:
     if trouble:
         raise UnsafeFileError(
             where,
-            expected="arrays whose bytes stand in this file, plain or packed with "
+            expected="arrays stored in this file, plain or compressed with "
             + ", ".join(_FILTERS.values()),
             received=trouble,
             advice="write it again with h5py as a plain dataset, if you trust its source",
@@ -126,25 +127,25 @@ _LARGEST = 1 << 26
 
 
 class Texts:
-    """Reads lists of texts from ``stream``, the ``size`` bytes of the open ``file``."""
+    """A reader of lists of strings from ``stream``, the ``size`` bytes of the open ``file``."""
 
     def __init__(self, file: Any, stream: BinaryIO, size: int) -> None:
         self._file, self._stream, self._size = file, stream, size
-        # Many texts may name the same bytes: in all, no more than the file has.
+        # Many strings may share bytes: their total is limited to the file's size.
         self._left = size
         self._heaps: dict[int, dict[int, tuple[int, int]]] = {}
 
     def read(self, item: Any, key: str, count: int) -> list[str]:
-        """The ``count`` texts in the attribute ``key`` of ``item``. Raises ValueError."""
+        """Return the ``count`` strings in the attribute ``key`` of ``item``. Raises ValueError."""
         import h5py
 
         if self._file.id.get_create_plist().get_sizes() != (8, 8):
-            raise ValueError("addresses of another width than 8 bytes")
+            raise ValueError("addresses that are not 8 bytes wide")
         address = h5py.h5o.get_info(item.id).addr
         base = self._file.userblock_size
         data = attribute_bytes(self._stream, base, address, key.encode())
         if len(data) < 16 * count:
-            raise ValueError(f"{count} texts in {len(data)} bytes")
+            raise ValueError(f"{count} strings in {len(data)} bytes")
         places = struct.iter_unpack("<LQL", data[: 16 * count])
         return [self._text(length, base + heap, index) for length, heap, index in places]
 
@@ -155,40 +156,40 @@ class Texts:
             self._heaps[heap] = self._objects(heap)
         offset, size = self._heaps[heap].get(index, (0, 0))
         if length > min(size, self._left):
-            raise ValueError(f"a text of {length} bytes where {min(size, self._left)} are")
+            raise ValueError(f"a string of {length} bytes in {min(size, self._left)} bytes")
         self._left -= length
         self._stream.seek(offset)
         return self._stream.read(length).split(b"\0")[0].decode("utf-8", "replace")
 
     def _objects(self, heap: int) -> dict[int, tuple[int, int]]:
-        """Offset and size of each object of the heap at ``heap``, by number."""
+        """Return offset and size of each object of the heap at ``heap``, by number."""
         start = self._piece(heap, _HEADER)
         whole = int.from_bytes(start[8:], "little")
         if not start.startswith(_MAGIC) or not _HEADER <= whole <= self._size - heap:
-            raise ValueError("no whole heap of texts where one is said to be")
+            raise ValueError("no complete heap of strings at its address")
         found, at, end = {}, heap + _HEADER, heap + whole
         while end - at >= _HEADER:
             index, _, _, size = struct.unpack("<HHLQ", self._piece(at, _HEADER))
             if index == 0:  # the free space, which is last
                 break
             if size > end - at - _HEADER:
-                raise ValueError("a text that is larger than its heap")
+                raise ValueError("a string larger than its heap")
             found[index] = at + _HEADER, size
             at += _HEADER + (size + 7) // 8 * 8
         return found
 
     def _piece(self, offset: int, size: int) -> bytes:
         if offset > self._size - size:
-            raise ValueError("a heap of texts behind the end of the file")
+            raise ValueError("a heap of strings behind the end of the file")
         self._stream.seek(offset)
         return self._stream.read(size)
 
 
 def attribute_bytes(stream: BinaryIO, base: int, address: int, name: bytes) -> bytes:
-    """The data of the attribute ``name`` of the object whose header is at ``address``.
+    """Return the data of the attribute ``name`` of the object with its header at ``address``.
 
-    ``base`` is where the file's addresses start. Raises ValueError where the header does not hold
-    it, among its own messages.
+    ``base`` is the origin of the file's addresses. Raises ValueError if the header has no such
+    message.
     """
     for message in _messages(stream, base, address):
         found, data = _split(message)
@@ -198,7 +199,7 @@ def attribute_bytes(stream: BinaryIO, base: int, address: int, name: bytes) -> b
 
 
 def _messages(stream: BinaryIO, base: int, address: int) -> Iterator[bytes]:
-    """Each attribute message of a header, of either version, block after block."""
+    """Yield each attribute message of a header, of either version, block by block."""
     start = _at(stream, base + address, 16)
     if start.startswith(b"OHDR\2"):
         flags = start[5]
@@ -227,7 +228,7 @@ def _messages(stream: BinaryIO, base: int, address: int) -> Iterator[bytes]:
             at += length
             if kind == _CONTINUATION:
                 target, length = struct.unpack("<QQ", body[:16])
-                # A later block of version 2 has a signature before it and a checksum behind it.
+                # Continuation blocks of version 2 start with a signature and end with a checksum.
                 blocks.append(
                     (base + target, length) if head == 8 else (base + target + 4, length - 8)
                 )
@@ -236,7 +237,7 @@ def _messages(stream: BinaryIO, base: int, address: int) -> Iterator[bytes]:
 
 
 def _split(message: bytes) -> tuple[bytes, bytes]:
-    """The name and the data of an attribute message."""
+    """Return the name and the data of an attribute message."""
     version, _, *sizes = struct.unpack("<BBHHH", message[:8])
     start = 9 if version == 3 else 8
     if version == 1:
@@ -248,7 +249,7 @@ def _split(message: bytes) -> tuple[bytes, bytes]:
 
 def _at(stream: BinaryIO, place: int, size: int) -> bytes:
     if not 0 <= size <= _LARGEST:
-        raise ValueError("a header that is larger than any")
+        raise ValueError("a header above the maximum size")
     stream.seek(place)
     data = stream.read(size)
     if len(data) < size:
@@ -257,13 +258,13 @@ def _at(stream: BinaryIO, place: int, size: int) -> bytes:
 
 
 def is_legacy(file: Any) -> bool:
-    """Whether ``file`` is a legacy one: whole model or weights alone."""
+    """Return whether ``file`` is a legacy Keras file, a whole model or weights alone."""
     attributes = weights_group(file).attrs
     return "layer_names" in attributes or "layer_names0" in attributes
 
 
 def weights_group(file: Any) -> Any:
-    """Where the layers' groups are: below ``model_weights`` in a whole model, else at the root."""
+    """Return the parent of the layers' groups: ``model_weights`` in a whole model, or the root."""
     import h5py
 
     found = file.get("model_weights", getclass=True, getlink=False)

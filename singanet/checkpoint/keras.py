@@ -1,4 +1,4 @@
-"""Keras' weight files, read and written, optimizers' slots among them."""
+"""Keras' weight files, read and written, with optimizer slots."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from singanet.types import Array, Shape
 
 @dataclass(frozen=True)
 class LayerDescription:
-    """A layer with parameters: its class there, its name, and name and shape of each by suffix.
+    """A layer with parameters: its Keras class, its name, and name and shape by suffix.
 
-    ``lay`` tells the arrays there, or why there are none; ``apart`` those that are one array of
-    ours each, as files have them whose authors took joined ones apart. ``fixed`` are the suffixes
-    that no optimizer trains. ``place`` is the group in a file of Keras', where it is known.
+    ``lay`` returns the arrays in the other library, or raises an error that explains why there are
+    none. ``apart`` returns the separate arrays of one parameter each, for files that split joined
+    arrays. ``fixed`` are the suffixes that no optimizer trains. ``place`` is the group in a Keras
+    file, if known.
     """
 
     kind: str
@@ -39,29 +40,32 @@ class LayerDescription:
 
     @cached_property
     def variables(self) -> Sequence[Variable]:
-        """The arrays there, in order. Errors: `ArgumentError` where there is no such layer."""
+        """The arrays in the other library, in order.
+
+        Errors: `ArgumentError` if it has no such layer.
+        """
         return self.lay()
 
     def single(self, suffix: str) -> Variable | None:
-        """The array that is ``suffix`` alone; None where there is none such."""
+        """Return the array of ``suffix`` alone; None if there is none."""
         found = (each for each in self.apart() if tuple(each.parts) == (suffix,))
         return next(found, None)
 
     def full(self, suffix: str) -> str:
-        """The name of the parameter ``suffix`` in the net."""
+        """Return the name of the parameter ``suffix`` in the net."""
         return self.params[suffix][0]
 
     def shape(self, suffix: str) -> Shape:
-        """The shape of the parameter ``suffix`` in the net."""
+        """Return the shape of the parameter ``suffix`` in the net."""
         return self.params[suffix][1]
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One array of a layer elsewhere: where it stands, and how ours become it and come from it.
+    """An array of a layer in another library: its path, and its conversion from and to ours.
 
-    ``parts`` are our suffixes; ``join`` takes their arrays, ``split`` gives one for each. Where
-    only the ``sum_of_parts`` counts, every part has the gradient of the sum.
+    ``parts`` are our suffixes; ``join`` converts their arrays to this one, ``split`` back. With
+    ``sum_of_parts`` the array is the sum of the parts, and every part has the gradient of the sum.
     """
 
     path: str
@@ -72,32 +76,32 @@ class Variable:
     split: Callable[[Array], Sequence[Array]]
     sum_of_parts: bool = False
     turns: bool = False
-    """Whether the axes stand in another order than ours."""
+    """Whether the order of the axes differs from ours."""
 
     def slot_join(self, *parts: Array) -> Array:
-        """`join` for an optimizer's state."""
+        """Join an optimizer's state."""
         return parts[0] if self.sum_of_parts else self.join(*parts)
 
     def slot_split(self, array: Array) -> Sequence[Array]:
-        """`split` for an optimizer's state."""
+        """Split an optimizer's state."""
         return [array] * len(self.parts) if self.sum_of_parts else self.split(array)
 
     def fits(self, shape: Shape) -> bool:
-        """Whether an array of ``shape`` in a file can be this one."""
+        """Return whether an array of ``shape`` in a file can be this one."""
         if self.label == "alpha":
-            # One slope a channel, with an axis of 1 for each that shares it.
+            # Slopes are per channel, with axes of size 1 for shared positions.
             return math.prod(shape) == math.prod(self.shape)
         return shape == self.shape
 
 
 def groups(layers: Sequence[LayerDescription]) -> list[str]:
-    """Keras' group of each layer: where it is known to be, else by its class."""
+    """Return Keras' group of each layer: its ``place``, or by its class."""
     found = iter(numbered([layer.kind for layer in layers if not layer.place]))
     return [layer.place or next(found) for layer in layers]
 
 
 def numbered(classes: Sequence[str]) -> list[str]:
-    """The groups of layers of these classes: in snake case, numbered from the second on."""
+    """Return the groups of layers of these classes: snake case, numbered from the second on."""
     counts: dict[str, int] = {}
     found = []
     for name in map(snake_case, classes):
@@ -107,7 +111,7 @@ def numbered(classes: Sequence[str]) -> list[str]:
 
 
 def snake_case(name: str) -> str:
-    """As Keras does it: BatchNormalization → batch_normalization, PReLU → p_re_lu."""
+    """Convert a name as Keras does: BatchNormalization → batch_normalization, PReLU → p_re_lu."""
     name = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
@@ -116,9 +120,9 @@ _ROOTS = ("layers/", "_layer_checkpoint_dependencies/")
 
 
 class KerasReader(Hdf5Reader):
-    """The arrays of ``layers`` in a ``.weights.h5`` or a legacy ``.h5``, whichever it is.
+    """A reader of the arrays of ``layers`` in a ``.weights.h5`` or legacy ``.h5``.
 
-    What belongs to none of the layers keeps Keras' own name; the optimizer's arrays are left out.
+    Arrays of no layer keep Keras' names; the optimizer's arrays are not listed.
     """
 
     format = "keras"
@@ -148,7 +152,7 @@ class KerasReader(Hdf5Reader):
         self.raw = raw
 
     def _places(self, names: list[str]) -> Iterator[tuple[str, LayerDescription, Variable]]:
-        """Where in the file each variable of each layer is looked for."""
+        """Yield the path in the file of each variable of each layer."""
         if is_legacy(self._file):
             texts = Texts(self._file, self._stream, self._size)
             yield from legacy_datasets(self._file, self._layers, texts)
@@ -159,7 +163,7 @@ class KerasReader(Hdf5Reader):
                 yield f"{root}{group}/{variable.path}", layer, variable
 
     def read_raw(self, dataset: str) -> Array:
-        """The array at the path ``dataset`` as Keras keeps it. Errors: as for `read`."""
+        """Return the array at the path ``dataset`` in Keras' layout. Errors: as for `read`."""
         if dataset not in self.raw:
             raise truncated(self.where, repr(dataset), "no such dataset")
         return super()._read(self.raw[dataset])
@@ -175,7 +179,7 @@ class KerasReader(Hdf5Reader):
 
 
 def _is_weight(name: str) -> bool:
-    """Whether a dataset without a place is a weight: not the optimizer's, nor a generator's."""
+    """Return whether an unplaced dataset is a weight, not of an optimizer or seed generator."""
     parts = name.split("/")
     return parts[0] not in ("optimizer", "optimizer_weights", "metrics") and not any(
         "seed_generator" in part for part in parts
@@ -185,7 +189,7 @@ def _is_weight(name: str) -> bool:
 def legacy_datasets(
     file: Any, layers: Sequence[LayerDescription], texts: Texts
 ) -> Iterator[tuple[str, LayerDescription, Variable]]:
-    """The path of each variable of each layer: layers by name if all are there, else in order."""
+    """Yield the path of each variable: layers by name if all exist, otherwise in order."""
     root = weights_group(file)
     start = "" if root.name == "/" else root.name.strip("/") + "/"
     there: dict[str, list[str]] = {}
@@ -206,7 +210,7 @@ def legacy_datasets(
 
 
 def _texts(item: Any, name: str, texts: Texts) -> list[str]:
-    """The texts in the attribute ``name``; a long list is in ``name0``, ``name1`` and so on."""
+    """Return the strings of the attribute ``name``; long lists are in ``name0``, ``name1``, ..."""
     import h5py
 
     keys = [name] if name in item.attrs else []
@@ -216,7 +220,7 @@ def _texts(item: Any, name: str, texts: Texts) -> list[str]:
     for key in keys:
         attribute = item.attrs.get_id(key)
         kind = attribute.get_type()
-        # An empty list is written as numbers.
+        # An empty list has a numeric type.
         if kind.get_class() != h5py.h5t.STRING:
             continue
         if kind.is_variable_str():
@@ -230,8 +234,8 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-# Our slots in the order of Keras', and the sign between them: its momentum is what is added.
-# Those of a group stand together for each variable; the next group begins after the last one.
+# Our slots in Keras' order, with the sign of Keras': its momentum is added to the weights. The
+# slots of a group alternate for each variable; groups follow each other.
 Slots = tuple[tuple[tuple[str, float], ...], ...]
 _MOMENTUM: Slots = ((("momentum", -1.0),),)
 _MOMENTS: Slots = ((("first", 1.0), ("second", 1.0)),)
@@ -252,9 +256,9 @@ _PLACE = "optimizer/vars"
 
 
 def slot_sources(layers: Sequence[LayerDescription], optimizer: Any, where: str) -> list[Source]:
-    """The arrays of ``optimizer``, anything with ``slots``, ``learning_rate``, ``state_dict``.
+    """Return the arrays of ``optimizer``, which has ``slots``, ``learning_rate``, ``state_dict``.
 
-    Errors: `ArgumentError` for one that Keras lacks, or that has not updated every parameter.
+    Errors: `ArgumentError` if Keras has no such optimizer, or if it has not updated all parameters.
     """
     slots, state = _slots(optimizer, where), optimizer.state_dict()
     steps = [int(array) for key, array in state.items() if key.endswith("/step")]
@@ -284,23 +288,22 @@ def slot_sources(layers: Sequence[LayerDescription], optimizer: Any, where: str)
 def read_slots(
     reader: KerasReader, layers: Sequence[LayerDescription], optimizer: Any
 ) -> dict[str, Array]:
-    """The state for `load_state_dict` of ``optimizer``, from the file of ``reader``.
+    """Read the state of ``optimizer`` for `load_state_dict`.
 
-    Errors: `ArgumentError` as for `slot_sources`; `FileFormatError` for the state of another kind
-    of optimizer.
+    Errors: `ArgumentError` as for `slot_sources`; `FileFormatError` for another optimizer's state.
     """
     slots = _slots(optimizer, reader.where)
     trained = list(_trained(layers))
     places = list(_in_order(slots, trained))
     there = sum(name.startswith(f"{_PLACE}/") for name in reader.raw)
-    # With a schedule Keras stores no rate.
+    # Keras stores no learning rate with a schedule.
     first = there - len(places)
     if first not in (1, 2):
         raise FileFormatError(
             reader.where,
             expected=f"the state of {type(optimizer).__name__}: {len(places)} arrays and the step",
             received=f"{there} arrays in all",
-            advice="load it with an optimizer of the kind that was saved",
+            advice="load it with an optimizer of the saved class",
         )
     step = np.array(int(reader.read_raw(f"{_PLACE}/0")), np.int64)
     state: dict[str, Array] = {}
@@ -314,7 +317,7 @@ def read_slots(
                 reader.where,
                 expected=f"state of shape {variable.shape} for {names[0]!r}",
                 received=f"shape {array.shape}",
-                advice="load it into the net whose training it was",
+                advice="load it into the net that was trained",
             )
         parts = variable.slot_split(array * sign)
         for name, part in zip(names, parts, strict=True):
@@ -325,7 +328,7 @@ def read_slots(
 def _in_order(
     slots: Slots, trained: Sequence[tuple[LayerDescription, Variable]]
 ) -> Iterator[tuple[LayerDescription, Variable, str, float]]:
-    """Whose array, which slot and its sign, as Keras numbers them."""
+    """Yield the layer, array, slot and sign in Keras' order."""
     for group in slots:
         for layer, variable in trained:
             for slot, sign in group:
@@ -356,9 +359,9 @@ def _slots(optimizer: Any, where: str) -> Slots:
     if kind not in _SLOTS:
         raise ArgumentError(
             where,
-            expected=f"an optimizer that Keras keeps alike: {one_of(_SLOTS)}",
+            expected=f"an optimizer with Keras' state: {one_of(_SLOTS)}",
             received=kind,
-            advice="keep whole trainings with ModelCheckpoint",
+            advice="save whole trainings with ModelCheckpoint",
         )
     return tuple(
         tuple((slot, sign) for slot, sign in group if slot in optimizer.slots)
@@ -374,8 +377,8 @@ def write_keras(
 ) -> None:
     """Write a ``.weights.h5`` that Keras 3 loads into a model of the same layers in order.
 
-    The state of ``optimizer`` is written too. Errors: `ArgumentError` for a layer, parameter or
-    optimizer that Keras has no place for; `FileAccessError`.
+    The state of ``optimizer`` is written too. Errors: `ArgumentError` if Keras has no such layer,
+    parameter or optimizer; `FileAccessError`.
     """
     sources = _by_name(path, state, layers)
     found = []
@@ -407,7 +410,7 @@ def write_keras_legacy(
     root = {
         "layer_names": np.array([layer.name.encode() for layer in layers], np.bytes_),
         "backend": np.bytes_("tensorflow"),
-        # Any version from 2 on: arrays of version 1 would be turned round.
+        # Any version from 2 on: Keras transposes arrays of version 1.
         "keras_version": np.bytes_("3.0.0"),
     }
     write_datasets(path, found, root, marks)
@@ -424,7 +427,7 @@ def _by_name(
         raise ArgumentError(
             where,
             expected="every array as a parameter of a layer, and every parameter as an array",
-            received=f"{homeless[0]!r}, which is only one of the two",
+            received=f"{homeless[0]!r}, only one of the two",
             advice="save the state of the net itself",
         )
     return sources

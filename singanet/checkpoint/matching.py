@@ -1,4 +1,4 @@
-"""Loading of values by name: matching, renaming rules and packed parts."""
+"""Matching of a file's arrays to a net's by name, with renaming rules and packed arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from singanet.types import Array, Shape
 
 @dataclass(frozen=True)
 class NameRule:
-    """Files from before ``version`` call ``name`` what ``spell`` gives; None if it never was so."""
+    """A rename before ``version``: ``spell`` returns the older name of ``name``, or None."""
 
     version: str
     title: str
@@ -33,9 +33,9 @@ class NameRule:
 
 @dataclass(frozen=True)
 class ShapeRule:
-    """Files from before ``version`` keep an array in a shape of the same numbers in order.
+    """An older shape before ``version``, with the same elements in the same order.
 
-    With ``of_caffe`` only files with kernels of four axes do, and in reverse order.
+    With ``of_caffe`` it applies only to files with kernels of four axes, and reverses the axes.
     """
 
     version: str
@@ -52,7 +52,7 @@ def _last_slash(sign: str) -> Callable[[str], str | None]:
 
 
 def _kernel(there: Shape, wanted: Shape) -> bool:
-    """A convolution's (F, C, kh, kw) as (F, C·kh·kw)."""
+    """Return whether a kernel (F, C, kh, kw) fits (F, C·kh·kw)."""
     return (
         len(there) == 4
         and len(wanted) == 2
@@ -62,33 +62,33 @@ def _kernel(there: Shape, wanted: Shape) -> bool:
 
 
 def _turned(there: Shape, wanted: Shape) -> bool:
-    """A dense layer's (out, in) as (in, out)."""
+    """Return whether a dense matrix (out, in) fits (in, out)."""
     return len(there) == 2 and there == wanted[::-1]
 
 
-# Tried in this order, whatever version a file states: SINGA's own releases disagreed about it.
+# Tried in this order for every version, since SINGA's releases disagreed about their version.
 NAME_RULES = (
     NameRule("SINGA 1101", "'_' for the last '/'", _last_slash("_")),
     NameRule("SINGA 1101", "'-' for the last '/', in recurrent layers", _last_slash("-")),
 )
 
 SHAPE_RULES = (
-    ShapeRule("SINGA 1101", "kernels of four axes, as Caffe's", _kernel),
-    ShapeRule("SINGA 1101", "a matrix (out, in), as Caffe's", _turned, of_caffe=True),
+    ShapeRule("SINGA 1101", "kernels of four axes, as in Caffe", _kernel),
+    ShapeRule("SINGA 1101", "a matrix (out, in), as in Caffe", _turned, of_caffe=True),
 )
 
 PACKED_RULE = "all weights of a recurrent layer as one array, as in every SINGA"
-"""cuDNN's form, which snapshots and pickles keep; the net says which layers have it, and how."""
+"""cuDNN's form, in snapshots and pickles; the net converts it for its recurrent layers."""
 
 
 LONGEST = 400
-"""Characters of the message of a `mismatch`, which stays below."""
+"""The maximum characters of the message of a `mismatch`."""
 _MOST_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An array found; ``rule`` says how, and is empty where names and shapes are equal."""
+    """A matched array; ``rule`` explains the match, or is empty if names and shapes are equal."""
 
     name: str
     file_name: str
@@ -99,7 +99,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """An array found by name that does not fit, and ``why``."""
+    """An array matched by name that does not fit, and ``why``."""
 
     name: str
     file_name: str
@@ -110,7 +110,7 @@ class Mismatch:
 
 @dataclass
 class LoadReport:
-    """Matched, renamed, missing and extra arrays; ``missing`` and ``extra`` give their shapes."""
+    """Matched, renamed, missing and extra arrays; ``missing`` and ``extra`` map names to shapes."""
 
     where: str
     matched: list[Match] = field(default_factory=list)
@@ -119,7 +119,7 @@ class LoadReport:
     extra: dict[str, Shape] = field(default_factory=dict)
 
     def add(self, found: Match | Mismatch) -> None:
-        """Put ``found`` where it belongs."""
+        """Add a match or mismatch."""
         if isinstance(found, Match):
             self.matched.append(found)
         else:
@@ -132,11 +132,11 @@ class LoadReport:
 
     @property
     def complete(self) -> bool:
-        """Whether file and net hold the same arrays."""
+        """Whether file and net have the same arrays."""
         return not (self.mismatched or self.missing or self.extra)
 
     def summary(self) -> str:
-        """One line."""
+        """Return the counts in one line."""
         return (
             f"{len(self.matched)} matched ({len(self.renamed)} by a rule), "
             f"{len(self.mismatched)} that do not fit, {len(self.missing)} missing in the file, "
@@ -144,7 +144,7 @@ class LoadReport:
         )
 
     def table(self, limit: int = 200) -> str:
-        """A line for each array, trouble first, cut after ``limit``."""
+        """Return one line for each array, mismatches first, at most ``limit``."""
         rows = [
             ("net", "shape", "file", "shape", ""),
             *((m.name, m.shape, m.file_name, m.file_shape, m.why) for m in self.mismatched),
@@ -163,7 +163,7 @@ class LoadReport:
 
 
 def aligned(rows: Iterable[Iterable[object]]) -> str:
-    """``rows`` of cells as text in columns."""
+    """Return ``rows`` of cells as text in columns."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = (
@@ -174,7 +174,7 @@ def aligned(rows: Iterable[Iterable[object]]) -> str:
 
 
 def mismatch(report: LoadReport) -> StateMismatchError:
-    """The error about ``report``, which it carries: the first arrays in trouble, how many more."""
+    """Return the error for ``report``: it names the first mismatches and counts the others."""
     rows = list(_rows(report))
     error = _error(report, rows, 1)
     for shown in range(2, min(_MOST_ROWS, len(rows)) + 1):
@@ -189,7 +189,7 @@ def _error(report: LoadReport, rows: list[str], shown: int) -> StateMismatchErro
     more = f" and {len(rows) - shown} more" if len(rows) > shown else ""
     return StateMismatchError(
         _cut(report.where, 120),
-        expected="every array of the net, of its shape and type, and no other",
+        expected="every array of the net with its shape and type, and no other",
         received=", ".join(rows[:shown]) + more,
         advice=_advice(report),
     )
@@ -224,17 +224,17 @@ def _shape(shape: Shape) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """``text`` itself, or its two ends where it is longer."""
+    """Return ``text``, or its two ends if it exceeds ``longest``."""
     half = (longest - 3) // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 
 
 @dataclass(frozen=True)
 class Target:
-    """An array of the net: what shape and type must come, and the rule by which it is asked for.
+    """An array of the net: its shape and dtype, and the rule for its lookup.
 
-    If the net's array is read-only, ``has`` tells whether an array has the same values.
-    ``older_dtype`` is a narrower type that earlier versions wrote; such an array is widened.
+    For a read-only array, ``has`` tests whether an array has the same values. ``older_dtype`` is a
+    narrower dtype of earlier versions, which is widened.
     """
 
     shape: Shape
@@ -254,9 +254,9 @@ def match(
 ) -> LoadReport:
     """Find the entry of every target: by ``rename``, by its own name, by the rules in order.
 
-    ``rename`` goes from names in the file to names in the net; ``cast`` lets types differ. A file
-    of ``singa``'s with kernels of four axes has matrices as Caffe has them.
-    Errors: `UnknownNameError` and `ArgumentError` for a ``rename`` that does not apply.
+    ``rename`` maps names in the file to names in the net; ``cast`` allows other dtypes. A file of
+    ``singa`` with kernels of four axes has Caffe's transposed matrices. Errors: `UnknownNameError`
+    and `ArgumentError` for an invalid ``rename``.
     """
     free = weights(entries)
     asked = _asked(checked_rename(rename, where), free, targets, where)
@@ -266,7 +266,7 @@ def match(
     for name in targets:
         if name not in pairs and name in free and name not in asked.values():
             pairs[name] = (name, "")
-    # A name that some array carries exactly is never taken for an older spelling of another.
+    # An exact name is never used as the older spelling of another.
     taken = {there for there, _ in pairs.values()}
     for rule in NAME_RULES:
         for name in targets:
@@ -287,13 +287,13 @@ def match(
 
 
 def spellings(name: str) -> list[str]:
-    """``name`` and what older files called it, in the order in which they are looked for."""
+    """Return ``name`` and its older spellings, in the order of the lookup."""
     older = (rule.spell(name) for rule in NAME_RULES)
     return [name, *(each for each in older if each is not None)]
 
 
 def weights(entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
-    """The entries of the net alone, where ``entries`` are those of a training or a whole model."""
+    """Return the entries of the net alone if ``entries`` are a training's or a whole model's."""
     whole = "session" in entries or "model" in entries
     if not whole or not any(name.startswith("net/") for name in entries):
         return entries
@@ -305,7 +305,7 @@ def weights(entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
 
 
 def checked_rename(rename: Any, where: str) -> Mapping[str, str]:
-    """``rename``, or an empty dict for None. Errors: `ArgumentError` for what goes nowhere."""
+    """Return ``rename``, or {} for None. Errors: `ArgumentError` if it is not a dict of strings."""
     found = {} if rename is None else rename
     if not isinstance(found, Mapping) or not all(
         isinstance(name, str) for pair in found.items() for name in pair
@@ -325,7 +325,7 @@ def _asked(
     targets: Mapping[str, Target],
     where: str,
 ) -> dict[str, str]:
-    """``rename`` turned round, once every name in it is known."""
+    """Return ``rename`` inverted. Errors: `UnknownNameError` for unknown names."""
     for kind, names, known in (("file", rename, entries), ("net", rename.values(), targets)):
         for name in names:
             if name not in known:
@@ -352,7 +352,7 @@ def _compare(
     rules = [each for each in (rule, target.rule) if each]
     square = len(entry.shape) == 2 and len(set(entry.shape)) == 1
     if caffe and square and entry.shape == target.shape:
-        why = "square, beside kernels of four axes: it may lie either way, layout='torch' turns it"
+        why = "square, in a file with kernels of four axes: layout='torch' transposes it"
         return Mismatch(name, entry.name, target.shape, entry.shape, why)
     if entry.shape != target.shape:
         fitting = [
@@ -365,7 +365,7 @@ def _compare(
             return Mismatch(name, entry.name, target.shape, entry.shape, why)
         rules.append(f"{fitting[0].title}, before {fitting[0].version}")
     if entry.dtype != target.dtype:
-        # A dtype equals None where it is float64.
+        # None must be excluded: a float64 dtype equals None.
         if not cast and (target.older_dtype is None or entry.dtype != target.older_dtype):
             why = f"{entry.dtype}, not {target.dtype}"
             return Mismatch(name, entry.name, target.shape, entry.shape, why)
@@ -378,7 +378,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Packed:
-    """One array, ``name``, for ``members``: `fetch` makes it of them, `assign` takes it apart."""
+    """One array, ``name``, of ``members``: `fetch` packs them, `assign` unpacks it."""
 
     name: str
     target: Target
@@ -393,7 +393,7 @@ def in_file(
     targets: Mapping[str, Target],
     rename: Mapping[str, str],
 ) -> list[Packed]:
-    """The packed arrays of a file, under any spelling, if the file lacks all their members."""
+    """Return the packed arrays that a file has, under any spelling, without their members."""
     there = weights(entries).keys() | set(rename.values())
 
     def has(name: str) -> bool:
@@ -403,12 +403,12 @@ def in_file(
 
 
 def fold(targets: Mapping[str, Target], packed: Sequence[Packed]) -> dict[str, Target]:
-    """``targets`` with each of ``packed`` in the place of its members."""
+    """Return ``targets`` with each of ``packed`` instead of its members."""
     return _in_place(targets, {each.name: each.target for each in packed}, packed)
 
 
 def pack(state: State, packed: Sequence[Packed]) -> list[Source]:
-    """``state`` with each of ``packed`` in the place of its members, made when its turn comes."""
+    """Return ``state`` with each of ``packed`` instead of its members, packed when written."""
     return list(
         _in_place(
             {source.name: source for source in sources_of(state, "state")},
@@ -444,14 +444,14 @@ def load_into(
     cast: bool = False,
     packed: Sequence[Packed] = (),
 ) -> LoadReport:
-    """Call ``assign(name, array)`` for every target that the file has, and report the rest.
+    """Call ``assign(name, array)`` for every target in the file, and report the rest.
 
-    ``strict`` refuses a file that lacks an array, has one too many, or one that does not fit;
-    otherwise those are left as they are. Every array is read and its checksum compared before
-    the first is assigned, so that a damaged file changes nothing. Ctrl-C acts before the first is
-    assigned or after the last. A read-only target is not assigned: an array fits if it has the same
-    values. Targets that are members of one of ``packed`` may come in that one array. Errors:
-    `StateMismatchError`, whose ``report`` has the table, and the errors of `Reader.read`.
+    ``strict`` refuses a file with missing, extra or mismatched arrays; otherwise these targets stay
+    unchanged. All arrays are read and their checksums verified before the first assignment, so a
+    damaged file changes nothing. Ctrl-C takes effect before the first or after the last assignment.
+    A read-only target is not assigned: an array fits if it has the same values. The targets of one
+    of ``packed`` may be stored in that single array. Errors: `StateMismatchError`, whose ``report``
+    has the table; those of `Reader.read`.
     """
     rename = checked_rename(rename, reader.where)
     packs = {each.name: each for each in in_file(packed, reader.entries, targets, rename)}
@@ -464,13 +464,13 @@ def load_into(
     others = [found for found in fixed if not _has(targets[found.name], reader, found)]
     for found in others:
         report.matched.remove(found)
-        why = "other values than the read-only ones of the net"
+        why = "other values than the net's read-only array"
         names = found.name, found.file_name
         report.add(Mismatch(*names, found.shape, found.file_shape, why))
     if strict and others:
         raise mismatch(report)
     assigned = [found for found in report.matched if found not in fixed]
-    # A small net is read once; of a large one no more is held than of a run of rows.
+    # Small nets are read once; arrays of larger ones are read twice to save memory.
     held: dict[str, Array] = {}
     left = RUN
     for found in assigned:
@@ -499,7 +499,7 @@ def _has(target: Target, reader: Reader, found: Match) -> bool:
 
 
 def _fitted(array: Array, target: Target) -> Array:
-    """``array`` in the shape and type of its target."""
+    """Return ``array`` in the shape and dtype of its target."""
     turned = array.shape != target.shape and array.shape == target.shape[::-1]
     array = array.T if turned else array.reshape(target.shape)
     return np.asarray(array, dtype=target.dtype)

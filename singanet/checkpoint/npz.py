@@ -1,4 +1,4 @@
-"""NumPy's archives (.npz), read and written."""
+"""NumPy archives (.npz), read and written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WRITTEN_PIECE = 1 << 22
 
 
 def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
-    """Write one ``.npy`` member an array; the archive's comment carries the format version.
+    """Write one ``.npy`` member for each array; the archive's comment has the format version.
 
     Errors: `FileAccessError`.
     """
@@ -58,13 +58,13 @@ def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
                 _write_member(archive, source)
             archive.close()
         except BaseException:
-            archive.fp = None  # given up: closing it would raise another error than this
+            archive.fp = None  # closing a failed archive would raise another error
             raise
 
 
 def _write_member(archive: zipfile.ZipFile, source: Source) -> None:
     array = source.array()
-    # A fixed date: the same state makes the same file.
+    # A fixed date: equal states give equal files.
     info = zipfile.ZipInfo(f"{source.name}.npy", (1980, 1, 1, 0, 0, 0))
     with archive.open(info, "w", force_zip64=array.nbytes >= 1 << 30) as member:
         member.write(_written_header(array))
@@ -80,26 +80,26 @@ def _written_header(array: Array) -> bytes:
 
 
 def zip_errors(where: str) -> AbstractContextManager[None]:
-    """Turn what zipfile raises about a damaged archive into `FileFormatError`."""
+    """Turn zipfile's errors about a damaged archive into `FileFormatError`."""
     return npz_files.zip_errors(partial(_damaged, where))
 
 
 def open_archive(stream: BinaryIO, size: int, where: str) -> zipfile.ZipFile:
-    """`archive.open_archive`. Errors: `FileFormatError`, `UnsafeFileError`."""
+    """Open an archive as `archive.open_archive`. Errors: `FileFormatError`, `UnsafeFileError`."""
     return npz_files.open_archive(stream, size, partial(_damaged, where), partial(_forged, where))
 
 
 def place_of(stream: BinaryIO, info: zipfile.ZipInfo) -> int:
-    """Where the bytes of a member begin in ``stream``: behind its own header and name.
+    """Return the position in ``stream`` of a member's bytes, after its header and name.
 
-    Raises BadZipFile where these are not those of the table.
+    Raises BadZipFile if header and name differ from the table's.
     """
     stream.seek(info.header_offset)
     head = stream.read(30)
     name = stream.read(int.from_bytes(head[26:28], "little"))
     coding = "utf-8" if info.flag_bits & 0x800 else "cp437"
     if not head.startswith(b"PK\3\4") or name != info.orig_filename.encode(coding, "replace"):
-        raise zipfile.BadZipFile(f"no member {info.filename[:200]!r} where the table has it")
+        raise zipfile.BadZipFile(f"no member {info.filename[:200]!r} at its place in the table")
     return info.header_offset + 30 + len(name) + int.from_bytes(head[28:30], "little")
 
 
@@ -117,12 +117,12 @@ def _forged(where: str, expected: str, received: str) -> UnsafeFileError:
         where,
         expected=expected,
         received=received,
-        advice="the file is forged, or was not written for weights: get it from its source again",
+        advice="the file is forged, or does not contain weights: download it again",
     )
 
 
 _READ_PIECE = 1 << 20
-# Members by which other archives show themselves, and what to do with those.
+# Members that identify other archives, with advice.
 _OTHERS = {
     "model.weights.h5": "build the net of a Keras archive with singanet.keras.load_model",
     "data.pkl": "write the state dict alone: torch.save(module.state_dict(), path)",
@@ -130,7 +130,7 @@ _OTHERS = {
 
 
 class NpzReader(StreamReader):
-    """Arrays in the order of the archive; the zip's own checksums are compared on reading."""
+    """A reader of the arrays in archive order; reading verifies the zip's checksums."""
 
     format = "npz"
 
@@ -160,7 +160,7 @@ class NpzReader(StreamReader):
             self.entries[name] = Entry(name, shape, dtype, info.compress_size, checksum)
 
     def _look_through(self, name: str, info: zipfile.ZipInfo, where: str) -> NpyHeader:
-        """The header of a member; where it stands, if what follows are the numbers themselves."""
+        """Read a member's header; note its position if the elements can be read directly."""
         if info.compress_type:
             with self._archive.open(info) as member:
                 return _read_header(member, where)
@@ -178,7 +178,7 @@ class NpzReader(StreamReader):
                 raise FileFormatError(
                     self.where,
                     expected="an archive of .npy arrays",
-                    received=f"one with a member {member[:200]!r}",
+                    received=f"an archive with a member {member[:200]!r}",
                     advice=advice,
                 )
 
@@ -194,7 +194,7 @@ class NpzReader(StreamReader):
     def _read_plain(self, entry: Entry, data: memoryview, where: str) -> None:
         _, header = self._members[entry.name]
         self._stream.seek(self._places[entry.name])
-        # The zip's checksum is of the header, too.
+        # The zip's checksum includes the header.
         checksum = Checksum().update(self._stream.read(header.size_in_file))
         digest = read_bytes(self._stream, data, self._beside, where, checksum)
         check_digest(entry, digest[:CRC_SIZE], self.where)
@@ -206,20 +206,20 @@ class NpzReader(StreamReader):
             if not header.fortran_order and header.dtype == entry.dtype:
                 _fill(member, bytes_of(array), where)
             else:
-                # Piece by piece as well: the array in the file's own order would be a second one.
+                # In pieces, since a whole array in the file's order would be a second copy.
                 stored = (array.T if header.fortran_order else array).flat
                 piece = np.empty(_READ_PIECE, header.dtype)
                 for start in range(0, array.size, _READ_PIECE):
                     part = piece[: array.size - start]
                     _fill(member, bytes_of(part), where)
                     stored[start : start + len(part)] = part
-            member.read(1)  # the end of the member is where its checksum is compared
+            member.read(1)  # zipfile verifies the checksum at the end
 
 
 def _fill(member: IO[bytes], data: memoryview, where: str) -> None:
     filled = 0
     while filled < len(data):
-        # read(n) of a whole array would hold it twice.
+        # A single read would need memory for the array twice.
         piece = member.read(min(_READ_PIECE, len(data) - filled))
         if not piece:
             raise truncated(where, f"{len(data)} bytes", f"{filled}")

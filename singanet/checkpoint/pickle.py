@@ -1,4 +1,4 @@
-"""Pickled dictionaries of arrays, read without running code, and written."""
+"""Pickled dicts of arrays, read without running code, and written."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from singanet.types import Array
 
 VERSION_KEY = "SINGA_VERSION"
 MOST_STEPS = 500_000
-"""Steps of the longest program; a state of 20,000 arrays needs fewer."""
+"""The maximum steps of a pickle program; a state of 20,000 arrays needs fewer."""
 START = b"\x80\x02}"
-"""How our files begin, before the text of a key; Python's picklers memoize the dict first."""
+"""The first bytes of our files, before a key; Python's picklers memoize the dict first."""
 NAMES, CHECKSUMS = "singanet_names", "singanet_checksums"
 
 
@@ -80,10 +80,10 @@ class PickleReader(StreamReader):
             self.entries[name] = Entry(name, array.shape, dtype, array.stored, checksum)
             self._arrays[name] = array
         if sum(array.stored for array in self._arrays.values() if array.stored > 8) > self._size:
-            raise self._unsafe(f"at most {self._size} bytes of arrays", "arrays that share them")
+            raise self._unsafe(f"at most {self._size} bytes of arrays", "arrays with shared bytes")
 
     def _begins_as_ours(self) -> bool:
-        """Whether we wrote the file, and not another program that has read our marks."""
+        """Return whether we wrote the file, not another program that copied our marks."""
         self._stream.seek(0)
         begin = self._stream.read(len(START) + 1)
         return begin[:-1] == START and begin[-1:] in (b"U", b"X")
@@ -103,7 +103,7 @@ class PickleReader(StreamReader):
         if not isinstance(value, (int, float)):
             return recognise(value, self._size, refuse, unsafe)
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise refuse("numbers of up to 64 bits", "one of more")
+            raise refuse("numbers of up to 64 bits", "a larger number")
         array = np.array(value)
         dtype = array.dtype.newbyteorder("<")
         return Pickled((), dtype, False, array.astype(dtype).tobytes())
@@ -150,16 +150,16 @@ class PickleReader(StreamReader):
             self.where,
             expected=expected,
             received=received,
-            advice="the file is damaged, or holds more than weights: write it again",
+            advice="the file is damaged, or contains more than weights: write it again",
         )
 
 
 def _texts(value: Any, budget: Budget) -> dict[str, str]:
-    """A dict of our own from text to text; whatever else stands there is left out."""
+    """Return our own dict of strings; other items are ignored."""
     texts = {}
     for key, item in value.items() if type(value) is dict else ():
         if isinstance(key, (str, bytes)) and isinstance(item, (str, bytes)):
-            budget.spend(len(key) + len(item))  # decoded once more each time it is named
+            budget.spend(len(key) + len(item))  # decoded again at each reference
             texts[text(key)] = text(item)
     return texts
 
@@ -168,18 +168,18 @@ _LARGEST = (1 << 31) - 1
 
 
 def write_pickle(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
-    """Write ``<path>.pickle``, as SINGA names it: a dict from parameter name to array.
+    """Write ``<path>.pickle``, SINGA's name: a dict from parameter name to array.
 
-    The keys are those of a snapshot. In Python 3 such files, like all of SINGA's, load with
-    ``pickle.load(file, encoding="latin1")``. Errors: `ArgumentError` for an array above 2 GiB,
-    which Python 2 strings cannot hold; `FileAccessError`.
+    The keys are a snapshot's. In Python 3 these files, like all of SINGA's, load with
+    ``pickle.load(file, encoding="latin1")``. Errors: `ArgumentError` for an array above 2 GiB, the
+    limit of Python 2 strings; `FileAccessError`.
     """
     path = pickle_path(path)
     for source in sources:
         if source.nbytes > _LARGEST:
             raise ArgumentError(
                 f"pickle file {str(path)!r}, array {source.name!r}",
-                expected="less than 2 GiB, which is all that a string of Python 2 can hold",
+                expected="less than 2 GiB, the limit of a string in Python 2",
                 received=f"{source.nbytes} bytes",
                 advice="use safetensors, hdf5 or npz",
             )
@@ -204,7 +204,7 @@ def write_pickle(path: str | os.PathLike[str], sources: Sequence[Source]) -> Non
 
 
 def _write_array(stream: BinaryIO, source: Source, beside: Beside) -> bytes:
-    """The calls NumPy writes, under the module names that NumPy 1 and 2 both know."""
+    """Write the calls that NumPy pickles, with module names known to NumPy 1 and 2."""
     stream.write(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tU\1btR(K\1(")
     stream.write(b"".join(_int(axis) for axis in source.shape) + b"t")
     code = source.dtype.str[1:].encode()
@@ -226,7 +226,7 @@ def _texts_of(texts: Mapping[str, str]) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    """A string of Python 2 where it is ASCII, since that is what SINGA's keys are."""
+    """Return a Python 2 string if ``value`` is ASCII, as SINGA's keys are."""
     raw = value.encode()
     if value.isascii() and len(raw) < 256:
         return b"U" + bytes([len(raw)]) + raw
@@ -234,7 +234,7 @@ def _text(value: str) -> bytes:
 
 
 def _int(value: int) -> bytes:
-    """``value``, not negative, in the shortest form of protocol 2."""
+    """Return non-negative ``value`` in the shortest form of protocol 2."""
     if value < 1 << 31:
         return b"J" + value.to_bytes(4, "little")
     raw = value.to_bytes(9, "little")

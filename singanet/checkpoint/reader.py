@@ -1,4 +1,4 @@
-"""The base of all readers, and names of SINGA."""
+"""The base classes of readers, and SINGA's file names."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from singanet.types import Array
 
 Self = TypeVar("Self", bound="Reader")
 _MOST_NAMES = 100
-"""Blocks that share all their weights; each name may become a copy of the array."""
+"""The maximum names of a shared array, each of which may become a copy of it."""
 
 
 class Reader(ABC):
-    """The arrays of a file; nothing is allocated for them before `read`.
+    """A reader of a file's arrays; nothing is allocated for them before `read`.
 
-    ``entries`` lists them by name in the file's order, ``version`` says what wrote the file and
-    ``metadata`` holds the texts stored beside the arrays. Use it in a ``with`` statement.
+    ``entries`` lists them by name in file order, ``version`` names the writer, and ``metadata`` has
+    the strings stored with the arrays. Use it in a ``with`` statement.
     """
 
     format = ""
@@ -52,15 +52,15 @@ class Reader(ABC):
 
     @property
     def _foreign_layout(self) -> bool:
-        """Whether names and layouts are Keras', to be read with ``layers`` of a net."""
+        """Return whether names and layouts are Keras', which need the ``layers`` of a net."""
         return False
 
     @abstractmethod
     def _read(self, entry: Entry) -> Array:
-        """The array of ``entry``, its checksum compared where the file has one."""
+        """Return the array of ``entry`` and verify its checksum, if the file has one."""
 
     def read(self, name: str) -> Array:
-        """The array called ``name``, writable and C-contiguous.
+        """Return the array called ``name``, writable and C-contiguous.
 
         Errors: `UnknownNameError`, `ChecksumError`, `FileFormatError`, `FileAccessError`.
         """
@@ -68,9 +68,9 @@ class Reader(ABC):
             return self._read(self._known(name))
 
     def pieces(self, name: str) -> Iterator[Array]:
-        """`read` in runs of rows, of a few MB where the format has them; whole where not.
+        """Yield the array in runs of rows of a few MB if the format supports it; otherwise whole.
 
-        The checksum is compared behind the last one. Errors: as for `read`.
+        The checksum is verified after the last one. Errors: as for `read`.
         """
         try:
             yield from self._pieces(self._known(name))
@@ -80,9 +80,9 @@ class Reader(ABC):
             raise unreachable(self.path, "read", error) from error
 
     def blocks(self, name: str) -> Array | None:
-        """The array called ``name`` as ggml's blocks: bytes (rows, blocks of a row, bytes of one).
+        """Return the array called ``name`` as ggml blocks: bytes (rows, blocks a row, block bytes).
 
-        Its `Entry.kind` is theirs. None where it is no matrix of such. Errors: as for `read`.
+        `Entry.kind` is the block type. None if it is not a quantized matrix. Errors: as for `read`.
         """
         with explained(self.path, "read"):
             return self._of_blocks(self._known(name))
@@ -91,10 +91,11 @@ class Reader(ABC):
         return None
 
     def read_into(self, name: str, out: Array) -> None:
-        """Write the array called ``name`` into ``out``, by `pieces`; floats become its type.
+        """Read the array called ``name`` into ``out`` by `pieces`, with floats cast to its dtype.
 
-        ``out`` may lie in any way, as a transposed view does; on an error its numbers are void.
-        Errors: as for `read`; `ShapeError`; `ArgumentError` where ``out`` has no such numbers.
+        ``out`` may have any strides, for example a transposed view; after an error its content is
+        undefined. Errors: as for `read`; `ShapeError`; `ArgumentError` if ``out`` has an
+        incompatible dtype.
         """
         entry = self._known(name)
         if out.shape != entry.shape:
@@ -102,14 +103,14 @@ class Reader(ABC):
                 f"{self.where}, array {name!r}",
                 expected=f"an array of shape {entry.shape} to read into",
                 received=str(out.shape),
-                advice="turn or cut the array in a copy, by read",
+                advice="transpose or slice the result of read",
             )
         if not np.can_cast(entry.dtype, out.dtype, "same_kind"):
             raise ArgumentError(
                 f"{self.where}, array {name!r}",
-                expected=f"an array that takes {entry.dtype} to read into",
+                expected=f"an array of a dtype to which {entry.dtype} can be cast",
                 received=str(out.dtype),
-                advice="convert the array in a copy, by read",
+                advice="convert the result of read",
             )
         at = 0
         for piece in self.pieces(name):
@@ -118,11 +119,11 @@ class Reader(ABC):
             at += piece.shape[0] if piece.ndim else 1
 
     def _share(self, metadata: Mapping[str, str]) -> dict[str, str]:
-        """List arrays that were left out as copies of others; return those by their names.
+        """List arrays stored as copies of others, and return the stored array of each.
 
-        ``safetensors.torch.save_model`` writes one array of those that share memory, and in the
-        metadata from each other name to its one. Files of ours leave out none, and their metadata
-        are any texts. Errors: `FileFormatError` for too many names.
+        ``safetensors.torch.save_model`` writes one array for tensors that share memory; the
+        metadata map the other names to it. Our files store all arrays, and their metadata are
+        arbitrary strings. Errors: `FileFormatError` for too many names.
         """
         if self.version and not self.version.endswith(REWRITTEN):
             return {}
@@ -136,7 +137,7 @@ class Reader(ABC):
                 self.where,
                 expected=f"at most {_MOST_NAMES} more names for an array",
                 received="more in the metadata",
-                advice="the file is damaged or forged: get it again",
+                advice="the file is damaged or forged: download it again",
             )
         for name, kept in shared.items():
             self.entries[name] = replace(self.entries[kept], name=name)
@@ -156,7 +157,7 @@ class Reader(ABC):
         yield self._read(entry)
 
     def _filled(self, entry: Entry) -> Array:
-        """`_read` of a format that has `_pieces`."""
+        """Return the array from `_pieces`, for formats that have them."""
         array = np.empty(entry.shape, entry.dtype)
         flat, at = array.reshape(-1), 0
         for piece in self._pieces(entry):
@@ -165,17 +166,17 @@ class Reader(ABC):
         return array
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:
-        """Each name with its array, one at a time."""
+        """Yield each name with its array, one at a time."""
         for name in self.entries:
             yield name, self.read(name)
 
     def _verify_array(self, name: str) -> None:
-        """Read the array called ``name`` once and drop it, by `pieces`. Errors: as for `read`."""
+        """Read the array called ``name`` by `pieces` and drop it. Errors: as for `read`."""
         for piece in self.pieces(name):
             del piece
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._beside.__exit__(None, None, None)
 
     def __enter__(self: Self) -> Self:
@@ -191,7 +192,7 @@ class Reader(ABC):
 
 
 class StreamReader(Reader):
-    """A reader over one open file; a subclass reads its table in `_list`."""
+    """A reader of one open file; a subclass reads its table in `_list`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -210,16 +211,16 @@ class StreamReader(Reader):
 
     @abstractmethod
     def _list(self) -> None:
-        """Fill ``entries``, ``version`` and ``metadata``."""
+        """Set ``entries``, ``version`` and ``metadata``."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         super().close()
         self._stream.close()
 
 
 def open_file(path: Path) -> BinaryIO:
-    """``path`` open for reading bytes. Errors: `FileAccessError`."""
+    """Open ``path`` to read bytes. Errors: `FileAccessError`."""
     with explained(path, "read"):
         if not path.is_file() and path.exists():
             folder = path.is_dir()
@@ -234,7 +235,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def record_path(path: str | os.PathLike[str]) -> Path:
-    """The ``.bin`` for a prefix, a ``.bin``, a ``.desc`` or a 1.0.0 ``.model``."""
+    """Return the ``.bin`` for a prefix, a ``.bin``, a ``.desc`` or a 1.0.0 ``.model``."""
     text = str(path_of(path))
     if text.endswith((".bin", ".model")):
         return Path(text)
@@ -242,20 +243,20 @@ def record_path(path: str | os.PathLike[str]) -> Path:
 
 
 def find_records(path: Path) -> Path:
-    """The file of records for ``path``: itself, or the prefix with ``.bin``, then ``.model``."""
+    """Return the file of records for ``path``: itself, or with ``.bin``, or with ``.model``."""
     prefix = str(path).removesuffix(".desc")
     candidates = [Path(prefix), Path(prefix + ".bin"), Path(prefix + ".model")]
     return next((each for each in candidates if each.is_file()), path)
 
 
 def pickle_path(path: str | os.PathLike[str]) -> Path:
-    """``path`` with the suffix SINGA gives it."""
+    """Return ``path`` with SINGA's suffix."""
     text = str(path_of(path))
     return Path(text if text.endswith((".pickle", ".pkl")) else text + ".pickle")
 
 
 def find_pickle(path: Path) -> Path:
-    """``path``, or with ``.pickle`` added or taken away, whichever is there."""
+    """Return ``path``, with or without ``.pickle``, whichever exists."""
     name = str(path)
     for candidate in (name, f"{name}.pickle", name.removesuffix(".pickle")):
         if Path(candidate).is_file():
@@ -264,7 +265,7 @@ def find_pickle(path: Path) -> Path:
 
 
 def record_keys(names: Sequence[str]) -> dict[str, str]:
-    """The key of each name: its last slash as ``_``, unless that would name two arrays alike."""
+    """Return the key of each name: the last slash becomes ``_`` unless two names would clash."""
     keys = {name: "_".join(name.rsplit("/", 1)) for name in names}
     uses: dict[str, int] = {}
     for key in [*keys.values(), *names]:

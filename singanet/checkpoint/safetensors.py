@@ -44,10 +44,10 @@ from singanet.errors import ArgumentError, FileFormatError
 from singanet.types import Array
 
 LONGEST = 8 << 20
-"""Room for 80,000 arrays; a longer table of tiny objects could fill the memory."""
+"""The maximum bytes of a table, for 80,000 arrays; a longer one could exhaust the memory."""
 METADATA = "__metadata__"
 CHECKSUMS, TABLE = "checksums", "singanet_table"
-"""Of each array's bytes, and of the table of names, types and places."""
+"""The keys of the checksums of the arrays and of the table."""
 DTYPES = {
     "BOOL": "?",
     "U8": "u1",
@@ -66,10 +66,10 @@ _TYPES = {**{name: np.dtype(code) for name, code in DTYPES.items()}, BFLOAT: np.
 
 
 def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tuple[int, Entry]]]:
-    """The metadata, and for each array its offset and entry; ``size`` bytes of data.
+    """Return the metadata, and offset and entry of each array, for ``size`` bytes of data.
 
-    Errors: `FileFormatError` for whatever the format forbids: holes, overlaps, bytes left over,
-    names twice, unknown types.
+    Errors: `FileFormatError` for violations of the format: gaps, overlaps, trailing bytes, repeated
+    names, unknown types.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tupl
         if not isinstance(metadata, dict) or not all(
             isinstance(value, str) for value in metadata.values()
         ):
-            raise broken(where, "metadata from text to text", "other values")
+            raise broken(where, "metadata from string to string", "other values")
     check_names(table, where)
     found = [_entry(name, item, size, where) for name, item in table.items()]
     end = 0
@@ -97,7 +97,7 @@ def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tupl
             raise broken(where, f"array {entry.name!r} at byte {end}", f"byte {offset}")
         end += entry.stored
     if end != size:
-        raise broken(where, f"{end} bytes of data, as the table says", f"{size}")
+        raise broken(where, f"{end} bytes of data by the table", f"{size}")
     return dict(metadata), found
 
 
@@ -108,9 +108,9 @@ def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, Entry]:
     kind = str(item.get("dtype"))
     shape, offsets = _naturals(item.get("shape")), _naturals(item.get("data_offsets"))
     if shape is None or offsets is None or len(offsets) != 2:
-        raise broken(where, "shape and offsets of whole numbers", str(item)[:120])
+        raise broken(where, "shape and offsets of integers", str(item)[:120])
     if kind not in _TYPES:
-        advice = "write the file again in one of them: tensor.float() of PyTorch gives F32"
+        advice = "write the file again with a supported type: PyTorch's tensor.float() gives F32"
         raise broken(where, f"a type among {', '.join(_TYPES)}", repr(kind)[:60], advice)
     dtype = _TYPES[kind]
     width = 2 if kind == BFLOAT else dtype.itemsize
@@ -123,11 +123,11 @@ def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, Entry]:
 
 
 def _naturals(value: Any) -> list[int] | None:
-    """``value`` if it is a list of whole numbers, none negative."""
+    """Return ``value`` if it is a list of non-negative integers."""
     if not isinstance(value, list):
         return None
     for part in value:
-        if type(part) is not int or not 0 <= part < 1 << 62:  # JSON's true is none
+        if type(part) is not int or not 0 <= part < 1 << 62:  # JSON's true is a bool
             return None
     return value
 
@@ -136,12 +136,12 @@ _DAMAGED = "the file is damaged: copy it again, or use an earlier checkpoint"
 
 
 def broken(where: str, expected: str, received: str, advice: str = _DAMAGED) -> FileFormatError:
-    """The error for a table that is not as the format wants it, or not as we know it."""
+    """Return the error for a table that violates the format or is unsupported."""
     return FileFormatError(where, expected=expected, received=received, advice=advice)
 
 
 class SafetensorsReader(StreamReader):
-    """Arrays in the order of the table; bfloat16 is read as float32, or as its uint16 ``words``."""
+    """A reader in table order; bfloat16 is read as float32, or with ``words`` as uint16."""
 
     format = "safetensors"
 
@@ -171,10 +171,10 @@ class SafetensorsReader(StreamReader):
             self._places[name] = self._places[kept]
 
     def _our_checksums(self, raw: bytes) -> dict[str, str] | None:
-        """The checksums of a file of ours, which are taken out of the metadata.
+        """Remove our checksums from the metadata and return them, None for other files.
 
-        They are of other arrays where another program has copied them: its metadata stand in front
-        of the rows of ``raw``. Files of earlier versions have no checksum of the rows.
+        Another program may have copied them to other arrays; it writes its metadata before the rows
+        in ``raw``. Files of earlier versions have no checksum of the rows.
         """
         mark, sealed = self.metadata.pop(KEY, None), self.metadata.pop(TABLE, None)
         if mark is None:
@@ -186,11 +186,11 @@ class SafetensorsReader(StreamReader):
             self.version += REWRITTEN
             return None
         if sealed not in (None, Checksum().update(rows.removesuffix(b",") + b"}").text()):
-            raise broken(self.where, f"a table of the checksum {sealed}", "another one")
+            raise broken(self.where, f"a table with the checksum {sealed}", "another checksum")
         budget = Budget(self._size, partial(broken, self.where))
         checksums = read_json(text, budget, "a checksum for each array")
         if not isinstance(checksums, dict):
-            raise broken(self.where, "a checksum for each array", "none that can be read")
+            raise broken(self.where, "a checksum for each array", "another value")
         return checksums
 
     def _read(self, entry: Entry) -> Array:
@@ -231,13 +231,12 @@ def write_safetensors(
     dtype: StoredType = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the table, then the arrays, those of wide numbers first so that all are aligned.
+    """Write the table, then the arrays, widest dtypes first so that all are aligned.
 
-    Floats are written as ``dtype``. Format version and checksums stand in the metadata, which
-    other readers pass over, beside the texts of ``metadata``. They come last in the table: other
-    programs, which may copy them beside arrays of their own, have them first. Errors:
-    `ArgumentError` for a type the format lacks, a name it reserves, or a table above 8 MiB;
-    `FileAccessError`.
+    Floats are written as ``dtype``. The metadata contain ``metadata``, and the format version and
+    checksums, which other readers ignore. They are the last entry of the table; programs that copy
+    them to their own arrays write them first. Errors: `ArgumentError` for a type the format lacks,
+    a name it reserves, or a table above 8 MiB; `FileAccessError`.
     """
     path = path_of(path)
     where = f"safetensors file {str(path)!r}"
@@ -270,7 +269,7 @@ def write_safetensors(
 
 
 def table(sources: Sequence[Source | Entry], ordered: Sequence[Source | Entry]) -> str:
-    """The rows of ``sources`` for `header`, of whose data ``ordered`` is the order."""
+    """Return the rows of ``sources`` for `header`; ``ordered`` is the order of their data."""
     offsets, end = {}, 0
     for source in ordered:
         begin, end = end, end + source.nbytes
@@ -287,8 +286,8 @@ def table(sources: Sequence[Source | Entry], ordered: Sequence[Source | Entry]) 
 
 
 def header(metadata: Mapping[str, str], rows: str) -> bytes:
-    """The table of ``metadata`` and `table`'s ``rows``, padded so that the data start aligned."""
-    # One object of both: the metadata are put in behind the rows.
+    """Return the table of ``metadata`` and ``rows``, padded so that the data are aligned."""
+    # The metadata become the last entry of the JSON object.
     text = (rows[:-1] + "," * (rows != "{}") + _json({METADATA: dict(metadata)})[1:]).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

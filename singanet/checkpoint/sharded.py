@@ -1,6 +1,6 @@
 """Checkpoints of several files with an index.
 
-An array of which several processes had rows is in several files, listed in the order of the rows.
+An array whose rows were on several processes is in several files, listed in row order.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ WEIGHT_MAP = "weight_map"
 METADATA = "metadata"
 SUFFIX = ".safetensors.index.json"
 LONGEST = 32 << 20
-"""Room for the names of 100,000 arrays, and for those of their files."""
+"""The maximum bytes of an index, for 100,000 arrays and their files."""
 MOST_SHARDS = 512
-"""Each is an open file; those of the largest published models are 191."""
+"""The maximum number of open files; the largest published models have 191."""
 
 
 def parse(text: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """The metadata of an index, as texts, and of each array the names of its files.
+    """Return the metadata of an index, as strings, and the files of each array.
 
-    Errors: `FileFormatError` for another text, names twice or too many; `UnsafeFileError` for what
-    is not the plain name of a file beside the index.
+    Errors: `FileFormatError` for another content, or repeated or too many names; `UnsafeFileError`
+    for a file name that is not a plain name in the index's folder.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def parse(text: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]]
 
 
 def _checked_shard(name: Any, where: str) -> str:
-    """``name`` itself, if it is that of a file beside the index on every system."""
+    """Return ``name`` if it is a plain file name on every system."""
     plain = (
         isinstance(name, str)
         and 0 < len(name) <= 255
@@ -101,33 +101,33 @@ def _checked_shard(name: Any, where: str) -> str:
     if not plain:
         raise UnsafeFileError(
             where,
-            expected="names of files beside the index, such as model-00001-of-00002.safetensors",
+            expected="file names in the index's folder, such as model-00001-of-00002.safetensors",
             received=repr(name)[:80],
-            advice="get the model from a source you trust",
+            advice="download the model from a source you trust",
         )
     return str(name)
 
 
 def stem(path: Path) -> str:
-    """The prefix of the names of the files whose index is at ``path``."""
+    """Return the prefix of the file names of the index at ``path``."""
     return path.name[: -len(SUFFIX)] if path.name.lower().endswith(SUFFIX) else path.name
 
 
 def broken(where: str, expected: str, received: str) -> FileFormatError:
-    """The error for an index that is not as it should be, or does not fit its files."""
+    """Return the error for an invalid index, or one that does not match its files."""
     return FileFormatError(
         where,
         expected=expected,
         received=received,
-        advice="the files are damaged or of different models: get all of them again",
+        advice="the files are damaged or of different models: download all of them again",
     )
 
 
 class ShardedReader(Reader):
-    """The arrays of all files that an index names, in its order; ``words`` as for safetensors.
+    """A reader of the arrays of all files of an index, in its order; ``words`` as for safetensors.
 
-    Files are beside the index. The map and the files' own tables have to agree: each array is in
-    the file that is named, or has rows in each of several, and each array of a file is in the map.
+    The files are in the index's folder. Map and files must agree: each array is in its file, or has
+    rows in each of several, and each array of a file is in the map.
     """
 
     format = "sharded"
@@ -139,7 +139,7 @@ class ShardedReader(Reader):
             if size > LONGEST:
                 raise broken(self.where, f"an index of at most {LONGEST} bytes", f"{size}")
             stream.seek(0)
-            # A read of more than there is makes room for that, too.
+            # A larger argument would allocate that much.
             text = stream.read(size)
         self.metadata, self._shards_of = parse(text, self.where)
         mark = self.metadata.pop(KEY, None)
@@ -161,7 +161,7 @@ class ShardedReader(Reader):
                 if name not in self._shards_of.get(key, ()) and key not in shard.metadata
             ]
             if foreign:
-                raise self._disagree(f"in {name!r} the arrays that the map has there", foreign)
+                raise self._disagree(f"in {name!r} the arrays of the map", foreign)
             self.metadata = {**shard.metadata, **self.metadata}
         for name, shards in self._shards_of.items():
             parts = [self._shards[shard].entries.get(name) for shard in shards]
@@ -172,7 +172,7 @@ class ShardedReader(Reader):
         self._shared = self._share(self.metadata)
 
     def _joined(self, name: str, parts: list[Entry]) -> Entry:
-        """What is put together of the rows ``parts``."""
+        """Return the entry of an array with rows in ``parts``."""
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -218,9 +218,9 @@ class ShardedReader(Reader):
 
 
 SHARD_BYTES = 5_000_000_000
-"""Above it a state is cut, as transformers does."""
+"""The maximum bytes of a file, as in transformers."""
 PYTORCH = {"format": "pt"}
-"""Without it transformers does not take a file for one of PyTorch's."""
+"""The metadata that transformers requires of PyTorch weights."""
 
 
 _SHARD = re.compile(r"(\.\d+)?-\d{5}-of-\d{5}\.safetensors$")
@@ -233,14 +233,14 @@ def write_folder(
     dtype: StoredType = None,
     files: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write ``state`` into ``folder`` as transformers does, and return the path that was written.
+    """Write ``state`` into ``folder`` as transformers does; return the path written.
 
-    That is ``model.safetensors``, or above ``shard_bytes`` an index beside shards of at most so
-    many bytes (or of one array). Floats are written as ``dtype``: a name, or a dict from array to
-    name. Arrays are fetched one at a time. Until all is written the folder is as it was; what it
-    held of an older state is removed then. ``files`` are texts by name, such as ``config.json``:
-    they are written before the weights and moved right behind them. Errors: `ArgumentError`,
-    `FileAccessError`, and what the format cannot hold.
+    The path is ``model.safetensors``, or above ``shard_bytes`` an index; its shards have at most
+    ``shard_bytes`` bytes or one array. Floats are written as ``dtype``: a name, or a dict from
+    array to name. Arrays are fetched one at a time. Until all is written the folder is unchanged;
+    then the files of an older state are removed. ``files`` are texts by name, such as
+    ``config.json``; they are written before the weights and moved into place after them. Errors:
+    `ArgumentError`, `FileAccessError`, and those of the format.
     """
     folder = path_of(folder, "folder")
     where = f"folder {str(folder)!r}"
@@ -261,7 +261,7 @@ def write_folder(
     except BaseException:
         if new:
             with contextlib.suppress(OSError):
-                folder.rmdir()  # empty, or it stays
+                folder.rmdir()  # fails if not empty
         raise
 
 
@@ -271,11 +271,10 @@ def write_sharded(
     shard_bytes: int = SHARD_BYTES,
     dtype: StoredType = None,
 ) -> None:
-    """Write shards of at most ``shard_bytes``, then the index at ``path``, which makes them count.
+    """Write shards of at most ``shard_bytes``, then the index at ``path``, which makes them valid.
 
-    Shards have names that no file there has, so the old index keeps its files until the new one is
-    moved over it; then files with names of shards that are not of this index are removed. Errors:
-    as for `write_folder`.
+    Shards get unused names, so the old index keeps its files until the new one replaces it. Then
+    shards of other indexes are removed. Errors: as for `write_folder`.
     """
     path = path_of(path)
     where = f"sharded file {str(path)!r}"
@@ -302,7 +301,7 @@ def write_sharded(
 
 
 def write_index(path: Path, weight_map: Mapping[str, str | list[str]], total: int) -> None:
-    """Make the files of ``weight_map``, of ``total`` bytes, count as the state at ``path``."""
+    """Write the index at ``path`` of the files of ``weight_map``, with ``total`` bytes."""
     about = {"total_size": total, KEY: str(FORMAT_VERSION)}
     text = json.dumps({METADATA: about, WEIGHT_MAP: weight_map}, indent=2, ensure_ascii=False)
     with replacing(path, nbytes=len(text)) as beside:
@@ -310,19 +309,19 @@ def write_index(path: Path, weight_map: Mapping[str, str | list[str]], total: in
 
 
 def remove_others(path: Path, shards: Sequence[Path]) -> None:
-    """Remove what has a name as files of the index at ``path``, and is none of ``shards``."""
+    """Remove the shards of the index at ``path`` except ``shards``."""
     _remove(path.parent, [each for each in _shards(path) if each not in shards])
 
 
 def remove_state(path: Path) -> None:
-    """Remove the file at ``path``, and of an index the files that it names after it."""
+    """Remove the file at ``path``; for an index, its shards after it."""
     path.unlink(missing_ok=True)
     if path.name.endswith(SUFFIX):
         remove_others(path, ())
 
 
 def is_shard(path: Path) -> bool:
-    """Whether ``path`` has a name as one of several files of a state."""
+    """Return whether ``path`` has the name of a shard."""
     return _SHARD.search(path.name) is not None
 
 
@@ -332,13 +331,13 @@ def _checked(shard_bytes: int, where: str) -> int:
             f"{where}, argument shard_bytes",
             expected="a number of bytes, at least 1",
             received=str(shard_bytes),
-            advice="leave it out for 5 GB",
+            advice="omit it for 5 GB",
         )
     return shard_bytes
 
 
 def _groups(sources: Sequence[Source], most: int, where: str) -> list[list[Source]]:
-    """``sources`` in runs of at most ``most`` bytes; a larger one is alone."""
+    """Split ``sources`` into runs of at most ``most`` bytes; a larger array is alone."""
     groups: list[list[Source]] = []
     left = 0
     for source in sources:
@@ -350,15 +349,15 @@ def _groups(sources: Sequence[Source], most: int, where: str) -> list[list[Sourc
     if len(groups) > MOST_SHARDS:
         raise ArgumentError(
             f"{where}, argument shard_bytes",
-            expected=f"what makes at most {MOST_SHARDS} files",
-            received=f"{most}, which makes {len(groups)}",
+            expected=f"a size that gives at most {MOST_SHARDS} files",
+            received=f"{most}, which gives {len(groups)}",
             advice="allow larger files",
         )
     return groups
 
 
 def new_names(path: Path, count: int) -> list[Path]:
-    """Paths of ``count`` shards none of which is there: a second index beside the old one's."""
+    """Return unused paths of ``count`` shards."""
     taken = {each.name for each in _shards(path)}
     for turn in range(1, len(taken) + 2):
         start = stem(path) + (f".{turn}" if turn > 1 else "")
@@ -369,14 +368,14 @@ def new_names(path: Path, count: int) -> list[Path]:
 
 
 def _shards(path: Path) -> list[Path]:
-    """The files that have names of shards of the index at ``path``."""
+    """Return the files with names of shards of the index at ``path``."""
     pattern = re.compile(re.escape(stem(path)) + _SHARD.pattern)
     with explained(path, "write"):
         return sorted(each for each in path.parent.iterdir() if pattern.fullmatch(each.name))
 
 
 def _remove(folder: Path, paths: Sequence[Path]) -> None:
-    """Remove what an older state left in ``folder``; what the system does not let go stays."""
+    """Remove files of an older state from ``folder``; files that cannot be removed stay."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -386,7 +385,7 @@ def _remove(folder: Path, paths: Sequence[Path]) -> None:
 
 @contextlib.contextmanager
 def _texts(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
-    """Have ``files`` written beside their places before the block, and moved when it is over."""
+    """Write ``files`` to temporary files before the block, and move them into place after it."""
     with contextlib.ExitStack() as stack:
         for name, text in files.items():
             beside = stack.enter_context(replacing(folder / name, nbytes=len(text)))
@@ -395,12 +394,12 @@ def _texts(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
 
 
 class RanksFile:
-    """A sharded file of all ranks, being written: a `Writing`.
+    """A sharded file written by all ranks: a `Writing`.
 
-    ``own`` goes to a file of this rank's, and on rank 0 the index to ``path``. Arrays in
-    ``first_rows`` are rows, from that number on, of what several ranks have; any other is one
-    rank's. Until all is written the state at ``path`` is the old one, and it stays where any rank
-    fails. All ranks make it at the same point.
+    Each rank writes ``own`` to its file, and rank 0 the index to ``path``. Arrays in ``first_rows``
+    are rows, from this index on, of an array shared by several ranks; other arrays belong to one
+    rank. The old state at ``path`` is valid until all is written, and stays so if any rank fails.
+    All ranks construct it at the same point.
     """
 
     def __init__(
@@ -423,7 +422,7 @@ class RanksFile:
         self._shards = [Path(name) for name in of_first(comm, names, "the names of files")]
 
     def write(self) -> None:
-        """Write this rank's file; no other rank is asked."""
+        """Write this rank's file, without communication."""
         try:
             if self._shards:
                 write_safetensors(self._shards[self._comm.rank], self._own, metadata=PYTORCH)
@@ -433,27 +432,27 @@ class RanksFile:
             self._own = ()
 
     def ended(self, written: bool) -> bool:
-        """Whether all ranks have ``written`` theirs; all call it."""
+        """Return whether all ranks have ``written`` theirs; all call it."""
         with uncounted(self._comm):
             return all(gathered(self._comm, written, "whether files are written"))
 
     def finish(self) -> None:
-        """Write the index. Errors: those of the writer, `RankError` on the others."""
+        """Write the index. Errors: those of the writer; `RankError` on the other ranks."""
         with uncounted(self._comm):
             told = self._made_to_count()
         if told:
             self.give_up()
             raise self._failed or RankError(
                 f"sharded file {str(self.path)!r}",
-                expected="files that all ranks can write",
+                expected="files that every rank can write",
                 received=f"on rank {told[0][0]}: {told[0][1]}",
-                advice="mend what that rank says",
+                advice="fix the error of that rank",
             )
         if self._comm.rank == 0:
             remove_others(self.path, self._shards)
 
     def _made_to_count(self) -> list[tuple[int, str]]:
-        """Write the index, where nothing has failed; the ranks on which something has, and what."""
+        """Write the index if no rank failed; return the failed ranks and their errors."""
         comm = self._comm
         every = gathered(comm, (self._trouble(), self._facts), "what ranks have written")
         if comm.rank == 0 and not any(trouble for trouble, _ in every):
@@ -465,7 +464,7 @@ class RanksFile:
         return [(rank, each) for rank, each in enumerate(ends) if each]
 
     def give_up(self) -> None:
-        """Remove this rank's file, which does not count without an index."""
+        """Remove this rank's file, which is invalid without an index."""
         if self._shards:
             with contextlib.suppress(OSError):
                 self._shards[self._comm.rank].unlink()
@@ -477,7 +476,7 @@ class RanksFile:
 def _index(
     shards: Sequence[Path], tables: Sequence[Sequence[tuple[str, int, int]]]
 ) -> tuple[dict[str, str | list[str]], int]:
-    """Of each array the file, or those with its rows, and the bytes of all."""
+    """Return the file of each array, or the files with its rows, and the total bytes."""
     found: dict[str, list[tuple[int, str]]] = {}
     for shard, table in zip(shards, tables, strict=True):
         for name, first, _ in table:

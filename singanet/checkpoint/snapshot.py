@@ -54,7 +54,7 @@ _CHUNK = 1 << 17
 
 
 def read_data(stream: BinaryIO, record: Record, beside: Beside, where: str) -> tuple[Array, bytes]:
-    """The numbers in storage order, one axis, and the checksum of their bytes in the file."""
+    """Return the elements in storage order, one axis, and the checksum of their bytes."""
     kind = record.kind
     count = math.prod(record.head.shape)
     flat = np.empty(count, kind.dtype)
@@ -77,13 +77,13 @@ def read_data(stream: BinaryIO, record: Record, beside: Beside, where: str) -> t
 
 
 def count_stored(record: Record) -> int | None:
-    """How many numbers a record holds; None where only decoding them can tell."""
+    """Return the number of elements of a record; None if only decoding can count them."""
     width = record.kind.width
     return sum([segment.size // width for segment in record.segments]) if width else None
 
 
 def wrong_count(where: str, shape: Shape, expected: int, received: int) -> FileFormatError:
-    """The error for data that do not fill their shape."""
+    """Return the error for data that do not fill their shape."""
     return FileFormatError(
         where,
         expected=f"{expected} numbers for the shape {tuple(shape)}",
@@ -95,7 +95,7 @@ def wrong_count(where: str, shape: Shape, expected: int, received: int) -> FileF
 def _unpacked(stream: BinaryIO, segment: DataRun, width: int, out: Array) -> int:
     count = segment.size // width
     raw = out.view(np.uint8).reshape(-1, width)
-    # From the first tag on, so that every number is preceded by one.
+    # Start at the first tag, so that a tag precedes every number.
     stream.seek(segment.offset - (segment.step - width))
     for start in range(0, count, _CHUNK):
         rows = min(_CHUNK, count - start)
@@ -141,15 +141,15 @@ def _bad_number(where: str, what: str) -> FileFormatError:
 
 
 def in_shape(flat: Array, shape: Shape, marks: Sequence[int], where: str) -> Array:
-    """``flat``, in storage order, as a C-contiguous array of ``shape``.
+    """Return ``flat``, in storage order, as a C-contiguous array of ``shape``.
 
-    ``marks`` is field 3 of the record: nothing, one flag 0 or 1 ("transposed", up to 1.1.1), or
-    as many strides as ``shape`` has axes (from 1.2.0). Errors: `FileFormatError` for other marks.
+    ``marks`` is field 3 of the record: empty, one flag 0 or 1 ("transposed", up to 1.1.1), or one
+    stride for each axis (from 1.2.0). Errors: `FileFormatError` for other marks.
     """
     if len(marks) == len(shape) > 1:
         return _strided(flat, shape, marks, where)
     if not marks or len(shape) < 2:
-        # One axis reads the same in both orders.
+        # The order does not matter for one axis.
         return flat.reshape(shape)
     if len(marks) == 1 and marks[0] == 0:
         return flat.reshape(shape)
@@ -181,14 +181,14 @@ def _refused(shape: Shape, marks: Sequence[int], where: str) -> FileFormatError:
 
 MAGIC = b"sg"
 VERSION_KEY = "SINGA_VERSION"
-# What is kept of a record, and of each piece of its data, in memory.
+# Bytes in memory of a record, and of each segment of its data.
 _RECORD, _SEGMENT = 600, 130
 EMPTY_KEY = "SINGANET_EMPTY"
-"""The key of the one record of a snapshot without arrays."""
+"""The key of the single record of a snapshot without arrays."""
 
 
 class SnapshotReader(StreamReader):
-    """Lists the records of a snapshot, then reads one at a time."""
+    """A reader that lists the records of a snapshot, then reads one at a time."""
 
     format = "snapshot"
 
@@ -224,11 +224,11 @@ class SnapshotReader(StreamReader):
             self.where,
             expected=expected,
             received=received,
-            advice="the file is damaged or forged: get it again",
+            advice="the file is damaged or forged: download it again",
         )
 
     def _describe(self, singa: str) -> None:
-        """Take the version from ``.desc``, and look there for records that are missing here."""
+        """Set the version from ``.desc``, and check that all its records are in the file."""
         version, names = read_desc(self.path.with_suffix(".desc"))
         self.version = f"SINGA {singa or version or 'of unknown version'}"
         lost = sorted(names - self.entries.keys() - {VERSION_KEY})
@@ -236,7 +236,7 @@ class SnapshotReader(StreamReader):
             raise truncated(self.where, f"{lost[0]!r}, which the .desc file lists", "other arrays")
 
     def _next_record(self, start: int) -> tuple[str, Record, int, int]:
-        """Key, record and size of the one at byte ``start``, and where it ends."""
+        """Return key, record, size and end of the record at byte ``start``."""
         where = f"{self.where}, at byte {start}"
         self._stream.seek(start)
         mark = self._exactly(4, where)
@@ -245,7 +245,7 @@ class SnapshotReader(StreamReader):
                 where,
                 expected="a record that starts with 'sg' and 1 or 0",
                 received=repr(mark),
-                advice="the file is no snapshot, or is damaged: use an earlier checkpoint",
+                advice="the file is not a snapshot, or is damaged: use an earlier checkpoint",
             )
         at = start + 12
         size = self._length(at, where, "key" if mark[2] else "value")
@@ -264,11 +264,11 @@ class SnapshotReader(StreamReader):
         try:
             key = self._exactly(size, where).decode()
         except UnicodeDecodeError:
-            key = "\ufffd\0"  # refused below, as what it is: no name
+            key = "\ufffd\0"  # refused below as an invalid name
         return check_name(key, where)
 
     def _length(self, end: int, where: str, what: str) -> int:
-        """The length that stands before byte ``end``, of what begins there."""
+        """Return the length field before byte ``end``, where its content starts."""
         size = int.from_bytes(self._exactly(8, where), "little")
         there = self._size - end
         if size > there:
@@ -283,7 +283,7 @@ class SnapshotReader(StreamReader):
 
     def _entry(self, name: str, record: Record, stored: int) -> Entry:
         where = f"{self.where}, record {name!r}"
-        # Ten unpacked or packed varints never take fewer than one byte each.
+        # A varint takes at least one byte.
         limit = stored * (record.kind.dtype.itemsize if not record.kind.width else 1)
         shape = check_shape(tuple(record.head.shape), record.kind.dtype.itemsize, limit, where)
         count, there = math.prod(shape), count_stored(record)
@@ -309,7 +309,7 @@ class SnapshotReader(StreamReader):
 
 
 LARGEST = (1 << 31) - 1
-"""Protobuf reads no message above this, and SINGA only the low 32 bits of a length."""
+"""The maximum bytes of a protobuf message; SINGA reads only the low 32 bits of a length."""
 _WRITTEN_CHUNK = 1 << 16
 
 
@@ -320,15 +320,15 @@ def write_snapshot(
 ) -> None:
     """Write ``<prefix>.bin`` and ``<prefix>.desc``; ``path`` is the prefix or the ``.bin``.
 
-    The keys spell ``conv/weight`` as ``conv_weight``: so every SINGA from 1.1.0 on finds them,
-    and the full name stands in a field of ours, beside the checksum. ``plain`` leaves our fields
-    out and gives the very bytes of SINGA 1.1. Errors: `ArgumentError` for a type without a place
-    in a record or an array above 2 GiB, `FileAccessError`.
+    The key of ``conv/weight`` is ``conv_weight``, so that every SINGA from 1.1.0 on finds it; our
+    own fields store the full name and the checksum. ``plain`` omits our fields and writes the exact
+    bytes of SINGA 1.1. Errors: `ArgumentError` for a type that records lack or an array above 2
+    GiB; `FileAccessError`.
     """
     path = record_path(path)
     _check(f"snapshot file {str(path)!r}", sources)
     keys = record_keys([source.name for source in sources])
-    # Moved in the reverse order: .bin is the truth and goes first, .desc only describes it.
+    # Replaced in reverse order: .bin first, since .desc only describes it.
     text = desc_text(sources, keys, plain).encode()
     with (
         replacing(path.with_suffix(".desc"), nbytes=len(text)) as desc,
@@ -355,7 +355,7 @@ def _check(where: str, sources: Sequence[Source]) -> None:
         if source.nbytes > LARGEST - 4096:
             raise ArgumentError(
                 f"{where}, array {source.name!r}",
-                expected="less than 2 GiB, which is all that a protobuf record can hold",
+                expected="less than 2 GiB, the limit of a protobuf record",
                 received=f"{source.nbytes} bytes",
                 advice="use safetensors, hdf5 or npz",
             )
@@ -367,7 +367,7 @@ def _write_record(
     array = source.array()
     number = DATA_TYPES[source.dtype]
     kind = KINDS[number]
-    # No stride: absent means row-major to every release, while 0 would mean "repeated" to some.
+    # No stride: absent means row-major in every release, while 0 means "repeated" in some.
     head = TensorProto(shape=source.shape, data_type=number, stride=[0] if plain else [])
     start = head.SerializeToString()
     size = array.nbytes if kind.width else encoded_size(array)

@@ -23,20 +23,20 @@ BYTES_FIELD, INT_FIELD = 7, 6
 
 
 class ElementType(NamedTuple):
-    """``width`` is the size of one number in the file, 0 for variable-length integers."""
+    """An element type; ``width`` is the size of one number in the file, 0 for varints."""
 
     dtype: np.dtype[Any]
     field: int
     width: int
     wire: int
-    """How protobuf writes one number that is not packed."""
+    """The wire type of one unpacked number."""
 
 
 KINDS: dict[int, ElementType] = {
     FLOAT32: ElementType(np.dtype("<f4"), 4, 4, 5),
     DOUBLE: ElementType(np.dtype("<f8"), 5, 8, 1),
     INT: ElementType(np.dtype("<i4"), INT_FIELD, 0, 0),
-    # SINGA has these types but never writes them; bytes_data is the field it left for them.
+    # SINGA declares these types but never writes them; bytes_data is the field reserved for them.
     FLOAT16: ElementType(np.dtype("<f2"), BYTES_FIELD, 2, 2),
     CHAR: ElementType(np.dtype("i1"), BYTES_FIELD, 1, 2),
     UCHAR: ElementType(np.dtype("u1"), BYTES_FIELD, 1, 2),
@@ -47,12 +47,12 @@ DATA_FIELDS = {kind.field for kind in KINDS.values()}
 
 
 SINGA_VERSION = 1101
-"""The SINGA release whose record layout we write."""
+"""The SINGA release of the record layout that we write."""
 _LONGEST = 1 << 24
 
 
 def desc_text(sources: Sequence[Source], keys: Mapping[str, str], plain: bool) -> str:
-    """The lines SINGA writes, each array under its key; our format version unless ``plain``."""
+    """Return SINGA's lines, each array under its key; with our format version unless ``plain``."""
     first = f"{SINGA_VERSION}" if plain else f"{SINGA_VERSION}\tsinganet format: {FORMAT_VERSION}"
     lines = [first]
     for source in sources:
@@ -65,9 +65,9 @@ def desc_text(sources: Sequence[Source], keys: Mapping[str, str], plain: bool) -
 
 
 def read_desc(path: Path) -> tuple[str, set[str]]:
-    """The SINGA version, or "", and the parameter names of the file at ``path``.
+    """Return the SINGA version, or "", and the parameter names of the file at ``path``.
 
-    Whatever is not understood is passed over: no reader of SINGA's uses this file.
+    Unknown lines are ignored: no reader of SINGA uses this file.
     """
     try:
         with path.open("rb") as stream:
@@ -83,7 +83,7 @@ LONGEST = 10
 
 
 def encode(value: int) -> bytes:
-    """One unsigned ``value``."""
+    """Encode one unsigned ``value`` as a varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -93,14 +93,14 @@ def encode(value: int) -> bytes:
 
 
 def encoded_size(values: Array) -> int:
-    """How many bytes `encode_all` makes of int32 ``values``."""
+    """Return the number of bytes of `encode_all` for int32 ``values``."""
     signed = values.astype(np.int64)
     size = signed.size + (LONGEST - 1) * int((signed < 0).sum())
     return size + sum(int((signed >= 1 << 7 * k).sum()) for k in range(1, 5))
 
 
 def encode_all(values: Array) -> bytes:
-    """int32 ``values``; negative ones take ten bytes, as protobuf prescribes."""
+    """Encode int32 ``values`` as varints; negative ones take ten bytes, as protobuf requires."""
     words = values.astype(np.int64).view(np.uint64).reshape(-1, 1)
     groups = words >> np.arange(0, 7 * LONGEST, 7, dtype=np.uint64)
     there = groups != 0
@@ -112,9 +112,9 @@ def encode_all(values: Array) -> bytes:
 
 
 def decode_all(data: bytes) -> tuple[Array, int]:
-    """The whole varints at the start of ``data`` as int32, and how many bytes they took.
+    """Decode the complete varints at the start of ``data`` as int32; return them and their bytes.
 
-    Raises ValueError for one that is longer than ten bytes.
+    Raises ValueError for one of more than ten bytes.
     """
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)
@@ -137,9 +137,9 @@ _MOST_HEAD = 1 << 16
 _MOST_SEGMENTS = 1000
 _WINDOW = 512
 _NUMBER = re.compile(rb"[\x80-\xff]{0,%d}[\x00-\x7f]" % (LONGEST - 1))
-# Whole fields of one number each, none of data, as most of a head is: tag after tag and number.
+# Complete varint fields that are not data, which are most of a head: tag, number, tag, number.
 _SHORT = re.escape(bytes(number << 3 for number in range(1, 16) if number not in DATA_FIELDS))
-_LONG = re.escape(bytes(range(0x80, 0x100, 8)))  # how tags from 16 on begin
+_LONG = re.escape(bytes(range(0x80, 0x100, 8)))  # the first bytes of tags from 16 on
 _PLAIN = re.compile(
     rb"(?:(?:[%s]|[%s][\x80-\xff]{0,3}[\x01-\x7f])%s)+" % (_SHORT, _LONG, _NUMBER.pattern)
 )
@@ -147,9 +147,9 @@ _CHUNK = 5 * 9 << 14  # a multiple of both unpacked widths
 
 
 class DataRun(NamedTuple):
-    """A run of data; ``step`` is 0 for packed numbers, else the bytes from one to the next.
+    """A run of data; ``step`` is 0 for packed numbers, otherwise their distance in bytes.
 
-    For unpacked integers, whose lengths vary, the run includes their tags.
+    A run of unpacked varints, whose lengths vary, includes their tags.
     """
 
     field: int
@@ -160,7 +160,7 @@ class DataRun(NamedTuple):
 
 @dataclass(slots=True)
 class Record:
-    """``head`` is the message without its data, numbers of type ``kind`` in ``segments``."""
+    """A record: ``head`` is the message without data, ``segments`` have data of type ``kind``."""
 
     head: Any
     kind: ElementType
@@ -168,17 +168,17 @@ class Record:
 
 
 def parse_record(stream: BinaryIO, offset: int, size: int, where: str) -> Record:
-    """The record whose value takes ``size`` bytes from ``offset`` on.
+    """Parse the record whose value takes ``size`` bytes from ``offset`` on.
 
-    Errors: `FileFormatError` for anything but one whole ``TensorProto``.
+    Errors: `FileFormatError` if it is not exactly one ``TensorProto``.
     """
     scanner = _Scanner(stream, offset, offset + size, where)
     while scanner.position < scanner.end:
         scanner.field()
     try:
         head = TensorProto.FromString(bytes(scanner.head))
-        if not isinstance(head.name, str):  # protobuf hands out what is no UTF-8 as bytes
-            raise scanner.broken("a name that is no text")
+        if not isinstance(head.name, str):  # protobuf returns invalid UTF-8 as bytes
+            raise scanner.broken("a name that is not a string")
     except (DecodeError, UnicodeError) as error:
         raise scanner.broken(str(error) or "no TensorProto") from None
     kind = KINDS[head.data_type]
@@ -189,7 +189,7 @@ def parse_record(stream: BinaryIO, offset: int, size: int, where: str) -> Record
 
 
 class _Scanner:
-    """Walks over the fields of a message and skips the data."""
+    """A scanner of the fields of a message that skips the data."""
 
     def __init__(self, stream: BinaryIO, start: int, end: int, where: str) -> None:
         self.stream = stream
@@ -202,7 +202,7 @@ class _Scanner:
         self.segments: list[DataRun] = []
 
     def field(self) -> None:
-        """Take one field, or some: into ``head``, or if it holds data into ``segments``."""
+        """Read one or several fields into ``head``, or data into ``segments``."""
         at = self.position - self._start
         if not 0 <= at < len(self._window):
             self._look(1)
@@ -243,7 +243,7 @@ class _Scanner:
     def _add(self, raw: bytes) -> None:
         self.head += raw
         if len(self.head) > _MOST_HEAD:
-            raise self.broken(f"more than {_MOST_HEAD} bytes beside the data")
+            raise self.broken(f"more than {_MOST_HEAD} bytes without the data")
 
     def _segment(self, number: int, size: int, step: int) -> None:
         if size > self.end - self.position:
@@ -254,7 +254,7 @@ class _Scanner:
         self.position += size
 
     def _unpacked_int(self, tag_size: int, number: int) -> None:
-        """One integer behind its tag; a run of them becomes one segment, tags and all."""
+        """Add an integer with its tag; adjacent ones form one segment, with their tags."""
         start = self.position - tag_size
         self._varint()
         size = self.position - start
@@ -265,7 +265,7 @@ class _Scanner:
             self._append(DataRun(number, start, size, tag_size))
 
     def _unpacked(self, raw: bytes, number: int, width: int) -> None:
-        """A run of numbers each behind its own tag, as protobuf wrote them in 1.0.0."""
+        """Add a run of numbers with a tag each, as protobuf wrote them in 1.0.0."""
         step = len(raw) + width
         first = self.position
         self._bytes(width)
@@ -295,7 +295,7 @@ class _Scanner:
         return self._window[at : at + size]
 
     def _look(self, size: int) -> None:
-        """Read a window of at least ``size`` bytes: one byte alone would take as long as many."""
+        """Read a window of at least ``size`` bytes, since single bytes would take as long."""
         left = self.end - self.position
         if size > min(left, 1 << 20):
             raise truncated(self.where, f"{size} bytes", f"{left} bytes")
@@ -325,7 +325,7 @@ class _Scanner:
     def broken(self, what: str) -> FileFormatError:
         return FileFormatError(
             self.where,
-            expected="a TensorProto as SINGA writes it",
+            expected="a TensorProto written by SINGA",
             received=what,
             advice="the file is damaged: copy it again, or use an earlier checkpoint",
         )

@@ -20,7 +20,7 @@ from singanet.errors import ArgumentError, one_of
 from singanet.types import Array
 
 _TYPED = ("safetensors", "sharded", "gguf")
-"""Formats that have floats of a type that is asked for."""
+"""Formats that can convert floats to a dtype."""
 
 
 def convert(
@@ -30,21 +30,21 @@ def convert(
     format: str | None = None,
     dtype: str | None = None,
 ) -> str:
-    """Write the arrays of ``source`` to ``target``, one at a time, and say what was done.
+    """Write the arrays of ``source`` to ``target``, one at a time; return a summary.
 
-    ``net``, anything with `load` and `save`, gives names and layouts: with it older names become
-    today's, and Keras' files can be read and written. ``format`` None goes by the suffix of
-    ``target``. safetensors, shards and GGUF may have their floats as ``dtype``, a name that the
-    format's writer takes; by default bfloat16 stays so. Errors: `ArgumentError` for a Keras file
-    without a net, and those of reading and writing.
+    ``net``, any object with `load` and `save`, supplies names and layouts: older names become
+    current ones, and Keras files can be read and written. ``format`` None follows the suffix of
+    ``target``. ``dtype`` is the type of floats in safetensors, shards and GGUF, in the format's
+    notation; bfloat16 is preserved by default. Errors: `ArgumentError` for a Keras file without a
+    net; those of reading and writing.
     """
     name = format_for(target, format)
     if dtype is not None and (net is not None or name not in _TYPED):
         raise ArgumentError(
             f"convert to {str(target)!r}, argument dtype",
-            expected=f"a file of {one_of(_TYPED)}, of arrays as they are",
+            expected=f"a file of {one_of(_TYPED)}, without a net",
             received=f"{name!r}" + (" of a net" if net is not None else ""),
-            advice="leave dtype out, or convert the file that you get once more",
+            advice="omit dtype, or convert the result again",
         )
     if net is not None:
         report = net.load(source)
@@ -63,7 +63,7 @@ def _source(reader: Reader, name: str) -> Source:
 
 
 def _options(reader: Reader, target: str, dtype: str | None) -> dict[str, Any]:
-    """How ``target`` is written: types, and the values of one GGUF file in another."""
+    """Return the writer's options: dtypes, and the metadata from one GGUF file to another."""
     if target not in _TYPED:
         return {}
     entries = reader.entries.values()
@@ -90,7 +90,7 @@ _PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class Difference:
-    """Whether all arrays are equal bit for bit, and a table of those that are not."""
+    """Whether all arrays are equal bit for bit, and a table of the others."""
 
     equal: bool
     text: str
@@ -102,8 +102,8 @@ class Difference:
 def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
     """Compare the checkpoints ``a`` and ``b``, in any formats, one array at a time.
 
-    Of a training or a whole model beside weights alone, the net's arrays are compared. Errors: as
-    for `open_state` and `Reader.read`.
+    If one is a training or a whole model and the other has weights alone, the net's arrays are
+    compared. Errors: as for `open_state` and `Reader.read`.
     """
     rows: list[tuple[object, ...]] = [("name", "in A", "in B", "differ", "most")]
     same = 0
@@ -135,7 +135,7 @@ def _described(entry: Entry | None) -> str:
 
 
 def _compare(here: Array, there: Array) -> tuple[int, float]:
-    """How many numbers differ in their bits, and by how much at most."""
+    """Return the number of elements that differ in their bits, and the largest difference."""
     count, most = 0, 0.0
     width = here.dtype.itemsize
     for start in range(0, here.size, _PIECE):
@@ -154,10 +154,10 @@ _VALUES = ("min", "max", "mean", "NaN")
 
 
 def inspect(path: str | os.PathLike[str], format: str | None = None, values: bool = True) -> str:
-    """Format, version and a table of the arrays of the checkpoint at ``path``.
+    """Return format, version and a table of the arrays of the checkpoint at ``path``.
 
-    Without ``values`` only the table is read, however large the file; with them every array is,
-    one at a time, and its checksum compared. Errors: as for `open_state` and `Reader.read`.
+    Without ``values`` only the table is read, however large the file; with them every array is
+    read, one at a time, and its checksum verified. Errors: as for `open_state` and `Reader.read`.
     """
     with open_state(path, format) as reader:
         rows: list[tuple[object, ...]] = [_HEAD + (_VALUES if values else ())]
@@ -186,7 +186,7 @@ def inspect(path: str | os.PathLike[str], format: str | None = None, values: boo
 
 @dataclass(frozen=True)
 class Statistics:
-    """Least, greatest and mean of the numbers, and how many are NaN; those apart from the rest."""
+    """Minimum, maximum and mean of the elements without NaN, and the number of NaN."""
 
     least: float
     greatest: float
@@ -195,7 +195,7 @@ class Statistics:
 
 
 def statistics(array: Array) -> Statistics:
-    """The statistics of ``array``; NaN for each where no number is left."""
+    """Return the statistics of ``array``; all NaN if no element is a number."""
     flat = array.reshape(-1)
     least, greatest, total, count, nans = np.inf, -np.inf, 0.0, 0, 0
     for start in range(0, flat.size, _PIECE):

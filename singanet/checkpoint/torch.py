@@ -29,7 +29,7 @@ from singanet.data.pickles import ALLOWED, Global, Made, run_program
 from singanet.errors import FileFormatError, SingaNetError, UnsafeFileError
 from singanet.types import Array, Shape
 
-# PyTorch's names of types, by those of safetensors.
+# PyTorch's names of types, with safetensors' names.
 _TYPES = {
     "FloatStorage": "F32",
     "DoubleStorage": "F64",
@@ -48,7 +48,7 @@ _TYPES = {
 _BYTES = "UntypedStorage"
 _TENSORS = ("_rebuild_tensor_v2", "_rebuild_tensor_v3")
 _PARAMETER = "_rebuild_parameter"
-# What a training keeps beside its arrays; nothing is made of it.
+# Other objects in a training's checkpoint; none is constructed.
 _OTHERS = ("Size", "device", "float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
 NAMES = frozenset(
     {
@@ -58,12 +58,12 @@ NAMES = frozenset(
         *(("torch", name) for name in (*_TYPES, *_OTHERS, _BYTES)),
     }
 )
-"""Every name that a file of PyTorch's may mention; NumPy's are in trainings."""
+"""Every name that a PyTorch file may reference; NumPy's occur in trainings."""
 
 
 @dataclass(slots=True)
 class Storage:
-    """A run of ``count`` elements of ``kind``, or of bytes where it has none, kept as ``key``."""
+    """A run of ``count`` elements of ``kind``, or of bytes if "", stored as ``key``."""
 
     key: str
     kind: str
@@ -71,7 +71,7 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """The size in bytes."""
         return self.count * width(self.kind)
 
 
@@ -85,30 +85,30 @@ class StoredTensor:
     shape: Shape
     strides: Shape
     negated: bool = False
-    """Whether it is what lies there with the sign turned, as ``z.conj().imag`` is."""
+    """Whether the sign of the stored elements is inverted, as in ``z.conj().imag``."""
 
     @property
     def span(self) -> int:
-        """Elements from the first to the last."""
+        """The number of elements from the first to the last."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the array that is read: bfloat16 becomes float32."""
+        """The dtype when read: bfloat16 becomes float32."""
         return np.dtype("<f4" if self.kind == BFLOAT else DTYPES[self.kind])
 
 
 def width(kind: str) -> int:
-    """Bytes of an element."""
+    """Return the bytes of an element."""
     return 2 if kind == BFLOAT else np.dtype(DTYPES[kind]).itemsize if kind else 1
 
 
 def storage_of(told: Any, seen: dict[str, Storage]) -> Storage:
-    """The storage that a persistent id names; ``seen`` has those before.
+    """Return the storage of a persistent id; ``seen`` has the earlier ones.
 
-    Raises TypeError or ValueError for anything else, and for one key as two kinds.
+    Raises TypeError or ValueError for other ids, and for a key of two kinds.
     """
     tag, kind, key, _, count, *view = told
     if tag != "storage" or not isinstance(kind, Global) or any(view):
@@ -125,9 +125,9 @@ def storage_of(told: Any, seen: dict[str, Storage]) -> Storage:
 
 
 def tensor_of(value: Any, limit: int, refuse: Refusal) -> StoredTensor | None:
-    """The tensor that ``value`` stands for, None where it stands for none.
+    """Return the tensor that ``value`` represents, None for other objects.
 
-    It claims at most ``limit`` bytes, and lies inside its storage. Errors: those of ``refuse``.
+    It takes at most ``limit`` bytes and is within its storage. Errors: those of ``refuse``.
     """
     if isinstance(value, Made) and value.maker == _PARAMETER:
         value = value.args[0] if value.args else None
@@ -148,7 +148,7 @@ def tensor_of(value: Any, limit: int, refuse: Refusal) -> StoredTensor | None:
     except SingaNetError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError):
-        raise refuse("a tensor as PyTorch writes it", "one put together otherwise") from None
+        raise refuse("a tensor written by PyTorch", "another construction") from None
     found = StoredTensor(storage, kind, int(start), axes, tuple(map(int, strides)), negated)
     if (found.start + found.span) * width(kind) > storage.nbytes:
         received = f"{found.span} behind the first {found.start}"
@@ -157,7 +157,7 @@ def tensor_of(value: Any, limit: int, refuse: Refusal) -> StoredTensor | None:
 
 
 def _negated(more: Sequence[Any], kind: str) -> bool:
-    """The mark that may stand last. Errors: TypeError for others, which change what is meant."""
+    """Return the negation mark, the last argument. Raises TypeError for other marks."""
     marks = {name: mark for told in more if told for name, mark in dict(told).items() if mark}
     if marks.keys() - {"neg"} or (marks and kind not in ("F16", "F32", "F64")):
         raise TypeError
@@ -165,7 +165,7 @@ def _negated(more: Sequence[Any], kind: str) -> bool:
 
 
 def _sizes(value: Any) -> Sequence[Any]:
-    """A tuple, or one called ``torch.Size``."""
+    """Return a tuple, or the tuple of a ``torch.Size``."""
     if isinstance(value, Made) and value.maker == "Size":
         (value,) = value.args
     if type(value) is not tuple:
@@ -174,22 +174,22 @@ def _sizes(value: Any) -> Sequence[Any]:
 
 
 MAGIC = 0x1950A86A20F9469CFC6C
-"""The number, pickled, at the beginning of the stream."""
+"""The pickled number at the start of the stream."""
 PROGRAM = "/data.pkl"
-"""The end of the name of the zip's first member."""
+"""The suffix of the name of the zip's first member."""
 _MOST_STEPS = 2_000_000
-"""Of all pickles of a file: 50,000 tensors."""
+"""The maximum steps of all pickles of a file, for 50,000 tensors."""
 _PROTOCOL = 1001
 _PIECE = 1 << 20
 _PER_NAME = 400
-"""Bytes that a tensor takes, or a dict on the way to one, with its `Entry` and names."""
+"""The bytes in memory of a tensor or nested dict, with its `Entry` and names."""
 
 
 class TorchReader(StreamReader):
-    """The tensors of a state dict, or of a training, whose dicts are named ``model/0.weight``.
+    """A reader of the tensors of a state dict, or of a training with names like ``model/0.weight``.
 
-    Nothing in the file is imported, called or built. Strides are resolved; bfloat16 is read as
-    float32. What is no tensor in dicts is left out.
+    Nothing in the file is imported, called or constructed. Strides are resolved; bfloat16 is read
+    as float32. Other objects in dicts are ignored.
     """
 
     format = "torch"
@@ -209,11 +209,11 @@ class TorchReader(StreamReader):
         found = self._zip_object(budget) if zipped else self._stream_object(budget)
         self.version = "PyTorch"
         for name, tensor in self._flat(found, "", budget):
-            # What is read, and what is made of it: a view may be a few elements far apart.
+            # The bytes read and the bytes made: a view may have few elements that are far apart.
             nbytes = int(np.prod(tensor.shape, dtype=np.int64)) * width(tensor.kind)
             budget.spend(max(nbytes, tensor.span * width(tensor.kind)))
             if name in self.entries:
-                raise self._damaged("tensors of different names", f"two called {name[:80]!r}")
+                raise self._damaged("distinct names of tensors", f"two called {name[:80]!r}")
             self.entries[name] = Entry(name, tensor.shape, tensor.dtype, nbytes)
             self._tensors[name] = tensor
         check_unique(self.entries, self.where)
@@ -232,11 +232,11 @@ class TorchReader(StreamReader):
             raise self._damaged(f"one member called ...{PROGRAM}, and none twice", str(programs))
         root = programs[0].removesuffix(PROGRAM)
         if f"{root}/constants.pkl" in members:
-            raise self._unsafe("the state dict of a module", "one in TorchScript, with its code")
+            raise self._unsafe("the state dict of a module", "a TorchScript module with code")
         with zip_errors(self.where):
             order = members.get(f"{root}/byteorder")
             if order is not None:
-                with archive.open(order) as member:  # deflated, it may be of any size
+                with archive.open(order) as member:  # deflated, it may have any size
                     if member.read(8) != b"little":
                         raise self._damaged("numbers with the low byte first", "another order")
             budget.spend(members[programs[0]].file_size)
@@ -277,12 +277,12 @@ class TorchReader(StreamReader):
         return found
 
     def _flat(self, value: Any, path: str, budget: Budget) -> Iterator[tuple[str, StoredTensor]]:
-        """The tensors in dicts in ``value``, each with the keys that lead to it."""
+        """Yield the tensors in nested dicts of ``value``, with their paths of keys."""
         if type(value) is not dict:
             return
         with budget.deeper():
             for key, item in value.items():
-                # A dict may be reached by as many ways as a file asks for, each with its names.
+                # A hostile file may reference a dict many times, each with its own names.
                 budget.spend(len(path) + (_PER_NAME if isinstance(item, (dict, Made)) else 0))
                 if type(item) is dict:
                     yield from self._flat(item, f"{path}{_text(key)}/", budget)
@@ -296,7 +296,7 @@ class TorchReader(StreamReader):
         if (info := self._unchecked.pop(key, None)) is not None:
             with zip_errors(where), self._archive.open(info) as member:
                 while member.read(_PIECE):
-                    pass  # to its end, where the checksum is compared
+                    pass  # zipfile verifies the checksum at the end
         flat = np.empty(tensor.span, "<u2" if tensor.kind == BFLOAT else entry.dtype)
         self._stream.seek(self._places[key] + tensor.start * size)
         read_bytes(self._stream, bytes_of(flat), self._beside, where)
@@ -310,8 +310,8 @@ class TorchReader(StreamReader):
             self.where,
             expected=expected,
             received=received,
-            advice="write torch.save(module.state_dict(), path) with numbers "
-            "as tensor.float() gives them, or use safetensors",
+            advice="write torch.save(module.state_dict(), path) with tensors "
+            "converted by tensor.float(), or use safetensors",
         )
 
     def _damaged(self, expected: str, received: str) -> FileFormatError:

@@ -1,4 +1,4 @@
-"""Which array of a state dict is which of a net's: PyTorch's names found, its layouts turned."""
+"""Names and layouts of PyTorch's state dicts, matched to a net's."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _COUNTER = "num_batches_tracked"
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an array of ours is in the file: part ``index`` of what ``variable`` takes apart.
+    """The place of our array in the file: part ``index`` of the split ``variable``.
 
-    ``ordered`` says that nothing but the order told which.
+    ``ordered``: only the order of the modules determined it.
     """
 
     key: str
@@ -33,16 +33,16 @@ class _Place:
 
 
 class TorchView(Reader):
-    """The arrays of ``reader`` under the names of ``layers`` and in our layouts.
+    """The arrays of ``reader`` with the names of ``layers`` and in our layouts.
 
-    A module is the layer of its name, dots for slashes, before or after ``rename``, which goes
-    from modules, folders of modules or single arrays to ours. Those that are left go by shapes that
-    occur once, and those of one shape by the numbers in their names, where both sides have the
-    same. ``by_order`` lets the rest go by their order, in which the order of names counts numbers
-    as numbers. What belongs to no layer keeps its name. ``folder`` is the dict of a training whose
-    arrays these are.
-    Errors: `ArgumentError` where several modules may be a layer, for a training with several state
-    dicts or without ``folder``, and for layers that PyTorch has not; `UnknownNameError`.
+    A module matches the layer of its name, with dots for slashes, before or after ``rename``, which
+    maps modules, folders of modules or single arrays to ours. Other modules match by unique shapes,
+    and modules of one shape by the numbers in their names if both sides have the same numbers.
+    ``by_order`` matches the rest by order, with numbers in names compared as numbers. Arrays of no
+    layer keep their names. ``folder`` is the dict of a training that contains the arrays.
+
+    Errors: `ArgumentError` if several modules may match a layer, if a training has several state
+    dicts or no ``folder``, or if PyTorch has no such layer; `UnknownNameError`.
     """
 
     format = "torch"
@@ -75,7 +75,7 @@ class TorchView(Reader):
 
     @property
     def rules(self) -> dict[str, str]:
-        """Of each array of ours that is in the file, where it comes from, for a report."""
+        """The origin of each of our arrays in the file, for a report."""
         return {
             name: f"{place.key!r} in PyTorch's layout{', by order' * place.ordered}"
             for name, place in self._places.items()
@@ -94,7 +94,7 @@ class TorchView(Reader):
         return all(name in self.entries for name, _ in layer.params.values())
 
     def _chosen(self, folder: str | None) -> str:
-        """The prefix of the names in the state dict."""
+        """Return the prefix of the names in the state dict."""
         names = self._reader.entries
         if self._reader.format != "torch" and folder is None:
             return ""
@@ -109,7 +109,7 @@ class TorchView(Reader):
             raise ArgumentError(
                 f"{self.where}, argument key",
                 expected="the name of one state dict in this training",
-                received=f"{folder!r}, where there are {one_of(found or above)}",
+                received=f"{folder!r} among {one_of(found or above)}",
                 advice=f"pass for example key={next(iter(found or above))!r}",
             )
         return f"{found[0]}/" if found[0] else ""
@@ -117,7 +117,7 @@ class TorchView(Reader):
     def _take_arrays(
         self, rename: Mapping[str, str], places: Mapping[str, tuple[LayerDescription, str]]
     ) -> dict[str, str]:
-        """Place what ``rename`` says of single arrays; the rest of it, of modules, is returned."""
+        """Place the single arrays of ``rename``; return the rest of it, modules."""
         folders = {}
         for key, ours in rename.items():
             layer, suffix = places.get(ours, (None, ""))
@@ -167,7 +167,7 @@ class TorchView(Reader):
         modules: dict[str, dict[str, Entry]],
         folders: Mapping[str, str],
     ) -> dict[str, str]:
-        """Of each layer, the module that is meant."""
+        """Return the module of each layer."""
         kinds = {path: _kind(found) for path, found in modules.items()}
         ours = {name: _kind(found) for name, found in wanted.items()}
         pairs: dict[str, str] = {}
@@ -188,14 +188,14 @@ class TorchView(Reader):
             here = [name for name in rest if ours[name][1] == sizes]
             pairs |= self._of_one_size(here, there)
         if same_kinds and not any(name in pairs for name in rest):
-            # Nothing fits, so that the report has both sides.
+            # Nothing fits: the report then shows both sides.
             return pairs | dict(zip(rest, free, strict=True))
         return pairs
 
     def _of_one_size(self, here: list[str], there: list[str]) -> dict[str, str]:
-        """Of the layers ``here`` the modules among ``there``, all of which would fit each of them.
+        """Match layers and modules of one shape.
 
-        Errors: `ArgumentError` where nothing but their order tells.
+        Errors: `ArgumentError` if only their order could match them.
         """
         if len(here) == len(there) == 1:
             return {here[0]: there[0]}
@@ -207,10 +207,10 @@ class TorchView(Reader):
             return {}
         raise ArgumentError(
             f"{self.where}, layer {here[0]!r}",
-            expected="one module that it may be, by name, by shape or by the number in its name",
+            expected="one matching module, by name, by shape or by the number in its name",
             received=one_of(there),
-            advice=f"pass rename={{{there[0]!r}: {here[0]!r}}} or the like, name the layers as the"
-            " modules are, or pass by_order=True if both stand in one order",
+            advice=f"pass rename={{{there[0]!r}: {here[0]!r}}} and so on, give the layers the names"
+            " of the modules, or pass by_order=True if both have the same order",
         )
 
 
@@ -221,9 +221,10 @@ def _arrays(layers: Sequence[LayerDescription]) -> dict[str, tuple[LayerDescript
 def _modules(
     entries: Mapping[str, Entry], wanted: Iterable[Iterable[str]] = ()
 ) -> dict[str, dict[str, Entry]]:
-    """The arrays of each module by their names in it.
+    """Return the arrays of each module by their names in it.
 
-    What a layer has in modules of modules, as ``wanted`` tells, is one where all of it is there.
+    The arrays of a layer may be in nested modules, as in ``wanted``; they are one module if all
+    exist.
     """
     nested = {frozenset(leaves) for leaves in wanted}
     places: dict[str, tuple[str, str]] = {}
@@ -244,12 +245,12 @@ def _modules(
 
 
 def _numbers(name: str) -> tuple[int, ...]:
-    """The numbers in a name."""
+    """Return the numbers in a name."""
     return tuple(int(digits) for digits in re.findall(r"[0-9]{1,18}", name))
 
 
 def _counted_up(paths: list[str]) -> list[str]:
-    """``paths`` as they stand; those that stand as texts do, with their numbers as numbers.
+    """Return ``paths`` unchanged; if they are sorted as strings, sort their numbers as numbers.
 
     A file that sorts its names has 10 before 2.
     """
@@ -262,13 +263,13 @@ def _counted_up(paths: list[str]) -> list[str]:
 
 
 def _kind(found: Mapping[str, Entry] | Mapping[str, Variable]) -> tuple[object, object]:
-    """Keys of a module that are equal for one kind, and for one kind and size."""
+    """Return a module's key for its kind, and its key for kind and size."""
     sizes = frozenset((leaf, each.shape) for leaf, each in found.items())
     return frozenset((leaf, len(shape)) for leaf, shape in sizes), sizes
 
 
 def _wrappers(paths: Iterable[str]) -> list[str]:
-    """Common prefixes of ``paths``, such as ``module.``: the empty one first, the longest last."""
+    """Return common prefixes of ``paths``, such as ``module.``, from the empty to the longest."""
     first, *others = [path.split(".") for path in paths] or [[""]]
     found = [""]
     for count in range(1, len(first)):
@@ -279,7 +280,7 @@ def _wrappers(paths: Iterable[str]) -> list[str]:
 
 
 def _renamed(path: str, folders: Mapping[str, str]) -> str:
-    """``path`` with the longest of ``folders`` that it is in replaced."""
+    """Replace the longest of ``folders`` that contains ``path``."""
     inside = [each for each in folders if path == each or path.startswith(f"{each}.")]
     longest = max(inside, key=len, default="")
     return (folders.get(longest, "") + path[len(longest) :]).replace("/", ".")
@@ -288,10 +289,10 @@ def _renamed(path: str, folders: Mapping[str, str]) -> str:
 def torch_sources(
     layers: Sequence[LayerDescription], params: Sequence[Any], rename: Mapping[str, str]
 ) -> list[Source]:
-    """The arrays of ``params`` as those of a state dict: a layer's name with dots, or its other.
+    """Return the arrays of ``params`` with names and layouts of a state dict.
 
-    ``rename`` goes from our layers, or from folders of layers, to modules. Errors: `ArgumentError`
-    for layers that PyTorch has not, or that it would call alike.
+    A layer's slashes become dots; ``rename`` maps our layers, or folders of layers, to modules.
+    Errors: `ArgumentError` if PyTorch has no such layer, or if two names are equal.
     """
     by_name = {param.name: param for param in params}
     folders = {ours.replace("/", "."): theirs for ours, theirs in rename.items()}
