@@ -1,4 +1,4 @@
-"""Where a net's arrays live: the CPU, or a CUDA device through CuPy."""
+"""The device of a net's arrays: the CPU, or a CUDA device through CuPy."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from singanet.types import Array
 
 __all__ = ["Device", "cpu", "cuda", "describe", "get_default_device"]
 
-if not TYPE_CHECKING:  # else type checkers accept any name
+if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
     __getattr__ = names_of(__name__, __all__)
 
 
 @dataclass(frozen=True)
 class Device:
-    """A place for arrays, with the kernels that run there."""
+    """A device for arrays, with its kernels."""
 
     name: str
     ops: Ops
     index: int | None = None
     changes: tuple[Callable[[Device], Device], ...] = field(default=(), repr=False, compare=False)
-    """The functions that gave the plain device other kernels, in order, for pickles."""
+    """The functions that changed the plain device's kernels, in order, for pickles."""
 
-    if not TYPE_CHECKING:  # else type checkers accept any name
+    if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
         __getattr__ = missing_attribute
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Device:
-        """Itself: a copy of a net is on the same device."""
+        """Return this device: a copy of a net is on the same device."""
         return self
 
     def __reduce__(self) -> Any:
-        """By name and `changes`: the process that reads it chooses its kernels."""
+        """Pickle index and `changes`: the process that loads it chooses its kernels."""
         return _made_anew, (self.index, self.changes)
 
     def _with_ops(self, ops: Ops, change: Callable[[Device], Device]) -> Device:
-        """The device with kernels ``ops``, as ``change`` makes it of this one."""
+        """Return the device with kernels ``ops``, which ``change`` makes from this device."""
         return Device(self.name, ops, self.index, (*self.changes, change))
 
     def put(self, array: Any) -> Array:
-        """``array`` on this device, in its byte order; the same object when it is so already."""
+        """Copy ``array`` to this device, in native byte order; return it if it is there already."""
         if self.ops.xp is np:
-            # The common case first: small steps ask several times.
+            # The common case first: small steps call this several times.
             if type(array) is np.ndarray and array.dtype.isnative:
                 return array
             found: Array = native(array.get() if hasattr(array, "get") else np.asarray(array))
@@ -60,21 +60,21 @@ class Device:
             return self.ops.xp.asarray(array)
 
     def carrier(self) -> Callable[[Any], Any]:
-        """What brings batches here while kernels run, for the thread of a `Prefetch`.
+        """Return a function that copies batches to this device, for the thread of a `Prefetch`.
 
-        Called with a batch, it gives the same one with arrays of the device in the place of
-        NumPy's: they come by pinned memory, on a stream of their own. Call it in the thread that
-        trains. On the CPU it leaves batches as they are.
+        It replaces the NumPy arrays of a batch by arrays on the device, copied through pinned
+        memory on a separate stream while kernels run. Call it in the training thread. On the CPU it
+        returns batches unchanged.
         """
         return _as_it_is if self.ops.xp is np else BatchCarrier(self)
 
     def _narrowed(self, where: str, stores: bool = True) -> Device:
-        """The device with kernels that round what they multiply to bfloat16.
+        """Return the device with kernels that round the operands of products to bfloat16.
 
-        With ``stores`` programs keep in bfloat16 what only kernels of oneDNN read and write.
-        Errors: `BackendError` where kernels or processor have no such products.
+        With ``stores`` programs store arrays in bfloat16 that only oneDNN's kernels access. Errors:
+        `BackendError` if kernels or processor lack such products.
         """
-        # Imported when asked for, as oneDNN is.
+        # Imported at first use, as oneDNN is.
         from singanet.ops.onednn.products import narrowed
 
         ops = narrowed(self.ops, where, stores)
@@ -83,24 +83,24 @@ class Device:
         return self._with_ops(ops, partial(Device._narrowed, where="a copy", stores=stores))
 
     def _narrow_pays(self) -> bool:
-        """Whether the device can be `_narrowed`, and multiplies bfloat16 faster by a good part."""
+        """Return whether the device can be `_narrowed`, and bfloat16 products are much faster."""
         from singanet.ops.onednn.products import narrow_pays as pays
 
         return pays(self.ops)
 
     def _widened(self) -> Device:
-        """The device with kernels that multiply float32 as it is."""
+        """Return the device with kernels that do not round float32."""
         return cpu() if getattr(self.ops, "narrow", False) else self
 
     def scope(self) -> AbstractContextManager[Any]:
-        """A context in which new arrays are made on this device."""
+        """Return a context in which new arrays are made on this device."""
         if self.index is None:
             return nullcontext()
         return self.ops.xp.cuda.Device(self.index)
 
 
 def _made_anew(index: int | None, changes: tuple[Callable[[Device], Device], ...]) -> Device:
-    """The device number ``index``, after ``changes``. Errors: as they raise."""
+    """Return the device number ``index``, after ``changes``. Errors: as they raise."""
     device = cpu() if index is None else cuda(index)
     for change in changes:
         device = change(device)
@@ -112,17 +112,17 @@ def _as_it_is(batch: Any) -> Any:
 
 
 class BatchCarrier:
-    """Brings batches of NumPy's arrays, in tuples, lists and dicts, to ``device``."""
+    """Copies batches of NumPy arrays, in tuples, lists and dicts, to ``device``."""
 
     def __init__(self, device: Device) -> None:
         self._device, self._transfers = device, Transfers(device.ops.xp, device.scope)
 
     def __reduce__(self) -> Any:
-        """By the device: each carrier has streams and pinned memory of its own."""
+        """Pickle the device: each carrier has its own streams and pinned memory."""
         return BatchCarrier, (self._device,)
 
     def __call__(self, batch: Any) -> Any:
-        """The same batch, there; what is no array of numbers as it is."""
+        """Return the batch on the device; leave anything but arrays of numbers unchanged."""
         if isinstance(batch, np.ndarray):
             return self._brought(batch) if batch.dtype.kind in "fiub" else batch
         if isinstance(batch, dict):
@@ -140,17 +140,17 @@ class BatchCarrier:
 
 @cache
 def cpu() -> Device:
-    """The CPU, with NumPy arrays. Errors: kernels asked for by ``SINGANET_OPS`` are missing."""
+    """Return the CPU device. Errors: kernels requested by ``SINGANET_OPS`` are missing."""
     return Device("cpu", cpu_ops())
 
 
 def get_default_device() -> Device:
-    """The device of a new net: the CPU."""
+    """Return the device of a new net: the CPU."""
     return cpu()
 
 
 def cuda(index: int = 0) -> Device:
-    """The CUDA device ``index``, with CuPy arrays. Errors: CuPy or the device is missing."""
+    """Return the CUDA device ``index``. Errors: CuPy or the device is missing."""
     try:
         import cupy
     except ImportError as error:
@@ -174,15 +174,15 @@ def cuda(index: int = 0) -> Device:
             f"device 'cuda:{index}'",
             expected=f"an index from 0 to {count - 1}",
             received=str(index),
-            advice="choose one of the devices that are there",
+            advice="choose an existing device",
         )
     return Device(f"cuda:{index}", ops_for(cupy.empty(0)), index)
 
 
 def describe() -> str:
-    """A table of devices and kernels: available ones, those in use, and what the others lack.
+    """Return a table of devices and kernels: available ones, used ones, and missing ones with why.
 
-    It loads the libraries to ask them for their versions. Errors: as `cpu`.
+    It loads the libraries for their versions. Errors: as for `cpu`.
     """
     serving = cpu().ops.remarks()
     rows = []

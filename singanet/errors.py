@@ -1,4 +1,4 @@
-"""Errors in three parts: what was expected, what came, what to do."""
+"""Errors in three parts: expected, received, and advice."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class SingaNetError(Exception):
-    """Base of every error singanet raises for a user's mistake.
+    """Base of every error that singanet raises for a user's mistake.
 
-    ``where`` names the layer, file or argument; the other three parts are kept as attributes
-    so that a program can read them.
+    ``where`` names the layer, file or argument; the other three parts are attributes too, so that a
+    program can read them.
     """
 
     def __init__(self, where: str, *, expected: str, received: str, advice: str) -> None:
@@ -22,7 +22,7 @@ class SingaNetError(Exception):
         self.advice = advice
 
     def within(self, where: str) -> SingaNetError:
-        """The same error with ``where`` put before what it names."""
+        """Return the same error with ``where`` before its own."""
         return type(self)(
             f"{where}, {self.where}",
             expected=self.expected,
@@ -31,20 +31,20 @@ class SingaNetError(Exception):
         )
 
     def advising(self, advice: str) -> SingaNetError:
-        """The same error with another ``advice``, for those who meet it elsewhere."""
+        """Return the same error with another ``advice``, for another caller."""
         return type(self)(self.where, expected=self.expected, received=self.received, advice=advice)
 
 
 class ShapeError(SingaNetError, ValueError):
-    """An array or a sample shape does not fit the layer, loss or parameter it meets."""
+    """An array or a sample shape does not fit its layer, loss or parameter."""
 
 
 class ArgumentError(SingaNetError, ValueError):
-    """An argument has a value or type that the function cannot take."""
+    """An argument has a value or type that the function does not accept."""
 
 
 class SignatureError(ArgumentError, TypeError):
-    """A constructor was given arguments that it does not have, or lacks some that it needs."""
+    """A constructor got unknown arguments, or lacks required ones."""
 
 
 class GraphError(SingaNetError, ValueError):
@@ -52,7 +52,7 @@ class GraphError(SingaNetError, ValueError):
 
 
 class UnknownNameError(SingaNetError, LookupError):
-    """A name that nothing carries: a layer, parameter, model, optimizer or option."""
+    """The name of a layer, parameter, model, optimizer or option does not exist."""
 
 
 class CallOrderError(SingaNetError, RuntimeError):
@@ -60,7 +60,7 @@ class CallOrderError(SingaNetError, RuntimeError):
 
 
 class DataError(SingaNetError, ValueError):
-    """Data or labels that cannot be trained on, or a data file that is not what it claims."""
+    """Data or labels cannot be trained on, or a data file is invalid."""
 
 
 class CheckpointError(SingaNetError):
@@ -68,15 +68,15 @@ class CheckpointError(SingaNetError):
 
 
 class FileFormatError(CheckpointError, ValueError):
-    """A checkpoint file is damaged, truncated, or not what it claims to be."""
+    """A checkpoint file is damaged, truncated, or of another format."""
 
 
 class UnsafeFileError(FileFormatError):
-    """A checkpoint file asks for what reading weights never needs: code, links, huge claims."""
+    """A checkpoint file has contents that weights never need: code, links, huge claims."""
 
 
 class ChecksumError(FileFormatError):
-    """The bytes of an array are not those that were written."""
+    """The bytes of an array differ from the written ones."""
 
 
 class VersionError(FileFormatError):
@@ -84,10 +84,10 @@ class VersionError(FileFormatError):
 
 
 class StateMismatchError(CheckpointError, ValueError):
-    """The arrays of a checkpoint do not fit those of the net; nothing was loaded.
+    """The arrays of a checkpoint do not fit the arrays of the net; nothing was loaded.
 
-    ``report`` is the `checkpoint.LoadReport` of `net.load`, with a table of all arrays; None from
-    elsewhere.
+    ``report`` is the `checkpoint.LoadReport` of `net.load`, with a table of all arrays; None for
+    other functions.
     """
 
     report: Any = None
@@ -98,37 +98,37 @@ class FileAccessError(CheckpointError, OSError):
 
 
 class ConfigError(SingaNetError, ValueError):
-    """A net that cannot be described as data, or data that describe no net."""
+    """A net cannot be described as data, or data do not describe a net."""
 
 
 class BackendError(SingaNetError, RuntimeError):
-    """A backend or optional package that was asked for by name is missing or does not work."""
+    """A requested backend or optional package is missing or does not work."""
 
 
 class OutOfMemoryError(SingaNetError, MemoryError):
-    """A parameter's array does not fit into the memory that is left."""
+    """A parameter's array does not fit into the free memory."""
 
 
 class RankError(SingaNetError, RuntimeError):
-    """Processes that train together do different things, or one of them no longer answers."""
+    """Processes that train together differ, or one of them no longer responds."""
 
 
 class RankLostError(RankError):
-    """A process that trains with this one has ended or died, and others wait for it."""
+    """A process that trains with this one has ended or died, while others wait for it."""
 
 
 def one_of(names: Iterable[str], limit: int = 12) -> str:
-    """``names`` as a readable list, each once, cut after ``limit``."""
+    """Format ``names`` as a list, each once, at most ``limit``."""
     known = list(dict.fromkeys(names))
     shown = ", ".join(repr(name) for name in known[:limit])
     return shown + (f", ... ({len(known)} in all)" if len(known) > limit else "")
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Advice that names the closest of ``names``, or ``otherwise`` if none is close.
+    """Return advice with the closest of ``names``, or ``otherwise`` if none is close.
 
-    Of names as close as each other, such as resnet20 and resnet32 to resnet21, that with the
-    nearest number at its end is meant.
+    Of equally close names, such as resnet20 and resnet32 to resnet21, it is the one with the
+    nearest number at its end.
     """
     known: dict[str, str] = {}
     for each in names:

@@ -1,4 +1,4 @@
-"""Initializers: how a parameter's first values are drawn."""
+"""Initializers: rules for a parameter's first values."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ __all__ = [
 
 
 class Initializer(metaclass=CheckedType):
-    """Draws the first values of a parameter; subclass it for a rule of your own.
+    """Draws the first values of a parameter; subclass it for a custom rule.
 
-    ``copies`` is how many float64 arrays of the shape it holds at a time.
+    ``copies`` is the number of float64 arrays of the shape in memory at a time.
     """
 
     copies: ClassVar[int] = 2
 
     @abstractmethod
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """A new float64 array of ``shape``; ``fans`` is (fan in, fan out), (0, 0) if unknown."""
+        """Return a float64 array of ``shape``; ``fans`` is (fan in, fan out), (0, 0) if unknown."""
 
     def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
-        """Whether a large array may be drawn in pieces, one after the other, to the same numbers.
+        """Return whether a large array may be drawn in consecutive pieces with the same result.
 
-        The answer of a class does not count for classes that inherit from it.
+        The answer of a class is not valid for its subclasses.
         """
         return False
 
 
 def wrong_shape(name: str, expected: str, shape: Shape) -> ArgumentError:
-    """The error for a shape that the initializer ``name`` cannot fill."""
+    """Make the error for a shape that the initializer ``name`` cannot fill."""
     return ArgumentError(
         name,
         expected=expected,
@@ -69,7 +69,7 @@ def wrong_shape(name: str, expected: str, shape: Shape) -> ArgumentError:
 
 
 def check_finite(initializer: object, **numbers: Any) -> None:
-    """Raise unless every one of ``numbers`` is a finite number."""
+    """Refuse ``numbers`` that are not finite numbers."""
     for key, number in numbers.items():
         if not is_number(number):
             raise ArgumentError(
@@ -81,7 +81,7 @@ def check_finite(initializer: object, **numbers: Any) -> None:
 
 
 def check_not_negative(initializer: object, **numbers: float) -> None:
-    """Raise if one of ``numbers`` is negative."""
+    """Refuse negative ``numbers``."""
     for key, number in numbers.items():
         if number < 0:
             raise ArgumentError(
@@ -158,15 +158,16 @@ class Gaussian(Initializer):
 
 @dataclass(frozen=True)
 class TruncatedNormal(Gaussian):
-    """Normal, redrawn wherever it falls further than two ``std`` from ``mean``.
+    """Normal, redrawn if it is further than two ``std`` from ``mean``.
 
-    PyTorch's trunc_normal_ redraws beyond values, -2 and 2 unless said, whatever ``std`` is.
+    PyTorch's trunc_normal_ redraws outside of absolute bounds, by default -2 and 2, for any
+    ``std``.
     """
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
         """Draw; see `Initializer`."""
         drawn = np.asarray(rng.standard_normal(shape))
-        # Each round leaves 4.6 % of what was outside, so even 1e9 elements need few rounds.
+        # Each round leaves 4.6 % of the elements outside, so even 1e9 elements need few rounds.
         while (outside := np.abs(drawn) > 2).any():
             drawn[outside] = rng.standard_normal(int(outside.sum()))
         return np.asarray(drawn * self.std + self.mean)
@@ -176,10 +177,10 @@ class TruncatedNormal(Gaussian):
 class Orthogonal(Initializer):
     """``gain`` times orthonormal rows or columns, whichever are fewer (Saxe et al. 2014).
 
-    A shape of more than two axes is seen as (shape[0], product of the rest).
+    A shape of more than two axes is reshaped to (shape[0], product of the rest).
     """
 
-    # The draw, and four of NumPy's on the way to Q.
+    # The draw, and four temporary arrays of NumPy's QR decomposition.
     copies: ClassVar[int] = 5
     gain: float = 1.0
 
@@ -217,9 +218,9 @@ class Eye(Initializer):
 
 @dataclass(frozen=True)
 class Dirac(Initializer):
-    """1 where filter k reads channel k in the middle of its window, zero elsewhere.
+    """1 if filter k reads channel k in the middle of its window, otherwise 0.
 
-    So a convolution passes its channels on, each of ``groups`` by itself. A weight of two axes,
+    So a convolution copies its channels, in each of ``groups`` separately. A weight of two axes,
     such as (F, C·kh·kw) of `Conv2D`, needs the ``kernel``, (kh, kw); Zagoruyko and Komodakis, 2017.
     """
 
@@ -255,21 +256,21 @@ class Dirac(Initializer):
 
 
 _CUT = 0.87962566103423978
-"""The deviation of the normal distribution between -2 and 2."""
+"""The standard deviation of the normal distribution truncated to [-2, 2]."""
 _MODES = ("fan_in", "fan_out", "fan_avg")
 _DISTRIBUTIONS = ("uniform", "normal", "untruncated_normal", "truncated_normal")
 
 
 class Scaled(Initializer):
-    """A draw with zero mean and the variance that ``_variance(fan_in, fan_out)`` asks for."""
+    """A draw with zero mean and the variance ``_variance(fan_in, fan_out)``."""
 
     _uniform = False
     _truncated = False
-    """Whether nothing is drawn further than two deviations of the bell that is cut off there."""
+    """Whether the normal distribution is truncated at two standard deviations."""
 
     @abstractmethod
     def _variance(self, fan_in: int, fan_out: int) -> float:
-        """The variance of one element."""
+        """Return the variance of one element."""
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
         """Draw; see `Initializer`."""
@@ -282,7 +283,7 @@ class Scaled(Initializer):
         return rng.normal(0.0, std, shape)
 
     def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
-        """Where the fans are known, and the shape need not be; see `Initializer`."""
+        """Return True if the fans are known without the shape; see `Initializer`."""
         own = type(self).__call__ is Scaled.__call__
         return own and min(fans) > 0 and (self._uniform or not self._truncated)
 
@@ -339,19 +340,19 @@ class LecunUniform(LecunNormal):
 
 
 class GlorotTruncated(GlorotNormal):
-    """`GlorotNormal` cut at two deviations and widened to its variance: Keras' glorot_normal."""
+    """`GlorotNormal` truncated at two deviations, with its variance: Keras' glorot_normal."""
 
     _truncated = True
 
 
 class HeTruncated(HeNormal):
-    """`HeNormal` cut at two deviations and widened to its variance: Keras' he_normal."""
+    """`HeNormal` truncated at two deviations, with its variance: Keras' he_normal."""
 
     _truncated = True
 
 
 class LecunTruncated(LecunNormal):
-    """`LecunNormal` cut at two deviations and widened to its variance: Keras' lecun_normal."""
+    """`LecunNormal` truncated at two deviations, with its variance: Keras' lecun_normal."""
 
     _truncated = True
 
@@ -360,8 +361,8 @@ class LecunTruncated(LecunNormal):
 class VarianceScaling(Scaled):
     """Variance ``scale`` / n, n by ``mode``: fan_in, fan_out, or fan_avg, the mean of both.
 
-    ``distribution`` is uniform, normal, which Keras calls untruncated_normal, or truncated_normal,
-    as Keras draws it. For a gain of PyTorch pass its square as ``scale``.
+    ``distribution`` is uniform, normal (Keras' untruncated_normal), or truncated_normal, as in
+    Keras. For a gain of PyTorch pass its square as ``scale``.
     """
 
     scale: float = 1.0
@@ -388,7 +389,7 @@ class VarianceScaling(Scaled):
 
     @property
     def _truncated(self) -> bool:  # type: ignore[override]
-        """Whether the bell is cut off."""
+        """Whether the normal distribution is truncated."""
         return self.distribution == "truncated_normal"
 
     def _variance(self, fan_in: int, fan_out: int) -> float:
@@ -399,7 +400,7 @@ class VarianceScaling(Scaled):
 
 
 def known_fans(name: str, shape: Shape, fans: tuple[int, int]) -> tuple[int, int]:
-    """``fans``, or what ``shape`` says of them: (in, out), or filters (out, in, *kernel)."""
+    """Return ``fans``, or the fans of ``shape``: (in, out), or filters (out, in, *kernel)."""
     if fans[0] > 0 and fans[1] > 0:
         return fans
     if len(shape) == 1:
@@ -414,7 +415,7 @@ def known_fans(name: str, shape: Shape, fans: tuple[int, int]) -> tuple[int, int
     return fans
 
 
-# The keys each name of a spec must have, and those it may have.
+# The required and the optional keys of each initializer's spec.
 _NAMES: dict[str, tuple[Callable[..., Initializer], tuple[str, ...], tuple[str, ...]]] = {
     "constant": (Constant, (), ("value",)),
     "uniform": (Uniform, ("low", "high"), ()),
@@ -438,16 +439,16 @@ _NAMES: dict[str, tuple[Callable[..., Initializer], tuple[str, ...], tuple[str, 
 }
 
 INIT_KEYS = ("init", *dict.fromkeys(key for _, *keys in _NAMES.values() for key in sum(keys, ())))
-"""What a spec may say of its initializer."""
+"""The keys of an initializer in a spec."""
 
 
 def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
-    """The initializer that ``spec['init']`` names (in any case) or is; ``spec`` is only read.
+    """Return the initializer ``spec['init']``, by name (in any case) or as an object.
 
-    gaussian and truncated_normal need ``mean`` and ``std``, uniform ``low`` and ``high``;
-    constant takes ``value`` (0), orthogonal and eye ``gain`` (1), variance_scaling and dirac the
-    arguments of `VarianceScaling` and `Dirac`. ``where`` opens the message of
-    an error: a name that is unknown, a key that is missing or no number.
+    gaussian and truncated_normal need ``mean`` and ``std``, uniform ``low`` and ``high``; constant
+    accepts ``value`` (0), orthogonal and eye ``gain`` (1), variance_scaling and dirac the arguments
+    of `VarianceScaling` and `Dirac`. Other keys are ignored. Errors, with ``where`` at the start:
+    an unknown name; a key that is missing or not a number.
     """
     init = spec.get("init")
     if isinstance(init, Initializer):

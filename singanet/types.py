@@ -1,4 +1,4 @@
-"""Names for the plain arrays and shapes that travel between the rooms."""
+"""Names for the types of plain arrays and shapes, used in all rooms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Shape: TypeAlias = tuple[int, ...]
 """A shape; for a layer's inputs and outputs a *sample* shape, without the batch axis."""
 
 GivenShape: TypeAlias = tuple[int | None, ...]
-"""A sample shape as users give it: None stands for an axis of any extent."""
+"""A sample shape from a user: None is an axis of any extent."""
 
 GivenShapes: TypeAlias = GivenShape | Sequence[GivenShape]
 """One given sample shape, or several."""
@@ -29,17 +29,17 @@ Shapes: TypeAlias = Shape | list[Shape]
 """One sample shape, or a list for a layer with several inputs or outputs."""
 
 Work: TypeAlias = Callable[[], object]
-"""A thing to do."""
+"""A function without arguments, for one unit of work."""
 
 Parts: TypeAlias = Sequence[Sequence[Work]]
-"""Things to do one after the other, in several parts that may be done side by side."""
+"""Sequences of work; different sequences may run in parallel."""
 
 
 class RowSparse(NamedTuple):
     """The gradient of a table whose other rows are zero: an embedding's.
 
-    ``indices`` (K,) are row numbers, each once and rising; ``rows`` (K, ...) are their gradients,
-    summed over all uses.
+    ``indices`` (K,) are distinct row numbers in ascending order; ``rows`` (K, ...) are their
+    gradients, summed over all uses.
     """
 
     indices: Array
@@ -47,39 +47,38 @@ class RowSparse(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The memory of both arrays."""
+        """The bytes of both arrays."""
         return int(self.indices.nbytes + self.rows.nbytes)
 
 
 class StandIn(np.ndarray[Any, Any]):
-    """A placeholder for an array that is elsewhere: it has the shape and type, and no memory.
+    """A placeholder with the shape and type of an array that is elsewhere, and no memory.
 
-    It cannot be written, pickled or copied, as its elements are not the values.
+    It cannot be written, pickled or copied, since its elements are not the values.
     """
 
     def refused(self, where: str) -> ArgumentError:
-        """The error for code that would take the elements for values."""
+        """Make the error for code that would use the elements as values."""
         return ArgumentError(
             where,
             expected="an array that has the values",
             received="the stand-in of a parameter whose values are in a table or on other ranks",
-            advice="write param.peek() in the place of param.value, or call net.save",
+            advice="write param.peek() instead of param.value, or call net.save",
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Errors: `ArgumentError`."""
+        """Refuse to pickle. Errors: `ArgumentError`."""
         raise self.refused("pickle")
 
     def __deepcopy__(self, memo: Any) -> Any:
-        """Errors: `ArgumentError`."""
+        """Refuse to copy. Errors: `ArgumentError`."""
         raise self.refused("copy.deepcopy")
 
 
 class CSRMatrix:
-    """A matrix by its entries: row *i* has those from ``indptr[i]`` to ``indptr[i + 1]``.
+    """A sparse matrix: row *i* has the entries from ``indptr[i]`` to ``indptr[i + 1]``.
 
-    ``indices`` are their columns and ``values`` what stands there; where a column comes twice in a
-    row, the values add up.
+    ``indices`` are their columns and ``values`` their values; repeated columns of a row add up.
     """
 
     __slots__ = ("indices", "indptr", "shape", "values")
@@ -103,30 +102,30 @@ class CSRMatrix:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the three arrays."""
+        """The bytes of the three arrays."""
         return int(self.indptr.nbytes + self.indices.nbytes + self.values.nbytes)
 
     def __getitem__(self, rows: Any) -> CSRMatrix:
-        """The matrix of these ``rows``: a slice, or an array of their numbers."""
+        """Return the matrix of these ``rows``: a slice, or an array of indices."""
         like: Any = self.indptr
-        # Counted on the host, wherever the entries are.
+        # The counts are computed on the host.
         starts: Array = like if type(like) is np.ndarray else like.get()
         chosen = np.arange(len(self))[rows]
         counts = np.diff(starts)[chosen]
         indptr = np.concatenate([[0], np.cumsum(counts)])
-        # Of each entry the place in its row, behind where that row begins.
+        # The start of each entry's row, plus its index in the row.
         places = np.arange(indptr[-1]) + np.repeat(starts[chosen] - indptr[:-1], counts)
         if starts is not like:
             indptr, places = (np.asarray(each, like=like) for each in (indptr, places))
         return CSRMatrix(indptr, self.indices[places], self.values[places], self.shape[1])
 
     def entry_rows(self, xp: Any = np) -> Array:
-        """The row of each entry, rising; ``xp`` is the module of its arrays."""
+        """Return the row of each entry, ascending; ``xp`` is the module of its arrays."""
         rows: Array = xp.searchsorted(self.indptr, xp.arange(len(self.values)), side="right") - 1
         return rows
 
     def mapped(self, put: Callable[[Array], Array], dtype: np.dtype[Any]) -> CSRMatrix:
-        """The matrix with its arrays as ``put`` gives them, and the values of type ``dtype``."""
+        """Return the matrix with ``put`` applied to its arrays, and values of type ``dtype``."""
         values = put(self.values)
         return CSRMatrix(
             put(self.indptr),
@@ -137,7 +136,7 @@ class CSRMatrix:
 
 
 Gradient: TypeAlias = Array | RowSparse
-"""The gradient that backward returns for a parameter: an array of its shape, or some rows."""
+"""The gradient of a parameter from backward: an array of its shape, or some rows."""
 
 
 InputKind: TypeAlias = Literal["floats", "integers", "any"]
@@ -145,27 +144,27 @@ InputKind: TypeAlias = Literal["floats", "integers", "any"]
 
 @dataclass(frozen=True)
 class Traits:
-    """Traits of a layer, as its class declares them or as its arguments make them.
+    """Traits of a layer, which its class or its arguments set.
 
-    ``input_kinds`` are those of the inputs, in order, where not all are floats: see
-    `Layer._input_kind`. ``gives_integers`` says that outputs are whole numbers or booleans,
-    whatever
-    comes in; ``moves_only`` that they are the input's elements, moved: integers for later layers
+    ``input_kinds`` are the types of the inputs, in order, if not all are floats: see
+    `Layer._input_kind`. ``gives_integers`` means that outputs are integers or booleans for any
+    input; ``moves_only`` that they are the input's elements, rearranged: integers for later layers
     pass through. With ``any_extent`` a sample axis may be None, of another extent at each call;
     shapes show it as -1.
 
-    ``masks`` is what a mask of the input's steps becomes: "keeps" for outputs that have it, "ends"
-    where it has been read; a layer with neither refuses it. A layer that ``begins_mask`` has the
-    mask of its input for its output, which goes on in its place.
+    ``masks`` is the effect on a mask of the input's steps: "keeps" if outputs have the same mask,
+    "ends" if the layer is its last reader; a layer with neither refuses a mask. The output of a
+    layer that ``begins_mask`` is the mask of its input; the following layers read the input, with
+    this mask.
 
-    With ``stops_gradient`` no gradient goes to the inputs: layers that it alone reads keep nothing
-    for backward. ``sparse`` is an input for sparse matrices; the `forward` of a layer that
-    ``takes_sparse`` gets a `CSRMatrix`. A layer that ``looks_up`` asks a table for rows of a served
-    parameter, and never reads the whole array. A training batch has at least ``fewest_samples``.
+    With ``stops_gradient`` no gradient reaches the inputs: layers that only this layer reads store
+    nothing for backward. ``sparse`` is an input for sparse matrices; the `forward` of a layer that
+    ``takes_sparse`` gets a `CSRMatrix`. A layer that ``looks_up`` requests rows of a parameter that
+    is served, and never reads the whole array. A training batch has at least ``fewest_samples``.
     ``samples`` is "same" if outputs have as many samples as each input, "stacked" if they have the
-    samples of all inputs one after the other, and "own" for any other number. A layer that
-    ``owns_gradients`` makes gradients of its parameters as new arrays, to which the walk back may
-    add. With ``gives_steps`` outputs of two axes are (steps, features).
+    concatenated samples of all inputs, and "own" for any other number. A layer that
+    ``owns_gradients`` makes gradients of its parameters as new arrays, which backward may add to in
+    place. With ``gives_steps`` outputs of two axes are (steps, features).
     """
 
     input_kinds: tuple[InputKind, ...] = ()

@@ -1,4 +1,4 @@
-"""Training within a given number of bytes: what keeps them, what it costs, and what cannot be."""
+"""Training within a given number of bytes: plans, their predicted cost, and their execution."""
 
 from __future__ import annotations
 

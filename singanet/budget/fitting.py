@@ -44,18 +44,15 @@ _WHERE = "net.fit"
 
 @large_arrays_apart()
 def fit_within(net: Net, options: FitOptions) -> History:
-    """`FeedForwardNet.fit` with a budget.
+    """Implement `FeedForwardNet.fit` with a budget.
 
-    Of several ranks each has the budget for its part of a batch.
+    With several ranks each has the budget for its part of a batch. Steps are planned for the
+    largest batch: the ``batch_size`` of arrays or a loader, the longest batch of a list, otherwise
+    the first batch. If the budget is refused, a generator has lost that batch.
 
-    Steps are planned for the largest batch: the ``batch_size`` of arrays or a loader, of a list its
-    longest batch, else the first one, which is drawn for it. A generator is past it where the
-    budget is refused.
-
-    Errors, before the first step: a budget that is no size, is missing or cannot be kept;
-    checkpoints that are written in the background; a net that is offloaded already; a folder that
-    `offload` refuses, or none where offloading is allowed; those of `fit`. Later: a batch larger
-    than that.
+    Errors before the first step: an invalid, missing or too small budget; checkpoints in the
+    background; a net that is offloaded already; a folder that `offload` refuses, or none if
+    offloading is allowed; the errors of `fit`. Errors later: a batch larger than planned.
     """
     x, memory_budget, folder = options.x, options.memory_budget, options.offload_folder
     expect_measures(_WHERE, options.allow)
@@ -99,7 +96,7 @@ def fit_within(net: Net, options: FitOptions) -> History:
         offload(net, folder, chosen.keep, optimizer, resume=False)
     if chosen.optimizer is not None and not isinstance(light, str):
         compiled.exchange(light)
-    # Smaller parts than were planned do no harm.
+    # Parts may be smaller than planned.
     micro = -ranks.most(-chosen.micro_batch)
     options = replace(options, callbacks=[*options.callbacks, check], verbose=verbose)
     options = options.in_parts(micro if micro < size else None, size)
@@ -108,11 +105,11 @@ def fit_within(net: Net, options: FitOptions) -> History:
 
 
 def _expect_budget(memory_budget: int | str | None) -> None:
-    """Errors: `ArgumentError` for measures without a budget."""
+    """Refuse ways to save memory without a budget. Errors: `ArgumentError`."""
     if memory_budget is None:
         raise ArgumentError(
             f"{_WHERE}, memory_budget",
-            expected="bytes, beside allow or offload_folder, which say how they may be kept",
+            expected="bytes, in addition to allow or offload_folder",
             received="None",
             advice="write for example memory_budget='600MB', or leave the others out",
         )
@@ -121,7 +118,7 @@ def _expect_budget(memory_budget: int | str | None) -> None:
 def _allowed(
     net: Net, allow: Collection[str], offload_folder: str | os.PathLike[str] | None
 ) -> Collection[str]:
-    """``allow``, with offloading if there is a folder. Errors: `ArgumentError`."""
+    """Return ``allow``, with offloading if there is a folder. Errors: `ArgumentError`."""
     if offload_folder is not None:
         expect_in_memory(net.params(), f"{_WHERE}, offload_folder")
         return list(dict.fromkeys((*allow, OFFLOAD)))
@@ -138,7 +135,7 @@ def _allowed(
 def _largest_batch(
     net: Net, options: FitOptions, ranks: World
 ) -> tuple[int, Any, Iterator[Any] | None]:
-    """Samples of the largest batch, its targets, and the iteration that was begun to see it."""
+    """Return the samples of the largest batch, its targets, and a started iteration, if any."""
     x, y, begun = options.x, options.y, None
     if holds_arrays(x):
         size = -(-options.batch_size // ranks.part[1])
@@ -147,15 +144,15 @@ def _largest_batch(
         size = ranks.most(size)
     if y is None:
         return size, None, begun
-    # As many targets as a batch has, also of fewer samples.
+    # Repeat targets if there are fewer samples than in a batch.
     named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
     return size, _resized(named, size), begun
 
 
 def _alone(compiled: Compiled, options: FitOptions) -> Optimizer | Wrapper:
-    """The optimizer of the plan: no step of one process waits for others.
+    """Return the optimizer of the plan, without reductions over processes.
 
-    The bytes of their sums are planned beside it.
+    The bytes of their sums are planned separately.
     """
     if not UpdateChain(compiled.optimizer).reducers:
         return compiled.scaled(compiled.clipped(*options.stages))
@@ -163,25 +160,25 @@ def _alone(compiled: Compiled, options: FitOptions) -> Optimizer | Wrapper:
 
 
 def _scaled(compiled: Compiled, rule: Optimizer | Wrapper, options: FitOptions) -> Any:
-    """``rule`` with the stages of the fit and the scale of the compiled optimizer."""
+    """Return ``rule`` with the stages of the fit and the compiled optimizer's loss scaling."""
     return compiled.scaled(wrapped(rule, *options.stages))
 
 
 def _expect_no_copies(options: FitOptions) -> None:
-    """Errors: `ArgumentError` for checkpoints of copies, which budgets have no room for."""
+    """Refuse asynchronous checkpoints, whose copies exceed the budget. Errors: `ArgumentError`."""
     if any(isinstance(each, ModelCheckpoint) and each.asynchronous for each in options.callbacks):
         raise ArgumentError(
             f"{_WHERE}, memory_budget",
             expected="checkpoints that are written one array at a time",
-            received="ModelCheckpoint(asynchronous=True), which holds a copy of the whole state",
+            received="ModelCheckpoint(asynchronous=True), which copies the whole state",
             advice="leave out asynchronous or the budget",
         )
 
 
 def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:
-    """Bytes of the process beside parameters and state; None if the system does not tell.
+    """Return the process's bytes without parameters and state; None if the system has no count.
 
-    What of these is there already counts in the budget.
+    Parameters and state that exist already count in the budget.
     """
     held = held_bytes(net.device)
     if held is None:
@@ -201,9 +198,9 @@ def _resized(y: Any, size: int) -> Any:
 
 @contextmanager
 def _carried_out(programs: Programs, recompute: Recompute) -> Iterator[None]:
-    """Programs from the first step on that ``recompute``; afterwards as before."""
+    """Record programs from the first step, with ``recompute``; afterwards restore the settings."""
     before = programs.at_once, programs.recompute
-    # Those of other levels would be kept beside.
+    # Programs with another recomputation would also take memory.
     programs.clear()
     programs.at_once, programs.recompute = True, recompute
     try:
@@ -213,9 +210,10 @@ def _carried_out(programs: Programs, recompute: Recompute) -> Iterator[None]:
 
 
 def _largest(source: Any, may_be_empty: bool) -> tuple[int, Any, Iterator[Any] | None]:
-    """Samples of the largest batch of ``source``, targets of one, and the iteration begun for it.
+    """Return the samples of the largest batch of ``source``, targets, and a started iteration.
 
-    Where nobody says it, the first batch does; larger ones are refused then. Errors: no batch.
+    If nothing defines it, it is the first batch, and larger ones are refused later. Errors: no
+    batch.
     """
     inner = getattr(source, "loader", source)
     said = getattr(source, "batch_size", getattr(inner, "batch_size", None))
@@ -233,13 +231,13 @@ def _samples(batch: Any, may_be_empty: bool) -> int:
 
 
 def _extent(net: Net, x: Any) -> int | None:
-    """The longest axis of any extent among the data; None where every axis is known."""
+    """Return the longest axis of any extent in the data; None if every axis is known."""
     plan, found = net._execution_plan(), []
     for name in plan.inputs:
         shape = plan.by_name[name].layer.in_shapes or ()
         if not isinstance(shape, list) and -1 in shape:
             data = x[name] if isinstance(x, dict) else x
-            # A loader of rows says how long they are at most.
+            # A loader of rows has their maximal length.
             length = getattr(getattr(x, "loader", x), "length", None)
             if not hasattr(data, "shape") and length is None:
                 raise ArgumentError(
@@ -254,14 +252,14 @@ def _extent(net: Net, x: Any) -> int | None:
 
 
 def _same_shape(x: Any, size: int, options: FitOptions) -> bool:
-    """Whether every batch of a fit is known to have ``size`` samples, validation's too."""
+    """Return whether every batch of a fit has ``size`` samples, also in validation."""
     arrays = arrays_in(x) if holds_arrays(x) else []
     whole = options.drop_last or all(len(array) % size == 0 for array in arrays)
     return bool(arrays) and whole and not options.validates
 
 
 def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
-    """Bytes of the copies of outputs that a user's metrics are shown, one of all at a time."""
+    """Return the bytes of output copies for a user's metrics, one for all metrics at a time."""
     measures = compiled.measures(net.loss, alone=True)
     if not compiled.metrics or not is_shown_copies(measures, net.loss):
         return 0
@@ -278,15 +276,15 @@ def _beside(
     options: FitOptions,
     compiled: Compiled,
 ) -> dict[str, int]:
-    """Bytes of batches that are drawn and waiting, of callbacks, checkpoints, sums under way."""
+    """Return the bytes of waiting batches, callbacks, checkpoints and pending sums, by purpose."""
     reducers = UpdateChain(compiled.optimizer).reducers
     fed = ones(net._execution_plan(), 1, net.device, _extent(net, x))
     sample = sum(array.nbytes for array in arrays_in(fed))
-    # Targets are as large as the inputs at most, where nobody can look at them.
+    # Unknown targets are assumed to be as large as the inputs.
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
-    # Beside the one in work lies what the one before left: the next need not fit there.
+    # The current batch, and the freed memory of the last one, into which the next may not fit.
     waiting = int(getattr(x, "capacity", 0)) + 2 + options.validates
-    # Those of loaders wait on the host.
+    # The batches of a device's loader wait on the host.
     waiting = waiting if net.device.ops.xp is np else 2
     sizes = [param.nbytes for param in net.params()]
     saves = any(isinstance(each, ModelCheckpoint) for each in options.callbacks)
@@ -302,6 +300,6 @@ def _beside(
         "state of other ranks": -sum(stage._spared(net) for stage in reducers if not stage._alone),
         "batches": waiting * size * sample,
         "callbacks": copies * sum(sizes) + own,
-        # Files are written one array at a time, which may lie in another order.
+        # Files are written one array at a time, copied if its memory order differs.
         "checkpoint": max(sizes, default=0) * saves,
     }

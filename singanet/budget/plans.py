@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 
 _BARS = 40
-"""Lines of a picture: so many parts of a step, of as many kernels each."""
+"""The lines of a picture: parts of a step with equally many kernels."""
 _WIDTH = 50
-"""Characters of its longest bar."""
+"""The characters of its longest bar."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to carry out a step: the ``measures`` it takes, and what they cost.
+    """One way to run a step: its ``measures`` to save memory, and their cost.
 
-    ``memory`` is the predicted peak; ``slowdown`` is the predicted time over that of the step as it
-    is. Batches are cut into parts of ``micro_batch`` samples; programs are recorded from
-    the first step on, and recompute as `FeedForwardNet.record` says. With ``keep`` the net is
-    offloaded, and so many bytes of what is in its folder are in memory: its steps run by the
-    layers. ``optimizer`` takes the place of the given one, unless it is None.
+    ``memory`` is the predicted peak; ``slowdown`` is the predicted time relative to the unchanged
+    step. Batches are cut into parts of ``micro_batch`` samples; programs are recorded from the
+    first step, with ``recompute`` as in `FeedForwardNet.record`. With ``keep`` the net is
+    offloaded, ``keep`` bytes of its folder stay in memory, and its steps run layer by layer.
+    ``optimizer`` replaces the given one, unless it is None.
     """
 
     measures: tuple[str, ...]
@@ -60,21 +60,21 @@ class Way:
 
     @property
     def parts(self) -> Mapping[str, int]:
-        """Its bytes by what they are for."""
+        """The bytes of the peak by purpose."""
         return self.memory.parts
 
     @property
     def name(self) -> str:
-        """Its measures in words."""
+        """Its measures as text."""
         return ", ".join(self.measures) or "as it is"
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The way chosen for steps of ``batch_size`` samples within ``memory_budget`` bytes.
+    """The chosen way for steps of ``batch_size`` samples within ``memory_budget`` bytes.
 
-    None for the budget is any. ``table`` has every way that was looked at, cheapest in time first;
-    ``notes`` say which others are not open to this net, and why.
+    A budget of None has no limit. ``table`` has every way that was tried, fastest first; ``notes``
+    explain which others are impossible for this net.
     """
 
     batch_size: int
@@ -85,7 +85,7 @@ class MemoryPlan:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The measures taken, in order; none if the step runs as it is."""
+        """The measures of the chosen way, in order; empty for an unchanged step."""
         return self.chosen.measures
 
     @property
@@ -95,7 +95,7 @@ class MemoryPlan:
 
     @property
     def slowdown(self) -> float:
-        """The predicted time of a step over that of one without measures."""
+        """The predicted time of a step relative to a step without measures."""
         return self.chosen.slowdown
 
     def __str__(self) -> str:
@@ -122,9 +122,9 @@ class MemoryPlan:
 
     @checked_call
     def picture(self) -> str:
-        """The memory over a step as bars of text, from its first kernel down to its last.
+        """Draw the memory over a step as text bars, from its first kernel to its last.
 
-        That of an offloaded net, which no program plans, is the step as it would be recorded.
+        For an offloaded net, which has no program, it is the step as if recorded.
         """
         report = self.chosen.step.report
         live, kernels = report.live_bytes, report.kernels
@@ -133,7 +133,7 @@ class MemoryPlan:
         marks = [k * len(live) // count for k in range(count + 1)] if count else [0]
         lines = []
         for start, end in pairwise(marks):
-            # The moment of a part at which most is needed.
+            # The kernel of a part with the most memory.
             at = max(range(start, end), key=live.__getitem__)
             size = outside + live[at]
             bar = "#" * max(1, round(_WIDTH * size / self.peak))
@@ -144,13 +144,13 @@ class MemoryPlan:
 
 
 _UNDER_WAY = 5
-"""Sums that `parallel.Sharded` has under way at most by default, the one it waits for too."""
+"""The most sums that `parallel.Sharded` has in flight by default, including an awaited one."""
 
 
 def of_one_rank(net: Net, optimizer: Any, ranks: int) -> dict[str, int]:
-    """Bytes by purpose, for the one of ``ranks`` with most: what others keep is below 0.
+    """Return bytes by purpose, for the largest of ``ranks``; memory on other ranks is negative.
 
-    They train by `parallel.Sharded`. Errors: ``ranks`` that are no positive int.
+    The ranks train by `parallel.Sharded`. Errors: ``ranks`` that is not a positive int.
     """
     count = checked_count("net.plan", "ranks", ranks, 1)
     if count == 1:
@@ -159,17 +159,17 @@ def of_one_rank(net: Net, optimizer: Any, ranks: int) -> dict[str, int]:
     chain = UpdateChain(as_trained(net, optimizer))
     largest = nlargest(_UNDER_WAY, (param.nbytes for param in params))
     spared = Cut(SMALL).spared(params, chain, count)
-    # What is sent, and what comes.
+    # A buffer to send, and one to receive.
     return {"sums": 2 * sum(largest), "state of other ranks": -spared}
 
 
 @dataclass(frozen=True)
 class Offload:
-    """Bytes of a net with its optimizer, by where they are while it is offloaded.
+    """Bytes of an offloaded net with its optimizer, by location.
 
-    ``params`` and ``state`` stay in memory; of the ``stored`` others ``least`` have to be there
-    at a time. A step in ``n`` parts reads and writes ``n * per_part + per_step``; a part leaves
-    ``gradients`` for the next.
+    ``params`` and ``state`` stay in memory; at least ``least`` of the ``stored`` others have to be
+    in memory at a time. A step in ``n`` parts reads and writes ``n * per_part + per_step``; a part
+    leaves ``gradients`` for the next.
     """
 
     params: int
@@ -182,7 +182,7 @@ class Offload:
 
 
 def offload_of(net: Net, optimizer: Any) -> Offload:
-    """`Offload` of ``net`` and ``optimizer``, None for no state."""
+    """Return the `Offload` of ``net`` and ``optimizer``; None has no state."""
     chain, params = UpdateChain(optimizer), net.params()
     small = [param for param in params if not is_large(param)]
     large = [param for param in params if is_large(param)]
@@ -193,7 +193,7 @@ def offload_of(net: Net, optimizer: Any) -> Offload:
         sum(map(chain.state_bytes, small)),
         stored + moved,
         least_keep(net, chain)[0],
-        # Once forward and once backward.
+        # Read once in forward and once in backward.
         2 * stored,
         sum(param.nbytes for param in large if param.trainable) + 2 * moved,
         sum(prod(param.shape) * chain.rule_type(param).itemsize for param in trained),

@@ -1,4 +1,4 @@
-"""The cheapest way, in time, to carry out a training step within given bytes."""
+"""Search for the fastest way to run a training step within given bytes."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer, Wrapper
 
 _TRIES = 8
-"""Ways laid out to find the one of least memory, whose estimates are the least."""
+"""The ways with the least estimates that are planned to find the least memory."""
 _LITTLE = 1.1
-"""A slowdown of what runs again below which nothing is tried that changes results."""
+"""A slowdown by recomputation below which no way that changes results is tried."""
 
 _PLANNED = 0.35
-"""Holes that planning leaves in Python's heap, for a byte of the program's objects: measured."""
+"""Python heap fragmentation by planning, relative to the program's objects: measured."""
 _CHOOSING = 2_000_000
-"""Bytes of the modules that choose what runs again, and of holes that they leave: measured."""
+"""Bytes of the modules that choose recomputation, and their fragmentation: measured."""
 _BY_LAYERS = 1_000_000
-"""Bytes that steps by the layers leave in the heap of Python: measured."""
+"""Bytes that steps by the layers leave in Python's heap: measured."""
 _HOLES = 0.25
-"""Bytes between small arrays that come and go by the layers, for one that lives: measured."""
+"""Fragmentation by temporary arrays of the layers, relative to the live bytes: measured."""
 _MOVED = 4
-"""Bytes of memory that kernels go over in the time that a byte of a file takes: a fast disk."""
+"""The memory bytes that kernels process in the time of one byte of a file: a fast disk."""
 
 RECOMPUTE, MICRO_BATCHES, LIGHT_STATE, OFFLOAD = MEASURES
 
@@ -72,14 +72,14 @@ def plan_memory(
     where: str = "net.plan",
     at_once: bool = True,
 ) -> MemoryPlan:
-    """See `FeedForwardNet.plan`.
+    """Implement `FeedForwardNet.plan`.
 
-    ``beside`` are bytes that a training takes around its steps, by purpose; ``y`` are targets of a
-    batch, for the loss's own arrays; ``light`` is the optimizer with less state, or the reason why
-    there is none, None to find out. With ``same_shape`` no batch is smaller, and no other program
-    is recorded. ``filling`` are bytes that parameters will take when they are filled, beside the
-    parameters found to have no values yet. The first step is recorded ``at_once``, or runs by the
-    layers.
+    ``beside`` are bytes that a training needs outside its steps, by purpose. ``y`` are targets of a
+    batch, for the loss's own arrays. ``light`` is the optimizer with less state, or the reason why
+    there is none; None determines it. With ``same_shape`` no batch is smaller, so no other program
+    is recorded. ``filling`` are bytes that parameters will take when they are filled, in addition
+    to parameters without values. The first step is recorded if ``at_once``, otherwise it runs by
+    the layers.
     """
     size = checked_count(where, "batch_size", batch_size, 1)
     if extent is not None:
@@ -121,14 +121,14 @@ def plan_memory(
                     frozenset(name for name in allow if not whys.get(name)), tuple(notes), where
                 )
         finally:
-            # Whatever came of them.
+            # Free the rehearsals in any case.
             search.steps.clear()
             search.rehearsed = None
             forget_rehearsals()
 
 
 def expect_measures(where: str, allow: Any) -> None:
-    """Errors: `ArgumentError` where ``allow`` is no collection of names of `MEASURES`."""
+    """Refuse an ``allow`` that is not a collection of names in `MEASURES`."""
     names = [allow] if isinstance(allow, str) or not isinstance(allow, Collection) else allow
     unknown = [name for name in names if name not in MEASURES]
     if names is not allow or unknown:
@@ -144,9 +144,9 @@ def expect_measures(where: str, allow: Any) -> None:
 
 
 def not_in_parts(net: Net, optimizer: Any) -> str | None:
-    """Why steps of ``net`` are not the same in micro-batches, if so."""
+    """Return the reason why micro-batches would change the steps of ``net``, or None."""
     if not net._passes_are_its_own:
-        return "a forward or backward of the user's own sees whole batches"
+        return "a custom forward or backward sees whole batches"
     for step in net._execution_plan().steps:
         moved = [p for p in step.layer.params.values() if p.is_state and not p.is_constant]
         if moved and not step.frozen:
@@ -162,11 +162,11 @@ def not_in_parts(net: Net, optimizer: Any) -> str | None:
 
 @dataclass
 class _Search:
-    """The ways that were looked at so far, in ``table``.
+    """A search over ways, with the tried ones in ``table``.
 
-    The least memory is looked for with whole batches and with one sample at a time: what lies
-    between takes more than one of them. So a budget is refused if none of these keeps it, whatever
-    else it is, and any larger one than one that is accepted is accepted too.
+    It searches for the least memory with whole batches and with single samples: any size between
+    needs more than one of these. So a budget is refused if none of these fits, and any larger
+    budget than an accepted one is accepted.
     """
 
     net: Net
@@ -206,7 +206,7 @@ class _Search:
         return MemoryPlan(self.size, self.limit, chosen, tuple(table), notes)
 
     def _every(self, allowed: frozenset[str], in_parts: bool) -> Iterator[Way]:
-        """Ways of each kind, where there is no limit to choose by."""
+        """Yield ways of each kind, without a limit."""
         sizes = self._sizes(in_parts)
         for light in (False, True) if LIGHT_STATE in allowed else (False,):
             for micro in sizes:
@@ -222,7 +222,7 @@ class _Search:
                 yield from self._offloaded(micro)
 
     def _sizes(self, in_parts: bool) -> list[int]:
-        """Samples of the parts of a batch, from all of them down to one."""
+        """Return the samples of a micro-batch, from the whole batch down to one."""
         parts = 1
         sizes = [self.size]
         while in_parts and sizes[-1] > 1:
@@ -234,9 +234,9 @@ class _Search:
         return self._cheapest(in_parts, partial(self._fitting, light=light))
 
     def _cheapest(self, in_parts: bool, ways: Callable[[int], Iterator[Way]]) -> Way | None:
-        """The way of least time that is within the limit, of ``ways`` in parts of so many samples.
+        """Return the fastest way within the limit, of ``ways`` for each size of micro-batches.
 
-        Of each size the first is as it is, and the last is the one that is asked for.
+        The first way of each size is the plain one, and the last is the candidate.
         """
         whole, *sizes = self._sizes(in_parts)
         _, best = self._looked_at(ways(whole))
@@ -253,14 +253,14 @@ class _Search:
         return best
 
     def _looked_at(self, ways: Iterator[Way]) -> tuple[Way, Way | None]:
-        """The first of ``ways``, and the last if that is within the limit."""
+        """Return the first of ``ways``, and the last if it is within the limit."""
         found = [*ways]
         self.table += [way for way in found if way not in self.table]
         limit = self.limit or 0
         return found[0], found[-1] if found[-1].peak <= limit else None
 
     def _fitting(self, micro: int, light: bool) -> Iterator[Way]:
-        """The way as it is, and the quickest within the limit or that of least memory."""
+        """Yield the plain way, and the fastest within the limit or the one of least memory."""
         plain, limit = self._way(micro, self.level, light), self.limit or 0
         yield plain
         if plain.peak <= limit or not self.recomputes:
@@ -275,7 +275,7 @@ class _Search:
         yield self._least(plain, light)
 
     def _least(self, plain: Way, light: bool) -> Way:
-        """The way of least memory in parts as those of ``plain``."""
+        """Return the way of least memory with the micro-batches of ``plain``."""
         best = plain
         for guess, level in sorted(self._levels(plain, light), key=itemgetter(0))[:_TRIES]:
             if guess >= best.peak:
@@ -285,11 +285,11 @@ class _Search:
         return best
 
     def _levels(self, plain: Way, light: bool) -> list[tuple[int, Recompute]]:
-        """Levels of recomputation with estimated peaks, those of least time first.
+        """Return levels of recomputation with estimated peaks, fastest first.
 
-        They do not depend on the limit, so a larger limit finds all that a smaller one does.
+        They do not depend on the limit, so a larger limit finds all levels of a smaller one.
         """
-        # Programs with the sums of several ranks may not keep the bytes of those without.
+        # Programs with reductions over ranks may need more bytes than those without.
         if not self.at_once:
             return [(0, "cheap"), (0, "blocks"), (0, "optimal")]
         parts, objects = plain.parts, plain.parts["program"] + self._planning(plain.step)
@@ -301,7 +301,7 @@ class _Search:
         ]
 
     def _kept(self, micro: int, level: Recompute, light: bool) -> Way | None:
-        """The way at ``level``; None for bytes of the arena that cannot be kept."""
+        """Return the way at ``level``; None if the arena does not fit into its bytes."""
         if (micro, level, light) in self.refused:
             return None
         try:
@@ -311,7 +311,7 @@ class _Search:
             return None
 
     def _rehearsal(self, micro: int, light: bool) -> Rehearsal:
-        """The step of a part, or of the whole batch; the last one stays, since they are large."""
+        """Return the rehearsed step of a micro-batch; cache the last one, since they are large."""
         if self.rehearsed is None or self.rehearsed[0] != (micro, light):
             self.rehearsed = None
             forget_rehearsals()
@@ -319,33 +319,33 @@ class _Search:
             if micro < self.size and optimizer is not None:
                 optimizer = _gathered(optimizer)
             y = cut(self.y, slice(0, micro))
-            # Kernels that are prepared for batches of other sizes.
+            # Free kernels that are prepared for batches of other sizes.
             self.net.device.ops.trim(prepared=True)
             made = rehearsed_step(self.net, micro, optimizer, self.extent, self.at_once, y)
             self.rehearsed = (micro, light), made
         return self.rehearsed[1]
 
     def _step(self, micro: int, level: Recompute, light: bool) -> PlannedStep:
-        """A step of `_rehearsal`, planned once."""
+        """Return a step of `_rehearsal`, planned once."""
         key = micro, level, light
         if key not in self.steps:
             step = self.steps[key] = self._rehearsal(micro, light).at(level)
-            # As they are once the kernels of a step are there.
+            # Measured after the kernels of a step exist.
             self.outside = self.outside or pages_outside()
             self.base = self.base or step.work
         return self.steps[key]
 
     def _way(self, micro: int, level: Recompute, light: bool) -> Way:
-        """With programs, all of the net in memory."""
+        """Return the way with programs, and the whole net in memory."""
         step, whole = self._step(micro, level, light), micro == self.size
         measures = (
             *((RECOMPUTE,) if level != self.level else ()),
             *(() if whole else (f"{MICRO_BATCHES} of {micro}",)),
             *((LIGHT_STATE,) if light else ()),
         )
-        # Another shape, as of a last batch, is rehearsed while the arena is there.
+        # Another shape, such as a last batch, is rehearsed while the arena exists.
         alone = whole and self.same_shape and turns_of(self.optimizer) == 1
-        # The first way is looked at before what runs again is chosen.
+        # The first way is planned before recomputation is chosen.
         chosen = _CHOOSING * (self.recomputes and bool(measures))
         planning = self._planning(step) + chosen
         beside = {"recording": 0 if alone else step.recording, "planning": planning}
@@ -356,34 +356,37 @@ class _Search:
         return Way(measures, micro, level, memory, slowdown, step, optimizer=optimizer)
 
     def _planning(self, step: PlannedStep) -> int:
-        """Bytes that planning leaves in the process, beside the objects of programs."""
+        """Return the bytes that planning leaves in the process, besides the program's objects."""
         return round(_PLANNED * step.objects)
 
     def _offloaded(self, micro: int) -> Iterator[Way]:
-        """By the layers, parameters and state in a folder; what is left of the limit is kept."""
+        """Yield the way by the layers, with parameters and state in a folder.
+
+        The rest of the limit is the cache.
+        """
         if self.net.executor.can.holds:
             # A folder has floats.
             return
         moved = offload_of(self.net, self.optimizer)
         step, whole = self._step(micro, self.level, light=False), micro == self.size
-        # Without an optimizer nobody gathers.
+        # Without an optimizer nothing accumulates.
         gradients = 0 if whole or self.optimizer is None else moved.gradients
-        # Programs are made of what planning leaves, layers are not.
+        # Programs reuse the memory that planning leaves, layers do not.
         left = self._planning(step) + _CHOOSING * self.recomputes + step.objects + _BY_LAYERS
         held = {
             "arena": round((1 + _HOLES) * step.by_layers),
             "parameters": moved.params,
             "optimizer state": moved.state + gradients,
-            # Without what micro-batches gather, which is told above.
+            # Without the accumulated gradients, which are counted above.
             "other": step.memory.parts["other"] - gradients,
             "kernels": step.memory.parts["kernels"],
             "planning": left,
             **self.beside,
         }
-        # Of nothing that is large nothing is kept.
+        # At least 1, also if no parameter is large.
         keep = max(moved.least, 1)
         if self.limit is not None:
-            # Room for two layers at least lets the next one be read while one computes.
+            # Room for two layers lets the next one be read while one computes.
             keep = min(max(keep, self.limit - sum(held.values())), max(moved.stored, 1))
         held["kept of the folder"] = keep
         count = -(-self.size // micro)
@@ -400,7 +403,7 @@ class _Search:
         if limit < fixed:
             why = f", below the {bytes_text(fixed)} of parameters and optimizer state"
         told = f" ({'; '.join(notes)})" if notes else ""
-        # What else would do, had it been allowed.
+        # Find ways that would fit if they were allowed.
         others: list[Way] = []
         if OFFLOAD not in allowed:
             for micro in dict.fromkeys((self.size, self._sizes(MICRO_BATCHES in allowed)[-1])):
@@ -411,7 +414,7 @@ class _Search:
         more = ""
         if best.peak < least.peak:
             how = "an offload_folder" if best.keep is not None else f"allow=({LIGHT_STATE!r},)"
-            more = f", or {best.peak} and {how}, with which it takes {best.name}"
+            more = f", or {best.peak} and {how} for {best.name}"
         return ArgumentError(
             f"{where}, memory_budget",
             expected=f"at least {least.peak:,} bytes for batches of {self.size}, which takes "
@@ -423,7 +426,7 @@ class _Search:
 
 
 def _gathered(optimizer: Optimizer | Wrapper) -> Wrapper:
-    """``optimizer`` as a fit has it in micro-batches: their gradients are scaled before."""
+    """Return ``optimizer`` with accumulation, inside of any loss scaling."""
     scaled = UpdateChain(optimizer).scaled
     if scaled is None:
         return Accumulator(optimizer, TURNS)
@@ -431,10 +434,10 @@ def _gathered(optimizer: Optimizer | Wrapper) -> Wrapper:
 
 
 def light_optimizer(optimizer: Any) -> Optimizer | str:
-    """An optimizer with less state in the place of ``optimizer``, or why there is none."""
+    """Return a replacement of ``optimizer`` with less state, or the reason why there is none."""
     if type(optimizer) not in (Adam, AdamW):
         kind = "no optimizer" if optimizer is None else f"a {type(optimizer).__name__}"
-        return f"that of an Adam or AdamW can be factored, and this is {kind}"
+        return f"only the state of an Adam or AdamW can be factored, and this is {kind}"
     if any(state.step for state in optimizer.states()):
         return "the optimizer has state already"
     regularized = optimizer.regularizer
@@ -444,7 +447,7 @@ def light_optimizer(optimizer: Any) -> Optimizer | str:
         beta_2=optimizer.beta_2,
         epsilon=optimizer.epsilon,
         epsilon_after_correction=optimizer.epsilon_after_correction,
-        # A decay that is not decoupled is a regularizer.
+        # A coupled decay is a regularizer.
         weight_decay=optimizer.weight_decay if optimizer.decoupled else None,
         regularizer=regularized,
         constraint=optimizer.constraint,

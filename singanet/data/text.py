@@ -101,7 +101,7 @@ class TextDataset:
         return len(self.characters)
 
     def encode(self, text: str) -> Array:
-        """Return the int32 ids of ``text``. Errors: `UnknownNameError` for unknown characters."""
+        """Return the int32 ids of ``text``. Errors: `UnknownNameError` for an unknown character."""
         points = _code_points(text)
         places = np.minimum(np.searchsorted(self._points, points), len(self._points) - 1)
         strange = np.flatnonzero(self._points[places] != points)

@@ -1,4 +1,4 @@
-"""Metrics: what a net is judged by, exactly, over any number of batches."""
+"""Metrics, exact over any number of batches."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ __all__ = [
     "RootMeanSquaredError",
 ]
 
-if not TYPE_CHECKING:  # else type checkers accept any name
+if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
     __getattr__ = names_of(__name__, __all__)

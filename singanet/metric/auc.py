@@ -14,17 +14,17 @@ from singanet.types import Array
 
 
 class AUC(Metric):
-    """The chance that a random positive scores above a random negative, ties counting half.
+    """The probability that a random positive scores above a random negative; ties count half.
 
-    ``x`` is scores (B,), (B, 1), or (B, 2) for two classes, of which the second is the positive;
-    ``y`` is 0 and 1, (B,) or (B, 1). With ``average`` "macro" x is (B, C) and y (B,) or (B, 1) the
-    classes: each class is measured against the rest, by probabilities if the loss makes them of
-    scores, and the result is the mean over the classes that came. Or y (B, C) is 0 and 1 for each
-    of C labels, and the mean is over the labels of which both came. ``curve`` "pr" takes the area
-    under precision over recall in place of the ROC curve's, as steps: average precision. It is
-    exact, and keeps all scores: 9 bytes a sample for one column, 17 for two, as the difference
-    of probabilities near 0 and 1 would lose digits, 9 C for C classes or labels, and 8 more with
-    weights. The result is not a number until a positive and a negative have come.
+    ``x`` is scores (B,), (B, 1), or (B, 2) with the positive class second; ``y`` is 0 and 1, (B,)
+    or (B, 1). With ``average`` "macro" x is (B, C) and y (B,) or (B, 1) the classes: each class is
+    measured against the rest, by probabilities if the loss has a link, and the result is the mean
+    over the classes that occurred. Or y (B, C) is 0 and 1 for each of C labels, and the mean is
+    over the labels with both values. ``curve`` "pr" replaces the area under the ROC curve by the
+    area under precision over recall, as steps: average precision. The result is exact, from all
+    scores in memory: 9 bytes a sample for one column, 17 for two, as the difference of
+    probabilities near 0 and 1 would lose digits, 9 C for C classes or labels, and 8 more with
+    weights. It is NaN before a positive and a negative.
     """
 
     better = "max"
@@ -49,11 +49,11 @@ class AUC(Metric):
 
     @property
     def linked(self) -> bool:  # type: ignore[override]
-        """Whether a net shows probabilities: where samples are compared by one of several."""
+        """Whether it gets the net's probabilities: only an average compares classes by them."""
         return self.average is not None
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Reset the state."""
         self.samples = 0
         self._scores: list[Array] = []
         self._rests: list[Array] = []
@@ -61,7 +61,7 @@ class AUC(Metric):
         self._weight: list[Array] = []
 
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
-        """Gather a batch."""
+        """Add a batch."""
         ops, x, y = self._outputs(x, y)
         batch = len(x)
         weights = self._weights(ops, weight, x.shape[:1])
@@ -143,7 +143,7 @@ class AUC(Metric):
         return float(np.mean(found)) if found else math.nan
 
     def merge(self, state: Mapping[str, Any]) -> None:
-        """As `Metric`; where either has weights, those of the other's samples are 1."""
+        """Add another metric's state; samples without weights weigh 1 if either has weights."""
         states = self.state(), state
         if any(each["_weight"] for each in states):
             self._weight, other = ([*s["_weight"]] or [np.ones(s["samples"])] for s in states)
@@ -156,7 +156,7 @@ def _under_roc(scores: Array, rests: Array | None, positive: Array, own: Array) 
     if not yes or not no:
         return math.nan
     order, which = _ranked(scores, rests)
-    # The Mann-Whitney statistic: how many negatives are lower, of equal ones half.
+    # The Mann-Whitney statistic: the number of lower negatives, and half of the equal ones.
     no_here = np.bincount(which, (own * ~positive)[order])
     lower = (np.cumsum(no_here) - no_here / 2.0)[which]
     return float((own * positive)[order] @ lower / (yes * no))
@@ -167,7 +167,7 @@ def _average_precision(scores: Array, rests: Array | None, positive: Array, own:
     if not yes or not no:
         return math.nan
     order, which = _ranked(scores, rests)
-    # From the highest score down; equal ones are taken together.
+    # In descending order; equal scores form one step.
     right = np.bincount(which, (own * positive)[order])[::-1]
     taken = np.cumsum(np.bincount(which, own[order])[::-1])
     counts = taken > 0
@@ -176,13 +176,13 @@ def _average_precision(scores: Array, rests: Array | None, positive: Array, own:
 
 
 def _counts(scores: Array, positive: Array, own: Array) -> tuple[float, float]:
-    """The weights of positives and negatives; neither where a score is no number."""
+    """Return the weights of positives and negatives; 0 for both if a score is NaN."""
     yes, no = float(own @ positive), float(own @ ~positive)
     return (0.0, 0.0) if np.isnan(scores).any() else (yes, no)
 
 
 def _ranked(scores: Array, rests: Array | None) -> tuple[Array, Array]:
-    """The order of the scores, rising, and in it the number of each value."""
+    """Return the ascending order of the scores, and the rank of each value in it."""
     rests = np.zeros_like(scores) if rests is None else rests
     order = np.lexsort((rests, scores))
     scores, rests = scores[order], rests[order]
@@ -195,7 +195,7 @@ def _on_host(array: Array) -> Array:
 
 
 def _difference(a: Array, b: Array) -> tuple[Array, Array]:
-    """a − b rounded, and what the rounding took off: the exact order of all differences (Knuth)."""
+    """Return a − b rounded, and the rounding error: the exact order of all differences (Knuth)."""
     with np.errstate(invalid="ignore", over="ignore"):
         total = a - b
         part = total - a

@@ -18,7 +18,7 @@ from singanet.types import Array
 
 
 def scored_classes(where: str, ops: Ops, x: Array, y: Array) -> Array:
-    """Labels (N,) for scores ``x`` (..., C), from integers or from rows of the shape of ``x``."""
+    """Return labels (N,) for scores ``x`` (..., C), from integers or from rows in x's shape."""
     if x.ndim < 2 or x.shape[-1] == 0:
         raise DataError(
             where,
@@ -30,7 +30,7 @@ def scored_classes(where: str, ops: Ops, x: Array, y: Array) -> Array:
         raise DataError(
             where,
             expected="scores of two or more classes",
-            received=f"outputs of shape {x.shape}, of which the only class is always the highest",
+            received=f"outputs of shape {x.shape}, whose only class is always the highest",
             advice="measure a yes-or-no output by BinaryAccuracy(), or F1(threshold=0.5)",
         )
     if y.ndim == x.ndim and y.shape[-1] == x.shape[-1]:
@@ -41,7 +41,7 @@ def scored_classes(where: str, ops: Ops, x: Array, y: Array) -> Array:
 
 
 def _only_class(where: str, rows: Array) -> Array:
-    """The class of each of ``rows``, of which one element is the largest."""
+    """Return the class of each of ``rows``, the index of its largest element."""
     if rows.dtype.kind not in "fiub":
         raise _no_numbers(where, rows)
     ones = (rows == 1).sum(axis=1)
@@ -58,7 +58,7 @@ def _only_class(where: str, rows: Array) -> Array:
 
 
 def yes_or_no(where: str, x: Array, y: Array) -> tuple[Array, Array]:
-    """Scores and booleans, both (N, C), for ``x`` (B,) or (B, ..., C) and ``y`` of its shape.
+    """Return scores and booleans, both (N, C), for ``x`` (B,) or (B, ..., C) and ``y`` alike.
 
     ``y`` may also be (B,) for ``x`` (B, 1). Errors: other shapes, targets other than 0 and 1.
     """
@@ -74,7 +74,7 @@ def yes_or_no(where: str, x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def checked_threshold(where: str, threshold: Any) -> float:
-    """``threshold`` as a float. Errors: no finite number."""
+    """Return ``threshold`` as a float. Errors: it is not a finite number."""
     if not is_number(threshold) or not math.isfinite(threshold):
         raise ArgumentError(
             f"{where}(threshold=)",
@@ -86,7 +86,7 @@ def checked_threshold(where: str, threshold: Any) -> float:
 
 
 def multi_hot(where: str, x: Array, y: Array) -> Array:
-    """``y`` as booleans of the shape (B, C) of ``x``."""
+    """Return ``y`` as booleans in the shape (B, C) of ``x``."""
     if x.ndim != 2 or y.shape != x.shape:
         raise _other_shape(where, x, y)
     return _booleans(where, y)
@@ -126,11 +126,11 @@ def _other_shape(where: str, x: Array, y: Array) -> ShapeError:
 
 
 class Accuracy(MeanMetric):
-    """1 where the right class is among the ``top_k`` highest of ``x`` (B, ..., C), else 0.
+    """1 if the true class is among the ``top_k`` highest of ``x`` (B, ..., C), otherwise 0.
 
-    ``y`` is integer labels (B, ...) or (B, ..., 1), or rows of the shape of ``x`` whose largest
-    element is the class. Of equal scores the lowest class comes first; a score that is not a
-    number is never right. For (B, T, C) a sample's value is the mean over its positions.
+    ``y`` is integer labels (B, ...) or (B, ..., 1), or rows in the shape of ``x`` whose largest
+    element is the class. Of equal scores the lowest class comes first; a NaN score is never right.
+    For (B, T, C) a sample's value is the mean over its positions.
     """
 
     better = "max"
@@ -153,7 +153,7 @@ class Accuracy(MeanMetric):
         if self.top_k == 1:
             right = x.argmax(axis=1) == labels
         else:
-            # Written as "not lower" so that a score that is not a number always counts as ahead.
+            # Written as "not lower or equal", so that NaN always counts as ahead.
             ahead = ~(x <= own[:, None])
             ahead |= (x == own[:, None]) & (xp.arange(x.shape[1]) < labels[:, None])
             right = ahead.sum(axis=1) < self.top_k
@@ -163,12 +163,11 @@ class Accuracy(MeanMetric):
 
 
 class BinaryAccuracy(MeanMetric):
-    """1 where x > ``threshold`` says what ``y``, 0 or 1, says; a sample's value is the mean.
+    """1 if x > ``threshold`` agrees with ``y``, 0 or 1; a sample's value is the mean.
 
-    ``x`` is (B,) or (B, 1) for one question and (B, ..., C) for C labels; ``y`` has its shape, or
-    (B,) for (B, 1). In a net ``x`` is what the loss's link makes of the outputs, so that 0.5 is a
-    probability. With ``all_labels`` a sample counts as 1 only where every label is right. A
-    score that is not a number says no.
+    ``x`` is (B,) or (B, 1) for one output and (B, ..., C) for C labels; ``y`` has its shape, or
+    (B,) for (B, 1). In a net ``x`` is the output after the loss's link, so 0.5 is a probability.
+    With ``all_labels`` a sample counts as 1 only if every label is right. A NaN score is a 0.
     """
 
     better = "max"
@@ -190,23 +189,22 @@ class BinaryAccuracy(MeanMetric):
 
 
 class ConfusionMatrix(Metric):
-    """`result`: integers (C, C), how many positions of class i (row) are taken for j (column).
+    """The counts (C, C) of positions of class i (row) that are predicted as class j (column).
 
-    With weights floats, their sums.
-
-    ``x`` (B, ..., C) holds scores, ``y`` integer labels or rows as for `Accuracy`; the class
-    taken is the first with the highest score. `evaluate` is the share on the diagonal.
+    `result` is integers, or with weights floats, their sums. ``x`` (B, ..., C) are scores, ``y``
+    integer labels or rows as for `Accuracy`; the predicted class is the first with the highest
+    score. `evaluate` is the fraction on the diagonal.
     """
 
     gathered = ("samples", "counts")
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Reset the state."""
         self.samples = 0
         self.counts: Array | None = None
 
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
-        """Gather a batch."""
+        """Add a batch."""
         name = type(self).__name__
         ops, x, y = self._outputs(x, y)
         labels = scored_classes(name, ops, x, y)
@@ -214,7 +212,7 @@ class ConfusionMatrix(Metric):
         if self.counts is not None and self.counts.shape != (classes, classes):
             raise ShapeError(
                 name,
-                expected=f"{math.isqrt(self.counts.size)} classes, as in the batches before",
+                expected=f"{math.isqrt(self.counts.size)} classes, as in earlier batches",
                 received=f"outputs of shape {x.shape}",
                 advice="reset the metric, or use one for each output",
             )
@@ -230,7 +228,7 @@ class ConfusionMatrix(Metric):
         self.samples += len(x)
 
     def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
-        """Share of this batch's positions on the diagonal; 0 for an empty batch."""
+        """Return the fraction of this batch's positions on the diagonal; 0 for an empty batch."""
         alone = type(self)()
         alone.update(x, y, weight)
         counts = alone.counts
@@ -245,8 +243,8 @@ class ConfusionMatrix(Metric):
 class Precision(MeanMetric):
     """|the ``top_k`` highest scores ∩ labels| / top_k for scores and multi-hot rows (B, C).
 
-    SINGA's definition. Of equal scores the lowest class comes first. ``top_k`` above C counts
-    all C classes and still divides by ``top_k``.
+    SINGA's definition. Of equal scores the lowest class comes first. A ``top_k`` above C counts all
+    C classes and divides by ``top_k``.
     """
 
     better = "max"
@@ -262,8 +260,8 @@ class Precision(MeanMetric):
 class Recall(MeanMetric):
     """|the ``top_k`` highest scores ∩ labels| / |labels| for scores and multi-hot rows (B, C).
 
-    SINGA's definition, but a row without a label counts as 0 instead of dividing by zero. Of
-    equal scores the lowest class comes first.
+    SINGA's definition, except that a row without a label counts as 0 instead of dividing by zero.
+    Of equal scores the lowest class comes first.
     """
 
     better = "max"
@@ -280,9 +278,9 @@ class Recall(MeanMetric):
 
 
 def hits(ops: Ops, x: Array, labels: Array, top_k: int) -> Array:
-    """How many of the ``top_k`` highest of each row of ``x`` (B, C) are labels, as floats (B,)."""
+    """Return how many of the ``top_k`` highest of each row of ``x`` (B, C) are labels, (B,)."""
     xp = ops.xp
-    # Stable, so that of equal scores the lowest class comes first.
+    # A stable sort, so that of equal scores the lowest class comes first.
     first = xp.argsort(-x.astype("float64"), axis=1, kind="stable")[:, :top_k]
     return xp.take_along_axis(labels, first, axis=1).sum(axis=1, dtype="float64")
 
@@ -293,12 +291,12 @@ _AVERAGES = ("macro", "micro", "weighted")
 class _ByClass(Metric):
     """A ratio of counts for each class, averaged over classes.
 
-    Without ``threshold`` the class of a position is that of its highest score, as for `Accuracy`.
-    With one, ``x`` (B,), (B, ..., C) or maps (B, C, H, W) and 0 or 1 in ``y`` have one shape, and a
-    label is predicted where x > threshold: in a net of what the loss's link makes of the outputs,
-    so that 0.5 is a probability. ``average``: "macro", the mean over classes that occur in targets
-    or predictions; "weighted", by how often each is a target; "micro", from the summed counts; None
-    gives an array, one value a class. A class that never occurs counts as 0.
+    Without ``threshold`` the class of a position is the one with its highest score, as for
+    `Accuracy`. With one, ``x`` (B,), (B, ..., C) or maps (B, C, H, W) and 0 or 1 in ``y`` have one
+    shape, and a label is predicted if x > threshold: in a net x is the output after the loss's
+    link, so 0.5 is a probability. ``average``: "macro", the mean over classes that occur in targets
+    or predictions; "weighted", by the frequency in targets; "micro", from the summed counts; None
+    returns an array, one value a class. A class that never occurs counts as 0.
     """
 
     better = "max"
@@ -313,23 +311,23 @@ class _ByClass(Metric):
                 f"{where}(average=)",
                 expected=f"{one_of(_AVERAGES)} or None",
                 received=repr(average),
-                advice="'macro' gives every class the same say, None a value a class",
+                advice="'macro' weighs all classes equally, None returns a value a class",
             )
         self.average = average
         self.threshold = None if threshold is None else checked_threshold(where, threshold)
         super().__init__()
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Reset the state."""
         self.samples = 0
         self._counts: Array | None = None
 
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
-        """Gather a batch."""
+        """Add a batch."""
         where = type(self).__name__
         ops, x, y = self._outputs(x, y)
         if self.threshold is not None and x.ndim > 3 and x.shape == y.shape:
-            # Of maps the labels are the channels, not the columns of the pictures.
+            # The labels of maps are their channels, not their columns.
             x, y = (ops.xp.moveaxis(each, 1, -1) for each in (x, y))
         if self.threshold is None:
             labels = scored_classes(where, ops, x, y)
@@ -349,7 +347,7 @@ class _ByClass(Metric):
         if self._counts is not None and self._counts.shape != counts.shape:
             raise ShapeError(
                 where,
-                expected=f"{self._counts.size // 3} classes, as in the batches before",
+                expected=f"{self._counts.size // 3} classes, as in earlier batches",
                 received=f"outputs of shape {x.shape}",
                 advice="reset the metric, or use one for each output",
             )
@@ -369,13 +367,13 @@ class _ByClass(Metric):
 
     @abstractmethod
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
-        """The measure of counts: rightly predicted, predicted, and there; 0 for none."""
+        """Return the measure from true positives, predictions and targets; 0 for none."""
 
 
 class FBeta(_ByClass):
-    """(1 + β²) tp / ((1 + β²) tp + β² fn + fp): the harmonic mean in which recall counts β².
+    """(1 + β²) tp / ((1 + β²) tp + β² fn + fp): the harmonic mean that weighs recall by β².
 
-    ``average`` and ``threshold`` are those of `PrecisionScore` (van Rijsbergen 1979).
+    ``average`` and ``threshold`` are as for `PrecisionScore` (van Rijsbergen 1979).
     """
 
     def __init__(
@@ -397,22 +395,22 @@ class FBeta(_ByClass):
 
 
 class F1(FBeta):
-    """2 tp / (2 tp + fp + fn): `FBeta` of 1."""
+    """2 tp / (2 tp + fp + fn): `FBeta` with β = 1."""
 
     def __init__(self, average: str | None = "macro", threshold: float | None = None) -> None:
         super().__init__(1.0, average, threshold)
 
 
 class PrecisionScore(_ByClass):
-    """tp / (tp + fp): how much of what is predicted is right.
+    """tp / (tp + fp): the fraction of predictions that are right.
 
-    Not SINGA's `Precision`, which looks at the highest scores of a sample. Without ``threshold``
-    the class of a position is that of its highest score, as for `Accuracy`. With one, ``x`` (B,)
-    or (B, ..., C) and 0 or 1 in ``y`` have one shape, and a label is predicted where
-    x > threshold: in a net of what the loss's link makes of the outputs, so that 0.5 is a
-    probability. ``average``: "macro", the mean over classes that occur in targets or predictions;
-    "weighted", by how often each is a target; "micro", from the summed counts; None gives an
-    array, one value a class. A class that never occurs counts as 0.
+    SINGA's `Precision` differs: it counts the highest scores of a sample. Without ``threshold`` the
+    class of a position is the one with its highest score, as for `Accuracy`. With one, ``x`` (B,)
+    or (B, ..., C) and 0 or 1 in ``y`` have one shape, and a label is predicted if x > threshold: in
+    a net x is the output after the loss's link, so 0.5 is a probability. ``average``: "macro", the
+    mean over classes that occur in targets or predictions; "weighted", by the frequency in targets;
+    "micro", from the summed counts; None returns an array, one value a class. A class that never
+    occurs counts as 0.
     """
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
@@ -420,10 +418,10 @@ class PrecisionScore(_ByClass):
 
 
 class RecallScore(_ByClass):
-    """tp / (tp + fn): how much of what is there is predicted.
+    """tp / (tp + fn): the fraction of targets that are predicted.
 
-    Not SINGA's `Recall`, which looks at the highest scores of a sample. ``average`` and
-    ``threshold`` are those of `PrecisionScore`.
+    SINGA's `Recall` differs: it counts the highest scores of a sample. ``average`` and
+    ``threshold`` are as for `PrecisionScore`.
     """
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
@@ -431,10 +429,10 @@ class RecallScore(_ByClass):
 
 
 class IOU(_ByClass):
-    """tp / (tp + fp + fn): of what is predicted or there, how much is both (Jaccard 1912).
+    """tp / (tp + fp + fn): intersection over union of predictions and targets (Jaccard 1912).
 
-    By default the mean over classes, the usual measure of segmentation. ``average`` and
-    ``threshold`` are those of `PrecisionScore`.
+    By default the mean over classes (mIoU), the usual measure of segmentation. ``average`` and
+    ``threshold`` are as for `PrecisionScore`.
     """
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:

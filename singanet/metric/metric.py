@@ -1,4 +1,4 @@
-"""The base of metrics."""
+"""The base classes of metrics."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class MetricSymbol:
     """The value of ``metric`` for a batch of ``scores`` and ``targets``, both symbols.
 
-    It is what a program of an `Executor` may be asked for; no layer reads it. Steps that the mask
-    of the scores leaves out do not count.
+    A program of an `Executor` can return it; no layer reads it. Masked steps of the scores do not
+    count.
     """
 
     __slots__ = ("mask", "metric", "scores", "targets")
@@ -50,49 +50,49 @@ _OF_ROWS = frozenset(("update", "evaluate", "values", "targets", "rows", "gather
 
 
 def _first_with(kind: type, name: str) -> type:
-    """The class that gives ``kind`` the attribute ``name``; `object` for none."""
+    """Return the class that gives ``kind`` the attribute ``name``; `object` for none."""
     return next((base for base in kind.__mro__ if name in vars(base)), object)
 
 
 class Metric(Configurable):
-    """A measure of outputs against targets that can be gathered over batches.
+    """A measure of outputs against targets that accumulates over batches.
 
-    ``update`` each batch, ask ``result`` at the end: it is that of all samples together, not a
-    mean of the batches' results. A subclass gives `reset`, `update` and `compute`, and holds
-    what it has gathered in attributes that `reset` assigns anew. Where these are counts, sums, and
-    lists, it names them in ``gathered``, so that several processes can measure together; what is
-    neither is merged by a `merge` of its own.
+    Call ``update`` for each batch and ``result`` at the end: it is the measure of all samples
+    together, not a mean of the batches' results. A subclass defines `reset`, `update` and
+    `compute`, and stores its state in attributes that `reset` assigns. If these are counts, sums
+    and lists, ``gathered`` names them, so that several processes can measure together; other state
+    needs its own `merge`.
 
-    A sample of weight w counts as w samples would, one of weight 0 not at all. An `update` that
-    takes no ``weight`` will do, but not for ``weighted_metrics`` of `FeedForwardNet.compile`.
+    A sample of weight w counts as w samples, one of weight 0 not at all. An `update` without
+    ``weight`` is allowed, except for ``weighted_metrics`` of `FeedForwardNet.compile`.
     """
 
     gathered: ClassVar[tuple[str, ...]] = ()
-    """The attributes that `merge` joins: everything that `reset` assigns."""
+    """The attributes that `merge` joins: all that `reset` assigns."""
 
     better: ClassVar[str | None] = None
-    """"max" where more is better, "min" where less is; None leaves it to who monitors it."""
+    """"max" if more is better, "min" if less is; None requires the ``mode`` of a monitor."""
 
     of_none: ClassVar[float] = 0.0
     """The result of `evaluate` for an empty batch."""
 
     linked: ClassVar[bool] = False
-    """Whether a net shows it what the outputs mean, through the loss's `link`, in their place.
+    """Whether it gets a net's outputs after the loss's `link`.
 
-    So a metric with a threshold sees probabilities, whether the net ends in scores or in them.
+    So a metric with a threshold gets probabilities, whether the net ends in scores or in them.
     """
 
     by_rows: ClassVar[tuple[str, ...] | None] = None
-    """The attributes that decide over `rows`, for a metric that needs no array of all scores.
+    """The attributes that `rows` depends on, for a metric that needs no array of all scores.
 
-    Its `update` is `gather` of what `rows` makes of some rows at a time, with the labels that
-    `targets` gives. A subclass that overrides one of them and does not name them anew has None.
+    Its `update` is `gather` of `rows`, for some rows at a time, with the labels of `targets`. A
+    subclass that overrides one of them without a new `by_rows` has None.
     """
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         cls._moving = ("samples", *cls.gathered)
-        # An abstract class under construction answers issubclass as the one that it inherits from.
+        # issubclass of an abstract class under construction answers for its base class.
         known = _first_with(cls, "by_rows").__mro__
         if not all(_first_with(cls, name) in known for name in _OF_ROWS):
             cls.by_rows = None
@@ -102,32 +102,32 @@ class Metric(Configurable):
         self.reset()
 
     def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> Any:
-        """The `result` of this batch alone, ``of_none`` for an empty one."""
+        """Return the `result` of this batch alone, ``of_none`` for an empty one."""
         alone = self.anew()
         alone.update(x, y, *(() if weight is None else (weight,)))
         return alone.number()
 
     def anew(self) -> Self:
-        """One of the same settings that has seen no sample."""
+        """Return a metric with the same settings and no samples."""
         made = copy(self)
         made.reset()
         return made
 
     def number(self) -> Any:
-        """`result`, as a float if it is one number; ``of_none`` if no sample has come."""
+        """Return `result`, as a float if it is one number; ``of_none`` without samples."""
         if not self.samples:
             return self.of_none
         found = self.result()
         return float(found) if np.ndim(found) == 0 else found
 
     def __call__(self, scores: Any, y: Any) -> MetricSymbol:
-        """The metric of each batch as a symbol, for an `Executor`. Errors: anything but symbols."""
+        """Return the metric of each batch as a symbol, for an `Executor`. Errors: not symbols."""
         return MetricSymbol(self, scores, y)
 
     def result(self) -> Any:
-        """The measure of everything gathered since `reset`: a float unless the class says more.
+        """Return the measure of all samples since `reset`, a float unless the class says otherwise.
 
-        Errors: `CallOrderError` where no sample has come.
+        Errors: `CallOrderError` without any sample.
         """
         if not self.samples:
             raise CallOrderError(
@@ -140,49 +140,49 @@ class Metric(Configurable):
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget every sample."""
+        """Reset the state."""
 
     @abstractmethod
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
-        """Gather a batch: outputs ``x`` (B, ...) and targets ``y``.
+        """Add a batch: outputs ``x`` (B, ...) and targets ``y``.
 
-        ``weight`` is (B,), or has one for each of what the metric takes the mean over.
+        ``weight`` is (B,), or has a weight for each element of the metric's mean.
         """
 
     @abstractmethod
     def compute(self) -> Any:
-        """The measure, of at least one sample."""
+        """Return the measure of at least one sample."""
 
     def targets(self, ops: Ops, x: Array, y: Array) -> Array:
-        """The label of each row, (R,), of scores of the shape of ``x``, whose values are none."""
+        """Return the label of each row, (R,), of scores in the shape of ``x``; reads no scores."""
         raise NotImplementedError
 
     def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
-        """What some rows of scores (R, C) tell, (R,): of these arrays and ``by_rows`` alone.
+        """Return a value for each row of scores (R, C), (R,), from these and ``by_rows`` alone.
 
-        A recorded step has the kernels that it calls, and does not call it again.
+        A recorded step replays its kernels without calling it.
         """
         raise NotImplementedError
 
     def gather(self, found: Array, y: Array, weight: Array | None = None) -> None:
-        """`update` with the result of `rows`, (B, ...) of a batch or (N,) of positions."""
+        """`update` with the result of `rows`, (B, ...) for a batch or (N,) for positions."""
         raise NotImplementedError
 
     def _row_settings(self) -> Hashable:
-        """What decides over `rows` beside arrays; None for a metric that needs all scores."""
+        """Return the settings of `rows`; None for a metric that needs all scores."""
         if self.by_rows is None or self.linked or vars(self).keys() & _OF_ROWS:
             return None
-        # A list rather than a generator: every replayed step asks.
+        # A list is faster than a generator; every replayed step calls this.
         return (type(self), *[getattr(self, name) for name in self.by_rows])
 
     def state(self) -> dict[str, Any]:
-        """The state since `reset`, as plain data and arrays, for the `merge` of another metric."""
+        """Return the state since `reset`, as plain data and arrays, for `merge`."""
         return {name: getattr(self, name) for name in self.gathered}
 
     def merge(self, state: Mapping[str, Any]) -> None:
-        """Gather what a metric of the same settings has, whose `state` is given.
+        """Add the `state` of another metric with the same settings.
 
-        Numbers and arrays are added, lists joined; None is nothing.
+        Numbers and arrays are added, lists joined; None is skipped.
         """
         for name in self.gathered:
             own, other = getattr(self, name), state[name]
@@ -191,13 +191,13 @@ class Metric(Configurable):
 
     @classmethod
     def _can_merge(cls) -> bool:
-        """Whether `merge` knows all that is gathered; subclasses with a new `reset` say it anew."""
+        """Return whether `merge` covers all state; a subclass with a new `reset` redefines it."""
         says = next(kind for kind in cls.__mro__ if {"gathered", "merge"} & vars(kind).keys())
         resets = next(kind for kind in cls.__mro__ if "reset" in vars(kind))
         return says is not Metric and issubclass(says, resets)
 
     def _weights(self, ops: Ops, weight: Array | None, shape: Shape) -> Array | None:
-        """``weight`` in float64, of ``shape`` or its first axes. Errors: it is not, or negative."""
+        """Return float64 ``weight`` of ``shape`` or its first axes. Errors: other, or negative."""
         if weight is None:
             return None
         weight = ops.xp.asarray(weight)
@@ -207,19 +207,19 @@ class Metric(Configurable):
                 expected=f"one weight a sample, shape {shape[:1]}"
                 + (f", or one a position, shape {shape}" if len(shape) > 1 else ""),
                 received=f"shape {weight.shape}",
-                advice="weigh whole samples, or each of what the metric takes the mean over",
+                advice="weigh whole samples, or each element of the metric's mean",
             )
         if weight.dtype.kind not in "fiub" or not bool((weight >= 0).all()):
             raise DataError(
                 f"{type(self).__name__}, sample_weight",
                 expected="numbers from 0 on",
                 received=f"others, of type {weight.dtype}",
-                advice="a weight of 0 leaves a sample out",
+                advice="a weight of 0 excludes a sample",
             )
         return weight.astype("float64")
 
     def _each_weight(self, ops: Ops, weight: Array | None, shape: Shape) -> Array | None:
-        """`_weights`, one for each of all elements of ``shape``, (N,)."""
+        """Return `_weights` for each element of ``shape``, (N,)."""
         weights = self._weights(ops, weight, shape)
         if weights is None:
             return None
@@ -228,7 +228,7 @@ class Metric(Configurable):
         return each
 
     def _outputs(self, x: Array, y: Array) -> tuple[Ops, Array, Array]:
-        """The kernels for ``x``, and both arrays checked for a batch axis."""
+        """Return the kernels for ``x``, and both arrays after a check for a batch axis."""
         if x.ndim == 0 or x.dtype.kind not in "fiu":
             raise DataError(
                 type(self).__name__,
@@ -241,59 +241,59 @@ class Metric(Configurable):
 
 
 class MeanMetric(Metric):
-    """The mean of `forward` over all samples gathered; a subclass gives `values`."""
+    """The mean of `forward` over all samples; a subclass defines `values`."""
 
     gathered = ("samples", "_sum", "_count")
 
     def forward(self, x: Array, y: Array) -> Array:
-        """A value for every sample, shape (B,)."""
+        """Return a value for every sample, shape (B,)."""
         ops, x, y = self._outputs(x, y)
         return mean_over(self.values(ops, x, y), 1)
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Reset the state."""
         self.samples = 0
         self._sum = self._count = 0.0
 
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
-        """Gather a batch; with weights the mean is Σ w v / Σ w, as Keras has it."""
+        """Add a batch; with weights the mean is Σ w v / Σ w, as in Keras."""
         ops, x, y = self._outputs(x, y)
         self.gather(self.values(ops, x, y), y, weight)
 
     def gather(self, found: Array, y: Array, weight: Array | None = None) -> None:
-        """As `Metric.gather`: the `values`."""
+        """Add a batch of `values`."""
         total, count = self._sums(found, weight)
         self._sum += total
         self._count += count
         self.samples += len(found)
 
     def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
-        """Mean of `forward`; 0 for an empty batch."""
-        # Without the copy that other metrics make: small nets ask at each step.
+        """Return the mean of `forward`; 0 for an empty batch."""
+        # Unlike in other metrics, without a copy: small nets call this at each step.
         ops, x, y = self._outputs(x, y)
         total, count = self._sums(self.values(ops, x, y), weight)
         return self._of_mean(total / (count or 1.0))
 
     def _sums(self, values: Array, weight: Array | None) -> tuple[float, float]:
-        """The weighted sum of the values, and that of the weights."""
+        """Return the weighted sum of the values, and the sum of the weights."""
         if weight is None:
             return float(mean_over(values, 1).sum()), len(values)
         weights: Any = self._weights(ops_for(values), weight, values.shape)
         return float((mean_over(values, weights.ndim) * weights).sum()), float(weights.sum())
 
     def compute(self) -> float:
-        """The mean; 0 where all weights are."""
+        """Return the mean; 0 if all weights are 0."""
         return self._of_mean(self._sum / (self._count or 1.0))
 
     def _of_mean(self, mean: float) -> float:
-        """The measure of the mean: itself."""
+        """Return the measure for a mean: by default the mean."""
         return mean
 
     @abstractmethod
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        """A float64 value for every sample, or for each position of it: (B, ...)."""
+        """Return a float64 value for every sample, or for each position of it: (B, ...)."""
 
 
 def mean_over(values: Array, rank: int) -> Array:
-    """``values`` with ``rank`` axes, the mean over the others."""
+    """Return ``values`` with ``rank`` axes, the mean over the others."""
     return values if values.ndim == rank else values.mean(axis=tuple(range(rank, values.ndim)))

@@ -32,21 +32,21 @@ class RootMeanSquaredError(MeanMetric):
     better = "min"
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        """The squares; see `MeanMetric`."""
+        """Return the squares; see `MeanMetric`."""
         off = (x - real_targets("RootMeanSquaredError", x, y)).astype("float64")
         square: Array = ops.square(off)
         return square
 
     def _of_mean(self, mean: float) -> float:
-        """Its root."""
+        """Return the square root of the mean."""
         return math.sqrt(mean)
 
 
 class R2(Metric):
     """1 − Σ (y − x)² / Σ (y − ȳ)², mean over the elements of a sample, each with its own ȳ.
 
-    ``x`` and ``y`` have one shape (B, ...). An element whose target never changes counts as 1
-    where it is met exactly, else as 0.
+    ``x`` and ``y`` have one shape (B, ...). An element with a constant target counts as 1 if it is
+    predicted exactly, otherwise as 0.
     """
 
     better = "max"
@@ -55,20 +55,20 @@ class R2(Metric):
     of_none = math.nan
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Reset the state."""
         self.samples, self._count = 0, 0.0
         self._mean: Array | None = None
         self._spread: Array | None = None
         self._error: Array | None = None
 
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
-        """Gather a batch."""
+        """Add a batch."""
         ops, x, y = self._outputs(x, y)
         y = real_targets("R2", x, y).astype("float64")
         if self._mean is not None and self._mean.shape != y.shape[1:]:
             raise ShapeError(
                 "R2",
-                expected=f"samples of shape {self._mean.shape}, as in the batches before",
+                expected=f"samples of shape {self._mean.shape}, as in earlier batches",
                 received=f"samples of shape {y.shape[1:]}",
                 advice="reset the metric, or use one for each output",
             )
@@ -84,7 +84,7 @@ class R2(Metric):
         self.merge({**gathered, "_error": ((y - x) ** 2 * each).sum(axis=0)})
 
     def merge(self, state: Mapping[str, Any]) -> None:
-        """As in Chan et al. (1979): sums of squares of raw targets would cancel."""
+        """Add a state as in Chan et al. (1979): sums of squares of raw targets would cancel."""
         self.samples += state["samples"]
         if not state["_count"]:
             return
@@ -107,13 +107,13 @@ class R2(Metric):
 
 
 _AT_A_TIME = 1 << 20
-"""Scores whose probabilities are made at a time, of a row at least."""
+"""The scores whose probabilities are computed at a time, at least a row."""
 
 
 class Perplexity(Metric):
     """exp of the mean cross-entropy in nats over all positions of scores ``x`` (B, ..., C).
 
-    ``y`` is integer labels (B, ...) or (B, ..., 1); those equal to ``ignore_index`` do not count.
+    ``y`` is integer labels (B, ...) or (B, ..., 1); labels equal to ``ignore_index`` do not count.
     """
 
     better = "min"
@@ -127,13 +127,13 @@ class Perplexity(Metric):
         super().__init__()
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Reset the state."""
         self.samples = 0
         self.positions = 0
         self._nats = self._count = 0.0
 
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
-        """Gather a batch."""
+        """Add a batch."""
         ops, x, y = self._outputs(x, y)
         if x.ndim < 2 or x.shape[-1] == 0 or x.dtype.kind != "f":
             raise DataError(
@@ -150,7 +150,7 @@ class Perplexity(Metric):
         return class_labels("Perplexity", ops, x, y, self.ignore_index)[0]
 
     def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
-        """The cross-entropy of each row; the probabilities are not all there at a time."""
+        """Return the cross-entropy of each row, computed in parts to save memory."""
         count = max(1, _AT_A_TIME // x.shape[1])
         parts = [slice(start, start + count) for start in range(0, max(len(x), 1), count)]
         found = [ops.softmax_cross_entropy(x[part], labels[part])[0] for part in parts]
@@ -177,12 +177,12 @@ class Perplexity(Metric):
 
 
 class LabelErrorRate(Metric):
-    """Edits from decoded to true labels, of all sequences, by the number of true labels.
+    """The edit distance from decoded to true labels, relative to the number of true labels.
 
-    Outputs are the scores (B, T, C) that `CTC` takes, decoded by their best path, or labels (B, S')
-    already; targets (B, S) and labels end where ``padding`` begins. An edit puts a label in, leaves
-    one out or replaces one (Levenshtein 1966). Of words or characters it is what is called word or
-    character error rate; it may exceed 1.
+    Outputs are the scores (B, T, C) of `CTC`, decoded by their best path, or decoded labels (B,
+    S'); targets (B, S) and labels are filled up with ``padding``. An edit inserts, deletes or
+    replaces a label (Levenshtein 1966). For words or characters it is the word or character error
+    rate; it may exceed 1.
     """
 
     better = "min"
@@ -195,12 +195,12 @@ class LabelErrorRate(Metric):
         super().__init__()
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Reset the state."""
         self.samples = 0
         self._edits = self._labels = 0.0
 
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
-        """Gather a batch."""
+        """Add a batch."""
         ops, x, y = self._outputs(x, y)
         if x.ndim not in (2, 3) or y.ndim != 2 or len(y) != len(x):
             raise DataError(
@@ -219,7 +219,7 @@ class LabelErrorRate(Metric):
         self.samples += len(x)
 
     def compute(self) -> float:
-        """See `Metric`; without any label the number of edits."""
+        """Return the rate; without any label the number of edits."""
         return self._edits / (self._labels or 1.0)
 
     def _cut(self, rows: Array) -> list[list[int]]:
@@ -227,7 +227,7 @@ class LabelErrorRate(Metric):
 
 
 def _edits(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """The least number of edits that make ``b`` of ``a`` (Wagner and Fischer 1974)."""
+    """Return the least number of edits from ``a`` to ``b`` (Wagner and Fischer 1974)."""
     row = list(range(len(b) + 1))
     for i, one in enumerate(a, 1):
         corner, row[0] = row[0], i

@@ -306,7 +306,7 @@ def test_other_arguments_are_checked():
 def test_ways_without_a_budget_to_keep(ways):
     net = image_net()
     net.compile(SGD(lr=0.1))
-    with pytest.raises(ArgumentError, match="net.fit, memory_budget: .*beside allow"):
+    with pytest.raises(ArgumentError, match="net.fit, memory_budget: .*in addition to allow"):
         net.fit(np.ones((2, 3, 12, 12)), np.zeros(2, int), **ways, verbose=False)
 
 

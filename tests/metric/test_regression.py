@@ -79,5 +79,5 @@ def test_bad_input(kind: Any) -> None:
 def test_r2_of_samples_of_another_shape() -> None:
     metric = R2()
     metric.update(np.zeros((2, 3)), np.zeros((2, 3)))
-    with pytest.raises(ShapeError, match=r"\(3,\), as in the batches before.*\(2,\)"):
+    with pytest.raises(ShapeError, match=r"\(3,\), as in earlier batches.*\(2,\)"):
         metric.update(np.zeros((2, 2)), np.zeros((2, 2)))

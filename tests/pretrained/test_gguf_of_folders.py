@@ -130,5 +130,5 @@ def test_models_and_tokenizers_of_other_kinds_are_refused(tmp_path):
     with pytest.raises(DataError, match="ids below 399"):
         gguf_values(own, 399)
     own.backend.pre_tokenizer = found.pre_tokenizers.ByteLevel(use_regex=False)
-    with pytest.raises(DataError, match="words parted as"):
+    with pytest.raises(DataError, match="the word split of"):
         gguf_values(Tokenizer(own.backend), 400)

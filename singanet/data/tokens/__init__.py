@@ -1,4 +1,4 @@
-"""Texts as tokens: the tokenizer of a published model, and loaders that read texts from disk."""
+"""Tokenizers of published models, and loaders of tokens from text files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations as rows of tokens."""
+"""Loaders of conversations and plain texts as tokens."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _TOO_LONG = ("refuse", "skip", "cut")
 
 
 class Chat(TokenLoader):
-    """Batches of conversations from ``.jsonl`` files, as `TokenLoader` has it.
+    """Batches of conversations from ``.jsonl`` files, in the form of `TokenLoader`.
 
     A line is ``{"messages": [{"role": "user", "content": "..."}, ...]}`` or ``{"prompt": "...",
-    "answer": "..."}``. Messages are rendered by the model's chat template, with the line's "tools"
-    where it has some; so is a prompt, or, where the model has no template, put in front of its
-    answer as it is. Targets are the answers with the tokens that end them; all tokens without
-    ``answers_only``. ``too_long`` says what becomes of a conversation of more than ``length + 1``
-    tokens: "refuse" it with its line, "skip" it, or "cut" it there.
+    "answer": "..."}``. The model's chat template renders messages, with the line's "tools" if it
+    has some, and prompts with answers. If the model has no template, the prompt precedes its answer
+    unchanged. Targets are the answers with their end tokens; all tokens without ``answers_only``.
+    ``too_long`` handles a conversation of more than ``length + 1`` tokens: "refuse" raises an
+    error, "skip" drops it, "cut" truncates it.
 
-    Errors: `DataError` with file and line for what is no conversation, has no answer, or is too
-    long.
+    Errors: `DataError` with file and line for an invalid conversation, one without an answer, or
+    one that is too long.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Chat(TokenLoader):
                 "Chat, too_long",
                 expected=one_of(_TOO_LONG),
                 received=f"{too_long!r}",
-                advice="refuse tells the line, skip leaves the conversation out",
+                advice="refuse reports the line, skip drops the conversation",
             )
         self.answers_only = bool(answers_only)
         self.too_long = too_long
@@ -87,7 +87,7 @@ class Chat(TokenLoader):
             ids, answers = ids[: self.length + 1], answers[: self.length + 1]
         if not self.answers_only:
             return fragments(ids, None, self.length)
-        # One that is cut before its answer has nothing to learn.
+        # A conversation that is cut before its answer has no targets.
         return fragments(ids, answers, self.length) if answers[1:].any() else []
 
     def _conversation(self, record: TextRecord) -> tuple[Array, Array]:
@@ -138,12 +138,12 @@ class Chat(TokenLoader):
 
 
 class TextFolder(TokenLoader):
-    """Batches of plain texts below ``paths``, a folder, a file or several, as `TokenLoader` has it.
+    """Batches of plain texts in ``paths``, a folder, a file or several, as in `TokenLoader`.
 
-    A ``.txt`` file is one text; a ``.jsonl`` file has one a line, ``{"text": "..."}``. What the
-    model puts around a text is put there, and ``eos_token`` behind it where the model has one. A
-    text longer than ``length`` goes on in another row. A file larger than ``window`` is cut at
-    line ends, and the pair of tokens at the cut is left out.
+    A ``.txt`` file is one text; a ``.jsonl`` file has one a line, ``{"text": "..."}``. A text gets
+    the model's special tokens, and ``eos_token`` at its end if the model has one. A text longer
+    than ``length`` continues in another row. A file larger than ``window`` is cut at line ends, and
+    the pair of tokens at the cut is dropped.
     """
 
     def tokens_of(self, record: TextRecord) -> list[Fragment]:

@@ -1,4 +1,4 @@
-"""A model's chat template: conversations as text, and which of it are answers."""
+"""A model's chat template: conversations as text, with the spans of answers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from singanet.data.tokens.extra import jinja2
 from singanet.errors import DataError
 
 MAX_TEMPLATE = 1 << 17
-"""Characters of a template; published ones have some thousands."""
+"""The most characters of a template; published ones have some thousands."""
 Message = Mapping[str, Any]
 
 
 class ChatTemplate:
     """Renders messages by ``source``, a Jinja template, as transformers does.
 
-    ``variables`` are those that every rendering has, such as ``bos_token``. ``ends`` are the
-    special tokens, of which one may end an answer. A template is compiled when it is first used.
+    ``variables`` are available in every rendering, such as ``bos_token``. ``ends`` are the special
+    tokens that may end an answer. A template is compiled at its first use.
     """
 
     def __init__(self, source: str, variables: Mapping[str, Any], ends: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class ChatTemplate:
 
     @cached_property
     def _compiled(self) -> tuple[Any, Any]:
-        """The sandbox and the template in it. Errors: a template that is none; no Jinja."""
+        """The sandbox and the compiled template. Errors: an invalid template; no Jinja."""
         found = jinja2()
         from singanet.data.tokens.sandbox import ChatSandbox
 
@@ -52,13 +52,13 @@ class ChatTemplate:
             ) from None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is compiled, which no copy can have."""
+        """Return the state without the compiled template, which cannot be copied."""
         return {name: value for name, value in vars(self).items() if name != "_compiled"}
 
     def text(self, messages: Sequence[Message], ask: bool, variables: Mapping[str, Any]) -> str:
-        """The conversation as text; with ``ask`` up to where the next answer begins.
+        """Return the conversation as text; ``ask`` adds the start of the next answer.
 
-        Errors: `DataError` with what the template says of the messages.
+        Errors: `DataError` with the template's error about the messages.
         """
         return self._rendered(messages, ask, variables)[0]
 
@@ -75,7 +75,7 @@ class ChatTemplate:
         except (refused, NameError, RuntimeError, *FOREIGN) as error:
             raise DataError(
                 "chat template",
-                expected="messages that it takes",
+                expected="messages that the template accepts",
                 received=f"{type(error).__name__}: {error}"[:300],
                 advice="look at the roles, their order and their contents",
             ) from None
@@ -84,12 +84,12 @@ class ChatTemplate:
     def answers(
         self, messages: Sequence[Message], variables: Mapping[str, Any]
     ) -> tuple[str, list[tuple[int, int]]]:
-        """The conversation as text, and the (begin, end) of each answer, with its end token.
+        """Return the conversation as text, and the (begin, end) of each answer, with its end token.
 
-        Where the template marks them by ``{% generation %}`` they are what it marks. Else an answer
-        begins where the conversation before it ends when the next answer is asked for.
+        If the template marks answers by ``{% generation %}``, these are the spans. Otherwise an
+        answer begins at the end of the previous conversation rendered with a request for an answer.
 
-        Errors: `DataError` where an answer cannot be told from the rest.
+        Errors: `DataError` if an answer cannot be separated from the rest.
         """
         whole, marked = self._rendered(messages, False, variables)
         if marked:
@@ -105,17 +105,17 @@ class ChatTemplate:
             if asked is not None and plain:
                 begin, end = len(asked), len(told)
             else:
-                # Some templates say an answer otherwise once another one follows, or ask for more
-                # than they repeat: texts of a chat with another answer in its place tell the ends.
+                # Some templates render an answer differently if another one follows, or request
+                # an answer by more text than they repeat: a placeholder answer finds the ends.
                 begin, end = self._between(whole, asked, messages, k, variables)
             answer = whole[begin:end]
             if answer.rstrip().endswith(self._ends):
-                end -= len(answer) - len(answer.rstrip())  # what stands between two turns
+                end -= len(answer) - len(answer.rstrip())  # blanks between two turns
             found.append((begin, end))
         return whole, found
 
     def _asked(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str | None:
-        """The text up to where an answer begins; None where a template cannot ask without more."""
+        """Return the text up to an answer's start; None if a template needs a message first."""
         try:
             return self.text(messages, True, variables)
         except DataError:
@@ -131,7 +131,7 @@ class ChatTemplate:
         k: int,
         variables: Mapping[str, Any],
     ) -> tuple[int, int]:
-        """Where answer ``k`` begins and ends in the ``whole``, with the token that ends it."""
+        """Return the begin and end of answer ``k`` in the ``whole``, with its end token."""
         other = _NO_ANSWER
         while other in whole:
             other += _NO_ANSWER
@@ -150,7 +150,10 @@ class ChatTemplate:
         return begin, end + self._closing(own, behind[0])
 
     def _closing(self, own: str, behind: str) -> int:
-        """How much of what stands ``behind`` an answer, ``own`` where nothing follows, ends it."""
+        """Return the length of the end token in ``behind``, the text after an answer.
+
+        ``own`` is the text after the same answer in last position.
+        """
         text = own.lstrip()
         blank = own[: len(own) - len(text)]
         token = max((end for end in self._ends if text.startswith(end)), key=len, default=None)

@@ -1,4 +1,4 @@
-"""The packages of the extra ``text``, imported only when a text is read or a chat is rendered."""
+"""The packages of the extra ``text``, imported at their first use."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from singanet.errors import BackendError
 
 
 def tokenizers() -> ModuleType:
-    """The module ``tokenizers``. Errors: `BackendError` with the line that installs it."""
+    """Return the module ``tokenizers``. Errors: `BackendError` with the command to install it."""
     return _imported("tokenizers, which splits text by a model's vocabulary", "tokenizers")
 
 
 def jinja2() -> ModuleType:
-    """The module ``jinja2``. Errors: `BackendError` with the line that installs it."""
+    """Return the module ``jinja2``. Errors: `BackendError` with the command to install it."""
     return _imported(
         "jinja2, which renders chat templates", "jinja2", "jinja2.ext", "jinja2.sandbox"
     )
 
 
 def _imported(package: str, *modules: str) -> ModuleType:
-    """The first of ``modules``, with the others in it."""
+    """Import ``modules`` and return the first."""
     try:
         found = [import_module(name) for name in modules]
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""The parts of a ``tokenizer.json``, looked at before the package tokenizers makes them.
+"""Checks of the parts of a ``tokenizer.json``, before the package tokenizers builds them.
 
-Each of them is one that published models have, and makes of a text no more than a few times its
-length: the package bounds neither.
+Only kinds of published models are allowed, and their output is at most a few times the length of a
+text: the package limits neither.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from singanet.base.arguments import Refusal, is_int
 from singanet.errors import one_of
 
 MOST_PARTS = 32
-"""Normalizers, pre-tokenizers, decoders or post-processors of a tokenizer."""
+"""The most normalizers, pre-tokenizers, decoders or post-processors of a tokenizer."""
 MOST_ENTRIES = 1 << 12
-"""Entries of all their lists and objects together."""
+"""The most entries of all their lists and objects together."""
 MOST_TIMES = 64
-"""How many times longer a text may become, at most, by all replacements together."""
+"""The largest factor by which all replacements together may lengthen a text."""
 MOST_IDS = 1 << 24
-"""Ids are below this; published ones are below a million."""
+"""The bound of ids; published ones are below a million."""
 MAX_TOKEN = 1 << 12
-"""Characters of a token, and of a pattern."""
+"""The most characters of a token, and of a pattern."""
 _KINDS = {
     "normalizer": (
         *("BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt"),
@@ -47,7 +47,7 @@ _Dict = Mapping[str, Any]
 
 
 def expect_parts(told: _Dict, refuse: Refusal) -> None:
-    """Refuse a tokenizer whose parts are unknown, or make far more of a text than it has."""
+    """Refuse a tokenizer with unknown parts, or parts that lengthen a text too much."""
     for place in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         _expect_few(told.get(place), place, refuse)
         parts = list(_flat(told.get(place), place, refuse))
@@ -66,7 +66,7 @@ def expect_parts(told: _Dict, refuse: Refusal) -> None:
 
 
 def _expect_few(part: Any, place: str, refuse: Refusal) -> None:
-    """Refuse long lists, also in entries that nothing reads: the package copies them too."""
+    """Refuse long lists, also in unused entries: the package copies them too."""
     waiting, count = [part], 0
     while waiting:
         value = waiting.pop()
@@ -78,7 +78,7 @@ def _expect_few(part: Any, place: str, refuse: Refusal) -> None:
 
 
 def _flat(part: Any, place: str, refuse: Refusal) -> Iterator[dict[str, Any]]:
-    """The parts inside sequences, in their order."""
+    """Yield the parts inside sequences, in their order."""
     if part is None:
         return
     if not isinstance(part, dict) or part.get("type") not in _KINDS[place]:
@@ -92,7 +92,7 @@ def _flat(part: Any, place: str, refuse: Refusal) -> Iterator[dict[str, Any]]:
 
 
 def _replaced(part: _Dict, refuse: Refusal) -> int:
-    """How many times longer a replacement makes a text; a pattern may match an empty place."""
+    """Return the factor by which a replacement lengthens a text; a pattern may match nothing."""
     pattern, content = part.get("pattern"), _expect_short(part.get("content") or "", refuse)
     old = pattern.get("String") if isinstance(pattern, dict) else ""
     _expect_short(pattern.get("Regex", "") if isinstance(pattern, dict) else pattern, refuse)
@@ -106,7 +106,7 @@ def _prepended(part: _Dict, refuse: Refusal) -> int:
 
 
 def _precompiled(part: _Dict, refuse: Refusal) -> int:
-    """SentencePiece's table: the bytes of a trie, the trie, and texts that end in NUL."""
+    """Check SentencePiece's table: the bytes of a trie, the trie, and texts that end in NUL."""
     try:
         raw = binascii.a2b_base64(part.get("precompiled_charsmap") or "", strict_mode=False)
     except (ValueError, TypeError):
@@ -152,7 +152,7 @@ _CHECKS: Mapping[str, Callable[[_Dict, Refusal], int]] = {
     "sep": _ends,
     "single": _template,
 }
-"""By entries, as the package goes by them too, whatever the type says; how long a text becomes."""
+"""Functions that check a part and return its factor, by entries: the package ignores the type."""
 
 
 def _expect_tokens(model: _Dict, added: Any, refuse: Refusal) -> None:
@@ -178,7 +178,7 @@ def _expect_tokens(model: _Dict, added: Any, refuse: Refusal) -> None:
 
 
 def expect_ids(ids: Iterable[Any], refuse: Refusal) -> None:
-    """Refuse ids that no model's table has rows for, or that int32 cannot hold."""
+    """Refuse ids beyond the rows of any model's table."""
     for each in ids:
         if type(each) is not int or not 0 <= each < MOST_IDS:
             raise refuse(f"ids from 0 on, below {MOST_IDS}", repr(each)[:80])

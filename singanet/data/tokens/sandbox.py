@@ -1,8 +1,8 @@
-"""Jinja's sandbox for chat templates, which are programs of strangers.
+"""Jinja's sandbox for chat templates, which are untrusted programs.
 
-A template reaches nothing but its variables. Whatever it makes is paid for from one budget of
-bytes; a value is no larger and no deeper than a bound, so that no single operation takes long; and
-the time is looked at between operations.
+A template can access only its variables. A budget of bytes limits all values of a rendering
+together. Limits on size and depth of a value bound the time of a single operation; the time is
+checked between operations.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Any
 from singanet.data.tokens.extra import jinja2
 
 MADE_BYTES, MADE_TIMES = 1 << 25, 16
-"""Bytes that all values of a rendering take together: so many, and times its variables' bytes."""
+"""The budget of all values of a rendering: bytes, plus a multiple of its variables' bytes."""
 MOST_BYTES, MOST_TIMES = 1 << 22, 4
-"""The same for one value, with what its lists and dicts hold counted at each place."""
+"""The same for one value; repeated parts of its lists and dicts count each time."""
 DEEPEST = 64
-"""Levels of lists and dicts inside each other."""
+"""The most levels of nested lists and dicts."""
 MAX_SECONDS = 1.0
-"""Processor time of a rendering."""
+"""The processor time of a rendering."""
 MAX_TOKENS = 1 << 14
-"""Words and signs of a template's code; published ones have some thousands."""
+"""The most tokens of a template's code; published ones have some thousands."""
 MAX_POWER = 64
 MAX_BITS = 4096
 MAX_WIDTH = 1 << 16
 _TURN = 128
-"""Bytes that a turn of a loop, and a part of a text that is taken to pieces, is counted for."""
+"""The cost in bytes of an iteration of a loop, and of a part of a split text."""
 _FILTERS = (
     *("abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e"),
     *("escape", "first", "float", "format", "groupby", "indent", "int", "items", "join", "last"),
@@ -51,12 +51,12 @@ _METHODS = (
     *("split", "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill"),
     *("copy", "get", "items", "keys", "values", "is_integer"),
 )
-"""Methods of Python's own types that a template may call."""
+"""The methods of Python's built-in types that a template may call."""
 _BY_ITEM = (
     *("batch", "groupby", "list", "map", "max", "min", "reject", "rejectattr", "select"),
     *("selectattr", "slice", "sort", "sum", "title", "unique", "urlencode"),
 )
-"""Filters that take a text to pieces."""
+"""The filters that split a text into characters."""
 _WITH_WIDTHS = ("batch", "center", "indent", "ljust", "rjust", "slice", "zfill")
 _BLANKS = [chr(code) for code in range(0x3001) if chr(code).isspace()]
 _LINE_ENDS = [blank for blank in _BLANKS if len(f"a{blank}a".splitlines()) > 1]
@@ -64,21 +64,21 @@ _LINE_ENDS = [blank for blank in _BLANKS if len(f"a{blank}a".splitlines()) > 1]
 _jinja = jinja2()
 _nodes, _runtime = _jinja.nodes, _jinja.runtime
 _MADE, _WRITTEN, _COUNTED, _TIMELY = "a made", "a written", "a counted", "a timely"
-"""Filters that `_Counted` puts in; no template can write their names."""
+"""The filters that `_Counted` inserts; no template can write their names."""
 
 
 class TemplateLimitError(_jinja.exceptions.TemplateError):  # type: ignore[name-defined,misc]
-    """A template asks for more than any conversation needs."""
+    """A template exceeds a limit that no conversation needs."""
 
 
 class _Rendering(threading.local):
-    """What a thread's rendering has left."""
+    """The remaining budget of a thread's rendering."""
 
     def __init__(self) -> None:
         self.begin({})
 
     def begin(self, variables: Mapping[str, Any]) -> None:
-        """Begin anew."""
+        """Start a rendering."""
         self.told = 0
         self.answers: list[tuple[int, int]] = []
         self._weights: dict[int, tuple[Any, int, int]] = {}
@@ -89,22 +89,22 @@ class _Rendering(threading.local):
         self._left = MADE_BYTES + MADE_TIMES * size
 
     def spend(self, nbytes: int = 0) -> None:
-        """Take so much off what is left, and look at the time."""
+        """Subtract ``nbytes`` from the budget, and check the time."""
         self._left -= nbytes
         if self._left < 0:
             raise TemplateLimitError("more than a rendering may make: too many bytes, or turns")
-        # Processor time, so that a busy machine refuses nothing; that clock is slow to read.
+        # Processor time, so that a busy machine does not matter; its clock is slow to read.
         if perf_counter() > self._soon and thread_time() > self._until:
             raise TemplateLimitError(f"more than {MAX_SECONDS} s of processor time")
 
     def expect(self, nbytes: int) -> int:
-        """Refuse a value of so many bytes, where that is too many."""
+        """Refuse a value of ``nbytes`` if that is too large."""
         if nbytes > self._most:
             raise TemplateLimitError(f"a value of more than {self._most} bytes")
         return nbytes
 
     def made(self, value: Any) -> Any:
-        """``value``, which has been made."""
+        """Charge the budget for a new ``value``, and return it."""
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise TemplateLimitError(f"a number of more than {MAX_BITS} bits")
         self.weight(value)
@@ -112,11 +112,11 @@ class _Rendering(threading.local):
         return value
 
     def weight(self, value: Any) -> int:
-        """The bytes of ``value``, with what its parts take at each place where they stand."""
+        """Return the bytes of ``value``, counting shared parts at each of their places."""
         return self.expect(self._weighed(value)[0])
 
     def _weighed(self, value: Any) -> tuple[int, int]:
-        """Bytes and levels."""
+        """Return bytes and nesting levels of ``value``."""
         if isinstance(value, str):
             return getsizeof(value), 0
         if isinstance(value, Mapping):
@@ -124,7 +124,7 @@ class _Rendering(threading.local):
         elif isinstance(value, (list, tuple, Set, type({}.values()))):
             parts = value
         elif isinstance(value, (_runtime.LoopContext, _jinja.utils.Namespace, _jinja.utils.Cycler)):
-            return 2 * _TURN, DEEPEST  # what is in them changes: they stand in no list
+            return 2 * _TURN, DEEPEST  # their contents change, so no list may contain them
         else:
             return 2 * _TURN, 0
         if id(value) not in self._weights:
@@ -141,9 +141,9 @@ class _Rendering(threading.local):
 
 
 class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore[name-defined,misc]
-    """Templates as transformers renders them, within the bounds of this module.
+    """Templates as transformers renders them, within the limits of this module.
 
-    ``{% generation %}`` marks what the model is to write. Threads may render at the same time.
+    ``{% generation %}`` marks the model's answers. Threads may render at the same time.
     """
 
     intercepted_binops = frozenset(_jinja.sandbox.SandboxedEnvironment.default_binop_table)
@@ -152,7 +152,7 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=False,  # nothing is worked out before the budget begins
+            optimized=False,  # no constant is computed before the budget begins
             finalize=self._written,
             extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
         )
@@ -172,9 +172,9 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
     def rendered(
         self, template: Any, variables: Mapping[str, Any]
     ) -> tuple[str, list[tuple[int, int]]]:
-        """The text of ``template``, and where in it each answer that is marked begins and ends.
+        """Return the text of ``template``, and the begin and end of each marked answer.
 
-        Errors: Jinja's, and whatever the template does wrong.
+        Errors: Jinja's, and any error of the template's code.
         """
         self._now.begin(variables)
         parts: list[str] = []
@@ -185,7 +185,7 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
         return "".join(parts), self._now.answers
 
     def marked(self, answer: str) -> None:
-        """The part that comes next is an answer."""
+        """Mark the next part of the text as an answer."""
         told = self._now.told
         self._now.answers.append((told, told + len(answer)))
 
@@ -200,7 +200,7 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
 
     @_jinja.pass_context  # type: ignore[untyped-decorator]
     def _written(self, _context: Any, value: Any) -> str:
-        """The text of ``value``, which is put into a text."""
+        """Return the text of ``value`` for insertion into a text."""
         if not isinstance(value, str):
             self._now.spend(self._now.weight(value))
             value = str(value)
@@ -217,7 +217,7 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
             yield item
 
     def _measured(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The filter or test ``function``, with what it makes paid for."""
+        """Wrap the filter or test ``function`` so that the budget pays for its result."""
         first = int(hasattr(function, "jinja_pass_arg"))  # Jinja passes its own before the value
 
         @wraps(function)
@@ -228,7 +228,7 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
         return paid
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """The value of ``left operator right``, where it is of a sensible size."""
+        """Return ``left operator right``, and refuse results that are too large."""
         if operator == "**" and max(abs(left), abs(right)) > MAX_POWER:
             raise TemplateLimitError(f"a power beyond {MAX_POWER} ** {MAX_POWER}")
         if operator == "*":
@@ -240,7 +240,7 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
         return self._now.made(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call ``function``, where it is a safe one, and makes nothing huge."""
+        """Call ``function`` if it is allowed, and refuse results that are too large."""
         bound = getattr(function, "__wrapped__", function)  # Jinja wraps str.format
         owner, name = getattr(bound, "__self__", None), getattr(bound, "__name__", "")
         if isinstance(owner, str) or (
@@ -257,7 +257,7 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
         return self._now.made(super().call(context, function, *args, **kwargs))
 
     def _pay(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Refuse what ``name`` would make of ``args``, before it does, where that is too much."""
+        """Charge the result of ``name`` on ``args`` in advance, and refuse a too large one."""
         if name in _BY_ITEM and args and isinstance(args[0], str):
             self._now.spend(_TURN * len(args[0]))
         given = [*args[1:], *kwargs.values()]
@@ -276,7 +276,7 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        """Plain JSON: Jinja's own filter writes ``<`` and ``'`` as HTML needs them."""
+        """Return plain JSON: Jinja's own filter escapes ``<`` and ``'`` for HTML."""
         if (indent and len(" " * indent) > 8) or (separators and max(map(len, separators)) > 8):
             raise TemplateLimitError("an indent, or a separator, of more than 8 characters")
         self._now.spend(self._now.weight(value))
@@ -290,7 +290,7 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
 
     @_jinja.pass_context  # type: ignore[untyped-decorator]
     def _join(self, context: Any, value: Any, d: str = "", attribute: Any = None) -> Any:
-        """Jinja's own, of parts that are weighed."""
+        """Join as Jinja does, after charging for the parts."""
         if attribute is not None:
             value = _jinja.filters.do_map(context, value, attribute=attribute)
         parts = self._now.made(list(value))
@@ -299,48 +299,48 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
 
 
 class _Counted(_jinja.visitor.NodeTransformer):  # type: ignore[name-defined,misc]
-    """Has what an expression makes paid for, and the time looked at."""
+    """Inserts filters that charge for values and check the time."""
 
     def visit_made(self, node: Any) -> Any:
-        """What makes a list, a tuple or a dict."""
+        """Charge for a list, a tuple or a dict."""
         self.generic_visit(node)
         return node if getattr(node, "ctx", "load") != "load" else _filtered(node, _MADE)
 
     visit_List = visit_Tuple = visit_Dict = visit_made  # noqa: N815 - Jinja's names
 
     def visit_For(self, node: Any) -> Any:  # noqa: N802
-        """A loop, whose turns are counted."""
+        """Charge for the iterations of a loop."""
         self.generic_visit(node)
         node.iter = _filtered(node.iter, _COUNTED)
         return node
 
     def visit_Concat(self, node: Any) -> Any:  # noqa: N802
-        """Joined texts; once a part is too long, it is refused before it is joined."""
+        """Charge for joined texts; a part that is too long is refused before the join."""
         self.generic_visit(node)
         node.nodes = [_filtered(part, _WRITTEN) for part in node.nodes]
         return _filtered(node, _MADE)
 
     def visit_Getitem(self, node: Any) -> Any:  # noqa: N802
-        """A part of a value; the key may be long."""
+        """Check an item of a value, whose key may be long."""
         self.generic_visit(node)
         if isinstance(node.arg, _nodes.Slice):
             return _filtered(node, _MADE)
         return self._of_time(node, "arg")
 
     def visit_Compare(self, node: Any) -> Any:  # noqa: N802
-        """A comparison, of values that may be long."""
+        """Check a comparison, whose values may be long."""
         self.generic_visit(node)
         return self._of_time(node, "expr")
 
     visit_Operand = visit_Compare  # noqa: N815
 
     def visit_Pair(self, node: Any) -> Any:  # noqa: N802
-        """An entry of a dict."""
+        """Check an entry of a dict."""
         self.generic_visit(node)
         return self._of_time(node, "key")
 
     def visit_TemplateData(self, node: Any) -> Any:  # noqa: N802
-        """Text between blocks, which a loop repeats."""
+        """Convert text between blocks to a constant, since a loop may repeat it."""
         return _nodes.Const(node.data).set_lineno(node.lineno)
 
     def _of_time(self, node: Any, field: str) -> Any:
@@ -351,12 +351,12 @@ class _Counted(_jinja.visitor.NodeTransformer):  # type: ignore[name-defined,mis
 
 
 class GenerationTag(_jinja.ext.Extension):  # type: ignore[name-defined,misc]
-    """``{% generation %} ... {% endgeneration %}``, as transformers' templates have it."""
+    """``{% generation %} ... {% endgeneration %}``, as in transformers' templates."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's form
 
     def parse(self, parser: Any) -> Any:
-        """The node of a block."""
+        """Return the node of a block."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return _nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
@@ -368,7 +368,7 @@ class GenerationTag(_jinja.ext.Extension):  # type: ignore[name-defined,misc]
 
 
 class _Namespace(_jinja.utils.Namespace):  # type: ignore[name-defined,misc]
-    """Jinja's own, which is not written with all that is in it."""
+    """Jinja's own, whose text does not include its contents."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
@@ -389,7 +389,7 @@ def _now(form: str) -> str:
 
 
 def _format_cost(form: Any, given: list[Any], weight: int) -> int:
-    """Refuses a format that asks for many digits, or takes their number from elsewhere."""
+    """Refuse a format with large widths, or with widths from arguments."""
     if re.search(r"[0-9]{4}|[*]|\{[^}]*\{", str(form)):
         raise TemplateLimitError("a width of four digits in a format")
     return (str(form).count("%") + str(form).count("{")) * weight
@@ -440,4 +440,4 @@ _COSTS: Mapping[str, Callable[[Any, list[Any], int], int]] = {
     "splitlines": lambda text, given, weight: _split_cost(text, [], 0),
     "sum": _sum_cost,
 }
-"""Bytes that a filter or method makes of a value and more arguments of some weight together."""
+"""The bytes of a filter's or method's result, from a value, its arguments and their weight."""

@@ -1,4 +1,4 @@
-"""Texts of files, rows of tokens, and text that grows token by token."""
+"""Text files, rows of tokens, and the text of tokens that arrive one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from singanet.types import Array
 
 SUFFIXES = (".txt", ".jsonl")
 MAX_LINE = 1 << 24
-"""Bytes of one line."""
+"""The most bytes of a line."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class TextPart:
 
 @dataclass(frozen=True)
 class TextRecord:
-    """One object of a ``.jsonl`` file; of a ``.txt`` file its lines in a part, as ``text``.
+    """An object of a ``.jsonl`` file, or the lines of a part of a ``.txt`` file, as ``text``.
 
-    ``begins`` and ``ends`` say whether a text of several parts begins and ends here.
+    ``begins`` and ``ends`` are True if a text in several parts begins or ends here.
     """
 
     path: Path
@@ -49,16 +49,16 @@ class TextRecord:
 
     @property
     def where(self) -> str:
-        """File and line, for errors."""
+        """The file and line, for errors."""
         return _where(self.path, self.place)
 
 
 class TextFiles:
-    """The files of ``paths`` (files, folders, or several) cut into blocks of ``window`` bytes.
+    """The files of ``paths`` (files, folders, or several), cut into blocks of ``window`` bytes.
 
-    Below folders those of `SUFFIXES` count, in the order of their names. A block has small files
-    together, or a part of a large one: its lines are those that begin in it. So every line is in
-    one block, and a block is read without those before it.
+    In folders the files with `SUFFIXES` count, in the order of their names. A block is several
+    small files, or a part of a large one: the lines that begin in it. So every line is in one
+    block, and a block can be read without the earlier ones.
     """
 
     def __init__(self, paths: str | Path | Sequence[str | Path], window: int) -> None:
@@ -76,9 +76,9 @@ class TextFiles:
         self._part = ""
 
     def parted(self, share: float) -> tuple[TextFiles, TextFiles]:
-        """All but the last blocks, and these: the fewest that have ``share`` of the bytes.
+        """Split off the last blocks: the fewest that have ``share`` of the bytes.
 
-        Errors: `DataError` where no block would be left on one of the sides.
+        Errors: `DataError` if one of the sides would have no block.
         """
         sizes = [sum(part.end - part.begin for part in block) for block in self.blocks]
         cut, taken, wanted = len(sizes), 0, share * sum(sizes)
@@ -100,14 +100,15 @@ class TextFiles:
 
     @property
     def _fingerprint(self) -> int:
-        """A checksum of the files' names and sizes, by which a saved position knows its data."""
+        """A checksum of the files' names and sizes, to compare with a saved position's."""
         told = "\n".join(f"{file.name} {size}" for file, size in self.sizes.items()) + self._part
         return zlib.crc32(told.encode("utf-8", "surrogateescape"))
 
     def records(self, block: int) -> Iterator[TextRecord]:
-        """The records of a block, in order.
+        """Yield the records of a block, in order.
 
-        Errors: `DataError` with file and line for what is not UTF-8, no JSON object, or too long.
+        Errors: `DataError` with file and line for text that is not UTF-8, not a JSON object, or too
+        long.
         """
         for part in self.blocks[block]:
             yield from _records(part)
@@ -170,18 +171,18 @@ def _records(part: TextPart) -> Iterator[TextRecord]:
 
 
 def _lines(part: TextPart) -> Iterator[tuple[int, bytes]]:
-    """Where each line begins, and its bytes."""
+    """Yield the position of each line, and its bytes."""
     with open_data_file(part.path) as stream:
         if os.fstat(stream.fileno()).st_size != part.size:
             raise DataError(
                 f"text file {str(part.path)!r}",
                 expected=f"{part.size} bytes, as when the loader was made",
                 received=f"{os.fstat(stream.fileno()).st_size}",
-                advice="make a new loader; what is written into while it is read has no order",
+                advice="make a new loader; a file must not change while it is read",
             )
         at = part.begin
         if at:
-            # The line before ends at the first line end from the last byte before the part on.
+            # Skip the rest of the previous line, starting at the last byte before the part.
             at -= 1
             stream.seek(at)
             ended = False
@@ -205,11 +206,11 @@ def _lines(part: TextPart) -> Iterator[tuple[int, bytes]]:
 
 
 def decoded(path: Path, place: int, raw: bytes) -> str:
-    """The text ``raw``, which begins at ``place`` of the file. Errors: other bytes, by line."""
+    """Decode ``raw``, which begins at ``place`` of the file. Errors: invalid bytes, by line."""
     try:
         return raw.decode("utf-8-sig" if place == 0 else "utf-8")
     except UnicodeDecodeError as error:
-        # Positions count from behind a byte order mark.
+        # Positions count from after a byte order mark.
         at = place + error.start + (3 if len(error.object) < len(raw) else 0)
         raise DataError(
             _where(path, at),
@@ -233,7 +234,7 @@ def _entry(path: Path, place: int, line: bytes) -> Mapping[str, Any]:
 
 
 def _where(path: Path, place: int) -> str:
-    """The line is counted here, as only an error asks for it."""
+    """Return file and line; only errors call it, so it counts the lines here."""
     number, left = 1, place
     with open_data_file(path) as stream:
         while left > 0 and (piece := stream.read(min(left, 1 << 20))):
@@ -243,24 +244,24 @@ def _where(path: Path, place: int) -> str:
 
 
 IGNORED = -100
-"""The target where nothing is to be learnt, as PyTorch and transformers have it."""
+"""The target of ignored tokens, as in PyTorch and transformers."""
 
 
 class Fragment(NamedTuple):
-    """Tokens of one text that stand side by side in a row, and the token after each."""
+    """Consecutive tokens of one text in a row, and the token after each."""
 
     ids: Array
     targets: Array
 
 
 TokenRow: TypeAlias = list[Fragment]
-"""The fragments in one row of a batch; none in a row that fills up a batch."""
+"""The fragments in one row of a batch; none in a padding row."""
 
 
 def fragments(ids: Array, answers: Array | None, length: int) -> list[Fragment]:
-    """The text ``ids`` (T,) in fragments of at most ``length``: each pair of neighbours is in one.
+    """Cut ``ids`` (T,) into fragments of at most ``length``; each pair of neighbours is in one.
 
-    Where ``answers`` (T,) are given, only they are targets; the others are `IGNORED`.
+    If ``answers`` (T,) are given, only they are targets; the others are `IGNORED`.
     """
     targets = ids[1:] if answers is None else np.where(answers[1:], ids[1:], IGNORED)
     targets = targets.astype(np.int32, copy=False)
@@ -269,9 +270,9 @@ def fragments(ids: Array, answers: Array | None, length: int) -> list[Fragment]:
 
 
 def packed(parts: Sequence[Fragment], length: int) -> list[TokenRow]:
-    """Rows of at most ``length`` tokens, in the order of their longest fragments.
+    """Pack fragments into rows of at most ``length`` tokens.
 
-    The longest fragment first, each into the fullest row that has room for it (best fit
+    The longest fragment goes first, each into the fullest row that has room for it (best fit
     decreasing: Johnson 1973).
     """
     rows: list[TokenRow] = []
@@ -292,9 +293,9 @@ def packed(parts: Sequence[Fragment], length: int) -> list[TokenRow]:
 def padded(
     parts: Sequence[Fragment], widths: Sequence[int], together: int, rng: np.random.Generator
 ) -> list[TokenRow]:
-    """A fragment a row; ``together`` rows in turn, a batch, are of about one length.
+    """Return a row for each fragment; ``together`` consecutive rows, a batch, have similar lengths.
 
-    The last batch is filled up with empty rows. The order of the batches is ``rng``'s.
+    Empty rows fill the last batch. ``rng`` draws the order of the batches.
     """
     order = sorted(range(len(parts)), key=lambda k: bisect_left(widths, len(parts[k].ids)))
     rows: list[TokenRow] = [[parts[k]] for k in order]
@@ -304,15 +305,15 @@ def padded(
 
 
 def width_of(rows: Sequence[TokenRow], widths: Sequence[int]) -> int:
-    """The least of ``widths`` into which each of ``rows`` fits."""
+    """Return the least of ``widths`` into which each of ``rows`` fits."""
     longest = max(sum(len(part.ids) for part in row) for row in rows)
     return widths[bisect_left(widths, longest)]
 
 
 def batch_of(rows: Sequence[TokenRow], width: int, padding: int) -> tuple[dict[str, Array], Array]:
-    """``input_ids``, ``attention_mask``, ``segments``, and the targets, all (rows, width), int32.
+    """Return ``input_ids``, ``attention_mask``, ``segments``, and targets: (rows, width), int32.
 
-    Segments count the texts of a row from 1 on; padding is 0.
+    Segments number the texts of a row from 1; padding is 0.
     """
     shape = len(rows), width
     ids, segments = np.full(shape, padding, np.int32), np.zeros(shape, np.int32)
@@ -328,14 +329,14 @@ def batch_of(rows: Sequence[TokenRow], width: int, padding: int) -> tuple[dict[s
 
 
 _LONG, _BEFORE = 48, 8
-"""Tokens that are decoded together at most, and those that stay as what came before."""
+"""The most tokens that are decoded together, and the fewest that stay as context."""
 
 
 class TextStream:
-    """The text of tokens that come one by one; `Tokenizer.stream` makes it.
+    """The text of tokens that arrive one by one; `Tokenizer.stream` makes it.
 
-    `push` gives what is new and final: a character of which bytes are missing is held back. All
-    that is given, with what `close` gives, is `Tokenizer.decode` of all tokens.
+    `push` returns new and final text; it holds back an incomplete character. All returned texts
+    together, with `close`'s, are `Tokenizer.decode` of all tokens.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
@@ -344,10 +345,10 @@ class TextStream:
         self._given = 0
 
     def push(self, *ids: int) -> str:
-        """The text that these tokens complete, "" while a character is not whole."""
+        """Return the text that these tokens complete, "" while a character is incomplete."""
         self._ids += map(int, ids)
         text = self._decode(self._ids)
-        # What is no character yet is decoded as the replacement character.
+        # An incomplete character is decoded as the replacement character.
         whole = len(text.rstrip("\ufffd"))
         new = text[self._given : whole]
         self._given = max(self._given, whole)
@@ -356,13 +357,13 @@ class TextStream:
         return new
 
     def close(self) -> str:
-        """The bytes held back, which make no character, as text. The stream is as new then."""
+        """Return the incomplete rest as text, and reset the stream."""
         rest = self._decode(self._ids)[self._given :]
         self._ids, self._given = [], 0
         return rest
 
     def _shorten(self, text: str) -> None:
-        """Let old tokens go, where what follows does not depend on them."""
+        """Drop old tokens if the following text does not depend on them."""
         for kept in range(_BEFORE, _LONG):
             part = self._decode(self._ids[-kept:])
             if part and text.endswith(part):

@@ -1,4 +1,4 @@
-"""The base of loaders of tokens: order, rows, ranks and the position."""
+"""The base of token loaders: order, rows, ranks and the position."""
 
 from __future__ import annotations
 
@@ -34,34 +34,32 @@ _INPUTS = ("input_ids", "attention_mask", "segments")
 
 
 class RowPlace(NamedTuple):
-    """A row: its block, in the order of the epoch, and its number there."""
+    """The position of a row: its block, in the order of the epoch, and its index there."""
 
     block: int
     row: int
 
 
 class TokenLoader(Described):
-    """Batches ``(x, y)`` of tokens that are read from disk as they are needed.
+    """Batches ``(x, y)`` of tokens, read from disk as they are needed.
 
-    ``x`` is a dict of ``inputs``, (N, T) int32 each, or the array where that is one: "input_ids";
-    "segments", which count the texts of a row from 1 on; "attention_mask", 1 for tokens. Both are 0
-    for padding. ``y`` (N, T) int32 are the tokens that come next, -100 where nothing is to be
-    learnt: for ``SoftmaxCrossEntropy(ignore_index=-100)``. No target is of another text than its
-    token.
+    ``x`` is a dict of ``inputs``, (N, T) int32 each, or the array if there is one: "input_ids";
+    "segments", which number the texts of a row from 1; "attention_mask", 1 for tokens. Both are 0
+    for padding. ``y`` (N, T) int32 are the next tokens, -100 for positions without a target: for
+    ``SoftmaxCrossEntropy(ignore_index=-100)``. A token and its target belong to the same text.
 
-    Without ``pad_to`` rows are packed: texts stand side by side in rows of ``length`` tokens.
-    With ``pad_to``, lengths, each text has a row of its own, and a batch is as long as the least
-    of them, or ``length``, that holds its texts. A batch always has ``batch_size`` rows, of which
-    the last ones of an epoch may be padding.
+    Without ``pad_to`` texts are packed into rows of ``length`` tokens. With ``pad_to``, a list of
+    lengths, each text has its own row, and a batch is padded to the least of these lengths, or
+    ``length``, that fits its texts. A batch always has ``batch_size`` rows; the last ones of an
+    epoch may be padding.
 
-    Files are read in blocks of ``window`` bytes, one of which is in memory. The blocks of an epoch
-    come in an order drawn from ``(seed, epoch)``, and so do the rows of a block.
-    Of the rows that all ranks have together rank *r* takes r, r + world_size, ...: the k-th batches
-    of all ranks are the k-th batch of one process with ``batch_size × world_size``. A saved
-    position goes on with another number of ranks where that product is the same.
-    Iterating goes on from the current position to the end of the epoch.
+    Files are read in blocks of ``window`` bytes, one at a time. ``(seed, epoch)`` determine the
+    order of blocks in an epoch, and of rows in a block. Rank *r* takes the rows r, r + world_size,
+    ... of all ranks: the k-th batches of all ranks are the k-th batch of one process with
+    ``batch_size × world_size``. A saved position is valid for another number of ranks if that
+    product is the same. An iteration continues from the current position to the end of the epoch.
 
-    Errors: `DataError` with file and line for what is no text.
+    Errors: `DataError` with file and line for invalid text.
     """
 
     def __init__(
@@ -100,16 +98,16 @@ class TokenLoader(Described):
 
     @abstractmethod
     def tokens_of(self, record: TextRecord) -> list[Fragment]:
-        """The tokens of ``record`` in fragments of at most ``length``. Errors: `DataError`."""
+        """Return the tokens of ``record``, in fragments up to ``length``. Errors: `DataError`."""
 
     @property
     def counted(self) -> tuple[str, int]:
-        """The unit of a training's speed: the tokens of a row, padding among them."""
+        """The unit of a training's speed: the tokens of a row, including padding."""
         return "tokens", self.length
 
     @property
     def _smallest_batch(self) -> int:
-        """Rows of the smallest batch of any rank."""
+        """The rows of the smallest batch of any rank."""
         return max(self._together // self.world_size, 1)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -129,7 +127,7 @@ class TokenLoader(Described):
             _, rows = upcoming
             upcoming = next(batches, None)
             position += 1
-            # Counted before it is handed out, as `ArrayLoader` counts.
+            # Count before the yield, as `ArrayLoader` does.
             if upcoming is None:
                 self.set_epoch(epoch + 1)
             else:
@@ -137,15 +135,15 @@ class TokenLoader(Described):
             yield self._batch(rows)
 
     def count_batches(self) -> int:
-        """How many an epoch has: all texts are read and encoded for it once, a block at a time."""
+        """Count the batches of an epoch; this reads and encodes all texts, a block at a time."""
         rows = sum(len(self._block(0, block)) for block in range(len(self.files.blocks)))
         return -(-rows // self._together)
 
     def keep_back(self: Loader, share: float) -> Loader:
-        """Take the last blocks of the files out, to validate with: a loader of these, in order.
+        """Split off the last blocks for validation; return a loader of these, in order.
 
-        They are the fewest that have ``share`` of the bytes. Both begin at their start. Errors:
-        `DataError` where there are too few blocks to have both.
+        They are the fewest blocks that have ``share`` of the bytes. Both loaders start at their
+        first batch. Errors: `DataError` if there are too few blocks for both.
         """
         other = copy(self)
         self.files, other.files = self.files.parted(share)
@@ -160,15 +158,15 @@ class TokenLoader(Described):
         self.position, self._next = 0, RowPlace(0, 0)
 
     def state_dict(self) -> dict[str, int]:
-        """The position, and what must be equal where it is restored. It is not the rank's own."""
+        """Return the position, and the settings that must be equal to restore it, for all ranks."""
         own = {"epoch": self.epoch, "position": self.position}
         return {**own, "block": self._next.block, "row": self._next.row, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position; the batches after it are the same to the bit.
+        """Go to a saved position; the following batches are bit-identical.
 
-        Errors: `ArgumentError` where the files, the tokenizer or the settings differ; the loader
-        then stays where it is.
+        Errors: `ArgumentError` if the files, the tokenizer or the settings differ; the position is
+        then unchanged.
         """
         where, most = type(self).__name__, 1 << 62
         epoch, position = restored_position(where, state, self._identity(), most)
@@ -190,7 +188,7 @@ class TokenLoader(Described):
         }
 
     def _batches(self, epoch: int, start: RowPlace) -> Iterator[tuple[RowPlace, list[TokenRow]]]:
-        """The rows of each batch of all ranks, and the place of the first."""
+        """Yield the rows of each batch of all ranks, and the position of the first."""
         rows = self._rows(epoch, start)
         while several := list(islice(rows, self._together)):
             place = several[0][0]
@@ -210,11 +208,11 @@ class TokenLoader(Described):
                     f"{type(self).__name__}, state",
                     expected=f"a row below {len(rows)} of block {block}",
                     received=f"{first}",
-                    advice="the texts are others than when the position was saved: begin anew",
+                    advice="the texts have changed since the position was saved: start again",
                 )
             for number in range(first, len(rows)):
                 yield RowPlace(block, number), rows[number]
-            del rows  # before the next block is read: there would be memory for two
+            del rows  # before the next block is read, or memory would contain two
 
     def _block(self, epoch: int, block: int) -> list[TokenRow]:
         parts = [part for each in self.files.records(block) for part in self.tokens_of(each)]
@@ -227,7 +225,7 @@ class TokenLoader(Described):
         return [rows[k] for k in rng.permutation(len(rows)).tolist()] if self.shuffle else rows
 
     def _batch(self, rows: list[TokenRow]) -> Batch:
-        # Of one width on all ranks, so that all of them take equally long.
+        # One width on all ranks, so that their steps take equally long.
         width = width_of(rows, self._widths)
         x, y = batch_of(rows[self.rank :: self.world_size], width, self._padding)
         if len(self.inputs) == 1:
@@ -244,13 +242,13 @@ def _checked_inputs(where: str, inputs: Sequence[str] | None, pads: bool) -> tup
             f"{where}, inputs",
             expected=f"some of {one_of(_INPUTS)}",
             received=f"{inputs!r}"[:80],
-            advice=MESSAGES if are_messages(inputs) else "name those that the net takes",
+            advice=MESSAGES if are_messages(inputs) else "name the inputs of the net",
         )
     return given
 
 
 def expect_text(record: TextRecord, name: str, others: str) -> str:
-    """The text ``record`` has as ``name``. Errors: it has none, or half a surrogate pair in it."""
+    """Return the text ``name`` of ``record``. Errors: no such string."""
     found = record.entry.get(name)
     if not isinstance(found, str):
         shown = list(record.entry)[:8]
@@ -266,7 +264,7 @@ def expect_text(record: TextRecord, name: str, others: str) -> str:
 
 
 def encoded(record: TextRecord, tokenizer: Tokenizer, text: str) -> Array:
-    """The ids of ``text`` without those around it. Errors: `DataError` with file and line."""
+    """Return the ids of ``text`` without special tokens. Errors: `DataError` with file and line."""
     try:
         return tokenizer.encode(text, special=False)
     except DataError as error:

@@ -23,15 +23,15 @@ _WHERE = "Tokenizer"
 
 
 class Tokenizer:
-    """Text as ids and back, by ``backend``, a `tokenizers.Tokenizer` of the package of that name.
+    """Converts text to ids and back by ``backend``, a `tokenizers.Tokenizer`.
 
-    ``bos_token``, ``eos_token`` and ``pad_token`` are those that begin, end and fill a text, as
-    strings; ``bos_id``, ``eos_id`` and ``pad_id`` are their ids, None for those that the model has
-    not. ``chat_template`` is the Jinja template of its conversations.
+    ``bos_token``, ``eos_token`` and ``pad_token`` are the strings that begin, end and pad a text;
+    ``bos_id``, ``eos_id`` and ``pad_id`` are their ids, None if the model has none.
+    ``chat_template`` is the Jinja template of its conversations.
 
-    `of` takes all of it from the folder of a published model, `of_gguf` from the metadata of a
-    GGUF file. Needs the extra ``text``: pip install 'singanet[text]'. Errors: `BackendError`
-    without it; `DataError` for a token that is not in the vocabulary.
+    `of` reads the folder of a published model, `of_gguf` the metadata of a GGUF file. Needs the
+    extra ``text``: pip install 'singanet[text]'. Errors: `BackendError` without it; `DataError` for
+    a token that is not in the vocabulary.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Tokenizer:
         chat_template: str | None = None,
     ) -> None:
         self.backend = backend
-        # A file may say that texts are cut or filled up; whoever cuts and fills here, tells it.
+        # A file may enable truncation or padding, which are the caller's task here.
         backend.no_truncation()
         backend.no_padding()
         self.bos_token, self.eos_token, self.pad_token = bos_token, eos_token, pad_token
@@ -60,21 +60,21 @@ class Tokenizer:
 
     @classmethod
     def of(cls, folder: str | Path) -> Tokenizer:
-        """The tokenizer of a published model in ``folder``.
+        """Read the tokenizer of a published model in ``folder``.
 
-        That is tokenizer.json, else vocab.json with merges.txt, else vocab.txt; the special tokens
-        of tokenizer_config.json; the template of chat_template.jinja, else of the config.
-        Errors: `DataError` naming the file that is missing or damaged.
+        It reads tokenizer.json, or vocab.json with merges.txt, or vocab.txt; the special tokens of
+        tokenizer_config.json; the template of chat_template.jinja, or else of the config. Errors:
+        `DataError` naming the file that is missing or damaged.
         """
         backend, settings = read_folder(path_of(folder, "folder"))
         return cls._made(backend, settings, f"model folder {str(folder)!r}")
 
     @classmethod
     def of_gguf(cls, values: Mapping[str, Any]) -> Tokenizer:
-        """The tokenizer that a GGUF file describes; ``values`` are those of its metadata.
+        """Build the tokenizer of a GGUF file from ``values``, its metadata.
 
-        Byte-level byte pairs ("gpt2") are read, whose words are parted as one of "gpt-2",
-        "smollm", "llama-bpe", "qwen2" has it. Errors: `DataError` for other kinds.
+        It supports byte-level byte pairs ("gpt2") with the word splits "gpt-2", "smollm",
+        "llama-bpe" and "qwen2". Errors: `DataError` for other kinds.
         """
         with refusing("GGUF metadata", "a vocabulary and its merges"):
             backend, settings = of_gguf(values)
@@ -85,7 +85,7 @@ class Tokenizer:
         tokens = {name: settings.get(f"{name}_token") for name in ("bos", "eos", "pad")}
         template = settings.get("chat_template")
         if isinstance(template, list):
-            # Several, by name; those beside the first are for tools and for documents.
+            # Several, by name; the others are for tools and for documents.
             named = [each for each in template if isinstance(each, dict)]
             template = {each.get("name"): each.get("template") for each in named}.get("default")
         for name, value in (*tokens.items(), ("chat_template", template)):
@@ -102,9 +102,9 @@ class Tokenizer:
             raise error.within(where) from None
 
     def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, which `of` and transformers read.
+        """Write tokenizer.json and tokenizer_config.json, for `of` and transformers.
 
-        Errors: `FileAccessError` where ``folder`` cannot be written to.
+        Errors: `FileAccessError` if ``folder`` is not writable.
         """
         path = path_of(folder, "folder")
         config = {
@@ -139,25 +139,25 @@ class Tokenizer:
 
     @cached_property
     def vocabulary_size(self) -> int:
-        """How many tokens there are, added ones among them; a model's table may have more rows."""
+        """The number of tokens, added ones included; a model's table may have more rows."""
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
     @cached_property
     def _fingerprint(self) -> int:
-        """A checksum of the vocabulary and its rules, by which a saved position knows its data."""
+        """A checksum of the vocabulary and its rules, to compare with a saved position's."""
         template = "" if self.chat_template is None else self.chat_template
         told = f"{self.backend.to_str()}{template}{self.bos_id}{self.eos_id}"
         return zlib.crc32(told.encode("utf-8", "surrogatepass"))
 
     @property
     def chat_template(self) -> str | None:
-        """The source of the template, None where the model has none."""
+        """The source of the template, None if the model has none."""
         return None if self._template is None else self._template.source
 
     def encode(self, text: str, special: bool = True) -> Array:
-        """The ids of ``text``, (T,) int32; with ``special`` those that the model puts around it.
+        """Return the ids of ``text``, (T,) int32; ``special`` adds the model's special tokens.
 
-        Errors: `DataError` for what is no text that UTF-8 can write.
+        Errors: `DataError` for text that UTF-8 cannot encode.
         """
         return np.array(self._encoding(text, special).ids, np.int32)
 
@@ -165,15 +165,15 @@ class Tokenizer:
         if not isinstance(text, str) or _lone(text) is not None:
             raise DataError(
                 _WHERE,
-                expected="a str of whole characters",
-                received=f"half a pair at {_lone(text)}"
+                expected="a str without lone surrogates",
+                received=f"a lone surrogate at {_lone(text)}"
                 if isinstance(text, str)
                 else type(text).__name__,
                 advice=MESSAGES
                 if are_messages(text)
-                else "decode bytes first, and replace what is no character; give texts one by one",
+                else "decode bytes first, and replace lone surrogates; pass texts one by one",
             )
-        with refusing(_WHERE, "text that the vocabulary can write"):
+        with refusing(_WHERE, "text that the vocabulary can encode"):
             return self.backend.encode(text, add_special_tokens=special)
 
     @cached_property
@@ -187,10 +187,10 @@ class Tokenizer:
         return np.empty(0, np.int32), np.empty(0, np.int32)
 
     def decode(self, ids: Array | Sequence[int], special: bool = False) -> str:
-        """The text of ``ids``, integers of one axis; special tokens are shown with ``special``.
+        """Return the text of ``ids``, integers (T,); ``special`` includes special tokens.
 
-        Bytes that make no character become U+FFFD, and ids beyond the vocabulary nothing. Errors:
-        `DataError` for what are no ids.
+        Invalid bytes become U+FFFD; ids beyond the vocabulary are skipped. Errors: `DataError` for
+        invalid ids.
         """
         try:
             flat = np.asarray(ids)
@@ -208,27 +208,27 @@ class Tokenizer:
             return str(self.backend.decode(flat.tolist(), skip_special_tokens=not special))
 
     def stream(self, special: bool = False) -> TextStream:
-        """A decoder of ids that come one by one, which holds back what is no whole character."""
+        """Return a decoder of ids that arrive one by one; it holds back incomplete characters."""
         return TextStream(lambda ids: self.decode(ids, special))
 
     def _chat_text(self, messages: Sequence[Message], ask: bool = False, **variables: Any) -> str:
-        """The conversation as text by the template; with ``ask`` up to where an answer begins.
+        """Return the conversation as text; ``ask`` adds the start of the next answer.
 
-        A message is ``{"role": "user", "content": "..."}``; templates may know more entries, and
-        more ``variables``, such as ``tools``. Errors: `DataError` with what the template refuses.
+        A message is ``{"role": "user", "content": "..."}``; templates may use more entries, and
+        more ``variables``, such as ``tools``. Errors: `DataError` with the template's error.
         """
         return self._checked_template(messages).text(messages, ask, variables)
 
     def prompt(self, messages: Sequence[Message], **variables: Any) -> Array:
-        """The ids after which the next answer begins, (T,) int32: what `net.generate` takes."""
+        """Return the ids that precede the next answer, (T,) int32, for `net.generate`."""
         return self.encode(self._chat_text(messages, True, **variables), special=False)
 
     def chat(self, messages: Sequence[Message], **variables: Any) -> tuple[Array, Array]:
-        """The conversation as ids (T,) int32, and which of them are answers (T,) bool.
+        """Return the conversation as ids (T,) int32, and which of them are answers (T,) bool.
 
-        An answer is what the assistant says with the token that ends it: where the template has
-        ``{% generation %}`` what that marks, else what follows where it would be asked for.
-        Errors: `DataError` as `_chat_text`, and where answers cannot be told from the rest.
+        An answer is the assistant's text with its end token: the text that ``{% generation %}``
+        marks if the template has it, or else the text after a request for an answer. Errors:
+        `DataError` as for `_chat_text`, and if answers cannot be separated from the rest.
         """
         text, spans = self._checked_template(messages).answers(messages, variables)
         made = self._encoding(text, special=False)
@@ -257,14 +257,14 @@ class Tokenizer:
 
 
 def _expect_messages(messages: Any) -> None:
-    """Errors: what is no list of messages, whose contents are text, or nothing beside others."""
+    """Refuse anything but a list of messages with text contents, or other entries instead."""
     received = "" if isinstance(messages, (list, tuple)) else type(messages).__name__
     for k, message in enumerate(() if received else messages):
         if (
             not isinstance(message, Mapping)
             or not isinstance(message.get("role"), str)
             or not isinstance(message.get("content"), str | None)
-            # Templates write None as a word.
+            # Templates would write None as a word.
             or (message.get("content") is None and not message.keys() - {"role", "content"})
         ):
             received = f"{message!r} at {k}"[:120]
@@ -279,7 +279,7 @@ def _expect_messages(messages: Any) -> None:
 
 
 def _lone(text: str) -> int | None:
-    """Where half of a surrogate pair stands, which no UTF-8 can write."""
+    """Return the index of a lone surrogate, which UTF-8 cannot encode, or None."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -294,15 +294,15 @@ _PROBES = (
     "x=3.14159*(y_2+10**7)  # 多 字节 文字 и кириллица\r\n",
     "don't won't I'LL 1 22 333 4444 ...---??? \u00a0\u2003 end ",
 )
-"""Texts that any two of the ways to part words part otherwise."""
+"""Texts that any two of the splits split differently."""
 
 
 def gguf_values(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
-    """The ``tokenizer.`` values of a GGUF file for a net of ``size`` words.
+    """Return the ``tokenizer.`` values of a GGUF file for a net with ``size`` embeddings.
 
-    Ids without a token get one that is marked as unused, as llama.cpp's converter does. Errors:
-    `DataError` for vocabularies other than byte-level byte pairs, words that are parted in another
-    way than llama.cpp knows, and tokens put around a text that are not its first and last alone.
+    Ids without a token become unused tokens, as in llama.cpp's converter. Errors: `DataError` for
+    vocabularies other than byte-level byte pairs, word splits unknown to llama.cpp, and special
+    tokens other than one at the start and one at the end.
     """
     told = json.loads(tokenizer.backend.to_str())
     model, decoder = told.get("model") or {}, (told.get("decoder") or {}).get("type")
@@ -343,13 +343,13 @@ def gguf_values(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
 
 
 def _split(tokenizer: Tokenizer, values: dict[str, Any]) -> str:
-    """The name of the way to part words that gives the same ids."""
+    """Return the name of the word split that gives the same ids."""
     wanted = [tokenizer.encode(text, special=False).tolist() for text in _PROBES]
     for name in _SPLITS:
         made = Tokenizer.of_gguf(values | {"tokenizer.ggml.pre": name})
         if [made.encode(text, special=False).tolist() for text in _PROBES] == wanted:
             return name
-    raise _refused(f"words parted as {one_of(_SPLITS)} has it", "another way")
+    raise _refused(f"the word split of {one_of(_SPLITS)}", "another one")
 
 
 def _refused(expected: str, received: str) -> DataError:

@@ -27,16 +27,16 @@ _SPLIT_PATTERNS = {
     "llama3": _LLAMA3,
     "qwen2": _LLAMA3.replace("{1,3}", ""),
 }
-"""Patterns that split text before pairs are joined, by their names in GGUF files; None: GPT-2's."""
+"""Patterns that split text before merges, by their names in GGUF files; None: GPT-2's."""
 _CONTROL, _USER_DEFINED = 3, 4
 MOST = 2_000_000
-"""Tokens and merges of a vocabulary; published ones have up to some hundred thousands."""
+"""The most tokens and merges of a vocabulary; published ones have some hundred thousand."""
 
 
 def byte_level(
     vocabulary: Mapping[str, int], merges: Sequence[str], split: str = "gpt-2", blank: bool = False
 ) -> Any:
-    """Byte-level byte-pair encoding (Radford et al. 2019): a merge a line, two tokens with a blank.
+    """Make byte-level byte-pair encoding (Radford et al. 2019); a merge is two tokens and a blank.
 
     With ``blank`` a text that does not begin with a blank gets one. Errors: `DataError` for an
     unknown ``split``, and merges that do not fit.
@@ -53,7 +53,7 @@ def byte_level(
     if max(len(vocabulary), len(pairs)) > MOST or any(len(pair) != 2 for pair in pairs):
         raise _bad(f"merges of two tokens, at most {MOST}", f"{len(pairs)} merges")
     expect_ids(vocabulary.values(), _bad)
-    ignore = split.startswith("llama")  # a word that is a token is one, whatever joins it
+    ignore = split.startswith("llama")  # a word that is a token needs no merges
     made = found.Tokenizer(found.models.BPE(dict(vocabulary), pairs, ignore_merges=ignore))
     made.pre_tokenizer = _parted(found.pre_tokenizers, found.Regex, _SPLIT_PATTERNS[split], blank)
     if split == "qwen2":
@@ -75,10 +75,10 @@ def _parted(kinds: Any, regex: Any, split: str | None, blank: bool) -> Any:
 def word_piece(
     words: Sequence[str], lowercase: bool, accents: bool | None = None, chinese: bool = True
 ) -> Any:
-    """Word pieces as BERT has them (Devlin et al. 2019), ``words`` in the order of their ids.
+    """Make BERT's word pieces (Devlin et al. 2019), with ``words`` in the order of their ids.
 
-    ``accents`` says whether accents are removed, None as ``lowercase``; ``chinese`` whether Chinese
-    characters are words of their own.
+    ``accents`` removes accents, None as ``lowercase``; ``chinese`` makes each Chinese character a
+    word.
     """
     found = tokenizers()
     vocabulary = {word: k for k, word in enumerate(words)}
@@ -102,7 +102,7 @@ def word_piece(
 
 
 def of_gguf(metadata: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The tokenizer that GGUF ``metadata`` describe, and its settings as a folder has them.
+    """Return the tokenizer that GGUF ``metadata`` describe, and its settings as in a folder.
 
     Errors: `DataError` for kinds other than byte-level byte pairs, and for damaged metadata.
     """
@@ -170,11 +170,11 @@ def _bad(expected: str, received: str) -> DataError:
 
 
 MAX_BYTES = 1 << 27
-"""Bytes of a tokenizer.json; the largest published ones have 35 million."""
+"""The most bytes of a tokenizer.json; the largest published ones have 35 million."""
 MAX_SETTINGS = 1 << 24
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
 _SPLITS = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
-"""How byte-level pairs split words, by the class of transformers."""
+"""The word splits of byte-level pairs, by the class of transformers."""
 _MAKE = (
     "write a tokenizer.json by transformers:"
     " AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
@@ -182,11 +182,11 @@ _MAKE = (
 
 
 def read_folder(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The tokenizer of ``folder`` as its package has it, and the settings beside it.
+    """Return the tokenizer of ``folder`` as the package tokenizers' object, and its settings.
 
     Errors: `DataError` naming the file that is missing, damaged or too large.
     """
-    tokenizers()  # that it is missing is better said before files are read
+    tokenizers()  # fail before reading files if it is missing
     settings: dict[str, Any] = {}
     for name in reversed(_SETTINGS):
         if (folder / name).exists():
@@ -241,7 +241,7 @@ def _flag(folder: Path, settings: Mapping[str, Any], key: str, usual: bool | Non
 
 
 def _with_added(folder: Path, settings: Mapping[str, Any], made: Any) -> Any:
-    """The tokenizer with its special tokens marked. Errors: settings that would change ids."""
+    """Mark the special tokens of the tokenizer. Errors: settings that would change ids."""
     usual = {"do_basic_tokenize": True, "add_bos_token": False, "add_eos_token": False}
     for key in (*usual, "never_split"):
         if settings.get(key) not in (usual.get(key), None):
@@ -249,7 +249,7 @@ def _with_added(folder: Path, settings: Mapping[str, Any], made: Any) -> Any:
     if (folder / "added_tokens.json").exists() and _read_json(
         folder, "added_tokens.json", MAX_SETTINGS
     )[1]:
-        raise _unknown(folder, "added_tokens.json", "no tokens beside the vocabulary's", "some")
+        raise _unknown(folder, "added_tokens.json", "only tokens of the vocabulary", "others")
     added = settings.get("added_tokens_decoder") or {}
     for key, token in added.items() if isinstance(added, dict) else [("", added)]:
         content = token.get("content") if isinstance(token, dict) else None
@@ -277,7 +277,7 @@ def refusing(where: str, expected: str) -> Iterator[None]:
     except SingaNetError:
         raise
     except BaseException as error:
-        # A panic of Rust is none of Python's exceptions, but for this base.
+        # A panic of Rust is a BaseException, not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise DataError(
@@ -291,14 +291,14 @@ def refusing(where: str, expected: str) -> Iterator[None]:
 def _read_settings(folder: Path, name: str) -> dict[str, Any]:
     found = _read_json(folder, name, MAX_SETTINGS)[1]
     for key, value in found.items():
-        # A token comes as text, or with how it is to be taken.
+        # A token is a text, or an object with its content and flags.
         if key.endswith("_token") and isinstance(value, dict):
             found[key] = value.get("content")
     return found
 
 
 def _read_json(folder: Path, name: str, most: int) -> tuple[bytes, dict[str, Any]]:
-    """The bytes of a file, and what they say; a name that comes twice may be read in two ways."""
+    """Return the bytes of a file and its JSON; repeated names are refused as ambiguous."""
     raw, refuse = _read_bytes(folder, name, most), _refusal(folder, name)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

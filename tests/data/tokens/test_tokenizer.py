@@ -155,7 +155,7 @@ def test_what_is_no_row_of_ids_is_refused(tokenizer, ids):
 
 @pytest.mark.parametrize("given_text", [b"bytes", None, 7, "half \ud83d a pair"])
 def test_what_is_no_text_is_refused(tokenizer, given_text):
-    with pytest.raises(DataError, match="expected a str of whole characters"):
+    with pytest.raises(DataError, match="expected a str without lone surrogates"):
         tokenizer.encode(given_text)
 
 
