@@ -1069,7 +1069,7 @@ def layouts(rng, tmp_path):
     same(layers.Dense("fc", 3, W_transpose=True), nn.Linear(5, 3), x)
     same(layers.Conv2D("c", 6, 3, pad=0), nn.Conv2d(4, 6, 3), images, carry=filters)
     lstm = nn.LSTM(5, 4, 2, batch_first=True)
-    same(layers.LSTM("lstm", 4, num_stacks=2), lstm, steps, carry=gates)
+    same(layers.LSTM("lstm", 4, num_layers=2), lstm, steps, carry=gates)
 
 
 @what("`weight`, `bias`, `running_mean`, `running_var`", "`net.train()`, `net.eval()`")
