@@ -173,7 +173,7 @@ class Resolver:
             known = [name for name in self.plan.by_name if name != target.step]
         return ArgumentError(
             f"{self.where}, {target.name!r} of xs",
-            expected="a name that ys depend on" + (f": {one_of(known)}" if known else ""),
+            expected="a name that gradients of ys reach" + (f": {one_of(known)}" if known else ""),
             received="a name that no gradient reaches",
             advice="leave it out, or pass unreachable='zeros'",
         )

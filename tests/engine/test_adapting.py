@@ -494,7 +494,7 @@ def test_the_net_of_an_executor_has_its_parameters():
     x, y = Input("x", (8,)), Input("y", (), dtype="int64")
     loss = SoftmaxCrossEntropy()(Dense("fc", 3)(x), y)
     executor = Executor({"train": [loss, SGD(lr=0.1).minimize(loss)]}, seed=7)
-    with pytest.raises(CallOrderError, match="of an Executor"):
+    with pytest.raises(CallOrderError, match="an Executor's net"):
         executor.net.adapt(2, "fc")
     assert executor.net["fc"].trainable
 

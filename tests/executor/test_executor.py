@@ -855,7 +855,7 @@ def test_feeds_are_refused_by_name():
             executor.run(name, feed)
     with pytest.raises(UnknownNameError, match="another graph|some program"):
         executor.run("infer", {x: images}, [Dense("other", 2)(x)])
-    with pytest.raises(ArgumentError, match="list of what it gives"):
+    with pytest.raises(ArgumentError, match="list of its results"):
         executor.run("infer", {x: images}, [])
     with pytest.raises(CallOrderError, match="from_loader"):
         executor.batches("train")
@@ -924,7 +924,7 @@ def test_programs_are_refused_before_anything_runs():
     )
     refused(
         ArgumentError,
-        "no gradient comes to",
+        "one without a gradient",
         lambda: Executor({"a": [other], "b": [SGD(1).minimize(loss, [low, "other/bias"])]}),
     )
     refused(ArgumentError, "an input", lambda: SGD(1).minimize(y))

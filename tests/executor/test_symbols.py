@@ -195,7 +195,7 @@ def test_gradients_with_other_heads_are_asked_for_in_one_program():
         (lambda y, h, made: gradients(y, ["fc/weight"], np.ones((2, 2))), "each of 1 ys"),
         (lambda y, h, made: gradients(y, ["fc/weight"], [np.ones((1, 2))]), "Input\\('head'"),
         (lambda y, h, made: gradients([], ["fc/weight"]), "loss"),
-        (lambda y, h, made: gradients(made, ["fc/weight"]), "are no symbols: combine"),
+        (lambda y, h, made: gradients(made, ["fc/weight"]), "are not symbols: combine"),
     ],
 )
 def test_heads_that_do_not_fit(ask, words):

@@ -458,7 +458,7 @@ def test_one_output_of_several():
         np.testing.assert_array_equal(found["x"][0], 4.0 + 2 * np.arange(4.0))
         assert not np.shares_memory(found["s", 1], found["s"][1])
     np.testing.assert_array_equal(net.gradients(("s", 0), "x", X)["x"], np.ones((6, 4)))
-    with pytest.raises(ArgumentError, match="comes to: 'x', 's'"):
+    with pytest.raises(ArgumentError, match="gradients of ys reach: 'x', 's'"):
         net.gradients(("s", 0), [("s", 1)], X)
 
 
@@ -567,7 +567,7 @@ def test_a_stop_keeps_gradients_and_contexts_from_what_lies_below():
 
 def test_what_is_fed_to_a_stop_gets_no_gradient():
     net = FeedForwardNet([StopGradient("stop", input_sample_shape=(4,)), Dense("y", 3)], seed=0)
-    with pytest.raises(ArgumentError, match="'stop/input' of xs: .*comes to"):
+    with pytest.raises(ArgumentError, match="'stop/input' of xs: .*reach"):
         net.gradients("y", "stop/input", X)
     found = net.gradients("y", ["stop", "stop/input"], X, unreachable="zeros")
     assert not found["stop/input"].any()
@@ -606,15 +606,15 @@ REFUSED = [
     ({"xs": "c"}, UnknownNameError, "argument xs: .*received 'c'"),
     ({"ys": []}, ArgumentError, "at least one name"),
     ({"xs": []}, ArgumentError, "at least one name"),
-    ({"ys": "a", "xs": "b"}, ArgumentError, "'b' of xs: .*comes to: 'a'; received one that no"),
-    ({"ys": "a", "xs": "b/weight"}, ArgumentError, "comes to: 'a/weight', 'a/bias'"),
+    ({"ys": "a", "xs": "b"}, ArgumentError, "'b' of xs: .*reach: 'a'; received a name that no"),
+    ({"ys": "a", "xs": "b/weight"}, ArgumentError, "reach: 'a/weight', 'a/bias'"),
     ({"xs": "bn/mean"}, ArgumentError, "received running state"),
     ({"ys": ("a", 1)}, ArgumentError, "an index from 0 to 0; received 1"),
     ({"dys": np.ones((6, 4))}, ShapeError, r"dys of 'b': expected shape \(6, 3\).*\(6, 4\)"),
     ({"dys": {"a": None}}, UnknownNameError, "one for 'a'"),
     ({"dys": "ones"}, ArgumentError, "received str"),
     ({"ys": ["a", "b"], "dys": [None]}, ArgumentError, "a list of 2, one for each of ys"),
-    ({"ys": "loss"}, ArgumentError, "the key 'targets' beside them; received no targets"),
+    ({"ys": "loss"}, ArgumentError, "and the key 'targets'; received no targets"),
     ({"ys": "loss", "feed": FEED, "dys": np.ones(6)}, ArgumentError, "dys of 'loss': expected"),
     ({"unreachable": "zero"}, UnknownNameError, "'error' or 'zeros'"),
     ({"feed": {"x": X}}, UnknownNameError, "argument feed: .*received 'x'"),

@@ -457,7 +457,7 @@ def test_a_net_inside_itself_is_refused():
     with pytest.raises(GraphError, match="nested in itself"):
         net.add(net)
     outer = FeedForwardNet([net], name="outer")
-    with pytest.raises(GraphError, match="holds the net 'block'"):
+    with pytest.raises(GraphError, match="contains the net 'block'"):
         net.add(outer)
 
 

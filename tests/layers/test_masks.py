@@ -147,7 +147,7 @@ def test_a_mask_at_the_end_is_for_the_loss_or_is_taken_off():
     assert FeedForwardNet(inputs=x, outputs=[y, y.mask], loss=loss).nodes()
     y.mask = None
     assert FeedForwardNet(inputs=x, outputs=y).nodes()
-    with pytest.raises(ArgumentError, match="goes along in lists and on symbols"):
+    with pytest.raises(ArgumentError, match="masks need a list of layers, or symbols"):
         FeedForwardNet().add(Embedding("e", 4, 2, mask_index=0, input_sample_shape=(3,)))
 
 
