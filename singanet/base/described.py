@@ -11,7 +11,7 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from singanet.base.elsewhere import is_library
-from singanet.base.words import REQUIRED, aliases, described, part_words, translated
+from singanet.base.words import OWN, REQUIRED, aliases, described, part_words, translated
 from singanet.errors import ConfigError, SignatureError
 
 _T = TypeVar("_T", bound="Configurable")
@@ -331,16 +331,21 @@ def _written(cls: Any) -> inspect.Signature:
         only_self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         return inspect.Signature([only_self])
     signature = inspect.signature(cls.__init__)
-    *own, last = signature.parameters.values()
-    if last.kind is not last.VAR_KEYWORD or last.name != "shared" or cls._shared is None:
-        return signature
-    parts = part_words(cls.__init__)
-    shared = [
-        inspect.Parameter(name, last.KEYWORD_ONLY, default=getattr(cls, name), annotation=kind)
-        for name, kind in cls._shared.__annotations__.items()
-        if name not in parts
-    ]
-    return signature.replace(parameters=[*own, *shared])
+    arguments = [*signature.parameters.values()]
+    last = arguments[-1]
+    if last.kind is last.VAR_KEYWORD and last.name == "shared" and cls._shared is not None:
+        parts = part_words(cls.__init__)
+        arguments[-1:] = [
+            inspect.Parameter(name, last.KEYWORD_ONLY, default=OWN, annotation=kind.__forward_arg__)
+            for name, kind in cls._shared.__annotations__.items()
+            if name not in parts
+        ]
+    return signature.replace(
+        parameters=[
+            each.replace(default=getattr(cls, each.name)) if each.default is OWN else each
+            for each in arguments
+        ]
+    )
 
 
 def _is_words(parameter: inspect.Parameter) -> bool:

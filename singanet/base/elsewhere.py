@@ -37,7 +37,7 @@ _CALLED = {
 _INSTEAD = {
     "activation": "put Activation('relu1', 'relu') after it, as a layer of its own",
     "affine": "say center=False, scale=False",
-    "amsgrad": "use AMSGrad(learning_rate=...)",
+    "amsgrad": "leave it out: Adam and AdamW take it",
     "attention_mask": "leave it out, and give prompts of different lengths as a list",
     "batch_first": "leave it out: the batch is axis 0 everywhere",
     "bias_initializer": "say b_specs={'init': 'constant', 'value': 0.1}",

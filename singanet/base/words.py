@@ -111,13 +111,20 @@ KEYS = {"initializer": "init", "regularizer": "regularizer", "constraint": "cons
 
 
 class Required:
-    """The default of an argument that has to be given, behind one that can be left out."""
+    """A default that is none, and says why."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
 
     def __repr__(self) -> str:
-        return "<required>"
+        return f"<{self._why}>"
 
 
-REQUIRED: Any = Required()
+REQUIRED: Any = Required("required")
+"""The default of an argument that has to be given, behind one that can be left out."""
+
+OWN: Any = Required("its own")
+"""The default of an argument for which each class has one, as an attribute of its name."""
 
 
 @cache

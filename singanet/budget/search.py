@@ -435,8 +435,8 @@ def _gathered(optimizer: Optimizer | Wrapper) -> Wrapper:
 
 def light_optimizer(optimizer: Any) -> Optimizer | str:
     """Return a replacement of ``optimizer`` with less state, or the reason why there is none."""
-    if type(optimizer) not in (Adam, AdamW):
-        kind = "no optimizer" if optimizer is None else f"a {type(optimizer).__name__}"
+    if type(optimizer) not in (Adam, AdamW) or "largest" in optimizer.slots:
+        kind = "no optimizer" if optimizer is None else f"a {optimizer!r}"
         return f"only the state of an Adam or AdamW can be factored, and this is {kind}"
     if any(state.step for state in optimizer.states()):
         return "the optimizer has state already"

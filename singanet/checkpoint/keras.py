@@ -242,10 +242,8 @@ _MOMENTS: Slots = ((("first", 1.0), ("second", 1.0)),)
 _SLOTS: dict[str, Slots] = {
     "SGD": _MOMENTUM,
     "Nesterov": _MOMENTUM,
-    "Adam": _MOMENTS,
-    "AdamW": _MOMENTS,
+    **dict.fromkeys(("Adam", "AdamW", "AMSGrad"), (*_MOMENTS, (("largest", 1.0),))),
     "LAMB": _MOMENTS,
-    "AMSGrad": (*_MOMENTS, (("largest", 1.0),)),
     "Adamax": ((("first", 1.0), ("norm", 1.0)),),
     "Adadelta": ((("square", 1.0), ("moved", 1.0)),),
     "RMSProp": ((("square", 1.0),), (("momentum", 1.0),), (("mean", 1.0),)),

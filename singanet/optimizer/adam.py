@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from singanet.errors import ArgumentError
 from singanet.ops import ops_for
 from singanet.optimizer.element_wise import ElementWise, decay, prepared
 from singanet.optimizer.hyper import Hyper, at, checked, in_type
@@ -23,8 +24,8 @@ class Adam(ElementWise):
     SINGA and Keras use this form, from section 2 of Kingma and Ba (2015): ε is added to √v before
     the correction of its bias. With ``epsilon_after_correction`` it is added after, as in PyTorch:
     w −= lr m̂ / (√v̂ + ε). All rules of this kind take that argument. ``epsilon`` is 1e-8, as in
-    PyTorch (Keras: 1e-7). t counts the updates of each parameter. State: m and v, two arrays a
-    parameter.
+    PyTorch (Keras: 1e-7). ``amsgrad`` takes the largest v so far, as `AMSGrad` does. t counts the
+    updates of each parameter. State: m and v, two arrays a parameter, with ``amsgrad`` a third.
     """
 
     slots: tuple[str, ...] = ("first", "second")
@@ -39,12 +40,22 @@ class Adam(ElementWise):
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
         *,
+        amsgrad: bool = False,
         epsilon_after_correction: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(learning_rate, **shared)
         self.epsilon_after_correction = bool(epsilon_after_correction)
-        where = type(self).__name__
+        where, kind = type(self).__name__, type(self)
+        if amsgrad and (kind._rule is not Adam._rule or kind._sweep is not Adam._sweep):
+            raise ArgumentError(
+                f"{where}(amsgrad=)",
+                expected="Adam or AdamW, whose rule may take the largest v",
+                received=where,
+                advice="leave it out",
+            )
+        if amsgrad:
+            self.slots = ("first", "second", "largest")
         self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
         self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
         self.epsilon = checked(where, "epsilon", epsilon)
@@ -145,31 +156,12 @@ class AdamW(Adam):
     """w −= lr λ w, then `Adam`'s step (Loshchilov and Hutter 2019).
 
     λ is ``weight_decay``, 0.01 as in PyTorch (Keras: 0.004), times the parameter's ``decay_mult``.
-    ``amsgrad`` takes the largest v so far, as `AMSGrad` does. State: m and v, two arrays; with
-    ``amsgrad`` a third.
+    State: as `Adam`.
     """
 
     weight_decay = 0.01
     decoupled = True
     epsilon_after_correction = True
-
-    def __init__(
-        self,
-        learning_rate: Hyper | None = 0.001,
-        beta_1: Hyper = 0.9,
-        beta_2: Hyper = 0.999,
-        epsilon: Hyper = 1e-8,
-        *,
-        amsgrad: bool = False,
-        epsilon_after_correction: bool = False,
-        **shared: Unpack[Shared],
-    ) -> None:
-        later = epsilon_after_correction
-        super().__init__(
-            learning_rate, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared
-        )
-        if amsgrad:
-            self.slots = ("first", "second", "largest")
 
 
 class AMSGrad(Adam):

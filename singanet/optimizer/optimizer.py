@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from singanet.base.described import Configurable, Counted, Moment, changes, checked_call
 from singanet.base.elsewhere import is_library
-from singanet.base.words import aliases
+from singanet.base.words import OWN, aliases
 from singanet.errors import ArgumentError
 from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import (
@@ -150,9 +150,9 @@ class Optimizer(Counted, Configurable, ABC):
     and `Adam`, λ · value is added to the gradient, and a ``regularizer`` (or a number, an L2
     coefficient) takes its place. If it is True, as in Keras and in AdamW, the value decays beside
     the rule: value −= lr · λ · value comes first, and a regularizer may stand beside it.
-    None is what the class has. ``constraint`` bounds gradients or weights (a number: `ClipNorm`).
-    As in SINGA the constraint comes first, then the regularizer, then the rule; what a parameter's
-    own spec says comes before what is said here.
+    ``constraint`` bounds gradients or weights (a number: `ClipNorm`). As in SINGA the constraint
+    comes first, then the regularizer, then the rule; what a parameter's own spec says comes before
+    what is said here.
 
     State belongs to the parameters that it was made for. The parameters of another net begin anew,
     whatever their names. When the first net is trained again, its parameters go on where they
@@ -191,17 +191,18 @@ class Optimizer(Counted, Configurable, ABC):
         self,
         learning_rate: Hyper | None = 0.001,
         *,
-        weight_decay: Hyper | None = None,
-        decoupled: bool | None = None,
+        weight_decay: Hyper | None = OWN,
+        decoupled: bool | None = OWN,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
     ) -> None:
         where, rate = type(self).__name__, learning_rate
         self.learning_rate = None if rate is None else checked(where, "learning_rate", rate)
-        # None is what the class has.
-        decay = self.weight_decay if weight_decay is None else weight_decay
-        self.weight_decay = checked(where, "weight_decay", decay)
-        self.decoupled = self.decoupled if decoupled is None else bool(decoupled)
+        decay = self.weight_decay if weight_decay is OWN else weight_decay
+        self.weight_decay = checked(where, "weight_decay", decay or 0.0)
+        if decoupled is OWN or decoupled is None:
+            decoupled = type(self).decoupled
+        self.decoupled = decoupled if decoupled is None else bool(decoupled)
         self.regularizer = as_regularizer(where, regularizer)
         self.constraint = as_constraint(where, constraint)
         if decay and self.decoupled is False:

@@ -883,7 +883,7 @@ def check_rule_with_own_epsilon(pair, same):
 BETAS = {"beta_1": [0.8, 0.9], "beta_2": [0.9, 0.99]}
 row(RULES, "SGD", momentum=[0.5, 0.9], **SHARED)(check_rule)
 row(RULES, "Adadelta", rho=[0.5, 0.9], **SHARED)(check_rule)
-row(RULES, "Adam", **BETAS, **SHARED)(check_rule)
+row(RULES, "Adam", amsgrad=BOTH, **BETAS, **SHARED)(check_rule)
 row(RULES, "AdamW", amsgrad=BOTH, **BETAS, **SHARED)(check_rule)
 row(RULES, "Adamax", **BETAS, **SHARED)(check_rule)
 row(RULES, "Lion", **BETAS, **SHARED)(check_rule)
@@ -908,12 +908,6 @@ def check_nadam(pair, same):
 @row(RULES, "Adagrad", **SHARED)
 def check_adagrad(pair, same):
     pair.given["initial_accumulator_value"] = 0.0
-    stepped(pair)
-
-
-@row(RULES, "Adam", ours="AMSGrad", **BETAS, **SHARED)
-def check_amsgrad(pair, same):
-    pair.given["amsgrad"] = True
     stepped(pair)
 
 

@@ -698,7 +698,7 @@ def sgd(pair):
         same_rule(pair, more, more)
 
 
-@row(OPTIM, "Adam", decoupled_weight_decay=BOTH, **ADAMS)
+@row(OPTIM, "Adam", amsgrad=BOTH, decoupled_weight_decay=BOTH, **ADAMS)
 @row(OPTIM, "AdamW", amsgrad=BOTH, **ADAMS)
 @row(OPTIM, "NAdam", momentum_decay=[0.004, 0.1], decoupled_weight_decay=BOTH, **ADAMS)
 def adam(pair):
@@ -707,13 +707,6 @@ def adam(pair):
     more = {"eps": 1e-2, "lr": 0.1}
     theirs = lambda p: pair.theirs(params=p, **{**there, **more})  # noqa: E731
     told(pair, AFTER, *stepped(pair.ours(**{**here, **more}), theirs))
-
-
-@row(OPTIM, "Adam", **ADAMS)
-def ams_grad(pair):
-    told(pair, "the class `AMSGrad`")
-    ours = optimizer.AMSGrad(**pair.told, epsilon_after_correction=True)
-    close(*stepped(ours, lambda p: pair.theirs(params=p, amsgrad=True)), "AMSGrad", 1e-6)
 
 
 @row(OPTIM, "SparseAdam", lr=[0.1, 0.003], eps=[1e-8, 1e-2], values=FIRST, apart=["betas"])

@@ -467,12 +467,17 @@ def test_the_words_of_others_mean_the_same() -> None:
 def test_what_asks_for_nothing_is_taken() -> None:
     of_keras: dict[str, Any] = {"clipvalue": None, "use_ema": False, "amsgrad": False}
     of_torch: dict[str, Any] = {"maximize": False, "foreach": None, "fused": None}
-    assert repr(opt.Adam(0.1, **of_keras, **of_torch)) == "Adam(learning_rate=0.1)"
+    made = opt.RAdam(0.1, **of_keras, **of_torch)
+    assert repr(made) == "RAdam(learning_rate=0.1, amsgrad=False)"
+    assert repr(opt.Lion(0.1, **of_keras, **of_torch)) == "Lion(learning_rate=0.1)"
     assert opt.AdamW(amsgrad=True).slots == ("first", "second", "largest")
     wrong: dict[str, Any]
-    for wrong in ({"amsgrad": True}, {"maximize": True}, {"clipvalue": 0.5}):
+    for wrong in ({"maximize": True}, {"clipvalue": 0.5}):
         with pytest.raises(SignatureError):
             opt.Adam(0.1, **wrong)
+    for kind in (opt.RAdam, opt.FactoredAdam):
+        with pytest.raises(ArgumentError, match="amsgrad"):
+            kind(amsgrad=True)
 
 
 def test_a_rule_of_a_user_may_go_by_other_words() -> None:
@@ -486,7 +491,7 @@ def test_a_rule_of_a_user_may_go_by_other_words() -> None:
     assert mine.rate() == 0.5
     with pytest.raises(TypeError, match="weight_decy"):
         Mine(0.3, weight_decy=0.1)
-    assert opt.AdamW(weight_decay=None).weight_decay == 0.01
+    assert opt.AdamW(weight_decay=None).weight_decay == 0
 
 
 RULES = [

@@ -370,6 +370,7 @@ TORCH: Any = {"epsilon": 0.1, "epsilon_after_correction": True}
         (partial(opt.RMSProp, epsilon=0.0), "RMSprop", {"alpha": 0.9, "eps": 0.0}),
         (partial(opt.AdaGrad, epsilon=0.0), "Adagrad", {"eps": 0.0}),
         (partial(opt.Adam, **TORCH), "Adam", {"eps": 0.1}),
+        (partial(opt.Adam, amsgrad=True, **TORCH), "Adam", {"eps": 0.1, "amsgrad": True}),
         (partial(opt.AdamW, **TORCH), "AdamW", {"eps": 0.1}),
         (partial(opt.AMSGrad, **TORCH), "Adam", {"eps": 0.1, "amsgrad": True}),
         (partial(opt.AdamW, amsgrad=True, **TORCH), "AdamW", {"eps": 0.1, "amsgrad": True}),

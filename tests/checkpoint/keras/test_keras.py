@@ -338,6 +338,10 @@ OPTIMIZERS = {
         lambda: optimizer.AdamW(lr=0.01, weight_decay=0.1),
         lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-8),
     ),
+    "adamw, largest": (
+        lambda: optimizer.AdamW(lr=0.01, weight_decay=0.1, amsgrad=True),
+        lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-8, amsgrad=True),
+    ),
     "amsgrad": (
         lambda: optimizer.AMSGrad(lr=0.01),
         lambda: keras.optimizers.Adam(0.01, epsilon=1e-8, amsgrad=True),
