@@ -246,9 +246,8 @@ def dropout(pair):
     assert (each == each[:, :, :1]).all()
 
 
-@row(
-    NN, *by_axes("BatchNorm"), "SyncBatchNorm", momentum=[0.1, 0.3], apart=["affine", "bias"], **EPS
-)
+@row(NN, *by_axes("BatchNorm"), "SyncBatchNorm", momentum=[0.1, 0.3],
+     apart=["affine", "bias"], **EPS)  # fmt: skip
 def batch_norm(pair):
     affine, kind = pair.pick(*BOTH), name_of(pair)
     x = pair.normal(3, 4, 6) if kind == "SyncBatchNorm" else image(pair, batch=3)
@@ -277,15 +276,8 @@ def instance_norm(pair):
     told(pair, "always by the sample", *outputs(pair.ours(affine=False), kept, x))
 
 
-@row(
-    NN,
-    "LayerNorm",
-    "RMSNorm",
-    elementwise_affine=BOTH,
-    bias=BOTH,
-    apart=["normalized_shape"],
-    **EPS,
-)
+@row(NN, "LayerNorm", "RMSNorm", elementwise_affine=BOTH, bias=BOTH,
+     apart=["normalized_shape"], **EPS)  # fmt: skip
 def layer_norm(pair):
     axes, x = pair.pick(1, 2), pair.normal(3, 4, 5)
     ours = pair.ours(axis=-axes, eps=pair.of("eps") or np.finfo(float).eps)
@@ -328,14 +320,8 @@ def unflatten(pair):
     same(pair.ours(shape=(2, 2, 5)), theirs, pair.normal(3, 4, 5))
 
 
-@row(
-    NN,
-    *by_axes("Conv"),
-    out_channels=[4],
-    kernel_size=[1, 2, 3],
-    dilation=[1, 2],
-    apart=["padding"],
-)
+@row(NN, *by_axes("Conv"), out_channels=[4], kernel_size=[1, 2, 3], dilation=[1, 2],
+     apart=["padding"])  # fmt: skip
 def convolution_by_words(pair):
     padding = pair.pick("same", "valid")
     theirs = pair.theirs(in_channels=4, padding=padding)
@@ -811,14 +797,8 @@ def cosine(pair):
 TIMES = {"start_factor": lambda factor: factor * BASE, "end_factor": lambda factor: factor * BASE}
 
 
-@row(
-    RATES,
-    "LinearLR",
-    values=TIMES,
-    start_factor=[0.1, 0.4],
-    end_factor=[1.0, 0.5],
-    total_iters=[5, 12],
-)
+@row(RATES, "LinearLR", values=TIMES, start_factor=[0.1, 0.4], end_factor=[1.0, 0.5],
+     total_iters=[5, 12])  # fmt: skip
 def linear_rate(pair):
     ours = same_rates(pair, {"initial_learning_rate": BASE / 3, "total_iters": 5})
     steps = ours.decay_steps
