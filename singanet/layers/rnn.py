@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -128,6 +129,14 @@ class RNN(Layer):
         elif not self.go_backwards:
             self.traits = replace(self.traits, masks="keeps")
         self.num_layers = expect_int(name, "num_layers", self.num_layers, most=1000)
+        if self.dropout and self.num_layers == 1:
+            warnings.warn(
+                f"layer {name!r}: dropout={self.dropout} drops what goes from one stack to the"
+                f" next, and there is one; say input_dropout={self.dropout} for Keras' dropout, or"
+                " num_layers=2",
+                UserWarning,
+                stacklevel=2,
+            )
         self.param_specs_given = normal_specs(name, param_specs)
         self.cell = CELLS[rnn_mode]
         self.runs: list[StackDirection] = list(all_runs(self.num_layers, self.bidirectional))

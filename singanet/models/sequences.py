@@ -47,7 +47,8 @@ def char_rnn(
     net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=seed)
     net.add(Embedding("embedding", num_classes, embedding, input_shape=input_shape))
     net.add(Dropout("drop1", dropout))
-    net.add(LSTM("lstm", hidden, dropout=dropout, num_layers=stacks))
+    between = dropout if stacks > 1 else 0.0
+    net.add(LSTM("lstm", hidden, dropout=between, num_layers=stacks))
     net.add(Dropout("drop2", dropout))
     net.add(TimeDistributed("scores", Dense("fc", num_classes)))
     return net
@@ -71,7 +72,7 @@ def lstm(
     x = LSTM(
         "lstm",
         hidden,
-        dropout=dropout,
+        dropout=dropout if stacks > 1 else 0.0,
         num_layers=stacks,
         bidirectional=bidirectional,
         return_sequences=False,

@@ -292,7 +292,8 @@ def test_dropout_is_the_probability_of_dropping_and_spares_the_last_stack():
     assert abs((y == 0).mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 1500)
     _, still = run(layer, x, train=False)
     np.testing.assert_array_equal(still, x)
-    single = RNN("rnn", 3, "relu", dropout=0.9)
+    with pytest.warns(UserWarning, match="layer 'rnn'.*input_dropout=0.9 for Keras' dropout"):
+        single = RNN("rnn", 3, "relu", dropout=0.9)
     single.build((2, 3))
     x = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
     np.testing.assert_array_equal(run(single, x)[1], run(single, x, train=False)[1])

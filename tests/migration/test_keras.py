@@ -363,7 +363,8 @@ RECURRENT = {
 DRAWN = ["dropout", "recurrent_dropout", "stateful"]
 
 
-@row(LAYERS, "LSTM", "SimpleRNN", apart=DRAWN, **RECURRENT)
+@row(LAYERS, "LSTM", apart=DRAWN, **RECURRENT)
+@row(LAYERS, "SimpleRNN", apart=DRAWN, activation=["tanh", "relu"], **RECURRENT)
 def check_recurrent(pair, same):
     two = lambda name: "bias" in name  # noqa: E731
     same(pair.ours(), pair.theirs(), pair.normal(3, 4, 5), turn_more=of_one_stack, twice=two)
