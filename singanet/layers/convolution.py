@@ -49,7 +49,7 @@ class Convolving(Windowed):
     def __init__(
         self,
         name: str,
-        window: tuple[Extents, Extents, Padding, Extents],
+        window: tuple[Any, Any, Padding, Extents],
         input_shape: GivenShape | None,
         activation: str | Layer | None,
         specs: tuple[bool, ParamSpecs, ParamSpecs],
@@ -108,9 +108,9 @@ class Convolution(Convolving):
     def __init__(
         self,
         name: Name = None,
-        filters: int = REQUIRED,
+        filters: Extents = REQUIRED,
         kernel_size: Extents = 3,
-        strides: Extents = 1,
+        strides: Extents | str = 1,
         padding: Padding = "same",
         *,
         dilation_rate: Extents = 1,
@@ -201,9 +201,9 @@ class TransposedConvolution(Convolving):
     def __init__(
         self,
         name: Name = None,
-        filters: int = REQUIRED,
+        filters: Extents = REQUIRED,
         kernel_size: Extents = 3,
-        strides: Extents = 1,
+        strides: Extents | str = 1,
         padding: Padding = "same",
         *,
         output_padding: Extents | None = None,
@@ -349,7 +349,7 @@ class DepthwiseConvolution(Convolving):
         self,
         name: Name = None,
         kernel_size: Extents = 3,
-        strides: Extents = 1,
+        strides: Extents | str = 1,
         padding: Padding = "same",
         depth_multiplier: int = 1,
         *,
@@ -413,9 +413,9 @@ class SeparableConvolution(Windowed):
     def __init__(
         self,
         name: Name = None,
-        filters: int = REQUIRED,
+        filters: Extents = REQUIRED,
         kernel_size: Extents = 3,
-        strides: Extents = 1,
+        strides: Extents | str = 1,
         padding: Padding = "same",
         *,
         dilation_rate: Extents = 1,
@@ -429,7 +429,7 @@ class SeparableConvolution(Windowed):
         input_shape: GivenShape | None = None,
         **words: Unpack[SeparableWords],
     ) -> None:
-        window = kernel_size, strides, padding, dilation_rate
+        window: Any = kernel_size, strides, padding, dilation_rate
         super().__init__(name, *window, input_shape, data_format=data_format)
         self.activation = expect_activation(name, activation)
         self.filters = expect_int(name, "filters", filters)

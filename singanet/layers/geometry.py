@@ -27,7 +27,10 @@ __all__ = [
 ]
 
 Extents: TypeAlias = "int | Sequence[int]"
-"""A number for every axis, or one for each."""
+"""A number for every axis, or one for each.
+
+Arguments by place have the type of the next one, too, in whose place it stands without a name.
+"""
 
 Border: TypeAlias = "int | Sequence[int | Sequence[int]]"
 """Positions on both sides of every axis, or for each axis on both sides or (before, after)."""

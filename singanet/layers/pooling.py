@@ -37,7 +37,7 @@ class Pooling(Windowed):
         self,
         name: Name = None,
         pool_size: Extents = 3,
-        strides: Extents | None = None,
+        strides: Extents | str | None = None,
         padding: Padding = "same",
         *,
         ceil_mode: bool = False,
@@ -45,7 +45,8 @@ class Pooling(Windowed):
         data_format: str | None = None,
         input_shape: GivenShape | None = None,
     ) -> None:
-        window = pool_size, pool_size if strides is None else strides, padding, dilation_rate
+        step: Any = pool_size if strides is None else strides
+        window = pool_size, step, padding, dilation_rate
         super().__init__(name, *window, input_shape, ceil_mode, data_format)
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -85,7 +86,7 @@ class AvgPooling(Pooling):
         self,
         name: Name = None,
         pool_size: Extents = 3,
-        strides: Extents | None = None,
+        strides: Extents | str | None = None,
         padding: Padding = "same",
         *,
         ceil_mode: bool = False,

@@ -15,6 +15,7 @@ from singanet.layers.layer import Layer
 from singanet.loss import MeanSquaredError
 from singanet.optimizer import SGD
 from tests.layer_catalogue import CATALOGUE, inputs_of
+from tests.layers import typed_layers
 from tests.onnx.runtime import expect_same
 
 KINDS = {name: getattr(layers, name) for name in CATALOGUE}
@@ -83,6 +84,72 @@ def test_signatures_show_all_words_and_take_one_argument_by_place(name):
     assert next(iter(shown)) == "name"
     by_name = [each.name for each in shown.values() if each.kind is each.KEYWORD_ONLY]
     assert not {"W_specs", "b_specs", "use_bias", "activation"} & (shown.keys() - set(by_name))
+
+
+OLD = [
+    ("Conv1D", {"nb_kernels": 2, "border_mode": "causal", "dilation": 2},
+     {"filters": 2, "padding": "causal", "dilation_rate": 2}),
+    ("Conv2D", {"nb_kernels": 2, "kernel": [3, 1], "stride": 2, "border_mode": "valid"},
+     {"filters": 2, "kernel_size": [3, 1], "strides": 2, "padding": "valid"}),
+    ("Conv2D", {"nb_kernels": 2, "border_mode": "valid", "pad": [[0, 1], 2]},
+     {"filters": 2, "padding": [[0, 1], 2]}),
+    ("Conv2D", {"nb_kernels": 2, "border_mode": "valid", "pad": None},
+     {"filters": 2, "padding": "valid"}),
+    ("Conv3D", {"nb_kernels": 2, "pad": None}, {"filters": 2}),
+    ("Conv2DTranspose", {"nb_kernels": 2, "kernel": 4, "stride": 2, "border_mode": "keras_same"},
+     {"filters": 2, "kernel_size": 4, "strides": 2, "padding": "keras_same"}),
+    ("DepthwiseConv2D", {"kernel": 5, "pad": 2}, {"kernel_size": 5, "padding": 2}),
+    ("SeparableConv2D", {"nb_kernels": 2, "kernel": 5}, {"filters": 2, "kernel_size": 5}),
+    ("MaxPooling2D", {"kernel": 2, "stride": 1, "pad": 1, "dilation": 2},
+     {"pool_size": 2, "strides": 1, "padding": 1, "dilation_rate": 2}),
+    ("AvgPooling1D", {"kernel": 2, "stride": None, "border_mode": "valid"},
+     {"pool_size": 2, "strides": None, "padding": "valid"}),
+    ("Pad", {"pad": [[0, 1], [2, 0]]}, {"padding": [[0, 1], [2, 0]]}),
+    ("EndPadding", {"pad": 2}, {"padding": 2}),
+    ("Cropping", {"crop": 1}, {"cropping": 1}),
+    ("Upsampling2D", {"size": 3, "mode": "bilinear"}, {"size": 3, "interpolation": "bilinear"}),
+    ("Dropout", {"p": 0.25}, {"rate": 0.25}),
+    ("SpatialDropout", {"p": 0.25, "axis": -1}, {"rate": 0.25, "axis": -1}),
+    ("AlphaDropout", {"p": 0.25}, {"rate": 0.25}),
+    ("GaussianNoise", {"std": 0.25}, {"stddev": 0.25}),
+    ("Masking", {"value": 1.0}, {"mask_value": 1.0}),
+    ("Permute", {"axes": [2, 1]}, {"dims": [2, 1]}),
+    ("Reduce", {"mode": "max", "axes": [1]}, {"mode": "max", "axis": [1]}),
+    ("RepeatVector", {"count": 3}, {"n": 3}),
+    ("Split", {"num_output": 2}, {"num_outputs": 2}),
+    ("Concat", {"axis": 1, "input_sample_shapes": [[2], [3]]},
+     {"axis": 1, "input_shape": [[2], [3]]}),
+    ("Dense", {"num_output": 3, "input_sample_shape": [4]}, {"units": 3, "input_shape": [4]}),
+    ("Embedding", {"vocabulary_size": 5, "num_output": 2}, {"input_dim": 5, "output_dim": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "old", "new"), OLD)
+def test_descriptions_in_the_words_of_before_are_read(name, old, new):
+    made = Layer.from_config({"class": name, "arguments": {"name": "it", **old}})
+    kind = KINDS[name]
+    # Those before `data_format` mean channels first.
+    first = {"data_format": "channels_first"} if "data_format" in argument_names(kind) else {}
+    assert made.to_config() == kind("it", **new, **first).to_config()
+
+
+def test_singas_pad_goes_before_its_border_mode_and_padding_has_one_word():
+    both = layers.Conv2D("it", 2, border_mode="valid", pad=1)
+    assert both.window == layers.Conv2D("it", 2, padding=1).window
+    for more in ({"pad": 1}, {"border_mode": "same"}, {"pad": 1, "border_mode": "same"}):
+        with pytest.raises(SignatureError, match="padding: expected one word for it"):
+            layers.Conv2D("it", 2, padding=1, **more)
+
+
+def test_users_write_them_in_one_of_three_ways():
+    assert [layer.name for layer in typed_layers.LAYERS[:3]] == ["c", "conv2d", "c"]
+
+
+@pytest.mark.slow
+def test_type_checkers_accept_all_of_them():
+    mypy = pytest.importorskip("mypy.api")
+    found, wrong, status = mypy.run(["--strict", typed_layers.__file__])
+    assert (status, wrong) == (0, ""), found
 
 
 # -- names ----------------------------------------------------------------------------------------
