@@ -194,12 +194,12 @@ def _expect_same(
     """Raise `StateMismatchError` if parameters, optimizers or loaders differ."""
     check_net(trained.net, state)
     kinds = [type(optimizer).__name__ for optimizer in trained.optimizers]
-    for what, saved, own in (
+    for kind, saved, own in (
         ("optimizers", about.get("optimizers"), kinds),
         ("loaders", [{}] * _count(stands.get("loaders")), [{}] * len(trained.draws)),
     ):
         if saved != own:
-            raise _mismatch(f"{len(own)} {what}, as saved", f"{saved} in the file, {own} here")
+            raise _mismatch(f"{len(own)} {kind}, as saved", f"{saved} in the file, {own} here")
 
 
 def _count(loaders: Any) -> int:
@@ -220,7 +220,7 @@ def _mismatch(expected: str, received: str) -> StateMismatchError:
         "executor.load",
         expected=expected,
         received=received[:200],
-        advice="build the executor as the one that was saved; nothing was changed",
+        advice="build the executor like the saved one; nothing was changed",
     )
 
 

@@ -57,7 +57,7 @@ class Several(Optimizer):
                 raise ArgumentError(
                     "several updates in one program",
                     expected="plain optimizers",
-                    received=f"{type(optimizer).__name__}, which is around one",
+                    received=f"{type(optimizer).__name__}, a wrapper",
                     advice="put its update into a program of its own",
                 )
 
@@ -202,7 +202,7 @@ class NamedProgram:
                     f"{self.where}, loss {head!r}",
                     expected="a loss that is the only output of its layer",
                     received=f"output {update.loss.index} of several",
-                    advice="put a Dummy layer behind it, and minimize that",
+                    advice="put a Dummy layer after it, and minimize that",
                 )
         by_name = {}
         for head, update in zip(heads, self.updates, strict=True):

@@ -535,7 +535,7 @@ def _expect_no_stages(net: FeedForwardNet) -> None:
             raise ArgumentError(
                 f"Executor, layer {node.name!r}",
                 expected="layers without a stage, since every process computes all of them",
-                received=f"one drawn for stage {node.stage} of a pipeline",
+                received=f"a layer of stage {node.stage} of a pipeline",
                 advice="leave parallel.stage out, or train FeedForwardNet(inputs=..., outputs=...)"
                 " of these symbols by parallel.Pipeline",
             )
@@ -556,6 +556,6 @@ def _expect_names(inputs: Sequence[Symbol]) -> None:
         raise GraphError(
             "Executor",
             expected="inputs, each with a name of its own",
-            received=f"two that are called {twice[0]!r}" if twice else "no input",
+            received=f"two inputs called {twice[0]!r}" if twice else "no input",
             advice="rename one: Input('x2', ...), from_loader(loader, names=('x2', 'y2'))",
         )

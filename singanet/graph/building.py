@@ -41,7 +41,7 @@ def check_name(name: Any) -> None:
             "FeedForwardNet, argument name",
             expected="a non-empty string of printable characters without '/', or None",
             received=repr(name)[:80],
-            advice="name it as a layer, for example 'features'",
+            advice="name it like a layer, for example 'features'",
         )
 
 
@@ -66,7 +66,7 @@ def closed(net: str | None, nested: bool) -> CallOrderError:
         )
     return CallOrderError(
         "net" if net is None else f"net {net!r}",
-        expected="a known input shape before layers are added to those of a list",
+        expected="a known input shape before layers are added to a list",
         received="a list whose first layer has none",
         advice="put all layers into the list, or call net.build(shape) first",
     )
@@ -86,8 +86,8 @@ def nested_already(where: str, net: str | None) -> CallOrderError:
     """Return the error for new parameters in a net that is nested."""
     return CallOrderError(
         where,
-        expected="a net that is not nested in another, whose layers are copies",
-        received=f"the net {net!r}, which is",
+        expected="a net that is not nested, since an outer net copies its layers",
+        received=f"the nested net {net!r}",
         advice="call it before the net is nested",
     )
 

@@ -299,7 +299,7 @@ def read(onednn: str) -> Content:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         warnings.warn(
             f"measured routes in {str(path)!r} are not used: {reason}; `singanet tune` "
-            f"measures them anew, {VARIABLE}={OFF} does without",
+            f"measures them anew, {VARIABLE}={OFF} disables them",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -308,11 +308,11 @@ def read(onednn: str) -> Content:
 
 def _content(path: Path, onednn: str) -> Content:
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise NotRoutesError("no plain file, and a pipe may never end")
+        raise NotRoutesError("not a plain file, and a pipe may never end")
     with path.open("rb") as file:
         text = file.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
-        raise NotRoutesError("a file of that size")
+        raise NotRoutesError("the file is too large")
     content = json.loads(text)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise NotRoutesError("it is another kind of file")
@@ -387,7 +387,7 @@ def entries_of(choices: Mapping[int, Choices]) -> list[dict[str, Any]]:
 def read_entries(entries: Any) -> dict[int, Choices]:
     """Return the argument of `entries_of`. Errors: `NotRoutesError`."""
     if not isinstance(entries, list):
-        raise NotRoutesError("it holds no list of choices")
+        raise NotRoutesError("it has no list of choices")
     found: dict[int, dict[Case, str]] = {}
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict) or not _is_sound(entry):

@@ -85,7 +85,7 @@ def choose() -> Ops:
             VARIABLE,
             expected=f"one of {one_of(NAMES)}",
             received=repr(asked),
-            advice=did_you_mean(asked, NAMES, "leave it unset for the best that is there"),
+            advice=did_you_mean(asked, NAMES, "leave it unset for the best available"),
         )
     if asked == "llvm" and not has_compiler():
         raise BackendError(

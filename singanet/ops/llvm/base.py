@@ -89,7 +89,7 @@ class PlannedOps(NumpyOps):
     def remarks(self) -> Mapping[str, Sequence[str]]:
         """Return the backends; LLVM's has a note on its functions."""
         found = super().remarks()
-        told = ["convolves and multiplies, pools and normalises where that is faster"]
+        told = ["convolves and multiplies, pools and normalises if that is faster"]
         return {**found, **({"llvm": told} if "llvm" in found else {})}
 
     def ordered(self, array: Array) -> Array:

@@ -248,12 +248,12 @@ def declare(c: Any) -> None:
         function.argtypes, function.restype = types, result
 
 
-def check(status: int, what: str) -> None:
+def check(status: int, purpose: str) -> None:
     """Raise `BackendError` unless ``status`` is success."""
     if status:
         raise BackendError(
             "oneDNN",
-            expected=f"{what} to succeed",
+            expected=f"{purpose} to succeed",
             received=_STATUS.get(status, f"status {status}"),
             advice="set SINGANET_OPS=numpy to do without oneDNN",
         )

@@ -192,7 +192,7 @@ def test_kernels_without_such_products_are_refused_and_the_net_is_as_it_was():
         lambda: net.compile(SGD(lr=0.1), mixed_precision="bfloat16"),
         lambda: net.compile(SGD(lr=0.1), mixed_precision="float32_fast"),
     ):
-        with pytest.raises(BackendError, match="received those of numpy"):
+        with pytest.raises(BackendError, match="received kernels of numpy"):
             act()
     assert net.compiled is None
     net.compile(SGD(lr=0.1), mixed_precision="auto")

@@ -158,7 +158,7 @@ def test_a_huge_file_is_not_loaded(path, monkeypatch):
     path.parent.mkdir()
     path.write_bytes(b" " * 101)
     monkeypatch.setattr(costs, "_MOST_BYTES", 100)
-    with pytest.warns(RuntimeWarning, match="a file of that size"):
+    with pytest.warns(RuntimeWarning, match="the file is too large"):
         assert costs.read("3.9.1").choices == {}
 
 
