@@ -1,4 +1,4 @@
-"""The commands of ``singanet``, by family; each imports what it needs when it is run."""
+"""The commands of ``singanet``, by family; each imports its needs when it runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["CommandParser", "make_parser"]
 
 
 def make_parser() -> CommandParser:
-    """The parser of the command line.
+    """Return the parser of the command line.
 
-    It sets ``command``, a function of the parsed arguments to an exit status.
+    It sets ``command``, a function of the parsed arguments that returns an exit status.
     """
     root, files, looking = RootParser(__version__), file_commands, looking_commands
     training, trained = training_commands, trained_commands

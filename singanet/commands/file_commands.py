@@ -1,4 +1,4 @@
-"""The commands about files of weights: ``inspect``, ``convert`` and ``diff``."""
+"""The commands for files of weights: ``inspect``, ``convert`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from singanet.commands.runs.run_options import refusal
 def inspect(
     file: Annotated[Path, "FILE"],
     *,
-    table: Annotated[bool, "", "read no array, only the table"] = False,
+    table: Annotated[bool, "", "read only the table, no array"] = False,
 ) -> int:
     """List the arrays of a checkpoint."""
     if file.suffix.lower() == ".onnx":
@@ -38,9 +38,11 @@ def diff(a: Annotated[Path, "A"], b: Annotated[Path, "B"]) -> int:
 
 def convert(
     source: Annotated[Path, "IN"],
-    target: Annotated[str, "OUT", "its suffix says the format"],
+    target: Annotated[str, "OUT", "the suffix is the format"],
     *,
-    model: Annotated[str | None, "NAME|RUN_DIR|FILE", "whose names and layouts to use"] = None,
+    model: Annotated[
+        str | None, "NAME|RUN_DIR|FILE", "net with the names and layouts to use"
+    ] = None,
     format: Annotated[str | None, "FORMAT", "instead of OUT's suffix"] = None,
     dtype: Annotated[
         str | None, "TYPE", "of floats: float32, float16, bfloat16; q8_0 in a .gguf"
@@ -60,7 +62,7 @@ def _converted(
     dtype: str | None,
     opset: int | None,
 ) -> str:
-    """What was done, in words."""
+    """Convert, and return a text for the user."""
     from singanet.checkpoint.tools import convert
     from singanet.commands.runs.trained import convert_whole
     from singanet.errors import StateMismatchError
@@ -69,8 +71,8 @@ def _converted(
     if suffix == ".onnx" and dtype is None:
         return _as_graph(source, target, model, opset)
     if opset is not None:
-        expected = "--opset with an .onnx file alone"
-        raise refusal(f"convert to {str(target)!r}", expected, f"--opset {opset}", "leave it out")
+        expected = "--opset only with an .onnx file"
+        raise refusal(f"convert to {str(target)!r}", expected, f"--opset {opset}", "remove it")
     if suffix == ".gguf" and model is None:
         done = _as_gguf(source, target, dtype)
     if done is None and model is None and dtype is None:
@@ -81,13 +83,13 @@ def _converted(
     try:
         return convert(source, target, net, format, dtype)
     except StateMismatchError as error:
-        raise error.advising("name the net whose weights they are with --model") from error
+        raise error.advising("pass the net of these weights with --model") from error
 
 
 def _target(given: str, format: str | None) -> Path:
-    """The path ``given``. Errors: a folder, and a name without a suffix or format.
+    """Return the path ``given``. Errors: a folder, or a name without a suffix or format.
 
-    `net.save` would write SINGA's two files beside such a name, which hardly anyone asks for.
+    For such a name `net.save` would write SINGA's two files, which is rarely intended.
     """
     path = Path(given)
     if given.endswith(("/", os.sep)) or path.is_dir():
@@ -98,7 +100,7 @@ def _target(given: str, format: str | None) -> Path:
         return path
     raise refusal(
         f"convert to {given!r}",
-        "a file whose suffix says the format, or --format",
+        "a file with the suffix of a format, or --format",
         received,
         "write for example OUT.safetensors, or OUT.safetensors.index.json for a folder of shards;"
         " --format snapshot writes SINGA's files",
@@ -106,9 +108,9 @@ def _target(given: str, format: str | None) -> Path:
 
 
 def _as_gguf(source: Path, target: Path, dtype: str | None) -> str | None:
-    """Write the published model at ``source`` as llama.cpp reads it; None where there is none.
+    """Write the published model at ``source`` for llama.cpp; None if there is none.
 
-    Errors: those of `pretrained.save` for such a file.
+    Errors: as `pretrained.save`.
     """
     from singanet.commands.runs.published import is_published, model_in
 
@@ -123,9 +125,9 @@ def _as_gguf(source: Path, target: Path, dtype: str | None) -> str | None:
 
 
 def _as_graph(source: Path, target: Path, model: str | None, opset: int | None) -> str:
-    """Write the net at ``source``, or of ``model`` with the weights there, as an ONNX graph.
+    """Write the net at ``source``, or of ``model`` with its weights, as an ONNX graph.
 
-    Errors: weights alone without a net; those of reading and of `onnx.save`.
+    Errors: weights without a net; as reading and `onnx.save`.
     """
     from singanet.commands.runs.trained import is_whole, run_net, whole_net
     from singanet.onnx import save
@@ -148,7 +150,7 @@ def _as_graph(source: Path, target: Path, model: str | None, opset: int | None) 
         net = whole_net(source)
     else:
         expected = "a net for an ONNX graph: a file of a whole model or of a predictor"
-        advice = "name the net whose weights they are with --model"
-        raise refusal(f"convert of {str(source)!r}", expected, "weights alone", advice)
+        advice = "pass the net of these weights with --model"
+        raise refusal(f"convert of {str(source)!r}", expected, "only weights", advice)
     save(net, target, **given)
     return f"{target}: an ONNX graph"

@@ -13,15 +13,15 @@ from singanet.commands.runs.run_options import NumberRange, refusal
 from singanet.errors import FileAccessError
 
 _FINAL = frozenset({2, 3})
-"""Exit statuses of ``train`` that another attempt would have too."""
+"""Exit statuses of ``train`` for which another attempt would be useless."""
 
 
 _FROM_0 = NumberRange("0 or more", lambda value: value >= 0, "pass 0 or more")
-"""Infinite seconds, too, are those of a wait that never ends."""
+"""Infinity is allowed, for a wait without end."""
 
 
 def _sizes(text: str) -> tuple[int, int]:
-    """The sizes that ``text`` has. Errors: `argparse.ArgumentTypeError`."""
+    """Parse ``MIN:MAX``. Errors: `argparse.ArgumentTypeError`."""
     least, _, most = text.partition(":")
     if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
         raise argparse.ArgumentTypeError(
@@ -35,38 +35,36 @@ def launch(
         list[str], "train MODEL ... | SCRIPT ...", None, {"nargs": argparse.REMAINDER}
     ],
     *,
-    ranks: Annotated[int | None, "N", "how many processes; of an allocation, all", ("-n",)] = None,
-    servers: Annotated[int, "N", "so many of them hold parameters", _FROM_0] = 0,
+    ranks: Annotated[int | None, "N", "processes; by default all of an allocation", ("-n",)] = None,
+    servers: Annotated[int, "N", "number of parameter servers among them", _FROM_0] = 0,
     hosts: Annotated[Path | None, "FILE", "machines: lines such as node1 slots=4"] = None,
-    restarts: Annotated[int, "N", "begin anew so often where it fails", _FROM_0] = 0,
+    restarts: Annotated[int, "N", "restart a failed job up to N times", _FROM_0] = 0,
     elastic: Annotated[
         tuple[int, int] | None,
         "MIN:MAX",
-        "where a rank dies, begin anew from the last checkpoint with as many ranks as can work, "
+        "if a rank dies, restart from the last checkpoint with as many ranks as can work, "
         "and with more when they can",
         {"type": _sizes},
     ] = None,
-    log_dir: Annotated[Path | None, "DIR", "what ranks other than 0 write: rank-1.log"] = None,
-    trace: Annotated[Path | None, "FILE", "a Chrome trace, a process a rank"] = None,
-    patience: Annotated[
-        float, "S", "end it where a rank is stopped for so long; 5 seconds", _FROM_0
-    ] = 5.0,
+    log_dir: Annotated[Path | None, "DIR", "output of ranks other than 0: rank-1.log"] = None,
+    trace: Annotated[Path | None, "FILE", "a Chrome trace, one process per rank"] = None,
+    patience: Annotated[float, "S", "end it if a rank is stopped for S seconds; 5", _FROM_0] = 5.0,
     stall: Annotated[
-        float, "S", "tell which ranks have waited for so long, and for what; 60 seconds", _FROM_0
+        float, "S", "report ranks that have waited for S seconds, and the reason; 60", _FROM_0
     ] = 60.0,
-    deadline: Annotated[float, "S", "a wait of so long is an error; 300 seconds", _FROM_0] = 300.0,
+    deadline: Annotated[float, "S", "a wait of S seconds is an error; 300", _FROM_0] = 300.0,
     rest: Annotated[
         float,
         "S",
-        "with --elastic, rest a slot whose rank died; twice as long each time; 10 seconds",
+        "with --elastic, pause of a slot whose rank died; twice as long each time; 10 seconds",
         _FROM_0,
     ] = 10.0,
     root: RootParser,
 ) -> int:
     """Train in several processes: singanet launch -n 4 train MODEL, or a script.
 
-    What follows is `train` with its arguments, or a Python script with its own. Where a rank fails
-    the others are ended, and the exit status is its.
+    The rest is `train` with its arguments, or a Python script with its own. If a rank fails, the
+    others are ended, and its exit status is returned.
     """
     from singanet.parallel.launch import JobOptions, launch
 
@@ -74,11 +72,11 @@ def launch(
     if count < 1:
         raise UsageError(f"argument -n: {count} is less than 1")
     if servers >= count:
-        raise UsageError(f"argument --servers: of {count} ranks one has to train")
+        raise UsageError(f"argument --servers: at least one of {count} ranks must train")
     if elastic is not None and not elastic[0] <= count <= elastic[1]:
         raise UsageError(f"argument -n: {count} is not within {elastic[0]}:{elastic[1]}")
     if servers and elastic is not None:
-        whose = "whose parameters no other rank has"
+        whose = "as no other rank has their parameters"
         raise UsageError(f"argument --elastic: not with --servers, {whose}")
     if not program:
         raise UsageError("the following arguments are required: train MODEL, or a script")
@@ -114,9 +112,9 @@ def launch(
 
 
 def _all_slots(hosts: Path | None, sizes: tuple[int, int] | None) -> int:
-    """The slots of ``hosts``, or of the allocation that this is in.
+    """Return the slots of ``hosts``, or of the current allocation.
 
-    With ``sizes`` no more than their most, which this machine has, too. Errors: there are none.
+    With ``sizes`` at most their maximum, which this machine has, too. Errors: no slots.
     """
     from singanet.parallel.launch.hosts import allocated, read_hosts
 
@@ -133,10 +131,10 @@ def _all_slots(hosts: Path | None, sizes: tuple[int, int] | None) -> int:
 def _resumed(
     root: RootParser, program: Sequence[str], restarts: int, elastic: Any, servers: int
 ) -> Callable[[Sequence[str]], Sequence[str]]:
-    """What makes of a training the one that goes on with it.
+    """Return a function that adds the option to resume to a training's arguments.
 
-    Errors: those of its options, here and not by each rank, before anything is started; restarts
-    without checkpoints.
+    Errors: invalid options of the training, here and not on each rank, before anything is started;
+    restarts without checkpoints.
     """
     from singanet.commands.runs.folder import gathered
     from singanet.commands.runs.optimizers import expect_servers
@@ -144,7 +142,7 @@ def _resumed(
     given = vars(root.commands["train"].parse_args(program[1:]))
     options = gathered({key: value for key, value in given.items() if key != "command"})
     if (restarts or elastic) and options.get("out") is None:
-        expected = "a run folder, from whose last checkpoint a restart goes on"
+        expected = "a run folder, with the checkpoint for a restart"
         advice = "add --out RUN_DIR to the options of train"
         raise refusal("--restarts" if restarts else "--elastic MIN:MAX", expected, "none", advice)
     expect_servers(str(options.get("parallel", "allreduce")), servers)

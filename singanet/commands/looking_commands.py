@@ -1,4 +1,4 @@
-"""The commands that look: ``summary``, ``plan``, ``report``, ``models`` and ``devices``."""
+"""The commands that inspect: ``summary``, ``plan``, ``report``, ``models`` and ``devices``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def named_net(
     input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
 ) -> FeedForwardNet:
-    """The net for ``singanet command``: a ready one, a run's, a file's or a published one.
+    """Return the net for ``singanet command``: a ready net, or one of a run, file or folder.
 
-    Errors: an unknown name; a shape beside a run or file.
+    Errors: an unknown name; a shape with a run or file.
     """
     from singanet.commands.runs.published import drawn_net, is_published
     from singanet.commands.runs.trained import is_whole, run_net, whole_net
@@ -38,14 +38,14 @@ def named_net(
                 f"file {str(path)!r}",
                 "a ready net, a run folder, a published folder or a file of `save_model`",
                 "another file",
-                "name its net as singanet models lists it; singanet inspect lists the arrays of a"
+                "pass a name that singanet models lists; singanet inspect lists the arrays of a"
                 " file of weights",
             )
         return build(name, input_shape, classes)
     if input_shape is not None or classes is not None:
-        expected = "a folder or model file alone, which says how its net is built"
+        expected = "only a folder or model file, which has the shapes of its net"
         received = "--input-shape or --classes as well"
-        raise refusal(f"singanet {command}", expected, received, "leave them out")
+        raise refusal(f"singanet {command}", expected, received, "remove them")
     return drawn_net(path) if published else whole_net(path) if whole else run_net(path)
 
 
@@ -54,9 +54,9 @@ def summary(
     *,
     input_shape: InputShape = None,
     classes: Classes = None,
-    batch_size: Annotated[int | None, "N", "show the memory of a step of so many samples"] = None,
+    batch_size: Annotated[int | None, "N", "show the memory of a step of N samples"] = None,
 ) -> int:
-    """Print the layers of a ready net, of a run's or a model file's."""
+    """Print the layers of a ready net, a run's net or a model file's net."""
     net = named_net("summary", model, input_shape, classes)
     print(net.summary(batch_size))
     return 0
@@ -67,20 +67,20 @@ def plan(
     *,
     input_shape: InputShape = None,
     classes: Classes = None,
-    batch_size: Annotated[int | None, "N", "samples; 32, of a published model 1"] = None,
+    batch_size: Annotated[int | None, "N", "samples; 32, for a published model 1"] = None,
     optimizer: Annotated[
-        str | None, "NAME", "as for train; sgd, of a published model adafactor"
+        str | None, "NAME", "as for train; sgd, for a published model adafactor"
     ] = None,
-    tokens: Annotated[int | None, "N", "of each sample of a net that takes any number"] = None,
+    tokens: Annotated[int | None, "N", "length of samples, for a net that takes any length"] = None,
     memory_budget: Annotated[
-        str | None, "SIZE", "such as 600MB; left out, every way is shown"
+        str | None, "SIZE", "such as 600MB; by default every method is shown"
     ] = None,
     allow: Annotated[
-        str, "NAME,...", "recompute, micro-batches, light-state, offload; the first two"
+        str, "NAME,...", "recompute, micro-batches, light-state, offload; by default the first two"
     ] = "recompute,micro-batches",
     out: Annotated[Path | None, "FILE.svg", "write a picture of the arena"] = None,
 ) -> int:
-    """Print how a training keeps within a number of bytes, and what that costs."""
+    """Print how a training stays within a number of bytes, and the cost."""
     from singanet.base.extras import REPORT, package
     from singanet.base.files import expect_suffix
     from singanet.commands.runs.optimizers import make_optimizer
@@ -95,7 +95,7 @@ def plan(
     rule = make_optimizer(name, 1e-3, 0.0, steps=1, warm_up=0)
     ways, most = allow.replace("light-", "light ").split(","), net.most_steps
     if tokens is not None and most is not None and tokens > most:
-        expected = f"at most {most}, the steps that the model takes"
+        expected = f"at most {most}, the model's maximum"
         raise refusal("--tokens", expected, tokens, "pass fewer")
     size = size if batch_size is None else batch_size
     made = net.plan(size, rule, memory_budget, tokens, allow=ways)
@@ -111,10 +111,10 @@ def report(
     out: Annotated[
         Path | None,
         "FILE",
-        "instead of report.html in the folder, of several comparison.html here",
+        "instead of report.html in the folder, for several runs comparison.html here",
     ] = None,
     live: Annotated[
-        bool, "", "of one run: write it anew every few seconds as long as the training goes on"
+        bool, "", "for one run: update the page every few seconds during the training"
     ] = False,
 ) -> int:
     """Show a run, or several together, as one HTML page."""
@@ -123,7 +123,7 @@ def report(
 
     several = len(run_dirs) > 1
     if live and several:
-        advice = "leave it out to compare runs as far as they are"
+        advice = "remove it to compare unfinished runs"
         raise refusal("--live", "one run folder", len(run_dirs), advice)
     if several:
         print(write_comparison(run_dirs, out or COMPARISON))
@@ -144,7 +144,7 @@ def models() -> int:
 
 
 def devices() -> int:
-    """List the devices and kernels that are there."""
+    """List the available devices and kernels."""
     from singanet.device import describe
 
     print(describe())

@@ -1,4 +1,4 @@
-"""The parser of the command line: each command is a function, its arguments are the options."""
+"""The parser of the command line: a command is a function, its arguments are the options."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ USAGE_ERROR = 2
 
 
 class UsageError(Exception):
-    """Words of a command that do not go together; its parser says so."""
+    """An invalid combination of arguments, which the command's parser reports."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and name the command."""
+    """A parser with errors of one line that name the command."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, and refuse here what it would hand to the parser of all commands."""
+        """Parse as argparse does, and refuse unknown arguments here, not in the root parser."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             advice = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions, "")
@@ -36,7 +36,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class RootParser(CommandParser):
-    """The parser of all words; ``commands`` are the parsers of the commands by name."""
+    """The parser of the whole command line; ``commands`` has the parsers by command."""
 
     def __init__(self, version: str) -> None:
         super().__init__(prog="singanet", description="Train and look at feed-forward nets.")
@@ -54,10 +54,10 @@ class RootParser(CommandParser):
     ) -> None:
         """Add ``function`` as a command; it returns the exit status.
 
-        Its docstring is the help. Arguments before ``*`` stand without dashes, ``root`` gets this
-        parser. Of a function that trains the fields of `RunOptions` are options too, with
-        ``before`` them, and but for those ``without``: it gets those alone that are given, since
-        files can say the others.
+        Its docstring is the help. Arguments before ``*`` are positional; ``root`` receives this
+        parser. A function that trains also has the fields of `RunOptions` as options, except
+        ``without``, and ``before`` them the given ones. It receives only the options that the user
+        passes, as files may set the others.
         """
         text, _, rest = cleandoc(function.__doc__ or "").partition("\n\n")
         help = text[:1].lower() + text[1:].rstrip(".")
@@ -92,9 +92,9 @@ class RootParser(CommandParser):
 def _add_option(
     parser: CommandParser, option: OptionHint, usual: Any, bare: bool, default: Any = None
 ) -> None:
-    """Add ``option``, whose value is ``usual``, or ``default`` where it is not given.
+    """Add ``option`` with the usual value ``usual``; ``default`` is the value if it is not passed.
 
-    With ``bare`` it stands without dashes.
+    With ``bare`` it is positional.
     """
     needed = usual is Parameter.empty
     default = usual if default is None and not needed else default
@@ -117,7 +117,7 @@ def _add_option(
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """``1,28,28`` as a tuple. Errors: those that argparse reports."""
+    """Parse ``1,28,28`` as a tuple. Errors: `argparse.ArgumentTypeError`."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -126,7 +126,7 @@ def shape(text: str) -> tuple[int, ...]:
 
 
 def weights(text: str) -> dict[int, float]:
-    """``0=1,3=5`` as a dict. Errors: those that argparse reports."""
+    """Parse ``0=1,3=5`` as a dict. Errors: `argparse.ArgumentTypeError`."""
     try:
         pairs = [part.split("=") for part in text.split(",")]
         found = {int(key): float(value) for key, value in pairs}
@@ -139,7 +139,7 @@ def weights(text: str) -> dict[int, float]:
 
 
 _READERS: dict[type, Callable[[str], Any]] = {tuple: shape, dict: weights}
-"""What makes a value of the text on the command line, where it is not the type itself."""
+"""Functions that parse a value, for types that cannot parse it themselves."""
 
 
 def completion(
@@ -148,7 +148,7 @@ def completion(
     """Print a script that completes commands in a shell.
 
     In bash: eval "$(singanet completion bash)", in zsh the same with zsh, in fish: singanet
-    completion fish | source. The package shtab makes them.
+    completion fish | source. This command needs the package shtab.
     """
     from singanet.base.extras import package
     from singanet.commands.runs.optimizers import USUAL_RATES
@@ -171,4 +171,4 @@ def completion(
 
 
 _FILES = re.compile(r"\b(FILE|FOLDER|(RUN_)?DIR|DATA|IN|OUT|A|B|SCRIPT)\b")
-"""What is in the metavar of an option that a path may be given to."""
+"""Words in the metavar of an option that takes a path."""

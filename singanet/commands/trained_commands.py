@@ -1,4 +1,4 @@
-"""The commands that use a trained net: ``evaluate``, ``predict``, ``sample`` and the like."""
+"""The commands for a trained net: ``evaluate``, ``predict``, ``sample`` and similar ones."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 Weights: TypeAlias = Annotated[Path, "RUN_DIR|FILE", "a run folder, a model file, or weights"]
-Whose: TypeAlias = Annotated[
-    str | None, "NAME", "whose weights they are, where no run folder tells"
-]
-Data: TypeAlias = Annotated[
-    str | None, "DATA", "as for train; left out, what the run was trained on"
-]
-Best: TypeAlias = Annotated[bool, "", "the run's best weights, not its newest"]
+Whose: TypeAlias = Annotated[str | None, "NAME", "the net of the weights, without a run folder"]
+Data: TypeAlias = Annotated[str | None, "DATA", "as for train; by default the data of the run"]
+Best: TypeAlias = Annotated[bool, "", "use the run's best weights, not its newest"]
 
 Temperature: TypeAlias = Annotated[
-    float, "F", "1 draws as the net expects, less is safer, 0 takes the likeliest; 0.8"
+    float, "F", "1 samples the net's probabilities, less is safer, 0 is greedy; 0.8"
 ]
-TopK: TypeAlias = Annotated[int | None, "N", "draw among the N likeliest alone"]
-TopP: TypeAlias = Annotated[float | None, "F", "among the fewest that have this probability"]
-Seed: TypeAlias = Annotated[int, "N", "of the draws; 0"]
+TopK: TypeAlias = Annotated[int | None, "N", "sample only among the N likeliest"]
+TopP: TypeAlias = Annotated[float | None, "F", "sample among the fewest with this probability"]
+Seed: TypeAlias = Annotated[int, "N", "of the samples; 0"]
 
 
 def evaluate(
@@ -55,11 +51,11 @@ def predict(
     best: Best = False,
     out: Annotated[Path, "FILE", "FILE.csv or FILE.npz"],
 ) -> int:
-    """Write what a trained net makes of samples.
+    """Write the predictions of a trained net.
 
-    The samples are those for testing of DATA: of an .npz file the array x, or where there is none
-    x_test. A CSV file has a row a sample: its number, its likeliest class, the probabilities; an
-    .npz file the arrays prediction and class.
+    The samples are DATA's test samples; an .npz file has them as array x, or x_test. A CSV file has
+    a row per sample: its number, its likeliest class, the probabilities; an .npz file has the
+    arrays prediction and class.
     """
     from singanet.commands.runs.published import PublishedTexts
     from singanet.commands.runs.recipe import check_target
@@ -77,8 +73,8 @@ def predict(
     else:
         net, task = trained(path, model, data if x is None else None, best)
         if isinstance(task, PublishedTexts):
-            expected = "a net that makes something of each sample"
-            received = "a tuned language model, which has a number for each word at each token"
+            expected = "a net with a prediction for each sample"
+            received = "a tuned language model, with probabilities for each token"
             advice = f"call `singanet generate {path}`, or `singanet evaluate` for its perplexity"
             raise refusal("singanet predict", expected, received, advice)
         samples = task.test_batches() if x is None else x
@@ -96,7 +92,7 @@ def sample(
     data: Data = None,
     best: Best = False,
     prompt: Annotated[
-        str | None, "TEXT", "what it begins with; a new line, where the text has any"
+        str | None, "TEXT", "start of the text; by default a new line, if the data have one"
     ] = None,
     length: Annotated[int, "N", "characters; 500"] = 500,
     temperature: Temperature = 0.8,
@@ -104,10 +100,9 @@ def sample(
     top_p: TopP = None,
     seed: Seed = 0,
 ) -> int:
-    """Let a trained language model write.
+    """Write text with a trained language model.
 
-    Each character is drawn by what the net expects after those before it. The same seed gives the
-    same text.
+    Each character is sampled from the net's probabilities. The same seed gives the same text.
     """
     from singanet.commands.runs.published import sampled, start_of
     from singanet.commands.runs.run_options import refusal
@@ -129,33 +124,29 @@ def sample(
 
 
 def generate(
-    model: Annotated[
-        str, "FOLDER|FILE.gguf|RUN_DIR", "of a published model, or of a run of finetune"
-    ],
-    prompt: Annotated[str, "TEXT", "what is asked, or what the text begins with"],
+    model: Annotated[str, "FOLDER|FILE.gguf|RUN_DIR", "a published model, or a run of finetune"],
+    prompt: Annotated[str, "TEXT", "the question, or the start of the text"],
     *,
-    raw: Annotated[bool, "", "write on, without the chat template"] = False,
-    system: Annotated[str | None, "TEXT", "what the template is told before all"] = None,
+    raw: Annotated[bool, "", "continue the text, without the chat template"] = False,
+    system: Annotated[str | None, "TEXT", "system message for the template"] = None,
     length: Annotated[int, "N", "tokens at most; 500"] = 500,
-    stop: Annotated[
-        list[str] | None, "TEXT", "end before this text; may be given several times"
-    ] = None,
+    stop: Annotated[list[str] | None, "TEXT", "end before this text; may be repeated"] = None,
     draft: Annotated[
         str | None,
         "FOLDER",
-        "a smaller model with the same tokenizer, which writes ahead; the text is drawn as without "
-        "it, and how many of its tokens were taken is told at the end",
+        "a smaller model with the same tokenizer, for speculative decoding; it does not change the "
+        "distribution of the text; the number of accepted tokens is printed at the end",
     ] = None,
-    ahead: Annotated[int, "N", "tokens that --draft writes at a time; 4"] = 4,
+    ahead: Annotated[int, "N", "tokens that --draft proposes at a time; 4"] = 4,
     temperature: Temperature = 0.8,
     top_k: TopK = None,
     top_p: TopP = None,
     seed: Seed = 0,
 ) -> int:
-    """Let a published language model answer or write on.
+    """Answer a prompt, or continue it, with a published language model.
 
-    A model with a chat template is asked by it, another one writes on. The text is shown as it
-    comes, up to the model's own end. The same seed gives the same text.
+    A model with a chat template answers, another one continues. The text is printed as it is
+    generated, up to the model's end token. The same seed gives the same text.
     """
     from singanet import pretrained
     from singanet.commands.runs.published import (
@@ -187,21 +178,21 @@ def generate(
     print()
     if helper is not None and helper.offered:
         share = f"{helper.taken} of {helper.offered} tokens, {helper.acceptance:.0%}"
-        print(f"taken of the draft: {share}", file=sys.stderr)
+        print(f"accepted from the draft: {share}", file=sys.stderr)
     return 0
 
 
 def embed(
-    model: Annotated[str, "FOLDER", "of a model of sentence-transformers"],
-    texts: Annotated[Path, "FILE", "UTF-8, a sentence a line"],
+    model: Annotated[str, "FOLDER", "a model of sentence-transformers"],
+    texts: Annotated[Path, "FILE", "UTF-8, one sentence per line"],
     *,
     out: Annotated[Path, "FILE.npy"],
     batch_size: Annotated[int, "N", "sentences at once; 32"] = 32,
     cut: Annotated[bool, "", "cut sentences longer than the model reads"] = False,
 ) -> int:
-    """Write the embeddings of sentences, one a line of a file.
+    """Write the embeddings of sentences, one per line of a file.
 
-    Of each line comes a row (dimensions,) of float32, pooled and scaled as the folder says.
+    Each line gives a row (dimensions,) of float32, pooled and scaled by the settings in the folder.
     """
     from singanet.commands.runs.recipe import check_target
     from singanet.commands.runs.trained import embedded, lines_of, write_rows

@@ -18,19 +18,19 @@ _WORDS = {2: "interrupted", 15: "terminated"}
 DIVERGED = 3
 
 NOT_OF_TEXTS = ("model", "from_", "class_weight", "drop_last", "initial_epoch")
-"""Options that a published model does not have."""
+"""Options that do not apply to a published model."""
 
-PUBLISHED = OptionHint("from_", str, "FOLDER|FILE.gguf", "of a published causal model")
+PUBLISHED = OptionHint("from_", str, "FOLDER|FILE.gguf", "a published causal model")
 
-Config: TypeAlias = Annotated[Path | None, "FILE", "TOML with these options; those here win"]
+Config: TypeAlias = Annotated[Path | None, "FILE", "TOML with these options; these here win"]
 
 
 def train(*, config: Config = None, **given: Any) -> int:
-    """Train a ready net, or that of a file, and print its test accuracy.
+    """Train a ready net, or a file's net, and print its test accuracy.
 
-    The rate rises to its highest in the first epoch and then falls to 0. A signal to end (Ctrl-C)
-    is heeded after the step in work, its state saved with --out. The exit status is 3 where the
-    loss is no longer finite.
+    The learning rate rises in the first epoch and then falls to 0. A signal (Ctrl-C) ends the
+    training after the current step; with --out its state is saved. The exit status is 3 if the loss
+    is not finite.
     """
     return _trained("train", "MODEL, or --from FILE", config=config, **given)
 
@@ -38,9 +38,9 @@ def train(*, config: Config = None, **given: Any) -> int:
 def finetune(*, config: Config = None, **given: Any) -> int:
     """Train a published language model on texts or conversations.
 
-    DATA is .txt or .jsonl, a file or a folder: texts, of which every token is learnt, or
-    conversations, of which the answers are. RUN_DIR/model is the tuned model, as transformers
-    reads it. It goes on with --out RUN_DIR --resume.
+    DATA is .txt or .jsonl, a file or a folder: texts, where every token is trained on, or
+    conversations, where the answers are. RUN_DIR/model is the tuned model, in transformers' format.
+    Resume with --out RUN_DIR --resume.
     """
     return _trained("finetune", "FOLDER", config=config, **given)
 
@@ -58,8 +58,8 @@ def _trained(command: str, needed: str, **given: Any) -> int:
     except RunInterrupted as stop:
         number, how = int(stop.number), ""
         if stop.folder is not None:
-            how = f"; go on with: singanet {command} --out {stop.folder} --resume"
-        # The launcher goes on with it, and says so.
+            how = f"; resume with: singanet {command} --out {stop.folder} --resume"
+        # The launcher resumes it, and prints so.
         if not LEAVING.begun:
             print(f"singanet: {_WORDS[number]}{how}", file=sys.stderr)
         return 128 + number
@@ -77,16 +77,16 @@ def tune(
     input_shape: InputShape = None,
     classes: Classes = None,
     batch_size: Annotated[int, "N", "samples in a step"],
-    again: Annotated[bool, "", "measure what was measured before as well"] = False,
+    again: Annotated[bool, "", "repeat earlier measurements"] = False,
 ) -> int:
-    """Measure by which kernels each convolution of a net is fastest here."""
+    """Measure the fastest kernels for each convolution of a net on this machine."""
     net = named_net("tune", model, input_shape, classes)
     print(net.tune_kernels(batch_size, again=again))
     return 0
 
 
 Do: TypeAlias = Callable[[Any, Any], object]
-"""What is done with the inputs and labels of a batch."""
+"""A function of the inputs and labels of a batch."""
 
 
 def bench(
@@ -94,7 +94,7 @@ def bench(
     *,
     data: Annotated[str | None, "DATA", "as for train"] = None,
     batch_size: Annotated[int | None, "N"] = None,
-    rounds: Annotated[int, "N", "how often; 5", positive("pass 1")] = 5,
+    rounds: Annotated[int, "N", "number of rounds; 5", positive("pass 1")] = 5,
     seconds: Annotated[float, "F", "of each round; 1", positive("pass 1")] = 1.0,
 ) -> int:
     """Measure samples per second of a ready net."""
@@ -110,7 +110,7 @@ def bench(
     recipe = checked_recipe(RunOptions(entry.name, batch_size=batch_size))
     task = load_task(entry, data)
     net = build(entry.name, seed=0, **task.settings)
-    # Images are shifted before the clock runs: it is the net that is measured.
+    # Images are shifted outside the timed part: the net is measured.
     batches = list(task.train_batches(replace(recipe, augment=False), 0))
     optimizer = make_optimizer("sgd", 1e-6, 0.0, steps=1, warm_up=0)
     print(f"{entry.name} on {task.name}, batches of {recipe.batch_size}, {rounds} rounds")
@@ -128,16 +128,16 @@ def bench(
         spread = f"{rates[0]:,.0f} to {rates[-1]:,.0f}"
         print(f"{what:<13}{median(rates):>12,.0f} samples/s  ({spread})")
     if without:
-        print(f"ONNX Runtime is not beside: {without}")
+        print(f"ONNX Runtime is not measured: {without}")
     return 0
 
 
 def _onnx_runtime(
     predictor: Any, batches: Sequence[Any]
 ) -> tuple[tuple[Do, list[Any]] | None, str]:
-    """Predictions by ONNX Runtime of the same graph with as many threads, or why there are none.
+    """Return ONNX Runtime's predictions of the same graph and threads, or why there are none.
 
-    With the ``batches`` in the types that it asks for.
+    The ``batches`` have its dtypes.
     """
     import tempfile
 
@@ -173,7 +173,7 @@ def _onnx_runtime(
 def _interleaved(
     ways: Mapping[str, tuple[Do, Sequence[Any]]], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Samples a second of each way in each round, the ways in turn, after a batch that warms up."""
+    """Return samples per second of each way and round, in turns, after a warm-up batch."""
     sources = {name: cycle(batches) for name, (_, batches) in ways.items()}
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for name, (do, _) in ways.items():

@@ -24,7 +24,7 @@ def test_training_and_prediction_with_their_spread(small, capsys, monkeypatch):
     assert main(["bench", "mlp", "--data", small, "--rounds", "3", "--seconds", "0.01"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == f"mlp on {small}, batches of 32, 3 rounds"
-    assert lines.pop() == "ONNX Runtime is not beside: pip install onnxruntime"
+    assert lines.pop() == "ONNX Runtime is not measured: pip install onnxruntime"
     assert [figures(line) for line in lines] == ["train", "predict", "predictor"]
 
 
@@ -45,7 +45,7 @@ def test_what_onnx_has_no_form_for_is_told(small, capsys, monkeypatch):
     monkeypatch.setattr("singanet.onnx.save", refused)
     assert main(["bench", "mlp", "--data", small, "--rounds", "1", "--seconds", "0.01"]) == 0
     assert (
-        "ONNX Runtime is not beside: onnx.save: expected an Activation" in capsys.readouterr().out
+        "ONNX Runtime is not measured: onnx.save: expected an Activation" in capsys.readouterr().out
     )
 
 

@@ -153,7 +153,7 @@ def test_who_interrupts_it_is_told_how_to_go_on(llama, texts, tmp_path, capsys, 
     assert main([*argv, "--out", str(tmp_path / "run")]) == 128 + signal.SIGINT
     said = capsys.readouterr().err.splitlines()[-1]
     how = f"singanet finetune --out {tmp_path / 'run'} --resume"
-    assert said == f"singanet: interrupted; go on with: {how}"
+    assert said == f"singanet: interrupted; resume with: {how}"
     before = json.loads((tmp_path / "run/samples.json").read_text())
     assert main([*how.split()[1:], "--quiet"]) == 0
     samples = json.loads((tmp_path / "run/samples.json").read_text())

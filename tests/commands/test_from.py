@@ -251,7 +251,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_run(tmp_path, small, re
     pixels = np.zeros((12, 8, 8), np.int64)
     np.savez(tmp_path / "pixels.npz", x_train=x, y_train=pixels, x_test=x, y_test=pixels)
     said = refused("train", "--from", path, "--data", tmp_path / "pixels.npz", "--out", out)
-    assert "a label a sample" in said
+    assert "a label per sample" in said
     none = tmp_path / "none.onnx"
     assert str(none) in refused("train", "--from", none, "--data", small, "--out", out)
     weights = tmp_path / "w.safetensors"
@@ -288,7 +288,7 @@ def test_a_description_that_is_gone_or_not_ours_is_refused(tmp_path, small, refu
     argv = ["train", "--from", str(path), "--data", small, "--epochs", "1", "--quiet"]
     assert main([*argv, "--out", str(out)]) == 0
     said = refused("train", "--from", run_dir / "x.onnx", "--out", out, "--resume")
-    assert f"--from: expected {str(path)!r}, with which the run was begun" in said
+    assert f"--from: expected {str(path)!r}, as the run was started with" in said
     assert "MODEL: expected None" in refused("train", "mlp", "--out", out, "--resume")
     text = (out / "net.json").read_text("utf-8")
     for wrong in (

@@ -31,7 +31,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         (["-n", "2", "--deadline", "nan", "train", "mlp"], "--deadline"),
         (["train", "mlp"], "-n/--ranks"),
         (["-n", "2", "evaluate", "run"], "another command"),
-        (["-n", "2", "--servers", "2", "train", "mlp"], "one has to train"),
+        (["-n", "2", "--servers", "2", "train", "mlp"], "one of 2 ranks must train"),
         (["--elastic", "2:3", "--servers", "1", "train", "mlp"], "not with --servers"),
         (["-n", "2", "--elastic", "3:2", "train", "mlp"], "such as 2:4"),
         (["-n", "2", "--elastic", "0:2", "train", "mlp"], "'0:2' is not the least and the most"),
@@ -155,6 +155,6 @@ def test_an_interrupted_training_ends_on_all_ranks_with_its_state(small, tmp_pat
             if line.startswith("epoch 2/"):
                 process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
-    assert f"interrupted; go on with: singanet train --out {tmp_path} --resume" in told[-1]
+    assert f"interrupted; resume with: singanet train --out {tmp_path} --resume" in told[-1]
     assert int(json.loads(bytes(read_training(tmp_path)["session"]))["step"]) > 1
     assert not any("Traceback" in line for line in told)

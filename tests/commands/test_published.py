@@ -71,7 +71,7 @@ def test_a_draft_writes_ahead(llama, capsys, tmp_path, drawn):
     whole = out_of(capsys, *argv)
     assert main([str(part) for part in (*argv, "--draft", tmp_path, "--ahead", 3)]) == 0
     told = capsys.readouterr()
-    assert re.fullmatch(r"taken of the draft: \d+ of \d+ tokens, \d+%\n", told.err)
+    assert re.fullmatch(r"accepted from the draft: \d+ of \d+ tokens, \d+%\n", told.err)
     if "--temperature" in drawn:
         assert told.out == whole
     argv = (*argv, "--draft", llama)
@@ -87,7 +87,7 @@ def test_a_draft_with_other_tokens_is_refused(llama, capsys, tmp_path):
     words[first], words[second] = words[second], words[first]
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
     assert main(["generate", str(llama), "Speak", "--draft", str(tmp_path)]) == 2
-    assert "a model with the tokenizer of the one that writes" in capsys.readouterr().err
+    assert "a model with the tokenizer of the main model" in capsys.readouterr().err
 
 
 def test_the_system_is_told_first(llama, capsys):

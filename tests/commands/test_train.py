@@ -144,7 +144,7 @@ def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
     assert (cut / "stopped.npz").exists()
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == f"singanet: {word}; go on with: singanet train --out {cut} --resume"
+    assert said == f"singanet: {word}; resume with: singanet train --out {cut} --resume"
     assert main(["train", "--out", str(cut), "--resume"]) == 0
     assert_same(saved(whole), saved(cut))
     assert (whole / "history.csv").read_bytes() == (cut / "history.csv").read_bytes()
@@ -251,7 +251,7 @@ def test_what_cannot_go_on_is_refused(small, tmp_path, capsys, refused):
     capsys.readouterr()
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     for extra, said in (
-        (["autoencoder"], "MODEL: expected 'mlp', with which the run was begun"),
+        (["autoencoder"], "MODEL: expected 'mlp', as the run was started with"),
         (["--optimizer", "adam"], "--optimizer: expected 'sgd'"),
         (["--batch-size", "3"], "--batch-size: expected 32"),
         (["--accumulate", "2"], "--accumulate: expected 1"),
@@ -357,11 +357,11 @@ def test_an_option_changes_the_run(small, extra):
         (["--weight-decay", "-1"], "--weight-decay: expected 0 or more"),
         (["--keep", "0"], "--keep: expected a positive number"),
         (["--save-every", "3"], "add --out RUN_DIR"),
-        (["--config", "nowhere.toml"], "a file that can be read"),
+        (["--config", "nowhere.toml"], "a readable file"),
         (["--class-weight", "0:1"], "such as 0=1,3=5; received '0:1'"),
         (["--class-weight", "0=1,0=2"], "each once"),
         (["--class-weight", "0=-1"], "finite weights >= 0"),
-        (["--class-weight", "10=2"], "classes from 0 to 9, which the data have; received 10"),
+        (["--class-weight", "10=2"], "classes from 0 to 9, as in the data; received 10"),
         (["--class-weight=-1=2"], "received -1"),
         (["--validation-split", "1"], "--validation-split: expected a share"),
         (["--validation-split", "0.99"], "0 to train on and 40 to validate with, of 40"),
@@ -584,7 +584,9 @@ def test_a_run_that_another_began_meanwhile_is_not_written_over(small, tmp_path,
         run(options)
 
     monkeypatch.setattr(module, "expect_no_run", late)
-    with pytest.raises(SingaNetError, match=r"one without a run; received one with config\.json"):
+    with pytest.raises(
+        SingaNetError, match=r"a folder without a run; received a folder with config\.json"
+    ):
         run(replace(options, lr=0.5))
     assert json.loads((out / "config.json").read_text("utf-8"))["options"]["lr"] is None
     assert json.loads((out / "outcome.json").read_text("utf-8"))["error"] is None

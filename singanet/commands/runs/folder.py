@@ -1,4 +1,4 @@
-"""The folder of a run and its options in a file."""
+"""The folder of a run, and its options in a file."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from singanet.training.callbacks import Callback
 from singanet.training.files import furthest
 
 _SAID, _NET = "options", "net"
-"""The sections of the configuration: what the user said, and how the net is built."""
+"""The sections of the configuration: the user's options, and the arguments that build the net."""
 
 _LEAST = 2
-"""Bytes of a number in a checkpoint, where nothing is compressed: those of float16."""
+"""The least bytes of a number in an uncompressed checkpoint: float16."""
 
 DESCRIPTION = "net.json"
-"""What a net is that came from a file; its parameters are in the checkpoints."""
+"""The description of a net from a file; its parameters are in the checkpoints."""
 
 
 def expect_no_run(folder: Path) -> None:
-    """Refuse a folder in which a run stands already: old and new checkpoints would be mixed."""
+    """Refuse a folder with a run, as old and new checkpoints would mix."""
     found = [folder / name for name in (CONFIG, HISTORY) if (folder / name).exists()]
     found += sorted(folder.glob("epoch-*.npz")) if folder.is_dir() else []
     if found:
-        where, expected = f"folder {str(folder)!r}", "a new folder, or one without a run"
-        advice = "add --resume to go on with it, or choose another folder"
-        raise refusal(where, expected, f"one with {found[0].name}", advice, FileAccessError)
+        where, expected = f"folder {str(folder)!r}", "a new folder, or a folder without a run"
+        advice = "add --resume to resume it, or choose another folder"
+        raise refusal(where, expected, f"a folder with {found[0].name}", advice, FileAccessError)
 
 
 def has_state(folder: Path) -> bool:
-    """Whether there is a state to go on with; not if the run ended before it had saved any.
+    """Return True if there is a state to resume; False if the run ended before saving one.
 
     Errors: no run in the folder.
     """
@@ -64,16 +64,16 @@ def has_state(folder: Path) -> bool:
 
 
 class LateNotes(RunNotes):
-    """Notes written at the first epoch: a resumption that is refused leaves the run's own."""
+    """Notes that are written in the first epoch; a refused resumption does not change them."""
 
     resume, _written = False, False
     description: bytes | None = None
-    """Of a net that came from a file, by which it is built again."""
+    """The description of a net from a file, from which it is built again."""
     note: Callable[[Path], None]
-    """What its task notes beside."""
+    """Writes additional notes of the task."""
 
     def on_train_begin(self) -> None:
-        """Claim the folder, in which another run may have begun meanwhile.
+        """Lock the folder, in which another run may have started meanwhile.
 
         Errors: `FileAccessError`.
         """
@@ -83,7 +83,7 @@ class LateNotes(RunNotes):
             expect_no_run(self.folder)
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Write, and cut the memory log of a resumed training."""
+        """Write the notes, and repair the memory log of a resumed training."""
         if not self._written:
             self.write()
             if self.description is not None:
@@ -92,14 +92,14 @@ class LateNotes(RunNotes):
             self.note(self.folder)
             log = self.folder / MEMORY
             whole = log.read_bytes() if self.session.resumed and log.is_file() else b"\n"
-            # A process that was killed may have left the beginning of a line.
+            # A killed process may have written a part of a line.
             if not whole.endswith(b"\n"):
                 with replacing(log) as beside:
                     beside.write_bytes(whole[: whole.rfind(b"\n") + 1])
         self._written = True
 
     def on_train_end(self) -> None:
-        """As `RunNotes`; of a training that was refused nothing is written."""
+        """Write the outcome, unless the training was refused, and unlock the folder."""
         if self._written:
             super().on_train_end()
         else:
@@ -109,7 +109,7 @@ class LateNotes(RunNotes):
 def folder_callbacks(
     folder: Path, options: RunOptions, task: Task, description: bytes | None = None
 ) -> list[Callback]:
-    """The callbacks that record the run, and the ``description`` of its net if that is new."""
+    """Return the callbacks that record the run; ``description`` is that of a new net."""
     settings = {_SAID: options.lasting(), _NET: task.settings}
     notes = LateNotes(folder, settings)
     notes.resume, notes.description, notes.note = options.resume, description, task.note
@@ -118,7 +118,7 @@ def folder_callbacks(
 
 
 def saved_options(folder: Path) -> dict[str, Any]:
-    """The options of the run in ``folder``, for `RunOptions`. Errors: there is none of ours."""
+    """Return the options of the run in ``folder``, for `RunOptions`. Errors: no run there."""
     found = _section(folder, _SAID)
     options = {name: value for name, value in found.items() if name in LASTING}
     wrong = [
@@ -132,14 +132,14 @@ def saved_options(folder: Path) -> dict[str, Any]:
 
 
 def described_net(folder: Path) -> FeedForwardNet:
-    """The net of a run that began with a file, its parameters not yet filled.
+    """Return the net of a run that started from a file, with unfilled parameters.
 
-    Errors: `FileAccessError` where the run has kept no description; those of a model file's;
-    `UnsafeFileError` for parameters that none of the run's checkpoints could fill.
+    Errors: `FileAccessError` if the run has no description; as for a model file; `UnsafeFileError`
+    for parameters larger than any of the run's checkpoints.
     """
     path = folder / DESCRIPTION
     if not path.is_file():
-        raise _not_ours(folder, f"no {DESCRIPTION} beside it")
+        raise _not_ours(folder, f"no {DESCRIPTION}")
     expect_inside(folder, path)
     with explained(path, "read"), path.open("rb") as file:
         text = file.read(LONGEST + 1)
@@ -150,14 +150,17 @@ def described_net(folder: Path) -> FeedForwardNet:
     claimed = _LEAST * sum(prod(param.shape) for param in params)
     sizes = [each.stat().st_size for each in folder.glob("*.npz") if each.is_file()]
     if sizes and claimed > max(sizes):
-        expected = f"a net with parameters of at most {max(sizes)} bytes, as a checkpoint has"
-        advice = "take the run folder as singanet train left it"
-        raise refusal(where, expected, f"one of {claimed} bytes or more", advice, UnsafeFileError)
+        expected = f"a net with parameters of at most {max(sizes)} bytes, as in a checkpoint"
+        advice = "pass the run folder as singanet train wrote it"
+        raise refusal(where, expected, f"a net of {claimed} bytes or more", advice, UnsafeFileError)
     return net
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
-    """The arguments of `singanet.models.build` beside name and seed. Errors as above."""
+    """Return the saved arguments of `singanet.models.build`, except name and seed.
+
+    Errors: as `saved_options`.
+    """
     settings = dict(_section(folder, _NET))
     shape, classes = settings.get("input_shape"), settings.get("num_classes")
     if not isinstance(shape, list) or not all(is_int(n) for n in [*shape, classes]):
@@ -169,7 +172,7 @@ def saved_settings(folder: Path) -> dict[str, Any]:
 def _section(folder: Path, name: str) -> dict[str, Any]:
     found = read_run(folder).config.get(name)
     if not isinstance(found, dict):
-        raise _not_ours(folder, f"none with a section {name!r}")
+        raise _not_ours(folder, f"a file without a section {name!r}")
     return found
 
 
@@ -180,9 +183,9 @@ def _not_ours(folder: Path, received: str) -> SingaNetError:
 
 
 def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `RunOptions`: ``given`` ones first, then ``config``'s, then the run's own.
+    """Return the arguments of `RunOptions`: ``given``, then ``config``'s, then the run's own.
 
-    Errors: a file that is no TOML or has other keys; a folder to go on with that holds no run.
+    Errors: a file that is not TOML or has other keys; a folder to resume that has no run.
     """
     given = dict(given)
     config = given.pop("config", None)
@@ -200,42 +203,42 @@ def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _NETS = ("model", "from_")
-"""Either says what is trained."""
+"""Either names the net to train."""
 
 _SETTLED = (*_NETS, "optimizer", "batch_size", "mixed_precision", "accumulate", "method", "rank")
-"""What a training state was made with; other options may be said anew when it goes on."""
+"""Options of a training state; a resumption may change the other ones."""
 
 
 def _expect_the_same(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Errors: `ArgumentError` for an option that is another one than that of the run."""
+    """Errors: `ArgumentError` for an option that differs from the run's."""
     recipe = own_recipe(saved.get("model"), saved.get("from_"), saved.get("method"))
     usual = {"optimizer": recipe.optimizer, "batch_size": recipe.batch_size, "accumulate": 1}
     for name in _SETTLED:
         before = saved.get(name) if saved.get(name) is not None else usual.get(name)
         if given.get(name, before) != before:
             where = "MODEL" if name == "model" else f"--{OPTIONS[name].flag}"
-            expected = f"{before!r}, with which the run was begun"
-            advice = "leave it out, or begin a run in another folder"
+            expected = f"{before!r}, as the run was started with"
+            advice = "remove it, or start a run in another folder"
             raise refusal(where, expected, repr(given[name]), advice)
 
 
 _LONGEST, _MOST_DOTS = 1 << 16, 64
 _NAMES = {each.flag.replace("-", "_"): each for each in OPTIONS.values()}
-"""The options by the key of a file, with underscores."""
+"""The options by their keys in a file, with underscores."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Options of a TOML file: ``batch_size = 64`` or ``batch-size = 64``.
+    """Return the options of a TOML file: ``batch_size = 64`` or ``batch-size = 64``.
 
-    Errors: `FileAccessError`; `DataError` for what is no TOML or a value of another type;
-    `UnknownNameError` for a key that is no option.
+    Errors: `FileAccessError`; `DataError` if it is not TOML or a value has another type;
+    `UnknownNameError` for a key that is not an option.
     """
     options: dict[str, Any] = {}
     where = f"--config {str(path)!r}"
     for key, value in _parsed(path, where).items():
         said = key.replace("-", "_")
         if said not in _NAMES:
-            advice = did_you_mean(said, _NAMES, "leave it out")
+            advice = did_you_mean(said, _NAMES, "remove it")
             expected = f"keys among {one_of(_NAMES, 30)}"
             raise refusal(where, expected, repr(key), advice, UnknownNameError)
         option = _NAMES[said]
@@ -257,15 +260,15 @@ def _parsed(path: Path, where: str) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(_LONGEST + 1)
-        # A key of many parts takes a reader of TOML memory by the square of them.
+        # A key of many parts takes the TOML reader quadratic memory.
         dots = max((line.count(b".") for line in text.splitlines()), default=0)
         if len(text) > _LONGEST or dots > _MOST_DOTS:
             raise ValueError(f"more than {_LONGEST} bytes, or {_MOST_DOTS} dots in a line")
         return dict(tomllib.loads(text.decode("utf-8")))
     except OSError as error:
-        expected, received = "a file that can be read", error.strerror or error
+        expected, received = "a readable file", error.strerror or error
         raise refusal(where, expected, received, "check the path", FileAccessError) from error
-    # TOML's errors, those of its encoding, and lists within lists.
+    # Errors of TOML, of the encoding, and of nested lists.
     except (ValueError, RecursionError) as error:
         expected, received = "TOML: lines such as epochs = 20", str(error).splitlines()[0][:120]
-        raise refusal(where, expected, received, "texts stand in quotes", DataError) from error
+        raise refusal(where, expected, received, "put texts in quotes", DataError) from error

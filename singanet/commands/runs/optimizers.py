@@ -45,23 +45,23 @@ _MAKERS: dict[str, tuple[Callable[..., rules.Optimizer], float]] = {
 }
 
 USUAL_RATES = {name: rate for name, (_, rate) in _MAKERS.items()}
-"""The highest learning rate of each where neither the user nor the model's recipe says."""
+"""The highest learning rate of each, if neither the user nor the recipe sets one."""
 
 FOLDING = ("accumulating_sgd", "accumulating_adam")
-"""Optimizers that add micro-batches to their own state, and need no accumulator around them."""
+"""Optimizers that add micro-batches to their own state, without an accumulator."""
 
 
 _TURN = 50
-"""Steps of a block before another one has its turn, where there are enough of them."""
+"""Steps of a block before the next one, if there are enough steps."""
 
 
 def in_blocks(
     name: str, lr: float, weight_decay: float, names: Iterable[str], steps: int, seed: int
 ) -> rules.BlockCoordinate:
-    """The optimizer ``name`` for one block of the parameters ``names`` at a time.
+    """Return the optimizer ``name`` for one block of the parameters ``names`` at a time.
 
-    Its rate stays ``lr``, since the state of a block begins anew with each turn. Of ``steps`` steps
-    each block has one turn at least. Errors: of `make_optimizer`; one that folds micro-batches.
+    Its rate stays ``lr``, as the state of a block restarts in each turn. Each block has at least
+    one turn in ``steps`` steps. Errors: as `make_optimizer`; an optimizer that folds micro-batches.
     """
     make_optimizer(name, lr, weight_decay, 1, 0)
     turn = max(1, min(_TURN, steps // max(1, len(blocks_of(names)))))
@@ -73,11 +73,10 @@ def in_blocks(
 def make_optimizer(
     name: str, lr: float, weight_decay: float, steps: int, warm_up: int, accumulate: int = 1
 ) -> rules.Optimizer:
-    """The optimizer ``name``, its rate rising to ``lr`` and falling to 0 over ``steps``.
+    """Return the optimizer ``name``; its rate rises to ``lr`` and falls to 0 over ``steps``.
 
-    The rise takes ``warm_up`` of them, the fall is half a cosine. Steps are changes of the
-    parameters, of ``accumulate`` micro-batches each. Errors: an unknown name; a rate that is not
-    a positive number.
+    The rise takes ``warm_up`` of them; the fall is half a cosine. A step is an update, of
+    ``accumulate`` micro-batches. Errors: an unknown name; a rate that is not a positive number.
     """
     if name not in _MAKERS:
         raise unknown(f"optimizer {name!r}", name, _MAKERS, "choose one of these")
@@ -92,7 +91,7 @@ def make_optimizer(
 class ReducerMaker(NamedTuple):
     """A function that makes the stage, its arguments by option, and its fixed arguments.
 
-    ``served`` says whether some of the ranks hold parameters for the others.
+    ``served`` means that it needs parameter servers.
     """
 
     make: Callable[..., Reducer]
@@ -115,15 +114,15 @@ REDUCERS = {
 
 
 PIPELINE = "pipeline"
-"""What is no stage of an optimizer: the net's layers lie on the ranks, one behind the other."""
+"""Not an optimizer stage: the net's layers are distributed over the ranks in sequence."""
 
 WAYS = (*REDUCERS, PIPELINE)
 
 
 def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
-    """Errors: an unknown name; an option that this way does not have, or out of range."""
+    """Errors: an unknown name; an option that does not apply to it, or out of range."""
     if name not in WAYS:
-        advice = "allreduce sums all gradients as they are"
+        advice = "allreduce sums all gradients unchanged"
         raise unknown(f"--parallel {name!r}", name, WAYS, advice)
     for option, value, most in (("ratio", ratio, 1.0), ("every", every, float("inf"))):
         having = [each for each, way in REDUCERS.items() if option in way.options]
@@ -131,15 +130,15 @@ def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
         if value is not None and not (name in having and 0 < value <= most):
             expected = f"a positive number, with --parallel {' or '.join(having)}"
             received = f"{value} with --parallel {name}"
-            raise refusal(f"--{option}", expected, received, f"leave --{option} out")
+            raise refusal(f"--{option}", expected, received, f"remove --{option}")
 
 
 def expect_servers(name: str, servers: int) -> None:
-    """Errors: servers that the method ``name`` does not ask, or no servers for one that does."""
+    """Errors: servers that the method ``name`` does not use, or no servers if it needs them."""
     served = name in REDUCERS and REDUCERS[name].served
     if served != bool(servers):
         having = [each for each, way in REDUCERS.items() if way.served]
-        expected = f"ranks that hold parameters, with --parallel {one_of(having)}"
+        expected = f"parameter servers, with --parallel {one_of(having)}"
         advice = "write singanet launch -n 3 --servers 1 train MODEL --parallel ps"
         raise refusal("--servers", expected, f"{servers} with --parallel {name}", advice)
 
@@ -150,7 +149,7 @@ def reduced(
     ratio: float | None = None,
     every: int | None = None,
 ) -> Reducer:
-    """``optimizer`` behind the stage ``name``, between all processes that were started."""
+    """Wrap ``optimizer`` in the stage ``name``, over all processes of the job."""
     check_reducer(name, ratio, every)
     way, given = REDUCERS[name], {"ratio": ratio, "every": every}
     said = {way.options[k]: value for k, value in given.items() if value is not None}
@@ -158,7 +157,7 @@ def reduced(
 
 
 class RunFigures(Callback):
-    """Seconds, samples, and the most bytes of gradients at once; resumed with the training."""
+    """A callback that counts seconds, samples, and the most bytes of gradients; resumable."""
 
     def __init__(self) -> None:
         self.samples = 0
@@ -169,7 +168,7 @@ class RunFigures(Callback):
 
     @property
     def seconds(self) -> float:
-        """From the beginning of the training, without the time between two parts of it."""
+        """The seconds of training, without pauses between its parts."""
         if self._start is None:
             return self._before
         end = time.perf_counter() if self._end is None else self._end
@@ -198,13 +197,13 @@ class RunFigures(Callback):
 
 
 class FiniteLoss(Callback):
-    """Ends the training, and saves nothing of it, where an epoch's loss is not finite."""
+    """A callback that ends the training, without saving, if an epoch's loss is not finite."""
 
     def __init__(self) -> None:
         self.failed: tuple[int, float] | None = None
 
     def on_train_begin(self) -> None:
-        """Say that the command tells of it itself."""
+        """Turn off the warning, as the command reports the loss itself."""
         self.session.warned = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Published models: the places and words of them, texts from them, and their fine-tuning."""
+"""Published models: their folders and tokenizers, text generation, and fine-tuning."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from singanet.training.callbacks import LayerStatistics
 from singanet.types import Array
 
 MODEL = "model"
-"""The folder, within that of a run, of the model that was fine-tuned."""
+"""The folder of the fine-tuned model, within the run folder."""
 
 _GENERATION = "generation_config.json"
 
 
 def is_published(path: str | os.PathLike[str]) -> bool:
-    """Whether a published model is at ``path``: a folder, a GGUF file, or a run that made one."""
+    """Return True if ``path`` is a published model: a folder, a GGUF file, or a run of finetune."""
     place = model_in(path)
     if not place.is_dir():
         return place.suffix.lower() == ".gguf" and place.is_file()
@@ -51,7 +51,7 @@ def is_published(path: str | os.PathLike[str]) -> bool:
 
 
 def model_in(path: str | os.PathLike[str]) -> Path:
-    """Where the model is that ``path`` names: there, or in the run folder that ``path`` is."""
+    """Return the path of the model: ``path``, or the model in the run folder ``path``."""
     made = Path(path) / MODEL
     return made if (made / CONFIG).is_file() else Path(path)
 
@@ -61,9 +61,10 @@ def drawn_net(
     inputs: Sequence[str] | None = None,
     like: PretrainedNet | None = None,
 ) -> PretrainedNet:
-    """The net of the model at ``path``, its arrays not read: for looking at. Errors: of `load`.
+    """Return the net of the model at ``path`` without reading its arrays. Errors: as `load`.
 
-    Its parameters are zeros, or those of ``like``, another net of the model, with its pairs.
+    Its parameters are zeros, or the parameters of ``like``, another net of the model, with its
+    low-rank pairs.
     """
     with open_source(model_in(path)) as source:
         names = source.reader.entries
@@ -75,48 +76,48 @@ def drawn_net(
         for layer in layers:
             for param in layer.params.values():
                 param.storage = theirs[param.name].storage
-    # As after a load, which draws no values; zeros take no memory until they are touched.
+    # Like after a load, which draws no values; untouched zeros take no memory.
     with net._filled_by(lambda param: np.zeros(param.shape, net.dtype)):
         net._execution_plan()
     return net
 
 
 def expect_causal(net: PretrainedNet, path: str | os.PathLike[str]) -> None:
-    """Errors: `ArgumentError` for a model that foretells no next word."""
+    """Errors: `ArgumentError` for a model that does not predict the next token."""
     ports = net.ports()
     if net.loss is None or ports.inputs[0] != "input_ids" or ports.outputs != [("logits", 0)]:
         names = net.config.get("architectures") or [net.config.get("model_type")]
         expected = "a causal model, such as a LlamaForCausalLM"
-        advice = "take a model that writes; `singanet embed` takes those of sentences"
+        advice = "pass a causal model; `singanet embed` is for models of sentences"
         raise refusal(f"model {str(path)!r}", expected, names[0], advice)
 
 
 def tokenizer_for(net: PretrainedNet, path: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of the model at ``path``. Errors: `DataError` where it has more tokens."""
+    """Return the tokenizer of the model at ``path``. Errors: `DataError` if it has more tokens."""
     tokenizer = pretrained.tokenizer(model_in(path))
     words = net.config.get("vocab_size")
     if isinstance(words, int) and tokenizer.vocabulary_size > words:
-        expected = f"a tokenizer of at most {words} tokens, for which the net has rows"
+        expected = f"a tokenizer of at most {words} tokens, the rows of the net"
         received = f"{tokenizer.vocabulary_size}"
-        advice = "take the tokenizer that was published with the model"
+        advice = "pass the tokenizer that was published with the model"
         raise refusal(f"model {str(path)!r}", expected, received, advice, DataError)
     return tokenizer
 
 
 def draft_for(tokenizer: Tokenizer, path: str | os.PathLike[str], ahead: int) -> Drafter:
-    """The model at ``path`` as a draft for one with this ``tokenizer``. Errors: another one."""
+    """Return the model at ``path`` as a draft for ``tokenizer``. Errors: another tokenizer."""
     place = model_in(path)
     net = pretrained.load(place, inputs=["input_ids"])
     expect_causal(net, place)
     if tokenizer_for(net, place).backend.get_vocab() != tokenizer.backend.get_vocab():
-        expected = "a model with the tokenizer of the one that writes"
-        advice = "take a smaller model of the same family"
-        raise refusal(f"--draft {str(path)!r}", expected, "one with other tokens", advice)
+        expected = "a model with the tokenizer of the main model"
+        advice = "pass a smaller model of the same family"
+        raise refusal(f"--draft {str(path)!r}", expected, "a model with other tokens", advice)
     return Drafter(net, ahead)
 
 
 def ends_of(net: PretrainedNet, tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids with which a text or an answer ends, as any of the model's files says."""
+    """Return the ids that end a text or an answer, from all files of the model."""
     told: list[Any] = [tokenizer.eos_id, net.config.get("eos_token_id")]
     beside = net.origin.files.get(_GENERATION)
     if beside is not None:
@@ -134,14 +135,14 @@ def sampled(
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> Iterator[str]:
-    """``length`` characters after ``prompt``, each drawn from what ``net`` expects next.
+    """Yield ``length`` characters after ``prompt``, sampled from the probabilities of ``net``.
 
-    ``net`` maps ids (N, T) to probabilities (N, T, characters) of what follows each, as the
-    language models of `singanet.models` do; it reads each character once, as `written` says.
-    Errors, at once: a number out of range; characters that the text does not have; another net.
+    ``net`` maps ids (N, T) to probabilities (N, T, characters) of the next character, as the
+    language models of `singanet.models` do; it reads each character once. Errors, at once: a number
+    out of range; unknown characters; another kind of net.
     """
     if not prompt:
-        raise refusal("--prompt", "at least one character", "none", "leave it out")
+        raise refusal("--prompt", "at least one character", "none", "remove it")
     drawn = _drawn(net, data.encode(prompt), length, sampling or Sampling(), seed)
     return (data.decode(np.array([new])) for new in drawn)
 
@@ -157,25 +158,25 @@ def streamed(
     stops: Sequence[str] = (),
     draft: Drafter | None = None,
 ) -> Iterator[str]:
-    """What comes after ``ids``, as text that is whole: at most ``length`` tokens, up to an end.
+    """Yield the text after ``ids``, in pieces of whole characters: at most ``length`` tokens.
 
-    ``ends`` are the tokens with which a text ends; it ends before the first of the texts ``stops``,
-    too, and what may begin one is told once it is seen not to. Past the most steps of ``net`` it
-    reads the last half anew. A ``draft`` writes ahead, see `Drafter`. Errors, at once: a number out
-    of range; more ``ids`` than the net has steps, or none.
+    The text ends before the first of the tokens ``ends`` or the texts ``stops``; a possible start
+    of a stop is yielded when it turns out not to be one. Past the maximum steps of ``net`` the net
+    reads the last half again. A ``draft`` proposes tokens, as in `Drafter`. Errors, at once: a
+    number out of range; more ``ids`` than the net's maximum, or none.
     """
     most = getattr(net, "most_steps", None)
     if not len(ids) or (most is not None and len(ids) > most):
         expected = f"1 to {most} tokens" if most is not None else "at least one token"
-        raise refusal("the prompt", expected, str(len(ids)), "shorten it, or give it some words")
+        raise refusal("the prompt", expected, str(len(ids)), "shorten it, or pass some words")
     if "" in stops:
-        raise refusal("--stop", "a text", "none", "leave it out")
+        raise refusal("--stop", "a text", "none", "remove it")
     told = _texts(_drawn(net, ids, length, sampling, seed, draft), tokenizer, ends)
     return before_stops(told, stops) if stops else told
 
 
 def before_stops(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
-    """``texts`` up to the beginning of the one of ``stops`` that is complete first."""
+    """Yield ``texts`` up to the first complete one of ``stops``."""
     waiting, longest = "", max(map(len, stops))
     for text in texts:
         waiting += text
@@ -185,7 +186,7 @@ def before_stops(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
             if place:
                 yield waiting[:place]
             return
-        # The end may be the beginning of one.
+        # The end may be the start of a stop.
         most = min(len(waiting), longest - 1)
         begins = (k for k in range(most, 0, -1) if _begins(waiting[-k:], stops))
         kept = next(begins, 0)
@@ -219,7 +220,7 @@ def _drawn(
     seed: int,
     draft: Drafter | None = None,
 ) -> Iterator[int]:
-    """So many ids after ``ids``; errors at once."""
+    """Yield ``length`` ids after ``ids``; errors at once."""
     if length < 1:
         raise refusal("--length", "a positive number", str(length), "500 is usual")
     if seed < 0:
@@ -231,36 +232,36 @@ def _drawn(
 
 
 def start_of(data: TextDataset) -> str:
-    """What a text may begin after: a new line, or of a text without any its first character."""
+    """Return the start for a text: a new line, or the data's first character if they have none."""
     return "\n" if "\n" in data.characters else data.decode(data.train[:1])
 
 
 USUAL_LENGTH, SAMPLE, USUAL_RANK = 512, 48, 8
-"""Tokens of a row, and of a sample; of pairs."""
+"""The usual tokens of a row, tokens of a sample, and rank of low-rank pairs."""
 ADAPTER = "adapter"
-"""The folder, within that of a run, of the pairs that were trained."""
+"""The folder of the trained low-rank pairs, within the run folder."""
 _BLOCKS, _WINDOW = 32, 1 << 20
 _OWN = ("validation", "length", "too_long", "prompt", "method", "rank")
 _PACKED = ("input_ids", "segments")
 
 
 def expect_no_texts(options: RunOptions) -> None:
-    """Errors: `ArgumentError` for an option of published models where none is trained."""
+    """Errors: `ArgumentError` for an option of published models if none is trained."""
     given = [name for name in _OWN if getattr(options, name) is not None]
     if given or not options.pack:
         raise refusal(
             f"--{OPTIONS[given[0]].flag if given else 'no-pack'}",
             "a published model to fine-tune",
             options.subject,
-            "leave it out",
+            "remove it",
         )
 
 
 def published_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
-    """The net of the published model that ``options`` name, and its task.
+    """Return the net of the published model in ``options``, and its task.
 
-    Errors: no causal model; a method that is unknown; rows longer than the model's; no data, or
-    such as have no texts; no run folder.
+    Errors: not a causal model; an unknown method; rows longer than the model's maximum; no data, or
+    data without texts; no run folder.
     """
     place = model_in(str(options.from_))
     _expect_complete(options)
@@ -271,7 +272,7 @@ def published_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
     net = pretrained.load(place, inputs=inputs, seed=options.seed)
     if options.method == "lora":
         net.adapt(USUAL_RANK if options.rank is None else options.rank)
-        # Better now than once it is trained.
+        # An early refusal, before the training.
         expect_savable(net)
     task = PublishedTexts(net, tokenizer_for(net, place), options, inputs, length)
     return net, task
@@ -279,7 +280,7 @@ def published_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
 
 def _expect_complete(options: RunOptions) -> None:
     needs = {
-        "data": "a .txt or .jsonl file, or a folder of such",
+        "data": "a .txt or .jsonl file, or a folder of them",
         "out": "a run folder, for the tuned model",
     }
     for name, expected in needs.items():
@@ -287,15 +288,15 @@ def _expect_complete(options: RunOptions) -> None:
             advice = f"add --{name}"
             raise refusal(f"--{name}", expected, "none", advice)
     if options.rank is not None and options.method != "lora":
-        expected = "--method lora, whose pairs have one"
-        raise refusal("--rank", expected, f"--method {options.method or 'full'}", "leave it out")
+        expected = "--method lora as well"
+        raise refusal("--rank", expected, f"--method {options.method or 'full'}", "remove it")
     if not options.kept_back:
-        expected = "a share above 0, by which the tuned model is judged"
-        raise refusal("--validation-split", expected, "0", "name a file with --validation instead")
+        expected = "a share above 0, to evaluate the tuned model"
+        raise refusal("--validation-split", expected, "0", "pass a file with --validation instead")
 
 
 def _inputs(place: Path, pack: bool) -> Sequence[str]:
-    """What rows of several texts are for nets that tell them apart, else of one text each."""
+    """Return the inputs for rows of several texts if the net separates them, otherwise of one."""
     if pack:
         try:
             drawn_net(place, _PACKED)
@@ -310,14 +311,14 @@ def _length(given: int | None, net: PretrainedNet) -> int:
     length = min(USUAL_LENGTH, most or USUAL_LENGTH) if given is None else given
     if length < 1 or (most is not None and length > most):
         expected = "1 or more" if most is None else f"1 to {most}, the steps of the model"
-        raise refusal("--length", expected, length, "longer texts go on in another row")
+        raise refusal("--length", expected, length, "longer texts continue in another row")
     return length
 
 
 class PublishedTexts(Task):
-    """Tokens and those that come next. The loss on what is kept back tells the perplexity."""
+    """Tokens, each with the next one. The loss on the validation data gives the perplexity."""
 
-    # A matrix of all words would be larger than the model.
+    # A matrix of all tokens would be larger than the model.
     not_recorded = (ConfusionLog, LayerStatistics)
 
     def __init__(
@@ -340,7 +341,7 @@ class PublishedTexts(Task):
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry, for_testing: bool = False) -> Task:
-        """Not by a ready net's entry: see `published_task`."""
+        """Not implemented: `published_task` makes this task."""
         raise NotImplementedError(entry.name)
 
     def _loader(self, path: str, batch_size: int, shuffle: bool, part: Any = None) -> TokenLoader:
@@ -349,7 +350,7 @@ class PublishedTexts(Task):
         if "segments" not in self._inputs:
             told["pad_to"] = sorted({max(1, length // 4), max(1, length // 2), length})
         if self._options.validation is None:
-            # So many blocks that a share can be kept back, however small the file is.
+            # Enough blocks to keep back a share of even a small file.
             size = sum(TextFiles(path, _WINDOW).sizes.values())
             told["window"] = min(_WINDOW, max(1, size // _BLOCKS))
         told["seed"] = self._options.seed
@@ -361,13 +362,13 @@ class PublishedTexts(Task):
         return Chat(path, self._tokenizer, batch_size, length, too_long=how, **told)
 
     def keep_back(self, share: float, seed: int) -> TokenLoader:
-        """The last blocks of the data, or the file that is named."""
+        """Return the last blocks of the data, or the validation file."""
         return self._test
 
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
     ) -> TokenLoader:
-        """Rows in an order that ``seed`` decides; all batches are full."""
+        """Return full batches of rows in an order by ``seed``."""
         rows = self.rows_here(recipe)
         loader = self._loader(self.name, rows, shuffle, self.part)
         if self._options.validation is None:
@@ -375,16 +376,16 @@ class PublishedTexts(Task):
         return loader
 
     def steps(self, batches: Any) -> int:
-        """The texts are read once to count them."""
+        """Read the texts once to count the batches."""
         return int(batches.count_batches())
 
     def test_batches(self) -> TokenLoader:
-        """What was kept back: it is all that the tuned model is judged by."""
+        """Return the validation data, the only data for the evaluation."""
         self._test.set_epoch(0)
         return self._test
 
     def evaluate(self, net: FeedForwardNet) -> EpochResult:
-        """The loss a token, whatever batch it is in."""
+        """Return the mean loss per token over all batches."""
         total, tokens = 0.0, 0
         for x, y in self.test_batches():
             count = int(np.count_nonzero(y != -100))
@@ -392,25 +393,25 @@ class PublishedTexts(Task):
             total, tokens = total + (loss or 0.0) * count, tokens + count
         if not tokens:
             expected = "texts to validate with"
-            received = "none among those that are kept back"
-            advice = "name a file with --validation, or keep more back"
+            received = "none in the validation data"
+            advice = "pass a file with --validation, or a larger --validation-split"
             raise refusal(f"data {self.name!r}", expected, received, advice, DataError)
         return EpochResult(total / tokens, None)
 
     def begin(self, net: FeedForwardNet) -> None:
-        """The perplexity and a sample before."""
+        """Compute the perplexity and a sample before the training."""
         self._before = self.evaluate(net)
         prompt, ids = self._prompt()
         self._samples = {"prompt": prompt, "before": self._written(net, ids)}
         self._samples["loss_before"] = repr(self._before.loss)
 
     def note(self, folder: Path) -> None:
-        """Write the sample, which a run that goes on does not make again."""
+        """Write the sample, which a resumed run does not repeat."""
         if self._samples:
             _write_samples(folder, self._samples)
 
     def end(self, net: FeedForwardNet, figures: dict[str, Any]) -> None:
-        """Write the tuned model and the samples into the run folder; the perplexity is a figure."""
+        """Write the tuned model and the samples to the run folder, and add the perplexity."""
         out = Path(str(self._options.out))
         samples = self._samples or read_run(out).samples
         prompt, ids = self._prompt()
@@ -429,11 +430,11 @@ class PublishedTexts(Task):
             self._tokenizer.save(model)
 
     def report(self, result: EpochResult) -> str:
-        """The perplexity on what was kept back."""
+        """Return the validation perplexity as text."""
         return f"validation perplexity {perplexity(result.loss):.3f}"
 
     def _prompt(self) -> tuple[str, Array]:
-        """What samples begin with: as the user says, else the first text that is kept back."""
+        """Return the start of samples: the user's, or the first text of the validation data."""
         given, tokenizer = self._options.prompt, self._tokenizer
         if given is not None and tokenizer.chat_template is not None and self._chats:
             return given, tokenizer.prompt([{"role": "user", "content": given}])
@@ -441,7 +442,7 @@ class PublishedTexts(Task):
             return given, tokenizer.encode(given)
         x, y = next(iter(self.test_batches()))
         row = (x["input_ids"] if isinstance(x, dict) else x)[0]
-        # As far as nothing is learnt: the question. Of plain texts some tokens.
+        # Of a conversation the part that is not trained on, the question; of texts some tokens.
         learnt = np.flatnonzero(y[0] != -100)
         first = int(learnt[0]) + 1 if self._chats and len(learnt) else 16
         ids = row[: max(1, min(first, len(row)))]
@@ -452,14 +453,14 @@ class PublishedTexts(Task):
         return isinstance(self._test, Chat)
 
     def _written(self, net: FeedForwardNet, ids: Array) -> str:
-        # One text alone has no segments.
+        # A single text has no segments.
         alone = drawn_net(str(self._options.from_), _PACKED[:1], cast("PretrainedNet", net))
         told = streamed(alone, self._tokenizer, ids, SAMPLE, Sampling(0), ends=self._ends)
         return "".join(told)
 
 
 def is_chat(path: str) -> bool:
-    """Whether the data are conversations: the first line of a .jsonl file tells."""
+    """Return True if the data are conversations, by the first line of a .jsonl file."""
     files = TextFiles(path, _WINDOW)
     for block in range(len(files.blocks)):
         for record in files.records(block):
@@ -469,7 +470,7 @@ def is_chat(path: str) -> bool:
 
 
 def perplexity(loss: float) -> float:
-    """e to the ``loss``, inf where that is too large."""
+    """Return e to the ``loss``, inf if it overflows."""
     return math.exp(loss) if loss < 700 else math.inf
 
 

@@ -21,46 +21,46 @@ from singanet.training.options import checked_class_weight
 
 
 def check_writable(path: Path | None, option: str = "--json") -> None:
-    """Refuse, before a run, a path that could not be written after it; ``option`` gave it."""
+    """Refuse, before a run, a path of ``option`` that could not be written after it."""
     if path is None:
         return
     folder = path.resolve().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        expected = "a file in a folder that exists and can be written to"
+        expected = "a file in an existing, writable folder"
         received = "a folder" if path.is_dir() else path
-        advice = "create the folder first, or choose another place"
+        advice = "create the folder first, or choose another path"
         raise refusal(f"{option} {str(path)!r}", expected, received, advice)
 
 
 def check_target(path: Path, suffixes: Sequence[str]) -> None:
-    """Refuse, before the work, an ``--out`` of another suffix, or that could not be written."""
+    """Refuse, before the work, an ``--out`` with another suffix, or one that is not writable."""
     expect_suffix("--out", path, suffixes)
     check_writable(path, "--out")
 
 
 def write_json(path: Path, figures: dict[str, Any]) -> None:
-    """Write ``figures`` to ``path``, whole or not at all. Errors: `FileAccessError`."""
+    """Write ``figures`` to ``path``, atomically. Errors: `FileAccessError`."""
     with replacing(path) as beside:
         beside.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 FINE_TUNING = Recipe(epochs=10, optimizer="adam", lr=0.001, weight_decay=0.0)
-"""Of a net that knows something already: no steps that would take it far from there."""
+"""The recipe for a trained net: no large steps."""
 
 TEXT_TUNING = Recipe(epochs=1, batch_size=8, optimizer="adafactor", lr=0.001, weight_decay=0.0)
-"""Of a published model, with all texts seen once."""
+"""The recipe for a published model, with one pass over the texts."""
 
 _PAIRS = Recipe(epochs=1, batch_size=8, optimizer="adamw", lr=0.001, weight_decay=0.0)
 _BLOCKS = Recipe(epochs=1, batch_size=8, optimizer="adamw", lr=0.0001, weight_decay=0.0)
 TUNINGS = {"full": TEXT_TUNING, "lora": _PAIRS, "blocks": _BLOCKS}
-"""By what of a published model is trained."""
+"""Recipes by the trained part of a published model."""
 
 _KNOWING = 0.1
-"""The rate at which its own parameters are trained, as a share of the usual one."""
+"""The factor of the usual rate for the model's own parameters."""
 
 
 def own_recipe(model: str | None, from_: str | None, method: str | None = None) -> Recipe:
-    """The recipe of what is trained.
+    """Return the recipe of the net to train.
 
     Errors: both, or neither; an unknown ready net; an unknown ``method`` of a published model.
     """
@@ -72,12 +72,12 @@ def own_recipe(model: str | None, from_: str | None, method: str | None = None) 
     if from_ is None or not is_published(from_):
         return FINE_TUNING
     if method is not None and method not in TUNINGS:
-        raise unknown("--method", method, TUNINGS, "leave it out")
+        raise unknown("--method", method, TUNINGS, "remove it")
     return TUNINGS[method or "full"]
 
 
 def checked_recipe(options: RunOptions) -> Recipe:
-    """The own recipe with what the user said; everything that can be is checked here."""
+    """Return the net's recipe with the user's options, after all checks that are possible here."""
     own = own_recipe(options.model, options.from_, options.method)
     optimizer = options.optimizer or own.optimizer
     usual = {
@@ -95,7 +95,7 @@ def checked_recipe(options: RunOptions) -> Recipe:
 
 
 def usual_rate(options: RunOptions) -> float:
-    """The learning rate where the user says none: the net's own, or the optimizer's."""
+    """Return the default learning rate: the net's own, or the optimizer's."""
     own = own_recipe(options.model, options.from_, options.method)
     optimizer = options.optimizer or own.optimizer
     if optimizer == own.optimizer:
@@ -105,9 +105,9 @@ def usual_rate(options: RunOptions) -> float:
 
 
 def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float] | None:
-    """Weights by class; files have texts as keys.
+    """Return weights by class; files have texts as keys.
 
-    Errors: what is no class, one that the data with their ``classes`` do not have, or no weight.
+    Errors: a key that is not one of the ``classes``, or an invalid weight.
     """
     given = options.class_weight
     try:
@@ -117,15 +117,15 @@ def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float]
         raise refusal("--class-weight", expected, received, "write 0=1,3=5") from None
     strange = [key for key in by_class or () if not 0 <= key < classes]
     if strange:
-        expected = f"classes from 0 to {classes - 1}, which the data have"
-        raise refusal("--class-weight", expected, str(strange[0]), "leave it out")
+        expected = f"classes from 0 to {classes - 1}, as in the data"
+        raise refusal("--class-weight", expected, str(strange[0]), "remove it")
     return checked_class_weight(by_class)
 
 
 def _check(options: RunOptions, recipe: Recipe) -> None:
-    """Options that depend on each other, and a folder where one is needed."""
+    """Check options that depend on each other, and that a folder is given if needed."""
     if options.initial_epoch >= recipe.epochs:
-        expected = f"less than the {recipe.epochs} of --epochs, which counts them too"
+        expected = f"less than --epochs, {recipe.epochs}, which includes them"
         raise refusal("--initial-epoch", expected, options.initial_epoch, "raise --epochs")
     class_weights(options)
     check_reducer(options.parallel, options.ratio, options.every)
@@ -134,13 +134,13 @@ def _check(options: RunOptions, recipe: Recipe) -> None:
         checked_bytes("--memory-budget", options.memory_budget)
     elif options.offload_folder is not None:
         advice = "add --memory-budget SIZE"
-        raise refusal("--offload-folder", "a budget, that the net may need it for", "none", advice)
+        raise refusal("--offload-folder", "a memory budget as well", "none", advice)
     for name in ("resume", "save_every", "live"):
         if getattr(options, name) and options.out is None:
             raise no_folder(name)
 
 
 def no_folder(name: str) -> SingaNetError:
-    """The error for an option that needs ``--out``."""
+    """Return the error for an option that needs ``--out``."""
     flag = f"--{OPTIONS[name].flag}"
     return refusal(flag, "a run folder", "none", "add --out RUN_DIR")

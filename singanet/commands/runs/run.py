@@ -51,8 +51,8 @@ from singanet.training.display import History
 from singanet.types import Array
 
 
-class RunInterrupted(Exception):  # noqa: N818 - no error: the user's wish, and it is said so
-    """A signal ended the run after a step; with a run folder, its state is saved there."""
+class RunInterrupted(Exception):  # noqa: N818 - not an error: requested by the user
+    """The end of a run after a step, by a signal; with a run folder, its state is saved there."""
 
     def __init__(self, number: signal.Signals, folder: Path | None) -> None:
         super().__init__(number.name)
@@ -61,24 +61,23 @@ class RunInterrupted(Exception):  # noqa: N818 - no error: the user's wish, and 
 
 
 class DivergedError(ArgumentError):
-    """The loss of a run stopped being finite; nothing of that epoch was saved."""
+    """The loss of a run is not finite; the last epoch was not saved."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The figures of a run, and its test in words."""
+    """The figures of a run, and the text of its test."""
 
     figures: dict[str, Any]
     report: str
 
 
 def run(options: RunOptions) -> RunResult:
-    """Train, showing progress on standard error, and test.
+    """Train, with progress on standard error, and test.
 
-    With ``options.out`` all that is to be kept goes to that folder. The test data are looked at
-    once, at the end. Errors: an unknown name, data that cannot be trained on, an
-    option out of range, a folder that cannot be written to; `DivergedError` for a loss that is no
-    longer finite. `RunInterrupted` where SIGINT or SIGTERM came.
+    ``options.out`` is the folder for all files of the run. The test data are used once, at the end.
+    Errors: an unknown name, unsuitable data, an option out of range, a folder that is not writable;
+    `DivergedError` for a loss that is not finite; `RunInterrupted` after SIGINT or SIGTERM.
     """
     live = LivePage(options.out, ends=False) if options.live and options.out is not None else None
     try:
@@ -102,7 +101,7 @@ def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
         resumes = bool(of_first(comm, resumes, "whether there is a checkpoint"))
     net, task, described = _begun(options, resumes)
     piped = options.parallel == PIPELINE and comm.size > 1
-    # Stages see the same batches.
+    # Pipeline stages get the same batches.
     task.part = BatchShare(0, 1) if piped else BatchShare(comm.rank, comm.size)
     share = options.kept_back
     validation = task.keep_back(share, options.seed) if share else None
@@ -111,14 +110,14 @@ def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
     callbacks = [figures, finite, signals, *_keeping(options, task, described), *watching]
     if not resumes and comm.rank == 0:
         task.begin(net)
-    # What overflows ends in a loss that is not finite, which is reported in words.
+    # An overflow makes the loss infinite or NaN, which is reported below.
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             history = _fit(net, task, validation, options, recipe, callbacks, resumes)
     except KeyboardInterrupt:
         if comm.size == 1 and not LEAVING.begun:
             raise
-        # Several ranks agree to end by it, with their state saved.
+        # Several ranks end by agreement, with their state saved.
         raise RunInterrupted(signal.SIGINT, options.out) from None
     if finite.failed is not None:
         raise _not_finite(*finite.failed, recipe.lr, usual_rate(options))
@@ -130,16 +129,16 @@ def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
 
 
 def _keeping(options: RunOptions, task: Task, described: bytes | None) -> list[Callback]:
-    """What keeps the run in its folder, and ends it early."""
+    """Return the callbacks that save the run in its folder, and end it early."""
     callbacks: list[Callback] = []
     if options.out is not None:
         callbacks += folder_callbacks(options.out, options, task, described)
-        # Without validation there is nothing that the best weights could be chosen by.
+        # Without validation data there are no best weights.
         monitor = options.monitor if options.kept_back else None
         callbacks.append(
             ModelCheckpoint(options.out, monitor, keep=options.keep, every_steps=options.save_every)
         )
-    # Behind the others, whose states are saved by their places: these may be added when it goes on.
+    # Last, as a resumption may add them, and the states of callbacks are saved by position.
     if options.early_stopping is not None:
         callbacks.append(EarlyStopping(options.monitor, options.early_stopping))
     if options.tensorboard is not None:
@@ -148,7 +147,7 @@ def _keeping(options: RunOptions, task: Task, described: bytes | None) -> list[C
 
 
 def _begun(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task, bytes | None]:
-    """The net, its task, and of one from a file the description that the run is to keep."""
+    """Return the net, its task, and for a net from a file the description to save."""
     if options.from_ is not None and is_published(options.from_):
         return *published_task(options), None
     expect_no_texts(options)
@@ -180,12 +179,12 @@ def _fit(
     if options.accumulate > epochs * steps:
         expected = f"at most {epochs * steps}, the batches of the whole run"
         received = options.accumulate
-        raise refusal("--accumulate", expected, received, "else no parameter would ever change")
+        raise refusal("--accumulate", expected, received, "choose fewer, or no update is made")
     within: dict[str, Any] = {}
     if options.memory_budget is not None:
         within = {"batch_size": recipe.batch_size, "memory_budget": options.memory_budget}
         within["offload_folder"] = options.offload_folder
-    # The rate follows the changes of the parameters, and rises in the first epoch.
+    # The rate follows the updates, and rises in the first epoch.
     updates = max(1, steps // options.accumulate)
     numbers = recipe.optimizer, recipe.lr, recipe.weight_decay
     rule: Optimizer | Wrapper
@@ -208,7 +207,7 @@ def _fit(
         callbacks=callbacks,
         class_weight=class_weights(options, task.num_classes),
         initial_epoch=options.initial_epoch,
-        # Read when it is restored, and let go of: a budget has no room for a second net.
+        # Loaded when it is restored, then freed: a budget has no room for a second net.
         resume=options.out if resumes else None,
         clip=options.clip,
         clip_by=options.clip_by,
@@ -230,7 +229,7 @@ def _tested(
     # Some ranks may have died.
     task.part = task.part if task.part.world_size == 1 else BatchShare(comm.rank, comm.size)
     tested = task.evaluate(net)
-    # Stages see the same samples, other ranks each their own.
+    # Pipeline stages have the same samples, other ranks different ones.
     seen = trained.samples if options.parallel != PIPELINE or comm.rank == 0 else 0
     samples = int(comm.all_reduce(np.array([seen]), what="the samples of all ranks")[0])
     figures = {
@@ -262,14 +261,14 @@ def _not_finite(epoch: int, loss: float, rate: float, usual: float) -> SingaNetE
     smaller = f"pass a smaller one, for example {rate / 10:g}, or --clip 1, or check the data"
     expected = "a learning rate at which the loss stays finite"
     received = f"loss {loss} in epoch {epoch} at --lr {rate:g}"
-    advice = smaller if rate <= usual else f"leave it out, which is --lr {usual:g}"
+    advice = smaller if rate <= usual else f"remove it, for --lr {usual:g}"
     return refusal("--lr", expected, received, advice, DivergedError)
 
 
 def bare_samples(data: str | None) -> Array | None:
-    """The array ``x``, or else ``x_test``, of an ``.npz`` file in float32; None for other data.
+    """Return the array ``x`` or ``x_test`` of an ``.npz`` file in float32; None for other data.
 
-    Errors: `DataError` for a file without either, or what is no samples.
+    Errors: `DataError` for a file without either, or an array of another kind.
     """
     if data is None or not data.lower().endswith(".npz"):
         return None
@@ -277,22 +276,22 @@ def bare_samples(data: str | None) -> Array | None:
         with zipfile.ZipFile(data) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
-        names = ["x"]  # what is wrong is said by the reader below
+        names = ["x"]  # the reader below reports the error
     if not {"x", "x_test"} & {*names}:
         expected = "an array x of samples, or x_test"
         received = f"{one_of(names, 6) or 'an empty archive'}"
         advice = "write it with numpy.savez(path, x=samples); labels are not needed"
         raise refusal(f"data file {data!r}", expected, received, advice, DataError)
     x = read_npz(Path(data), ("x" if "x" in names else "x_test",)).popitem()[1]
-    # Samples of a data set are checked and scaled; labels there must be.
+    # Samples of a data set are checked and scaled; it requires labels.
     labels = np.zeros(len(x) if x.ndim else 0, np.int32)
     return Dataset._from_arrays(data, x, labels, x, labels).x_test
 
 
 def write_predictions(path: Path, out: Array, classes: bool) -> None:
-    """Write ``out`` (N, ...), as a row a sample or as the array ``prediction``.
+    """Write ``out`` (N, ...), with a row per sample, or as the array ``prediction``.
 
-    With ``classes`` ``out`` is (N, C) of probabilities, and the likeliest is given as well.
+    With ``classes`` ``out`` has probabilities (N, C), and the likeliest class is written, too.
     """
     if path.suffix.lower() == ".npz":
         state: dict[str, Any] = {"prediction": np.asarray(out)}

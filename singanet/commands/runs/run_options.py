@@ -1,4 +1,4 @@
-"""Options, each told once: its kind, its words, its bounds."""
+"""Options, each defined once: its type, its help, its bounds."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def refusal(
     advice: str,
     kind: type[SingaNetError] = ArgumentError,
 ) -> SingaNetError:
-    """The error of that ``kind`` with these parts."""
+    """Return an error of ``kind`` with these parts."""
     return kind(where, expected=expected, received=str(received), advice=advice)
 
 
 def unknown(where: str, name: str, known: Iterable[str], otherwise: str) -> SingaNetError:
-    """The error for a ``name`` that is none of those ``known``."""
+    """Return the error for a ``name`` that is not in ``known``."""
     advice = did_you_mean(name, known, otherwise)
     return refusal(where, f"one of {one_of(known)}", repr(name), advice, UnknownNameError)
 
 
 class NumberRange(NamedTuple):
-    """The range of a number: in words, as a test, and what is advised outside of it."""
+    """The range of a number: its text, its test, and the advice outside of it."""
 
     expected: str
     holds: Callable[[float], bool]
@@ -48,19 +48,19 @@ class NumberRange(NamedTuple):
 
 
 def positive(advice: str = "pass 1 or more") -> NumberRange:
-    """Above 0, and finite."""
+    """Return the range of finite numbers above 0."""
     return NumberRange("a positive number", lambda value: 0 < value < math.inf, advice)
 
 
 def not_negative(advice: str = "pass 0 or more") -> NumberRange:
-    """0 or above, and finite."""
+    """Return the range of finite numbers from 0."""
     return NumberRange("0 or more", lambda value: 0 <= value < math.inf, advice)
 
 
 SHARE = NumberRange(
     "a share from 0 to below 1",
     lambda value: 0.0 <= value < 1.0,
-    "0.1 keeps a tenth of the training data back, 0 none",
+    "0.1 is a tenth of the training data, 0 none",
 )
 
 
@@ -68,7 +68,7 @@ SHARE = NumberRange(
 class OptionHint:
     """An argument of a command, a key of a file, or both.
 
-    ``several`` is set where it is a list of ``kind``; ``short`` are further flags, ``more`` goes to
+    ``several`` means a list of ``kind``; ``short`` are additional flags, ``more`` are arguments for
     argparse.
     """
 
@@ -83,16 +83,16 @@ class OptionHint:
 
     @property
     def flag(self) -> str:
-        """As it is written on the command line, without dashes."""
+        """The name on the command line, without dashes."""
         return self.name.rstrip("_").replace("_", "-")
 
     @property
     def kinds_in_files(self) -> tuple[type, ...]:
-        """The types that it may have in a file."""
+        """The allowed types in a file."""
         return _IN_FILES.get(self.kind, (self.kind,))
 
     def check(self, value: Any) -> None:
-        """Errors: `ArgumentError` for a number out of its bound; None is in each."""
+        """Errors: `ArgumentError` for a number out of bounds; None is within."""
         if self.bound is not None and value is not None and not self.bound.holds(value):
             raise refusal(f"--{self.flag}", self.bound.expected, value, self.bound.advice)
 
@@ -101,12 +101,12 @@ _IN_FILES: dict[type, tuple[type, ...]] = {float: (float, int), Path: (str,)}
 
 
 def options_of(told: Any) -> dict[str, OptionHint]:
-    """The options among the fields of a dataclass, or the arguments of a function, by name.
+    """Return the options of a dataclass's fields, or a function's arguments, by name.
 
-    Their hints are ``Annotated[type, metavar, help, ...]``: behind these come a `NumberRange`, a
-    tuple of short flags and a dict for argparse, as they are wanted.
+    Their hints are ``Annotated[type, metavar, help, ...]``, with an optional `NumberRange`, a tuple
+    of short flags and a dict for argparse.
     """
-    # As of an object that is no function: Python 3.10 would put what may be None into other hints.
+    # Not as a function, for which Python 3.10 would wrap hints of arguments with None as default.
     bare = told if isinstance(told, type) else SimpleNamespace(__annotations__=told.__annotations__)
     names = vars(sys.modules[told.__module__])
     found = {}
@@ -128,11 +128,11 @@ _PLACES = {NumberRange: "bound", tuple: "short", dict: "more"}
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a training; None leaves one to the model's own recipe.
+    """The options of a training; None means the value of the model's recipe.
 
     Each field is an option of ``singanet train``, with its metavar and help, and a key of files.
-    The batch size is that of all processes together. Errors: `ArgumentError` for a number out of
-    its bound.
+    The batch size counts the samples of all processes. Errors: `ArgumentError` for a number out of
+    bounds.
     """
 
     model: Annotated[str | None, "MODEL", "a name that `singanet models` lists"] = None
@@ -140,11 +140,11 @@ class RunOptions:
         str | None,
         "DATA",
         "digits, FILE.npz, a folder of MNIST or CIFAR; for language models plays or a text "
-        "file; for tables census, movielens or clicks; left out, what comes with the package",
+        "file; for tables census, movielens or clicks; by default the package's own",
     ] = None
     epochs: Annotated[int | None, "N", None, positive()] = None
     batch_size: Annotated[int | None, "N", None, positive()] = None
-    optimizer: Annotated[str | None, "NAME", "sgd, adam, ...: those of singanet.optimizer"] = None
+    optimizer: Annotated[str | None, "NAME", "sgd, adam, ...: a rule of singanet.optimizer"] = None
     lr: Annotated[float | None, "F", "the highest learning rate; it rises and then falls"] = None
     weight_decay: Annotated[float | None, "F", None, not_negative("0.0005 is usual for images")] = (
         None
@@ -153,15 +153,11 @@ class RunOptions:
     clip_by: Annotated[
         str,
         "HOW",
-        "layer (the norm of each; the usual), global (of all, exactly), running or value",
+        "layer (the norm of each; the default), global (of all, exactly), running or value",
     ] = "layer"
-    accumulate: Annotated[int, "N", "update with the mean of so many batches", positive()] = 1
-    memory_budget: Annotated[str | None, "SIZE", "such as 600MB: recompute or split to keep it"] = (
-        None
-    )
-    offload_folder: Annotated[str | None, "DIR", "where the net goes if nothing else keeps it"] = (
-        None
-    )
+    accumulate: Annotated[int, "N", "update with the mean of N batches", positive()] = 1
+    memory_budget: Annotated[str | None, "SIZE", "such as 600MB: recompute or split to fit"] = None
+    offload_folder: Annotated[str | None, "DIR", "a folder for the net if nothing else fits"] = None
     mixed_precision: Annotated[
         str | None,
         "TYPE",
@@ -171,10 +167,10 @@ class RunOptions:
     parallel: Annotated[
         str,
         "HOW",
-        "of several processes: allreduce (the usual), half, sharded, sparse, powersgd, partial,"
+        "for several processes: allreduce (the default), half, sharded, sparse, powersgd, partial,"
         " local, ps, hybrid or pipeline",
     ] = "allreduce"
-    ratio: Annotated[float | None, "F", "share of the gradients that is sent, of sparse"] = None
+    ratio: Annotated[float | None, "F", "share of the gradients that sparse sends"] = None
     every: Annotated[int | None, "N", "steps of local, parts of partial, micro-batches"] = None
     validation_split: Annotated[
         float | None,
@@ -185,22 +181,20 @@ class RunOptions:
     early_stopping: Annotated[
         int | None, "N", "end after N epochs without gain", not_negative()
     ] = None
-    monitor: Annotated[str, "NAME", "what gains and the best weights go by; val_loss"] = "auto"
+    monitor: Annotated[str, "NAME", "measure of gain and of the best weights; val_loss"] = "auto"
     class_weight: Annotated[
         dict[Any, float] | None, "K=F,...", "such as 0=1,3=5; others weigh 1"
     ] = None
     shuffle: Annotated[bool, "", "samples in their own order"] = True
-    drop_last: Annotated[bool, "", "without a last batch that is not full"] = False
-    steps_per_epoch: Annotated[int | None, "N", "batches an epoch", positive()] = None
+    drop_last: Annotated[bool, "", "drop a last batch that is not full"] = False
+    steps_per_epoch: Annotated[int | None, "N", "batches per epoch", positive()] = None
     initial_epoch: Annotated[int, "N", "count epochs from here, up to --epochs", not_negative()] = 0
     quiet: Annotated[bool, "", "no progress on standard error"] = False
-    out: Annotated[Path | None, "RUN_DIR", "keep checkpoints, curves and figures here"] = None
-    live: Annotated[
-        bool, "", "keep RUN_DIR/report.html, which loads itself anew, until the end"
-    ] = False
-    resume: Annotated[bool, "", "go on with what is in RUN_DIR, to the bit"] = False
-    keep: Annotated[int, "N", "checkpoints of so many epochs; 3", positive()] = 3
-    save_every: Annotated[int | None, "N", "a checkpoint after so many steps too", positive()] = (
+    out: Annotated[Path | None, "RUN_DIR", "save checkpoints, curves and figures here"] = None
+    live: Annotated[bool, "", "update RUN_DIR/report.html during the training"] = False
+    resume: Annotated[bool, "", "resume the run in RUN_DIR, to the bit"] = False
+    keep: Annotated[int, "N", "number of epochs' checkpoints to keep; 3", positive()] = 3
+    save_every: Annotated[int | None, "N", "a checkpoint after every N steps, too", positive()] = (
         None
     )
     tensorboard: Annotated[str | None, "DIR", "event files for TensorBoard"] = None
@@ -212,22 +206,22 @@ class RunOptions:
         "published model, as for finetune",
     ] = None
     validation: Annotated[
-        str | None, "FILE", "texts to validate with, of a published model; or --validation-split"
+        str | None, "FILE", "texts to validate a published model with; or --validation-split"
     ] = None
-    length: Annotated[int | None, "N", "tokens of a row; 512, or what the model takes"] = None
-    pack: Annotated[bool, "", "a row for each text, not several beside each other"] = True
+    length: Annotated[int | None, "N", "tokens of a row; 512, or the model's maximum"] = None
+    pack: Annotated[bool, "", "a row for each text, not several in a row"] = True
     too_long: Annotated[
-        str | None, "HOW", "refuse (the usual), skip or cut conversations longer than --length"
+        str | None, "HOW", "refuse (the default), skip or cut conversations longer than --length"
     ] = None
     prompt: Annotated[
-        str | None, "TEXT", "what samples before and after begin with; else the data tell"
+        str | None, "TEXT", "start of the samples before and after; by default from the data"
     ] = None
     method: Annotated[
         str | None,
         "HOW",
-        "what of a published model is trained: full (the usual), lora or blocks",
+        "trained part of a published model: full (the default), lora or blocks",
     ] = None
-    rank: Annotated[int | None, "N", "rank of the pairs of --method lora; 8"] = None
+    rank: Annotated[int | None, "N", "rank of --method lora; 8"] = None
 
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():
@@ -235,7 +229,7 @@ class RunOptions:
 
     @property
     def subject(self) -> str:
-        """What is trained, in words."""
+        """The name of the model or the file."""
         return str(self.model or self.from_)
 
     @property
@@ -248,10 +242,10 @@ class RunOptions:
         return USUAL_SPLIT if self.out is not None or self.early_stopping is not None else 0.0
 
     def lasting(self) -> dict[str, Any]:
-        """What a resumption needs: all but where it is written and whether it goes on."""
+        """Return the options that a resumption needs: all except outputs and the flag to resume."""
         return {k: v for k, v in asdict(self).items() if k not in _PASSING}
 
 
 OPTIONS = options_of(RunOptions)
 LASTING = {name: each for name, each in OPTIONS.items() if name not in _PASSING}
-"""Those that a resumption needs."""
+"""The options that a resumption needs."""

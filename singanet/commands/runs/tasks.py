@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
 
 def split(count: int, share: float, seed: int) -> tuple[Array, Array]:
-    """The numbers of the samples to train on and of the ``share`` kept back, both in order.
+    """Return the numbers of the training samples and of the ``share`` kept back, both sorted.
 
-    They are drawn by ``seed``, since the samples of a file may be sorted by class. Errors: a
-    share outside of (0, 1); too few samples to have both.
+    They are drawn by ``seed``, as the samples of a file may be sorted by class. Errors: a share
+    outside (0, 1); too few samples for both.
     """
     kept_back = held(count, share)
-    # The third number keeps this draw apart from those that shuffle and shift.
+    # The third number gives other draws than for shuffles and shifts.
     order = np.random.default_rng([seed, 0, 2]).permutation(count)
     return np.sort(order[kept_back:]), np.sort(order[:kept_back])
 
 
 def held(count: int, share: float) -> int:
-    """How many of ``count`` are kept back. Errors: those of `split`."""
+    """Return the number of samples kept back of ``count``. Errors: as `split`."""
     where = "--validation-split"
     if not (share and SHARE.holds(share)):
         raise refusal(where, SHARE.expected, share, SHARE.advice)
@@ -80,7 +80,7 @@ class BatchShare(NamedTuple):
 class EpochResult:
     """Means over the samples of a pass; ``metric`` is None for a net without one.
 
-    ``logs`` has all that was measured by name.
+    ``logs`` has all measures by name.
     """
 
     loss: float
@@ -89,18 +89,18 @@ class EpochResult:
 
 
 class Task(ABC):
-    """Data for training and testing, and what a net must be like to learn from them.
+    """Data for training and testing, and the requirements on a net for them.
 
-    ``name`` is that of the data; ``input_shape`` and ``num_classes`` are those the net is built
-    with, ``options`` go to `singanet.models.build` besides. Its batches are the ``part`` of this
-    process, of the batches that all processes share.
+    ``name`` is the name of the data. ``input_shape``, ``num_classes`` and ``options`` are arguments
+    of `singanet.models.build`. The batches are the ``part`` of this process in the batches of all
+    processes.
     """
 
     part = BatchShare(0, 1)
     not_recorded: tuple[type, ...] = ()
-    """Recorders of a run that would have nothing to say, or too much."""
+    """Recorders of a run that do not fit the task."""
     metrics: Sequence[str] | None = None
-    """What is measured in the place of the net's own metric; the first is the result's."""
+    """Metrics that replace the net's own; the first is the result's metric."""
     name: str
     input_shape: Shape
     num_classes: int
@@ -108,44 +108,44 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def load(cls, data: str | None, entry: ModelEntry, for_testing: bool = False) -> Task:
-        """The task on the data called ``data``, None for data that come with the package.
+        """Return the task on ``data``, None for data of the package.
 
-        With ``for_testing`` a file need only have what `test_batches` needs.
+        With ``for_testing`` a file needs only the data of `test_batches`.
         """
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What else the data say about the net."""
+        """Additional arguments of `singanet.models.build` from the data."""
         return {}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments of `singanet.models.build` beside name and seed."""
+        """The arguments of `singanet.models.build`, except name and seed."""
         own = {"input_shape": self.input_shape, "num_classes": self.num_classes}
         return {**own, **self.options}
 
     @abstractmethod
     def keep_back(self, share: float, seed: int) -> Iterable[Batch]:
-        """Take ``share`` of the training data out, to validate with; their batches.
+        """Split ``share`` off the training data for validation, and return its batches.
 
-        Errors: a share outside of (0, 1); too few data to have both.
+        Errors: a share outside (0, 1); too few data for both.
         """
 
     @abstractmethod
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
     ) -> Iterable[Batch]:
-        """The training data as ``recipe`` wants them, in an order that ``seed`` decides.
+        """Return the training data by ``recipe``, in an order by ``seed``.
 
-        ``drop_last`` leaves out what does not fill a last batch.
+        ``drop_last`` drops an incomplete last batch.
         """
 
     @abstractmethod
     def test_batches(self) -> Iterable[Batch]:
-        """The data for testing, in their own order."""
+        """Return the test data in their own order."""
 
     def rows_here(self, recipe: Recipe) -> int:
-        """The rows of each batch for this process. Errors: they cannot be shared evenly."""
+        """Return the rows of each batch for this process. Errors: they cannot be shared evenly."""
         size, processes = recipe.batch_size, self.part.world_size
         if rest := size % processes:
             expected = f"a multiple of {processes}, the processes that share the rows"
@@ -154,30 +154,30 @@ class Task(ABC):
         return size // processes
 
     def steps(self, batches: Any) -> int:
-        """How many ``batches`` an epoch of training has."""
+        """Return the number of ``batches`` in an epoch of training."""
         count: int = len(batches)
         return count
 
     def evaluate(self, net: FeedForwardNet) -> EpochResult:
-        """The results of ``net`` on the data for testing."""
+        """Return the results of ``net`` on the test data."""
         evaluation = net.evaluate(self.test_batches())
         loss, metric = evaluation
         return EpochResult(loss or 0.0, metric, evaluation.logs)
 
-    def begin(self, net: FeedForwardNet) -> None:  # noqa: B027 - most tasks look at nothing
-        """What is looked at before the training."""
+    def begin(self, net: FeedForwardNet) -> None:  # noqa: B027 - most tasks do nothing
+        """Prepare before the training."""
 
-    def note(self, folder: Path) -> None:  # noqa: B027 - nor note it
-        """Write what was looked at into the folder of the run, as its first epoch begins."""
+    def note(self, folder: Path) -> None:  # noqa: B027 - most tasks do nothing
+        """Write notes to the folder of the run, at the start of its first epoch."""
 
-    def end(  # noqa: B027 - nor keep anything
+    def end(  # noqa: B027 - most tasks do nothing
         self, net: FeedForwardNet, figures: dict[str, Any]
     ) -> None:
-        """What is kept of the trained ``net``, and more ``figures`` of the run."""
+        """Save results of the trained ``net``, and add ``figures`` of the run."""
 
     @abstractmethod
     def report(self, result: EpochResult) -> str:
-        """The result of a test in words."""
+        """Return the result of a test as text."""
 
 
 class SampleTask(Task):
@@ -187,7 +187,7 @@ class SampleTask(Task):
     data: Any
 
     def keep_back(self, share: float, seed: int) -> ArrayLoader:
-        """Samples drawn by ``seed``, whatever their classes."""
+        """Return samples drawn by ``seed``, independent of their classes."""
         x, y = self.data.x_train, self.data.y_train
         rest, taken = split(len(y), share, seed)
         self.data = replace(self.data, x_train=_taken(x, rest), y_train=y[rest])
@@ -196,7 +196,7 @@ class SampleTask(Task):
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
     ) -> ArrayLoader | AugmentedImages:
-        """Shuffled anew in every epoch."""
+        """Return the batches, shuffled in every epoch."""
         x, y = self.data.x_train, self.data.y_train
         return self._loader(x, y, recipe.batch_size, shuffle, seed, drop_last)
 
@@ -216,7 +216,7 @@ class SampleTask(Task):
         return ArrayLoader(*self._given(x, y), size, shuffle, seed, drop_last, *self.part, True)
 
     def _given(self, x: Any, y: Array) -> tuple[Any, Array]:
-        """What the net is given of samples and labels."""
+        """Return the inputs and targets of the net."""
         return x, y
 
 
@@ -225,11 +225,11 @@ def _taken(x: Any, rows: Array) -> Any:
 
 
 class DatasetTask(SampleTask):
-    """A task on the samples of a data set, ``usual`` where none is named."""
+    """A task on the samples of a data set, by default ``usual``."""
 
     usual: ClassVar[str] = "digits"
     labels: ClassVar[int] = 0
-    """How many axes the labels have; 0 where they are not looked at."""
+    """The number of axes of the labels; 0 if any is allowed."""
 
     def __init__(self, data: Dataset) -> None:
         self.data = data
@@ -239,25 +239,28 @@ class DatasetTask(SampleTask):
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry, for_testing: bool = False) -> Self:
-        """An embedded data set, or the one of a file. Errors: samples or labels of another kind."""
+        """Return the task on an embedded data set or a file.
+
+        Errors: `DataError` for samples or labels of another kind.
+        """
         name = cls.usual if data is None else data
         found = load_test(name) if for_testing else load(name)
         if cls.labels and found.y_test.ndim != cls.labels:
-            kinds = {1: "a label a sample", 3: "a label a pixel"}
-            expected = f"{kinds[cls.labels]}, which {entry.name} learns"
+            kinds = {1: "a label per sample", 3: "a label per pixel"}
+            expected = f"{kinds[cls.labels]}, for {entry.name}"
             received = f"labels of shape {found.y_test.shape}"
-            advice = f"see singanet models for other nets, or take {cls.usual!r}"
+            advice = f"run singanet models for other nets, or use {cls.usual!r}"
             raise refusal(f"data {found.name!r}", expected, received, advice, DataError)
         return cls(found)
 
 
 class AugmentedImages:
-    """The batches of ``loader``, images (N, C, H, W), each time drawn anew.
+    """The batches of ``loader``, images (N, C, H, W), augmented at random.
 
-    Half of the images are shifted by up to an eighth of their size, zeros coming in (He et al.,
-    2016, pad and crop by as much); with ``flip`` half are mirrored left to right. The draws
-    depend on ``seed`` and the epoch alone: an image is moved as it is by any number of processes
-    that split the batches of ``loader``.
+    Half of the images are shifted by up to an eighth of their size, filled with zeros (He et al.,
+    2016, pad and crop by as much); with ``flip`` half are mirrored left to right. The draws depend
+    only on ``seed`` and the epoch: an image is changed alike for any number of processes that share
+    the batches of ``loader``.
     """
 
     def __init__(self, loader: ArrayLoader, seed: int, flip: bool = False) -> None:
@@ -271,9 +274,9 @@ class AugmentedImages:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        # The third number keeps these draws apart from those that shuffle.
+        # The third number gives other draws than for shuffles.
         rng = np.random.default_rng([self.seed, self.loader.epoch, 1])
-        # Each process draws for the whole batch, of which it has every so many an image.
+        # Each process draws for the whole batch, of which it has every world_size-th image.
         loader, mine = self.loader, slice(self.rank, None, self.world_size)
         size = loader.batch_size
         for _ in range(loader.position):
@@ -286,15 +289,15 @@ class AugmentedImages:
             yield x, y
 
     def state_dict(self) -> dict[str, int]:
-        """The loader's position, from which the draws follow."""
+        """Return the loader's position, which determines the draws."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position. Errors: those of the loader."""
+        """Go to a saved position. Errors: as the loader."""
         self.loader.load_state_dict(state)
 
     def _draws(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Shifts (n, 2) and which images are mirrored (n,), for the next ``n`` images."""
+        """Return shifts (n, 2) and mirror flags (n,) for the next ``n`` images."""
         height, width = self._size
         reach = np.array([height // 8, width // 8])
         offsets = rng.integers(-reach, reach + 1, (n, 2))
@@ -303,7 +306,7 @@ class AugmentedImages:
 
 
 def shifted(x: Array, offsets: Array) -> Array:
-    """Images (N, C, H, W) moved down and right by ``offsets`` (N, 2); zeros come in."""
+    """Return images (N, C, H, W) moved down and right by ``offsets`` (N, 2), filled with 0."""
     n, channels, height, width = x.shape
     dy, dx = np.abs(offsets).max(axis=0, initial=0)
     padded = np.zeros((n, channels, height + 2 * dy, width + 2 * dx), x.dtype)
@@ -315,17 +318,17 @@ def shifted(x: Array, offsets: Array) -> Array:
 
 
 class Classification(DatasetTask):
-    """One label a sample; the digits where no data are named."""
+    """One label per sample; the digits by default."""
 
     labels = 1
 
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
     ) -> ArrayLoader | AugmentedImages:
-        """Shuffled anew in every epoch; images shifted a little where the recipe says so.
+        """Return the batches, shuffled in every epoch, and augmented if the recipe requests it.
 
-        Not where pixels have labels, which would have to move along. Colour images are mirrored as
-        well: unlike signs in black and white they mean the same.
+        Images with labels of pixels are not augmented, as the labels would have to move along.
+        Colour images are mirrored, too: unlike black and white signs they keep their meaning.
         """
         loader = super().train_batches(recipe, seed, shuffle, drop_last)
         flat = len(self.input_shape) != 3 or self.data.y_train.ndim > 1
@@ -338,13 +341,13 @@ class Classification(DatasetTask):
 
 
 class Segmentation(Classification):
-    """One label a pixel; the scenes where no data are named."""
+    """One label per pixel; the scenes by default."""
 
     metrics = ("accuracy", "iou")
     usual, labels = "scenes", 3
 
     def report(self, result: EpochResult) -> str:
-        """The share of pixels that are right, the mean intersection over union, and the loss."""
+        """Return the share of correct pixels, the mean intersection over union, and the loss."""
         iou = f"  test IoU {result.logs['iou']:.4f}" if "iou" in result.logs else ""
         return f"test accuracy {result.metric:.4f}{iou}  test loss {result.loss:.4f}"
 
@@ -354,9 +357,9 @@ VALIDATION_ROWS = 16
 
 
 class Text(Task):
-    """Stretches of a text, as long as the model's usual input, each with the characters after it.
+    """Segments of a text, of the model's input length, each with the next characters.
 
-    What does not fill a stretch at the end of a row is left out, for testing as well.
+    Incomplete segments at the end of a row are dropped, for testing, too.
     """
 
     def __init__(self, data: TextDataset, length: int) -> None:
@@ -368,7 +371,7 @@ class Text(Task):
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry, for_testing: bool = False) -> Text:
-        """An embedded text, or the text of a file in UTF-8; the plays by default."""
+        """Return the task on an embedded text, or a UTF-8 file; the plays by default."""
         (length,) = entry.input_shape
         name = "plays" if data is None else data
         if name in _EMBEDDED:
@@ -377,12 +380,12 @@ class Text(Task):
         if path.suffix == "" and path.name == name and not path.exists():
             expected = f"{one_of(_EMBEDDED)}, or the path of a text file, for {entry.name}"
             advice = did_you_mean(name, _EMBEDDED, "check the name")
-            received = f"{name!r}, which is neither"
+            received = f"{name!r}"
             raise refusal(f"data {name!r}", expected, received, advice, UnknownNameError)
         return cls(TextDataset.from_file(path), length)
 
     def keep_back(self, share: float, seed: int) -> TextLoader:
-        """The end of what comes before the test, whatever ``seed``: neighbours would tell."""
+        """Return the end of the training text; a random part would leak from its neighbours."""
         cut = len(self._ids) - held(len(self._ids), share)
         self._ids, taken = self._ids[:cut], self._ids[cut:]
         return self._in_order(taken)
@@ -390,7 +393,7 @@ class Text(Task):
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
     ) -> TextLoader:
-        """The text in ``batch_size`` full rows, always in its own order.
+        """Return the text in ``batch_size`` full rows, always in its own order.
 
         Errors: rows that processes cannot share evenly.
         """
@@ -399,7 +402,7 @@ class Text(Task):
         return TextLoader(self._ids, rows, length, True, *self.part)
 
     def test_batches(self) -> TextLoader:
-        """The end of the text, which no net is trained on."""
+        """Return the end of the text, which is never trained on."""
         return self._in_order(self.data.validation)
 
     def _in_order(self, ids: Array) -> TextLoader:
@@ -408,7 +411,7 @@ class Text(Task):
         return TextLoader(ids, max(1, rows // self.part.world_size), length, True, *self.part)
 
     def report(self, result: EpochResult) -> str:
-        """Nats a character, and the share of characters foretold."""
+        """Return nats per character, and the share of correctly predicted characters."""
         return (
             f"validation loss {result.loss:.4f} nats per character  "
             f"test accuracy {result.metric:.4f}"
@@ -435,7 +438,7 @@ _TABLES: dict[str, Callable[[str], TabularDataset]] = {
 
 
 class Tabular(SampleTask):
-    """A label a row; the categories of all columns are counted on, one column after the other."""
+    """A label per row; the categories of all columns are numbered consecutively."""
 
     metrics, evaluation_batch = ("accuracy", "auc"), TABLE_BATCH
 
@@ -447,40 +450,40 @@ class Tabular(SampleTask):
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry, for_testing: bool = False) -> Tabular:
-        """The census, which comes with the package, or another of `_TABLES`.
+        """Return the task on the census, which the package includes, or on another of `_TABLES`.
 
-        "movielens:FOLDER" says where its files are, "clicks:SCALE" and "clicks:SCALE:ROWS" how
-        large the made data are.
+        "movielens:FOLDER" is the folder of its files; "clicks:SCALE" and "clicks:SCALE:ROWS" are
+        the size of the generated data.
         """
         name, _, rest = (data or "census").partition(":")
         if name not in _TABLES or (rest and name == "census"):
-            expected = f"{one_of(_TABLES)}: tables that {entry.name} can be trained on from here"
+            expected = f"{one_of(_TABLES)}: tables for {entry.name} on the command line"
             advice = did_you_mean(name, _TABLES, "for another table call net.step with its batches")
             raise refusal(f"data {data!r}", expected, repr(data), advice, UnknownNameError)
         return cls(_TABLES[name](rest))
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """How many categories there are in all columns."""
+        """The number of categories in all columns."""
         return {"vocabulary_size": sum(self.data.cardinalities)}
 
     def _given(self, x: Any, y: Array) -> tuple[Any, Array]:
         return {**x, "categorical": self.data.shifted(x["categorical"])}, y
 
     def report(self, result: EpochResult) -> str:
-        """Accuracy, area under the ROC curve and loss."""
+        """Return accuracy, area under the ROC curve and loss as text."""
         auc = f"  test AUC {result.logs['auc']:.4f}" if "auc" in result.logs else ""
         return f"test accuracy {result.metric:.4f}{auc}  test loss {result.loss:.4f}"
 
 
 class Reconstruction(DatasetTask):
-    """Each sample is its own target; the digits where no data are named."""
+    """Each sample is its own target; the digits by default."""
 
     def _given(self, x: Any, y: Array) -> tuple[Any, Array]:
         return x, x
 
     def report(self, result: EpochResult) -> str:
-        """The root of the mean squared difference; the loss is half of its square."""
+        """Return the root mean squared difference; the loss is half of its square."""
         return f"test reconstruction error {math.sqrt(2.0 * result.loss):.4f} (root mean square)"
 
 
@@ -494,5 +497,5 @@ _TASKS: dict[str, type[Task]] = {
 
 
 def load_task(entry: ModelEntry, data: str | None, *, for_testing: bool = False) -> Task:
-    """The task that ``entry`` learns, on ``data``. Errors: data of another kind, or none."""
+    """Return the task of ``entry`` on ``data``. Errors: data of another kind, or none."""
     return _TASKS[entry.task].load(data, entry, for_testing)

@@ -1,4 +1,4 @@
-"""Trained nets of runs."""
+"""Trained nets of runs and files."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ _OTHERS: Mapping[str, Callable[[Path], FeedForwardNet]] = {
     ".keras": keras.load_model,
     ".onnx": onnx.load,
 }
-"""Files told by their suffix, since many other files begin with the same bytes."""
+"""Files identified by their suffix, as other files may start with the same bytes."""
 
 _OF_CLASSES = (SoftmaxCrossEntropy, CategoricalCrossEntropy, SoftmaxFocal)
 
 
 def is_whole(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file of a whole model at ``path``."""
+    """Return True if there is a file of a whole model at ``path``."""
     path = Path(path)
     return is_model_file(path) or (path.suffix.lower() in _OTHERS and path.is_file())
 
 
 def whole_net(path: str | os.PathLike[str]) -> FeedForwardNet:
-    """The net in a file of a whole model, without what it was trained with."""
+    """Return the net in a file of a whole model, without its training state."""
     path = Path(path)
     load = _OTHERS.get(path.suffix.lower())
     return load(path) if load is not None else load_model(path, training=False)
 
 
 def seeded_net(path: str | os.PathLike[str], seed: int) -> FeedForwardNet:
-    """`whole_net` to be trained: draws are as ``seed`` decides, float16 is widened to float32."""
+    """Return `whole_net` for training: seeded by ``seed``, and with float16 widened to float32."""
     net = whole_net(path)
     if net.dtype == np.float16:
         net.as_type("float32")
@@ -80,15 +80,15 @@ def seeded_net(path: str | os.PathLike[str], seed: int) -> FeedForwardNet:
 def task_for(
     net: FeedForwardNet, path: str | os.PathLike[str], data: str | None, for_testing: bool = False
 ) -> Task:
-    """What the net of the file at ``path`` learns from ``data``, both seen to fit.
+    """Return the task of the net of the file at ``path`` on ``data``, after checking that they fit.
 
-    A net without a loss gets that of the ready nets of its task, and each their metric. Errors: a
-    net that does something else, no data, samples of another shape or more classes.
+    A net without a loss gets the loss of the ready nets for its task, and each net their metric.
+    Errors: a net of another task, no data, samples of another shape or more classes.
     """
     entry = learner(net, path)
     if data is None:
         advice = "add --data, a name such as digits or an .npz file"
-        raise refusal("--data", "data, which a model file does not name", "none", advice)
+        raise refusal("--data", "data, as a model file does not name any", "none", advice)
     task = load_task(entry, data, for_testing=for_testing)
     _expect_fitting(task, entry)
     if net.loss is None:
@@ -98,10 +98,10 @@ def task_for(
 
 
 def learner(net: FeedForwardNet, path: str | os.PathLike[str]) -> ModelEntry:
-    """``net`` as a line of the table of ready nets has it: shapes, recipe and task.
+    """Return an entry for ``net`` like those of ready nets: shapes, recipe and task.
 
-    The task is told by the shapes and the loss. Errors: `ArgumentError` for a net of several
-    inputs or outputs, or with a loss of something else.
+    The task follows from the shapes and the loss. Errors: `ArgumentError` for a net of several
+    inputs or outputs, or with a loss for another task.
     """
     ports, nodes = net.ports(), {node.name: node for node in net.nodes()}
     received = f"{len(ports.inputs)} inputs, {len(ports.outputs)} outputs"
@@ -115,15 +115,15 @@ def learner(net: FeedForwardNet, path: str | os.PathLike[str]) -> ModelEntry:
             return ModelEntry(name, "", "", {}, shape, out[-1], task, FINE_TUNING)
         received = f"shape {shape} to {out}, loss {type(net.loss).__name__}"
     expected = (
-        "a net of one input and one output that tells classes apart by softmax cross-entropy, "
-        "or gives samples back by SquaredError"
+        "a net of one input and one output that classifies by softmax cross-entropy, "
+        "or reconstructs samples by SquaredError"
     )
-    advice = "train and test another one by net.fit and net.evaluate"
+    advice = "train and test other nets by net.fit and net.evaluate"
     raise refusal(f"file {str(path)!r}", expected, received, advice)
 
 
 def _task(loss: object, shape: object, out: Shape) -> str | None:
-    """What a net from ``shape`` to ``out`` does, with its ``loss`` if it has one."""
+    """Return the task of a net from ``shape`` to ``out`` with its ``loss``; None if unknown."""
     if not isinstance(shape, tuple):
         return None  # a layer that reads several inputs
     if shape == out and (type(loss) is SquaredError or (loss is None and len(shape) > 1)):
@@ -144,17 +144,17 @@ def _expect_fitting(task: Task, entry: ModelEntry) -> None:
     wanted, received = f"samples of shape {shape}", f"shape {found}"
     fits = True
     if entry.task != "reconstruction":
-        # Each character has the number that its text gives it: fewer are another text's.
+        # A character's number depends on its text: fewer characters mean another text.
         fits = many == classes if entry.task == "text" else many <= classes
-        wanted += f" and {classes} classes, for which there are outputs"
+        wanted += f" and {classes} classes, the outputs of the net"
         received += f" and {many} classes"
     if found != shape or not fits:
-        advice = "bring them to the net's shape, or take another net"
+        advice = "change them to the net's shape, or pass another net"
         raise refusal(f"data {task.name!r}", wanted, received, advice, DataError)
 
 
 def _usual_loss(net: FeedForwardNet, task: str) -> Loss:
-    """The loss of the ready nets for ``task``, in the form for a net that ends in a softmax."""
+    """Return the loss of the ready nets for ``task``; it fits a net that ends in a softmax."""
     if task == "reconstruction":
         return SquaredError()
     plan = net.planned()
@@ -163,9 +163,9 @@ def _usual_loss(net: FeedForwardNet, task: str) -> Loss:
 
 
 def convert_whole(source: Path, target: Path, format: str | None) -> str | None:
-    """Write the net in another library's file as a model file of ours, or its weights.
+    """Write the net of another library's file as a model file of ours, or its weights.
 
-    What was done, as a text; None if ``source`` is no such file.
+    Returns a text for the user; None if ``source`` is not such a file.
     """
     if source.suffix.lower() not in _OTHERS:
         return None
@@ -178,7 +178,7 @@ def convert_whole(source: Path, target: Path, format: str | None) -> str | None:
 
 
 def run_net(folder: Path) -> FeedForwardNet:
-    """The net of the run in ``folder`` with new parameters. Errors: no run of ours there."""
+    """Return the net of the run in ``folder`` with new parameters. Errors: no run there."""
     options = saved_options(folder)
     if options.get("from_") is not None:
         return described_net(folder)
@@ -188,13 +188,12 @@ def run_net(folder: Path) -> FeedForwardNet:
 def trained(
     path: Path, model: str | None = None, data: str | None = None, best: bool = False
 ) -> tuple[FeedForwardNet, Task]:
-    """The net with the weights at ``path``, and its task on ``data``.
+    """Return the net with the weights at ``path``, and its task on ``data``.
 
-    ``path`` is a run folder, of which the newest checkpoint is taken or with ``best`` the best
-    weights, or a file of weights: of a run where it lies in its folder, else of ``model``. A
-    model file needs neither. ``data`` None is what the run was trained on; of a file, only the
-    samples for testing have to be there. Errors: nothing there; weights that do not fit; data
-    that do not fit the net.
+    ``path`` is a run folder, with its newest checkpoint or the ``best`` weights; or a file of
+    weights, of the run in its folder or of ``model``; or a model file, which needs neither.
+    ``data`` None are the data of the run; a file needs only the test samples. Errors: nothing at
+    ``path``; weights or data that do not fit the net.
     """
     if model is None and is_whole(path):
         net = whole_net(path)
@@ -208,7 +207,7 @@ def trained(
         options = saved_options(folder)
     elif model is None:
         expected = "a run folder, a file in one, or the name of a model"
-        advice = "add --model NAME, one that singanet models lists"
+        advice = "add --model NAME, a name that singanet models lists"
         raise refusal(f"file {str(path)!r}", expected, "none", advice)
     else:
         options = {"model": model}
@@ -218,15 +217,15 @@ def trained(
     entry = find(options["model"]) if begun is None else learner(begun, options["from_"])
     usual = options.get("data")
     if entry.task == "text" and known and data not in (None, usual):
-        expected = f"{usual or 'plays'!r}, whose characters the net was trained on"
-        raise refusal(f"data {data!r}", expected, repr(data), "leave --data out", DataError)
+        expected = f"{usual or 'plays'!r}, with the characters of the training"
+        raise refusal(f"data {data!r}", expected, repr(data), "remove --data", DataError)
     task = load_task(entry, usual if data is None else data, for_testing=True)
     settings = saved_settings(folder) if known else task.settings
     shape = tuple(settings["input_shape"])
     if shape != tuple(task.input_shape):
-        expected = f"samples of shape {shape}, those of the net"
+        expected = f"samples of shape {shape}, as for the net"
         received = f"shape {tuple(task.input_shape)}"
-        advice = "bring them to the net's shape"
+        advice = "change them to the net's shape"
         raise refusal(f"data {task.name!r}", expected, received, advice, DataError)
     net = _built(folder, options, settings) if begun is None else begun
     if options.get("mixed_precision") == "float16":
@@ -234,25 +233,25 @@ def trained(
     try:
         net.load(_weights(path, best))
     except StateMismatchError as error:
-        whose = "the weights are those of another net: "
-        advice = "name theirs with --model" if model is not None else "take a run of its own"
+        whose = "the weights belong to another net: "
+        advice = "pass that net with --model" if model is not None else "pass a run of the same net"
         raise error.advising(whose + advice) from error
     return net, task
 
 
 def _of_published(folder: Path, options: Mapping[str, Any]) -> bool:
-    """Whether the run in ``folder`` has tuned a published model."""
+    """Return True if the run in ``folder`` has tuned a published model."""
     return (folder / MODEL / MODEL_CONFIG).is_file() or is_published(options["from_"])
 
 
 def _published(
     path: Path, folder: Path, options: Mapping[str, Any], data: str | None, best: bool
 ) -> tuple[FeedForwardNet, Task]:
-    """`trained` of such a run: on what was kept back, or on all texts in the file ``data``."""
+    """Do `trained` for a tuned published model, on the validation data or the file ``data``."""
     told = RunOptions(**options, out=folder)
     checkpoint = path.is_file() or best or any(folder.glob("*.npz"))
     if (folder / MODEL / MODEL_CONFIG).is_file():
-        # It has the tokenizer and all that the base model had, wherever that is now.
+        # It has the tokenizer and the settings of the base model, which may have moved.
         told = replace(told, from_=str(folder / MODEL))
         told = told if checkpoint else replace(told, method=None, rank=None)
     if data is not None:
@@ -286,32 +285,32 @@ def _missing(path: Path) -> SingaNetError:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file in UTF-8, without their ends. Errors: none; other bytes; no file."""
+    """Return the lines of a UTF-8 file. Errors: an empty file; other bytes; no file."""
     with open_data_file(path) as stream:
         text = decoded(path, 0, stream.read())
     lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     if lines == [""]:
         where = f"text file {str(path)!r}"
-        raise refusal(where, "a sentence a line", "none", "check the file", DataError)
+        raise refusal(where, "one sentence per line", "none", "check the file", DataError)
     return lines
 
 
 def embedded(
     model: str | os.PathLike[str], texts: list[str], batch_size: int = 32, cut: bool = False
 ) -> Array:
-    """A row for each of ``texts``, (N, dimensions) float32, by the ``model`` in a folder.
+    """Return a row (dimensions,) of float32 for each of ``texts``, by the ``model`` in a folder.
 
-    Texts of like lengths go through the net together. Errors: a model that makes no embedding of
-    a sentence; a text longer than it reads, with its line, unless they are to be ``cut``.
+    Texts of similar lengths share batches. Errors: a model without sentence embeddings; a text
+    longer than the model's maximum, with its line, unless ``cut``.
     """
     checked_count("singanet embed", "--batch-size", batch_size, 1)
     place = model_in(model)
     inputs = ["input_ids", "attention_mask"]
     net = pretrained.load(place, inputs=inputs)
     if net.ports().outputs != [(NAME, 0)]:
-        expected = "a folder of sentence-transformers, which modules.json tells"
+        expected = "a folder of sentence-transformers with modules.json"
         received = (net.config.get("architectures") or ["another model"])[0]
-        advice = "take such a folder; for hidden states call pretrained.load in Python"
+        advice = "pass such a folder; for hidden states call pretrained.load in Python"
         raise refusal(f"model {str(model)!r}", expected, received, advice)
     tokenizer = tokenizer_for(net, place)
     rows = _ids(tokenizer, texts, net.most_steps, cut)
@@ -335,16 +334,16 @@ def _ids(tokenizer: Tokenizer, texts: list[str], most: int | None, cut: bool) ->
         ids = tokenizer.encode(text)
         if most is not None and len(ids) > most:
             if not cut:
-                expected = f"at most {most} tokens, the steps that the model takes"
+                expected = f"at most {most} tokens, the model's maximum"
                 advice = "shorten it, or pass --cut"
                 raise refusal(f"line {number} of the texts", expected, len(ids), advice, DataError)
-            # What the model puts behind a text stays there.
+            # The model's end tokens are not cut.
             ids = np.concatenate([ids[: most - len(after)], after])
         rows.append(ids)
     return rows
 
 
 def write_rows(path: Path, rows: Array) -> None:
-    """Write ``rows`` as a .npy file, whole or not at all. Errors: `FileAccessError`."""
+    """Write ``rows`` as a .npy file, atomically. Errors: `FileAccessError`."""
     with replacing(path) as beside, beside.open("wb") as file:
         np.save(file, rows, allow_pickle=False)

@@ -39,10 +39,10 @@ def test_images_with_labels_a_pixel_are_never_moved(small):
 
 
 def test_labels_a_sample_and_labels_a_pixel_are_for_other_nets(small):
-    with pytest.raises(DataError, match="a label a pixel, which unet learns; received labels of"):
+    with pytest.raises(DataError, match="a label per pixel, for unet; received labels of"):
         load_task(find("unet"), "digits")
     for load in (False, True):
-        with pytest.raises(DataError, match="a label a sample, which lenet learns"):
+        with pytest.raises(DataError, match="a label per sample, for lenet"):
             load_task(find("lenet"), small, for_testing=load)
 
 

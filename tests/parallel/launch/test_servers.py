@@ -104,4 +104,4 @@ def test_servers_are_asked_for_where_they_are_needed():
 def test_one_rank_has_to_train(capsys):
     with pytest.raises(SystemExit):
         main(["launch", "-n", "2", "--servers", "2", "train", "mlp"])
-    assert "of 2 ranks one has to train" in capsys.readouterr().err
+    assert "at least one of 2 ranks must train" in capsys.readouterr().err
