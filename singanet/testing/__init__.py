@@ -1,4 +1,4 @@
-"""Tools to test with: numerical gradients, the case of every layer, ranks in threads, a device."""
+"""Tools for tests: numerical gradients, test cases of layers, ranks in threads, a device."""
 
 from singanet.testing.communicators import FakeCommunicator, Ranks, communicators
 from singanet.testing.device_like import strict_device

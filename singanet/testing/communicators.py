@@ -1,4 +1,4 @@
-"""Several ranks in one process: threads that talk by memory, on a clock that is only counted."""
+"""Several ranks in one process: threads with shared memory and virtual clocks."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from singanet.types import Array
 T = TypeVar("T")
 
 _Mail: TypeAlias = tuple[int, int, tuple[tuple[int, ...], int]]
-"""From whom, to whom, by which tag among which ranks."""
+"""Sender, receiver, and the tag with the ranks of its communicator."""
 
 LATENCY = 1e-6
-"""Virtual seconds of an operation without data, and of a look at one."""
+"""Virtual seconds of an operation without data, and of a test of a request."""
 
 _SUMS: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class FakeCommunicator(Communicator):
-    """One of several ranks that are threads of this process; `communicators` makes them.
+    """A rank that is a thread of this process; `communicators` makes them.
 
-    Time is ``clock``: `advance` counts what the rank computes, an operation what it would take on
-    a wire of ``bandwidth`` bytes a second, begun when the last rank has come. What `test` says
-    depends on these clocks alone, not on threads. Ranks that do different things, or all wait,
-    are told so at once. An array that is under way holds NaN, so that nobody reads it. Ranks that
-    are ``_on_device`` take arrays of a device, too. A rank may `die`, of which
-    the others are told.
+    Time is ``clock``: `advance` adds computation, and an operation adds its transfer at
+    ``bandwidth`` bytes per second, which starts when the last rank has come. The result of `test`
+    depends only on these clocks, not on threads. If ranks do different operations, or all wait,
+    they get an error at once. An array in flight contains NaN, so that reads of it are noticed.
+    Ranks that are ``_on_device`` accept device arrays, too. If a rank dies by `die`, the others get
+    an error.
     """
 
     def __init__(self, world: _World, members: tuple[int, ...], own: int) -> None:
@@ -54,23 +54,23 @@ class FakeCommunicator(Communicator):
 
     @property
     def clock(self) -> float:
-        """Virtual seconds since the beginning."""
+        """Virtual seconds since the start."""
         return self._world.clocks[self._own]
 
     def advance(self, seconds: float) -> None:
-        """Let ``seconds`` go by on this rank, as if it had computed."""
+        """Add ``seconds`` of computation to the clock of this rank."""
         with self._world.changed:
             self._world.move(self._own, self.clock + seconds)
 
     def abort(self, error: BaseException) -> None:
-        """Let every rank that waits, or would, end with an error: this one failed with ``error``.
+        """End the waits of every rank with an error: this rank has failed with ``error``.
 
-        `Ranks.run` does so by itself.
+        `Ranks.run` calls it.
         """
         self._world.end(f"rank {self._own} failed: {type(error).__name__}: {error}")
 
     def die(self) -> None:
-        """End this rank as SIGKILL would: its work goes no further, and gives no result."""
+        """End this rank as SIGKILL would: its function stops, without a result."""
         raise _DeathError
 
     def start_all_reduce(
@@ -111,7 +111,7 @@ class FakeCommunicator(Communicator):
     def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         self._checked(what, array)
         facts = (array.shape[1:], array.dtype.str)
-        # What the others give is counted once it is there.
+        # The bytes of the others are counted on arrival.
         self._count_gathered(array.nbytes, array.nbytes)
         return self._collective("gathered", array, what, lambda parts: list(parts), facts, False)
 
@@ -126,7 +126,7 @@ class FakeCommunicator(Communicator):
         return self._collective("barrier", np.empty(0), what, lambda _: None, (), False)
 
     def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
-        """As `Communicator`; what is sent is buffered."""
+        """Send a copy of ``array``."""
         self._checked(what, array)
         mail = self._own, self._members[checked_peer(what, to, self.size)], self._tagged(tag)
         world = self._world
@@ -165,7 +165,7 @@ class FakeCommunicator(Communicator):
     def _next_message(
         self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
     ) -> tuple[int, Array] | None:
-        """As `Communicator`: the one that arrives first by the clocks."""
+        """Return the message that arrives first by the clocks."""
         world, waits = self._world, _Messages(self, tag, sources, wait)
         with world.changed:
             world.look(self, what)
@@ -194,7 +194,7 @@ class FakeCommunicator(Communicator):
         return self._members, tag
 
     def _checked(self, what: str, array: Any) -> None:
-        """Errors: ``array`` is none of those that the ranks take."""
+        """Errors: ``array`` is not an array that the ranks accept."""
         if not (self._on_device and _is_there(array)):
             checked_array(what, array)
 
@@ -219,12 +219,12 @@ class FakeCommunicator(Communicator):
 
 
 def _is_there(array: Any) -> bool:
-    """Whether it is one of a device, which ranks take that are ``_on_device``."""
+    """Return True for a device array, which ranks accept if ``_on_device``."""
     return hasattr(array, "get") and hasattr(array, "set")
 
 
 def _copied(array: Any) -> Array:
-    """A copy on the host, by which threads talk."""
+    """Return a copy on the host, which threads exchange."""
     made: Array = array.get() if _is_there(array) else array.copy()
     return made
 
@@ -244,17 +244,17 @@ def _reduced(parts: list[Array], op: str = "sum") -> Array:
 
 
 class _DeathError(BaseException):
-    """Ends the work of a rank that dies."""
+    """The end of a rank that dies."""
 
 
 class Ranks(list[FakeCommunicator]):
     """The communicators of all ranks, in order."""
 
     def run(self, work: Callable[[FakeCommunicator], T]) -> list[T]:
-        """``work(comm)`` of every rank, each in a thread; the results in the order of ranks.
+        """Run ``work(comm)`` for every rank in a thread; return the results in the order of ranks.
 
-        A rank that died gives None.
-        Errors: what the first rank that failed raised; the others' waiting ends.
+        The result of a rank that died is None. Errors: the error of the first rank that failed; the
+        waits of the others end.
         """
         results: list[Any] = [None] * len(self)
         failed: list[BaseException] = []
@@ -295,9 +295,9 @@ def communicators(
     bandwidth: float = 1e9,
     patience: float = 60.0,
 ) -> Iterator[Ranks]:
-    """``count`` ranks in this process, each for a thread: ``comms.run(work)`` starts them.
+    """Make ``count`` ranks in this process, one per thread; ``comms.run(work)`` starts them.
 
-    ``deadline`` is of virtual seconds; ``patience`` of real ones, for threads that never come.
+    ``deadline`` is in virtual seconds, ``patience`` in real ones, for threads that never come.
     """
     count = checked_count("communicators", "count", count, 1)
     world = _World(count, deadline, bandwidth, patience)
@@ -309,7 +309,7 @@ def communicators(
 
 
 class _World:
-    """The state that the ranks share; ``changed`` guards all of it."""
+    """The state that the ranks share, guarded by ``changed``."""
 
     def __init__(self, size: int, deadline: float, bandwidth: float, patience: float) -> None:
         self.size, self.deadline = size, deadline
@@ -326,47 +326,47 @@ class _World:
         self.over = ""
 
     def cost(self, nbytes: int) -> float:
-        """Virtual seconds that ``nbytes`` are under way."""
+        """Return the virtual seconds of a transfer of ``nbytes``."""
         return LATENCY + nbytes / self.bandwidth
 
     def move(self, rank: int, clock: float) -> None:
-        """Set the clock of ``rank``, if it is later then."""
+        """Advance the clock of ``rank`` to at least ``clock``."""
         self.clocks[rank] = max(self.clocks[rank], clock)
         self.changed.notify_all()
 
     def end(self, why: str) -> None:
-        """Nobody waits any longer; the first reason stands."""
+        """End all waits; the first reason is reported."""
         with self.changed:
             self.over = self.over or why
             self.changed.notify_all()
 
     def lose(self, rank: int) -> None:
-        """``rank`` has died: what the others began is lost."""
+        """Record the death of ``rank``: operations in flight are lost."""
         with self.changed:
             self.lost.add(rank)
             self.changed.notify_all()
 
     def look(self, comm: FakeCommunicator, what: str) -> None:
-        """Errors: `RankError` where all is over; `RankLostError` where a rank has died."""
+        """Errors: `RankError` after an end; `RankLostError` if a rank has died."""
         if self.lost:
             raise RankLostError(
                 f"rank {comm.rank} of {comm.size}, step {comm.step}",
                 expected=f"{what} with the other ranks",
                 received=f"the death of rank {one_of(map(str, sorted(self.lost)))}",
-                advice="end all ranks, and begin anew from a checkpoint",
+                advice="end all ranks, and restart from a checkpoint",
             )
         if self.over:
             raise RankError(
                 f"rank {comm.rank} of {comm.size}, step {comm.step}",
                 expected=f"{what} with the other ranks",
                 received=self.over,
-                advice="mend what ended first",
+                advice="correct the first error",
             )
 
     def meeting(
         self, comm: FakeCommunicator, facts: tuple[Any, ...], result: Any, what: str
     ) -> _Meeting:
-        """The collective operation that ``comm`` comes to next."""
+        """Return the next collective operation of ``comm``."""
         counted = comm._members, comm._own
         number = comm._members, self.counts.get(counted, 0)
         self.counts[counted] = number[1] + 1
@@ -376,7 +376,7 @@ class _World:
                 f"rank {comm.rank} of {comm.size}, step {comm.step}",
                 expected=f"the operation of rank {met.first}: {met.what} {met.facts}",
                 received=f"{what} {facts}",
-                advice="let all ranks do the same things in the same order",
+                advice="let all ranks run the same operations in the same order",
             )
             self.end(str(error))
             raise error
@@ -385,14 +385,14 @@ class _World:
         return met
 
     def still(self, rank: int, until: float) -> bool:
-        """Whether ``rank`` does nothing more before ``until`` that is not known."""
+        """Return True if ``rank`` does nothing unknown before ``until``."""
         if rank in self.ended or self.clocks[rank] >= until:
             return True
         waits = self.waiting.get(rank)
         return waits is not None and (not waits.complete or waits.done >= until)
 
     def stuck(self) -> bool:
-        """Whether every rank waits for one that waits or has ended."""
+        """Return True if every rank waits for a rank that waits or has ended."""
         return all(
             rank in self.ended or (rank in self.waiting and not self.waiting[rank].complete)
             for rank in range(self.size)
@@ -400,7 +400,7 @@ class _World:
 
 
 class _Meeting:
-    """A collective operation, to which all ranks come."""
+    """A collective operation of all ranks."""
 
     def __init__(
         self, world: _World, facts: Any, result: Any, first: FakeCommunicator, what: str
@@ -417,7 +417,7 @@ class _Meeting:
         return [rank for rank in self.members if rank not in self.parts]
 
     def arrive(self, rank: int, part: Array, clock: float) -> None:
-        """``rank`` has come; the last one finds the result."""
+        """Record ``rank``; the last one computes the result."""
         self.parts[rank] = part
         self.done = max(self.done, clock)
         if len(self.parts) == len(self.members):
@@ -428,22 +428,22 @@ class _Meeting:
 
 
 class _Receipt:
-    """A message that is waited for."""
+    """A message that a rank waits for."""
 
     def __init__(self, source: int, clock: float) -> None:
         self.missing, self.done = [source], clock
         self.complete, self.result = False, np.empty(0)
 
     def arrive(self, part: Array, clock: float) -> None:
-        """It is there."""
+        """Store the message."""
         self.result, self.done = part, max(self.done, clock)
         self.complete, self.missing = True, []
 
 
 class _Messages:
-    """Any of the messages to a rank by one tag; it waits, or looks whether one is there.
+    """The messages to a rank with one tag, awaited or tested.
 
-    ``sources`` alone send by it, of whom none that has ended or waits can send one before.
+    Only ``sources`` send with this tag; a source that has ended or waits sends no earlier message.
     """
 
     missing: Sequence[int] = ()
@@ -463,22 +463,22 @@ class _Messages:
 
     @property
     def complete(self) -> bool:
-        """Whether there is one, or never will be."""
+        """True if there is a message, or none can come."""
         return not self._wait or self.first is not None or self._deserted()
 
     @property
     def arrival(self) -> float:
-        """When that one does."""
+        """The arrival time of the first message."""
         return 0.0 if self.first is None else self.world.mail[self.first][0][1]
 
     @property
     def done(self) -> float:
-        """When the rank goes on, as far as is known."""
+        """The time when the rank continues, by the current knowledge."""
         own = self.world.clocks[self._own]
         return max(own, self.arrival) if self._wait else own
 
     def certain(self) -> bool:
-        """Whether no message can arrive before the first, or, for a look, before now."""
+        """Return True if no message can arrive before the first one, or for a test before now."""
         world = self.world
         if world.over or not self.complete:
             return bool(world.over) or world.stuck()
@@ -489,7 +489,7 @@ class _Messages:
 
 
 class _FakeRequest(Request):
-    """A `Request` for what `_Meeting` or `_Receipt` will have."""
+    """A `Request` for the result of a `_Meeting` or `_Receipt`."""
 
     def __init__(self, comm: FakeCommunicator, awaited: Any, array: Any, what: str) -> None:
         self._comm, self._awaited, self._array, self._what = comm, awaited, array, what
@@ -498,11 +498,11 @@ class _FakeRequest(Request):
         self._cut: slice | None = None
 
     def only(self, own: Array, start: int, stop: int) -> None:
-        """Let ``own`` alone become the result's elements from ``start`` to ``stop``."""
+        """Write only the result's elements from ``start`` to ``stop``, to ``own``."""
         self._array, self._cut = own, slice(start, stop)
 
     def test(self) -> bool:
-        """As `Request`. Goes on in real time once it is certain what the clocks say."""
+        """Return True if it is done, as soon as the clocks determine this."""
         comm, awaited = self._comm, self._awaited
         world, rank = self._world, self._rank
         with world.changed:
@@ -556,7 +556,7 @@ class _FakeRequest(Request):
             received=f"nothing from rank {one_of(map(str, missing))}"
             if missing
             else "an answer after the deadline",
-            advice="look at what the others do: one may have ended, or take fewer steps",
+            advice="look at the other ranks: one may have ended, or take fewer steps",
         )
         self._world.end(str(error))
         return error

@@ -1,9 +1,9 @@
 """Arrays that are as strict as a GPU's, for tests on a machine without one.
 
-They hold NumPy's numbers, but like CuPy's they never become NumPy's by themselves, and refuse to
-meet these; sums and elements are 0-d arrays. ``device_like`` stands where ``numpy`` or ``cupy``
-would, with streams and graphs in ``device_like.cuda``: work is done at once, but what a GPU would
-do in another order is refused, and `watch_device` counts what a GPU would be asked for.
+They contain NumPy arrays, but like CuPy's they never convert to NumPy by themselves, and refuse
+NumPy arrays as operands; sums and elements are 0-d arrays. ``device_like`` replaces ``numpy`` or
+``cupy``, with streams and graphs in ``device_like.cuda``. Work is done at once, but work that a GPU
+might do in another order is refused, and `watch_device` counts the operations.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from singanet.types import Array, Shape
 __all__ = ["DeviceArray", "device_like", "strict_device"]
 
 _FROM_HOST = frozenset(("asarray", "array", "ascontiguousarray", "asanyarray"))
-"""The functions that bring arrays over."""
+"""The functions that copy arrays to the device."""
 
 _MAY_GIVE_BACK = frozenset(("asarray", "asanyarray", "ascontiguousarray", "astype"))
-"""Functions whose result may be what they were given."""
+"""Functions that may return their argument."""
 
 _AS_GIVEN = frozenset(("empty", "empty_like"))
-"""Functions that give new memory as it is."""
+"""Functions that return uninitialized memory."""
 
 _BY_VALUES = frozenset(("nonzero", "flatnonzero", "argwhere", "unique", "bincount", "extract"))
-"""Functions whose result is as large as values say, which the host waits for."""
+"""Functions with a result size that depends on values, for which the host waits."""
 
 _JUDGING = frozenset(("array_equal", "array_equiv", "allclose"))
-"""Functions that have NumPy answer with a truth of the host."""
+"""Functions with a boolean of the host as NumPy's result."""
 
 _PRODUCTS = frozenset(("dot", "einsum", "inner", "matmul", "tensordot", "vdot"))
-"""Functions by cuBLAS, which CuPy does not let be captured."""
+"""Functions by cuBLAS, which CuPy cannot capture."""
 
 
 class DeviceArray:
-    """An array that pretends to live elsewhere; ``get()`` is its copy on the host."""
+    """An array that pretends to be on a device; ``get()`` returns a copy on the host."""
 
     __slots__ = ("__weakref__", "_near", "base", "memory")
     __hash__ = None  # type: ignore[assignment]
@@ -66,7 +66,7 @@ class DeviceArray:
         strides: Shape | None = None,
         order: Any = "C",
     ) -> None:
-        # As CuPy's: of new memory, or of what is at a pointer.
+        # As in CuPy: new memory, or memory at a pointer.
         self.base: DeviceArray | None = None
         if memptr is None:
             self._near: Array = np.empty(shape, dtype, order)
@@ -77,7 +77,7 @@ class DeviceArray:
 
     @property
     def data(self) -> Pointer:
-        """Where it begins."""
+        """The pointer to the first element."""
         return Pointer(self.memory, MemoryPlace.of(self._near, self.memory).offset)
 
     @property
@@ -92,7 +92,7 @@ class DeviceArray:
         }
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None) -> Any:
-        """A plain NumPy copy, in ``out`` where that is given."""
+        """Return a NumPy copy, in ``out`` if given."""
         noted("transfers", "array.get", "to_host", self._near.nbytes)
         near = self._read("array.get")
         if out is None:
@@ -101,14 +101,14 @@ class DeviceArray:
         return out
 
     def set(self, array: Any, stream: Any = None) -> None:
-        """Take the numbers of ``array``, NumPy's."""
+        """Copy the NumPy ``array`` to this array."""
         expect_no_capture("array.set")
         noted("transfers", "array.set", "to_device", self._near.nbytes)
         _use([], [self])
         self._near[...] = array
 
     def _read(self, what: str) -> Array:
-        """The numbers, for which the host waits."""
+        """Return the values, for which the host waits."""
         expect_no_capture(what)
         noted("reads", what, "reads")
         _use([self], [])
@@ -117,8 +117,8 @@ class DeviceArray:
 
     def __array__(self, *options: Any, **named: Any) -> Any:
         raise TypeError(
-            f"NumPy, given an array of the device: expected NumPy's arrays; received one of shape"
-            f" {self._near.shape}; bring it over with array.get()"
+            f"NumPy, given an array of the device: expected NumPy arrays; received one of shape"
+            f" {self._near.shape}; copy it to the host with array.get()"
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -139,14 +139,14 @@ class DeviceArray:
         if any(isinstance(part, (DeviceArray, np.ndarray, list)) for part in parts):
             _run("assignment", operator.setitem, (self, _brought_index(key), value), {})
         else:
-            # To this part of it alone.
+            # Only this part is written.
             _run("assignment", operator.setitem, (self[key], ..., value), {})
 
     def __len__(self) -> int:
         return len(self._near)
 
     def __iter__(self) -> Iterator[Any]:
-        # Numbers stay on the device.
+        # Elements stay on the device.
         return (self[k] for k in range(len(self)))
 
     def __contains__(self, value: Any) -> bool:
@@ -172,7 +172,7 @@ class DeviceArray:
 
 
 def _run(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What the device is told to do: ``function`` of NumPy on the numbers of its arrays."""
+    """Run NumPy's ``function`` on the values of device arrays, as a device operation."""
     _refuse_host(name, args, kwargs)
     capture = get_current_stream().capture
     if name in _BY_VALUES:
@@ -192,7 +192,7 @@ def _run(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any
     fresh: list[DeviceArray] = []
     result = _wrapped(np.bool(made) if name in _JUDGING else made, met, fresh)
     if made is None:
-        # It has filled the first one.
+        # It has written to the first one.
         written = [*met.values()][:1]
     else:
         written = [met[id(part)] for part in _flat(made) if id(part) in met]
@@ -214,7 +214,7 @@ def _run(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any
 
 
 def _use(reads: Sequence[DeviceArray], writes: Sequence[DeviceArray]) -> None:
-    """Note a piece of the current stream's work. Errors: it comes before what it needs."""
+    """Record an operation of the current stream. Errors: it precedes its inputs."""
     lane = get_current_stream().lane
     tick = lane.next()
     for arrays, written in ((reads, False), (writes, True)):
@@ -223,9 +223,9 @@ def _use(reads: Sequence[DeviceArray], writes: Sequence[DeviceArray]) -> None:
 
 
 def _wrapped(made: Any, met: Mapping[int, DeviceArray], fresh: list[DeviceArray]) -> Any:
-    """``made`` as it would come from a device: arrays of its own, 0-d ones for numbers.
+    """Return ``made`` as a device result: new arrays, and 0-d arrays for numbers.
 
-    Those of new memory are added to ``fresh``.
+    Arrays of new memory are added to ``fresh``.
     """
     if id(made) in met:
         return met[id(made)]
@@ -252,7 +252,7 @@ def _array(near: Array, memory: DeviceMemory, base: DeviceArray | None) -> Devic
 
 
 def _owner(near: Array) -> DeviceArray:
-    """An array of new memory, that of ``near``."""
+    """Return an array of new memory, the memory of ``near``."""
     return _array(near, _memory_of(near), None)
 
 
@@ -263,14 +263,14 @@ def _memory_of(near: Array) -> DeviceMemory:
 
 
 def _root(near: Array) -> Array:
-    """The array that owns the memory."""
+    """Return the array that owns the memory."""
     while (base := getattr(near, "base", None)) is not None:
         near = base
     return near
 
 
 def _brought(host: Any, function: Callable[..., Any] = np.asarray, *args: Any, **named: Any) -> Any:
-    """``host`` brought over: what is written to one is not seen in the other."""
+    """Copy ``host`` to the device."""
     expect_no_capture("an array of the host")
     near = np.array(function(host, *args, **named))
     noted("transfers", "an array of the host", "to_device", near.nbytes)
@@ -280,14 +280,14 @@ def _brought(host: Any, function: Callable[..., Any] = np.asarray, *args: Any, *
 
 
 def _brought_index(key: Any) -> Any:
-    """``key`` with what it has of the host's arrays and lists brought over, as CuPy does."""
+    """Return ``key`` with host arrays and lists copied to the device, as CuPy does."""
     parts = key if isinstance(key, tuple) else (key,)
     parts = tuple(_brought(p) if type(p) in (np.ndarray, list) else p for p in parts)
     return parts if isinstance(key, tuple) else parts[0]
 
 
 def _picked(near: Array, key: Any) -> Any:
-    """``near[key]``, of an element a view without axes."""
+    """Return ``near[key]``, for an element a view without axes."""
     made = near[key]
     if isinstance(made, np.ndarray):
         return made
@@ -296,7 +296,7 @@ def _picked(near: Array, key: Any) -> Any:
 
 
 def _asked(function: Any, args: Any, kwargs: Any) -> Any:
-    """A call of a function of the module."""
+    """Call a function of the module."""
     name = function.__name__
     if name in _FROM_HOST and not any(isinstance(part, DeviceArray) for part in _flat(args[0])):
         return _brought(args[0], function, *args[1:], **kwargs)
@@ -304,7 +304,7 @@ def _asked(function: Any, args: Any, kwargs: Any) -> Any:
 
 
 class _Module(ModuleType):
-    """A module of NumPy's whose functions take and give `DeviceArray`."""
+    """A module of NumPy with functions of `DeviceArray`."""
 
     ndarray = DeviceArray
 
@@ -320,7 +320,7 @@ class _Module(ModuleType):
 
 
 class _Function:
-    """One function of the module."""
+    """A function of the module."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -338,8 +338,8 @@ def _refuse_host(where: str, args: Any, kwargs: Any) -> None:
     for value in (*_flat(args), *_flat(tuple(kwargs.values()))):
         if isinstance(value, np.ndarray):
             raise TypeError(
-                f"{where}: expected arrays of the device alone; received a NumPy array of shape"
-                f" {value.shape}; bring it over with xp.asarray"
+                f"{where}: expected only device arrays; received a NumPy array of shape"
+                f" {value.shape}; copy it to the device with xp.asarray"
             )
 
 
@@ -418,7 +418,7 @@ _READS = (
 
 
 def _complete() -> None:
-    """Give `DeviceArray` what NumPy's arrays have of each kind."""
+    """Add the attributes, views, methods and operators of NumPy arrays to `DeviceArray`."""
     for make, names in ((_attribute, _ATTRIBUTES), (_view, _VIEWS), (_method, _METHODS)):
         for name in names:
             setattr(DeviceArray, name, make(name))
@@ -446,12 +446,12 @@ add_array_module("device_like", device_like)
 
 
 class _StrictDevice(Device):
-    """Where `DeviceArray`s live."""
+    """The device of `DeviceArray`."""
 
     def __reduce__(self) -> Any:
         return strict_device, ()
 
 
 def strict_device() -> Device:
-    """A device whose arrays are as strict as a GPU's: ``net.to_device(strict_device())``."""
+    """Return a device with arrays as strict as a GPU's: ``net.to_device(strict_device())``."""
     return _StrictDevice("strict", ops_for(device_like.zeros(1)), 0)

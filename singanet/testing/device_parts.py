@@ -1,4 +1,4 @@
-"""A device's memory and streams, on the host."""
+"""The memory and the streams of a device, simulated on the host."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from singanet.types import Array, Shape
 
 
 class DeviceMemory:
-    """Bytes that were handed out together, to ``lane``, as the numbers of ``near``, NumPy's."""
+    """A block of memory allocated on ``lane``, with the NumPy array ``near`` as its contents."""
 
     def __init__(self, near: Array, lane: Lane) -> None:
         self.near, self._lane = near, lane
         self.start = address(near)
         self._watches = watches()
         self._of_graphs = False
-        # Of each stream the pieces that it used, and in which piece of its work it did so last.
+        # For each stream the parts that it used, and the number of its last operation on each.
         self._used: dict[Lane, dict[tuple[int, int, bool], int]] = {}
         for watch in self._watches:
             watch._hand_out(near.nbytes)
             _expect_ready(watch, lane)
 
     def belongs_to_graphs(self) -> None:
-        """Have it counted as what graphs work in."""
+        """Count it as memory of graphs."""
         self._of_graphs = True
         for watch in self._watches:
             watch._hand_to_graphs(self.near.nbytes)
@@ -57,16 +57,16 @@ class DeviceMemory:
 
     @property
     def flat(self) -> Array:
-        """All its bytes; an array that owns them may have its axes in any order."""
+        """All its bytes; the array that owns them may have any order of axes."""
         near = self.near
         steps = (near.itemsize,)
         items = np.lib.stride_tricks.as_strided(near, (near.size,), steps)
         return items.view(np.uint8)
 
     def used(self, near: Array, lane: Lane, tick: int, writes: bool) -> None:
-        """Note that work ``tick`` of ``lane`` reads the piece ``near``, or ``writes`` to it.
+        """Record that operation ``tick`` of ``lane`` reads the part ``near``, or ``writes`` to it.
 
-        Errors: another stream's work with it, not known to be done.
+        Errors: an operation of another stream on it may still be running.
         """
         start, end = _bounds(near)
         for other, pieces in self._used.items():
@@ -77,8 +77,8 @@ class DeviceMemory:
                 if when > done and (writes or wrote) and first < end and start < last:
                     raise DeviceUseError(
                         f"array of shape {near.shape} of {near.dtype}",
-                        expected="memory that other streams are done with",
-                        received=f"some that another stream {'writes' if wrote else 'reads'},"
+                        expected="memory that no other stream uses",
+                        received=f"memory that another stream {'writes' if wrote else 'reads'},"
                         f" while this one {'writes' if writes else 'reads'} it",
                         advice="record an event there and wait for it here, or synchronize",
                     )
@@ -86,7 +86,7 @@ class DeviceMemory:
 
 
 class Pointer:
-    """An address in ``memory``, so many bytes from its first one."""
+    """An address in ``memory``, at a byte ``offset``."""
 
     def __init__(self, memory: DeviceMemory, offset: int) -> None:
         self.memory, self.offset = memory, offset
@@ -101,7 +101,7 @@ class Pointer:
 
 
 class MemoryPlace(NamedTuple):
-    """Where an array lies, which need not be there any more."""
+    """The place of an array, which may have been freed."""
 
     memory: ref[DeviceMemory]
     offset: int
@@ -111,26 +111,26 @@ class MemoryPlace(NamedTuple):
 
     @classmethod
     def of(cls, near: Array, memory: DeviceMemory) -> MemoryPlace:
-        """That of ``near`` in ``memory``."""
+        """Return the place of ``near`` in ``memory``."""
         offset = address(near) - memory.start if near.size else 0
         return cls(ref(memory), offset, near.shape, near.strides, near.dtype)
 
     def found(self) -> tuple[Array, DeviceMemory]:
-        """The numbers that are there. Errors: the memory was let go."""
+        """Return the array at the place. Errors: the memory was freed."""
         memory = self.memory()
         if memory is None:
             raise DeviceUseError(
                 f"array of shape {self.shape} of {self.dtype}",
-                expected="memory that somebody still has when a graph uses it",
-                received="some that was let go",
-                advice="keep the arrays as long as the graph",
+                expected="memory that is alive when a graph uses it",
+                received="freed memory",
+                advice="keep the arrays alive as long as the graph",
             )
         at = memory.flat
         return np.ndarray(self.shape, self.dtype, at, self.offset, self.strides), memory
 
 
 def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """``value`` with what is of ``kind`` in its tuples, lists and dicts changed."""
+    """Apply ``change`` to the objects of ``kind`` in nested tuples, lists and dicts."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, dict):
@@ -142,7 +142,7 @@ def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 
 def _expect_ready(watch: DeviceWatch, lane: Lane) -> None:
-    """Refuse memory for ``lane`` that it was given back before others were done with it."""
+    """Refuse memory for ``lane`` that was freed before other streams had finished with it."""
     if not watch._unready:
         return
     lane.follow_host()
@@ -151,14 +151,14 @@ def _expect_ready(watch: DeviceWatch, lane: Lane) -> None:
     if any(last > lane.known.get(other, 0) for _, other, last in own):
         raise DeviceUseError(
             "memory of a strict device",
-            expected="arrays that are let go when other streams are done with them",
-            received="one that another stream may use while its memory is handed out again",
-            advice="wait for an event of that stream before the array is let go",
+            expected="arrays that are freed when no other stream uses them",
+            received="an array that another stream may use while its memory is reused",
+            advice="wait for an event of that stream before the array is freed",
         )
 
 
 def _bounds(near: Array) -> tuple[int, int]:
-    """The first byte of an array, and the one behind its last."""
+    """Return the first byte of an array, and the byte after its last one."""
     start = address(near) if near.size else 0
     if near.flags.c_contiguous:
         return start, start + near.nbytes
@@ -167,32 +167,32 @@ def _bounds(near: Array) -> tuple[int, int]:
 
 
 class CUDARuntimeError(DeviceUseError):
-    """What CUDA itself refuses."""
+    """An operation that CUDA itself refuses."""
 
 
 class Event:
-    """A place in a stream's work."""
+    """A position in a stream's work."""
 
     def __init__(self, *options: Any, **named: Any) -> None:
         self.known: Mapping[Lane, int] = {}
 
     def record(self, stream: Stream | None = None) -> None:
-        """Stand behind all work of ``stream`` so far, the current one by default."""
+        """Record the work of ``stream`` so far, by default of the current one."""
         self.known = (stream or get_current_stream()).lane.now()
 
     @property
     def done(self) -> bool:
-        """True, as work is done at once: who has seen it need not wait."""
+        """True, as work is done at once; the host then knows that it is done."""
         learnt_by_host(self.known)
         return True
 
     def synchronize(self) -> None:
-        """Have the host wait."""
+        """Wait for the event on the host."""
         _wait("event.synchronize", self.known)
 
 
 class Stream:
-    """A stream; one that is not ``non_blocking`` takes turns with the default one."""
+    """A stream; unless ``non_blocking``, it shares the order of the default stream."""
 
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         self.lane = Lane() if non_blocking and not null else DEFAULT
@@ -209,45 +209,45 @@ class Stream:
         own.stream = self._outer.pop()
 
     def record(self, event: Event | None = None) -> Event:
-        """An event behind all work so far."""
+        """Return an event after all work so far."""
         event = event or Event()
         event.record(self)
         return event
 
     def wait_event(self, event: Event) -> None:
-        """Let later work come after ``event``."""
+        """Order later work after ``event``."""
         self.lane.learn(event.known)
 
     def synchronize(self) -> None:
-        """Have the host wait for all work so far."""
+        """Wait for all work so far on the host."""
         _wait("stream.synchronize", self.lane.now())
 
     def begin_capture(self, mode: Any = None) -> None:
-        """Keep the calls that are made in it, for a graph. Errors: the default stream."""
+        """Start to record calls for a graph. Errors: the default stream."""
         if self.ptr == 0:
             raise CUDARuntimeError(
                 "stream.begin_capture",
-                expected="a stream of its own",
-                received="the default one",
+                expected="a new stream",
+                received="the default stream",
                 advice="capture in a cuda.Stream(non_blocking=True)",
             )
         self.capture = Capture()
 
     def end_capture(self) -> LaunchGraph:
-        """The graph of what was called. Errors: something was called that cannot be captured."""
+        """Return the graph of the calls. Errors: a call that cannot be captured."""
         capture, self.capture = self.capture, None
         if capture is None:
             raise CUDARuntimeError(
                 "stream.end_capture",
-                expected="a capture that has begun",
+                expected="a capture after begin_capture",
                 received="none",
-                advice="call begin_capture before",
+                advice="call begin_capture first",
             )
         return capture.ended()
 
 
 class CapturedCall(NamedTuple):
-    """A call of a graph: what it reads and writes, and where what it makes new is put."""
+    """A call of a graph: its reads, its writes, and the places of its new arrays."""
 
     function: Callable[..., Any]
     args: Any
@@ -258,7 +258,7 @@ class CapturedCall(NamedTuple):
 
 
 class Capture:
-    """Calls that are kept; they are tried, and at the end all memory is as it was before them."""
+    """Recorded calls; they also run, and at the end all memory is restored."""
 
     def __init__(self) -> None:
         self.calls: list[CapturedCall] = []
@@ -266,44 +266,44 @@ class Capture:
         self._before: dict[DeviceMemory, Array] = {}
 
     def meet(self, memories: Iterable[DeviceMemory]) -> None:
-        """Remember what is in ``memories``, which the next call uses."""
+        """Save the contents of ``memories``, which the next call uses."""
         for memory in memories:
             if memory not in self._before:
                 self._before[memory] = memory.near.copy()
 
     def refuse(self, what: str) -> None:
-        """Refuse ``what``, which breaks the capture."""
+        """Refuse ``what``, which invalidates the capture."""
         self.broken = what
         raise CUDARuntimeError(
             what,
-            expected="calls that fill arrays, inside of a capture",
-            received="one that waits, moves arrays from or to the host, or asks for memory",
-            advice="do it before the capture, or give memory by using_allocator(pool.malloc)",
+            expected="calls that only write arrays, in a capture",
+            received="a call that waits, moves arrays from or to the host, or allocates memory",
+            advice="do it before the capture, or allocate by using_allocator(pool.malloc)",
         )
 
     def ended(self) -> LaunchGraph:
-        """The graph of the calls. Errors: something was refused."""
+        """Return the graph of the calls. Errors: something was refused."""
         for memory, before in self._before.items():
             memory.near[...] = before
         self._before.clear()
         if self.broken:
             raise CUDARuntimeError(
                 "stream.end_capture",
-                expected="a capture in which nothing was refused",
-                received=f"one that was broken by {self.broken}",
-                advice="leave that call out of it",
+                expected="a capture without refused calls",
+                received=f"a capture invalidated by {self.broken}",
+                advice="remove that call from it",
             )
         return LaunchGraph(self.calls)
 
 
 class LaunchGraph:
-    """Calls that are launched together, by the addresses that they were captured with."""
+    """Calls that are launched together, with the addresses of their capture."""
 
     def __init__(self, calls: Sequence[CapturedCall]) -> None:
         self._calls = tuple(calls)
 
     def launch(self, stream: Stream | None = None) -> None:
-        """Make the calls in ``stream``, the current one by default. Errors: memory was let go."""
+        """Run the calls in ``stream``, by default the current one. Errors: memory was freed."""
         expect_no_capture("graph.launch")
         launched(len(self._calls), graph=True)
         lane = (stream or get_current_stream()).lane
@@ -323,13 +323,13 @@ class LaunchGraph:
 
 
 def get_current_stream() -> Stream:
-    """The stream of this thread's calls."""
+    """Return the current stream of this thread."""
     found: Stream = getattr(own, "stream", _NULL)
     return found
 
 
 def expect_no_capture(what: str) -> None:
-    """Refuse ``what`` while the current stream is captured."""
+    """Refuse ``what`` during a capture of the current stream."""
     capture = get_current_stream().capture
     if capture is not None:
         capture.refuse(what)
@@ -343,12 +343,12 @@ def _wait(what: str, known: Mapping[Lane, int]) -> None:
 
 _pointers = count(1)
 own = threading.local()
-"""What each thread has as its own: the current stream, and who gives memory."""
+"""The current stream and the allocator of each thread."""
 _NULL = Stream(null=True)
 
 
 class CudaDevice:
-    """The only device there is."""
+    """The only device."""
 
     def __init__(self, index: int = 0) -> None:
         self.id = index
@@ -360,24 +360,24 @@ class CudaDevice:
         pass
 
     def synchronize(self) -> None:
-        """Have the host wait for the current stream."""
+        """Wait for the current stream on the host."""
         get_current_stream().synchronize()
 
 
 class MemoryPool:
-    """Has what was made by its ``malloc`` in a capture: graphs go on using it."""
+    """A pool that owns memory allocated by its ``malloc`` in a capture, which graphs reuse."""
 
     def __init__(self) -> None:
         self.held: list[DeviceMemory] = []
 
     def malloc(self, memory: DeviceMemory) -> None:
-        """Hold ``memory``, for good: what is dropped in between is not used again, as CuPy does."""
+        """Own ``memory`` for good: memory freed within a capture is not reused, as in CuPy."""
         memory.belongs_to_graphs()
         self.held.append(memory)
 
 
 def given_out(memory: DeviceMemory) -> None:
-    """Let the allocator that is in use know. Errors: a capture, and no pool that holds it."""
+    """Report new memory to the allocator. Errors: a capture without a pool."""
     if get_current_stream().capture is None:
         return
     allocator = getattr(own, "allocator", None)
@@ -389,7 +389,7 @@ def given_out(memory: DeviceMemory) -> None:
 
 @contextmanager
 def using_allocator(allocator: Callable[[DeviceMemory], object] | None = None) -> Iterator[None]:
-    """Have memory of ``allocator`` inside of it."""
+    """Use ``allocator`` for memory in the block."""
     outer, own.allocator = getattr(own, "allocator", None), allocator
     try:
         yield

@@ -1,9 +1,8 @@
-"""Accesses of a device in their order.
+"""Accesses of a simulated device, and their order.
 
-Strict arrays tell it; on a GPU the same calls would have the host wait, or move bytes.
-
-All work is done when it is asked for. What is kept is whether a GPU would have done it in that
-order: each stream, and the host, knows how far the others are by events and waiting alone.
+Strict arrays report their operations, for which on a GPU the host would wait or bytes would move.
+All work is done at once. The records show whether a GPU would do it in that order: each stream, and
+the host, knows the progress of the others only by events and waits.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from weakref import WeakKeyDictionary
 from singanet.errors import ArgumentError, SingaNetError, one_of
 
 _LOCK = RLock()
-"""Threads give work to one lane, and learn from one host."""
+"""Threads share the lanes and the host's knowledge."""
 
 
 class Lane:
-    """Work in the order in which it is given: how much so far, and what is ``known`` of others.
+    """A sequence of work: its length so far, and the ``known`` progress of other lanes.
 
-    Others are forgotten with their streams: each graph is captured in one of its own.
+    Other lanes are forgotten with their streams, as each graph is captured in a new one.
     """
 
     def __init__(self) -> None:
@@ -34,26 +33,26 @@ class Lane:
         self.known: WeakKeyDictionary[Lane, int] = WeakKeyDictionary()
 
     def next(self) -> int:
-        """The number of the next piece of work."""
+        """Return the number of the next operation."""
         with _LOCK:
             self.follow_host()
             self.ticks += 1
             return self.ticks
 
     def follow_host(self) -> None:
-        """Come after all that the host has waited for, as work does that it asks for now."""
+        """Learn all that the host has waited for, as new work comes after it."""
         if self.known.get(_HOST, 0) != _HOST.ticks:
             self.learn(_HOST.now())
 
     def learn(self, known: Mapping[Lane, int]) -> None:
-        """Come after all that is ``known``."""
+        """Learn the progress in ``known``."""
         with _LOCK:
             for lane, tick in known.items():
                 if tick > self.known.get(lane, 0):
                     self.known[lane] = tick
 
     def now(self) -> dict[Lane, int]:
-        """What is known once all work so far is done."""
+        """Return the known progress after all work so far."""
         with _LOCK:
             return {**self.known, self: self.ticks}
 
@@ -65,42 +64,41 @@ _HOST = Lane()
 
 
 def learnt_by_host(known: Mapping[Lane, int]) -> None:
-    """Let all work that is given from now on come after what is ``known``."""
+    """Let the host learn ``known``, so that new work comes after it."""
     with _LOCK:
         _HOST.ticks += 1
         _HOST.learn(known)
 
 
 KINDS = "reads", "waits", "transfers"
-"""What can be refused."""
+"""The kinds of accesses that can be refused."""
 
 _ADVICE = {
-    "reads": "keep the value on the device, or read it outside of what is watched",
-    "waits": "let streams wait for events, or wait outside of what is watched",
-    "transfers": "bring it over once with net.device.put, before what is watched",
+    "reads": "keep the value on the device, or read it outside of the watch",
+    "waits": "let streams wait for events, or wait outside of the watch",
+    "transfers": "copy it once with net.device.put, before the watch",
 }
 
 _HERE = str(Path(__file__).parent / "device_")
 
 
 _COUNTING = RLock()
-"""Threads count by one watch; arrays are let go in the middle of it."""
+"""Guards the counts of all threads; arrays may be freed within it."""
 
 
 class DeviceUseError(SingaNetError, RuntimeError):
-    """Something was done with a strict device that a GPU refuses, or gets wrong, or waits for."""
+    """An operation on a strict device that a GPU refuses, gets wrong, or waits for."""
 
 
 @dataclass(eq=False)
 class DeviceWatch:
-    """What a strict device was asked for while it was watched.
+    """Counts of the operations of a strict device.
 
-    ``launches`` are kernels that were launched one by one, ``graphs`` graphs that were, and
-    ``in_graphs`` the kernels in those. ``reads`` are values that the host looked at, which waits
-    for the device, ``waits`` streams and events that it waited for. ``to_device`` and ``to_host``
-    are arrays that were moved, with their bytes. ``live_bytes`` is the memory handed out since the
-    watch began that somebody still has, ``most_bytes`` the most that it was. ``places`` are the
-    lines of reads, waits and transfers, each with how often.
+    ``launches`` are kernels launched one by one, ``graphs`` launched graphs, and ``in_graphs`` the
+    kernels in these. ``reads`` are values read by the host, which waits for the device; ``waits``
+    are waits for streams and events. ``to_device`` and ``to_host`` are moved arrays, with their
+    bytes. ``live_bytes`` is the live memory allocated since the start, ``most_bytes`` its maximum.
+    ``places`` counts reads, waits and transfers by line.
     """
 
     refuse: frozenset[str] = frozenset()
@@ -117,23 +115,23 @@ class DeviceWatch:
     most_bytes: int = 0
     graph_bytes: int = 0
     places: Counter[str] = field(default_factory=Counter)
-    # Of memory that was let go: who had it, and whose work with it was not known to be done.
+    # For freed memory, its owner, and the lane with work on it that may be running.
     _unready: list[tuple[Lane, Lane, int]] = field(default_factory=list, init=False, repr=False)
 
     def _hand_out(self, nbytes: int) -> None:
-        """Count memory that somebody has."""
+        """Count allocated memory."""
         with _COUNTING:
             self.live_bytes += nbytes
             self.most_bytes = max(self.most_bytes, self.live_bytes)
 
     def _hand_to_graphs(self, nbytes: int) -> None:
-        """Count memory that was handed out as what graphs work in."""
+        """Count allocated memory as memory of graphs."""
         with _COUNTING:
             self.live_bytes -= nbytes
             self.graph_bytes += nbytes
 
     def _take_back(self, nbytes: int, of_graphs: bool) -> None:
-        """Count memory that was let go."""
+        """Count freed memory."""
         with _COUNTING:
             if of_graphs:
                 self.graph_bytes -= nbytes
@@ -146,17 +144,17 @@ _watches: list[DeviceWatch] = []
 
 @contextmanager
 def watch_device(*, refuse: Collection[str] = ()) -> Iterator[DeviceWatch]:
-    """Count what strict devices are asked for inside of it, by all threads.
+    """Count the operations of strict devices in the block, of all threads.
 
-    ``refuse`` names what raises `DeviceUseError` at its line instead: "reads", "waits",
-    "transfers". Errors: another name.
+    Kinds in ``refuse`` ("reads", "waits", "transfers") raise `DeviceUseError` at their line.
+    Errors: another name.
     """
     if isinstance(refuse, str) or not set(refuse) <= set(KINDS):
         raise ArgumentError(
             "watch_device, refuse",
             expected=f"a tuple of {one_of(KINDS)}",
             received=repr(refuse),
-            advice="name what is not to happen, as in watch_device(refuse=('reads',))",
+            advice="pass the kinds to refuse, as in watch_device(refuse=('reads',))",
         )
     watch = DeviceWatch(frozenset(refuse))
     with _COUNTING:
@@ -169,7 +167,7 @@ def watch_device(*, refuse: Collection[str] = ()) -> Iterator[DeviceWatch]:
 
 
 def noted(kind: str, what: str, count: str, nbytes: int = 0) -> None:
-    """Count ``what``, of ``kind``, under ``count`` and its bytes. Errors: it is refused."""
+    """Count ``what``, of ``kind``, under ``count`` with its bytes. Errors: it is refused."""
     if not _watches:
         return
     place = _place()
@@ -194,7 +192,7 @@ def _note(kind: str, what: str, count: str, nbytes: int, place: str) -> None:
 
 
 def launched(kernels: int = 1, graph: bool = False) -> None:
-    """Count a kernel that the host launched, or a ``graph`` of so many."""
+    """Count a kernel launched by the host, or a ``graph`` of ``kernels``."""
     with _COUNTING:
         for watch in _watches:
             if graph:
@@ -205,12 +203,12 @@ def launched(kernels: int = 1, graph: bool = False) -> None:
 
 
 def watches() -> tuple[DeviceWatch, ...]:
-    """Who watches now."""
+    """Return the active watches."""
     return tuple(_watches)
 
 
 def _place() -> str:
-    """The line of who asked the arrays."""
+    """Return the line that used the arrays."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back

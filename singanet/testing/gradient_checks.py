@@ -21,12 +21,12 @@ from singanet.types import Array
 
 
 class GradientError(SingaNetError, AssertionError):
-    """A gradient that backward returned differs from the numerical one."""
+    """A gradient of backward differs from the numerical one."""
 
 
 @dataclass(frozen=True)
 class GradientRow:
-    """One comparison: the slope along a direction, by differences and by backward."""
+    """One comparison of slopes along a direction: by differences and by backward."""
 
     what: str
     numerical: float
@@ -52,11 +52,11 @@ def check_gradients(
 ) -> list[GradientRow]:
     """Compare ``layer.backward`` with central differences, and return every comparison.
 
-    ``x`` is one array (batch first) or a list. Each float input and each trained parameter is
-    moved by ``step`` along random directions, in float64; random draws and running state are the
-    same at each evaluation. The layer is left as it was. Inputs of a layer that stops gradients are
-    not compared. Errors: `GradientError` naming the worst input or parameter if the relative error
-    exceeds ``tolerance``.
+    ``x`` is one array (batch first) or a list. Each float input and each trained parameter is moved
+    by ``step`` along random directions, in float64, with the same random draws and running state in
+    each evaluation. The layer is restored. Inputs of a layer that stops gradients are not compared.
+    Errors: `GradientError` naming the worst input or parameter if the relative error exceeds
+    ``tolerance``.
     """
     many = isinstance(x, (list, tuple))
     inputs = [_double(part) for part in (x if many else [x])]
@@ -106,10 +106,10 @@ def check_net_gradients(
     step: float = 1e-6,
     tolerance: float = 1e-6,
 ) -> list[GradientRow]:
-    """Compare what ``net.backward`` yields with central differences of a training forward.
+    """Compare the gradients of ``net.backward`` with central differences of a training forward.
 
-    Every output of the net gets a random gradient. The net's parameters, type and generator are
-    left as they were. Errors: `GradientError`.
+    Every output of the net gets a random gradient. The net's parameters, dtype and generator are
+    restored. Errors: `GradientError`.
     """
     params = net.params()
     dtype, generator = net.dtype, net.rng
@@ -193,7 +193,7 @@ def _compare(
 
 @contextmanager
 def _in_double(params: Iterable[Param]) -> Iterator[Callable[[], None]]:
-    """The parameters as float64 copies; yields a function that resets their running state."""
+    """Use float64 copies of the parameters; yields a function that resets their running state."""
     listed = list(params)
     before = [param.value for param in listed]
     try:
@@ -212,12 +212,12 @@ def _in_double(params: Iterable[Param]) -> Iterator[Callable[[], None]]:
 
 
 def _dense(grad: Any, like: Array) -> Any:
-    """A row-sparse gradient as an array of the shape of ``like``; anything else as it is."""
+    """Return a row-sparse gradient as an array of the shape of ``like``, others unchanged."""
     return dense_gradient(ops_for(like), grad, like.shape)
 
 
 def _double(array: Any) -> Any:
-    """A float64 copy of a float array; other arrays are copied as they are."""
+    """Return a float64 copy of a float array, or a copy of another array."""
     return array.astype(np.float64) if array.dtype.kind == "f" else array.copy()
 
 

@@ -1,4 +1,4 @@
-"""The contract of a layer as a class of tests."""
+"""A class of tests for the contract of a layer."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 def parts_of(value: Any) -> list[Any]:
-    """A list of one array or of several."""
+    """Return a list of one array or of several."""
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def map_parts(function: Any, value: Any) -> Any:
-    """``function`` of one array, or of each of several."""
+    """Apply ``function`` to one array, or to each of several."""
     return (
         [function(part) for part in value] if isinstance(value, (list, tuple)) else function(value)
     )
 
 
 def on_host(array: Any) -> Any:
-    """The array as a NumPy one."""
+    """Return the array as a NumPy array."""
     return array.get() if hasattr(array, "get") else array
 
 
 def arrays_on(layer: Layer) -> dict[str, int]:
-    """Which attributes of the layer, or entries of theirs, are arrays; parameters apart."""
+    """Count the arrays in each attribute of the layer, without parameters."""
     found: dict[str, int] = {}
     for attribute, value in vars(layer).items():
         for part in value.values() if isinstance(value, dict) else parts_of(value):
@@ -53,7 +53,7 @@ def arrays_on(layer: Layer) -> dict[str, int]:
 
 
 def spread(array: Any) -> Any:
-    """The same values in memory with gaps and axes in reverse, so that nothing is contiguous."""
+    """Return the values with gaps and reversed axes in memory, so that nothing is contiguous."""
     wide = ops_for(array).xp.zeros((*array.shape[::-1], 2), array.dtype)
     spaced = wide[..., 0].transpose()
     spaced[...] = array
@@ -61,13 +61,13 @@ def spread(array: Any) -> Any:
 
 
 LAYOUTS = 4
-"""The number of arrays that `laid_out` gives."""
+"""The number of arrays that `laid_out` returns."""
 
 
 def laid_out(array: Any) -> list[Any]:
-    """The same values in four memories: without gaps, `spread`, backwards, with swapped axes.
+    """Return the values in four layouts: contiguous, `spread`, backwards, with swapped axes.
 
-    In the last one the stride of an axis of one element is wrong: no kernel may read it.
+    In the last one the stride of axes of one element is wrong, as no kernel may read it.
     """
     xp = ops_for(array).xp
     swapped = xp.ascontiguousarray(array.swapaxes(0, -1)).swapaxes(0, -1)
@@ -76,13 +76,13 @@ def laid_out(array: Any) -> list[Any]:
 
 
 def _odd(xp: Any, array: Any) -> Any:
-    """``array`` with other strides for axes of one element."""
+    """Return ``array`` with other strides for axes of one element."""
     odd = [7 * s + 8 if n == 1 else s for n, s in zip(array.shape, array.strides, strict=True)]
     return xp.lib.stride_tricks.as_strided(array, array.shape, odd) if array.size else array
 
 
 class RecordedPair:
-    """Two equal ``layers`` that are set up: the first by recorded programs, the other by itself.
+    """Two equal, built ``layers``: the first runs recorded programs, the second does not.
 
     Each call compares outputs, gradients and running state to the bit.
     """
@@ -92,7 +92,7 @@ class RecordedPair:
         self.nets[1].programs.enabled = False
 
     def train(self, x: Any, gradient: Callable[[Any], Any]) -> None:
-        """A training forward on ``x`` and the walk back from ``gradient(output)``."""
+        """Run a training forward on ``x``, and backward from ``gradient(output)``."""
         ys = [net.forward(True, x) for net in self.nets]
         _expect_same(*ys)
         name = self.nets[0].nodes()[-1].name
@@ -103,7 +103,7 @@ class RecordedPair:
         self._expect_same_params()
 
     def step(self, x: Any, optimizers: Sequence[Optimizer]) -> None:
-        """A training step on ``x``, each net by its own of the ``optimizers``."""
+        """Run a training step on ``x``, each net with its own optimizer."""
         found = []
         net: Any
         for net, optimizer in zip(self.nets, optimizers, strict=True):
@@ -114,23 +114,23 @@ class RecordedPair:
         self._expect_same_params()
 
     def evaluate(self, x: Any) -> None:
-        """An evaluation of ``x``."""
+        """Evaluate ``x``."""
         _expect_same(*(net.forward(False, x) for net in self.nets))
         self._expect_same_params()
 
     def programs(self) -> int:
-        """How many programs the first net recorded."""
+        """Return the number of programs that the first net recorded."""
         assert self.in_python() or not self.nets[0].programs.refusals
         return len(self.nets[0].programs.reports())
 
     def notes(self) -> list[str]:
-        """What the first net runs as Python steps, and why."""
+        """Return the Python steps of the first net, with the reasons."""
         return list(self.nets[0].programs.notes)
 
     def in_python(self) -> bool:
-        """Whether loops over the layer are refused, as those over a Python step are.
+        """Return True if loops over the layer are not recorded, as for Python steps.
 
-        Not so where its class says that it is pure, and so can be recorded.
+        False if its class declares that it is pure, and so can be recorded.
         """
         refusals, layer = self.nets[0].programs.refusals, self.nets[0].layers[0]
         of_loops = [why for why in refusals if why.startswith("a caller's loop over")]
@@ -141,17 +141,17 @@ class RecordedPair:
 
 
 class _HalfSquares(Counted):
-    """½ Σ y² of the outputs y, an array or several, whose gradient is y."""
+    """½ Σ y² of the outputs y, an array or several, with the gradient y."""
 
     def forward(self, flag: Any, x: Any, y: Any) -> Array:
-        """One loss a sample."""
+        """Return one loss per sample."""
         self._outputs = x
         parts = [part.reshape(len(part), -1) * 1.0 for part in parts_of(x)]
         losses: Array = 0.5 * sum((part * part).sum(axis=1).sum() for part in parts[1:])
         return losses + 0.5 * (parts[0] * parts[0]).sum(axis=1)
 
     def backward(self) -> Any:
-        """The outputs, as arrays that may be changed."""
+        """Return the outputs, as arrays that may be changed."""
         outputs, self._outputs = self._outputs, None
         return map_parts(lambda part: part * 1.0, outputs)
 
@@ -173,50 +173,50 @@ def _expect_same(one: Any, two: Any) -> None:
 
 
 class LayerCase:
-    """Subclass it, give `make`, `in_shapes` and `expected`, and pytest runs every check.
+    """A base class of test cases: define `make`, `in_shapes` and `expected`, and run pytest.
 
-    The tests take the array module from a fixture named ``xp``: numpy, or cupy.
+    The tests get the array module from a fixture named ``xp``: numpy, or cupy.
     """
 
     in_shapes: Shapes = (4,)
     _modes: tuple[bool, ...] = (True, False)
-    """Which of training and evaluation to check."""
+    """The modes to check: training and evaluation."""
     tolerance = 1e-6
-    """Relative error allowed between backward and numerical gradients in float64."""
+    """The allowed relative error between backward and numerical gradients in float64."""
     batch = 3
 
     def make(self) -> Layer:
-        """A fresh layer, not yet set up."""
+        """Return a new layer that is not built."""
         raise TypeError("a LayerCase defines make()")
 
     def expected(self, params: dict[str, Array], x: Any) -> Any:
-        """The evaluation output for NumPy arrays, by an independent formula.
+        """Return the evaluation output for NumPy arrays, by an independent formula.
 
-        None skips the check of values, for a layer whose output is random.
+        None skips the check of values, for a layer with random output.
         """
         raise TypeError("a LayerCase defines expected()")
 
     def draw(self, rng: np.random.Generator, batch: int) -> Any:
-        """Random float64 input(s) of that batch size, as NumPy arrays."""
+        """Return random float64 inputs of this batch size, as NumPy arrays."""
         if isinstance(self.in_shapes, list):
             return [rng.standard_normal((batch, *shape)) for shape in self.in_shapes]
         return rng.standard_normal((batch, *self.in_shapes))
 
     def built(self, xp: Any = np, dtype: Any = np.float32) -> Layer:
-        """A layer set up with random parameters of ``dtype`` in the array module ``xp``."""
+        """Return a built layer with random parameters of ``dtype`` in the array module ``xp``."""
         layer = self.make()
         layer.build(self.in_shapes)
         rng = np.random.default_rng(3)
         for param in layer.params.values():
             values = 0.5 * rng.standard_normal(param.shape)
-            # Running variances have to be positive.
+            # Running variances must be positive.
             param.retype(xp.asarray(np.abs(values) + 0.5 if param.is_state else values, dtype))
         return layer
 
     def run(
         self, layer: Layer, x: Any, train: bool, keep: bool = True, seed: int = 0
     ) -> tuple[Context, Any]:
-        """One forward call in a context of its own; ``seed`` fixes its random draws."""
+        """Call forward once in a new context; ``seed`` determines its random draws."""
         parts = parts_of(x)
         params = {suffix: param.value for suffix, param in layer.params.items()}
         dtype = next((p.dtype for p in parts if p.dtype.kind == "f"), np.dtype(np.float32))
@@ -224,7 +224,7 @@ class LayerCase:
         return ctx, layer.forward(ctx, x)
 
     def run_backward(self, layer: Layer, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
-        """The layer's backward, with row-sparse gradients of parameters made dense."""
+        """Call backward, and make row-sparse gradients of parameters dense."""
         dx, grads = layer.backward(ctx, dy)
         shapes = {suffix: param.shape for suffix, param in layer.params.items()}
         return dx, {
@@ -232,12 +232,12 @@ class LayerCase:
         }
 
     def inputs(self, xp: Any, dtype: Any, batch: int | None = None, seed: int = 0) -> Any:
-        """Random inputs in ``xp``; integer inputs stay integers."""
+        """Return random inputs in ``xp``; integer inputs stay integers."""
         drawn = self.draw(np.random.default_rng(seed), self.batch if batch is None else batch)
         return map_parts(lambda a: xp.asarray(a.astype(dtype) if a.dtype.kind == "f" else a), drawn)
 
     def gradient_like(self, y: Any, seed: int = 5) -> Any:
-        """A random gradient in the form of the output ``y``."""
+        """Return a random gradient in the form of the output ``y``."""
         rng = np.random.default_rng(seed)
         return map_parts(
             lambda a: ops_for(a).xp.asarray(rng.standard_normal(a.shape).astype(a.dtype)), y
@@ -317,16 +317,16 @@ class LayerCase:
                         np.testing.assert_allclose(on_host(b), on_host(a), rtol=1e-10, atol=1e-12)
 
     def _outcome(self, layer: Layer, x: Any, train: bool, layout: int) -> list[Any]:
-        """Outputs and gradients; inputs and ``dy`` have memory ``layout`` of `laid_out`."""
+        """Return outputs and gradients; inputs and ``dy`` have ``layout`` of `laid_out`."""
         ctx, y = self.run(layer, map_parts(lambda a: laid_out(a)[layout], x), train)
         dy = map_parts(lambda a: laid_out(a)[layout], self.gradient_like(y))
         dx, grads = self.run_backward(layer, ctx, dy)
         return [*parts_of(y), *parts_of(dx), *grads.values()]
 
     def _narrowed(self) -> list[Self]:
-        """Cases of one sample, with an extent of 1 along each axis in turn, and then along all.
+        """Return cases of one sample, with extent 1 along each axis in turn, and then along all.
 
-        Shapes that the layer refuses, or that `draw` does not know, are left out.
+        Shapes that the layer refuses, or that `draw` does not support, are skipped.
         """
         shapes = self.in_shapes if isinstance(self.in_shapes, list) else [self.in_shapes]
         rank, found = max(map(len, shapes)), []
@@ -416,7 +416,7 @@ class LayerCase:
             x = self.inputs(np, np.float32, seed=seed)
             pair.train(x, partial(self.gradient_like, seed=seed))
             pair.evaluate(x)
-        # A layer that is a Python step is walked by the layers in a loop of the caller's own.
+        # A caller's loop walks a layer that is a Python step by layers.
         assert pair.programs() == (1 if pair.in_python() else 2)
 
     def test_a_recorded_step_equals_the_layers(self) -> None:
@@ -425,7 +425,7 @@ class LayerCase:
         for seed in range(4):
             pair.step(self.inputs(np, np.float32, seed=seed), optimizers)
         assert pair.programs() == 1
-        # A layer that says it is pure must not have been found to be none.
+        # A layer that declares itself pure must not be refused as impure.
         assert not (pair.notes() and getattr(self.make(), "pure", False))
 
     def test_spec_dicts_are_not_changed(self) -> None:
