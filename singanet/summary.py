@@ -237,7 +237,7 @@ class Footprint:
     large: _MeasuredStep
 
     def kept(self, name: str, batch_size: int = 1) -> int:
-        """Return the bytes stored for backward by ``name`` alone, not inputs or earlier stores."""
+        """Return the bytes that ``name`` stores for backward, not the caller or earlier layers."""
         return _line(self.small.kept[name], self.large.kept[name], batch_size)
 
     def all_kept(self, batch_size: int = 1) -> int:

@@ -55,9 +55,9 @@ class RootParser(CommandParser):
         """Add ``function`` as a command; it returns the exit status.
 
         Its docstring is the help. Arguments before ``*`` are positional; ``root`` receives this
-        parser. A function that trains also has the fields of `RunOptions` as options, except
-        ``without``, and ``before`` them the given ones. It receives only the options that the user
-        passes, as files may set the others.
+        parser. A function that trains has more options: ``before``, then the fields of `RunOptions`
+        except ``without``. It receives only the ones that the user passes, as files may set the
+        others.
         """
         text, _, rest = cleandoc(function.__doc__ or "").partition("\n\n")
         help = text[:1].lower() + text[1:].rstrip(".")

@@ -38,9 +38,9 @@ def train(*, config: Config = None, **given: Any) -> int:
 def finetune(*, config: Config = None, **given: Any) -> int:
     """Train a published language model on texts or conversations.
 
-    DATA is .txt or .jsonl, a file or a folder: texts, where every token is trained on, or
-    conversations, where the answers are. RUN_DIR/model is the tuned model, in transformers' format.
-    Resume with --out RUN_DIR --resume.
+    DATA is .txt or .jsonl, a file or a folder: texts, with training on every token, or
+    conversations, with training on the answers. RUN_DIR/model is the tuned model, in transformers'
+    format. Resume with --out RUN_DIR --resume.
     """
     return _trained("finetune", "FOLDER", config=config, **given)
 

@@ -371,7 +371,7 @@ class MemoryPool:
         self.held: list[DeviceMemory] = []
 
     def malloc(self, memory: DeviceMemory) -> None:
-        """Own ``memory`` for good: memory freed within a capture is not reused, as in CuPy."""
+        """Own ``memory`` for good; memory freed within a capture is not reused."""
         memory.belongs_to_graphs()
         self.held.append(memory)
 

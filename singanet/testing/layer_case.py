@@ -180,7 +180,7 @@ class LayerCase:
 
     in_shapes: Shapes = (4,)
     _modes: tuple[bool, ...] = (True, False)
-    """The modes to check: training and evaluation."""
+    """The values of ``train`` to check."""
     tolerance = 1e-6
     """The allowed relative error between backward and numerical gradients in float64."""
     batch = 3

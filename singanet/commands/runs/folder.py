@@ -109,7 +109,7 @@ class LateNotes(RunNotes):
 def folder_callbacks(
     folder: Path, options: RunOptions, task: Task, description: bytes | None = None
 ) -> list[Callback]:
-    """Return the callbacks that record the run; ``description`` is that of a new net."""
+    """Return the callbacks that record the run, with the ``description`` of a new net."""
     settings = {_SAID: options.lasting(), _NET: task.settings}
     notes = LateNotes(folder, settings)
     notes.resume, notes.description, notes.note = options.resume, description, task.note

@@ -33,7 +33,7 @@ def check_writable(path: Path | None, option: str = "--json") -> None:
 
 
 def check_target(path: Path, suffixes: Sequence[str]) -> None:
-    """Refuse, before the work, an ``--out`` with another suffix, or one that is not writable."""
+    """Refuse, before the work, an ``--out`` with another suffix, or a path that is not writable."""
     expect_suffix("--out", path, suffixes)
     check_writable(path, "--out")
 
@@ -107,7 +107,7 @@ def usual_rate(options: RunOptions) -> float:
 def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float] | None:
     """Return weights by class; files have texts as keys.
 
-    Errors: a key that is not one of the ``classes``, or an invalid weight.
+    Errors: `ArgumentError` for an unknown class or an invalid weight.
     """
     given = options.class_weight
     try:

@@ -98,7 +98,7 @@ def task_for(
 
 
 def learner(net: FeedForwardNet, path: str | os.PathLike[str]) -> ModelEntry:
-    """Return an entry for ``net`` like those of ready nets: shapes, recipe and task.
+    """Return ``net`` as an entry in the table of ready nets: shapes, recipe and task.
 
     The task follows from the shapes and the loss. Errors: `ArgumentError` for a net of several
     inputs or outputs, or with a loss for another task.

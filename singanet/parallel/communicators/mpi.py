@@ -68,11 +68,11 @@ class Sums:
 
 
 class PartedSum:
-    """A sum in flight that `Sums` has started; ``Test`` works like that of an MPI request.
+    """A sum in flight that `Sums` has started, with ``Test`` as in an MPI request.
 
     Each rank receives its part of all arrays, adds them in the order of ranks, and sends the sum to
-    all ranks: the bytes of a ring in two stages, and bits that do not depend on the other arrays of
-    a buffer. With ``bounds`` it ends after the first stage.
+    all ranks: the bytes of a ring in two stages, and bits that do not depend on the neighbours of
+    an array in its buffer. With ``bounds`` it ends after the first stage.
     """
 
     def __init__(

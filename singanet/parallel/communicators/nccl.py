@@ -1,6 +1,6 @@
 """The communicator of processes with a GPU each: NCCL for device arrays, MPI otherwise.
 
-Not yet run on several GPUs.
+Not yet run on GPUs.
 """
 
 from __future__ import annotations

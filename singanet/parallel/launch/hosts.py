@@ -378,7 +378,7 @@ class Slots:
 class Knocking:
     """Asks machines whether they answer, by mpirun's remote command, without waiting.
 
-    The command is ``ssh``, or the one that ``environ`` sets.
+    The command is ``ssh``, or the value of a variable of mpirun in ``environ``.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:

@@ -367,7 +367,7 @@ class Job:
         coming = [each for each in states if each.phase == "comes"]
         waited = max((each.seconds for each in coming), default=0.0)
         for each in states if coming else ():
-            # For a moment, an ended rank that was in contact may not be awaited by some ranks.
+            # A rank may end while, for a moment, others still report the common wait.
             if each.phase == "gone" or (each.phase == "ended" and waited > _NOTICE):
                 self._fail(f"{self._named(each.rank)} has ended, and others wait for it", now)
         launched = self._launched if self.options.sizes is not None else now - waited

@@ -292,8 +292,8 @@ class SparseAllReduce(AllReduce):
     the ratio geometrically. It is for slow networks: on one host the choice costs more than the
     sending.
 
-    `state_dict` has the unsent gradients of its rank; a training state of `fit` has those of all
-    ranks. A rank does not load the unsent gradients of another one.
+    `state_dict` has the unsent gradients of its rank; a training state of `fit` includes all ranks.
+    A rank does not load the unsent gradients of another one.
     """
 
     _kept: Unsent

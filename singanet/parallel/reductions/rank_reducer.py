@@ -183,7 +183,7 @@ def _as_it_is(name: str, value: Array) -> Array:
 def _trained(net: NetCore) -> list[list[Param]]:
     """Return the parameters that ``net`` trains now, a list per layer, last layer first."""
     plan = net._execution_plan()
-    # The first layer with a shared parameter yields it, the last one that backward reaches.
+    # The first layer with a shared parameter yields it; backward reaches that layer last.
     owned: set[int] = set()
     layers: list[list[Param]] = []
     for step, trained in zip(plan.steps, plan.trained(), strict=True):
@@ -329,7 +329,7 @@ class RankReducer(Reducer):
                 advice="omit it, or pass parallel.init() or one of testing.communicators(n)",
             )
         self.batch = SharedBatch(self.comm)
-        # A file is loaded by other processes than the ones that wrote it.
+        # Other processes load a file than wrote it.
         self.arguments.pop("comm", None)
         inside = UpdateChain(optimizer).stages
         for stage in inside:

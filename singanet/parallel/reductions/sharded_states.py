@@ -499,9 +499,9 @@ class Sharded(AllReduce):
 
     Each of p ranks updates 1/p of the rows of every parameter, and sends the values to the others
     while backward continues. ``level`` 1 sums gradients on all ranks. Level 2 reduce-scatters large
-    gradients: a rank has only its part of a sum, and the traffic is that of `AllReduce`. With level
-    3 ranks store only their part of large parameters: the net runs by layers, whose values are
-    gathered one layer ahead of forward and backward, and dropped afterwards; all ranks make the
+    gradients, so that a rank has only its part of a sum, with the traffic of `AllReduce`. With
+    level 3 ranks store only their part of large parameters: the net runs by layers, whose values
+    are gathered one layer ahead of forward and backward, and dropped afterwards; all ranks make the
     same calls of the net. Parameters of at most ``smallest`` bytes go whole to one rank each, as do
     parameters with rules that are not elementwise (`LAMB`, `Adafactor`, constraints). A single rank
     is the plain rule.
