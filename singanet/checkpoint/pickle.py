@@ -43,7 +43,7 @@ NAMES, CHECKSUMS = "singanet_names", "singanet_checksums"
 
 
 class PickleReader(StreamReader):
-    """The arrays of a pickled dict; nothing in the file is imported, called or built."""
+    """A reader of a pickled dict of arrays; nothing in the file is imported or called."""
 
     format = "pickle"
 

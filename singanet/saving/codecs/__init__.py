@@ -1,7 +1,7 @@
-"""Forms of layers in Keras, in ONNX and in files of PyTorch. A file for each family.
+"""Codecs: the forms of layers in Keras, in ONNX and in files of PyTorch, by family.
 
-`codec` is the class, `describe` the table of all. `arrays` are for files of weights, `orders` for
-the order of elements in them, `described` for a layer of Keras, `onnx` for graphs. Families:
+`codec` has the class, `describe` the table of all codecs. `arrays` describe arrays in weight files,
+`orders` the order of their elements, `described` a layer's Keras config, `onnx` graphs. Families:
 `activation`, `arithmetic`, `attention`, `choosing`, `dense`, `moving`, `normalisation`,
 `recurrent`, `spatial`.
 """

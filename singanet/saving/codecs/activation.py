@@ -1,4 +1,4 @@
-"""Functions of each element, and slopes that are learned."""
+"""Codecs of activations, with and without parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPERATORS: Mapping[str, str] = {
     "Softsign": "softsign", "HardSwish": "hard_swish", "Mish": "mish", "Selu": "selu",
     "LeakyRelu": "leaky_relu", "Elu": "elu", "Celu": "celu",
 }  # fmt: skip
-"""Modes of `Activation`."""
+"""The modes of `Activation` by operator."""
 
 _ALPHAS: Mapping[str, float] = {"LeakyRelu": 0.01, "Elu": 1.0, "Celu": 1.0}
 """The default alpha of the operators that have one."""
@@ -42,7 +42,7 @@ def _write_activation(g: WrittenGraph, layer: layers.Activation, xs: list[Value]
 
 
 def activated(g: WrittenGraph, mode: str, x: Value, alpha: float = 0.01) -> Value:
-    """The function ``mode`` of ``x``."""
+    """Add the activation ``mode`` of ``x``."""
     op = turned(_OPERATORS).get(mode, "")
     if op in _ALPHAS:
         return g.node(op, x, alpha=alpha)
@@ -135,7 +135,7 @@ def _read_thresholded(use: Use) -> Tensor:
 def _read_prelu(use: Use) -> Tensor:
     x, slope = use.tensor(), use.value(1)
     if not isinstance(slope, Known):
-        raise RefusedError("a constant slope", "what depends on an input of the net")
+        raise RefusedError("a constant slope", "an array that depends on an input of the net")
     array = slope.array
     shape = (1,) * (x.rank - array.ndim) + array.shape
     channel = 1
@@ -185,7 +185,7 @@ def _expect_slopes(d: DescribedLayer) -> dict[str, Any]:
 
 
 def _alpha(layer: layers.PReLU, uses: Uses) -> list[Variable]:
-    """alpha, whose axes of 1 depend on how the Keras layer shares it; channels last here."""
+    """Return alpha, with channels last and axes of size 1 as the Keras layer shares it."""
     ours: Any = layer.params["a"].shape
     in_shape: Any = layer.in_shapes
     shape: Shape = (1,) * (len(in_shape) - 1) + ours

@@ -36,7 +36,7 @@ _OPERATORS: Mapping[str, str] = {
     },
     "Pow": "power",
 }
-"""Modes of `Operation`."""
+"""The modes of `Operation` by operator."""
 
 
 def _write_operation(g: WrittenGraph, layer: layers.Operation, xs: list[Value]) -> Value:
@@ -46,7 +46,7 @@ def _write_operation(g: WrittenGraph, layer: layers.Operation, xs: list[Value]) 
     if mode == "remainder":
         return g.node("Mod", *xs, fmod=1)
     if mode == "modulo":
-        # That of floats has the sign of the first.
+        # Mod of floats would have the sign of the dividend.
         whole = g.node("Floor", g.node("Div", *xs))
         return g.node("Sub", xs[0], g.node("Mul", xs[1], whole))
     if mode == "truncate":
@@ -55,7 +55,7 @@ def _write_operation(g: WrittenGraph, layer: layers.Operation, xs: list[Value]) 
 
 
 def by_channel(layer: Layer, suffix: str) -> tuple[int, ...]:
-    """The shape in which a parameter of one number a channel spreads over a batch of samples."""
+    """Return the shape in which a per-channel parameter broadcasts over a batch."""
     shape: Any = layer.in_shapes
     return (*layer.params[suffix].shape, *(1 for _ in shape[1:]))
 
@@ -68,7 +68,7 @@ def _write_scale(g: WrittenGraph, layer: layers.Scale, xs: list[Value]) -> Value
 
 
 def affine(g: WrittenGraph, layer: layers.Layer, x: Value) -> Value:
-    """``x`` times gamma plus beta, one of each a channel, as far as the layer has them."""
+    """Scale ``x`` by gamma and add beta, per channel, if the layer has them."""
     for op, suffix in (("Mul", "gamma"), ("Add", "beta")):
         if suffix in layer.params:
             x = g.node(op, x, g.param(layer, suffix, by_channel(layer, suffix)))
@@ -97,7 +97,7 @@ def _write_multiply(g: WrittenGraph, layer: layers.Multiply, xs: list[Value]) ->
 
 
 def _write_joined(op: str) -> Form:
-    """Operators that take the inputs as they are."""
+    """Return a form that passes the inputs to the operator."""
     return lambda g, layer, xs: g.node(op, *xs)
 
 
@@ -115,7 +115,7 @@ def _read_operation(mode: str, dtype: Any = None) -> Converter:
 
 
 def scalar(use: Use, k: int) -> float | None:
-    """The one number that the input ``k`` is, if it is that and adds no axis to the others."""
+    """Return input ``k`` as a finite number if it is a constant that adds no axis."""
     value = use.value(k)
     ranks = [v.rank for v in use.values if isinstance(v, Tensor)]
     if not isinstance(value, Known) or not value.constant or value.array.size != 1:
@@ -127,7 +127,7 @@ def scalar(use: Use, k: int) -> float | None:
 
 
 def number_beside(use: Use) -> tuple[Tensor, float] | None:
-    """Of two inputs the one, where the other is a number."""
+    """Return one input and the other as a number, if that is a constant."""
     for k in (0, 1) if len(use.values) == 2 else ():
         number = scalar(use, k)
         if number is not None:
@@ -136,7 +136,7 @@ def number_beside(use: Use) -> tuple[Tensor, float] | None:
 
 
 def scaled(use: Use, x: Tensor, factor: float, offset: float = 0.0) -> Tensor:
-    """``x`` factor + offset."""
+    """Return factor · ``x`` + offset."""
     if factor == 1.0 and offset == 0.0:
         return x
     return use.make(layers.Scale, x, factor=factor, offset=offset)
@@ -152,7 +152,7 @@ def _read_add(use: Use) -> Tensor:
 
 
 def _read_positions(use: Use) -> Tensor | None:
-    """A table (T, E) added to every sequence of that shape."""
+    """Match a table (T, E) added to sequences of this shape."""
     for k in (0, 1):
         x, table = use.value(1 - k), use.value(k)
         if not isinstance(x, Tensor) or not isinstance(table, Known) or not table.name:
@@ -165,7 +165,7 @@ def _read_positions(use: Use) -> Tensor | None:
 
 
 def channels(use: Use, k: int, x: Tensor) -> np.ndarray[Any, Any] | None:
-    """The input ``k``, if it is a number for each channel of ``x``, (C, 1, 1) in the graph."""
+    """Return input ``k`` if it has a number for each channel of ``x``, (C, 1, 1) in the graph."""
     value = use.value(k)
     if not isinstance(value, Known) or not value.constant or x.axis != 0 or x.folds:
         return None
@@ -241,7 +241,7 @@ def _read_modulo(use: Use) -> Tensor:
 def _read_clip(use: Use) -> Tensor:
     low, high = use.setting("min", 1), use.setting("max", 2)
     x = use.tensor()
-    # The largest floats are how older files leave a side open.
+    # Older files mark an open side by the largest float.
     low = None if low is None or low < -3e38 else low
     high = None if high is None or high > 3e38 else high
     if low is None and high is None:
@@ -282,7 +282,7 @@ def _join(
     keras: KerasClass | None = None,
     elements: Elements = "joined",
 ) -> LayerCodec:
-    """The codec of a layer that takes its inputs as they are, written as the first operator."""
+    """Return the codec of a layer that passes its inputs to the first operator."""
     form = onnx or _write_joined(next(iter(operators)))
     return LayerCodec(kind, keras=keras or {}, onnx=form, operators=operators, elements=elements)
 
@@ -321,7 +321,7 @@ ARITHMETIC = (
 _COMPARISONS: Mapping[str, str] = {
     "Equal": "==", "Greater": ">", "GreaterOrEqual": ">=", "Less": "<", "LessOrEqual": "<="
 }  # fmt: skip
-"""How a `Compare` compares."""
+"""The comparison of `Compare` by operator."""
 
 
 def _write_compare(g: WrittenGraph, layer: layers.Compare, xs: list[Value]) -> Value:
@@ -330,7 +330,7 @@ def _write_compare(g: WrittenGraph, layer: layers.Compare, xs: list[Value]) -> V
     if value is not None and float(value) != int(value) and kinds[0].kind != "f":
         kinds.append(np.dtype(np.float64))
     kind = np.result_type(*kinds)
-    # What operators compare.
+    # Comparison operators take floats and int64.
     kind = kind if kind.kind == "f" else np.dtype(np.int64)
     sides = [g.cast(x, kind) for x in xs]
     sides += [] if value is None else [g.constant(value, "value", kind)]
@@ -378,7 +378,7 @@ _TURNED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
 def compared(use: Use, x: Tensor, how: str, other: float | Tensor) -> Tensor:
-    """Whether ``x`` is so, as booleans."""
+    """Compare ``x`` with ``other``, as booleans."""
     if isinstance(other, Tensor):
         symbol = use.draw(layers.Compare(use.name(), how), x, other)
     else:
@@ -387,7 +387,7 @@ def compared(use: Use, x: Tensor, how: str, other: float | Tensor) -> Tensor:
 
 
 def _read_joined(kind: Any) -> Converter:
-    """Of truths, which are 1 and 0 among floats."""
+    """Convert a logical operator to arithmetic of the floats 0 and 1."""
     return lambda use: use.make(kind, *use.together(0, 1), dtype=bool)
 
 
@@ -426,7 +426,7 @@ def _read_cast(use: Use) -> Tensor:
     elif number in DTYPES:
         wanted = DTYPES[number]
     else:
-        raise RefusedError("a type of numbers of 8 bits and more", f"type {number}")
+        raise RefusedError("a numeric type of at least 8 bits", f"type {number}")
     if wanted.kind == "f":
         y = use.floats(x)
         return y.like(y.symbol, wanted)
@@ -455,13 +455,13 @@ def _read_where(use: Use) -> Tensor:
 
 
 def _read_one_hot(use: Use) -> Tensor:
-    """On − off at the index, + off; one out of range is nowhere, a negative one counts back."""
+    """Convert OneHot: (on − off) at the index, plus off; negative indices count from the end."""
     depth = int(use.needed(1).reshape(-1)[0])
     off, on = (float(value) for value in use.needed(2).tolist())
     x = use.tensor()
     axis = norm_axis(use.attribute("axis", -1), x.rank + 1)
     if not 1 <= depth <= 1 << 20 or (x.axis is not None and axis <= x.axis):
-        raise RefusedError("a new axis behind the samples, of a known extent", f"{axis}, {depth}")
+        raise RefusedError("a new axis behind the samples, of a known size", f"{axis}, {depth}")
     wide = by_dims(use, x, lambda d: [*d[:axis], 1, *d[axis:]])
     numbers = np.arange(depth).reshape(-1, *[1] * (x.rank - axis))
     found = []

@@ -1,4 +1,4 @@
-"""How Keras and PyTorch keep the arrays of layers: their names, the order of axes and of gates."""
+"""Arrays of layers in Keras and PyTorch: their names, axes and the order of gates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from singanet.saving.codecs.orders import Uses, along
 from singanet.types import Array, Shape
 
 Lay: TypeAlias = "Callable[[Any, Uses], Sequence[Variable]]"
-"""A function that lays out a layer's arrays elsewhere, by the order of its inputs' elements."""
+"""A function from a layer and the order of its inputs' elements to the library's arrays."""
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """The arrays of a layer in Keras and in PyTorch, as far as these have it.
+    """The arrays of a layer in Keras and in PyTorch, if the library has the layer.
 
-    ``apart`` are those of PyTorch's that files have also one by one, and it has joined.
+    ``apart`` are arrays that PyTorch joins and that files also store separately.
     """
 
     keras: Lay | None = None
@@ -37,17 +37,16 @@ def _in_order(layer: Any, rank: int) -> Sequence[int]:
 
 
 def across(layer: Any, rank: int) -> Sequence[int]:
-    """The axes the other way round, as PyTorch's matrices have them."""
+    """Reverse the axes, as for PyTorch's matrices."""
     return range(rank)[::-1]
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One parameter as Keras or PyTorch keep it: by which name, and how its elements lie.
+    """A parameter in Keras or PyTorch: its name and its layout.
 
-    It is seen with the axes ``view``, which stand in ``order`` there. One with ``features`` is
-    along what the layer reads, whose elements may stand in another order in Keras. ``group`` is
-    the part of Keras' layer that it is in.
+    It is reshaped to ``view`` and its axes are permuted by ``order``. With ``features`` its axis is
+    the layer's input features, whose order in Keras may differ. ``group`` is its sublayer in Keras.
     """
 
     suffix: str
@@ -59,7 +58,7 @@ class StoredArray:
     group: str = ""
 
     def variable(self, layer: Any, path: str, label: str) -> Variable:
-        """The array at ``path``."""
+        """Return the array at ``path``."""
         shape = layer.params[self.suffix].shape
         view = self.view(layer, shape)
         return moved(path, label, self.suffix, shape, view, self.order(layer, len(view)))
@@ -68,7 +67,7 @@ class StoredArray:
 def moved(
     path: str, label: str, suffix: str, ours: Shape, view: Shape, order: Sequence[int]
 ) -> Variable:
-    """Our array seen as ``view``, with its axes in ``order``."""
+    """Return our array reshaped to ``view``, with its axes permuted by ``order``."""
     order = tuple(order)
     back = tuple(order.index(axis) for axis in range(len(order)))
     return Variable(
@@ -83,7 +82,7 @@ def moved(
 
 
 def stored(*rows: StoredArray) -> Arrays:
-    """The arrays that these tell, of which a layer has all or some."""
+    """Return the arrays of ``rows``, of which a layer has all or some."""
     in_keras = keras_arrays(lambda layer: rows) if any(row.keras for row in rows) else None
     named = [row for row in rows if row.torch]
 
@@ -95,7 +94,7 @@ def stored(*rows: StoredArray) -> Arrays:
 
 
 def keras_arrays(rows_of: Callable[[Any], Sequence[StoredArray]]) -> Lay:
-    """Keras' arrays by the rows that a layer has."""
+    """Return Keras' arrays by the rows of a layer."""
 
     def lay(layer: Any, uses: Uses) -> list[Variable]:
         counts: dict[str, int] = {}
@@ -116,7 +115,7 @@ def keras_arrays(rows_of: Callable[[Any], Sequence[StoredArray]]) -> Lay:
 
 
 def per_feature(**names: tuple[str, str]) -> Arrays:
-    """Arrays over features or channels: ours, each with Keras' name and PyTorch's."""
+    """Return arrays over features or channels: ours, each with Keras' and PyTorch's name."""
     rows = names.items()
     return stored(
         *(StoredArray(ours, keras, torch, features=True) for ours, (keras, torch) in rows)
@@ -124,21 +123,21 @@ def per_feature(**names: tuple[str, str]) -> Arrays:
 
 
 def of_features(layer: Any, suffix: str, path: str, label: str, uses: Uses) -> Variable:
-    """An array over features, in the order in which Keras' layer reads them."""
+    """Return an array over features, in the order in which Keras' layer reads them."""
     shape, read = layer.params[suffix].shape, uses.read
     if isinstance(read, list) and len(shape) == 1 and shape != (1,):
         there, back = along(read)
         return Variable(path, label, shape, (suffix,), there, lambda array: (back(array),))
     order: Sequence[int] = range(len(shape))
     if isinstance(read, tuple) and len(shape) > 1:
-        # Over the last of our axes, which Keras has in an order of its own.
+        # The array's axes are our last axes, which Keras orders differently.
         before = len(read) - len(shape)
         order = [axis - before for axis in read if axis >= before]
     return moved(path, label, suffix, shape, shape, order)
 
 
 def joined(path: str, shape: Shape, suffixes: Sequence[str], turns: bool) -> Variable:
-    """Several of our arrays as one, behind each other along its first axis."""
+    """Return several of our arrays concatenated along the first axis."""
 
     def turned(array: Array) -> Array:
         return array.T if turns else array

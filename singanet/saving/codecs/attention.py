@@ -35,9 +35,9 @@ _PARTS = ("query", "key", "value")
 
 
 def _rows(layer: layers.MultiHeadAttention) -> Iterator[StoredArray]:
-    """query, key and value (d, heads, size) with biases (heads, size); output (heads, size, d).
+    """Yield query, key and value (d, heads, size), biases (heads, size), output (heads, size, d).
 
-    Keras' class for grouped heads has the same arrays under names with a line before.
+    Keras' class for grouped heads has the same arrays, with an underscore before their names.
     """
     heads, groups = layer.num_heads, layer.num_kv_heads or layer.num_heads
     line = "_" if layer.num_kv_heads else ""
@@ -64,7 +64,7 @@ def _keras(layer: layers.MultiHeadAttention) -> list[StoredArray]:
     if _adds(layer) or _bias_count(layer) not in (0, 4):
         raise ArgumentError(
             f"layer {layer.name!r}, as an attention of Keras",
-            expected="one with all biases or none, without a norm and relative positions",
+            expected="all biases or none, without a norm and relative positions",
             received=repr(layer),
             advice="save in another format: safetensors, hdf5, npz",
         )
@@ -72,10 +72,10 @@ def _keras(layer: layers.MultiHeadAttention) -> list[StoredArray]:
 
 
 def _torch(layer: layers.MultiHeadAttention, uses: Uses) -> list[Variable]:
-    """The arrays of PyTorch's MultiheadAttention, where it can be one, else of separate modules.
+    """Return the arrays of PyTorch's MultiheadAttention if possible, otherwise of modules.
 
-    It has in_proj_weight of query, key and value, where all three read the same number of features.
-    The modules are called as in published decoders: q_proj, k_proj, v_proj, o_proj, q_norm, k_norm.
+    If query, key and value have one number of inputs, they are joined in in_proj_weight. Modules
+    have the names of published decoders: q_proj, k_proj, v_proj, o_proj, q_norm, k_norm.
     """
     weights, biases = ([f"{part}_{what}" for part in _PARTS] for what in ("weight", "bias"))
     shapes = [layer.params[suffix].shape for suffix in weights]
@@ -96,7 +96,7 @@ def _torch(layer: layers.MultiHeadAttention, uses: Uses) -> list[Variable]:
 
 
 def _adds(layer: layers.MultiHeadAttention) -> bool:
-    """Whether it has parameters that neither Keras' nor PyTorch's attention has."""
+    """Return whether it has parameters that neither Keras' nor PyTorch's attention has."""
     return layer.norm is not None or layer.relative is not None
 
 
@@ -105,7 +105,7 @@ def _bias_count(layer: layers.MultiHeadAttention) -> int:
 
 
 def _in_modules(suffix: str) -> str:
-    """Where the parameter ``suffix`` is in modules of their own."""
+    """Return the name of the parameter ``suffix`` in a module of its own."""
     part, _, what = suffix.partition("_")
     if part == "relative":
         return "relative_attention_bias.weight"
@@ -113,7 +113,7 @@ def _in_modules(suffix: str) -> str:
 
 
 def _apart(layer: layers.MultiHeadAttention, uses: Uses) -> list[Variable]:
-    """Each array by itself."""
+    """Return each array separately."""
     found = []
     for name in layer.params:
         row = StoredArray(name) if name == "relative_weight" else StoredArray(name, order=across)
@@ -155,7 +155,7 @@ def _write_attention(
         scores = g.node("Where", each, scores, _write_lowest(g), dtype=g.dtype)
     weights = g.node("Softmax", scores, axis=-1)
     if layer.has_lengths or layer.mask or layer.segments:
-        # A query may see no key at all.
+        # A query may have no unmasked key.
         any_seen = g.node("Greater", scores, _write_lowest(g), dtype=bool)
         weights = g.node("Where", any_seen, weights, g.constant(0.0, "none"), dtype=g.dtype)
     merged = g.transpose(g.node("MatMul", weights, v), 0, 2, 1, 3)
@@ -165,11 +165,11 @@ def _write_attention(
 
 
 def _write_relative(g: WrittenGraph, layer: layers.MultiHeadAttention) -> Value:
-    """The summand of relative positions, (1, heads, queries, keys)."""
+    """Add the relative position bias, (1, heads, queries, keys)."""
     shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
     queries, keys = shapes[0][0], shapes[layer.given - 1][0]
     if -1 in (queries, keys):
-        raise NoFormError("relative positions of a number of steps that is left open")
+        raise NoFormError("relative positions with a free number of steps")
     assert layer.relative is not None
     distance = np.arange(keys) - np.arange(queries)[:, None]
     buckets = g.constant(layer.relative._buckets_of(distance), "buckets", np.int64)
@@ -178,7 +178,7 @@ def _write_relative(g: WrittenGraph, layer: layers.MultiHeadAttention) -> Value:
 
 
 def _write_heads(g: WrittenGraph, layer: layers.MultiHeadAttention, part: str, x: Value) -> Value:
-    """(N, heads, T, size) of queries and values, (N, heads, size, T) of keys."""
+    """Add heads: (N, heads, T, size) of queries and values, (N, heads, size, T) of keys."""
     size, groups = layer.dims[part], layer.num_kv_heads or layer.num_heads
     count = layer.num_heads if part == "query" else groups
     rows, norm = _write_projected(g, layer, part, x), layer.norm
@@ -194,7 +194,7 @@ def _write_heads(g: WrittenGraph, layer: layers.MultiHeadAttention, part: str, x
         heads = g.transpose(heads, 0, 1, 3, 2) if part == "key" else heads
     if count == layer.num_heads:
         return heads
-    # Those of keys and values serve several of queries, which stand side by side.
+    # Each key and value head serves several adjacent query heads.
     several = g.ints([1, 1, layer.num_heads // count, 1, 1], "each")
     spread = g.node("Expand", g.unsqueeze(heads, 2), several)
     rest = (size, -1) if part == "key" else (-1, size)
@@ -204,15 +204,15 @@ def _write_heads(g: WrittenGraph, layer: layers.MultiHeadAttention, part: str, x
 def _write_turned(
     g: WrittenGraph, layer: layers.MultiHeadAttention, heads: Value, x: Value
 ) -> Value:
-    """Heads (N, heads, T, size) turned by their positions in ``x``."""
+    """Rotate the heads (N, heads, T, size) by their positions in ``x``."""
     rotary, size = layer.rotary, layer.dims["key"]
     assert rotary is not None
     shape: Any = layer.in_shapes
     steps = (shape[0] if isinstance(shape, list) else shape)[0]
     if steps == -1 and rotary.longest is not None:
-        raise NoFormError("angles that depend on the number of steps, which is left open")
+        raise NoFormError("angles that depend on a free number of steps")
     if rotary.era(steps) and (layer.segments or layer.mask or layer.has_lengths):
-        raise NoFormError("angles that depend on the length of each text in a row")
+        raise NoFormError("angles that depend on the length of each packed text")
     speed, gain = rotary.speeds(size, steps)
     half = len(speed)
     cos, sin = (waves(g, x, speed, phase) for phase in (np.pi / 2, 0.0))
@@ -234,7 +234,7 @@ def _write_turned(
 
 
 def _write_mask(g: WrittenGraph, layer: layers.MultiHeadAttention, mask: Value) -> Value:
-    """The mask with the axes samples, heads, queries and keys."""
+    """Return the mask with the axes samples, heads, queries and keys."""
     shapes: Any = layer.in_shapes
     missing = 3 - len(shapes[-1])
     return g.unsqueeze(mask, *range(1, 1 + missing)) if missing else mask
@@ -246,14 +246,14 @@ def _write_projected(g: WrittenGraph, layer: layers.Layer, part: str, x: Value) 
 
 
 def _write_lowest(g: WrittenGraph) -> Value:
-    """The score of what is not to be seen; infinite ones alone would have no softmax."""
+    """Return the score of masked keys; -inf alone would make the softmax NaN."""
     return g.constant(float(np.finfo(g.dtype).min), "lowest")
 
 
 def _write_causal(
     g: WrittenGraph, layer: layers.MultiHeadAttention, query: Value, key: Value
 ) -> Value:
-    """Which keys each query may see, (queries, keys)."""
+    """Return the causal mask, (queries, keys)."""
     shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
     queries, keys = shapes[0][0], shapes[layer.given - 1][0]
     if -1 not in (queries, keys):
@@ -271,13 +271,13 @@ def _write_causal(
 
 
 def _write_together(g: WrittenGraph, of_queries: Value, of_keys: Value) -> Value:
-    """Where query and key are of one segment, (N, 1, queries, keys)."""
+    """Return the mask of queries and keys in one segment, (N, 1, queries, keys)."""
     pair = g.unsqueeze(of_queries, 1, 3), g.unsqueeze(of_keys, 1, 2)
     return g.node("Equal", *pair, dtype=bool)
 
 
 def _write_there(g: WrittenGraph, key: Value, lengths: Value) -> Value:
-    """Which keys each sample has, (N, 1, 1, keys)."""
+    """Return the mask of the keys of each sample by its length, (N, 1, 1, keys)."""
     ends = g.cast(g.reshape(lengths, (-1, 1, 1, 1)), np.int64)
     return g.node("Less", g.count(key, 1), ends, dtype=bool)
 
@@ -286,7 +286,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def _read_heads(use: Use, x: Tensor, number: int | None) -> Tensor:
-    """(N, h, T, d), also of (N, T, h d)."""
+    """Return (N, h, T, d), also from (N, T, h d)."""
     if x.rank == 4:
         return x
     if x.rank != 3 or not number or x.sample[-1] % number:
@@ -296,7 +296,7 @@ def _read_heads(use: Use, x: Tensor, number: int | None) -> Tensor:
 
 
 def _read_repeated(use: Use, x: Tensor, times: int) -> Tensor:
-    """Each head so many times."""
+    """Repeat each head ``times`` times."""
     if times == 1:
         return x
     *lead, heads, steps, size = x.sample
@@ -306,17 +306,17 @@ def _read_repeated(use: Use, x: Tensor, times: int) -> Tensor:
 
 
 def _read_continued(use: Use, x: Tensor, k: int) -> Tensor:
-    """``x`` behind the steps of the input ``k``, where that is given."""
+    """Append ``x`` to the past steps in input ``k``, if any."""
     if use.value(k) is None:
         return x
     past = use.tensor(k)
     if -1 in (*x.sample, *past.sample):
-        raise RefusedError("numbers of steps that are known, for keys and values of before", "any")
+        raise RefusedError("known numbers of steps, with past keys and values", "free ones")
     return x.like(use.draw(layers.Concat(use.name(), x.place(2)), past, x))
 
 
 def _read_masked(use: Use, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The scores with input 3, the mask, added; or the scores and the keys that the mask shows."""
+    """Apply the mask, input 3: return the scores, and the keys of a boolean mask."""
     mask = use.value(3)
     if mask is None:
         return scores, None
@@ -348,11 +348,11 @@ def _read_where(use: Use, seen: Tensor, x: Tensor, other: float) -> Tensor:
 
 
 def _read_window(use: Use, scores: Tensor, past: int) -> Tensor | None:
-    """Which keys the attributes let each query see."""
+    """Return the mask of the attributes for causal and windowed attention."""
     rows, columns = scores.sample[-2:]
     bounds = use.attribute("left_window_size", -1), use.attribute("right_window_size", -1)
     if -1 in (rows, columns) and (use.attribute("is_causal", 0) or max(bounds) >= 0):
-        raise RefusedError("a number of steps that is known, for is_causal and windows", "any")
+        raise RefusedError("a known number of steps, for is_causal and windows", "a free one")
     distance = np.arange(columns) - np.arange(rows)[:, None] - past
     left, right = bounds
     seen = distance >= -left if left >= 0 else np.ones_like(distance, bool)
@@ -371,7 +371,7 @@ def _read_attention(use: Use) -> list[Any]:
     q = _read_heads(use, q, use.attribute("q_num_heads"))
     k, v = (_read_heads(use, each, use.attribute("kv_num_heads")) for each in (k, v))
     if use.value(6) is not None or q.axis not in (0, None):
-        raise RefusedError("samples in front, without nonpad_kv_seqlen", "others")
+        raise RefusedError("samples in front, without nonpad_kv_seqlen", "another input")
     past = 0 if use.value(4) is None else use.tensor(4).sample[-2]
     k, v = _read_continued(use, k, 4), _read_continued(use, v, 5)
     present = [k, v]
@@ -389,14 +389,14 @@ def _read_attention(use: Use) -> list[Any]:
     scores, mask = _read_masked(use, scores)
     window = _read_window(use, scores, past)
     if use.attribute("qk_matmul_output_mode", 0) == 2 and (mask or window):
-        raise RefusedError("scores with masks of numbers alone as an output", "others")
+        raise RefusedError("scores with additive masks alone as an output", "other masks")
     if window is not None:
         scores = _read_where(use, window, scores, _LOWEST)
     shown.append(scores)
     weights = scores.like(use.draw(layers.Softmax(use.name(), -1), scores))
     for seen in (mask, window):
         if seen is not None:
-            # A query that sees no key gets zeros.
+            # A query without an unmasked key gets zeros.
             weights = _read_where(use, seen, weights, 0.0)
     shown.append(weights)
     y = product(use, weights, v)
@@ -407,7 +407,7 @@ def _read_attention(use: Use) -> list[Any]:
 
 
 def _expect_plain(d: DescribedLayer) -> dict[str, Any]:
-    """Query, value and key in this order, as ours."""
+    """Check that query, value and key have our order."""
     if d.config.get("attention_axes") != [1]:
         d.expect(attention_axes=None)
     return {

@@ -35,7 +35,7 @@ def _write_gather(g: WrittenGraph, layer: layers.Gather, xs: list[Value]) -> Val
         return g.node("Gather", xs[0], g.ints(layer.indices, "indices"), axis=axis)
     out: Any = layer.out_shapes
     axis = layer._at(len(out) + 1)
-    # They spread over each other but along the axis.
+    # Both broadcast to a common shape, except along the axis.
     x, indices = (
         g.node("Expand", value, g.ints([1, *out[: axis - 1], shape[axis - 1], *out[axis:]], "all"))
         for value, shape in zip(xs, shapes, strict=True)
@@ -59,7 +59,7 @@ def _read_gather(use: Use) -> Tensor:
     if isinstance(data, Known):
         return _read_looked_up(use, data, indices)
     if not isinstance(data, Tensor) or not isinstance(indices, Known):
-        raise RefusedError("a constant table, or constant indices", "parts of the net as both")
+        raise RefusedError("a constant table, or constant indices", "two inputs of the net")
     axis = norm_axis(use.attribute("axis", 0), data.rank)
     data.place(axis)
     size, wanted = data.dims(BATCHES[0])[axis], indices.array
@@ -78,17 +78,17 @@ def _read_gather(use: Use) -> Tensor:
 
 
 def _read_gather_elements(use: Use) -> Tensor:
-    """Each sample's own elements."""
+    """Convert GatherElements: indices for each sample."""
     data, indices = use.value(0), use.value(1)
     if not isinstance(data, Tensor) or not isinstance(indices, Tensor):
-        raise RefusedError("inputs of the net as both", "a constant")
+        raise RefusedError("two inputs of the net", "a constant")
     place = data.place(norm_axis(use.attribute("axis", 0), data.rank))
     others = [
         sizes for k, sizes in enumerate(zip(data.sample, indices.sample, strict=True), 1)
         if k != place
     ]  # fmt: skip
     if (data.axis, data.folds) != (indices.axis, indices.folds) or any(a != b for a, b in others):
-        raise RefusedError("indices of the samples' shape", f"{indices.sample}")
+        raise RefusedError("indices with the shape of the samples", f"{indices.sample}")
     if not indices.whole:
         indices = replace(indices, symbol=_read_integers(use, indices), whole=True)
     layer = layers.Gather(use.name(), place)
@@ -101,7 +101,7 @@ def _read_integers(use: Use, x: Tensor) -> Any:
 
 
 def _read_looked_up(use: Use, data: Known, indices: Any) -> Tensor:
-    """Rows of a constant: an `Embedding`."""
+    """Convert a lookup of rows of a constant to an `Embedding`."""
     table, axis = data.array, norm_axis(use.attribute("axis", 0), data.array.ndim)
     if axis != 0 or table.dtype.kind != "f":
         raise RefusedError("rows of a table of floats", f"axis {axis} of {table.dtype}")
@@ -109,7 +109,7 @@ def _read_looked_up(use: Use, data: Known, indices: Any) -> Tensor:
     layer = layers.Embedding(use.name(0), *rows.shape)
     if not indices.whole:
         indices = replace(indices, symbol=_read_integers(use, indices), whole=True)
-    # A table of one column is what it is.
+    # A one-dimensional table has one column.
     symbol = use.draw(layer, indices, weight=rows)
     made = indices.like(symbol, table.dtype)
     return replace(made, symbol=use.reshaped(made, (*indices.sample, *table.shape[1:])))
@@ -137,7 +137,7 @@ def _read_compressed(use: Use, numbers: Array, more: Array) -> Array:
 
 
 def _read_by_numbers(move: Callable[[Use, Array, Array], Array]) -> Converter:
-    """A converter of a node with constant indices: a trial on numbers gives one `Gather`."""
+    """Return a converter of a node with constant indices to one `Gather`, found by a trial."""
 
     def convert(use: Use) -> Tensor:
         x = use.tensor()
@@ -164,7 +164,7 @@ def _read_by_numbers(move: Callable[[Use, Array, Array], Array]) -> Converter:
 
 
 def _read_top(use: Use, x: Tensor, axis: int, count: int, largest: bool) -> Tensor:
-    """The indices of so many along an axis of the graph."""
+    """Return the indices of the ``count`` extreme elements along an axis of the graph."""
     layer = layers.TopIndices(use.name(), count, x.place(axis), largest)
     return replace(x, symbol=use.draw(layer, x), dtype=np.dtype(np.int64), whole=True)
 
@@ -253,7 +253,7 @@ def _read_square(use: Use, x: Tensor) -> Tensor:
 
 
 def reduced(use: Use, x: Tensor, mode: str, axes: list[int], keep: bool) -> Tensor:
-    """One number of many along ``axes`` of the graph."""
+    """Reduce ``x`` along ``axes`` of the graph."""
     places = sorted({x.place(axis) for axis in axes})
     if not places:
         return x
@@ -288,7 +288,7 @@ def _read_reduction(mode: str, before: Step | None = None, after: Step | None = 
 
 
 def _read_log_sum_exp(use: Use) -> Tensor:
-    """Log Σ exp(x − m) + m, m the largest, so that nothing overflows."""
+    """Convert to log Σ exp(x − m) + m with the maximum m, which cannot overflow."""
     x = use.tensor()
     axes = _read_axes(use, x)
     if axes is None:
@@ -333,7 +333,7 @@ def _read_lp_normalization(use: Use) -> Tensor:
     else:
         positive = use.make(layers.Operation, x, mode="abs")
         norm = reduced(use, positive, "sum", axes, keep=True)
-    # Zeros stay zeros.
+    # A zero vector stays zero.
     return use.make(layers.Divide, x, use.make(layers.Clip, norm, low=1e-12))
 
 

@@ -1,4 +1,4 @@
-"""All foreign forms of a layer, declared in one place."""
+"""The declaration of a codec: all foreign forms of a layer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ Elements: TypeAlias = Literal[
 ]
 """The effect of a layer on the order of elements, which differs in Keras behind images.
 
-Of ``units`` each stands where what follows wants it. ``features`` are worked along alone, ``each``
-of them by itself. Else a layer knows its axes, and reads them as they are in Keras.
+``units`` may be permuted to the order that the next layer needs. ``features``: the layer operates
+along the features alone. ``each``: it operates on each feature. Layers of "" depend on their axes
+and must read them in Keras' order.
 """
 
 Read: TypeAlias = "Callable[[Any], Any] | None"
@@ -34,18 +35,17 @@ def _alone(d: DescribedLayer, layer: Layer) -> list[Layer]:
 
 @dataclass(frozen=True)
 class KerasClass:
-    """A class of Keras, and the layer that it is.
+    """A class of Keras and its conversion to layers.
 
-    ``fields`` are the fields of its config, each with its reader, and with our argument if that has
-    another name; a type reads numbers, and None takes the value as it is. ``specs`` are our specs
-    of parameters, each with Keras' array and the axes of a norm; ``usual`` has the settings of
-    which only one value is known. ``more`` gives arguments that depend on several fields, or
-    refuses the class. ``around`` gives the layers that it needs before and behind the one. A class
-    that stands for several layers has ``draw`` instead.
+    ``fields`` maps config fields to readers, or to our argument's name and a reader; a type
+    converts numbers, None takes the value unchanged. ``specs`` maps our specs of parameters to
+    Keras' array and the axes of a norm. ``usual`` are settings with a single supported value.
+    ``more`` returns arguments that depend on several fields, or refuses the class. ``around`` adds
+    layers before and after the layer. A class that becomes several layers has ``draw`` instead.
 
-    A ``masked`` class hands a mask of steps on or goes by it; all others drop it. A class that
-    ``merges`` hands it on only if all its inputs have one; a class that ``fills`` yields values of
-    its own at steps that are not there.
+    A ``masked`` class passes a mask of steps on or uses it; all others drop it. A class that
+    ``merges`` passes it on only if all its inputs have one; a class that ``fills`` outputs its own
+    values at masked steps.
     """
 
     fields: Mapping[str, Read | tuple[str, Read]] = field(default_factory=dict)
@@ -61,7 +61,10 @@ class KerasClass:
     """The layer class of the codec."""
 
     def drawn(self, d: DescribedLayer) -> list[Layer]:
-        """The layers for a described one. Errors: what cannot be taken."""
+        """Return the layers of a described one.
+
+        Errors: `FileFormatError` for unsupported settings.
+        """
         if self.draw is not None:
             return self.draw(d)
         d.expect(**self.usual)
@@ -77,9 +80,9 @@ class KerasClass:
 class LayerCodec:
     """The foreign forms of layers of ``kind``.
 
-    ``arrays`` are their parameters in files of weights. ``keras`` is the class of Keras that they
-    are drawn for, called as ``keras_name`` says or as the layer, or several such classes by name.
-    ``onnx`` puts one into a graph; ``operators`` are those that it is drawn for, or parts of it.
+    ``arrays`` are their parameters in weight files. ``keras`` is their Keras class, with the name
+    ``keras_name`` or the layer's, or several classes by name. ``onnx`` writes a layer to a graph;
+    ``operators`` convert operators to the layer, or to parts of it.
     """
 
     kind: type[Layer]
@@ -91,12 +94,12 @@ class LayerCodec:
     elements: Elements = ""
 
     def name_of(self, layer: Layer) -> str:
-        """The name of Keras' class for ``layer``."""
+        """Return the name of Keras' class for ``layer``."""
         told = self.keras_name
         return told(layer) if callable(told) else told or type(layer).__name__
 
     def classes(self) -> Mapping[str, KerasClass]:
-        """The classes of Keras by name."""
+        """Return the classes of Keras by name."""
         if not isinstance(self.keras, KerasClass):
             return {name: replace(each, kind=self.kind) for name, each in self.keras.items()}
         name = self.keras_name if isinstance(self.keras_name, str) else ""

@@ -43,7 +43,7 @@ def _write_dense(g: WrittenGraph, layer: layers.Dense, xs: list[Value]) -> Value
 
 
 def dense_of_steps(g: WrittenGraph, layer: layers.Dense, x: Value) -> Value:
-    """The layer along the last axis of (N, ..., in)."""
+    """Add the layer along the last axis of (N, ..., in)."""
     weight = g.param(layer, "weight")
     if layer.W_transpose:
         weight = g.transpose(weight, 1, 0)
@@ -51,7 +51,7 @@ def dense_of_steps(g: WrittenGraph, layer: layers.Dense, x: Value) -> Value:
 
 
 def weighted(g: WrittenGraph, x: Value, weight: Value, bias: Value | None) -> Value:
-    """x W + b."""
+    """Add x W + b."""
     y = g.node("MatMul", x, weight)
     return y if bias is None else g.node("Add", y, bias)
 
@@ -59,7 +59,7 @@ def weighted(g: WrittenGraph, x: Value, weight: Value, bias: Value | None) -> Va
 def dense(
     use: Use, x: Tensor, weight: Array, bias: Array | None = None, named: int | None = 1
 ) -> Tensor:
-    """``x`` times a constant matrix (in, out), along the last axis; behind attention, all of it."""
+    """Convert ``x`` times a constant matrix (in, out), or the attention that ends with it."""
     whole = attention(use, x, weight, bias)
     if whole is not None:
         return whole
@@ -74,14 +74,14 @@ def _read_last_two(x: Tensor) -> list[int]:
 
 
 def product(use: Use, a: Tensor, b: Tensor) -> Tensor:
-    """The product of two parts of the net; a vector is a row on the left, a column on the right."""
+    """Return a product of two tensors; a vector is a row on the left and a column on the right."""
     if a.rank == 1 or b.rank == 1:
         row, column = a.rank == 1, b.rank == 1
         a = use.raised(a, 2) if row else a
         b = b.like(use.reshaped(b, (*b.sample, 1))) if column and b.axis is None else b
         y = product(use, a, b) if min(a.rank, b.rank) > 1 else None
         if y is None or y.axis is not None:
-            raise RefusedError("matrices of each sample", "a vector of the samples")
+            raise RefusedError("a matrix for each sample", "a vector over the samples")
         *rest, rows, columns = y.sample
         kept = [rows] * (not row) + [columns] * (not column)
         return y.like(use.reshaped(y, (*rest, *kept)))
@@ -92,7 +92,7 @@ def product(use: Use, a: Tensor, b: Tensor) -> Tensor:
     rank = max(a.rank, b.rank)
     a, b = use.raised(a, rank), use.raised(b, rank)
     if (a.axis, a.before, a.after) != (b.axis, b.before, b.after):
-        raise RefusedError("samples along one axis of both", f"{a.axis} and {b.axis}")
+        raise RefusedError("samples along the same axis", f"{a.axis} and {b.axis}")
     lead = [max(m, n) for m, n in zip(a.sample[:-2], b.sample[:-2], strict=True)]
     spread = []
     for each in (a, b):
@@ -159,7 +159,7 @@ def _expect_rows(d: DescribedLayer) -> dict[str, Any]:
 
 
 def _kernel(layer: layers.Dense, uses: Uses) -> list[Variable]:
-    """kernel (in, units), bias (units), both in the order that other layers of Keras want."""
+    """Return kernel (in, units) and bias (units), in the order of Keras' other layers."""
     turned = layer.W_transpose
     ours = layer.params["weight"].shape
     (rows, rows_back), (units, units_back) = along(uses.read), along(uses.made)
@@ -181,7 +181,7 @@ def _kernel(layer: layers.Dense, uses: Uses) -> list[Variable]:
 
 
 def _order(layer: layers.Dense, rank: int) -> Sequence[int]:
-    """PyTorch has (out, in)."""
+    """Return the axes for PyTorch's (out, in)."""
     return (0, 1) if layer.W_transpose else (1, 0)
 
 
@@ -205,7 +205,7 @@ _GATED = stored(
     *(StoredArray(f"{part}_weight", "", f"{part}_proj.weight", order=across) for part in _PARTS),
     *(StoredArray(f"{part}_bias", "", f"{part}_proj.bias") for part in _PARTS),
 )
-"""As in published decoders."""
+"""The names in published decoders."""
 
 DENSE = (
     LayerCodec(
@@ -237,7 +237,7 @@ def _write_matmul(g: WrittenGraph, layer: layers.MatMul, xs: list[Value]) -> Val
 
 
 def letters(use: Use) -> tuple[list[str], str]:
-    """The letters of each of the inputs and of the output. Errors: dots, letters twice in one."""
+    """Return the letters of the inputs and of the output. Errors: dots, repeated letters."""
     text = use.attribute("equation", b"")
     text = (text.decode() if isinstance(text, bytes) else str(text)).replace(" ", "")
     left, arrow, out = text.partition("->")
@@ -253,7 +253,7 @@ def letters(use: Use) -> tuple[list[str], str]:
 
 
 def _read_ordered(use: Use, x: Tensor, term: str, wanted: Sequence[str]) -> Tensor:
-    """The axes in the order of ``wanted``, the letters of each of its texts as one axis."""
+    """Permute the axes to ``wanted`` and merge the letters of each of its strings."""
     x = transposed(use, x, [term.index(each) for each in "".join(wanted)])
     shapes = []
     for batch in BATCHES:
@@ -263,7 +263,7 @@ def _read_ordered(use: Use, x: Tensor, term: str, wanted: Sequence[str]) -> Tens
 
 
 def _read_split(use: Use, y: Tensor, kept: int, sizes: Sequence[Sequence[int]]) -> Tensor:
-    """The axes behind the first ``kept`` ones with these extents, for each of `BATCHES`."""
+    """Split the axes behind the first ``kept`` ones into these sizes, for each of `BATCHES`."""
     shapes = [[*y.dims(n)[:kept], *more] for n, more in zip(BATCHES, sizes, strict=True)]
     return in_shape(use, y, shapes)
 
@@ -271,12 +271,12 @@ def _read_split(use: Use, y: Tensor, kept: int, sizes: Sequence[Sequence[int]]) 
 def by_matrix(
     use: Use, x: Tensor, term: str, weight: Array, by: str, out: str, bias: Array | None = None
 ) -> Tensor:
-    """The sum over the letters that ``x`` and a constant have and the output has not."""
+    """Convert the sum over letters of ``x`` and a constant that the output lacks."""
     summed = [each for each in by if each not in out]
     made = [each for each in by if each in out]
     kept = [each for each in term if each not in summed]
     if set(made) & set(term) or not set(summed) <= set(term):
-        raise RefusedError("a constant with letters of its own", f"{term},{by}->{out}")
+        raise RefusedError("a constant with separate letters", f"{term},{by}->{out}")
     array = weight.transpose([by.index(each) for each in summed + made])
     sizes = array.shape[len(summed) :]
     matrix = array.reshape(-1, prod(sizes))
@@ -287,7 +287,7 @@ def by_matrix(
 
 
 def _read_own(use: Use, k: int, term: str, shared: str) -> tuple[Tensor, str]:
-    """The input ``k``, summed over the letters that nothing else has, and the others."""
+    """Sum input ``k`` over its own letters; return it with the shared letters."""
     x = use.tensor(k)
     if x.rank != len(term):
         raise RefusedError(f"{len(term)} axes", f"{x.rank}")

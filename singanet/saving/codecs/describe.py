@@ -1,4 +1,4 @@
-"""The codec of each layer's class."""
+"""The table of codecs by class of layer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from singanet.saving.codecs.spatial import CONVOLUTION, POOLING
 
 
 def _write_same(g: WrittenGraph, layer: layers.Layer, xs: list[Value]) -> Value | list[Value]:
-    """The inputs, which evaluation passes on."""
+    """Return the inputs, which evaluation does not change."""
     return xs if len(xs) > 1 else xs[0]
 
 
@@ -109,17 +109,17 @@ PASSING = (
 
 
 def codec_of(layer: Layer) -> LayerCodec:
-    """The codec of the layer's class; an empty one for a class of a user's own."""
+    """Return the codec of the layer's class; an empty one for a user's class."""
     return _BY_LAYER.get(type(layer)) or LayerCodec(type(layer))
 
 
 def _of_steps(d: DescribedLayer) -> list[Layer]:
-    """Each layer that the wrapped one is made of, at every step."""
+    """Return the layers of the wrapped one, each applied at every step."""
     inner, shape = d.config["layer"], d.shapes[0]
     if inner["class_name"] not in _INSIDE or len(shape) > 3:
-        raise unknown(d.where, "sequences, and one of the plain layers inside", str(inner)[:60])
+        raise unknown(d.where, "sequences, and a supported layer inside", str(inner)[:60])
     if d.is_image:
-        raise unknown(d.where, "sequences of rows", f"samples {shape}")
+        raise unknown(d.where, "sequences of vectors", f"samples {shape}")
     described = d.inner(inner["config"], shape[1:])
     made = _INSIDE[inner["class_name"]].drawn(described)
     described.expect_all_taken()
@@ -129,14 +129,14 @@ def _of_steps(d: DescribedLayer) -> list[Layer]:
 
 
 def put(g: WrittenGraph, layer: Layer, xs: list[Value]) -> list[Value]:
-    """The outputs of ``layer`` on ``xs`` in the graph. Errors: `NoFormError`."""
+    """Add ``layer`` on ``xs`` to the graph and return its outputs. Errors: `NoFormError`."""
     onnx = codec_of(layer).onnx
     if onnx is None:
-        raise NoFormError(REFUSED.get(type(layer), "no layer of singanet's own"))
+        raise NoFormError(REFUSED.get(type(layer), "not a layer of singanet"))
     if layer.adapters:
-        raise NoFormError("low-rank pairs, which net.merge() adds into the weights")
+        raise NoFormError("low-rank pairs, which net.merge() merges into the weights")
     if "forward" in vars(layer):
-        raise NoFormError("a forward of its own")
+        raise NoFormError("an overridden forward")
     made = onnx(g, layer, xs)
     return made if isinstance(made, list) else [made]
 
@@ -162,19 +162,19 @@ _STEPS = LayerCodec(
 )
 ELEMENT_BY_ELEMENT = (*ARITHMETIC, *COMPARING, *ELEMENT_FUNCTIONS, *PASSING)
 MEASURED = (*(*ELEMENT_BY_ELEMENT, *MOVING, *PICKING, *REDUCING, *DENSE, *NORMALISATION),)
-"""Of whose operators the shapes tell what they take, in time and memory."""
+"""Codecs of operators whose time and memory follow from the shapes."""
 _PLAIN = (*MEASURED, *ATTENTION, *SEQUENCES, _STEPS)
 CODECS: Sequence[LayerCodec] = (*_PLAIN, *MATMUL, *CONVOLUTION, *POOLING, *RECURRENT)
 _BY_LAYER: Mapping[type[Layer], LayerCodec] = {codec.kind: codec for codec in CODECS}
 
 REFUSED: Mapping[type[Layer], str] = dict.fromkeys(
-    (LossLayer, HeadLoss), "a loss, which training alone needs"
+    (LossLayer, HeadLoss), "a loss, which only training needs"
 )
-"""Layers that have no form in ONNX, with the reason."""
+"""Layers without a form in ONNX, with the reason."""
 
 
 def operators(codecs: Sequence[LayerCodec] = CODECS) -> Mapping[str, Converter]:
-    """The converters of ``codecs``, by operator."""
+    """Return the converters of ``codecs``, by operator."""
     return {op: draw for codec in codecs for op, draw in codec.operators.items()}
 
 
@@ -183,10 +183,10 @@ def _classes(codecs: Sequence[LayerCodec]) -> Mapping[str, KerasClass]:
 
 
 KERAS = _classes(CODECS)
-"""The closed table of Keras' classes."""
+"""The closed table of supported Keras classes."""
 
 _INSIDE = _classes(_PLAIN)
-"""Classes that may stand at every step of a sequence."""
+"""Classes that TimeDistributed can apply to every step."""
 
 
 _DATA_FORMATS = ("channels_last", "channels_first")
@@ -194,18 +194,18 @@ _AS_HERE = Uses([], [])
 
 
 def keras_layers(net: Any, data_format: str = "channels_last") -> list[LayerDescription]:
-    """The layers of ``net`` that have parameters, in its order, as those of a Keras model.
+    """Return the layers of ``net`` with parameters, in order, as layers of a Keras model.
 
-    ``data_format`` is that of the model: with Keras' usual 'channels_last' what follows a Flatten
-    of images has its rows in another order. Errors: `ArgumentError` for another, and for layers
-    between which no order of the parameters makes both nets the same.
+    ``data_format`` is the Keras model's: with the default 'channels_last', rows behind a Flatten of
+    images have another order. Errors: `ArgumentError` for another value, and for layers between
+    which no order of the parameters makes the nets equal.
     """
     if data_format not in _DATA_FORMATS:
         raise ArgumentError(
             "argument data_format",
-            expected=f"that of the Keras model, {one_of(_DATA_FORMATS)}",
+            expected=f"the Keras model's, {one_of(_DATA_FORMATS)}",
             received=repr(data_format),
-            advice="leave it out, since Keras' own default is channels_last",
+            advice="omit it, since Keras' default is channels_last",
         )
     uses = orders_of(
         net.nodes(), data_format == "channels_last", lambda layer: codec_of(layer).elements
@@ -215,9 +215,9 @@ def keras_layers(net: Any, data_format: str = "channels_last") -> list[LayerDesc
 
 
 def keras_layer(layer: Layer, uses: Uses = _AS_HERE, lay: Lay | None = None) -> LayerDescription:
-    """``layer`` as one of Keras, with arrays as its codec has them, or as ``lay``."""
+    """Return ``layer`` as a Keras layer, with the arrays of its codec or of ``lay``."""
     codec = codec_of(layer)
-    wanted = "layers that Keras has too"
+    wanted = "layers with a form in Keras"
     advice = "save in another format: safetensors, hdf5, npz"
     known = [each.kind.__name__ for each in CODECS if each.arrays.keras]
     lay = lay or codec.arrays.keras or partial(_refuse, "", wanted, known, advice)
@@ -225,9 +225,9 @@ def keras_layer(layer: Layer, uses: Uses = _AS_HERE, lay: Lay | None = None) -> 
 
 
 def torch_layers(net: Any) -> list[LayerDescription]:
-    """The layers of ``net`` that have parameters, in its order, as modules of PyTorch."""
-    wanted = "layers that PyTorch has too"
-    advice = "leave layout out, and turn the arrays of this layer yourself"
+    """Return the layers of ``net`` with parameters, in order, as PyTorch modules."""
+    wanted = "layers with a form in PyTorch"
+    advice = "omit layout, and transpose the arrays of this layer yourself"
     known = [each.kind.__name__ for each in CODECS if each.arrays.torch]
     refuse = partial(_refuse, ", as a module of PyTorch", wanted, known, advice)
     found = []
@@ -240,7 +240,7 @@ def torch_layers(net: Any) -> list[LayerDescription]:
 
 
 def weighed(net: Any) -> Iterator[Any]:
-    """Each layer of ``net`` that has parameters once; of a wrapper what it wraps."""
+    """Yield the distinct layers of ``net`` with parameters, without wrappers."""
     seen = set()
     for node in net.nodes():
         layer = node.layer
@@ -267,8 +267,8 @@ def _described(
 def _refuse_pairs(layer: Layer) -> list[Variable]:
     raise ArgumentError(
         f"layer {layer.name!r}",
-        expected="weights alone, as layers elsewhere have them",
-        received=f"low-rank pairs beside {one_of(layer.adapters)}",
+        expected="weights alone, as in other libraries",
+        received=f"low-rank pairs of {one_of(layer.adapters)}",
         advice="call net.merge() first, or save in another format: safetensors, hdf5, npz",
     )
 

@@ -1,4 +1,4 @@
-"""A Keras layer as its config describes it, and what we refuse of it."""
+"""A Keras layer's config, and checks of its settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from singanet.optimizer import L1Regularizer, L2Regularizer, MaxNorm
 from singanet.saving.codecs.arrays import Lay
 from singanet.types import Shape
 
-# Their leaky_relu has another slope, which its layer tells.
+# Keras' activation leaky_relu has another default slope than ours.
 _ACTIVATIONS = {name: name for name in ACTIVATIONS if name != "leaky_relu"}
 _ACTIVATIONS |= {"swish": "silu", "hard_silu": "hard_swish"}
 
@@ -32,9 +32,9 @@ WHOLE: Axes = {(0,): None}
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """Where the arrays of one of our layers are: in a group, as ``lay`` tells, or its codec.
+    """The group of a layer's arrays in the file, with the layout ``lay`` or its codec's.
 
-    ``fixed`` are arrays that the description has instead.
+    ``fixed`` are arrays stored in the config instead.
     """
 
     group: str
@@ -46,21 +46,21 @@ _SILENT = frozenset({
     "batch_shape", "data_format", "dtype", "name", "renorm_clipping", "renorm_momentum", "seed",
     "trainable", "unit_forget_bias", "unroll", "zero_output_for_mask",
 })  # fmt: skip
-"""Settings that change no output: of the start, of the whole model, or without another setting.
+"""Settings that change no output by themselves: initial values, the model's, or dependent ones.
 
 The reader of the model checks the masked steps of recurrent layers (``zero_output_for_mask``).
 """
 
 
 class _Noted(dict[str, Any]):
-    """Settings that note which of their keys were read."""
+    """A dict of settings that records the keys read."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
         self.keys_read: set[str] = set()
 
     def left(self) -> list[str]:
-        """The keys that were not read."""
+        """Return the keys that were not read."""
         return [key for key in self if key not in self.keys_read]
 
     def __getitem__(self, key: str) -> Any:
@@ -74,10 +74,10 @@ class _Noted(dict[str, Any]):
 
 @dataclass(frozen=True)
 class DescribedLayer:
-    """A layer as its config describes it, with the sample shapes that go in.
+    """A layer's config, with the sample shapes of its inputs.
 
-    ``call`` is what it is called with beside its inputs, of which some may be ``masked``.
-    ``marks`` say more of some of the layers that are made of it.
+    ``call`` are its call's other arguments. ``masked``: some inputs have masks. ``marks`` are the
+    weight groups of some of the layers built from it.
     """
 
     config: dict[str, Any]
@@ -100,7 +100,7 @@ class DescribedLayer:
 
     @property
     def is_image(self) -> bool:
-        """Whether the input is (C, H, W) here and (H, W, C) there."""
+        """Return whether the input is (C, H, W) here and (H, W, C) in Keras."""
         return len(self.shapes[0]) == 3 and self.data_format == "channels_last"
 
     def lying(self, axes: int) -> dict[str, Any]:
@@ -109,26 +109,26 @@ class DescribedLayer:
         return {"data_format": form} if axes == 1 else {}
 
     def inner(self, config: dict[str, Any], shape: Shape) -> DescribedLayer:
-        """The wrapped layer, at each step of a sequence."""
+        """Return the wrapped layer, applied at each step of a sequence."""
         return DescribedLayer(config, [shape], self.data_format, self.where, f"{self.name}/")
 
     def place_of(self, layer: Layer, group: str) -> WeightGroup:
-        """Where the arrays of ``layer`` are, if it has any, within those of the Keras layer."""
+        """Return the group of the arrays of ``layer`` within the Keras layer's group."""
         mark = self.marks.get(layer.name, WeightGroup(""))
         return replace(mark, group=f"{group}/{mark.group}" if mark.group else group)
 
     def expect(self, **usual: Any) -> None:
-        """Errors: `FileFormatError` for a setting other than the one we know how to take."""
+        """Errors: `FileFormatError` if a setting differs from the supported value."""
         for key, value in usual.items():
             found = self.config.get(key, value)
             if found != value:
                 raise unknown(self.where, f"{key}={value!r}", f"{key}={str(found)[:60]!r}")
 
     def specs(self, array: str, axes: Axes) -> dict[str, Any] | None:
-        """The spec of the parameter that Keras calls ``array``: its regularizer and constraint.
+        """Return the spec of Keras' parameter ``array``: its regularizer and constraint.
 
-        ``axes`` are Keras' axes of a norm, and ours. Errors: `FileFormatError` for a kind that we
-        do not have, or other axes.
+        ``axes`` maps Keras' axes of a norm to ours. Errors: `FileFormatError` for an unsupported
+        class or other axes.
         """
         found = {}
         for what, read in (("regularizer", _regularizer), ("constraint", _constraint)):
@@ -139,7 +139,7 @@ class DescribedLayer:
         return found or None
 
     def expect_all_taken(self) -> None:
-        """Refuse settings that no reader has looked at, since they may change the layer.
+        """Refuse settings that were not read, since they may change the layer.
 
         Errors: `FileFormatError`.
         """
@@ -153,19 +153,19 @@ class DescribedLayer:
                 raise unknown(self.where, f"{key}=None", f"{key}={str(value)[:60]!r}")
 
     def activated(self, layer: Layer) -> list[Layer]:
-        """``layer``, and the one for the ``activation`` in the config, if it does anything."""
+        """Return ``layer`` and the layer of the config's ``activation``, unless it is linear."""
         mode = self.config.get("activation") or "linear"
         return [layer, *activation(self, mode, f"{self.name}_activation")]
 
     def along_channels(self, layer: Layer) -> list[Layer]:
-        """``layer``, whose channels are the features of (T, F); images it takes as they are."""
+        """Return ``layer``, transposed for sequences (T, F), whose features are its channels."""
         if len(self.shapes[0]) != 2:
             return [layer]
         there, back = (layers.Permute(f"{self.name}_{end}", (2, 1)) for end in ("first", "last"))
         return [there, layer, back]
 
     def axis(self, key: str = "axis") -> int:
-        """The axis, batch included, in our order of axes."""
+        """Return the axis, batch included, in our order of axes."""
         axis, rank = self.config[key], len(self.shapes[0]) + 1
         axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
         if not is_int(axis, -rank):
@@ -179,7 +179,7 @@ class DescribedLayer:
 
 
 def activation(described: DescribedLayer, mode: Any, name: str) -> list[Layer]:
-    """The layers of Keras' activation ``mode``; none for linear."""
+    """Return the layers of Keras' activation ``mode``; none for linear."""
     if mode == "linear":
         return []
     if isinstance(mode, str) and mode in _ALONG_CHANNELS:
@@ -195,18 +195,18 @@ def activation(described: DescribedLayer, mode: Any, name: str) -> list[Layer]:
 
 
 def unknown(where: str, expected: str, received: str) -> FileFormatError:
-    """The error for what the table has no place for."""
+    """Return the error for an unsupported layer or setting."""
     return FileFormatError(
         where,
         expected=expected,
-        # Names in a file may be of any length, and no names at all.
+        # A file's names may have any length and content.
         received=received[:200],
         advice="build the net by hand and load the model's .weights.h5 into it",
     )
 
 
 def _regularizer(where: str, given: Any, axes: Axes) -> Any:
-    """Keras' c w², which is our L2Regularizer of 2 c, or c |w|."""
+    """Convert Keras' c w², our L2Regularizer of 2 c, or c |w|."""
     config = given["config"]
     l1, l2 = float(config.get("l1", 0.0)), float(config.get("l2", 0.0))
     if given["class_name"] not in ("L1", "L2", "L1L2") or (l1 and l2):

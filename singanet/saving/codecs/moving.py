@@ -1,4 +1,4 @@
-"""Elements moved about, joined, cut and spread."""
+"""Codecs of layers that reshape, permute, join, split and broadcast."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _write_repeat(g: WrittenGraph, layer: layers.RepeatVector, xs: list[Value]) 
 
 
 def moved(use: Use) -> Tensor:
-    """The input as it is, whole numbers included."""
+    """Return the input unchanged, integers included."""
     value = use.value(0)
     if not isinstance(value, Tensor):
         raise RefusedError("an input of the net", "a constant")
@@ -122,7 +122,7 @@ def _read_reshape(use: Use) -> Tensor:
     elif isinstance(shape, Known):
         targets = [array.tolist() for array in shape.at]
     else:
-        raise RefusedError("a shape that is known", "what depends on an input of the net")
+        raise RefusedError("a known shape", "an array that depends on an input of the net")
     zeros = bool(use.attribute("allowzero", 0)) and 0 in targets[0]
     fixed = use.sheet.fixed_batch
     if fixed is not None and x.axis is not None and targets[0] == targets[1]:
@@ -135,9 +135,9 @@ def _read_reshape(use: Use) -> Tensor:
 
 
 def _of_any_batch(x: Tensor, target: list[int], zeros: bool, fixed: int) -> list[list[int]]:
-    """``target``, which a file has for ``fixed`` samples, for each of `BATCHES`.
+    """Return ``target``, exported for ``fixed`` samples, for each of `BATCHES`.
 
-    The samples move to the axis that has the fewest others merged with them, rather not the last.
+    The samples move to the axis with the fewest other axes merged, preferably not the last.
     """
     dims = x.dims(fixed)
     sizes = resolved(target, dims, zeros)
@@ -170,7 +170,7 @@ def _read_squeeze(use: Use) -> Tensor:
     ones = [k for k, size in enumerate(x.dims(BATCHES[0])) if size == 1 and k != x.axis]
     axes = ones if given is None else [norm_axis(k, x.rank) for k in np.atleast_1d(given).tolist()]
     if not set(axes) <= set(ones):
-        raise RefusedError(f"axes of extent 1 among {ones}", f"{axes}")
+        raise RefusedError(f"axes of size 1 among {ones}", f"{axes}")
     return without(use, x, axes)
 
 
@@ -179,7 +179,7 @@ def _read_unsqueeze(use: Use) -> Tensor:
     given = np.atleast_1d(use.setting("axes", 1)).tolist()
     axes = {norm_axis(k, x.rank + len(given)) for k in given}
     if len(axes) < len(given):
-        raise RefusedError("different axes", f"{given}"[:80])
+        raise RefusedError("distinct axes", f"{given}"[:80])
     shapes = []
     for n in BATCHES:
         sizes = iter(x.dims(n))
@@ -188,12 +188,12 @@ def _read_unsqueeze(use: Use) -> Tensor:
 
 
 def without(use: Use, x: Tensor, axes: Collection[int]) -> Tensor:
-    """``x`` without these axes of the graph, of extent 1."""
+    """Remove these axes of the graph, which have size 1."""
     return by_dims(use, x, lambda d: [size for k, size in enumerate(d) if k not in axes])
 
 
 def transposed(use: Use, x: Tensor, perm: Sequence[int]) -> Tensor:
-    """The axes of the graph's array in the order ``perm``."""
+    """Permute the axes of the graph's array by ``perm``."""
     if sorted(perm) != list(range(x.rank)):
         raise RefusedError(f"each of {x.rank} axes once", f"{list(perm)}")
     order: list[int] = []
@@ -214,7 +214,7 @@ def _read_transpose(use: Use) -> Tensor:
 
 
 def part(use: Use, x: Tensor, ranges: Sequence[slice | int]) -> Tensor:
-    """The ranges and elements of the axes of the graph's array."""
+    """Slice or index the axes of the graph's array."""
     places: list[Any] = [(None, None, None)] * len(x.sample)
     gone = 0
     for axis, chosen in enumerate(ranges):
@@ -244,7 +244,7 @@ def _read_slice(use: Use) -> Tensor:
         for j, name in enumerate(("starts", "ends", "axes", "steps"), 1):
             value = use.value(j)
             if isinstance(value, Tensor):
-                raise RefusedError("ranges that are known", "what depends on an input of the net")
+                raise RefusedError("known ranges", "an array that depends on an input of the net")
             given.append(
                 use.attribute(name) if value is None else np.atleast_1d(value.at[k]).tolist()
             )
@@ -260,7 +260,7 @@ def _read_slice(use: Use) -> Tensor:
         elif sizes[0] != sizes[1] and taken == [range(size)[::-1] for size in sizes]:
             chosen.append(slice(None, None, -1))
         elif pair[0] != pair[1]:
-            raise RefusedError("ranges that are known", f"{pair}")
+            raise RefusedError("known ranges", f"{pair}")
         else:
             chosen.append(pair[0])
     return part(use, x, chosen)
@@ -268,7 +268,7 @@ def _read_slice(use: Use) -> Tensor:
 
 def _read_concat(use: Use) -> Tensor:
     axis = use.attribute("axis", 1)
-    # An array without anything along the axis adds nothing.
+    # An array of size 0 along the axis adds nothing.
     some = [
         k
         for k, value in enumerate(use.values)
@@ -279,7 +279,7 @@ def _read_concat(use: Use) -> Tensor:
     if len(tensors) == 1:
         return tensors[0]
     if any(each.sample[place - 1] == -1 for each in tensors):
-        raise RefusedError("as many steps as come in, where they may be any number", "more of them")
+        raise RefusedError("an unchanged number of steps if it is free", "more steps")
     return tensors[0].like(use.draw(layers.Concat(use.name(), place), *tensors))
 
 
@@ -297,7 +297,7 @@ def _read_split(use: Use) -> list[Tensor]:
 def _read_expand(use: Use) -> Tensor:
     x, shape = use.tensor(), use.value(1)
     if not isinstance(shape, Known):
-        raise RefusedError("a shape that is known", "what depends on an input of the net")
+        raise RefusedError("a known shape", "an array that depends on an input of the net")
     x = use.raised(x, len(shape.at[0]))
     wanted = [
         np.broadcast_shapes(tuple(x.dims(n)), (1,) * (x.rank - len(a)) + tuple(a.tolist()))
@@ -308,11 +308,11 @@ def _read_expand(use: Use) -> Tensor:
         sizes = {w[axis] for w in wanted}
         if axis == x.axis:
             if [w[axis] for w in wanted] != [x.dims(n)[axis] for n in BATCHES]:
-                raise RefusedError("as many samples as come in", f"{wanted[0]}")
+                raise RefusedError("an unchanged number of samples", f"{wanted[0]}")
         elif sizes == set(STEPS) and x.sample[x.place(axis) - 1] == -1:
             sample[x.place(axis) - 1] = -1
         elif len(sizes) > 1:
-            raise RefusedError("a shape that is known", f"{wanted[0]}")
+            raise RefusedError("a known shape", f"{wanted[0]}")
         else:
             sample[x.place(axis) - 1] = wanted[0][axis]
     if tuple(sample) == x.sample:
@@ -327,7 +327,7 @@ def _read_tile(use: Use) -> Tensor:
             continue
         place = x.place(axis)
         if not 1 <= count <= 1000 or x.sample[place - 1] == -1:
-            raise RefusedError("from 1 to 1000 repeats of a known extent", f"{count}")
+            raise RefusedError("from 1 to 1000 repeats of a known size", f"{count}")
         x = x.like(use.draw(layers.Concat(use.name(), place), *[x] * count))
     return x
 
@@ -400,7 +400,7 @@ def _read_triangle(use: Use) -> Tensor:
 
 
 def _reshape(d: DescribedLayer) -> list[Layer]:
-    """By rows of (H, W, C), as Keras has them."""
+    """Reshape in Keras' element order (H, W, C)."""
     target = tuple(int(axis) for axis in d.config["target_shape"])
     if len(target) > 3:
         raise unknown(d.where, "samples of at most three axes", str(target)[:60])
@@ -415,14 +415,14 @@ def _reshape(d: DescribedLayer) -> list[Layer]:
 def _permute(d: DescribedLayer) -> dict[str, Any]:
     axes = tuple(int(axis) for axis in d.config["dims"])
     if d.is_image:
-        # Ours of Keras' axes H, W, C are 2, 3, 1; what is last there is first here.
+        # Keras' axes H, W, C are our axes 2, 3, 1; Keras' last axis is our first.
         ours = [{1: 2, 2: 3, 3: 1}[axis] for axis in axes]
         axes = (ours[2], ours[0], ours[1])
     return {"axes": axes}
 
 
 def _flatten(d: DescribedLayer) -> list[Layer]:
-    """Keras flattens with the channels last: rows as there mean the same to whatever reads them."""
+    """Flatten with the channels last, so that rows equal Keras'."""
     axes = len(d.shapes[0])
     if axes < 2 or (axes == 2 and d.data_format != "channels_first"):
         return [layers.Flatten(d.name)]

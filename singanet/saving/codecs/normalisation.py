@@ -1,4 +1,4 @@
-"""Normalisations."""
+"""Codecs of normalisation layers and softmax."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _write_batch_norm(g: WrittenGraph, layer: layers.BatchNormalization, xs: lis
         g.param(layer, suffix) if suffix in layer.params else g.constant(np.full(count, k), suffix)
         for suffix, k in (("gamma", 1.0), ("beta", 0.0), ("mean", 0.0), ("var", 1.0))
     ]
-    # There the weight of the old value.
+    # ONNX's momentum weights the old value.
     numbers = {"epsilon": layer.epsilon, "momentum": 1.0 - layer.momentum}
     shape: Any = layer.in_shapes
     last = len(shape)
@@ -87,7 +87,7 @@ def write_rms(
     norm: layers.RMSNorm | layers.QueryKeyNorm,
     axes: Sequence[int] = (-1,),
 ) -> Value:
-    """``x`` over its root mean square along the last ``axes``, times a parameter of ``layer``."""
+    """Divide ``x`` by its root mean square over the last ``axes``, and scale by a parameter."""
     gamma = None if suffix is None else g.param(layer, suffix)
     if gamma is not None and norm.offset:
         gamma = g.node("Add", gamma, g.constant(norm.offset, "offset"))
@@ -124,7 +124,7 @@ def _write_instance_norm(g: WrittenGraph, layer: layers.GroupNorm, xs: list[Valu
 
 
 def _write_both(g: WrittenGraph, layer: layers.GroupNorm) -> list[Value]:
-    """Factor and offset of each channel."""
+    """Return scale and offset of each channel."""
     channels = (layer.in_shapes or ())[0]
     return [
         g.param(layer, suffix) if suffix in layer.params else g.constant(np.full(channels, k), what)
@@ -140,7 +140,7 @@ def _write_l2_norm(g: WrittenGraph, layer: layers.L2Norm, xs: list[Value]) -> Va
 
 def _write_lrn(g: WrittenGraph, layer: layers.LRN, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
-    # Runtimes know images alone; the window lies over the channels.
+    # Runtimes support images only; the window is over the channels.
     x = xs[0] if len(shape) == 3 else g.reshape(xs[0], (0, shape[0], -1, 1))
     y = g.node(
         "LRN", x, size=layer.size, alpha=layer.alpha * layer.size, beta=layer.beta, bias=layer.k
@@ -155,7 +155,7 @@ def _read_batch(use: Use) -> list[Any]:
     scale, bias, mean, var = (use.needed(k) for k in range(1, 5))
     if x.rank < 2 or scale.ndim != 1 or not use.attribute("spatial", 1):
         raise RefusedError("a number for each channel", f"{scale.shape}")
-    # ONNX weights what was there, we what comes.
+    # ONNX's momentum weights the old value, ours the new one.
     momentum, epsilon = 1.0 - use.attribute("momentum", 0.9), use.attribute("epsilon", 1e-5)
     layer = layers.BatchNormalization(use.name(1), momentum=momentum, epsilon=epsilon)
     shape = [x.dims(n) for n in BATCHES]
@@ -190,9 +190,9 @@ def normalised(
     epsilon: float,
     kind: Any = layers.LayerNorm,
 ) -> Tensor:
-    """Over the axes from ``axis`` on together, with a number for each element."""
+    """Normalise over the axes from ``axis`` on together, with elementwise scale and offset."""
     if x.axis is not None and x.axis >= axis:
-        raise RefusedError("samples that stay apart", f"axis {axis}")
+        raise RefusedError("normalisation within samples", f"axis {axis}")
     last, shape = x.rank - axis, [x.dims(n) for n in BATCHES]
     tail = x.sample[len(x.sample) - last :]
     if last > 1:
@@ -233,7 +233,7 @@ def _read_group(use: Use) -> Tensor:
 
 def _read_local_response(use: Use) -> Tensor:
     x, size = use.tensor(), use.attribute("size")
-    # ONNX divides its alpha by the size.
+    # ONNX divides alpha by the size.
     layer = layers.LRN(
         use.name(), size, use.attribute("alpha", 1e-4) / size, use.attribute("beta", 0.75),
         k=use.attribute("bias", 1.0),
@@ -246,7 +246,7 @@ def _read_softmax(kind: Any) -> Converter:
         x = use.tensor()
         axis = norm_axis(use.attribute("axis", -1 if use.opset >= 13 else 1), x.rank)
         if use.opset < 13 and axis != x.rank - 1:
-            # Older ones take all axes from this one on together.
+            # Before opset 13, all axes from this one on are one.
             shape = [x.dims(n) for n in BATCHES]
             flat = by_dims(use, x, lambda d: [*d[:axis], prod(d[axis:])])
             y = flat.like(use.draw(kind(use.name(), flat.place(axis)), flat))
@@ -273,7 +273,7 @@ def _of_batches(d: DescribedLayer) -> dict[str, Any]:
 
 
 def _normalization(d: DescribedLayer) -> list[Layer]:
-    """Fixed statistics of each channel; a BatchNormalization that does not train has them."""
+    """Convert Normalization: a BatchNormalization with fixed statistics."""
     d.expect(invert=False)
     axis = d.axis()
     if axis not in (1, len(d.shapes[0])) or (len(d.shapes[0]) == 3 and axis != 1):
@@ -294,7 +294,7 @@ def _normalization(d: DescribedLayer) -> list[Layer]:
 
 
 def _statistics(layer: Layer, uses: Uses) -> Sequence[Variable]:
-    """mean and variance of a layer that learns them from data, and their count, which we lack."""
+    """Return the learned mean and variance, and Keras' count, which we lack."""
     learned = stored(StoredArray("mean", "mean"), StoredArray("var", "variance")).keras
     assert learned is not None
     nothing = Variable("vars/2", "count", (), (), lambda: np.zeros((), np.int32), lambda a: ())
@@ -305,8 +305,8 @@ def _scale(layer: layers.RMSNorm, uses: Uses) -> Sequence[Variable]:
     if layer.offset:
         raise ArgumentError(
             f"layer {layer.name!r}, as Keras' RMSNormalization",
-            expected="a factor of gamma",
-            received=f"one of {layer.offset} + gamma",
+            expected="a scale of gamma",
+            received=f"a scale of {layer.offset} + gamma",
             advice="save in another format: safetensors, hdf5, npz",
         )
     found = per_feature(gamma=("scale", "weight")).keras

@@ -1,9 +1,9 @@
-"""In which order Keras has the elements of each tensor of a net.
+"""The order of elements in Keras of each tensor of a net.
 
-Images are (C, H, W) here and (H, W, C) there, and so the rows that are made of them stand in
-another order, whatever passes them on: joins, normalisation, dense layers. A tensor of two or more
-axes is described by the axes that Keras' one has of ours, a row by blocks of flattened tensors. The
-units of a `Dense` may stand in any order: what follows decides.
+Images are (C, H, W) here and (H, W, C) in Keras. Vectors made from them thus have another order,
+through joins, normalisation and dense layers. A tensor of two or more axes is described by the
+order of Keras' axes, a vector by blocks of flattened tensors. The units of a `Dense` may have any
+order; the layers behind it decide.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Move = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a row: Keras' is ``ours.reshape(shape).transpose(axes).ravel()``."""
+    """A part of a vector: Keras' is ``ours.reshape(shape).transpose(axes).ravel()``."""
 
     shape: Shape
     axes: Shape
 
     @property
     def size(self) -> int:
-        """Its elements."""
+        """The number of elements."""
         return prod(self.shape)
 
 
 class FreeUnits:
-    """A part of a row that may stand in any order, until ``row`` says which."""
+    """A part of a vector of undetermined order, until ``row`` is set."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -52,25 +52,25 @@ Part: TypeAlias = Block | FreeUnits
 
 @dataclass(frozen=True)
 class Mixed:
-    """A tensor whose elements are arranged otherwise than in Keras, since the layer ``name``."""
+    """A tensor whose order has no simple form in Keras, since the layer ``name``."""
 
     name: str
 
 
 Order: TypeAlias = Shape | list[Part] | Mixed
-"""Of a tensor with several axes, Keras' axes among ours; of a row, its parts."""
+"""Keras' order of a tensor's axes, or the parts of a vector."""
 
 
 @dataclass
 class Uses:
-    """The orders that uses of one layer read and make: those of the first, with which all agree."""
+    """The orders of a layer's input and output: its first use's, with which all must agree."""
 
     read: Order
     made: Order
 
 
 def blocks(order: Order) -> list[Block]:
-    """The parts of a row; what nothing has decided on stands as it does here."""
+    """Return the parts of a vector; undetermined parts keep our order."""
     if not isinstance(order, list):
         return []
     found = [part if isinstance(part, Block) else _plain(part.size) for part in _resolved(order)]
@@ -78,7 +78,7 @@ def blocks(order: Order) -> list[Block]:
 
 
 def along(order: Order) -> tuple[Move, Move]:
-    """Axis 0 of an array from our order to Keras', and back."""
+    """Return functions that permute axis 0 from our order to Keras', and back."""
     parts = blocks(order)
     if all(len(part.axes) == 1 for part in parts):
         return (lambda a: a), (lambda a: a)
@@ -96,7 +96,7 @@ def along(order: Order) -> tuple[Move, Move]:
 
 
 def turned(block: Block, a: Array) -> Array:
-    """``a`` with its axis 0 brought to the order of ``block``."""
+    """Permute axis 0 of ``a`` to the order of ``block``."""
     rank, rest = len(block.shape), a.shape[1:]
     axes = (*block.axes, *range(rank, rank + len(rest)))
     return a.reshape(*block.shape, *rest).transpose(axes).reshape(a.shape)
@@ -112,7 +112,7 @@ def _plain(size: int) -> Block:
 
 
 def _block(shape: Shape, axes: Shape) -> Block:
-    """The block without axes of extent 1, and with axes that stay together joined."""
+    """Return the block without axes of size 1, and with adjacent axes merged."""
     kept = [axis for axis in axes if shape[axis] != 1]
     order = [sorted(kept).index(axis) for axis in kept]
     extents = [shape[axis] for axis in sorted(kept)]
@@ -134,7 +134,7 @@ def _resolved(row: Sequence[Part]) -> list[Part]:
 
 
 def _joined(row: list[Block]) -> list[Block]:
-    """Parts that stand as they do here, one behind the other, as one."""
+    """Merge adjacent parts in our order."""
     found: list[Block] = []
     for part in row:
         if found and len(found[-1].axes) == len(part.axes) == 1:
@@ -144,7 +144,7 @@ def _joined(row: list[Block]) -> list[Block]:
 
 
 def _agree(a: Order, b: Order) -> bool:
-    """Whether the orders are one, where free units take what they have to."""
+    """Return whether the orders are equal, and set free units accordingly."""
     if not isinstance(a, list) or not isinstance(b, list):
         return a == b
     left, right = list(a), list(b)
@@ -166,7 +166,7 @@ def _agree(a: Order, b: Order) -> bool:
 
 
 def _next(row: list[Part]) -> Part:
-    """Take the first part of ``row``, by what is known of it."""
+    """Pop the first part of ``row``, resolved if possible."""
     part = row.pop(0)
     while isinstance(part, FreeUnits) and part.row is not None:
         part, *rest = part.row
@@ -175,9 +175,9 @@ def _next(row: list[Part]) -> Part:
 
 
 def _start(part: Part, size: int, rest: list[Part]) -> Part | None:
-    """The first ``size`` elements of ``part``; what remains goes back to the front of ``rest``.
+    """Return the first ``size`` elements of ``part``; the remainder goes back to ``rest``.
 
-    None for a block that cannot be cut.
+    None for a block that cannot be split.
     """
     if part.size == size:
         return part
@@ -192,7 +192,7 @@ def _start(part: Part, size: int, rest: list[Part]) -> Part | None:
 
 
 def _cut(row: list[Part], sizes: Sequence[int], name: str) -> list[Order]:
-    """``row`` in pieces."""
+    """Split ``row`` into pieces."""
     rest, found = list(row), list[Order]()
     for size in sizes:
         piece: list[Part] = []
@@ -209,11 +209,11 @@ def _cut(row: list[Part], sizes: Sequence[int], name: str) -> list[Order]:
 def orders_of(
     nodes: Sequence[Any], images_last: bool, elements_of: Callable[[Layer], str]
 ) -> dict[int, Uses]:
-    """The order of the input and output of each layer with parameters, by the layer's id.
+    """Return the order of input and output of each layer with parameters, by the layer's id.
 
-    With ``images_last`` False Keras' tensors are ours. ``elements_of`` tells what a layer makes of
-    the order of elements. Errors: `ArgumentError` for a layer that
-    reads what stands in another order in Keras, and for joins of different orders.
+    With ``images_last`` False Keras' tensors equal ours. ``elements_of`` returns a layer's effect
+    on the order. Errors: `ArgumentError` for a layer whose input has another order in Keras, and
+    for joins of different orders.
     """
     walk = _Walk(images_last, _signals(nodes), elements_of)
     for node in _sources_first(nodes):
@@ -222,7 +222,7 @@ def orders_of(
 
 
 class _Walk:
-    """Goes from the inputs to the outputs."""
+    """A walk from the inputs to the outputs."""
 
     def __init__(
         self, images_last: bool, signals: set[int], elements_of: Callable[[Layer], str]
@@ -234,14 +234,14 @@ class _Walk:
         self.uses: dict[int, Uses] = {}
 
     def outputs(self, node: Any) -> list[Order]:
-        """The orders of what ``node`` yields; of what it reads a note is taken."""
+        """Return the orders of the outputs of ``node``, and record its uses."""
         layer = node.layer
         shapes, outs = _listed(layer.in_shapes), _listed(layer.out_shapes)
         read = [self.made[id(source)][index] for source, index in node.inputs]
         read = read or [self._usual(node, shape) for shape in shapes]
         for order in read:
             if layer.params and isinstance(order, Mixed):
-                raise _refused(node, f"elements that {order.name!r} arranges otherwise there")
+                raise _refused(node, f"elements that {order.name!r} orders otherwise in Keras")
         made = self._made(node, read, shapes, outs)
         if layer.params:
             self._note(node, read[0], made[0])
@@ -253,9 +253,9 @@ class _Walk:
             raise _refused(node, "two orders of elements in its uses")
 
     def _usual(self, node: Any, shape: Shape) -> Order:
-        """The order of a tensor as layers make it: the channels, our first axis, are last there.
+        """Return the order of a new tensor: our first axis, the channels, is Keras' last.
 
-        Of two axes a signal's first are channels, and a sequence's are not.
+        The first of two axes is channels for a signal, and not for a sequence.
         """
         rank = len(shape)
         if rank == 1:
@@ -286,7 +286,7 @@ class _Walk:
         if how in ("joined", "in a row"):
             for order in read[1:]:
                 if not _agree(first, order):
-                    raise _refused(node, "inputs whose elements stand in different orders there")
+                    raise _refused(node, "inputs with different orders in Keras")
             return [first]
         if how in ("cut", "copied"):
             return [first] * len(outs)
@@ -295,33 +295,33 @@ class _Walk:
         return self._as_usual(node, read, shapes, outs)
 
     def _along_features(self, node: Any, read: Shape) -> Order:
-        """Of a layer that works along one axis, which has to be the last one there."""
+        """Return the order for a layer along one axis, which must be Keras' last."""
         axis = 0 if getattr(node.layer, "axis", -1) == 1 else len(read) - 1
         if self.images_last and read[-1] != axis:
-            raise _refused(node, "another axis at the end")
+            raise _refused(node, "another last axis")
         return read
 
     def _as_usual(
         self, node: Any, read: list[Order], shapes: list[Shape], outs: list[Shape]
     ) -> list[Order]:
-        """Of a layer that knows its axes, and so must read them as it does in Keras."""
-        # Positions are all the same to these, and two axes may be a signal's or a sequence's.
+        """Return the order for a layer that depends on its axes, which must have Keras' order."""
+        # Pooling ignores the order of positions, and two axes may be a signal or a sequence.
         reduced = isinstance(node.layer, GlobalPooling) and len(shapes[0]) == 2
         for order, shape in zip(read, shapes, strict=True):
             if not reduced and not _agree(order, self._usual(node, shape)):
                 if node.layer.params:
-                    raise _refused(node, "elements in another order there")
+                    raise _refused(node, "elements in another order in Keras")
                 return [Mixed(node.name)] * len(outs)
         return [self._usual(node, out) for out in outs]
 
     def _moved(self, node: Any, order: Order, shape: Shape, out: Shape) -> Order:
-        """Of layers that move elements only."""
+        """Return the order for a layer that only moves elements."""
         if isinstance(order, Mixed) or (shape == out and len(shape) == 1):
             return order
         if isinstance(node.layer, Permute) and not isinstance(order, list):
             axes = [axis - 1 for axis in node.layer.dims]
             same = tuple(range(len(axes)))
-            # Keras' tensor is permuted alike, or stays what it is and ours is brought to it.
+            # Keras' tensor is permuted in the same way, or ours is permuted to Keras' order.
             moved = tuple(axes.index(axis) for axis in order)
             return same if same in (order, moved) else Mixed(node.name)
         if getattr(node.layer, "axis", 1) != 1:
@@ -329,7 +329,7 @@ class _Walk:
         row: list[Part] = order if isinstance(order, list) else [_block(shape, order)]
         if len(out) == 1:
             return row
-        # One kind of axes is meant by what follows; without a choice the usual ones.
+        # The next layers need one order of axes; the default if there is no choice.
         usual = self._usual(node, out)
         assert isinstance(usual, tuple)
         free = any(isinstance(part, FreeUnits) for part in _resolved(row))
@@ -352,7 +352,7 @@ def _sources_first(nodes: Sequence[Any]) -> Iterator[Any]:
 
 
 def _signals(nodes: Sequence[Any]) -> set[int]:
-    """Where signals (C, L) begin that reach a layer along one axis through what keeps the shape."""
+    """Return the nodes where signals (C, L) start that reach a layer along one axis."""
     found: set[int] = set()
     stack = [node for node in nodes if _is_of_signals(node.layer)]
     seen = {id(node) for node in stack}
@@ -367,7 +367,7 @@ def _signals(nodes: Sequence[Any]) -> set[int]:
 
 
 def _is_of_signals(layer: Any) -> bool:
-    """Whether it works along one axis, behind the channels."""
+    """Return whether the layer operates along one axis, behind the channels."""
     windows = isinstance(layer, (Windowed, GlobalPooling, AdaptivePooling))
     return windows and layer._axes == 1 and layer.data_format != "channels_last"
 
@@ -379,8 +379,8 @@ def _listed(shapes: Any) -> list[Shape]:
 def _refused(node: Any, received: str) -> ArgumentError:
     return ArgumentError(
         f"layer {node.name!r}, as one of Keras",
-        expected="elements that a layer of Keras with channels last can have in the same order",
+        expected="elements that Keras with channels last can have in the same order",
         received=received,
-        advice="put Permute((2, 3, 1)) before the Flatten of images, pass data_format="
+        advice="add Permute((2, 3, 1)) before the Flatten of images, pass data_format="
         "'channels_first' for a Keras model of that kind, or use another format",
     )

@@ -38,13 +38,13 @@ _CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "tanh": ("RNN", {"activations": ["Tanh"]}),
     "relu": ("RNN", {"activations": ["Relu"]}),
 }
-"""The operator of each mode."""
+"""The operator and attributes of each mode."""
 
 
 def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Value | list[Value]:
     inputs, x = layer.inputs, xs[0]
     if layer.stateful:
-        raise NoFormError("states that stay from batch to batch; as inputs and outputs they may")
+        raise NoFormError("stateful=True; pass states as inputs and outputs")
     lengths = g.cast(g.reshape(xs[-1], (-1,)), "int32") if inputs.tells == "lengths" else None
     back: Value | None = None
     if inputs.tells == "mask":
@@ -62,7 +62,7 @@ def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Val
         elif layer.return_sequences:
             out = _write_side_by_side(g, layer, y, (2, 0, 1, 3))
             out = out if back is None else _write_steps(g, out, back)
-            # What goes backwards gives its outputs in that order.
+            # A backwards layer returns its outputs in reverse order.
             out = g.reversed(out, 1) if layer.go_backwards else out
         else:
             last = g.transpose(finals[0], 1, 0, 2)
@@ -77,9 +77,9 @@ def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Val
 
 
 def _write_there_first(g: WrittenGraph, x: Value, mask: Value) -> tuple[Value, Value, Value]:
-    """``x`` with the steps that are there before the others, how many, and the way back.
+    """Move the unmasked steps of ``x`` to the front; return their number and the way back.
 
-    To leave out steps whose states stay is to take the others one after the other.
+    Skipping a masked step with unchanged state equals reading the unmasked steps in a row.
     """
     there = g.cast(mask, bool)
     steps = g.count(x, 1)
@@ -91,19 +91,19 @@ def _write_there_first(g: WrittenGraph, x: Value, mask: Value) -> tuple[Value, V
 
 
 def _write_order(g: WrittenGraph, places: Value) -> Value:
-    """The indices that sort the distinct numbers of each row."""
+    """Return the indices that sort the distinct numbers of each row."""
     found = g.nodes_of("TopK", 2, places, g.extent(places, 1), axis=1, largest=0)
     return found[1]
 
 
 def _write_steps(g: WrittenGraph, x: Value, order: Value) -> Value:
-    """(N, T, ·) with the steps of each sample in the ``order`` (N, T)."""
+    """Permute the steps of (N, T, ·) by ``order`` (N, T)."""
     spread = g.node("Expand", g.unsqueeze(order, 2), g.node("Shape", x, dtype=np.int64))
     return g.node("GatherElements", x, spread, axis=1)
 
 
 def _write_by_stack(g: WrittenGraph, layer: layers.RNN, state: Value) -> list[Value]:
-    """Initial states (N, stacks·directions, H) as (directions, N, H) for each stack."""
+    """Split initial states (N, stacks·directions, H) to (directions, N, H) for each stack."""
     rows = g.transpose(state, 1, 0, 2)
     count = layer.num_layers
     if count == 1:
@@ -114,7 +114,7 @@ def _write_by_stack(g: WrittenGraph, layer: layers.RNN, state: Value) -> list[Va
 def _write_side_by_side(
     g: WrittenGraph, layer: layers.RNN, y: Value, order: tuple[int, ...]
 ) -> Value:
-    """(T, directions, N, H) in another order of the axes, the last two of which become one."""
+    """Permute the axes of (T, directions, N, H) and merge the last two."""
     if layer.directions == 1:
         y = g.squeeze(y, 1)
         return y if order[0] == 0 else g.transpose(y, 1, 0, 2)
@@ -130,11 +130,11 @@ def _write_stack(
     starts: Sequence[Value],
     read: int,
 ) -> list[Value]:
-    """Output (T, directions, N, H) and the ``read`` final states (directions, N, H) of a stack."""
+    """Add a stack: output (T, directions, N, H), ``read`` final states (directions, N, H)."""
     op, attributes = _CELLS[layer.rnn_mode]
     if "activations" in attributes:
         attributes = {"activations": attributes["activations"] * layer.directions}
-    # The way back along steps from the last to the first is the operator's way forward.
+    # The backward direction of a backwards layer is the operator's forward direction.
     swapped = layer.go_backwards and layer.bidirectional
     if swapped:
         starts = [g.reversed(start, 0) for start in starts]
@@ -151,7 +151,7 @@ def _write_stack(
         **attributes,
     )
     if lengths is not None and starts and finals:
-        # Of sequences without a step runtimes give zeros.
+        # Runtimes return zeros for empty sequences.
         none = g.node("Equal", lengths, g.constant(0, "none", "int32"), dtype=bool)
         none = g.unsqueeze(none, 1)
         finals = [
@@ -166,13 +166,13 @@ def _write_stack(
 def _write_weights(
     g: WrittenGraph, layer: layers.RNN, stack: int, order: Sequence[int]
 ) -> list[Value | None]:
-    """W, R and B of a stack, in the order of their gates; without biases no B."""
+    """Return W, R and B of a stack, with the gates in the operator's order; B may be None."""
     runs = layer.runs[stack * layer.directions : (stack + 1) * layer.directions]
     runs = runs[::-1] if layer.go_backwards else runs
     size, gates = layer.units, len(order)
 
     def blocks(array: Array) -> Array:
-        """(..., G·H) with the gates in the order of the operator."""
+        """Permute the gates of (..., G·H) to the operator's order."""
         parts = [array[..., k * size : (k + 1) * size] for k in order]
         made: Array = np.concatenate(parts, axis=-1)
         return made
@@ -192,7 +192,7 @@ def _write_weights(
 
     width = gates * size
     if layer.skips(stack):
-        # Each gate has the input itself.
+        # With input_mode='skip' each gate reads the input itself.
         eye = np.tile(np.eye(size), (len(runs), gates, 1))
         w = g.constant(eye, f"l{stack}/W")
     else:
@@ -209,7 +209,7 @@ _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN"
 
 
 def _read_lent(use: Use, x: Tensor, axis: int) -> Tensor:
-    """A whole array of one sequence with the axis of that as if it were of samples."""
+    """Treat the batch axis of size 1 of a whole array as the axis of the samples."""
     if x.axis is not None or x.rank <= axis or x.sample[axis] != 1:
         return x
     sample = (*x.sample[:axis], *x.sample[axis + 1 :])
@@ -217,7 +217,7 @@ def _read_lent(use: Use, x: Tensor, axis: int) -> Tensor:
 
 
 def _read_recurrent(use: Use) -> list[Any]:
-    """The outputs of the node; for a whole array of one sequence they are whole arrays again."""
+    """Convert the node; for a whole array of one sequence, return whole arrays."""
     first = use.tensor()
     if first.axis is not None:
         return _read_of_samples(use)
@@ -257,7 +257,7 @@ def _read_of_samples(use: Use) -> list[Tensor]:
 
 
 def _read_mode(use: Use, kind: str, ways: int) -> str:
-    """The cell's name here. Errors: cells that we do not have."""
+    """Return the cell's mode. Errors: `RefusedError` for unsupported cells."""
     names = use.attribute("activations") or _USUAL[kind] * ways
     usual = [name.lower() for name in _USUAL[kind] * ways]
     named = [name.lower() for name in names]
@@ -267,15 +267,15 @@ def _read_mode(use: Use, kind: str, ways: int) -> str:
     peepholes = use.value(7)
     unlike = {
         "clip": use.attribute("clip"),
-        "input_forget=1, gates that are joined": use.attribute("input_forget", 0),
+        "input_forget=1, coupled gates": use.attribute("input_forget", 0),
         "peepholes, input 8": peepholes is not None
         and (isinstance(peepholes, Tensor) or bool(peepholes.at[0].any())),
-        "linear_before_reset=0, a reset before the product with the state": kind == "GRU"
+        "linear_before_reset=0, a reset before the matrix product": kind == "GRU"
         and not use.attribute("linear_before_reset", 0),
     }
     for what, given in unlike.items():
         if given:
-            raise RefusedError(f"the cell of cuDNN, PyTorch and Keras, as {kind} has it", what)
+            raise RefusedError(f"the {kind} cell of cuDNN, PyTorch and Keras", what)
     return {"LSTM": "lstm", "GRU": "gru", "RNN": "relu" if relu else "tanh"}[kind]
 
 
@@ -316,14 +316,14 @@ def _read_run(
         })  # fmt: skip
     if not finals:
         return made, []
-    # (N, ways, H), which ONNX has as (ways, N, H).
+    # Ours is (N, directions, H), ONNX's (directions, N, H).
     axis = None if x.axis is None else 0 if use.attribute("layout", 0) else 1
     states = [Tensor(symbol, x.dtype, axis) for symbol in made[1:]]
     return made[0], states
 
 
 def _read_states(use: Use, x: Tensor, kind: str, ways: int, size: int) -> Sequence[Tensor]:
-    """The initial states, (N, ways, H); an empty list if all are zero."""
+    """Return the initial states, (N, ways, H); an empty list if all are zero."""
     count = 2 if kind == "LSTM" else 1
     given = [use.value(5 + k) for k in range(count)]
     if all(v is None or (isinstance(v, Known) and not v.at[0].any()) for v in given):
@@ -341,7 +341,7 @@ def _read_states(use: Use, x: Tensor, kind: str, ways: int, size: int) -> Sequen
         state = use.tensor(5 + k)
         wanted = 0 if use.attribute("layout", 0) else 1
         if state.axis not in (wanted, None) or state.folds:
-            raise RefusedError("states of the samples", f"axis {state.axis}")
+            raise RefusedError("a state for each sample", f"axis {state.axis}")
         found.append(state)
     return found
 
@@ -352,13 +352,13 @@ def _read_by_gate(array: Array, gates: Sequence[int]) -> Array:
 
 
 def _read_turned(use: Use, x: Tensor) -> Tensor:
-    """The steps, the first axis of the sample or the second behind directions, from the end."""
+    """Reverse the steps, the first axis of the sample or the second after directions."""
     symbol = use.draw(layers.Index(use.name(), [(None, None, -1)]), x)
     return replace(x, symbol=symbol)
 
 
 def _read_steps(use: Use, y: Any, ways: int, size: int) -> Tensor:
-    """(N, T, ways H) as the graph's (T, ways, N, H), or with layout 1 (N, T, ways, H)."""
+    """Reshape (N, T, ways H) to the graph's (T, ways, N, H), or (N, T, ways, H) for layout 1."""
     x = use.tensor()
     made = Tensor(y, x.dtype, 0)
     split = replace(made, symbol=use.reshaped(made, (y.shape[0], ways, size)))
@@ -369,7 +369,7 @@ _CLASSES = {"lstm": "LSTM", "gru": "GRU", "tanh": "SimpleRNN", "relu": "SimpleRN
 _MODES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "tanh"}
 _SHARED = ("units", "activation", "recurrent_activation", "use_bias", "reset_after")
 _GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
-"""Which of our gates each of theirs is: i o f c of i f g o, z r h of r z n. Of Keras' GRU, too."""
+"""Our gate for each of ONNX's: i o f c from i f g o, z r h from r z n; also for Keras' GRU."""
 
 
 def _class_of(layer: layers.RNN) -> str:
@@ -377,7 +377,7 @@ def _class_of(layer: layers.RNN) -> str:
 
 
 def _keras(layer: layers.RNN, uses: Uses) -> list[Variable]:
-    """kernel (in, G·u), recurrent_kernel (u, G·u), perhaps bias (G·u); for GRU (2, G·u).
+    """Return kernel (in, G·u), recurrent_kernel (u, G·u) and bias (G·u), for GRU (2, G·u).
 
     Errors: `ArgumentError` for several stacks or ``input_mode='skip'``, which Keras lacks.
     """
@@ -386,7 +386,7 @@ def _keras(layer: layers.RNN, uses: Uses) -> list[Variable]:
             f"layer {layer.name!r}, as a Keras {_CLASSES[layer.rnn_mode]}",
             expected="num_layers=1 and input_mode='linear'",
             received=f"num_layers={layer.num_layers} and input_mode={layer.input_mode!r}",
-            advice="build one layer for each stack, as Keras does",
+            advice="build one layer for each stack, as in Keras",
         )
     ways = ("forward", "backward") if layer.bidirectional else ("forward",)
     return [
@@ -398,7 +398,7 @@ def _keras(layer: layers.RNN, uses: Uses) -> list[Variable]:
 
 def _direction(layer: layers.RNN, way: str, above: str) -> Iterator[Variable]:
     def blocks(array: Array) -> Array:
-        """Gate blocks exchanged; doing it twice changes nothing."""
+        """Swap gate blocks; the function is its own inverse."""
         if layer.rnn_mode != "gru":
             return array
         order = _GATES["GRU"]
@@ -427,7 +427,7 @@ def _direction(layer: layers.RNN, way: str, above: str) -> Iterator[Variable]:
             lambda both: tuple(blocks(both)),
         )
     else:
-        # Only the sum of our two counts.
+        # Only the sum of our two biases matters.
         yield Variable(
             f"{path}/2",
             label,
@@ -440,10 +440,10 @@ def _direction(layer: layers.RNN, way: str, above: str) -> Iterator[Variable]:
 
 
 def _torch(layer: layers.RNN, uses: Uses) -> Iterator[Variable]:
-    """weight_ih_l0_reverse and the like, of ours called l0/backward/weight_x."""
+    """Yield weight_ih_l0_reverse and so on, from our l0/backward/weight_x."""
     for suffix in layer.params:
         if suffix.startswith("state/"):
-            continue  # of a stateful layer, which PyTorch leaves to its user
+            continue  # the state of a stateful layer, which PyTorch's user manages
         stack, direction, kind = suffix.split("/")
         part, of = kind.split("_")
         back = "_reverse" if direction == "backward" else ""
@@ -452,7 +452,7 @@ def _torch(layer: layers.RNN, uses: Uses) -> Iterator[Variable]:
 
 
 def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Layer:
-    # What would change the outputs, or the training, of the layer we have.
+    # Other values would change the layer's outputs or training.
     d.expect(stateful=False, return_state=False, reset_after=True, recurrent_activation="sigmoid")
     mode = _MODES[kind]
     if kind == "SimpleRNN" and d.config["activation"] == "relu":
@@ -476,14 +476,14 @@ def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Laye
 
 
 def _specs(d: DescribedLayer, mode: str) -> dict[str, Any]:
-    """Regularizers and constraints by the kind of array."""
+    """Return regularizers and constraints by kind of array."""
     found = {"weight_x": d.specs("kernel", {(0,): 0}), "weight_h": d.specs("recurrent", {(0,): 0})}
     bias = d.specs("bias", {})
     if bias is not None and mode != "gru":
         penalty = bias["regularizer"]
         if not isinstance(penalty, L2Regularizer):
-            raise unknown(d.where, "an L2 bias_regularizer", "an L1, of a bias that is a sum here")
-        # Both of our parts move by the gradient of Keras' one: so does their sum by the penalty.
+            raise unknown(d.where, "an L2 bias_regularizer", "an L1 of a bias that is a sum here")
+        # Both of our biases get the gradient of Keras' one, so their sum must get its penalty.
         bias = {"regularizer": L2Regularizer(2 * at(penalty.coefficient, 0))}
     found |= {"bias_x": bias, "bias_h": bias}
     return {kind: spec for kind, spec in found.items() if spec is not None}
@@ -510,7 +510,7 @@ def _bidirectional(d: DescribedLayer) -> list[Layer]:
     if any(other.config.get(key) != described.config.get(key) for key in _SHARED) or (
         repr(_specs(other, mode)) != repr(_specs(described, mode))
     ):
-        raise unknown(d.where, "the same layer in both directions", "another one backwards")
+        raise unknown(d.where, "the same layer in both directions", "different layers")
     return [_layer(described, kind, d.name, bidirectional=True)]
 
 
@@ -535,7 +535,7 @@ RECURRENT = (
 
 
 def _write_embedding(g: WrittenGraph, layer: layers.Embedding, xs: list[Value]) -> Value:
-    # Of whole numbers Gather knows two types.
+    # Gather accepts int32 and int64 alone.
     index = xs[0] if xs[0].dtype in ("int32", "int64") else g.cast(xs[0], np.int64)
     return g.node("Gather", g.param(layer, "weight"), index)
 
@@ -569,7 +569,7 @@ def _write_sinusoidal_position(
     steps, size = shape
     places = np.arange(size)
     rate = 10000.0 ** (-2.0 * (places // 2) / size)
-    # The cosine is the sine a quarter further on.
+    # cos(x) = sin(x + π/2).
     phase = np.where(places % 2, np.pi / 2, 0.0)
     if steps != -1:
         angle = np.arange(steps)[:, None] * rate + phase
@@ -578,7 +578,7 @@ def _write_sinusoidal_position(
 
 
 def waves(g: WrittenGraph, x: Value, rate: Array, phase: Any) -> Value:
-    """sin(t rate + phase) at each step t of ``x``, (T, rates): by doubles, as angles are large."""
+    """Add sin(t rate + phase) at each step t of ``x``, (T, rates), in float64 for large angles."""
     rates, phases = (g.constant(a, w, "float64") for a, w in ((rate, "rate"), (phase, "phase")))
     step = g.unsqueeze(g.cast(g.count(x, 1), np.float64), 1)
     angles = g.node("Add", g.node("Mul", step, rates), phases)

@@ -33,7 +33,7 @@ from singanet.types import Array, Shape
 
 
 def window_of(layer: Any, pads: Pads) -> dict[str, Any]:
-    """The attributes of a window in ONNX."""
+    """Return the attributes of a window in ONNX."""
     window: Window = layer.window
     begins, ends = zip(*pads, strict=True)
     made = {
@@ -47,17 +47,17 @@ def window_of(layer: Any, pads: Pads) -> dict[str, Any]:
 def bordered(
     g: WrittenGraph, x: Value, pads: Pads, mode: str = "constant", value: float = 0.0
 ) -> Value:
-    """``x`` (N, C, ...) with the border as an array of its own."""
+    """Pad ``x`` (N, C, ...) explicitly."""
     return g.pad(x, [(0, 0), (0, 0), *pads], mode, value)
 
 
 def with_channels(g: WrittenGraph, layer: Any, x: Value) -> Value:
-    """Sequences (N, L) as those of one channel."""
+    """Add a channel axis to sequences (N, L)."""
     return g.unsqueeze(x, 1) if is_flat(layer) else x
 
 
 def is_flat(layer: Any) -> bool:
-    """Whether it reads sequences (N, L)."""
+    """Return whether the layer reads sequences (N, L)."""
     return len(layer.in_shapes) == len(layer.window.kernel)
 
 
@@ -65,7 +65,7 @@ Ends = list[tuple[int, int]]
 
 
 def read_ints(use: Use, name: str, count: int, usual: int = 1, least: int = 1) -> list[int]:
-    """An attribute that has a number for each axis."""
+    """Return an attribute with a number for each axis."""
     found = use.attribute(name) or [usual] * count
     if len(found) != count or min(found) < least or max(found) > 1 << 20:
         raise RefusedError(f"{name} for {count} axes, from {least}", f"{found}"[:60])
@@ -76,7 +76,7 @@ def read_pads(
     use: Use, sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
     spread: Sequence[int],
 ) -> Ends:  # fmt: skip
-    """The padding before and after each axis: by the attribute, or such that the size is kept."""
+    """Return the padding before and after each axis, from pads or auto_pad."""
     count, mode = len(sizes), use.attribute("auto_pad", "NOTSET")
     if mode == "VALID":
         return [(0, 0)] * count
@@ -91,12 +91,12 @@ def read_pads(
 
 
 def plain(values: Sequence[Any]) -> Any:
-    """Of an image a pair, of a sequence a number."""
+    """Return a pair for images, a number for sequences."""
     return tuple(values) if len(values) > 1 else values[0]
 
 
 def known_kind(name: str, axes: int, more: str = "") -> Any:
-    """The class of layers over so many axes. Errors: that there is none."""
+    """Return the class of layers over ``axes`` axes. Errors: `RefusedError` if there is none."""
     kind = getattr(layers, f"{name}{axes}D{more}", None)
     if kind is None:
         raise RefusedError("sequences or images", f"{axes} axes behind the channels")
@@ -104,13 +104,13 @@ def known_kind(name: str, axes: int, more: str = "") -> Any:
 
 
 def sizes(d: DescribedLayer, key: str, axes: int) -> tuple[int, ...]:
-    """A number for each axis."""
+    """Return a number for each axis."""
     value: Any = d.config[key]
     return tuple(map(int, value if isinstance(value, list) else [value] * axes))
 
 
 def pads(d: DescribedLayer, key: str, axes: int) -> Pads:
-    """Keras' 'same': as many outputs as strides fit, the larger half of the border behind."""
+    """Return Keras' 'same' padding: ceil(size / stride) outputs, the larger half behind."""
     if d.config["padding"] != "same":
         d.expect(padding="valid")
         return ((0, 0),) * axes
@@ -122,13 +122,13 @@ def pads(d: DescribedLayer, key: str, axes: int) -> Pads:
 
 
 def same_size(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """The border with which as many outputs come as strides fit, the larger half behind."""
+    """Return the padding for ceil(size / stride) outputs, with the larger half behind."""
     total = max((math.ceil(size / stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
     return total // 2, total - total // 2
 
 
 def along_steps(form: Form) -> Form:
-    """``form``, which knows channels first, on sequences that have them last, too."""
+    """Wrap the channels-first ``form`` for sequences with channels last."""
 
     def put(g: WrittenGraph, layer: Any, xs: list[Value]) -> Any:
         if layer.data_format != "channels_last":
@@ -145,7 +145,7 @@ def _write_conv(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
 
 
 def _write_convolved(g: WrittenGraph, layer: Any, x: Value, suffix: str, *bias: Value) -> Value:
-    """``x`` under the layer's window, with the parameter ``suffix`` for kernels."""
+    """Convolve ``x`` by the layer's window, with the parameter ``suffix`` as kernel."""
     window: Window = layer.window
     x, pads = with_channels(g, layer, x), window.pads
     mode = getattr(layer, "padding_mode", "zeros")
@@ -179,13 +179,13 @@ def _write_conv_transpose(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value
 
 
 _FIRST = {"data_format": "channels_first"}
-"""What an operator means, even behind (steps, features)."""
+"""The layout of operators, also behind (steps, features)."""
 
 
 def _read_filters(use: Use) -> tuple[Tensor, Array, Array | None]:
     x, weight = use.tensor(), use.needed(1)
     if weight.ndim != x.rank or x.rank < 3:
-        raise RefusedError("kernels of as many axes as their input", f"{weight.ndim}, {x.rank}")
+        raise RefusedError("kernels with the rank of their input", f"{weight.ndim}, {x.rank}")
     return x, weight, use.array(2)
 
 
@@ -211,7 +211,7 @@ def _read_conv(use: Use) -> Tensor:
     else:
         layer = known_kind("Conv", axes)(name, len(weight), groups=groups, **given, **_FIRST)
     if axes == 1 and x.sample[-1] == -1 and any(layer.window._out_size(n) != (n,) for n in STEPS):
-        raise RefusedError("as many steps as come in, where they may be any number", "others")
+        raise RefusedError("an unchanged number of steps if it is free", "another number")
     y = over_last(use, x, axes + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
     return y
@@ -240,7 +240,7 @@ def _read_conv_transpose(use: Use) -> Tensor:
         pads = read_pads(use, sizes, kernel, stride, spread)
     if any(e >= s for e, s in zip(extra, stride, strict=True)):
         raise RefusedError("output_padding below the strides", f"{extra}")
-    # What the layer would have to leave out unevenly is cut off behind it, or put there.
+    # Padding that the layer does not support is cropped or added behind it.
     inside = [max(min(p), 0) for p in pads]
     layer = known_kind("Conv", axes, "Transpose")(
         use.name(1), weight.shape[1] * groups, plain(kernel), plain(stride),
@@ -252,7 +252,7 @@ def _read_conv_transpose(use: Use) -> Tensor:
     cut = [(b - i, a - i) for (b, a), i in zip(pads, inside, strict=True)]
     if any(value < 0 for pair in cut for value in pair):
         if bias is not None:
-            raise RefusedError("an output_shape that the input reaches", f"{wanted}")
+            raise RefusedError("an output_shape within reach of the input", f"{wanted}")
         ends = [(max(-b, 0), max(-a, 0)) for b, a in cut]
         y = use.make(layers.Pad, y, padding=tuple(ends))
     if any(value > 0 for pair in cut for value in pair):
@@ -280,13 +280,13 @@ def _cut(axes: int, d: DescribedLayer) -> dict[str, Any]:
 
 
 def _kernels(layer: Any, shape: Shape) -> Shape:
-    """(F, C/groups, *taps) of (F, C/groups·taps); of a transposed one (C, F/groups, *taps)."""
+    """Return (F, C/groups, *taps) of (F, C/groups·taps), or transposed (C, F/groups, *taps)."""
     taps = layer.window.kernel
     return (shape[0], shape[1] // prod(taps), *taps)
 
 
 def _by_channel(layer: Any, shape: Shape) -> Shape:
-    """(C, multiplier, *taps) of (C·multiplier, taps)."""
+    """Return (C, multiplier, *taps) of (C·multiplier, taps)."""
     many = layer.depth_multiplier
     return (shape[0] // many, many, *layer.window.kernel)
 
@@ -321,13 +321,13 @@ _MULTIPLIER = {"depth_multiplier": None}
 
 
 def _codecs(axes: int) -> Iterator[LayerCodec]:
-    """Each with its class of Keras, which has the same name."""
+    """Yield the codecs over ``axes`` axes; the Keras classes have the same names."""
     taps, all_taps = (*range(axes),), (*range(axes + 1),)
     bias = {"b_specs": ("bias", WHOLE)}
     free = {"W_specs": ("kernel", {}), **bias}
     depthwise, pointwise = ("depthwise", {taps: 1}), ("pointwise", {all_taps: 1})
     separable = {"depthwise_specs": depthwise, "pointwise_specs": pointwise, **bias}
-    # Name, arrays, fields, specs, settings that alone are known, window, and the form in ONNX.
+    # Name, arrays, fields, specs, fixed settings, window, form in ONNX.
     rows: list[tuple[str, Arrays, Any, Any, Any, Any, Form]] = [
         ("Conv{}D", _CONV, {**_FILTERS, "groups": None},
          {"W_specs": ("kernel", {all_taps: 1}), **bias}, QUANTIZED, _window, _write_conv),
@@ -360,7 +360,7 @@ def _write_max_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     window: Window = layer.window
     x, pads = with_channels(g, layer, xs[0]), _reach(layer)
     if any(max(ends) >= size for ends, size in zip(pads, window.kernel, strict=True)):
-        # A border that wide, as dilation allows, runtimes refuse.
+        # Runtimes refuse padding of a window's size, which dilation allows.
         x = bordered(g, x, pads, value=-inf)
         pads = ((0, 0),) * len(pads)
     y = g.node("MaxPool", x, **window_of(layer, pads))
@@ -370,7 +370,7 @@ def _write_max_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
 def _write_average_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     x, pads, counted = with_channels(g, layer, xs[0]), _reach(layer), layer.count_include_pad
     if counted and pads != layer.window.pads:
-        # Of windows beyond the border the border alone counts.
+        # Windows beyond the padding count the padding only.
         x = bordered(g, x, layer.window.pads)
         beyond = zip(pads, layer.window.pads, strict=True)
         pads = tuple((0, end - given) for (_, end), (_, given) in beyond)
@@ -380,7 +380,7 @@ def _write_average_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
 
 
 def _reach(layer: Any) -> Pads:
-    """The pads with which sizes that are rounded down are those of the layer."""
+    """Return the pads with which sizes rounded down equal the layer's."""
     window: Window = layer.window
     return window.reach(*layer._turned(layer.in_shapes)[-len(window.kernel) :])
 
@@ -394,7 +394,7 @@ def _write_global_pool(op: str) -> Form:
 
 
 def _write_adaptive_windows(g: WrittenGraph, layer: Any, x: Value) -> Value:
-    """(N, C, positions of the output, positions of each)."""
+    """Gather windows, (N, C, positions of the output, positions of each)."""
     flat = g.reshape(x, (0, layer._turned(layer.in_shapes)[0], -1))
     places = g.constant(layer.found()[0], "places", np.int64)
     return g.node("Gather", flat, places, axis=2)
@@ -428,7 +428,7 @@ def _read_pool(kind: str) -> Converter:
         kernel = list(use.attribute("kernel_shape"))
         axes = len(kernel)
         if x.rank != axes + 2:
-            raise RefusedError("a kernel for each axis behind the channels", f"{kernel}")
+            raise RefusedError("a kernel size for each axis behind the channels", f"{kernel}")
         stride, spread = read_ints(use, "strides", axes), read_ints(use, "dilations", axes)
         given: dict[str, Any] = {"ceil_mode": bool(use.attribute("ceil_mode", 0))}
         if kind == "Avg":
@@ -437,11 +437,11 @@ def _read_pool(kind: str) -> Converter:
                 raise RefusedError("windows without gaps", f"dilations {spread}")
         else:
             if use.attribute("storage_order", 0):
-                raise RefusedError("storage_order 0", "another")
+                raise RefusedError("storage_order 0", "1")
         pads = read_pads(use, x.sample[-axes:], kernel, stride, spread)
         sample = x.sample
         while axes > 2 and kernel[-2:] == stride[-2:] == [1, 1] and not any(map(any, pads[-2:])):
-            # Where windows are one pixel wide two axes may as well be one.
+            # Two axes with windows of one pixel are merged.
             x = x.like(use.reshaped(x, (*x.sample[:-2], x.sample[-2] * x.sample[-1])))
             kernel, stride, spread = (each[:-1] for each in (kernel, stride, spread))
             pads = pads[:-1]
@@ -491,7 +491,7 @@ def _read_resize(use: Use) -> Tensor:
     whole = list(scales) == [1.0] * (rank - 2) + factors and min(factors) >= 1
     fits = rank == 4 and whole and not use.attribute("antialias", 0)
     if mode == "nearest":
-        # With whole factors these meet the same pixels as repeating each does.
+        # With integer factors these select the same pixels as repetition.
         same = (where == "asymmetric" and (rounding == "floor" or opset < 11)) or (
             where in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
             and rounding.startswith("round")
@@ -503,7 +503,7 @@ def _read_resize(use: Use) -> Tensor:
         how = "bilinear"
     if not fits or not same:
         raise RefusedError(
-            "whole factors of height and width, nearest (asymmetric, floor) or linear (half_pixel)",
+            "integer factors of height and width, nearest (asymmetric, floor), linear (half_pixel)",
             f"scales {list(scales)}, {mode}, {where}, {rounding}"[:160],
         )
     return over_last(use, x, 3, layers.Upsampling2D(use.name(), tuple(factors), interpolation=how))
@@ -512,7 +512,7 @@ def _read_resize(use: Use) -> Tensor:
 def _pooled(kind: str, axes: int, d: DescribedLayer) -> dict[str, Any]:
     border = pads(d, "pool_size", axes)
     if kind == "Avg" and any(before != after for before, after in border):
-        # Keras' backends do not agree on what a mean takes in behind the last row.
+        # Keras' backends disagree about means beyond the last row.
         d.expect(padding="valid")
     size, stride = sizes(d, "pool_size", axes), sizes(d, "strides", axes)
     return {"pool_size": size, "strides": stride, "padding": border, **d.lying(axes)}
@@ -523,7 +523,7 @@ def _adaptive(axes: int, d: DescribedLayer) -> dict[str, Any]:
 
 
 def _mean_of_steps(d: DescribedLayer) -> list[Layer]:
-    """A layer that goes by a mask, too."""
+    """Convert to a mean over steps that uses a mask."""
     axis = 2 if d.config["data_format"] == "channels_first" else 1
     return [layers.Reduce(d.name, "mean", axis, bool(d.config["keepdims"]))]
 
@@ -538,7 +538,7 @@ _KINDS = (
     ("Max", "Max", _write_max_pool, _write_adaptive_max, "GlobalMaxPool"),
     ("Avg", "Average", _write_average_pool, _write_adaptive_mean, "GlobalAveragePool"),
 )
-"""Our name, Keras', and the forms in ONNX."""
+"""Our name, Keras' name, and the forms in ONNX."""
 
 
 def _pooling_codecs(axes: int) -> Iterator[LayerCodec]:

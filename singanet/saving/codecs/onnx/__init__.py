@@ -1,4 +1,4 @@
-"""Helpers with which codecs read and write ONNX graphs."""
+"""Helpers of codecs to read and write ONNX graphs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Attention heads and shape operators in an ONNX graph.
+"""Attention and shape operators in an ONNX graph.
 
-Exporters shape and turn the heads in many ways. Here it is not asked how: the layers that only
-move elements are run on numbers that count up, which shows where each column of a projection goes.
-
-Nothing on the way may be lost. Arrays of the file are the parameters as they are, so a factor that
-is no part of attention leaves the operators as they were written; and the layer is run beside them
-on drawn numbers, masks among them, before it stands for them.
+Exporters reshape and permute heads in many ways. To recognise all of them, the layers that only
+move elements run on an array of consecutive numbers, which shows the destination of each column of
+a projection. No element may be lost. Parameters keep the values of the file, so a factor that does
+not belong to attention leaves the operators as written. Before it replaces the operators, the layer
+is compared with them on random numbers and masks.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from singanet.types import Array
 _FAR = -1e4
 _MOST = 1 << 20
 _ALIVE = 8 * 6
-"""Bytes of a trial for each number of its inputs, scores and outcome: six arrays of float64."""
+"""The bytes of a trial for each element of inputs, scores and output: six float64 arrays."""
 
 
 @dataclass
 class _Projection:
-    """A dense layer along sequences: what it reads, and its columns for every head (h, d)."""
+    """A dense layer over sequences: its input, and its columns for every head (h, d)."""
 
     source: Symbol
     product: Symbol
@@ -53,16 +52,16 @@ class _Projection:
     factor: float
 
     def arrays(self) -> tuple[Array, Array | None]:
-        """Weight and bias of the columns, in the order of the heads."""
+        """Return weight and bias with the columns in the order of the heads."""
         order = self.columns.reshape(-1)
         return self.weight[:, order], None if self.bias is None else self.bias[order]
 
 
 @dataclass
 class _Scores:
-    """Scores before the softmax: the product below, the factor, and the mask.
+    """Scores before the softmax: the product, the factor and the masks.
 
-    ``hides`` are what tells, behind the softmax, where zeros stand.
+    ``hides`` are the masks of zeros after the softmax.
     """
 
     product: Symbol
@@ -73,7 +72,7 @@ class _Scores:
 
 
 def attention(use: Use, x: Tensor, weight: Array, bias: Array | None) -> Tensor | None:
-    """The `MultiHeadAttention` whose last projection is ``x`` times ``weight``, else None."""
+    """Return the `MultiHeadAttention` with the last projection ``x`` times ``weight``, or None."""
     if use.node.outputs[0] in use.sheet.written_out:
         return None
     known = {id(param): array for param, array in use.sheet.fills}
@@ -110,7 +109,7 @@ def attention(use: Use, x: Tensor, weight: Array, bias: Array | None) -> Tensor 
 
 
 def _is_scaled_as_the_layer(projections: list[_Projection], scores: _Scores) -> bool:
-    """Whether scores are divided by √d, and nothing else is multiplied."""
+    """Return whether scores are divided by √d, without other factors."""
     query, key, value = projections
     factor = scores.factor * query.factor * key.factor * sqrt(query.columns.shape[1])
     return isclose(factor, 1.0, rel_tol=1e-6) and value.factor == 1.0
@@ -144,7 +143,7 @@ def _drawn(
         inputs += [value.source] + [key.source] * (key.source is not value.source)
     inputs += [symbol for _, symbol in scores.masks]
     symbol = layer(*inputs)
-    # Biases that the file does not have stay zeros.
+    # Biases that the file lacks stay zero.
     whole = {
         suffix: np.zeros(layer.params[suffix].shape) if array is None else array
         for suffix, array in arrays.items()
@@ -170,7 +169,7 @@ def _stands_for(
     arrays: Mapping[str, Array],
     last: tuple[Array, Array | None],
 ) -> bool:
-    """Whether ``whole`` gives what ``before`` does with the ``last`` projection behind it."""
+    """Return whether ``whole`` equals ``before`` followed by the ``last`` projection."""
     layer: Any = whole.call.layer
     if not use.sheet.budget.has(_ALIVE * numbers_in([*inputs, scores.product, before])):
         return False
@@ -190,7 +189,7 @@ def _is(symbol: Symbol, kind: Any) -> bool:
 
 
 def _moved(symbol: Symbol) -> tuple[Symbol, float, list[Symbol]]:
-    """The first symbol behind layers that only move, the factor on the way, and the way back."""
+    """Skip layers that only move elements: return their input, the factor, and the layers."""
     factor, movers = 1.0, []
     while symbol.call.inputs:
         layer: Any = symbol.call.layer
@@ -210,7 +209,7 @@ def _joins_or_repeats(symbol: Symbol) -> bool:
 
 
 def _through(movers: list[Symbol], start: Symbol) -> Array | None:
-    """Which element of a sample of ``start`` stands where behind the movers."""
+    """Return the element of a sample of ``start`` at each position after the movers."""
     shape = extents(start.shape)
     count = int(np.prod(shape))
     if count > _MOST or (movers and isinstance(movers[0].call.layer, layers.TimeDistributed)):
@@ -225,7 +224,7 @@ def _through(movers: list[Symbol], start: Symbol) -> Array | None:
 
 
 def _projection(symbol: Symbol, turned: bool, known: Mapping[int, Array]) -> _Projection | None:
-    """The dense layer that heads (h, T, d), or turned ones (h, d, T), are columns of."""
+    """Return the dense layer whose columns form heads (h, T, d), or transposed ones (h, d, T)."""
     start, factor, movers = _moved(symbol)
     layer: Any = start.call.layer
     inner = getattr(layer, "layer", None)
@@ -246,7 +245,7 @@ def _projection(symbol: Symbol, turned: bool, known: Mapping[int, Array]) -> _Pr
 
 
 def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
-    """The scores below a softmax, or below the zeros for queries that see nothing."""
+    """Return the scores below a softmax, or below the zeros for queries without keys."""
     layer: Any = symbol.call.layer
     hides: list[Symbol] = []
     while isinstance(layer, layers.Where) and layer.b == 0.0:
@@ -262,14 +261,14 @@ def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
             if found.masks or found.causal:
                 found.factor *= layer.factor
             elif layer.factor != 1.0:
-                # Behind the masks it would have to be in them; there may be none yet.
+                # A factor after the masks would scale them too; there may be none yet.
                 late *= layer.factor
             found.product = symbol.call.inputs[0]
         elif isinstance(layer, layers.Add) and len(symbol.call.inputs) == 2:
             mask = symbol.call.inputs[1]
             found.product = symbol.call.inputs[0]
             array = _constant(mask, known)
-            # What is seen may be added to, too, as by a bias that falls with the distance.
+            # Unmasked scores may also get a bias, for example one that decreases with the distance.
             near = None if array is None else array * late >= _FAR
             if array is not None and _is_causal(near) and not array[near].any():
                 found.causal = True
@@ -293,7 +292,7 @@ def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
 
 
 def _fill(symbol: Symbol, known: Mapping[int, Array]) -> float:
-    """The number that a `Where` puts in place of scores, 0 if it puts something else."""
+    """Return the number that a `Where` writes to masked scores, 0 for other arrays."""
     layer: Any = symbol.call.layer
     if layer.a is not None or layer.b is not None:
         return layer.b or 0.0
@@ -302,7 +301,7 @@ def _fill(symbol: Symbol, known: Mapping[int, Array]) -> float:
 
 
 def _constant(symbol: Symbol, known: Mapping[int, Array]) -> Array | None:
-    """The array that a symbol is of every sample."""
+    """Return the array of a symbol that is equal for every sample."""
     layer: Any = symbol.call.layer
     if isinstance(layer, layers.Compare) and layer.how == "!=" and layer.value == 0.0:
         return _constant(symbol.call.inputs[0], known)
@@ -317,14 +316,15 @@ def _is_causal(seen: Any) -> bool:
 
 
 def by_dims(use: Use, x: Tensor, shape: Callable[[list[int]], Sequence[int]]) -> Tensor:
-    """``x`` in the shape that ``shape`` makes of its own one, as `in_shape`."""
+    """Reshape ``x`` to ``shape`` of its graph shape, as `in_shape`."""
     return in_shape(use, x, [shape(x.dims(n)) for n in BATCHES])
 
 
 def in_shape(use: Use, x: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
-    """``x`` in the graph's shape, which is given for each of `BATCHES`.
+    """Reshape ``x`` to the graph's shape, given for each of `BATCHES`.
 
-    The samples may be merged with axes beside them, never cut or mixed, nor axes of any extent.
+    The axis of the samples may be merged with adjacent axes, and never split or mixed; an axis of
+    free size may not.
     """
     first, second = (list(shape) for shape in shapes)
     both = list(zip(first, second, strict=True))
@@ -332,7 +332,7 @@ def in_shape(use: Use, x: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
     moving = [k for k, pair in enumerate(both) if pair[0] != pair[1] and sizes[k] != -1]
     if x.axis is None:
         if moving:
-            raise RefusedError("a shape that is known", f"{first}")
+            raise RefusedError("a known shape", f"{first}")
         return replace(x, symbol=use.reshaped(x, sizes))
     times = 0
     if len(moving) == 1:
@@ -342,7 +342,7 @@ def in_shape(use: Use, x: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
     in_front = prod(x.dims(BATCHES[0])[: x.axis]) * x.before
     left = prod(first[: moving[0]]) if moving else 0
     if not times or in_front % left or times % (in_front // left):
-        raise RefusedError("samples that stay apart", f"{x.dims(BATCHES[0])} as {first}")
+        raise RefusedError("a shape that does not mix samples", f"{x.dims(BATCHES[0])} as {first}")
     at, before = moving[0], in_front // left
     made = replace(x, axis=at, before=before, after=times // before)
     sample = (*sizes[:at], *made.folds, *sizes[at + 1 :])
@@ -350,7 +350,7 @@ def in_shape(use: Use, x: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
 
 
 def over_last(use: Use, x: Tensor, last: int, layer: Layer) -> Tensor:
-    """``layer`` on the last axes of the graph's array, whatever stands before them."""
+    """Apply ``layer`` to the last axes of the graph's array, for any axes before them."""
     tail = len(x.sample) - last
     if tail < 0 or (x.axis is not None and x.axis >= x.rank - last):
         raise RefusedError(

@@ -1,4 +1,4 @@
-"""A use of an ONNX operator and the sheet of nodes that a codec reads."""
+"""One node of an ONNX graph for its converter, and the sheet of the whole graph."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _NO_LETTERS = re.compile(r"[^\w.\-]+")
 
 
 class Names:
-    """Names of layers, each given once."""
+    """A generator of unique names of layers."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._last: dict[str, int] = {}
-        """By the name wanted, the number of the last one: all before it are taken."""
+        """The last number used, by name; all smaller ones are in use."""
 
     def take(self, wanted: str) -> str:
-        """``wanted`` as a name that no other layer has."""
+        """Return ``wanted``, with a number if it is in use."""
         plain = _NO_LETTERS.sub(".", wanted).strip(".")[:120] or "it"
         plain = "it" if name_trouble(plain) else plain
         count = self._last.get(plain, 1)
@@ -50,7 +50,7 @@ class Names:
         return name
 
     def free(self, names: Iterable[str]) -> None:
-        """Let others have the names."""
+        """Release the names."""
         freed = self._taken.intersection(names)
         self._taken -= freed
         for name in freed:
@@ -60,32 +60,32 @@ class Names:
 
 @dataclass
 class Sheet:
-    """The state of drawing a graph, for converters; arrays go by their names in the graph."""
+    """The state of converting a graph; arrays have their names in the graph."""
 
     budget: Budget
     values: dict[str, Value] = field(default_factory=dict)
     makers: dict[str, FileNode] = field(default_factory=dict)
     readers: dict[str, int] = field(default_factory=dict)
-    """How many nodes and outputs read each array."""
+    """The number of nodes and outputs that read each array."""
     names: Names = field(default_factory=Names)
     drawn_by: dict[str, list[str]] = field(default_factory=dict)
-    """The layers drawn for a node, by its first output."""
+    """The layers of a node, by its first output."""
     fills: list[tuple[Param, Array]] = field(default_factory=list)
-    """The values of parameters, which have shapes alone until the net is made."""
+    """The values of parameters, assigned once the net exists."""
     frozen: list[Layer] = field(default_factory=list)
     fixed: list[Param] = field(default_factory=list)
-    """Parameters that the file does not have, and that are not trained."""
+    """Parameters that the file lacks, which are not trained."""
     written_out: frozenset[str] = frozenset()
-    """Outputs of nodes whose operators stay as they are, as inner values are read elsewhere too."""
+    """Outputs of nodes that no pattern may match, since their inner values have other readers."""
     wholes: list[tuple[str, list[Symbol]]] = field(default_factory=list)
-    """Parts that were drawn as one layer: the output, and the symbols in its place."""
+    """Patterns that became one layer: the output, and the symbols that it replaces."""
     inputs: list[Symbol] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
-    """The inputs that have an axis of any extent."""
+    """The inputs with an axis of free size."""
     casts: dict[int, Tensor] = field(default_factory=dict)
-    """Tensors that became floats, by their symbols before."""
+    """The float casts of tensors, by the id of their symbol."""
     fixed_batch: int | None = None
-    """The batch size that the file was exported for, None if it takes any."""
+    """The batch size that the file was exported with, None if it is free."""
 
     def read(self, names: Iterable[str]) -> None:
         """Count one more reader of each array."""
@@ -93,12 +93,12 @@ class Sheet:
             self.readers[name] = self.readers.get(name, 0) + 1
 
     def forget(self, outputs: Iterable[str]) -> None:
-        """Free the names of layers drawn for nodes that a pattern stands for."""
+        """Release the names of layers of nodes that a pattern replaces."""
         for output in outputs:
             self.names.free(self.drawn_by.pop(output, ()))
 
     def torn(self, ends: Sequence[Symbol]) -> frozenset[str]:
-        """The outputs of `wholes` of which ``ends`` need what the layer stands for, too."""
+        """Return the outputs of `wholes` whose replaced symbols ``ends`` need as well."""
         needed: set[int] = set()
         stack = [symbol.call for symbol in ends]
         while stack:
@@ -113,7 +113,7 @@ class Sheet:
         )
 
     def single_reader(self, name: str) -> bool:
-        """Whether one node alone reads the array, which is no output."""
+        """Return whether exactly one node reads the array, which is not an output."""
         return self.readers.get(name, 0) == 1
 
 
@@ -121,12 +121,12 @@ Converter: TypeAlias = "Callable[[Use], Value | Sequence[Value | None] | None]"
 _OF_WEIGHT = re.compile(
     r"(.+?)(?:(?:/l0)?[./](?:weight|kernel|W|gamma|scale|output_weight)|_weight)$"
 )
-"""The layer in the name of an array: of attention's projections the last has the name of all."""
+"""The layer's name in an array's name; attention has the name of its last projection."""
 
 
 @dataclass
 class Use:
-    """One node with the values that it reads: what a converter sees."""
+    """One node with its input values: the argument of a converter."""
 
     sheet: Sheet
     node: FileNode
@@ -140,19 +140,19 @@ class Use:
 
     @property
     def opset(self) -> int:
-        """The version of the operators."""
+        """The opset version of the operator."""
         return self.node.opset
 
     def attribute(self, name: str, usual: Any = None) -> Any:
-        """The attribute, or ``usual``."""
+        """Return the attribute, or ``usual``."""
         return self.node.attributes.get(name, usual)
 
     def value(self, k: int) -> Value | None:
-        """The input ``k``, None if it was left out."""
+        """Return input ``k``, None if it is absent."""
         return self.values[k] if k < len(self.values) else None
 
     def tensor(self, k: int = 0) -> Tensor:
-        """The input ``k``, a part of the net, as floats; what is known becomes a `Weight`."""
+        """Return input ``k`` as a float tensor of the net; a known array becomes a `Weight`."""
         value = self.value(k)
         if isinstance(value, Tensor):
             return self.floats(value)
@@ -164,30 +164,30 @@ class Use:
         return self.weight(value, other)
 
     def array(self, k: int) -> Array | None:
-        """The input ``k``, a constant, or None if it was left out."""
+        """Return input ``k``, a constant, or None if it is absent."""
         value = self.value(k)
         if isinstance(value, Tensor):
             raise RefusedError(
-                f"a constant as input {k + 1}", "what depends on an input of the net"
+                f"a constant as input {k + 1}", "an array that depends on an input of the net"
             )
         return None if value is None else value.array
 
     def needed(self, k: int) -> Array:
-        """The input ``k``, a constant."""
+        """Return input ``k``, a constant. Errors: `RefusedError` if it is absent."""
         array = self.array(k)
         if array is None:
             raise RefusedError(f"a constant as input {k + 1}", "none")
         return array
 
     def setting(self, name: str, k: int, usual: Any = None) -> Any:
-        """A setting: an attribute of older operators, the input ``k`` of newer ones."""
+        """Return an attribute of older operators, or input ``k`` of newer ones."""
         if name in self.node.attributes:
             return self.node.attributes[name]
         array = self.array(k)
         return usual if array is None else array.tolist()
 
     def name(self, k: int | None = None) -> str:
-        """A name for the layer: after the array that is input ``k``, or the node, or its kind."""
+        """Return a layer's name, from the array of input ``k``, the node or the operator."""
         value = None if k is None else self.value(k)
         wanted = ""
         if isinstance(value, Known) and value.name:
@@ -199,7 +199,7 @@ class Use:
         return name
 
     def draw(self, layer: Layer, *inputs: Tensor, **arrays: Array | None) -> Any:
-        """The symbol or symbols of ``layer`` on the inputs; ``arrays`` fill its parameters."""
+        """Apply ``layer`` to the inputs and return its symbols; ``arrays`` fill its parameters."""
         if isinstance(layer, Combine):
             _expect_any(inputs)
         found = layer(*(each.symbol for each in inputs))
@@ -207,7 +207,7 @@ class Use:
         return found
 
     def fill(self, layer: Layer, arrays: Mapping[str, Array | None]) -> None:
-        """Note the values of parameters, which `load` assigns once the net is made."""
+        """Record the values of parameters, which `load` assigns once the net exists."""
         for suffix, array in arrays.items():
             if array is None:
                 continue
@@ -217,12 +217,12 @@ class Use:
             self.sheet.fills.append((param, array.reshape(param.shape)))
 
     def make(self, kind: Any, *inputs: Tensor, dtype: Any = None, **arguments: Any) -> Tensor:
-        """A layer of one output, without parameters, of inputs with the samples in one place."""
+        """Apply a layer of one output without parameters; the samples of inputs have one axis."""
         symbol = self.draw(kind(self.name(), **arguments), *inputs)
         return inputs[0].like(symbol, dtype)
 
     def floats(self, value: Tensor) -> Tensor:
-        """``value`` as the floats that layers compute with."""
+        """Return ``value`` cast to the net's float type."""
         if not value.whole:
             return value
         casts = self.sheet.casts
@@ -233,10 +233,10 @@ class Use:
         return casts[key]
 
     def reshaped(self, value: Tensor, sample: Sequence[int]) -> Symbol:
-        """The symbol with another sample shape of as many elements."""
+        """Return the symbol reshaped to ``sample``."""
         found = value.symbol
         while isinstance(found.call.layer, layers.Reshape):
-            # Of several in a row the last counts, and none that leads back.
+            # Successive reshapes become one, or none if the shape is unchanged.
             (found,) = found.call.inputs
         if tuple(sample) == found.shape:
             return found
@@ -248,7 +248,7 @@ class Use:
         return made
 
     def raised(self, value: Tensor, rank: int) -> Tensor:
-        """``value`` with axes of extent 1 in front, so that it has ``rank`` of them."""
+        """Prepend axes of size 1 to ``value`` up to ``rank`` axes."""
         more = rank - value.rank
         if more <= 0:
             return value
@@ -256,9 +256,9 @@ class Use:
         return replace(value, symbol=self.reshaped(value, (1,) * more + value.sample), axis=axis)
 
     def weight(self, value: Known, other: Tensor, rank: int = 0) -> Tensor:
-        """``value`` as a part of the net that can meet ``other``, both raised to ``rank``.
+        """Return ``value`` as a tensor that broadcasts with ``other``, both of at least ``rank``.
 
-        An array of a file, of several numbers, is trained; others stay as they are.
+        An array of the file with several elements is trainable, others are not.
         """
         rank = max(rank, other.rank, value.at[0].ndim)
         axis = None if other.axis is None else other.axis + rank - other.rank
@@ -271,7 +271,7 @@ class Use:
         return replace(made, before=other.before, after=other.after)
 
     def constant(self, value: Known, array: Array, axis: int | None) -> Tensor:
-        """``array``, the same for every sample, as a part of the net."""
+        """Return ``array``, equal for every sample, as a tensor of the net."""
         base = re.sub(r"[./](weight|bias)$", "", value.name) or self.node.name.strip("/")
         name = self.sheet.names.take(base or "constant")
         self.drawn.append(name)
@@ -283,7 +283,7 @@ class Use:
         return Tensor(symbol, value.dtype, axis)
 
     def _of_a_sample(self, value: Known, rank: int, axis: int | None) -> Array:
-        """The array of one sample, without the axis of the samples, along which all are equal."""
+        """Return the array of one sample, without the axis of the samples."""
         if axis is None:
             return value.array.reshape((1,) * (rank - value.array.ndim) + value.array.shape)
         arrays = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in value.at]
@@ -291,16 +291,14 @@ class Use:
             if array.shape[axis] not in (1, batch, self.sheet.fixed_batch) or not alike(
                 array, axis
             ):
-                raise RefusedError(
-                    "constants that are the same for every sample", f"shape {array.shape}"
-                )
+                raise RefusedError("constants equal for every sample", f"shape {array.shape}")
         first, second = (array.take(0, axis) for array in arrays)
         return Known.of(first, second).array
 
     def together(self, *positions: int, keep: bool = False) -> list[Tensor]:
-        """The inputs as parts of the net of one rank, with the samples in one place.
+        """Return the inputs as tensors of one rank, with the samples along one axis.
 
-        They become floats, unless ``keep`` says to leave them.
+        They are cast to floats unless ``keep``.
         """
         values = [self.value(k) for k in (positions or range(len(self.values)))]
         parts = [v for v in values if isinstance(v, Tensor)]
@@ -312,7 +310,7 @@ class Use:
         first = self.raised(tensors[0], rank)
         for value in values:
             if value is None:
-                raise RefusedError("an array as every input", "one left out")
+                raise RefusedError("an array as every input", "an absent one")
             found.append(next(raised) if isinstance(value, Tensor) else self.weight(value, first))
         places = {(t.axis, t.before, t.after) for t in found}
         if len(places) > 1:
@@ -322,14 +320,14 @@ class Use:
         return found
 
     def before(self, value_name: str, *ops: str) -> FileNode | None:
-        """The node that makes the array, if it is one of ``ops`` and has no other reader."""
+        """Return the node that computes the array if it is one of ``ops`` with one reader."""
         node = self.sheet.makers.get(value_name)
         fits = node is not None and node.op in ops and self.sheet.single_reader(value_name)
         return node if fits else None
 
 
 def _expect_any(inputs: Sequence[Tensor]) -> None:
-    """Errors: joined inputs with an open extent in one and a number at its place in another."""
+    """Errors: inputs with a free size in one and a number at its place in another."""
     for extents in zip(*(each.sample[::-1] for each in inputs), strict=False):
         if -1 in extents and {*extents} - {-1, 1}:
-            raise RefusedError("arrays for any number of steps", f"extents {[*extents]}")
+            raise RefusedError("arrays for any number of steps", f"sizes {[*extents]}")

@@ -1,4 +1,4 @@
-"""Values of an ONNX graph while it is read."""
+"""Values of an ONNX graph during reading."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from singanet.ops import numpy_ops
 from singanet.types import Array, Shape
 
 BATCHES = (7, 11)
-"""Numbers of samples for which shapes are worked out: what agrees for both is a constant."""
+"""The batch sizes for which shapes are computed; a value equal for both is a constant."""
 
 STEPS = (13, 19)
-"""The extents that axes of any extent have meanwhile, with each of `BATCHES`."""
+"""The stand-in sizes of free axes, with each of `BATCHES`."""
 
 
 @dataclass(frozen=True)
 class FileNode:
-    """One use of an operator: what it reads and makes, by name; ``opset`` says which operator."""
+    """A node: its operator, and its inputs and outputs by name."""
 
     op: str
     name: str
@@ -34,7 +34,7 @@ class FileNode:
 
 
 class RefusedError(Exception):
-    """A use of an operator without a layer for it: what was expected, and what was received."""
+    """An unsupported use of an operator: expected and received."""
 
     def __init__(self, expected: str, received: str) -> None:
         super().__init__(expected, received)
@@ -43,9 +43,9 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """Numbers that depend on no input but the extents of axes: those for each of `BATCHES`.
+    """An array that depends on sizes alone, for each of `BATCHES`.
 
-    A constant is one array twice. ``name`` is that of the array in the file.
+    A constant is one array twice. ``name`` is the array's name in the file.
     """
 
     at: tuple[Array, Array]
@@ -53,31 +53,31 @@ class Known:
 
     @classmethod
     def of(cls, first: Any, second: Any, name: str = "") -> Known:
-        """Both as arrays, one and the same array if they are equal."""
+        """Return both as arrays, as one object if they are equal."""
         a, b = np.asarray(first), np.asarray(second)
         same = a is b or (a.shape == b.shape and a.dtype == b.dtype and _equal(a, b))
         return cls((a, a) if same else (a, b), name)
 
     @property
     def constant(self) -> bool:
-        """Whether it is the same for any number of samples."""
+        """Return whether it is equal for any batch size."""
         return self.at[0] is self.at[1]
 
     @property
     def array(self) -> Array:
-        """The constant. Errors: what depends on the number of samples."""
+        """Return the constant. Errors: `RefusedError` if it depends on the batch size."""
         if not self.constant:
-            raise RefusedError("a constant", "what depends on the number of samples or of steps")
+            raise RefusedError("a constant", "an array that depends on the batch size or the steps")
         return self.at[0]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the numbers."""
+        """The dtype."""
         return self.at[0].dtype
 
 
 def _equal(a: Array, b: Array) -> bool:
-    """Whether arrays of one shape are equal; what both repeat along an axis is compared once."""
+    """Return whether arrays of one shape are equal; broadcast axes are compared once."""
     steps = zip(a.strides, b.strides, strict=True)
     once = tuple(slice(None, None if any(pair) else 1) for pair in steps)
     return bool(np.array_equal(a[once], b[once]))
@@ -85,12 +85,12 @@ def _equal(a: Array, b: Array) -> bool:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A part of the net, whose arrays have the samples in front.
+    """A tensor of the net, whose arrays have the samples first.
 
-    In the graph they stand along ``axis``, which has ``before`` times as many elements, major to
-    the samples, and ``after`` times as many, minor to them: the heads of (T, N·h, d) are such. The
-    other axes are in the graph's order. None says that a whole array of the graph is one sample.
-    ``dtype`` is the graph's; with ``whole`` the net's arrays are of whole numbers too, else floats.
+    In the graph the samples are along ``axis``, merged with ``before`` major and ``after`` minor
+    elements: the heads of (T, N·h, d) are minor. The other axes have the graph's order. With axis
+    None, a whole array of the graph is one sample. ``dtype`` is the graph's; with ``whole`` the
+    net's arrays are integers too, and otherwise floats.
     """
 
     symbol: Symbol
@@ -107,7 +107,7 @@ class Tensor:
 
     @property
     def folds(self) -> Shape:
-        """The sizes in the sample that the axis of samples is folded into."""
+        """The sizes in the sample that are merged with the axis of the samples."""
         return tuple(size for size in (self.before, self.after) if size > 1)
 
     @property
@@ -116,7 +116,7 @@ class Tensor:
         return len(self.sample) - len(self.folds) + (self.axis is not None)
 
     def dims(self, batch: int) -> list[int]:
-        """The shape in the graph for so many samples, with the steps that go with `BATCHES`."""
+        """Return the shape in the graph for ``batch`` samples, with its stand-in of free axes."""
         steps = STEPS[BATCHES.index(batch) if batch in BATCHES else 0]
         sample = [steps if size == -1 else size for size in self.sample]
         if self.axis is None:
@@ -126,18 +126,18 @@ class Tensor:
         return [*sample[: self.axis], middle, *sample[end:]]
 
     def place(self, axis: int) -> int:
-        """Where an axis of the graph is in the net's arrays. Errors: that of the samples."""
+        """Return the axis in the net of a graph axis. Errors: the axis of the samples."""
         k = axis + self.rank if axis < 0 else axis
         if not 0 <= k < self.rank:
             raise RefusedError(f"one of {self.rank} axes", f"axis {axis}")
         if k == self.axis:
             raise RefusedError(
-                "what treats every sample alike", f"axis {axis}, along which the samples stand"
+                "an operation within samples", f"axis {axis}, the axis of the samples"
             )
         return k + 1 if self.axis is None or k < self.axis else k + len(self.folds)
 
     def like(self, symbol: Symbol, dtype: Any = None) -> Tensor:
-        """Another part of the net with the samples in the same place, of floats."""
+        """Return a float tensor with its samples along the same axis."""
         kind = self.dtype if dtype is None else np.dtype(dtype)
         return replace(self, symbol=symbol, dtype=kind, whole=False)
 
@@ -146,18 +146,18 @@ Value = Known | Tensor
 
 
 def norm_axis(axis: int, rank: int) -> int:
-    """``axis`` counted from the front. Errors: one that is not there."""
+    """Return ``axis`` counted from the front. Errors: `RefusedError` if it does not exist."""
     if not -rank <= axis < rank:
         raise RefusedError(f"one of {rank} axes", f"axis {axis}")
     return axis % rank if rank else 0
 
 
 def resolved(target: Sequence[int], dims: Sequence[int], zeros: bool = False) -> list[int]:
-    """``target`` of a Reshape of ``dims``: 0 stands for the extent there, -1 for what remains."""
+    """Resolve ``target`` of a Reshape of ``dims``: 0 copies a size, -1 is the remainder."""
     wanted = [int(size) for size in target]
     if not zeros:
         if any(size == 0 and k >= len(dims) for k, size in enumerate(wanted)):
-            raise RefusedError("as many axes as 0 stands for", f"{wanted}")
+            raise RefusedError("an axis for each 0", f"{wanted}")
         wanted = [dims[k] if size == 0 else size for k, size in enumerate(wanted)]
     count = _product(dims)
     if wanted.count(-1) == 1:
@@ -170,7 +170,7 @@ def resolved(target: Sequence[int], dims: Sequence[int], zeros: bool = False) ->
 
 
 def alike(array: Array, axis: int) -> bool:
-    """Whether what stands along ``axis`` is the same everywhere."""
+    """Return whether all elements along ``axis`` are equal."""
     return array.shape[axis] == 1 or bool((array == array.take([0], axis)).all())
 
 
@@ -182,7 +182,7 @@ def _product(sizes: Any) -> int:
 
 
 def slices(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) -> list[slice]:
-    """The ranges that a Slice takes along each axis, as Python has them."""
+    """Return the Python slices of a Slice along each axis."""
     found = [slice(None)] * len(shape)
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
@@ -190,7 +190,7 @@ def slices(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) 
         k = norm_axis(axis, len(shape))
         size = shape[k]
         if step == 0:
-            raise RefusedError("steps that go on", "0")
+            raise RefusedError("a step other than 0", "0")
         first = start + size if start < 0 else start
         last = end + size if end < 0 else end
         if step > 0:
@@ -202,7 +202,7 @@ def slices(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) 
 
 
 def split_sizes(size: int, given: Sequence[int] | None, count: int) -> list[int]:
-    """The extents of the parts; without any, equal ones of which the last may be less."""
+    """Return the sizes of the parts; by default equal ones, of which the last may be smaller."""
     if given is None:
         part = -(-size // max(count, 1))
         given = [*[part] * (count - 1), size - part * (count - 1)]
@@ -212,10 +212,9 @@ def split_sizes(size: int, given: Sequence[int] | None, count: int) -> list[int]
 
 
 class SymbolValues:
-    """Runs each layer once, in floats of ``dtype``.
+    """An evaluator that runs each layer once, in floats of ``dtype``.
 
-    ``known`` has the arrays of parameters by their ids, which these do not have before the net is
-    made.
+    ``known`` maps ids of parameters to arrays, since parameters have no values yet.
     """
 
     def __init__(self, known: Mapping[int, Array], dtype: Any) -> None:
@@ -223,13 +222,13 @@ class SymbolValues:
         self._made: dict[int, list[Array]] = {}
 
     def put(self, symbol: Symbol, array: Array) -> None:
-        """Let ``symbol`` be ``array``, with samples in front."""
+        """Set the value of ``symbol`` to ``array``, with the samples first."""
         outputs = self._made.setdefault(symbol.call.born, [])
         outputs += [array] * (symbol.index + 1 - len(outputs))
         outputs[symbol.index] = array
 
     def of(self, symbol: Symbol) -> Array:
-        """The value of ``symbol``, with the axis of samples in front."""
+        """Return the value of ``symbol``, with the samples first."""
         stack = [symbol]
         while stack:
             needed = stack[-1]
@@ -250,7 +249,7 @@ class SymbolValues:
         }
         ctx = Context(numpy_ops, np.random.default_rng(0), params, False, dtype=self._dtype)
         given = [self._made[each.call.born][each.index] for each in symbol.call.inputs]
-        with np.errstate(all="ignore"):  # as in the graph, where nobody is told
+        with np.errstate(all="ignore"):  # ONNX has no floating-point warnings
             made = layer.forward(ctx, given[0] if len(given) == 1 else given)
         return list(made) if isinstance(made, (list, tuple)) else [made]
 
@@ -259,15 +258,15 @@ SAMPLES = 3
 
 
 def extents(shape: Shape) -> Shape:
-    """``shape`` with a number for an axis of any extent, whichever."""
+    """Return ``shape`` with a stand-in for free axes."""
     return tuple(STEPS[0] if size == -1 else size for size in shape)
 
 
 class TrialValues(SymbolValues):
-    """A few samples of numbers, drawn, for ``starts``: what a part of the net makes of them.
+    """An evaluator with a few random samples for ``starts``.
 
-    ``yes_or_no`` are those starts that hold truth values, and false alone in the first sample.
-    ``known`` is as for `SymbolValues`.
+    ``yes_or_no`` are boolean starts, all false in the first sample. ``known`` is as for
+    `SymbolValues`.
     """
 
     def __init__(
@@ -285,13 +284,13 @@ class TrialValues(SymbolValues):
 
     def _run(self, symbol: Symbol) -> list[Array]:
         if not symbol.call.inputs:
-            # An input, which says here no more than how many samples there are.
+            # An unused input sets the batch size alone.
             return [np.zeros((SAMPLES, *extents(symbol.shape)))]
         return super()._run(symbol)
 
 
 def agree(one: Array, other: Array) -> bool:
-    """Whether both are the same but for rounding, where the first is a number at all."""
+    """Return whether both are equal up to rounding, wherever the first is finite."""
     there = np.isfinite(one)
     most = float(np.abs(one[there]).max(initial=1.0))
     same = one.shape == other.shape
@@ -299,5 +298,5 @@ def agree(one: Array, other: Array) -> bool:
 
 
 def numbers_in(symbols: Sequence[Symbol]) -> int:
-    """How many numbers the samples of all these are."""
+    """Return the number of elements of the samples of ``symbols``."""
     return SAMPLES * sum(prod(extents(symbol.shape)) for symbol in symbols)

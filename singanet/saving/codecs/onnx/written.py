@@ -23,32 +23,32 @@ DTYPES: Mapping[int, np.dtype[Any]] = {
         9: "?", 10: "f2", 11: "f8", 12: "u4", 13: "u8", BFLOAT16: "f4",
     }.items()
 }  # fmt: skip
-"""The types that are read, by their numbers in `TensorProto.DataType`; bfloat16 becomes float32."""
+"""The supported types by their number in `TensorProto.DataType`; bfloat16 becomes float32."""
 
 
 def element_type(dtype: np.dtype[Any]) -> int:
-    """The number of a type."""
+    """Return the number of a type."""
     return next(number for number, each in DTYPES.items() if each == dtype.newbyteorder("="))
 
 
 PAD_MODES: Mapping[str, str] = {
     "constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"
 }  # fmt: skip
-"""Modes of `Pad`."""
+"""The modes of `Pad` by ONNX's names."""
 
 
 def turned(table: Mapping[str, str]) -> Mapping[str, str]:
-    """Theirs by ours."""
+    """Invert ``table``."""
     return {ours: theirs for theirs, ours in table.items()}
 
 
 class NoFormError(Exception):
-    """A layer has no form in ONNX with these arguments; the text says why."""
+    """A layer without a form in ONNX for its arguments; the text is the reason."""
 
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """An array in the graph, whose first axis is called ``rows``."""
+    """An array in the graph; its first axis is named ``rows``."""
 
     name: str
     dtype: np.dtype[Any]
@@ -57,7 +57,7 @@ class Value:
 
 @dataclass(eq=False, slots=True)
 class WrittenNode:
-    """One operator; an input that is left out is None."""
+    """A node; an absent input is None."""
 
     op: str
     name: str
@@ -67,10 +67,9 @@ class WrittenNode:
 
 
 class WrittenGraph:
-    """A graph to put forms of layers into, for operators of ``opset`` and floats of ``dtype``.
+    """A graph under construction, for operators of ``opset`` and floats of ``dtype``.
 
-    ``names`` are not given to anything that forms make. ``scope`` is the layer under way, after
-    which that is called.
+    ``names`` are reserved. ``scope`` is the current layer, the prefix of new names.
     """
 
     def __init__(self, opset: int, dtype: np.dtype[Any], names: Collection[str] = ()) -> None:
@@ -84,7 +83,7 @@ class WrittenGraph:
         self._made: dict[Any, Value] = {}
 
     def fresh(self, name: str) -> str:
-        """``name``, or with a number behind it where that is taken; it is taken now."""
+        """Return ``name``, with a number if it is in use, and reserve it."""
         found, count = name, 1
         while found in self._names:
             count += 1
@@ -93,13 +92,13 @@ class WrittenGraph:
         return found
 
     def node(self, op: str, *inputs: Value | None, dtype: Any = None, **attributes: Any) -> Value:
-        """The output of a new node: of ``dtype``, or that of the first input."""
+        """Add a node and return its output, of ``dtype`` or the first input's."""
         return self.nodes_of(op, 1, *inputs, dtype=dtype, **attributes)[0]
 
     def nodes_of(
         self, op: str, count: int, *inputs: Value | None, dtype: Any = None, **attributes: Any
     ) -> list[Value]:
-        """The ``count`` outputs of a new node."""
+        """Add a node and return its ``count`` outputs."""
         kind = next(x.dtype for x in inputs if x is not None) if dtype is None else np.dtype(dtype)
         name = self.fresh(f"{self.scope}/{op}")
         rows = next((x.rows for x in inputs if x is not None and x.rows != "batch"), "batch")
@@ -109,18 +108,18 @@ class WrittenGraph:
         return outputs
 
     def constant(self, array: Any, what: str, dtype: Any = None) -> Value:
-        """An initializer: numbers of ``dtype``, or of the net's float type."""
+        """Add an initializer of ``dtype``, or of the net's float type."""
         made = np.asarray(array, self.dtype if dtype is None else dtype)
         return self._initializer(f"{self.scope}/{what}", made.shape, made.dtype, lambda: made)
 
     def ints(self, numbers: Sequence[int], what: str) -> Value:
-        """An initializer of int64, as shapes and axes are."""
+        """Add an int64 initializer, as for shapes and axes."""
         return self.constant(list(numbers), what, np.int64)
 
     def param(self, layer: Layer, suffix: str, shape: Shape | None = None) -> Value:
-        """The parameter as an initializer under its own name, its elements in ``shape``.
+        """Add the parameter as an initializer with its own name, reshaped to ``shape``.
 
-        A shared parameter is written once, in the shape that is asked for first.
+        A shared parameter is written once, in the first shape requested.
         """
         param = layer.params[suffix]
         found = self._params.get(id(param.root))
@@ -133,7 +132,7 @@ class WrittenGraph:
         return value if there == wanted else self.reshape(value, wanted)
 
     def optional(self, layer: Layer, suffix: str, shape: Shape | None = None) -> Value | None:
-        """`param`, or None for one that the layer does not have."""
+        """Add the parameter as `param`; None if the layer lacks it."""
         return self.param(layer, suffix, shape) if suffix in layer.params else None
 
     def of_params(
@@ -143,10 +142,10 @@ class WrittenGraph:
         params: Sequence[Param],
         make: Callable[..., Array],
     ) -> Value:
-        """An initializer of ``shape`` that ``make`` makes of the arrays of ``params`` on the host.
+        """Add an initializer of ``shape`` that ``make`` computes from ``params`` on the host.
 
-        They are asked for when the file is written, one initializer after the other. What layers
-        share stands there once.
+        The arrays are fetched when the file is written, one initializer at a time. An initializer
+        of shared parameters is written once.
         """
         key = (tuple(shape), *(id(param.root) for param in params))
 
@@ -166,26 +165,26 @@ class WrittenGraph:
         self.initializers.append((value, Source(value.name, tuple(shape), kind, fetch)))
         return value
 
-    # -- what many forms need ---------------------------------------------------------------
+    # -- common operators -----------------------------------------------------------------------
 
     def reshape(self, x: Value, extents: Sequence[int]) -> Value:
-        """The elements in another shape: 0 copies an extent, one -1 takes what remains."""
+        """Reshape ``x``: 0 copies a size, -1 is the remainder."""
         return self.node("Reshape", x, self.ints(extents, "shape"))
 
     def transpose(self, x: Value, *order: int) -> Value:
-        """The axes in another order."""
+        """Permute the axes."""
         return self.node("Transpose", x, perm=list(order))
 
     def squeeze(self, x: Value, *axes: int) -> Value:
-        """Without these axes."""
+        """Remove these axes."""
         return self.node("Squeeze", x, self.ints(axes, "axes"))
 
     def unsqueeze(self, x: Value, *axes: int) -> Value:
-        """With axes of extent 1 there."""
+        """Insert axes of size 1."""
         return self.node("Unsqueeze", x, self.ints(axes, "axes"))
 
     def cast(self, x: Value, dtype: Any) -> Value:
-        """In another type."""
+        """Cast to another dtype."""
         kind = np.dtype(dtype)
         return x if x.dtype == kind else self.node("Cast", x, dtype=kind, to=element_type(kind))
 
@@ -193,18 +192,18 @@ class WrittenGraph:
         self, x: Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int],
         steps: Sequence[int] | None = None,
     ) -> Value:  # fmt: skip
-        """A range along each of ``axes``."""
+        """Slice along each of ``axes``."""
         places = [self.ints(starts, "starts"), self.ints(ends, "ends"), self.ints(axes, "axes")]
         return self.node("Slice", x, *places, *([self.ints(steps, "steps")] if steps else []))
 
     def reversed(self, x: Value, axis: int) -> Value:
-        """The other way round along ``axis``."""
+        """Reverse along ``axis``."""
         return self.slice(x, [axis], [-1], [FAR], [-1])
 
     def pad(
         self, x: Value, pads: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
     ) -> Value:
-        """With a border of (before, after) along each axis, as `singanet.layers.Pad` calls it."""
+        """Pad by (before, after) along each axis, with the modes of `singanet.layers.Pad`."""
         if mode == "circular" and self.opset < 19:
             return self._wrapped(x, pads)
         ends = self.ints([before for before, _ in pads] + [after for _, after in pads], "pads")
@@ -221,13 +220,13 @@ class WrittenGraph:
         return x
 
     def reduce(self, mode: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
-        """`ReduceMean` and the like: axes became an input with opset 18, of the sum with 13."""
+        """Add a reduction; its axes are an input since opset 18, for sums since 13."""
         if mode == "Sum" or self.opset >= 18:
             return self.node(f"Reduce{mode}", x, self.ints(axes, "axes"), keepdims=int(keepdims))
         return self.node(f"Reduce{mode}", x, axes=list(axes), keepdims=int(keepdims))
 
     def of_every_sample(self, x: Value, layer: Layer, suffix: str) -> Value:
-        """The parameter as often as ``x`` has samples."""
+        """Broadcast the parameter to the batch size of ``x``."""
         shape = layer.params[suffix].shape
         whole = self.node("Concat", self.extent(x, 0), self.ints(shape, "shape"), axis=0)
         y = self.node("Expand", self.param(layer, suffix, (1, *shape)), whole)
@@ -235,17 +234,17 @@ class WrittenGraph:
         return y
 
     def count(self, x: Value, axis: int) -> Value:
-        """0, 1, ... as far as ``x`` goes along ``axis``."""
+        """Return 0, 1, ... up to the size of ``x`` along ``axis``."""
         first, step = (self.constant(k, w, np.int64) for k, w in ((0, "first"), (1, "step")))
         return self.node("Range", first, self.squeeze(self.extent(x, axis), 0), step)
 
     def extent(self, x: Value, axis: int) -> Value:
-        """How far ``x`` goes along an axis, (1,), when the graph is run."""
+        """Return the size of ``x`` along an axis at run time, (1,)."""
         return self.node("Shape", x, dtype=np.int64, start=axis, end=axis + 1)
 
 
 FAR = int(np.iinfo(np.int64).min)
-"""Before the first element: where a range that goes backwards ends."""
+"""The end of a backwards slice: before the first element."""
 
 Form: TypeAlias = "Callable[[WrittenGraph, Any, list[Value]], Value | list[Value]]"
-"""A function that puts a layer into a graph: its inputs give the output, or several."""
+"""A function that adds a layer to a graph and returns its output, or several."""
