@@ -543,8 +543,8 @@ def save_model(
 
     ``net`` is the net that `load_model` built from ``like``, for example after training. The new
     archive has the model's description without the arguments of its compile, for
-    ``keras.models.load_model``. Errors: `ArgumentError` if the net has other parameters; those of
-    `load_model`; `FileAccessError`.
+    ``keras.models.load_model``. Errors: `ArgumentError` if the net has other parameters; the errors
+    of `load_model`; `FileAccessError`.
     """
     path, like = path_of(path), path_of(like, "like")
     where = f"keras archive {str(like)!r}"

@@ -90,7 +90,7 @@ def write_state(
 
     ``format`` is a name of `FORMATS`; None follows the suffix, and without a suffix writes a
     snapshot. Arrays are written one at a time, so at most one is copied. Errors:
-    `UnknownNameError`, `FileAccessError`, and those of the format.
+    `UnknownNameError`, `FileAccessError`, and the errors of the format.
     """
     path = checked_path(path)
     expect_file(path, path)  # otherwise a snapshot would be written to /dev/null.bin
@@ -235,7 +235,7 @@ class Writing(Protocol):
         """Return whether all processes have ``written``; all call it at the same point."""
 
     def finish(self) -> None:
-        """Make the file valid; all processes call it. Errors: those of any process's `write`."""
+        """Make the file valid; all processes call it. Errors: as for `write` of any process."""
 
     def give_up(self) -> None:
         """End without communication, as far as possible. Errors: as for `finish`."""

@@ -451,7 +451,7 @@ def load_into(
     damaged file changes nothing. Ctrl-C takes effect before the first or after the last assignment.
     A read-only target is not assigned: an array fits if it has the same values. The targets of one
     of ``packed`` may be stored in that single array. Errors: `StateMismatchError`, whose ``report``
-    has the table; those of `Reader.read`.
+    has the table; the errors of `Reader.read`.
     """
     rename = checked_rename(rename, reader.where)
     packs = {each.name: each for each in in_file(packed, reader.entries, targets, rename)}

@@ -240,7 +240,7 @@ def write_folder(
     array to name. Arrays are fetched one at a time. Until all is written the folder is unchanged;
     then the files of an older state are removed. ``files`` are texts by name, such as
     ``config.json``; they are written before the weights and moved into place after them. Errors:
-    `ArgumentError`, `FileAccessError`, and those of the format.
+    `ArgumentError`, `FileAccessError`, and the errors of the format.
     """
     folder = path_of(folder, "folder")
     where = f"folder {str(folder)!r}"
@@ -437,7 +437,7 @@ class RanksFile:
             return all(gathered(self._comm, written, "whether files are written"))
 
     def finish(self) -> None:
-        """Write the index. Errors: those of the writer; `RankError` on the other ranks."""
+        """Write the index. Errors: the writer's; `RankError` on the other ranks."""
         with uncounted(self._comm):
             told = self._made_to_count()
         if told:

@@ -36,7 +36,7 @@ def convert(
     current ones, and Keras files can be read and written. ``format`` None follows the suffix of
     ``target``. ``dtype`` is the type of floats in safetensors, shards and GGUF, in the format's
     notation; bfloat16 is preserved by default. Errors: `ArgumentError` for a Keras file without a
-    net; those of reading and writing.
+    net; the errors of reading and writing.
     """
     name = format_for(target, format)
     if dtype is not None and (net is not None or name not in _TYPED):

@@ -275,7 +275,7 @@ def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str
     OLoRA subtract the first B0 A0 from the weights. Here the weights are unchanged: A0 and B0 are
     recomputed from them, and the pair has twice the rank and the product B A - B0 A0. Everything is
     read and checked before any change. Errors: `ConfigError` naming the settings that would change
-    the model; `StateMismatchError` if arrays do not match the net; those of `net.adapt`;
+    the model; `StateMismatchError` if arrays do not match the net; the errors of `net.adapt`;
     `FileFormatError`, `FileAccessError`.
     """
     path = path_of(folder, "folder")

@@ -46,7 +46,7 @@ class GgufForm:
     ) -> None:
         """Write the metadata and ``sources``, with transformers' names, to ``path``.
 
-        Errors: `ArgumentError` if ``config`` differs from the file's; those of `write_gguf`.
+        Errors: `ArgumentError` if ``config`` differs from the file's; the errors of `write_gguf`.
         """
         if config != self.config:
             keys = {*config, *self.config}

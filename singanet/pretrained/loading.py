@@ -137,7 +137,7 @@ def build(
     """Build a net of the architecture in ``config``, with parameters drawn from ``seed``.
 
     ``config`` is the content of a config.json, with ``model_type`` and ``architectures``. `save`
-    writes the net like a loaded one. Errors: those of `load` for a config.
+    writes the net like a loaded one. Errors: as for `load` for a config.
     """
     made = make(config, "pretrained.build, config", inputs=inputs, seed=seed)
     made.net.origin = Origin(dict(config), stored_arrays(made.drawing.places.values()), {}, {}, {})
@@ -173,7 +173,7 @@ def origin_of(net: Net, where: str, advice: str = "load the net with pretrained.
 def origin_like(net: Net, like: str | os.PathLike[str]) -> Origin:
     """Return an origin for ``net``, with the files of the model in the folder ``like``.
 
-    Errors: `ArgumentError` if the net has other parameters; those of `load`.
+    Errors: `ArgumentError` if the net has other parameters; the errors of `load`.
     """
     params = {param.name: param for param in net.params()}
     with open_source(folder_of(like)) as source:

@@ -282,7 +282,7 @@ def intake_from_config(about: Mapping[str, Any], inputs: Collection[str]) -> Int
 def message_of_object(entry: Mapping[str, Any]) -> ObjectConfig:
     """Return the message of ``{"class": ..., "arguments": {...}}``.
 
-    Errors: those of Python and protobuf for values outside the schema.
+    Errors: Python's and protobuf's own for values outside the schema.
     """
     message = ObjectConfig(class_name=entry["class"])
     message.arguments.extend(_arguments(entry["arguments"]))

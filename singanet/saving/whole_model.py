@@ -163,7 +163,7 @@ def opened(path: str | os.PathLike[str], kind: FileKind) -> Iterator[tuple[Reade
     """Open a file of ``kind`` and yield its reader and its parsed text.
 
     Errors inside the context name the file. Errors: `FileFormatError` for a file of another kind,
-    `VersionError` for a newer version, and those of `Reader`.
+    `VersionError` for a newer version, and the errors of `Reader`.
     """
     path = path_of(path)
     where = f"{kind.text} file {str(path)!r}"
@@ -203,7 +203,7 @@ def _about(reader: Reader, kind: FileKind) -> dict[str, Any]:
 
 
 def decoded(kind: FileKind, text: bytes, where: str) -> dict[str, Any]:
-    """Return the description in ``text``. Errors: those of `opened`, for the file ``where``."""
+    """Return the description in ``text``. Errors: as for `opened`, for the file ``where``."""
     _expect_short(len(text), kind, where)
 
     def refuse(expected: str, received: str) -> FileFormatError:
@@ -309,8 +309,8 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
     """Compile ``net`` as `describe` described it and restore the optimizer's state.
 
     ``states(prefix)`` returns the file's arrays below a prefix. Errors: `ConfigError` and
-    `UnknownNameError` if an object cannot be built; those of `load_state_dict` if the state does
-    not fit.
+    `UnknownNameError` if an object cannot be built; the errors of `load_state_dict` if the state
+    does not fit.
     """
     if not isinstance(described, Mapping) or not isinstance(described.get("metrics"), Mapping):
         raise wrong("the training", "an object with optimizer and metrics", repr(described))

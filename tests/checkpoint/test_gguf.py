@@ -405,12 +405,12 @@ U4 = struct.pack("<I", 3)
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (file_of([tensor()]), "as the table says"),
-        (file_of([tensor()], data=PADDED + b"x"), "as the table says"),
+        (file_of([tensor()]), "by the table"),
+        (file_of([tensor()], data=PADDED + b"x"), "by the table"),
         (file_of([tensor(), tensor()], data=PADDED), "'w' twice"),
         (file_of([tensor(), tensor("v")], data=PADDED), "at a multiple of 32, from 16"),
         (file_of([tensor(offset=3)], data=PADDED), "at a multiple of 32"),
-        (file_of([tensor(offset=1 << 63)], data=PADDED), "as the table says"),
+        (file_of([tensor(offset=1 << 63)], data=PADDED), "by the table"),
         (file_of([tensor(axes=(1 << 40,))], data=PADDED), "a shape of at most"),
         (file_of([tensor(axes=(1 << 62, 1 << 62))], data=PADDED), "2\\^62"),
         (file_of([tensor(axes=(1,) * 5)], data=PADDED), "at most 4 axes; received 5"),
@@ -456,5 +456,5 @@ def test_a_type_that_was_changed(path):
     at = raw.index(text("w") + struct.pack("<IQ", 1, 8)) + 9 + 12
     assert raw[at] == 1
     path.write_bytes(raw[:at] + bytes([30]) + raw[at + 1 :])
-    with pytest.raises(FileFormatError, match="a table of the checksum"):
+    with pytest.raises(FileFormatError, match="a table with the stored checksum"):
         open_state(path)

@@ -91,7 +91,7 @@ def test_a_heap_of_another_size(tmp_path, claim):
     if claim == 4097 and len(raw) >= raw.index(b"GCOL") + 4097:
         assert read(path) == ["kernel", "bias"]
     else:
-        with pytest.raises(FileFormatError, match="heap of texts"):
+        with pytest.raises(FileFormatError, match="heap of strings"):
             read(path)
 
 

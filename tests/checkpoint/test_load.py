@@ -102,7 +102,7 @@ def test_matrices_beside_kernels_of_four_axes(load):
     state, shapes = {"c_weight": kernel, "d_weight": matrix}, {"c/weight": (2, 12)}
     got, report = load(state, {**shapes, "d/weight": (2, 3)}, name="zoo.pickle")
     np.testing.assert_array_equal(got["d/weight"], matrix.T)
-    assert "(out, in), as Caffe's" in report.renamed[1].rule
+    assert "(out, in), as in Caffe" in report.renamed[1].rule
     state["d_weight"] = ones(3, 3)
     with pytest.raises(StateMismatchError, match="square.*layout='torch'"):
         load(state, {**shapes, "d/weight": (3, 3)}, name="zoo.pickle")

@@ -183,7 +183,7 @@ def test_archives_of_others(path, member, advice):
 def test_a_member_that_is_not_where_the_table_has_it(path, old, new):
     archive(path, [("x.npy", npy(np.ones(3)))])
     path.write_bytes(path.read_bytes().replace(old, new, 1))
-    with pytest.raises(FileFormatError, match="array 'x'.*where the table has it"):
+    with pytest.raises(FileFormatError, match="array 'x'.*at its place in the table"):
         read_all(path)
 
 

@@ -233,7 +233,7 @@ def folder(tmp_path, arrays):
 )  # fmt: skip
 def test_names_that_lead_elsewhere(folder, name):
     index_of(folder, {"w": name})
-    with pytest.raises(FileFormatError, match="names of files beside the index"):
+    with pytest.raises(FileFormatError, match="file names in the index's folder"):
         open_state(folder)
 
 
@@ -268,7 +268,7 @@ def test_links_within_a_cache_of_the_hub(tmp_path, folder, arrays, assert_same):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda map: map.pop("layers.0.weight"), "in 'model-00001.*arrays that the map has there"),
+        (lambda map: map.pop("layers.0.weight"), "in 'model-00001.*arrays of the map"),
         (lambda map: map.update({"layers.0.weight": SHARDS[2]}), "in 'model-00001"),
         (lambda map: map.update(more=SHARDS[0]), "every array of the map in its file.*no more"),
         (lambda map: map.update({"../x": SHARDS[0]}), "names of 1 to"),

@@ -303,7 +303,7 @@ def test_layers_of_a_user_s_own_are_refused_where_they_count_one_number(rng):
         def forward(self, ctx, x):
             return x + ctx.before
 
-    with pytest.raises(ArgumentError, match="net whose output at a step"):
+    with pytest.raises(ArgumentError, match="a causal net"):
         net_of(attention(), Counting("own")).decoder()
 
     class Lifting(Total):

@@ -250,7 +250,7 @@ def test_masks_that_are_called(tmp_path):
 
     y = kl.Embedding(9, 4, mask_zero=True)(x := keras.Input((6,), dtype="int32"))
     keras.Model(x, kl.GRU(2)(y, mask=keras.ops.not_equal(x, 3))).save(tmp_path / "m.keras")
-    with pytest.raises(FileFormatError, match="the mask that its input has"):
+    with pytest.raises(FileFormatError, match="the mask of its input"):
         load_model(tmp_path / "m.keras")
 
 
@@ -279,14 +279,14 @@ def test_what_was_compiled_stays_behind(tmp_path):
     [
         (IMAGE, lambda: kl.PReLU(), "one slope a channel"),
         (IMAGE, lambda: kl.Dense(3), "rows or sequences"),
-        (IMAGE, lambda: kl.TimeDistributed(kl.Dense(3)), "sequences of rows"),
+        (IMAGE, lambda: kl.TimeDistributed(kl.Dense(3)), "sequences of vectors"),
         (
             STEPS,
             lambda: lambda x: kl.LSTM(3)(x, initial_state=[x[:, 0, :3]] * 2),
             "inputs alone.*initial_state",
         ),
         (STEPS, lambda: lambda x: x @ kl.Permute((2, 1))(x), "classes among"),
-        (IMAGE, lambda: lambda x: x[:, 1], "parts of rows and sequences"),
+        (IMAGE, lambda: lambda x: x[:, 1], "slices of vectors or sequences"),
         ((4, 4, 4, 2), lambda: kl.Flatten(), "at most three axes"),
     ],
 )
@@ -376,7 +376,7 @@ def test_merges_that_look_at_masks_need_all_of_them(merge, tmp_path):
     given[1:, 4:] = given[2:, 3] = given[3, 1] = 0
     same(load_model(tmp_path / "m.keras").forward(False, given), model.predict(given, verbose=0))
     keras.Model(x, kl.Flatten()(keras_merge()([e, kl.Dense(4)(e)]))).save(tmp_path / "m.keras")
-    with pytest.raises(FileFormatError, match="go by the mask"):
+    with pytest.raises(FileFormatError, match="use the mask"):
         load_model(tmp_path / "m.keras")
 
 
@@ -479,7 +479,7 @@ def test_other_rules_of_recurrent_layers_are_refused_by_name(tmp_path):
             kl.Bidirectional(
                 kl.LSTM(3), backward_layer=kl.LSTM(3, kernel_regularizer="l2", go_backwards=True)
             ),
-            "another one backwards",
+            "different layers",
         ),
     ]
     for layer, message in cases:

@@ -154,5 +154,5 @@ def test_what_a_recurrent_layer_gives_again_where_nothing_is_read(kind, tmp_path
         if taken:
             load_model(tmp_path / "m.keras")
         else:
-            with pytest.raises(FileFormatError, match="go by the mask"):
+            with pytest.raises(FileFormatError, match="use the mask"):
                 load_model(tmp_path / "m.keras")

@@ -179,7 +179,7 @@ def test_it_is_saved_with_its_head_and_has_no_form_in_onnx(tmp_path):
     again = load_model(tmp_path / "net.singanet")
     feed = {"x": np.ones((2, FEATURES), np.float32), "y": np.array([1, -1])}
     assert np.array_equal(again.forward(False, feed), net.forward(False, feed))
-    with pytest.raises(ArgumentError, match="a loss, which training alone needs"):
+    with pytest.raises(ArgumentError, match="a loss, which only training needs"):
         onnx.save(net, tmp_path / "net.onnx")
 
 

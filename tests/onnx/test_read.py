@@ -98,7 +98,7 @@ def test_arrays_that_are_not_what_they_say(tensor, tmp_path):
 def test_graphs_that_cannot_be(tmp_path):
     made = model()
     made.graph.node.add(op_type="Relu", name="loop", input=["z"], output=["z2"])
-    refused(made, tmp_path, "inputs that are there")
+    refused(made, tmp_path, "inputs that exist")
     made.graph.node.add(op_type="Relu", input=["z2"], output=["z"])
     refused(made, tmp_path, "cycle")
     made = model()

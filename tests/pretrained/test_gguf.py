@@ -308,7 +308,9 @@ def test_what_does_not_go_into_a_file(tmp_path):
     model, architecture = made("llama")
     model.save_pretrained(tmp_path / "folder")
     net = pretrained.load(tmp_path / "folder")
-    with pytest.raises(ArgumentError, match=r"with a tokenizer.*no folder with a tokenizer\.json"):
+    with pytest.raises(
+        ArgumentError, match=r"with a tokenizer.*whose folder has no tokenizer\.json"
+    ):
         pretrained.save(net, tmp_path / "m.gguf")
     write(tmp_path / "m.gguf", arrays_of(model, architecture), values_of(model, architecture))
     pretrained.save(net, tmp_path / "like.gguf", like=tmp_path / "m.gguf")
@@ -316,7 +318,7 @@ def test_what_does_not_go_into_a_file(tmp_path):
         assert all(np.array_equal(one.read(name), array) for name, array in other)
     net = pretrained.load(tmp_path / "m.gguf")
     net.config["rms_norm_eps"] = 1e-3
-    with pytest.raises(ArgumentError, match="a config as it came.*other rms_norm_eps"):
+    with pytest.raises(ArgumentError, match="the unchanged config.*other rms_norm_eps"):
         pretrained.save(net, tmp_path / "n.gguf")
     assert not (tmp_path / "n.gguf").exists()
 

@@ -218,8 +218,8 @@ def test_what_stands_beside_goes_along(tmp_path):
         (POOLING | {"pooling_mode_lasttoken": True}, MODULES, "pooling_mode_lasttoken"),
         (POOLING | {"pooling_mode_cls_token": True}, MODULES, "pooling_mode: expected one of"),
         (POOLING | {"pooling_mode_median": True}, MODULES, "pooling_mode_median=True"),
-        (POOLING, ["", "../1_Pooling"], "a folder within"),
-        (POOLING, ["", ".."], "a folder within"),
+        (POOLING, ["", "../1_Pooling"], "a subfolder"),
+        (POOLING, ["", ".."], "a subfolder"),
         ([], MODULES, "an object of settings"),
     ],
 )
@@ -278,7 +278,7 @@ def test_settings_that_compute_nothing_are_let_through(llama):
 @pytest.mark.parametrize(
     ("changes", "told_"),
     [
-        ({"hidden_size": 32}, "other shapes: 'model.*in place of"),
+        ({"hidden_size": 32}, "other shapes: 'model.*instead of"),
         ({"vocab_size": 10**9}, "embed_tokens"),
         ({"num_hidden_layers": 1}, "unknown arrays 'model.layers.1"),
         ({"num_hidden_layers": 3}, "no array for 'model.layers.2"),
@@ -303,7 +303,7 @@ def test_configs_that_are_none(text, llama):
 
 def test_other_nets_are_not_saved(tmp_path, llama):
     net = singanet.models.build("mlp", (4,), 2)
-    with pytest.raises(ArgumentError, match="a net that pretrained.load made"):
+    with pytest.raises(ArgumentError, match="a net from pretrained.load"):
         pretrained.save(net, tmp_path / "x")
     assert not (tmp_path / "x").exists()
     with pytest.raises(ArgumentError, match="dtype: expected 'float32'"):

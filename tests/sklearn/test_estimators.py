@@ -245,7 +245,7 @@ def test_callbacks_of_ones_own_are_called():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"net": small(4, 3)}, ArgumentError, "write a function"),
+        ({"net": small(4, 3)}, ArgumentError, "pass a function"),
         ({"net": lambda features, outputs: 3}, ArgumentError, "makes a int"),
         ({"net": 7}, ArgumentError, "received a int"),
         ({"net": lambda features, outputs: small(features, 5)}, ShapeError, r"\(3,\)"),

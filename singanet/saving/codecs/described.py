@@ -104,7 +104,7 @@ class DescribedLayer:
         return len(self.shapes[0]) == 3 and self.data_format == "channels_last"
 
     def lying(self, axes: int) -> dict[str, Any]:
-        """How samples lie: images have channels first here, sequences as Keras says."""
+        """Return data_format for images, channels first here, or for sequences, as in Keras."""
         form = self.config.get("data_format", "channels_last")
         return {"data_format": form} if axes == 1 else {}
 

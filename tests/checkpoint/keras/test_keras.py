@@ -435,7 +435,7 @@ def test_optimizers_that_do_not_fit(tmp_path):
     adam = optimizer.Adam(lr=0.1)
     with pytest.raises(ArgumentError, match="an optimizer that has updated every"):
         net.save(path, optimizer=adam)
-    with pytest.raises(ArgumentError, match="an optimizer that Keras keeps alike.*Adafactor"):
+    with pytest.raises(ArgumentError, match="an optimizer with Keras' state.*Adafactor"):
         net.save(path, optimizer=optimizer.Adafactor(lr=0.1))
     with pytest.raises(ArgumentError, match=r"a \.weights\.h5 of Keras.*'npz'"):
         net.save(tmp_path / "m.npz", optimizer=adam)

@@ -430,8 +430,14 @@ def test_attention(given, shapes, path):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"rotary": layers.RotaryEmbedding(scaling=DYNAMIC)}, "angles that depend on the number"),
-        ({"relative": layers.RelativePositions()}, "relative positions of a number of steps"),
+        (
+            {"rotary": layers.RotaryEmbedding(scaling=DYNAMIC)},
+            "angles that depend on a free number",
+        ),
+        (
+            {"relative": layers.RelativePositions()},
+            "relative positions with a free number of steps",
+        ),
     ],
 )
 def test_what_depends_on_an_open_number_of_steps_has_no_form(given, why, tmp_path):
