@@ -116,7 +116,7 @@ def test_a_refused_part_leaves_the_sequences_as_they_were(rng):
         decoder(ids[:, 4:6] + WORDS)
     with pytest.raises(ShapeError, match="further steps of 2 sequences; received 3"):
         decoder(np.zeros((3, 1), np.int64))
-    with pytest.raises(ShapeError, match="of at least one step"):
+    with pytest.raises(ShapeError, match="with one number of steps"):
         decoder(ids[:, :0])
     with pytest.raises(CallOrderError, match="at most 12 steps; received 9 steps after 4"):
         decoder(ids[:, :9])
@@ -179,7 +179,7 @@ class Total(Layer):
     ],
 )
 def test_refuses_a_net_whose_parts_give_something_else(layers, named):
-    with pytest.raises(ArgumentError, match=f"net.decoder: expected a net whose output.*{named}"):
+    with pytest.raises(ArgumentError, match=f"net.decoder: expected a causal net.*{named}"):
         net_of(*layers()).decoder()
 
 
@@ -189,7 +189,7 @@ def test_refuses_other_outputs_however_small(size):
     net = net_of(*layers)
     for param in net["last"].params.values():
         param.value[...] *= size
-    with pytest.raises(ArgumentError, match="net.decoder: expected a net whose output"):
+    with pytest.raises(ArgumentError, match="net.decoder: expected a causal net"):
         net.decoder()
 
 
@@ -250,7 +250,7 @@ def test_a_layer_that_keeps_nothing_but_reads_others_steps_is_refused(kind, monk
             Dense, "forward", lambda self, ctx, x: np.cumsum(x[:, ::order], 1)[:, ::order]
         )
         layers[kind] = lambda: layer
-    with pytest.raises(ArgumentError, match="expected a net whose output at a step depends"):
+    with pytest.raises(ArgumentError, match="expected a causal net"):
         net_of(attention(), layers[kind]()).decoder()
 
 
@@ -268,14 +268,14 @@ def test_a_trial_is_short_and_made_once(monkeypatch, rng):
     got = np.concatenate([decoder(ids[:, :50]), decoder(ids[:, 50:])], axis=1)
     np.testing.assert_allclose(got, net.predict(ids), rtol=0, atol=1e-9)
     net["att"].causal = False
-    with pytest.raises(ArgumentError, match="expected a net whose output at a step depends"):
+    with pytest.raises(ArgumentError, match="expected a causal net"):
         net.decoder(max_length=300)
 
 
 def test_a_trial_is_long_where_layers_may_read_far(monkeypatch):
     ran = tries(monkeypatch)
     far = [Permute("p", (2, 1)), Conv1D("c", E, 3, pad=40, dilation=40), Permute("q", (2, 1))]
-    with pytest.raises(ArgumentError, match="expected a net whose output at a step depends"):
+    with pytest.raises(ArgumentError, match="expected a causal net"):
         net_of(*far, steps=300).decoder()
     assert ran[0] == 256
 
@@ -287,12 +287,12 @@ def expanded():
 @pytest.mark.parametrize("end", [lambda: Flatten("flat"), lambda: Reduce("mean", "mean", 1)])
 def test_refuses_one_output_a_sequence(end):
     net = FeedForwardNet([Embedding("words", WORDS, E, input_sample_shape=(T,)), end()])
-    with pytest.raises(ArgumentError, match=r"net\.decoder: expected a net whose output"):
+    with pytest.raises(ArgumentError, match=r"net\.decoder: expected a causal net"):
         net.decoder()
 
 
 def test_lengths_that_nobody_declared(rng):
-    with pytest.raises(ArgumentError, match="max_length: expected how many steps"):
+    with pytest.raises(ArgumentError, match="max_length: expected a maximum number of steps"):
         net_of(attention(), steps=None).decoder()
     net = net_of(attention(), LSTM("r", 4), steps=None)
     decoder = net.decoder(max_length=300)
@@ -387,7 +387,7 @@ def test_an_encoder_s_sequences_are_asked_to_be_fixed():
     memory = PositionEmbedding("before", 6)(Embedding("read", 11, 8)(source))
     written = MultiHeadAttention("cross", 2)(Embedding("write", 11, 8)(target), memory)
     net = FeedForwardNet(inputs=[source, target], outputs=Dense("scores", 11)(written), seed=0)
-    with pytest.raises(ArgumentError, match=r"fixed=\{'source': array\} for what is no sequence"):
+    with pytest.raises(ArgumentError, match=r"fixed=\{'source': array\} for inputs without a time axis"):
         net.decoder()
     decoder = net.decoder(fixed={"source": np.zeros((1, 6), np.int64)})
     assert decoder(np.zeros((1, 1), np.int64)).shape == (1, 1, 11)

@@ -175,6 +175,6 @@ def test_refusals(rng):
     with pytest.raises(ArgumentError, match="net.generate, argument prefix: expected a decoder of"):
         net.generate([[1]], 3, prefix=decoder)
     decoder(np.zeros((1, 10), np.int64))
-    with pytest.raises(ArgumentError, match="at most 16 steps of prefix, prompt and what is"):
+    with pytest.raises(ArgumentError, match="at most 16 steps of prefix, prompt and new tokens"):
         net.generate([[1]], 7, prefix=decoder)
     assert len(net.generate([[1]], 6, prefix=decoder)[0]) == 6

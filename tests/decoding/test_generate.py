@@ -213,7 +213,7 @@ def test_refuses_outputs_that_are_no_probabilities():
     layers = [Embedding("words", WORDS, 4, input_sample_shape=(5,)), GRU("gru", 3)]
     for end in ([], [TimeDistributed("steps", Dense("fc", WORDS))]):
         net = FeedForwardNet([*layers, *end], seed=0)
-        with pytest.raises(ArgumentError, match="net.generate: expected a net whose one output is"):
+        with pytest.raises(ArgumentError, match="net.generate: expected a net with one output"):
             net.generate([[1]], 2)
         layers = [Embedding("words", WORDS, 4, input_sample_shape=(5,)), GRU("gru", 3)]
 
