@@ -388,7 +388,7 @@ class _Model:
         if any(map(self._differs, sources)):
             raise unknown(
                 where,
-                "layers that use the mask behind attention, a merge or a recurrent layer",
+                "layers that use the mask after attention, a merge or a recurrent layer",
                 "one that reads all steps, such as the sum by +; layers.Add preserves the mask",
             )
 

@@ -382,7 +382,7 @@ def _header(
     start = MAGIC + struct.pack("<IQQ", VERSION, len(sources), len(values) + 1)
     start += packed_values(values, where)
     end = len(start) + len(packed_values({SEALED_KEY: ""}, where)) + len(rows)
-    # Padded so that the alignment gap behind it has room for the seal.
+    # Padded so that the alignment gap after it has room for the seal.
     filling = " " * (-(end + len(seal)) % ALIGNMENT)
     return start + packed_values({SEALED_KEY: filling}, where) + rows + seal
 

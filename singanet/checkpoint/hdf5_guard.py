@@ -180,7 +180,7 @@ class Texts:
 
     def _piece(self, offset: int, size: int) -> bytes:
         if offset > self._size - size:
-            raise ValueError("a heap of strings behind the end of the file")
+            raise ValueError("a heap of strings beyond the end of the file")
         self._stream.seek(offset)
         return self._stream.read(size)
 
@@ -253,7 +253,7 @@ def _at(stream: BinaryIO, place: int, size: int) -> bytes:
     stream.seek(place)
     data = stream.read(size)
     if len(data) < size:
-        raise ValueError("a header behind the end of the file")
+        raise ValueError("a header beyond the end of the file")
     return data
 
 

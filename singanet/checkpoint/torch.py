@@ -151,7 +151,7 @@ def tensor_of(value: Any, limit: int, refuse: Refusal) -> StoredTensor | None:
         raise refuse("a tensor written by PyTorch", "another construction") from None
     found = StoredTensor(storage, kind, int(start), axes, tuple(map(int, strides)), negated)
     if (found.start + found.span) * width(kind) > storage.nbytes:
-        received = f"{found.span} behind the first {found.start}"
+        received = f"{found.span} after the first {found.start}"
         raise refuse(f"elements within the {storage.nbytes} bytes of a storage", received)
     return found
 

@@ -426,7 +426,7 @@ def _ending(
 ) -> dict[str, frozenset[int]]:
     """Return the inputs, by node, that need only the last step if only its output is wanted.
 
-    They belong to the first nodes on each path behind which all nodes compute each step
+    They belong to the first nodes on each path after which all nodes compute each step
     independently. A node counts as such if its traits declare it and the trial did not contradict
     (``free``).
     """

@@ -119,7 +119,7 @@ def classifier(image: Symbol, scores: Any, seed: int | None) -> FeedForwardNet:
 def pooled_classifier(
     image: Symbol, x: Symbol, num_classes: int, seed: int | None
 ) -> FeedForwardNet:
-    """Return a `classifier` with global average pooling and a dense layer behind ``x``."""
+    """Return a `classifier` with global average pooling and a dense layer after ``x``."""
     return classifier(image, Dense("fc", num_classes)(GlobalAvgPooling2D("pool")(x)), seed)
 
 

@@ -174,7 +174,7 @@ def _ends(names: list[str], module: str) -> bool:
 
 
 def _layer_of(module: str, within: list[str]) -> int | None:
-    """Return the first number in the name of ``module``, behind a name of ``within`` if any."""
+    """Return the first number in the name of ``module``, after a name of ``within`` if any."""
     pairs = pairwise(module.split(".")[:-1])
     return next((int(n) for name, n in pairs if n.isdigit() and name in (within or [name])), None)
 

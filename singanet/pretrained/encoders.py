@@ -36,7 +36,7 @@ class EncoderSettings:
     """The sizes of a BERT-like model.
 
     ``longest`` is the number of rows of the position embedding. With ``counts_from`` positions
-    start behind this index and skip padding.
+    start after this index and skip padding.
     """
 
     vocabulary: int
@@ -78,10 +78,10 @@ def _bert(d: ModelDrawing, padding: int = 0) -> EncoderSettings:
 
 
 def _roberta(d: ModelDrawing) -> EncoderSettings:
-    """Return BERT's settings, with positions that start behind the padding id and skip padding."""
+    """Return BERT's settings, with positions that start after the padding id and skip padding."""
     made = _bert(d, padding=1)
     if made.padding is None or made.longest <= made.padding + 1:
-        raise d.config.refused("pad_token_id", "an id, behind which positions start", made.padding)
+        raise d.config.refused("pad_token_id", "an id, after which positions start", made.padding)
     made.counts_from = made.padding
     return made
 

@@ -147,7 +147,7 @@ def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
 
 
 def is_model_file(path: str | os.PathLike[str], kind: FileKind = MODEL) -> bool:
-    """Return whether ``path`` is a file of ``kind``, whole or damaged behind its header."""
+    """Return whether ``path`` is a file of ``kind``, whole or damaged after its header."""
     path = path_of(path)
     try:
         if not path.is_file() or by_content(path) != CONTAINER:

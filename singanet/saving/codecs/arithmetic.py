@@ -461,7 +461,7 @@ def _read_one_hot(use: Use) -> Tensor:
     x = use.tensor()
     axis = norm_axis(use.attribute("axis", -1), x.rank + 1)
     if not 1 <= depth <= 1 << 20 or (x.axis is not None and axis <= x.axis):
-        raise RefusedError("a new axis behind the samples, of a known size", f"{axis}, {depth}")
+        raise RefusedError("a new axis after the samples, of a known size", f"{axis}, {depth}")
     wide = by_dims(use, x, lambda d: [*d[:axis], 1, *d[axis:]])
     numbers = np.arange(depth).reshape(-1, *[1] * (x.rank - axis))
     found = []

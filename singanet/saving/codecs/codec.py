@@ -14,7 +14,7 @@ from singanet.saving.codecs.onnx import Converter, Form
 Elements: TypeAlias = Literal[
     "", "units", "features", "each", "moved", "joined", "in a row", "cut", "copied"
 ]
-"""The effect of a layer on the order of elements, which differs in Keras behind images.
+"""The effect of a layer on the order of elements, which differs in Keras after images.
 
 ``units`` may be permuted to the order that the next layer needs. ``features``: the layer operates
 along the features alone. ``each``: it operates on each feature. Layers of "" depend on their axes

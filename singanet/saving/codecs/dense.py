@@ -263,7 +263,7 @@ def _read_ordered(use: Use, x: Tensor, term: str, wanted: Sequence[str]) -> Tens
 
 
 def _read_split(use: Use, y: Tensor, kept: int, sizes: Sequence[Sequence[int]]) -> Tensor:
-    """Split the axes behind the first ``kept`` ones into these sizes, for each of `BATCHES`."""
+    """Split the axes after the first ``kept`` ones into these sizes, for each of `BATCHES`."""
     shapes = [[*y.dims(n)[:kept], *more] for n, more in zip(BATCHES, sizes, strict=True)]
     return in_shape(use, y, shapes)
 

@@ -196,7 +196,7 @@ _AS_HERE = Uses([], [])
 def keras_layers(net: Any, data_format: str = "channels_last") -> list[LayerDescription]:
     """Return the layers of ``net`` with parameters, in order, as layers of a Keras model.
 
-    ``data_format`` is the Keras model's: with the default 'channels_last', rows behind a Flatten of
+    ``data_format`` is the Keras model's: with the default 'channels_last', rows after a Flatten of
     images have another order. Errors: `ArgumentError` for another value, and for layers between
     which no order of the parameters makes the nets equal.
     """

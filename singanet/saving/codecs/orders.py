@@ -3,7 +3,7 @@
 Images are (C, H, W) here and (H, W, C) in Keras. Vectors made from them thus have another order,
 through joins, normalisation and dense layers. A tensor of two or more axes is described by the
 order of Keras' axes, a vector by blocks of flattened tensors. The units of a `Dense` may have any
-order; the layers behind it decide.
+order; the layers after it decide.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ def _signals(nodes: Sequence[Any]) -> set[int]:
 
 
 def _is_of_signals(layer: Any) -> bool:
-    """Return whether the layer operates along one axis, behind the channels."""
+    """Return whether the layer operates along one axis, after the channels."""
     windows = isinstance(layer, (Windowed, GlobalPooling, AdaptivePooling))
     return windows and layer._axes == 1 and layer.data_format != "channels_last"
 

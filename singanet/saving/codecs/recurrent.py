@@ -246,7 +246,7 @@ def _read_of_samples(use: Use) -> list[Tensor]:
     if not use.attribute("layout", 0):
         x = transposed(use, x, [1, 0, 2])
     if x.axis != 0 or x.folds or x.rank != 3:
-        raise RefusedError("sequences whose samples stand along the second axis", f"{x.axis}")
+        raise RefusedError("sequences with the samples along the second axis", f"{x.axis}")
     if way == "reverse":
         x = _read_turned(use, x)
     y, state = _read_run(use, x, mode, size, ways, (weight, inner, bias))

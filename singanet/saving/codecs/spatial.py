@@ -99,7 +99,7 @@ def known_kind(name: str, axes: int, more: str = "") -> Any:
     """Return the class of layers over ``axes`` axes. Errors: `RefusedError` if there is none."""
     kind = getattr(layers, f"{name}{axes}D{more}", None)
     if kind is None:
-        raise RefusedError("sequences or images", f"{axes} axes behind the channels")
+        raise RefusedError("sequences or images", f"{axes} axes after the channels")
     return kind
 
 
@@ -110,7 +110,7 @@ def sizes(d: DescribedLayer, key: str, axes: int) -> tuple[int, ...]:
 
 
 def pads(d: DescribedLayer, key: str, axes: int) -> Pads:
-    """Return Keras' 'same' padding: ceil(size / stride) outputs, the larger half behind."""
+    """Return Keras' 'same' padding: ceil(size / stride) outputs, the larger half after."""
     if d.config["padding"] != "same":
         d.expect(padding="valid")
         return ((0, 0),) * axes
@@ -122,7 +122,7 @@ def pads(d: DescribedLayer, key: str, axes: int) -> Pads:
 
 
 def same_size(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return the padding for ceil(size / stride) outputs, with the larger half behind."""
+    """Return the padding for ceil(size / stride) outputs, with the larger half after."""
     total = max((math.ceil(size / stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
     return total // 2, total - total // 2
 
@@ -179,7 +179,7 @@ def _write_conv_transpose(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value
 
 
 _FIRST = {"data_format": "channels_first"}
-"""The layout of operators, also behind (steps, features)."""
+"""The layout of operators, also after (steps, features)."""
 
 
 def _read_filters(use: Use) -> tuple[Tensor, Array, Array | None]:
@@ -240,7 +240,7 @@ def _read_conv_transpose(use: Use) -> Tensor:
         pads = read_pads(use, sizes, kernel, stride, spread)
     if any(e >= s for e, s in zip(extra, stride, strict=True)):
         raise RefusedError("output_padding below the strides", f"{extra}")
-    # Padding that the layer does not support is cropped or added behind it.
+    # Padding that the layer does not support is cropped or added after it.
     inside = [max(min(p), 0) for p in pads]
     layer = known_kind("Conv", axes, "Transpose")(
         use.name(1), weight.shape[1] * groups, plain(kernel), plain(stride),
@@ -428,7 +428,7 @@ def _read_pool(kind: str) -> Converter:
         kernel = list(use.attribute("kernel_shape"))
         axes = len(kernel)
         if x.rank != axes + 2:
-            raise RefusedError("a kernel size for each axis behind the channels", f"{kernel}")
+            raise RefusedError("a kernel size for each axis after the channels", f"{kernel}")
         stride, spread = read_ints(use, "strides", axes), read_ints(use, "dilations", axes)
         given: dict[str, Any] = {"ceil_mode": bool(use.attribute("ceil_mode", 0))}
         if kind == "Avg":
