@@ -66,8 +66,8 @@ def test_names_of_metrics():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"optimizer": 0.1}, r"a float; pass optimizer=SGD\(lr=0.1\)"),
-        ({"optimizer": SGD}, r"the class SGD; write SGD\(lr=0.1\), an object"),
+        ({"optimizer": 0.1}, r"a float; pass optimizer=SGD\(learning_rate=0.1\)"),
+        ({"optimizer": SGD}, r"the class SGD; write SGD\(learning_rate=0.1\), an object"),
         ({"optimizer": SGD(lr=0.1)}, "the net has none; received None"),
         ({"optimizer": SGD(lr=0.1), "loss": SquaredError}, "the class SquaredError"),
         ({"optimizer": SGD(lr=0.1), "loss": {"a": "mse"}}, r"loss=MultiLoss\(\{'a': "),

@@ -259,7 +259,7 @@ def test_arrays_that_differ_are_refused_on_all_ranks():
     [
         (lambda rank: {"optimizer": (SGD, Adam)[rank](lr=0.1)}, "optimizer.*SGD.*Adam.* rank 1"),
         (lambda rank: {"optimizer": SGD(lr=0.1, weight_decay=0.1 * rank)}, "weight_decay"),
-        (lambda rank: {"optimizer": SGD(lr=0.1 + 0.1 * rank)}, "lr=0.1.*lr=0.2"),
+        (lambda rank: {"optimizer": SGD(lr=0.1 + 0.1 * rank)}, "rate=0.1.*rate=0.2"),
         (lambda rank: {"loss": (SoftmaxCrossEntropy(), SquaredError())[rank]}, "loss.*Squared"),
         (lambda rank: {"metrics": [Accuracy()] * rank}, "metrics.*accuracy"),
         (lambda rank: {"version": str(rank)}, "version of singanet.*0.*1"),
@@ -279,7 +279,7 @@ def test_what_ranks_train_by_is_compared_before_anything_changes(make, told, mon
         net.compile(AllReduce(rule, comm), loss=own.get("loss"), metrics=own.get("metrics"))
         with pytest.raises(RankError, match=told):
             net.fit(X, Y, verbose=False)
-        assert rule.lr == (0.2 if "lr=0.2" in told and comm.rank else 0.1)
+        assert rule.lr == (0.2 if "rate=0.2" in told and comm.rank else 0.1)
         for value, was in zip(net.param_values(), before, strict=True):
             np.testing.assert_array_equal(value, was)
 
