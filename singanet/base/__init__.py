@@ -1,4 +1,4 @@
-"""The ground of all rooms: described objects, counts, watched edits, files, seeds, text, charts."""
+"""The lowest room: described objects, checks of arguments, files, seeds, memory, text, charts."""
 
 from __future__ import annotations
 

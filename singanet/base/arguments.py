@@ -1,8 +1,8 @@
-"""Checks of arguments, flags of a forward, and the budget that a reader of a file keeps.
+"""Checks of arguments, the flag of a forward, and the budget of a file's reader.
 
-A stranger's file may ask for far more than it holds: lists doubled by reference, numbers that claim
-memory, trees without end. Every reader spends what it makes from a `Budget`, so that any such file
-ends in an error of ours, within about ten times its size and a fixed floor.
+An untrusted file may request far more than its size: lists doubled by reference, huge claims,
+endless trees. Every reader charges its objects to a `Budget`, so that any such file ends in an
+error of ours, within about ten times its size and a fixed minimum.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MAX_NAME_BYTES = 4096
 NAMES = (
     f"names of 1 to {MAX_NAME_BYTES} bytes of printable characters without empty, '.' or '..' parts"
 )
-"""The expectation in errors."""
+"""The expected names, for errors."""
 _NO_PARTS = frozenset(("", ".", ".."))
 
 
 def is_flag(value: Any) -> TypeGuard[bool]:
-    """Whether ``value`` is True or False, of Python or NumPy."""
+    """Return whether ``value`` is True or False, of Python or NumPy."""
     if isinstance(value, bool):
         return True
     # The launcher checks arguments without NumPy. A NumPy flag exists only once NumPy is imported.
@@ -38,21 +38,21 @@ def is_flag(value: Any) -> TypeGuard[bool]:
 
 
 def is_int(value: Any, least: int = 1) -> TypeGuard[int]:
-    """Whether ``value`` is an int, or a NumPy one, of at least ``least``; a bool is not."""
+    """Return whether ``value`` is an int, or a NumPy one, of at least ``least``; a bool is not."""
     if type(value) is int:
         return value >= least
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is one finite real number; a bool is not."""
+    """Return whether ``value`` is one finite real number; a bool is not."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def checked_number(
     where: str, value: Any, expected: str, fits: Callable[[float], bool], advice: str
 ) -> float:
-    """``value`` as a float. Errors: `ArgumentError` unless it is a finite number that ``fits``."""
+    """Return ``value`` as a float. Errors: `ArgumentError` unless it is finite and ``fits``."""
     if not is_number(value) or not fits(value):
         raise ArgumentError(where, expected=expected, received=repr(value), advice=advice)
     return float(value)
@@ -66,10 +66,9 @@ def checked_count(
     most: int | None = None,
     advice: str = "",
 ) -> int:
-    """``value`` as an int from ``least`` to ``most``. Errors: `ArgumentError` naming the argument.
+    """Return ``value`` as an int from ``least`` to ``most``. Errors: `ArgumentError`.
 
-    Where so many things are made at once, ``most`` keeps a number from a file from filling the
-    memory.
+    ``most`` bounds a number from a file that would otherwise fill the memory.
     """
     try:
         whole = None if isinstance(value, bool) else index(value)
@@ -90,26 +89,26 @@ MESSAGES = (
     "make ids of messages by tokenizer.prompt(messages), to have them answered, or by "
     "tokenizer.chat(messages); singanet.data.Chat reads many to learn from, in .jsonl files"
 )
-"""The advice to rows of a chat in the place of numbers."""
+"""The advice for chat messages instead of numbers."""
 
 
 def are_messages(value: Any) -> bool:
-    """Whether ``value`` is a message with its role, or a row or lists of them."""
+    """Return whether ``value`` is a message with its role, or a record or nested lists of them."""
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, Mapping) and ("role" in value or "messages" in value)
 
 
 def are_texts(value: Any) -> bool:
-    """Whether ``value`` is a text, or a list of them."""
+    """Return whether ``value`` is a text, or a list of texts."""
     return isinstance(value[0] if isinstance(value, (list, tuple)) and value else value, str)
 
 
 def name_trouble(name: str) -> str:
-    """The fault of ``name`` in words, "" if there is none.
+    """Return the fault of ``name`` as text, "" if there is none.
 
-    Refused: an empty, overlong or unprintable name, and a part between slashes that is empty, ``.``
-    or ``..``, by which a folder could be escaped.
+    Refused are empty, overlong or unprintable names, and empty, ``.`` or ``..`` parts between
+    slashes, which could escape a folder.
     """
     plain = name.isascii()
     size = len(name) if plain else len(name.encode("utf-8", "surrogatepass"))
@@ -117,7 +116,7 @@ def name_trouble(name: str) -> str:
         return f"{len(name)} characters"
     if not name:
         return "an empty name"
-    # Most names by far are plain: a look at each sign takes longer than reading a small array.
+    # Nearly all names are plain: a check of each character is slower than reading a small array.
     if not (plain and name.isprintable()):
         if any(ord(sign) < 32 or 0x7F <= ord(sign) < 0xA0 for sign in name):
             return f"control characters in {name[:60]!r}"
@@ -129,17 +128,16 @@ def name_trouble(name: str) -> str:
 
 
 kTrain = 4  # noqa: N816 - SINGA's spelling, which its users' code imports
-"""The flag of a forward that trains, as True."""
+"""The flag of a training forward, like True."""
 
 kEval = 8  # noqa: N816
-"""The flag of a forward that evaluates, as False."""
+"""The flag of an evaluation forward, like False."""
 
 
 def is_training(flag: bool | int) -> bool:
-    """Whether ``flag`` (True or kTrain, False or kEval) asks for training.
+    """Return whether ``flag`` (True or kTrain, False or kEval) requests training.
 
-    Any other value is an ArgumentError: a flag that was meant to be something else must not
-    silently train or evaluate.
+    Any other value is an ArgumentError: a wrong argument must not silently train or evaluate.
     """
     if is_flag(flag):
         return bool(flag)
@@ -154,28 +152,28 @@ def is_training(flag: bool | int) -> bool:
 
 
 FLOOR = 16 << 20
-"""Bytes that any file may make, however small."""
+"""The bytes that any file may use, however small."""
 TIMES = 8
-"""Bytes that a file may make for each of its own."""
+"""The bytes that a file may use for each of its own."""
 DEEPEST = 200
-"""How many levels of lists, dicts, groups and nets may stand inside each other."""
+"""The most levels of nested lists, dicts, groups and nets."""
 MAX_RANK = 32
-"""Axes of an array; no layer has more than five."""
+"""The most axes of an array; no layer has more than five."""
 
 Refusal: TypeAlias = Callable[[str, str], Exception]
-"""Makes the reader's own error of what it expected and what it received."""
+"""``refuse(expected, received)`` makes the reader's own error."""
 
 
 FOREIGN = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError,
     StopIteration, MemoryError, RecursionError,
 )  # fmt: skip
-"""Errors of Python and NumPy that arithmetic on a file's values may raise."""
+"""The errors of Python and NumPy that arithmetic on a file's values may raise."""
 
 
 @contextmanager
 def own_errors(refuse: Refusal, expected: str) -> Iterator[None]:
-    """Within the block, `FOREIGN` errors become the reader's own; those of the library stay."""
+    """Within the block, `FOREIGN` errors become the reader's own; the library's errors pass."""
     try:
         yield
     except SingaNetError:
@@ -186,10 +184,10 @@ def own_errors(refuse: Refusal, expected: str) -> Iterator[None]:
 
 
 class Budget:
-    """Bytes, nodes and depth that a file of ``size`` bytes may still ask for.
+    """The remaining bytes, nodes and depth for a file of ``size`` bytes.
 
-    ``nodes`` bounds what takes time rather than memory: instructions, layers, groups. Where more
-    is asked for than is left, ``refuse(expected, received)`` is raised.
+    ``nodes`` limits time rather than memory: instructions, layers, groups. An excess raises
+    ``refuse(expected, received)``.
     """
 
     __slots__ = ("_depth", "_left", "_nodes", "_nodes_left", "_size", "refuse")
@@ -202,30 +200,30 @@ class Budget:
         self._depth = 0
 
     def spend(self, nbytes: int = 0, nodes: int = 1) -> None:
-        """Take so much off what is left."""
+        """Subtract ``nbytes`` and ``nodes`` from the budget."""
         self._left -= nbytes
         self._nodes_left -= nodes
         if self._left < 0:
             most = FLOOR + TIMES * self._size
-            raise self.refuse(f"what takes at most {most} bytes of memory", "more")
+            raise self.refuse(f"contents of at most {most} bytes of memory", "more")
         if self._nodes_left < 0:
             raise self.refuse(f"at most {self._nodes} parts", "more")
 
     def has(self, nbytes: int) -> bool:
-        """Whether so much is left for what is let go at once, of which an eighth is spent."""
+        """Return whether ``nbytes`` are left for a temporary object; charge an eighth of them."""
         if nbytes > self._left:
             return False
         self.spend(nbytes // 8)
         return True
 
     def grant(self, size: int) -> None:
-        """Another file, of ``size`` bytes, that counts as well."""
+        """Add another file of ``size`` bytes."""
         self._size += size
         self._left += TIMES * size
 
     @contextmanager
     def deeper(self, most: int = DEEPEST) -> Iterator[None]:
-        """One level down, of at most ``most``, for the length of the block."""
+        """Within the block, count one more level, at most ``most``."""
         self._depth += 1
         try:
             self.expect_depth(self._depth, most)
@@ -236,7 +234,7 @@ class Budget:
     def expect_depth(self, levels: int, most: int = DEEPEST) -> None:
         """Refuse more levels than ``most``."""
         if levels > most:
-            raise self.refuse(f"at most {most} levels inside each other", "more")
+            raise self.refuse(f"at most {most} nested levels", "more")
 
 
 def read_json(
@@ -245,11 +243,11 @@ def read_json(
     what: str = "text",
     pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
 ) -> Any:
-    """The data that ``text`` encodes in JSON, called ``what`` in errors; ``pairs`` makes the dicts.
+    """Parse JSON ``text``, called ``what`` in errors; ``pairs`` makes the dicts.
 
-    Errors: those of the budget.
+    Errors: as for the budget.
     """
-    # Measured with the smallest of each kind, CPython 3.11.
+    # The sizes of the smallest objects of each kind, in CPython 3.11.
     parts = text.count(b",") + text.count(b"[") + text.count(b"{")
     budget.spend(2 * len(text) + 48 * parts + 64 * text.count(b":"), parts)
     try:
@@ -267,12 +265,12 @@ def read_json(
 
 
 def checked_shape(shape: Sequence[Any], itemsize: int, limit: int, refuse: Refusal) -> Shape:
-    """``shape`` as a tuple, if it claims no more than ``limit`` bytes and NumPy can have it."""
-    # The rank first: a product of very many axes would take long.
+    """Return ``shape`` as a tuple. Errors: it claims over ``limit`` bytes, or NumPy refuses it."""
+    # Check the rank first: a product of very many axes would take long.
     fine = len(shape) <= MAX_RANK and all(is_int(axis, 0) for axis in shape)
     axes = tuple(map(int, shape)) if fine else ()
     claimed = math.prod(axes) * itemsize
-    # NumPy refuses an empty array, too, whose other axes overflow.
+    # NumPy also refuses an empty array whose other axes overflow.
     most = claimed or math.prod([axis or 1 for axis in axes]) * itemsize
     if not fine or most >= 1 << 62:
         received = f"{len(shape)} axes, {tuple(shape[: MAX_RANK + 1])}"

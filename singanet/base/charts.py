@@ -1,4 +1,4 @@
-"""Charts by matplotlib, of the extra ``report``: as SVG that stands alone, or within a page."""
+"""Charts by matplotlib, of the extra ``report``, as standalone SVG or within a page."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ SCHEMES = (
     f":root{{color-scheme:light dark;{_RULES[0]}}}"
     f"@media (prefers-color-scheme:dark){{:root{{{_RULES[1]}}}}}"
 )
-"""CSS variables of the colours, for readers who prefer the one or the other.
+"""CSS variables of the colours, for light and dark pages.
 
 Text has a contrast of 7 : 1 or more against its ground, lines of 3 : 1 or more.
 """
 
 PIXELS = 96
-"""An inch: sizes are those of CSS."""
+"""The pixels of an inch, as in CSS."""
 _STYLE = {
     "axes.axisbelow": True,
     "axes.edgecolor": LIGHT["rule"],
@@ -85,12 +85,12 @@ _STYLE = {
 _COLOURS = [LIGHT[f"s{k}"] for k in range(4)]
 _DASHES: list[Any] = ["-", (0, (3.5, 2)), (0, (1, 1.5)), (0, (4.5, 1.5, 1, 1.5))]
 MOST_LINES = len(_COLOURS) * len(_DASHES)
-"""That differ: in dashes as well as in colours, so that nothing rests on hue."""
+"""The most distinguishable lines: dashes differ too, so that no reader needs colours."""
 _WIDTH, _HEIGHT = 460.0, 250.0
 _MOST_POINTS = 24
-"""Above it the points of a line are not marked one by one."""
+"""The most points of a line that get markers."""
 _LARGEST = 1e100
-"""What is larger is not drawn: distances between such numbers may not be finite."""
+"""The largest number that is drawn: distances between larger ones may not be finite."""
 _LONGEST = 44
 _LETTER = 6.6
 
@@ -98,10 +98,10 @@ Points = Sequence[tuple[float, float]]
 
 
 class LineChart(NamedTuple):
-    """Lines by name; ``across`` names the x axis, whose ticks are whole where every x is.
+    """Lines by name; ``across`` is the label of the x axis, with integer ticks if every x is whole.
 
-    Points that are not finite are left out. ``by_powers`` places each x, all above 0, by its
-    logarithm. Up to `MOST_LINES` no two lines look the same.
+    Points that are not finite are skipped. ``by_powers`` makes the x axis logarithmic; every x must
+    be above 0. Up to `MOST_LINES` lines look different.
     """
 
     title: str
@@ -113,19 +113,19 @@ class LineChart(NamedTuple):
 
 @contextmanager
 def sheet(where: str, width: float, height: float) -> Iterator[Any]:
-    """A figure of so many pixels, within which it has to be written: settings hold until then.
+    """Yield a figure of ``width`` by ``height`` pixels; write it within the block.
 
-    Errors: `BackendError` without the extra.
+    The block sets the style. Errors: `BackendError` without the extra.
     """
     figure = package(where, "matplotlib.figure", REPORT)
     with package(where, "matplotlib", REPORT).rc_context(_STYLE), warnings.catch_warnings():
-        # What shows the SVG has fonts of its own.
+        # The viewer of the SVG uses its own fonts.
         warnings.filterwarnings("ignore", "Glyph")
         yield figure.Figure((width / PIXELS, height / PIXELS))
 
 
 def svg_of(figure: Any) -> str:
-    """The SVG text of a `sheet`, from its first tag on, as a page may have it."""
+    """Return the SVG text of a `sheet`, from its first tag, for a page."""
     written = StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(written, format="svg", metadata=nothing)
@@ -134,20 +134,19 @@ def svg_of(figure: Any) -> str:
 
 
 def themed(svg: str) -> str:
-    """``svg`` for an image of a page, in the colours that the page's reader prefers."""
+    """Return ``svg`` for an image in a page, in the reader's preferred colour scheme."""
     for name, colour in LIGHT.items():
         svg = re.sub(rf"\b(fill|stroke): {colour}", rf"\1: var(--{name})", svg)
-    # The page's ground is the image's too.
+    # The background is the page's.
     svg = svg.replace("fill: var(--page)", "fill: none", 1)
     at = svg.index(">") + 1
     return f"{svg[:at]}<style>{SCHEMES}</style>{svg[at:]}"
 
 
 def write_chart(draw: Callable[[], str], where: str, path: str | PathLike[str] | None) -> str:
-    """The SVG that ``draw`` gives, written to ``path`` where one is given.
+    """Return the SVG from ``draw``, and write it to ``path`` if given.
 
-    Errors: `ArgumentError` for another suffix than .svg, before anything is drawn;
-    `FileAccessError`.
+    Errors: `ArgumentError` for another suffix than .svg, before drawing; `FileAccessError`.
     """
     if path is None:
         return draw()
@@ -160,25 +159,25 @@ def write_chart(draw: Callable[[], str], where: str, path: str | PathLike[str] |
 
 
 def data_of(svg: str) -> str:
-    """The address of an image, in which nothing can act."""
+    """Return ``svg`` as a data URL of an image, in which scripts cannot run."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def in_notebook(alt: str, draw: Callable[[], str]) -> str | None:
-    """What ``draw`` gives as HTML; None without the extra, so that notebooks show the text."""
+    """Return the result of ``draw`` as HTML; None without the extra, so notebooks show text."""
     if find_spec("matplotlib") is None:
         return None
     return f'<img alt="{alt}" src="{data_of(draw())}">'
 
 
 def label(name: str) -> str:
-    """``name`` as it can be written in a chart: of a long one the end, which says more."""
+    """Return ``name`` for a chart: printable, and only the end of a long one, which says more."""
     said = "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
     return said if len(said) <= _LONGEST else "…" + said[1 - _LONGEST :]
 
 
 def line_charts(where: str, charts: Sequence[LineChart]) -> str:
-    """``charts`` beside each other. Errors: `BackendError` without the extra."""
+    """Draw ``charts`` side by side. Errors: `BackendError` without the extra."""
     count = max(len(charts), 1)
     with sheet(where, count * _WIDTH, _HEIGHT) as figure:
         for k, chart in enumerate(charts):
@@ -188,12 +187,12 @@ def line_charts(where: str, charts: Sequence[LineChart]) -> str:
 
 
 def legend(where: str, names: Sequence[str]) -> str:
-    """What the lines of a chart that has no legend look like, in their order."""
+    """Draw the legend of a chart that has none, in the order of its lines."""
     with sheet(where, 60 + _LETTER * max(len(label(name)) for name in names), 20 * len(names)) as f:
         axes = f.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.axis("off")
         lines = [axes.plot([], [], **_look(k))[0] for k in range(len(names))]
-        # Some versions leave names that begin with "_" out.
+        # Some versions omit names that begin with "_".
         axes.legend(lines, [f" {label(name)}" for name in names], loc="center left", handlelength=4)
         return svg_of(f)
 
@@ -226,21 +225,21 @@ def _draw(axes: Any, chart: LineChart, ticker: Any) -> None:
 
 
 def _look(k: int) -> dict[str, Any]:
-    """Colour and dashes of the ``k``-th line: the first four differ in both."""
+    """Return colour and dashes of the ``k``-th line: the first four differ in both."""
     return {"color": _COLOURS[k % 4], "linestyle": _DASHES[(k + k // 4) % 4], "linewidth": 1.5}
 
 
 def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[float]]) -> str:
-    """Cells by row name and column, on a scale of powers of ten.
+    """Draw cells by row name and column, on a logarithmic scale.
 
-    What is not finite is red; zero is empty.
+    Numbers that are not finite are red; zero is empty.
     """
     values = np.array(list(rows.values()), np.float64)
     told = values[(values > 1 / _LARGEST) & (values < _LARGEST)]
     low, high = (told.min(), told.max()) if told.size else (1.0, 1.0)
     left = 12 + _LETTER * max(len(label(name)) for name in rows)
     wide = max(150.0, min(26.0 * len(columns), 640.0))
-    each = max(1, len(rows) // 400)  # of more rows not all have their name
+    each = max(1, len(rows) // 400)  # with more rows only some get their name
     high_px = 16.0 * len(rows) / each
     width, height = left + wide + 90, high_px + 50
     with sheet(where, width, height) as figure:
@@ -266,11 +265,11 @@ def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
 
 
 MOST_NUMBERED = 32
-"""Classes up to which each cell has its number: beyond, one could not read it."""
+"""The most classes for which each cell has its number: with more it is unreadable."""
 
 
 def confusion_chart(where: str, counts: Any, names: Sequence[str]) -> str:
-    """Counts (C, C), rows the true classes; each cell is as strong as its share of its row."""
+    """Draw counts (C, C), rows the true classes; the colour of a cell is its share of its row."""
     classes, shown = len(names), [label(name) for name in names]
     said = [[f"{value:,.6g}" for value in row] for row in counts.tolist()]
     numbered = classes <= MOST_NUMBERED
@@ -285,7 +284,7 @@ def confusion_chart(where: str, counts: Any, names: Sequence[str]) -> str:
         axes = figure.add_axes(place)
         cells = np.empty((classes, classes, 4))
         cells[:] = package(where, "matplotlib.colors", REPORT).to_rgba(LIGHT["s0"])
-        # At most so strong that the number on it has a contrast of 4.5 : 1 to it.
+        # The limit leaves the number a contrast of 4.5 : 1.
         cells[..., 3] = 0.03 + (0.45 if numbered else 0.97) * shares
         axes.imshow(cells, aspect="auto", interpolation="none")
         axes.grid(visible=False)

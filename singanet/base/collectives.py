@@ -1,4 +1,4 @@
-"""The part of a communicator that the rooms below it need."""
+"""The part of a communicator that lower rooms need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from singanet.types import Array
 
 
 class Collectives(Protocol):
-    """``rank`` of ``size`` processes; `singanet.parallel.Communicator` is one.
+    """``rank`` of ``size`` processes; `singanet.parallel.Communicator` implements it.
 
     All ranks call the same methods in the same order. Arrays are NumPy's.
     """
@@ -25,40 +25,40 @@ class Collectives(Protocol):
     step: int
 
     def all_reduce(self, array: Array, op: Any = "sum", what: str = "an all-reduce") -> Array:
-        """The sum of the arrays of all ranks."""
+        """Return the sum of the arrays of all ranks."""
 
     def all_gather(self, array: Array, what: str = "an all-gather") -> list[Array]:
-        """The arrays of all ranks, which may differ in length along axis 0."""
+        """Return the arrays of all ranks, which may differ in length along axis 0."""
 
     def _gather_parts(
         self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
     ) -> Array:
-        """Each part of ``array``, between two of ``bounds``, becomes what its rank has there."""
+        """Gather in place: each part of ``array``, between two ``bounds``, comes from its rank."""
 
     def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
-        """The array of the rank ``root``."""
+        """Return the array of the rank ``root``."""
 
     def send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> None:
-        """Send ``array``; those from one rank to another arrive in order."""
+        """Send ``array``; arrays from one rank to another arrive in order."""
 
     def receive(self, array: Array, source: int, tag: int = 0, what: str = "a receive") -> Array:
-        """``array`` becomes what ``source`` has sent."""
+        """Receive into ``array`` from ``source``."""
 
 
 def gathered(comm: Collectives, value: Any, what: str) -> list[Any]:
-    """The ``value`` of every rank, in the order of ranks: plain data and arrays."""
+    """Return the ``value`` of every rank, in the order of ranks: plain data and arrays."""
     parts = comm.all_gather(np.frombuffer(pickle.dumps(value), np.uint8).copy(), what)
     return [pickle.loads(part.tobytes()) for part in parts]
 
 
 def of_first(comm: Collectives, value: Any, what: str) -> Any:
-    """The ``value`` of rank 0."""
+    """Return the ``value`` of rank 0."""
     return gathered(comm, None if comm.rank else value, what)[0]
 
 
 @contextmanager
 def uncounted(comm: Collectives) -> Iterator[None]:
-    """Within the block nothing is counted, of which there is more or less as a disk has it."""
+    """Within the block no bytes are counted, since disk timing determines their number."""
     sent, received = comm.bytes_sent, comm.bytes_received
     try:
         yield
@@ -67,9 +67,9 @@ def uncounted(comm: Collectives) -> Iterator[None]:
 
 
 class SharedBatch:
-    """The batch of which each rank has a part, as layers see it whose statistics are of all.
+    """The batch whose parts are on all ranks, for layers with statistics over all of it.
 
-    ``weight`` says how much this rank's gradients weigh beside other ranks', None for sums.
+    ``weight`` is the weight of this rank's gradients, None for sums.
     """
 
     def __init__(self, comm: Collectives) -> None:

@@ -14,20 +14,20 @@ _TABLE = "fit a singanet.data.Table on the frame, which makes numbers of it"
 
 
 class Columns(dict[str, Any]):
-    """The columns of a table by name, arrays or lists, equally long: a frame without a library."""
+    """The columns of a table by name, arrays or lists of one length: a frame without library."""
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(next(iter(self.values()), ()))
 
     def take(self, rows: Any) -> Columns:
-        """Some of the rows: an index, a mask or a slice."""
+        """Return some of the rows: an index, a mask or a slice."""
         return Columns({name: _array(column)[rows] for name, column in self.items()})
 
 
 def is_frame(x: Any) -> TypeGuard[Any]:
-    """Whether ``x`` is a table with named columns: of pandas, polars, pyarrow and the like.
+    """Return whether ``x`` is a table with named columns: of pandas, polars, pyarrow and the like.
 
     It has ``__dataframe__``, or ``__arrow_c_stream__`` and names of columns. Series have neither.
     """
@@ -45,9 +45,9 @@ def is_frame(x: Any) -> TypeGuard[Any]:
 
 
 def has_frame(x: Any) -> bool:
-    """Whether ``x`` is a frame, or a dict or list with one in it."""
+    """Return whether ``x`` is a frame, or a dict or list that contains one."""
     if type(x) is dict:
-        # Every batch of a net with several inputs is asked, which must take no time.
+        # A fast path, since every batch of a net with several inputs comes here.
         for part in x.values():
             if type(part) is not np.ndarray:
                 break
@@ -59,10 +59,10 @@ def has_frame(x: Any) -> bool:
 
 
 def columns_of(where: str, frame: Any, only: Iterable[str] | None = None) -> Columns:
-    """The columns of a frame, or of a dict of columns, with whatever values they have.
+    """Return the columns of a frame, or of a dict of columns, with values of any type.
 
-    With ``only`` those alone, in that order. Errors: columns of one name, of unequal length, of
-    other shapes; one of ``only`` that is not there.
+    With ``only`` return just these, in their order. Errors: columns with one name, of unequal
+    length, of other shapes; a missing one of ``only``.
     """
     labels = _labels(where, frame)
     if only is not None:
@@ -91,12 +91,12 @@ def columns_of(where: str, frame: Any, only: Iterable[str] | None = None) -> Col
 
 
 def names_of(where: str, frame: Any) -> tuple[str, ...]:
-    """The names of the columns. Errors: two of one name, or none."""
+    """Return the names of the columns. Errors: two with one name, or none."""
     return tuple(_labels(where, frame))
 
 
 def numbers(where: str, name: str, column: Array) -> Array:
-    """A column to feed as it is. Errors: text, other objects and dates; values that are missing."""
+    """Return a numeric column. Errors: text, other objects and dates; missing values."""
     at = f"{where}, column {name!r}"
     if column.dtype.kind == "O" and all(isinstance(v, (bool, np.bool_)) for v in column):
         column = column.astype(bool)
@@ -108,18 +108,18 @@ def numbers(where: str, name: str, column: Array) -> Array:
             at,
             expected="a number in each row",
             received=f"{missing} of {len(column)} rows without one",
-            advice=f"{_TABLE} and fills what is missing, or leave the rows out",
+            advice=f"{_TABLE} and fills missing values, or remove the rows",
         )
     return column
 
 
 def matrix(where: str, columns: Columns) -> Array:
-    """The columns side by side, (rows, columns). Errors: those of `numbers`."""
+    """Return the columns as a matrix (rows, columns). Errors: as for `numbers`."""
     return np.stack([numbers(where, name, each) for name, each in columns.items()], axis=1)
 
 
 def expect_columns(where: str, given: Sequence[str], known: Sequence[str]) -> None:
-    """Errors: other columns than those ``known``, in whichever order."""
+    """Refuse columns other than ``known``, in any order."""
     missing = [name for name in known if name not in given]
     extra = [name for name in given if name not in known]
     if missing or extra:
@@ -134,11 +134,11 @@ def expect_columns(where: str, given: Sequence[str], known: Sequence[str]) -> No
 
 
 def _labels(where: str, frame: Any) -> dict[str, Any]:
-    """What the frame calls its columns, by their names as text."""
+    """Return the frame's labels of columns, by their names as text."""
     if isinstance(frame, Mapping):
         labels = list(frame)
     else:
-        # Of pyarrow "columns" are the columns themselves.
+        # In pyarrow, "columns" are the columns themselves.
         given = getattr(frame, "column_names", None)
         labels = list(getattr(frame, "columns", ()) if given is None else given)
     found = {str(label): label for label in labels}
@@ -167,7 +167,7 @@ def _present(where: str, names: Iterable[str], labels: Mapping[str, Any]) -> lis
 
 
 def _array(column: Any) -> Array:
-    """A list as an array that keeps the kinds of its values apart."""
+    """Return a list as an array that preserves the types of its values."""
     if isinstance(column, (list, tuple)) and not all(
         isinstance(value, (int, float, np.number)) for value in column
     ):
@@ -185,14 +185,14 @@ def _kind(column: Array) -> str:
 
 
 def is_sparse(x: Any) -> TypeGuard[Any]:
-    """Whether ``x`` is a sparse matrix or array, SciPy's or a `CSRMatrix`."""
+    """Return whether ``x`` is a sparse matrix or array, SciPy's or a `CSRMatrix`."""
     return type(x) is CSRMatrix or (hasattr(x, "tocsr") and hasattr(x, "nnz"))
 
 
 def by_rows(where: str, x: Any) -> CSRMatrix:
-    """The sparse ``x`` of SciPy, in whichever format, as a `CSRMatrix`; it stays as it is.
+    """Return SciPy's sparse ``x``, in any format, as a `CSRMatrix`; ``x`` is not changed.
 
-    Errors: `DataError` for what has not two axes, for values that are no numbers, and for indices
+    Errors: `DataError` if it does not have two axes, its values are not numbers, or its indices are
     outside of its shape.
     """
     if type(x) is CSRMatrix:
@@ -220,7 +220,7 @@ def by_rows(where: str, x: Any) -> CSRMatrix:
 
 
 def _is_whole(x: Any) -> bool:
-    """Whether SciPy's compiled code, which does not look, stays within the arrays of ``x``."""
+    """Return whether the arrays of ``x`` are valid; SciPy's compiled code does not check bounds."""
     if x.format == "coo":
         return _within(x.row, x.shape[0]) and _within(x.col, x.shape[1])
     if x.format not in ("csr", "csc"):

@@ -1,4 +1,4 @@
-"""Packages that are no dependency, imported where they are first needed."""
+"""Optional packages, imported at their first use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from singanet.errors import BackendError
 
 REPORT = "'singanet[report]'"
-"""What brings matplotlib and jinja2."""
+"""The extra with matplotlib and jinja2."""
 
 
 def package(where: str, name: str, install: str) -> Any:
-    """The module ``name``. Errors: `BackendError` where it is missing, with what installs it."""
+    """Return the module ``name``. Errors: `BackendError` with the command that installs it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

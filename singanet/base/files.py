@@ -1,4 +1,4 @@
-"""Files written whole, paths, and locks between processes."""
+"""Atomic writes of files, paths, and locks between processes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from singanet.errors import ArgumentError, FileAccessError
 
 
 def path_of(given: Any, argument: str = "path") -> Path:
-    """``given`` as a `Path`. Errors: `ArgumentError` for values that are no path."""
+    """Return ``given`` as a `Path`. Errors: `ArgumentError` if it is not a path."""
     text = given if isinstance(given, (str, os.PathLike)) else None
     text = None if text is None else os.fspath(text)
     if not isinstance(text, str) or "\0" in text:
-        # A launcher begins without the arrays that this needs.
+        # A launcher starts without NumPy, which this import needs.
         from singanet.base.arguments import MESSAGES, are_messages
 
         raise ArgumentError(
@@ -41,21 +41,21 @@ def path_of(given: Any, argument: str = "path") -> Path:
 
 
 def paths_of(given: Any, argument: str) -> list[Path]:
-    """``given``, a path or several, as a list of them. Errors: `ArgumentError`."""
+    """Return ``given``, a path or several, as a list of paths. Errors: `ArgumentError`."""
     several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))
     return [path_of(one, argument) for one in (given if several else [given])]
 
 
 @contextlib.contextmanager
 def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterator[Path]:
-    """Give the path of a new file beside ``path``; at the end flush it and move it over ``path``.
+    """Yield the path of a new file beside ``path``; at the end flush it and move it to ``path``.
 
-    A file of many bytes is flushed meanwhile, too; ``nbytes`` says how many come, where known.
+    A large file is also flushed during the block; ``nbytes`` is its size, if known.
 
-    The new file is there, empty, with permissions and owner of the old one if the system allows
-    that. After an error before the move the old file is as it was, and the new one is removed. A
-    killed process leaves it behind: the next write to ``path`` from that machine removes it, or, if
-    each write has a path of its own, the next write of a file ``called`` so. Errors:
+    The new file exists, empty, with permissions and owner of the old one if the system allows that.
+    After an error before the move the old file is unchanged, and the new one is removed. A killed
+    process leaves it behind: the next write to ``path`` from that machine removes it, or, if each
+    write has its own path, the next write of a file with the same ``called``. Errors:
     `FileAccessError` for a full disk or a folder that is missing or read-only.
     """
     with explained(path, "write"):
@@ -66,7 +66,7 @@ def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterat
         beside = target.with_name(_beginning(called or target.name) + token)
         try:
             mode = _create(beside, target)
-            # Starting a thread would take a tenth of the time of a small file.
+            # A thread would take a tenth of the time of a small file.
             few = nbytes is not None and nbytes < _STEP
             with contextlib.nullcontext() if few else flushed_meanwhile(beside):
                 yield beside
@@ -81,7 +81,7 @@ def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterat
 
 
 def expect_suffix(where: str, path: Path, known: Sequence[str]) -> None:
-    """Errors: `ArgumentError` where the name of ``path`` ends in none of ``known``."""
+    """Refuse a ``path`` without a suffix in ``known``. Errors: `ArgumentError`."""
     if path.suffix.lower() not in known:
         raise ArgumentError(
             f"{where} {str(path)!r}",
@@ -92,7 +92,7 @@ def expect_suffix(where: str, path: Path, known: Sequence[str]) -> None:
 
 
 def expect_inside(folder: Path, path: Path) -> None:
-    """Errors: `FileAccessError` where ``path`` is a link that leads out of ``folder``."""
+    """Refuse a ``path`` that is a link out of ``folder``. Errors: `FileAccessError`."""
     if not path.is_symlink():
         return
     real = Path(os.path.realpath(path))
@@ -106,10 +106,10 @@ def expect_inside(folder: Path, path: Path) -> None:
 
 
 def expect_in_folder(folder: Path, path: Path) -> None:
-    """Errors: `FileAccessError` where ``path`` is a link that leads out of ``folder``.
+    """Refuse a ``path`` that is a link out of ``folder``. Errors: `FileAccessError`.
 
-    A snapshot in the cache of Hugging Face's hub is a folder of links to ``blobs`` beside it: there
-    the whole of the repository counts.
+    In the cache of Hugging Face's hub a snapshot is a folder of links to a sibling folder
+    ``blobs``: links within the repository are allowed there.
     """
     above = Path(os.path.realpath(folder)).parent
     cached = above.name == "snapshots" and (above.parent / "blobs").is_dir()
@@ -117,7 +117,7 @@ def expect_in_folder(folder: Path, path: Path) -> None:
 
 
 def expect_file(target: Path, path: Path) -> None:
-    """Errors: `FileAccessError` for a device or pipe, which a move would put an end to."""
+    """Refuse a device or pipe, which a move would replace. Errors: `FileAccessError`."""
     if target.exists() and not target.is_file() and not target.is_dir():
         raise FileAccessError(
             f"file {str(path)!r}",
@@ -128,9 +128,9 @@ def expect_file(target: Path, path: Path) -> None:
 
 
 def _create(beside: Path, target: Path) -> int | None:
-    """Make the file; the permissions it gets in the end, None for those of any new file.
+    """Make the file, and return its final permissions, None for the default.
 
-    What the old file kept from others must not be open to them while the new one is written.
+    If the old file was private, the new one must be private during the write.
     """
     old = target.stat() if target.is_file() else None
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -149,7 +149,7 @@ def _create(beside: Path, target: Path) -> int | None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make the entries of ``folder`` durable, where the platform can open folders."""
+    """Make the entries of ``folder`` durable, if the platform can open folders."""
     if hasattr(os, "O_DIRECTORY"):
         _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
 
@@ -163,7 +163,7 @@ def _flush(path: Path, flags: int) -> None:
 
 
 def remove_leftovers(folder: Path, called: str) -> None:
-    """Remove temporary files ``called`` so that killed processes of this machine have left."""
+    """Remove temporary files for ``called`` of killed processes on this machine."""
     pattern = re.compile(rf"{re.escape(_beginning(called))}(\d+)-[0-9a-f]{{8}}\.tmp")
     for name in os.listdir(folder):
         found = pattern.fullmatch(name)
@@ -173,8 +173,8 @@ def remove_leftovers(folder: Path, called: str) -> None:
 
 
 def _beginning(name: str) -> str:
-    """How the names of new files beside the one called ``name`` begin, on this machine."""
-    # Behind it stand up to 23 characters; file systems take 255 bytes.
+    """Return the prefix of temporary files for ``name`` on this machine."""
+    # Up to 23 characters follow; file systems allow 255 bytes.
     longest = 255 - 23 - len(host := _host()) - 3
     if len(os.fsencode(name)) > longest:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
@@ -187,7 +187,7 @@ def _host() -> str:
 
 def _alive(process: int) -> bool:
     if os.name != "posix":
-        return True  # elsewhere, signal 0 is not a question
+        return True  # on other systems signal 0 is not a mere test
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -198,7 +198,7 @@ def _alive(process: int) -> bool:
 
 
 def _has_a_name(path: Path) -> bool:
-    """Whether the system's language has all characters of ``path``."""
+    """Return whether the file system's encoding has all characters of ``path``."""
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
@@ -207,7 +207,7 @@ def _has_a_name(path: Path) -> bool:
 
 
 class _Explained:
-    """What `explained` gives: a generator's would take as long as a small array."""
+    """The context manager of `explained`: a generator's would take as long as a small array."""
 
     __slots__ = ("_path", "_what")
 
@@ -226,21 +226,21 @@ class _Explained:
         path, what = self._path, self._what
         if isinstance(error, OSError) and not isinstance(error, FileAccessError):
             raise unreachable(path, what, error) from error
-        # What is written may lack a name, too.
+        # The error may also concern the contents.
         if isinstance(error, UnicodeEncodeError) and not _has_a_name(path):
             raise FileAccessError(
                 f"file {str(path)!r}",
-                expected=f"a name that this language of the machine has, {error.encoding}",
+                expected=f"a name in the encoding of the machine's locale, {error.encoding}",
                 received=repr(str(path)[error.start : error.end])[:60],
                 advice="set PYTHONUTF8=1, or another locale than C",
             ) from error
 
 
 def unreachable(path: Path, what: str, error: OSError) -> FileAccessError:
-    """What `explained` makes of ``error``, for those who catch it themselves."""
+    """Make the `FileAccessError` of `explained` for ``error``."""
     advice = {
         "write": "free some space or choose a folder that exists and can be written; "
-        "what was there before is as it was",
+        "the previous file is unchanged",
         "read": "check the path and its permissions",
     }[what]
     return FileAccessError(
@@ -252,27 +252,27 @@ def unreachable(path: Path, what: str, error: OSError) -> FileAccessError:
 
 
 def explained(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
-    """Turn an `OSError` of the block into a `FileAccessError` that names ``path``."""
+    """Convert an `OSError` of the block into a `FileAccessError` that names ``path``."""
     return _Explained(path, what)
 
 
-# A flush of less costs more than it wins; seconds between two looks at the size.
+# The bytes from which a flush pays off, and the seconds between two checks of the size.
 _STEP = 32 << 20
 _PAUSE = 0.01
 
 
 @contextlib.contextmanager
 def flushed_meanwhile(path: Path) -> Iterator[None]:
-    """Flush the file at ``path``, whoever writes it in the block, as often as it has grown much.
+    """Within the block, flush the file at ``path`` whenever it has grown enough.
 
-    The end is not flushed, and nothing is where the platform has no such call. Errors: what the
-    disk answered, as an `OSError`, when the block is over.
+    The end is not flushed; without fdatasync nothing is. Errors: the disk's `OSError`, after the
+    block.
     """
     if not hasattr(os, "fdatasync"):
         yield
         return
     over, troubles = threading.Event(), list[OSError]()
-    # A daemon: an interrupt may strike where nobody is left to end it.
+    # A daemon, since an interrupt may leave nobody to end it.
     thread = threading.Thread(
         target=_watch, args=(path, over, troubles), name="flushing", daemon=True
     )
@@ -284,7 +284,7 @@ def flushed_meanwhile(path: Path) -> Iterator[None]:
         if thread.is_alive():
             thread.join()
     if troubles:
-        # A disk tells of a lost page once: whoever flushes next hears nothing of it.
+        # A disk reports a lost page only once: a later flush would succeed.
         raise troubles[0]
 
 
@@ -311,12 +311,12 @@ else:
     import fcntl
 
 NAME = ".training.lock"
-_FAR = 1 << 30  # of Windows' locks: the bytes that are read are others
+_FAR = 1 << 30  # the offset of Windows' locks, so that the text stays readable
 
 
 @dataclass
 class _HeldLock:
-    """A lock of this process, and for whom it is held."""
+    """A lock of this process, with its owner and users."""
 
     handle: int
     owner: object
@@ -331,8 +331,8 @@ _held: dict[Path, _HeldLock] = {}
 def hold(folder: Path, owner: object, user: object) -> None:
     """Lock ``folder`` for ``owner``, until each ``user`` of the same owner has called `let_go`.
 
-    It is the system's lock on a file of the folder, so it ends with the process, however that
-    ends. Errors: `FileAccessError` naming the process that has it, or where there can be no file.
+    It is the system's lock on a file in the folder, so it ends with the process in any case.
+    Errors: `FileAccessError` naming the locking process, or if the file cannot be created.
     """
     place = Path(os.path.realpath(folder))
     with _guard, interrupted_after():
@@ -344,7 +344,7 @@ def hold(folder: Path, owner: object, user: object) -> None:
 
 
 def let_go(folder: Path, user: object) -> None:
-    """End what `hold` began for ``user``; nothing where it began nothing."""
+    """Release the lock of `hold` for ``user``, if there is one."""
     place = Path(os.path.realpath(folder))
     with _guard, interrupted_after():
         held = _held.get(place)
@@ -353,16 +353,16 @@ def let_go(folder: Path, user: object) -> None:
         held.uses.discard(id(user))
         if not held.uses:
             del _held[place]
-            # While it is locked: whoever has opened the file already sees that it is gone.
+            # Remove the file while locked: a process that has opened it detects the removal.
             with contextlib.suppress(OSError):
                 (place / NAME).unlink()
             os.close(held.handle)
 
 
 def expect_free(folder: Path) -> None:
-    """Look whether somebody has locked ``folder``, before reading what they may be removing.
+    """Refuse a ``folder`` that another process has locked, before reading files in it.
 
-    Errors: as `hold`.
+    Errors: as for `hold`.
     """
     if (folder / NAME).exists():
         look = object()
@@ -371,9 +371,9 @@ def expect_free(folder: Path) -> None:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether somebody, of this process or another, has locked ``folder``; who may only read asks.
+    """Return whether any process has locked ``folder``; this needs only read access.
 
-    Without locks on the file system nobody has.
+    On file systems without locks it is False.
     """
     place = Path(os.path.realpath(folder))
     with _guard:
@@ -404,11 +404,11 @@ def _locked(path: Path, folder: Path) -> int:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # of a training that ended meanwhile, and removed the file
+        os.close(handle)  # another training ended meanwhile, and removed the file
 
 
 def _take(handle: int) -> bool:
-    """Whether the lock is ours now; on file systems without locks it is, with a warning."""
+    """Acquire the lock if possible; without locks on the file system warn, and return True."""
     try:
         if sys.platform == "win32":
             os.lseek(handle, _FAR, os.SEEK_SET)
@@ -420,8 +420,8 @@ def _take(handle: int) -> bool:
         return False
     except OSError as error:
         warnings.warn(
-            f"no locks on this file system ({error.strerror}): see to it yourself that no second "
-            "training writes to this folder",
+            f"no locks on this file system ({error.strerror}): make sure that no second training "
+            "writes to this folder",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -18,27 +18,28 @@ from singanet.base.processes import free_in_children
 from singanet.types import Array, Shape
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Of ``mallopt``, in ``malloc.h``."""
+"""Options of ``mallopt``, from ``malloc.h``."""
 
 LARGE = 1 << 18
-"""Bytes of an array from which it gets pages of its own."""
+"""The least bytes of an array with its own pages."""
 
 
 def trim() -> None:
-    """Give freed memory back, where the C library can (glibc).
+    """Return freed memory to the system, if the C library can (glibc).
 
-    The step by the layers before a recording frees arrays whose memory stays with the process;
-    the program that follows needs none of it.
+    The step before a recording runs by the layers and frees arrays whose memory stays with the
+    process; the following program does not need it.
     """
     _function("malloc_trim")(0)
 
 
 @contextmanager
 def large_arrays_apart() -> Iterator[None]:
-    """Inside, large arrays have pages of their own, where the C library can (glibc).
+    """Within the block, large arrays get their own pages, if the C library can (glibc).
 
-    What nobody writes on takes no memory then, also zeros, and what is freed goes back at once. It
-    is so for all threads, until the last of them leaves; then memory is kept for reuse.
+    Untouched pages then take no memory, even for zeros, and freed memory returns to the system at
+    once. This affects all threads, until the last of them leaves its block; afterwards freed memory
+    is reused.
     """
     with _lock:
         _inside.append(None)
@@ -50,13 +51,13 @@ def large_arrays_apart() -> Iterator[None]:
         with _lock:
             _inside.pop()
             if not _inside:
-                # As glibc has it once large arrays have come and gone.
+                # glibc's own values after it has freed large arrays.
                 _function("mallopt")(_MMAP_THRESHOLD, 1 << 25)
                 _function("mallopt")(_TRIM_THRESHOLD, 1 << 26)
 
 
 def private_bytes() -> int | None:
-    """Bytes in memory now that no file backs, as those of arrays; None if it is not said."""
+    """Return the resident bytes without a file, such as arrays; None if unknown."""
     try:
         _, pages, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     except (OSError, ValueError):
@@ -68,9 +69,9 @@ def private_bytes() -> int | None:
 
 @contextmanager
 def once_in_a_process() -> Iterator[None]:
-    """Inside is done what stays with the process, for all nets: libraries are loaded, say.
+    """Count in `once_bytes` the memory of work in the block that stays, such as loading libraries.
 
-    What it takes is in `once_bytes`; of blocks in each other that of the outermost counts.
+    Of nested blocks only the outermost counts.
     """
     global _once
     with _lock:
@@ -85,15 +86,15 @@ def once_in_a_process() -> Iterator[None]:
 
 
 def once_bytes() -> int:
-    """Private bytes that the blocks `once_in_a_process` have taken."""
+    """Return the private bytes that the blocks of `once_in_a_process` have taken."""
     return _once
 
 
 def library_pages(**libraries: str) -> dict[str, int]:
-    """Bytes in memory of the files of libraries, each known by a part of its file's name.
+    """Return the resident bytes of libraries' files; each is found by a part of its file's name.
 
-    They are the files' own pages, which the system can drop and processes share. Nothing is found
-    where the system does not say.
+    They are the files' own pages, which the system can drop and processes share. The result is
+    empty if the system does not report them.
     """
     found = dict.fromkeys(libraries, 0)
     name = ""
@@ -123,17 +124,17 @@ def _function(name: str) -> Callable[..., Any]:
     try:
         found: Callable[..., Any] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
-        # Another C library, or a system whose programs cannot be opened so.
+        # Another C library, or a system that cannot open the program this way.
         return lambda *_: None
     return found
 
 
 @contextmanager
 def small_pages() -> Iterator[None]:
-    """New arrays lie on small pages inside, as far as NumPy can be told.
+    """Within the block, NumPy requests small pages for new arrays, if possible.
 
-    Of an array that is never touched the allocator writes the first bytes, and takes a page: of
-    two megabytes, where NumPy has asked the system for large ones.
+    The allocator writes the first bytes of an array that is never touched, and so takes a page: two
+    megabytes if NumPy has requested large ones.
     """
     numpy: Any = np
     choose = getattr(numpy._core.multiarray, "_set_madvise_hugepage", lambda chosen: chosen)
@@ -145,11 +146,11 @@ def small_pages() -> Iterator[None]:
 
 
 class LentMemory:
-    """The memory of ``owner``, an array in one piece that nobody else has, on any device.
+    """The memory of ``owner``, a contiguous array without other references, on any device.
 
-    An array that is lent, and each view of it, keeps one array of all bytes alive. A weak reference
-    to that one tells, on every Python, whether somebody has the memory. Counts of references do
-    not: what they include differs from version to version.
+    A lent array, and each view of it, keeps one array of all bytes alive. A weak reference to that
+    array shows, on every Python, whether the memory is in use. Reference counts do not: what they
+    include differs between versions.
     """
 
     __slots__ = ("_lent", "_memory", "_of", "_whole", "nbytes")
@@ -157,19 +158,19 @@ class LentMemory:
     def __init__(self, owner: Array) -> None:
         self.nbytes = int(owner.nbytes)
         self._of = type(owner)
-        # The base of a view of a view is the first array, as far down as there are arrays. They end
-        # at this: a memoryview of NumPy's arrays, a pointer of a device's.
+        # The base of a view of a view is the first array in the chain, which ends at this object:
+        # a memoryview for NumPy's arrays, a pointer for a device's.
         self._memory: Any = owner.data
         self._whole: weakref.ref[Array] | None = None
         self._lent: weakref.ref[Array] | None = None
 
     @property
     def is_lent(self) -> bool:
-        """Whether somebody has an array that was lent, or a view of one."""
+        """Whether a lent array, or a view of one, is alive."""
         return self._whole is not None and self._whole() is not None
 
     def lend(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
-        """All of it as an array of ``shape``: the one that was lent, if somebody still has that."""
+        """Return all of it as an array of ``shape``: the lent one if that is still alive."""
         lent = None if self._lent is None else self._lent()
         if lent is None:
             whole = None if self._whole is None else self._whole()
@@ -188,24 +189,24 @@ class LentMemory:
 
 
 def address(array: Any) -> int:
-    """Where the first element lies."""
+    """Return the address of the first element."""
     if isinstance(array, np.ndarray):
         flags = array.flags
         if flags.c_contiguous and flags.writeable and array.size and array.dtype.kind in "fiub":
-            # A third of the time that NumPy takes to tell it.
+            # A third of the time of NumPy's `ctypes.data`.
             memory: Any = array
             return addressof(c_char.from_buffer(memory))
-        # A dict made anew each time would have its keys enter and leave Python's interned strings.
+        # Unlike `__array_interface__`, this builds no dict with newly interned keys.
         return int(array.ctypes.data)
     told = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     return int(told["data"][0])
 
 
 def steps(array: Any) -> tuple[int, ...]:
-    """The bytes from one element to the next along each axis.
+    """Return the bytes from one element to the next along each axis.
 
-    NumPy's ``strides`` may hold any number for an axis of one element, and for an empty array. Here
-    such an axis has the step of C order: the bytes that the next axis spans.
+    NumPy's ``strides`` may be any number for an axis of one element, and for an empty array. Here
+    such an axis has the stride of C order: the bytes that the next axis spans.
     """
     made: list[int] = []
     step, empty = array.itemsize, not array.size

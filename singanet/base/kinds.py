@@ -1,4 +1,4 @@
-"""Kinds of files and who reads each, and how sizes and texts are written in messages."""
+"""Kinds of files with their readers, and the format of sizes and texts in messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from singanet.errors import ArgumentError
 class Kind:
     """A kind of file: its ``name``, and in ``advice`` the call that reads it, "" for none.
 
-    ``format`` is its name among the formats of checkpoints, "" where it is none.
+    ``format`` is its name among the formats of checkpoints, "" for none.
     """
 
     name: str
@@ -81,7 +81,7 @@ _TORCH_MEMBERS = ("data.pkl", "data", "code", "constants.pkl", "version", "byteo
 
 
 def kind_of_start(start: bytes) -> Kind:
-    """The kind of a file whose first bytes, some hundreds of them, are ``start``."""
+    """Return the kind of a file that starts with the bytes ``start``, some hundreds of them."""
     if not start:
         return Kind("an empty file", "copy or write the file again")
     found = next((kind for magic, kind in _BY_START if start.startswith(magic)), None)
@@ -89,7 +89,7 @@ def kind_of_start(start: bytes) -> Kind:
 
 
 def kind_of(path: Path) -> Kind:
-    """The kind of what stands at ``path``, where it can be read; a folder by names in it."""
+    """Return the kind of the file at ``path`` if readable; of a folder by names in it."""
     try:
         if path.is_dir():
             return _of_folder(path)
@@ -102,12 +102,12 @@ def kind_of(path: Path) -> Kind:
 
 
 def kind_of_stream(stream: IO[bytes]) -> Kind:
-    """The kind of a file that is read from its front."""
+    """Return the kind of a file that is read from its start."""
     start = stream.read(512)
     kind = kind_of_start(start)
     if kind is not _SAFETENSORS:
         return kind
-    # What tells files of ours apart stands in the metadata, behind the rows of all arrays.
+    # Our own files are marked in the metadata, after the entries of all arrays.
     length = min(int.from_bytes(start[:8], "little"), _LONGEST_TABLE)
     table = start[8:] + stream.read(max(0, length - len(start) + 8))
     texts = {b"model": MODEL, b"predictor": PREDICTOR}
@@ -119,7 +119,7 @@ def _of_folder(path: Path) -> Kind:
     if (path / "config.json").is_file():
         return PUBLISHED
     if (path / "adapter_config.json").is_file():
-        advice = "singanet.pretrained.load_adapter puts it beside the weights of its model"
+        advice = "singanet.pretrained.load_adapter adds it to the weights of its model"
         return Kind("the folder of an adapter", advice)
     if any((path / name).is_file() for name in ("tokenizer.json", "vocab.json", "vocab.txt")):
         return Kind("the folder of a tokenizer", "singanet.pretrained.tokenizer reads it")
@@ -145,20 +145,20 @@ def _zip(start: bytes) -> Kind | None:
 
 
 def _torch(start: bytes) -> Kind | None:
-    # Of before 1.6: the pickle of a number that only PyTorch writes.
+    # Before PyTorch 1.6: the pickle of a magic number.
     known = start[:1] == b"\x80" and b"\x8a\n\x6c\xfc\x9c\x46" in start[:30]
     return _TORCH if known else None
 
 
 def _safetensors(start: bytes) -> Kind | None:
-    # A pickle's ninth byte may be a brace too, but its first eight are no length of a table.
+    # A pickle's ninth byte may be a brace too, but its first eight are not a valid length.
     if start[8:9] != b"{" or int.from_bytes(start[:8], "little") > 100_000_000:
         return None
     return _SAFETENSORS
 
 
 def _onnx(start: bytes) -> Kind | None:
-    """The version of the format, a number below 64, then the producer or the graph."""
+    """Match the version of the format, a number below 64, and the producer or the graph."""
     known = start[:1] == b"\x08" and 0 < start[1] < 64 if len(start) > 2 else False
     return ONNX if known and start[2] in b"\x12\x1a\x22\x28\x32\x3a\x42" else None
 
@@ -173,7 +173,7 @@ def _text(start: bytes) -> Kind | None:
 
 
 def _pickle(start: bytes) -> Kind | None:
-    # Of protocol 0 a pickle is text: one of a global begins with the names of module and class.
+    # In protocol 0 a pickle is text: a global starts with the names of module and class.
     names = start[:1] == b"c" and not {*b", \t;"} & {*start.partition(b"\n")[0]}
     return _PICKLE if names or start[:1] in (b"\x80", b"}", b"(") else None
 
@@ -188,13 +188,13 @@ def _other(start: bytes) -> Kind:
 
 
 Ranges = tuple[tuple[int, int], ...]
-"""From which byte on up to which, in order."""
+"""Half-open ranges of bytes, in order."""
 
 PAGE = 4096
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The same bytes, in order and apart from each other."""
+    """Return the same bytes as sorted ranges without overlap."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -205,21 +205,21 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def resident_bytes(written: Ranges, nbytes: int) -> int:
-    """Resident bytes of an array of ``nbytes`` with these bytes ``written``: whole small pages."""
-    # Where pages begin in the array nobody knows: at both ends half of one on the average.
+    """Return an array's resident bytes, of ``nbytes``, with these ``written``: small pages."""
+    # Page boundaries in the array are unknown: on average half a page at both ends.
     edge = PAGE // 2
     pages = union((max(0, start - edge), min(nbytes, end + edge)) for start, end in written)
     return sum(end - start for start, end in pages)
 
 
 def snake_case(name: str) -> str:
-    """A class's name in small letters with _ between words: conv2d_transpose, l2_norm, rms_norm."""
+    """Return a class's name in snake case: conv2d_transpose, l2_norm, rms_norm."""
     words = r"(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])|(?<=[0-9A-Z][A-Z])(?=[A-Z][a-z])"
     return re.sub(words, "_", name).lower()
 
 
 def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:
-    """Lines with ``head`` and a rule on top; the first ``names`` columns begin at the left."""
+    """Return lines with ``head`` and a rule on top; ``names`` columns are left-aligned."""
     lines = [list(head), *map(list, rows)]
     widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
     shown = [
@@ -233,17 +233,17 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 
 
 
 def megabytes(nbytes: int) -> str:
-    """Two digits behind the point, for columns that say MB: millions, as `bytes_text` has them."""
+    """Format bytes as millions with two decimals, for columns in MB, as `bytes_text` counts."""
     return f"{nbytes / 10**6:,.2f}"
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Three digits behind the point; a question mark for what was not measured."""
+    """Format seconds as milliseconds with three decimals; "?" if they were not measured."""
     return "?" if seconds is None else f"{1e3 * seconds:,.3f}"
 
 
 def reshaping(array: str, sample_shape: Sequence[int]) -> str:
-    """The code that gives the samples of ``array`` another shape."""
+    """Return the code that gives the samples of ``array`` another shape."""
     return f"{array}.reshape({', '.join(map(str, (-1, *sample_shape)))})"
 
 
@@ -257,15 +257,15 @@ UNITS = {
     "MiB": 1 << 20,
     "GiB": 1 << 30,
 }
-"""Bytes of each unit: those of the SI go by thousands, those of the IEC by 1024."""
+"""The bytes of each unit: powers of 1000 for SI units, of 1024 for IEC units."""
 
 _SIZE_TEXT = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?)\s*([A-Za-z]+)\s*", re.ASCII)
 
 
 def checked_bytes(where: str, value: object) -> int:
-    """``value``, a number of bytes or a text with a unit such as "600MB", in whole bytes.
+    """Return ``value``, a number of bytes or a text with a unit such as "600MB", in bytes.
 
-    Errors: anything else, and what is less than a byte.
+    Errors: anything else, and less than a byte.
     """
     found = 0
     if isinstance(value, str):
@@ -288,7 +288,7 @@ def checked_bytes(where: str, value: object) -> int:
 
 
 def bytes_text(nbytes: int) -> str:
-    """In the largest unit of the SI of which there is one: "1.25 GB", "600.0 MB", "12.3 kB"."""
+    """Format bytes in the largest SI unit up to them: "1.25 GB", "600.0 MB", "12.3 kB"."""
     for unit, digits in (("GB", 2), ("MB", 1), ("kB", 1)):
         if abs(nbytes) >= UNITS[unit]:
             return f"{nbytes / UNITS[unit]:,.{digits}f} {unit}"
@@ -296,11 +296,11 @@ def bytes_text(nbytes: int) -> str:
 
 
 def native(array: Any, xp: Any = np) -> Any:
-    """``array`` in the machine's byte order: itself where it is, as is what is no array.
+    """Return ``array`` in native byte order; native arrays and other objects are returned as is.
 
-    One of NumPy's comes over to the array module ``xp``.
+    A NumPy array becomes an array of the module ``xp``.
     """
-    # The common case first: small steps ask several times.
+    # The common case first: small steps call this several times.
     if xp is np and type(array) is np.ndarray and array.dtype.isnative:
         return array
     dtype = getattr(array, "dtype", None)

@@ -1,4 +1,4 @@
-"""Forks, interrupts, the end of a process, and the folder of the cache."""
+"""Forks, interrupts, the end of a process, and the cache folder."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _held_locks: list[Any] = []
 
 
 def free_in_children(lock: _Lock) -> _Lock:
-    """``lock``, which no thread but the one that forks holds while a process is forked.
+    """Register ``lock``, which no other thread than the forking one may have during a fork.
 
-    A child has that thread alone. A lock that another one held would never be let go in it, and
-    what the lock guards would stay half changed.
+    A child process has only that thread. A lock of another thread would never be released in it,
+    and the data under the lock would stay inconsistent.
     """
     _locks.add(lock)
     return lock
@@ -36,7 +36,7 @@ def _take_all() -> None:
             _held_locks.append(lock)
         else:
             return
-        # Its holder may want one of those that we have: wait for it with none.
+        # Its thread may wait for a lock of ours: release all before waiting.
         _let_go()
         with lock:
             pass
@@ -48,7 +48,7 @@ def _let_go() -> None:
 
 
 _one_fork = threading.Lock()
-"""Held by the one thread that forks: `_held_locks` is its list."""
+"""The lock of the forking thread, which uses `_held_locks`."""
 
 
 def _before() -> None:
@@ -70,9 +70,9 @@ _ENDED = "_function_had_ended"
 
 @contextmanager
 def interrupted_after() -> Iterator[None]:
-    """Let Ctrl-C act at the end of the block, not within it; none is lost."""
+    """Delay Ctrl-C in the block until its end; none is lost."""
     before = signal.getsignal(signal.SIGINT)
-    # Python runs handlers in the main thread alone, and others cannot set them.
+    # Only the main thread runs and sets signal handlers in Python.
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -87,7 +87,7 @@ def interrupted_after() -> Iterator[None]:
 
 
 def done_whole(function: Callable[..., None]) -> Callable[..., None]:
-    """``function``, which Ctrl-C lets end; `had_ended` then says so of the error."""
+    """Return ``function`` with Ctrl-C delayed until it ends; see `had_ended`."""
 
     def call(*given: Any) -> None:
         ended = False
@@ -103,23 +103,23 @@ def done_whole(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def had_ended(error: BaseException) -> bool:
-    """Whether ``error`` came as a function that is `done_whole` had ended; it is asked once."""
+    """Return whether a `done_whole` function had ended when it raised ``error``; only once."""
     return bool(vars(error).pop(_ENDED, False))
 
 
 class Leaving:
-    """What has become of the wish; a process has one, `LEAVING`."""
+    """The state of a request to end the process; there is one, `LEAVING`."""
 
     def __init__(self) -> None:
         self.asked = False
         self.begun = False
 
     def ask(self, *_: object) -> None:
-        """Ask for it; a handler of signals, too."""
+        """Request the end; also usable as a signal handler."""
         self.asked = True
 
     def leave(self) -> NoReturn:
-        """End the training as Ctrl-C ends it, which all ranks do after the same step."""
+        """End the training as Ctrl-C does; all ranks call it after the same step."""
         self.begun = True
         raise KeyboardInterrupt("the launcher goes on with other ranks from here")
 
@@ -128,11 +128,11 @@ LEAVING = Leaving()
 
 
 def cache_folder() -> Path | None:
-    """The user's own: ``$XDG_CACHE_HOME/singanet``, or else ``~/.cache/singanet``.
+    """Return the user's cache: ``$XDG_CACHE_HOME/singanet``, or else ``~/.cache/singanet``.
 
-    None for a user without a home: a relative folder would be whatever the working directory has.
+    None for a user without a home: a relative folder would depend on the working directory.
     """
-    # The standard says that a relative one counts as unset.
+    # In the standard, a relative one counts as unset.
     for folder in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
         if os.path.isabs(folder):
             return Path(folder) / "singanet"

@@ -1,4 +1,4 @@
-"""Seeds for nets that are built without one, and for the ranks that share one."""
+"""Seeds of nets without a ``seed``, and of ranks that share one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _sequence: np.random.SeedSequence | None = None
 
 
 def set_seed(seed: int | None) -> None:
-    """Make the seeds of all nets built from now on without one follow from ``seed``.
+    """Derive the seeds of all nets built from now on without one from ``seed``.
 
-    The first such net gets the first seed of a sequence, the next the second, and so on; nets
-    built before, and those given ``seed=``, are not touched. None goes back to fresh seeds from
-    the operating system. NumPy's own global generator is left alone, since nothing here uses it.
+    The first such net gets the first seed of a sequence, the next the second, and so on; earlier
+    nets, and nets with ``seed=``, are not affected. None returns to fresh seeds from the operating
+    system. NumPy's global generator is not changed, since nothing here uses it.
     """
     global _sequence
     if seed is None:
@@ -35,13 +35,13 @@ def set_seed(seed: int | None) -> None:
 
 
 def next_seed() -> int:
-    """The seed of the next net: of the sequence that `set_seed` began, else a fresh one."""
+    """Return the seed of the next net: from the sequence of `set_seed`, or else a fresh one."""
     source = np.random.SeedSequence() if _sequence is None else _sequence.spawn(1)[0]
     return int(source.generate_state(1)[0])
 
 
 def seeded_apart(state: Mapping[str, Any], like: np.random.BitGenerator, rank: int) -> Any:
-    """The generator ``state`` for ``rank``: one each, the same in each run; rank 0 has its own."""
+    """Return a generator state for ``rank``, the same in each run; rank 0 gets ``state``."""
     if rank == 0:
         return state
     digest = np.frombuffer(sha256(repr(state).encode()).digest(), np.uint32)
