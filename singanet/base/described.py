@@ -1,4 +1,4 @@
-"""Objects as dictionaries of settings, and back."""
+"""Objects that record their constructor's arguments, and convert to dictionaries and back."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Codec(Protocol):
-    """A converter of objects to plain data and back; it knows every class, and so stands above."""
+    """A converter of objects to plain data and back, in a higher room that knows every class."""
 
     def object_to_config(self, thing: Configurable) -> dict[str, Any]:
-        """The class and constructor arguments of ``thing``."""
+        """Return the class and constructor arguments of ``thing``."""
 
     def restored(self, entry: Any, base: type) -> Any:
-        """The object of class ``base`` that ``entry`` describes."""
+        """Return the object of class ``base`` that ``entry`` describes."""
 
 
 class CheckedType(ABCMeta):
-    """Classes that refuse unknown and missing arguments in three parts, not by a TypeError."""
+    """The metaclass that refuses unknown and missing arguments by a `SignatureError`."""
 
     def __init__(cls, *args: Any, **kwargs: Any) -> None:
-        """A class, whose text for `help` ends with the further words that it takes."""
+        """Make a class; append its alternative argument names to its docstring, for `help`."""
         super().__init__(*args, **kwargs)
         code = getattr(cls.__dict__.get("__init__"), "__code__", None)
         if code is not None and cls.__doc__ and is_library(cls):
@@ -48,9 +48,9 @@ class CheckedType(ABCMeta):
                 cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{further}"
 
     def __call__(cls: type[_C], *args: Any, **kwargs: Any) -> _C:
-        """A new object. Errors: `SignatureError` for arguments that the constructor does not have.
+        """Make an object. Errors: `SignatureError` for arguments that the constructor lacks.
 
-        Copying and unpickling do not come by here.
+        Copying and unpickling do not call it.
         """
         kind: Any = cls
         signature, names = _signature(kind), argument_names(kind)
@@ -79,31 +79,31 @@ class CheckedType(ABCMeta):
 
 
 class Described(metaclass=CheckedType):
-    """Keeps the constructor's arguments, by name, in ``arguments``; defaults are left out."""
+    """Stores the constructor's arguments, by name, in ``arguments``, without defaults."""
 
     arguments: dict[str, Any]
     _always_shown: ClassVar[tuple[str, ...]] = ()
-    """Settings in which a repr shows the value even where it is the default."""
+    """Settings that a repr shows even if they are the default."""
     _moved: ClassVar[tuple[str, ...]] = ()
-    """Settings that training moves by itself: a repr shows what was said to the constructor."""
+    """Settings that training changes: a repr shows the constructor's value."""
     _always_written: ClassVar[tuple[str, ...]] = ()
-    """Settings that every description has, as their default has changed. A class attribute of the
-    same name has the old default, for older descriptions and pickles without the setting."""
+    """Settings that every description has, since their default has changed. A class attribute of
+    the same name has the old default, for older descriptions and pickles without the setting."""
     _moving: ClassVar[tuple[str, ...]] = ()
-    """Attributes that the object itself changes: its state, and values worked out of settings."""
+    """Attributes that the object changes: its state, and values derived from settings."""
     _shared: ClassVar[Any] = None
-    """A TypedDict of arguments that constructors pass on as ``**shared``, where there are any. An
-    attribute of the class is the default of each."""
+    """A TypedDict of arguments that constructors pass on as ``**shared``, if any. A class attribute
+    is the default of each."""
 
     def __new__(cls: type[_D], *args: Any, **kwargs: Any) -> _D:
-        """As object does, with the arguments written down."""
+        """Make the object, and store its arguments."""
         made = super().__new__(cls)
         kind: Any = cls
         signature = _signature(kind)
         try:
             bound = signature.bind(made, *args, **kwargs).arguments
         except TypeError:
-            # A copy under way, which takes its attributes from the original.
+            # A copy, which gets its attributes from the original.
             bound = {}
         made.arguments = {}
         for name, value in list(bound.items())[1:]:
@@ -125,12 +125,12 @@ class Described(metaclass=CheckedType):
             return missing_attribute(self, name)
 
     def _constructed(self) -> None:
-        """Called once the constructor has ended; a copy is not constructed."""
+        """Run after the constructor; not for copies."""
 
     def _shown_settings(self) -> dict[str, Any]:
-        """The constructor's arguments as they are now: an attribute of the same name goes first.
+        """Return the current settings: an attribute of the same name precedes the argument.
 
-        Also what was left out there and is no longer the default.
+        Omitted arguments are included if they are no longer the default.
         """
         found = {}
         for name, parameter in list(_signature(type(self)).parameters.items())[1:]:
@@ -149,29 +149,29 @@ class Described(metaclass=CheckedType):
 
 
 class Configurable(Described):
-    """Described objects that files can describe as well."""
+    """Described objects that files can store too."""
 
     def to_config(self) -> dict[str, Any]:
-        """Class and arguments as JSON types, with the values that were assigned to attributes.
+        """Return class and arguments as JSON types, with later values of attributes.
 
         Errors: `ConfigError` for a class that is neither singanet's nor registered, for arguments
-        that are no data, such as functions, and for an attribute that no argument sets.
+        that are not data, such as functions, and for an attribute that no argument sets.
         """
         return _codec().object_to_config(self)
 
     def _constructed(self) -> None:
-        """As `Described`; a value that differs later was assigned."""
+        """Store the attributes after construction, to detect later assignments."""
         keep(self, vars(self))
 
     def _twin(self: _T, arguments: Mapping[str, Any]) -> _T:
-        """A new object with these ``arguments``; a layer is set up if this one is."""
+        """Return a new object with these ``arguments``; a layer is built if this one is."""
         return type(self)(**arguments)
 
     @classmethod
     def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
-        """A new object from what `to_config` gave: of this class, or of one below it.
+        """Make an object from the result of `to_config`, of this class or a subclass.
 
-        Errors: `ConfigError`, `UnknownNameError`, and what the constructor refuses.
+        Errors: `ConfigError`, `UnknownNameError`, and the errors of the constructor.
         """
         made: _T = _codec().restored(config, cls)
         return made
@@ -182,19 +182,16 @@ _MISSING = object()
 
 
 def keep(thing: Configurable, names: Iterable[str], but: Collection[str] = ()) -> None:
-    """Remember the attributes ``names`` of ``thing`` as the values that its constructor gave.
-
-    Not those in ``but``.
-    """
+    """Store the attributes ``names`` of ``thing``, except ``but``, as constructed values."""
     own = vars(thing)
     kept = {name: _copied(own[name]) for name in names if name[0] != "_" and name not in but}
     own[AS_CONSTRUCTED] = {**own.get(AS_CONSTRUCTED, {}), **kept}
 
 
 def assigned_to(thing: Configurable) -> dict[str, Any]:
-    """The attributes of ``thing`` that were assigned or changed in place since its construction.
+    """Return the attributes of ``thing`` that were assigned or changed after construction.
 
-    Attributes that it changes itself are left out. In a class that is not singanet's only the
+    Attributes that it changes itself are excluded. In a class that is not singanet's only
     attributes named as an argument of the constructor count: others may be its running values.
     """
     kind, kept = type(thing), vars(thing).get(AS_CONSTRUCTED, {})
@@ -205,7 +202,7 @@ def assigned_to(thing: Configurable) -> dict[str, Any]:
         if name in kept:
             changed = not _unchanged(kept[name], value)
         else:
-            # It hides an attribute of the class, such as a method.
+            # It overrides an attribute of the class, such as a method.
             changed = bool(kept) and hasattr(kind, name)
         if changed and (is_library(kind) or name in _signature(kind).parameters):
             found[name] = value
@@ -213,7 +210,7 @@ def assigned_to(thing: Configurable) -> dict[str, Any]:
 
 
 def settings_of(thing: Configurable) -> dict[str, Any]:
-    """The arguments that construct an object equal to ``thing``, assigned attributes included.
+    """Return the arguments that construct an object equal to ``thing``, as it is now.
 
     Errors: `ConfigError` for an attribute that no argument sets.
     """
@@ -248,7 +245,7 @@ def _no_argument(thing: Configurable, name: str, received: str) -> ConfigError:
 
 
 def _copied(value: Any) -> Any:
-    """``value`` with copies of its lists and dicts, to compare them with later."""
+    """Return ``value`` with copies of its lists and dicts, for a later comparison."""
     if isinstance(value, list):
         return [_copied(part) for part in value]
     if isinstance(value, dict):
@@ -267,14 +264,14 @@ def _alike(ours: Any, theirs: Any) -> bool:
         return True
     if isinstance(ours, Configurable) and type(ours) is type(theirs):
         return _alike(settings_of(ours), settings_of(theirs))
-    # Whether two functions do the same cannot be told.
+    # Functions cannot be compared, and count as alike.
     compare: Any = type(ours).__eq__
     unknown = type(ours) is type(theirs) and compare is object.__eq__
     return unknown or _equal(ours, theirs, _alike)
 
 
 def _equal(one: Any, two: Any, parts: Callable[[Any, Any], bool]) -> bool:
-    """Whether two values are equal; ``parts`` compares elements of lists, tuples and dicts."""
+    """Return whether two values are equal; ``parts`` compares elements of containers."""
     if isinstance(one, dict) and isinstance(two, dict):
         return one.keys() == two.keys() and all(parts(one[key], two[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
@@ -288,18 +285,18 @@ def _equal(one: Any, two: Any, parts: Callable[[Any, Any], bool]) -> bool:
     try:
         return isinstance(one, bool) == isinstance(two, bool) and bool(one == two)
     except (TypeError, ValueError):
-        # Two frames, say, are compared by elements. They count as changed too.
+        # Frames, for example, compare by elements. They count as changed too.
         return False
 
 
 def shown(name: str, settings: Mapping[str, Any], *first: str) -> str:
-    """``name(first, setting=value, ...)`` in one line: arrays by their shapes, the long cut."""
+    """Format ``name(first, setting=value, ...)``: arrays by their shapes, long values cut."""
     parts = [*first, *(f"{key}={_text(value)}" for key, value in settings.items())]
     return f"{name}({', '.join(parts)})"
 
 
 def settings_text(thing: object) -> str:
-    """The ``repr`` of ``thing``, without the addresses that no other process has."""
+    """Return the ``repr`` of ``thing`` without addresses, which differ between processes."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
@@ -318,7 +315,7 @@ def _text(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether ``value`` is None, a number, a string, or a tuple or list of such values."""
+    """Return whether ``value`` is None, a number, a string, or a tuple or list of these."""
     if isinstance(value, (tuple, list)):
         return all(map(is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))
@@ -326,7 +323,7 @@ def is_plain(value: Any) -> bool:
 
 @cache
 def _written(cls: Any) -> inspect.Signature:
-    """The arguments of the constructor, as they are written."""
+    """Return the constructor's signature, with shared arguments."""
     if cls.__init__ is object.__init__:
         only_self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         return inspect.Signature([only_self])
@@ -355,7 +352,7 @@ def _is_words(parameter: inspect.Parameter) -> bool:
 
 @cache
 def _signature(cls: Any) -> inspect.Signature:
-    """What a call has to give: arguments that are `REQUIRED` have no default, nor has a name."""
+    """Return the signature for calls: `REQUIRED` arguments and names have no default."""
     signature, needed = _written(cls), inspect.Parameter.empty
     arguments = [each for each in signature.parameters.values() if not _is_words(each)]
     if any(each.default is REQUIRED for each in arguments):
@@ -367,7 +364,7 @@ def _signature(cls: Any) -> inspect.Signature:
 
 @cache
 def argument_names(cls: Any) -> tuple[str, ...]:
-    """The names of the arguments; a class that hands on any has those of the class above too."""
+    """Return the names of the arguments, with the base class's if they are passed on."""
     signature = _signature(cls)
     arguments = [*signature.parameters.values()][1:]
     names = [each.name for each in arguments if each.kind not in _MANY]
@@ -383,14 +380,14 @@ def refusal(
     kwargs: Mapping[str, Any],
     error: str,
 ) -> SignatureError:
-    """The error of the arguments ``args`` and ``kwargs``, as ``error`` found it."""
+    """Make the error for the arguments ``args`` and ``kwargs`` from Python's text ``error``."""
     taken = list(signature.parameters.values())[1:]
     names = [parameter.name for parameter in taken]
     needed = [p.name for p in taken if p.default is p.empty and p.kind not in _MANY]
     unknown = next((key for key in kwargs if key not in names), None)
     missing = [key for key in needed[len(args) :] if key not in kwargs]
     if unknown is not None:
-        # Here, as only an error needs what other libraries call their arguments.
+        # Imported here, since only errors need the names of other libraries.
         from singanet.base.elsewhere import advice_on
 
         received, advice = f"{unknown}=", advice_on(unknown, names)
@@ -407,9 +404,9 @@ _codec: Callable[[], Codec]
 
 
 def use_codec(codec: Callable[[], Codec]) -> None:
-    """Let `Configurable.to_config` and `from_config` go by what ``codec()`` returns.
+    """Let `Configurable.to_config` and `from_config` use the result of ``codec()``.
 
-    The package sets it once, as a function, since the classes it knows take time to import.
+    The package sets it once, as a function, since importing its classes takes time.
     """
     global _codec
     _codec = codec
@@ -421,7 +418,7 @@ _Value = TypeVar("_Value")
 
 
 class Changes:
-    """``now`` is another number after each `add`, whichever thread made it."""
+    """A counter: ``now`` is a new number after each `add`, in any thread."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -431,13 +428,13 @@ class Changes:
         self.now = next(_count)
 
     def moment(self) -> Moment:
-        """Count a change, and return its time."""
+        """Count a change, and return its number."""
         self.add()
         return Moment(self.now)
 
 
 class Moment(int):
-    """The count at a change. In a process that unpickles it, all later changes count higher."""
+    """The count at a change. In a process that unpickles it, later changes have higher counts."""
 
     def __reduce__(self) -> tuple[Callable[[int], Moment], tuple[int]]:
         return _past, (int(self),)
@@ -452,11 +449,11 @@ def _past(count: int) -> Moment:
 
 
 changes = Changes()
-"""Of all parameters, layers, losses and optimizers: programs look closer only where it moved."""
+"""Counts changes of parameters, layers, losses and optimizers; programs check only after one."""
 
 
 class CountedType(CheckedType):
-    """Classes of which every assignment to an attribute, such as a method, is a change."""
+    """The metaclass that counts every assignment to a class attribute, such as a method."""
 
     def __setattr__(cls, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -469,17 +466,17 @@ class CountedType(CheckedType):
 
 @cache
 def _redirected(cls: Any) -> dict[str, str]:
-    """The words by which attributes are assigned, of users' classes hyper-parameters alone.
+    """Return the aliases of attributes; in users' classes only of hyper-parameters.
 
-    Other attributes of theirs may mean something else.
+    Their other attributes may mean something else.
     """
     return aliases(argument_names(cls) if is_library(cls) else getattr(cls, "_asked_anew", ()))
 
 
 class Counted(metaclass=CountedType):
-    """Objects of which every assignment to a public attribute, a method or the class is a change.
+    """Objects that count assignments to public attributes, methods and the class as changes.
 
-    But to those in ``_asked_anew``, which are read again whenever they are needed.
+    Assignments to names in ``_asked_anew`` do not count: these are read again at each use.
     """
 
     _asked_anew: Collection[str] = ()
@@ -506,7 +503,7 @@ def _counting(name: str) -> Callable[..., Any]:
         changes.add()
         return made
 
-    method.__doc__ = "As that of a dict."
+    method.__doc__ = "Like the method of dict."
     return method
 
 
@@ -528,7 +525,7 @@ _R = TypeVar("_R")
 
 
 def never_began(error: TypeError) -> bool:
-    """Whether ``error``, caught where a function was called, is about the call's arguments.
+    """Return whether ``error``, caught at a call, is about the call's arguments.
 
     Then no frame of the function itself is in the traceback.
     """
@@ -537,7 +534,7 @@ def never_began(error: TypeError) -> bool:
 
 
 def misdefined(where: str, function: Callable[..., Any], wanted: str) -> SignatureError:
-    """The error for a method that does not take what it is called with, as in ``wanted``."""
+    """Make the error for a method whose arguments differ from ``wanted``."""
     name = getattr(function, "__name__", "method")
     method = getattr(function, "__func__", function)
     try:
@@ -554,10 +551,7 @@ def misdefined(where: str, function: Callable[..., Any], wanted: str) -> Signatu
 
 
 def checked_call(function: _F) -> _F:
-    """``function``, or a method, that refuses in three parts what it does not take.
-
-    Errors: `SignatureError`, as constructors have it.
-    """
+    """Wrap ``function`` so that wrong arguments raise a `SignatureError`, as in constructors."""
     signature = inspect.signature(function)
     is_method = next(iter(signature.parameters), "") == "self"
     if not is_method:
@@ -585,10 +579,10 @@ def checked_call(function: _F) -> _F:
 def made_of(
     kind: Callable[_P, _O],
 ) -> Callable[[Callable[[_S, _O], _R]], Callable[Concatenate[_S, _P], _R]]:
-    """A decorator: the method of one object of the class ``kind`` takes the arguments that make it.
+    """Decorate a method of one object of class ``kind`` to take the arguments of ``kind``.
 
-    So they are told once. `help`, `inspect.signature`, editors and type checkers show each with its
-    default. Errors: `SignatureError`, as for `checked_call`.
+    So they are defined once. `help`, `inspect.signature`, editors and type checkers show each with
+    its default. Errors: `SignatureError`, as for `checked_call`.
     """
 
     def around(method: Callable[[_S, _O], _R]) -> Callable[Concatenate[_S, _P], _R]:
@@ -612,7 +606,7 @@ def made_of(
 
 
 def _as_called(method: Callable[..., Any]) -> str:
-    """The name of a method as users write it: Net.fit and FeedForwardNet.fit are net.fit."""
+    """Return the name of a method as users write it: net.fit for FeedForwardNet.fit."""
     owner = method.__qualname__.split(".")[-2]
     word = re.findall("[A-Z][a-z]*", owner)[-1].lower()
     return f"{'net' if word == 'builder' else word}.{method.__name__}"

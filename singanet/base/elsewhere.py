@@ -1,4 +1,4 @@
-"""Names of other libraries in errors, and public names that are imported when first asked for."""
+"""Advice for names of other libraries, and lazy imports of public names."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ _ATTRIBUTES["Wrapper"] = _ATTRIBUTES["Optimizer"]
 
 
 def advice_on(unknown: str, names: Collection[str]) -> str:
-    """Advice on the argument ``unknown`` of a constructor that takes ``names``."""
+    """Return advice on the unknown argument ``unknown`` of a constructor that has ``names``."""
     for here in (aliases(tuple(names)).get(unknown, ""), *_CALLED.get(unknown, ())):
         if here in names:
             return f"it is called {here} here"
@@ -290,15 +290,15 @@ def advice_on(unknown: str, names: Collection[str]) -> str:
 
 
 class NoAttributeError(UnknownNameError, AttributeError):
-    """An unknown attribute, for `hasattr` too; the message has the name that it has here."""
+    """An unknown attribute, also for `hasattr`; the message has its name in this library."""
 
 
 class NoNameError(UnknownNameError, ImportError):
-    """A name that no import finds; the message has the name that it has here."""
+    """An unknown name in an import; the message has its name in this library."""
 
 
 def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module ``room`` with the public ``names``."""
+    """Return the ``__getattr__`` of a module ``room`` with the public ``names``."""
 
     def missing(name: str) -> Any:
         if name.startswith("_"):
@@ -312,7 +312,7 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
         ):
             here += name[len(stem) :].upper()
         instead = _GONE.get(name) or did_you_mean(name, names, "see its __all__")
-        # Python asks once more for a submodule of that name, and then names the file alone.
+        # Python calls this again for a submodule of that name, and then names only the file.
         known = here is not None or name in _GONE
         error = NoNameError if known and _is_imported() else NoAttributeError
         raise error(
@@ -326,7 +326,7 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
 
 
 def _is_imported() -> bool:
-    """Whether ``from room import name`` asks, through the `__getattr__` of a module."""
+    """Return whether ``from room import name`` called the module's `__getattr__`."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__", "").startswith("singanet.base."):
         frame = frame.f_back
@@ -334,14 +334,14 @@ def _is_imported() -> bool:
 
 
 def missing_attribute(thing: object, name: str) -> Any:
-    """The ``__getattr__`` of a class that is listed in `_ATTRIBUTES`."""
+    """The ``__getattr__`` of a class in `_ATTRIBUTES`."""
     expect_here(thing, name)
     # Raises Python's own error, or the error of a property that has failed.
     return object.__getattribute__(thing, name)
 
 
 def expect_here(thing: object, name: str) -> None:
-    """Errors: `NoAttributeError` if another library has ``name`` for an attribute of ``thing``."""
+    """Raise `NoAttributeError` if ``name`` is another library's attribute of such a ``thing``."""
     for kind in type(thing).__mro__:
         if name in _ATTRIBUTES.get(kind.__name__, ()):
             raise NoAttributeError(
@@ -355,10 +355,10 @@ def expect_here(thing: object, name: str) -> None:
 def names_when_asked(
     room: str, names: Collection[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of the package ``room``, whose public names are ``names``.
+    """Return ``__getattr__`` and ``__dir__`` of the package ``room``, with public ``names``.
 
-    Where each stands is read from the package's file: its imports under ``if TYPE_CHECKING:``,
-    which editors and type checkers read too. So whoever uses three of fifty layers imports three.
+    The module of each name comes from the package's file: its imports under ``if TYPE_CHECKING:``,
+    which editors and type checkers read too. So three of fifty layers import three modules.
     """
     missing = names_of(room, names)
 
@@ -366,10 +366,10 @@ def names_when_asked(
         place = _places(room).get(name)
         if place is None:
             return missing(name)
-        # A room's own room is a module, and no name in one.
+        # If the place is the room itself, the name is a module.
         module = import_module(f"{room}.{name}" if place == room else place)
         found = module if place == room else getattr(module, name)
-        # The next time nobody has to look.
+        # Cached, so that `__getattr__` is not called again.
         setattr(sys.modules[room], name, found)
         return found
 
@@ -378,7 +378,7 @@ def names_when_asked(
 
 @cache
 def _places(room: str) -> dict[str, str]:
-    """The module of each name that the package ``room`` imports for type checkers."""
+    """Return the module of each name that the package ``room`` imports for type checkers."""
     source = pkgutil.get_data(room, "__init__.py") or b""
     return {
         name.name: node.module
@@ -391,12 +391,12 @@ def _places(room: str) -> dict[str, str]:
 
 
 def is_library(kind: type) -> bool:
-    """Whether the class is one of singanet's."""
+    """Return whether the class is one of singanet's."""
     return kind.__module__.partition(".")[0] == "singanet"
 
 
 def public_classes(room: Any, base: type) -> dict[str, type]:
-    """The public names of the package ``room`` that are subclasses of ``base``."""
+    """Return the public names of the package ``room`` that are subclasses of ``base``."""
     found = {name: getattr(room, name) for name in room.__all__}
     # Python 3.10 takes list[int] for an instance of type.
     classes = {name: v for name, v in found.items() if issubclass(type(v), type)}

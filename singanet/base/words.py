@@ -1,4 +1,4 @@
-"""The words that Keras, SINGA and PyTorch have for one argument, and arguments without a value."""
+"""Alternative names of arguments in Keras, SINGA and PyTorch, and required arguments."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ OWN: Any = Required("its own")
 
 @cache
 def aliases(names: tuple[str, ...]) -> dict[str, str]:
-    """The further words that a function with the arguments ``names`` takes, and what they mean."""
+    """Return the alternative names of the arguments ``names``, and the argument of each."""
     found: dict[str, str] = {}
     for here, *others in WORDS:
         if here in names:
@@ -139,15 +139,15 @@ def aliases(names: tuple[str, ...]) -> dict[str, str]:
 
 @cache
 def pairs_of(names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """The words of `PAIRS` that a function with the arguments ``names`` takes."""
+    """Return the names in `PAIRS` that a function with the arguments ``names`` accepts."""
     return {word: two for word, two in PAIRS.items() if {*two} <= {*names} and word not in names}
 
 
 @cache
 def part_words(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
-    """The settings of parameters that ``function`` takes as ``**words: Unpack[...]``.
+    """Return the parameter settings that ``function`` accepts as ``**words: Unpack[...]``.
 
-    By word the spec of the parameter, see `PARTS`, and the key there.
+    Each maps to the spec of the parameter, see `PARTS`, and the key in it.
     """
     code = getattr(function, "__code__", None)
     if code is None or not code.co_flags & inspect.CO_VARKEYWORDS:
@@ -223,7 +223,7 @@ def _twice(here: str, one: str, other: str) -> SignatureError:
 
 
 def described(names: tuple[str, ...]) -> str:
-    """A paragraph for `help`: the further words that a constructor with ``names`` takes."""
+    """Return a paragraph for `help` with the alternative names of the arguments ``names``."""
     of: dict[str, list[str]] = {
         " and ".join(two): [word] for word, two in pairs_of(tuple(names)).items()
     }

@@ -387,7 +387,9 @@ def test_an_encoder_s_sequences_are_asked_to_be_fixed():
     memory = PositionEmbedding("before", 6)(Embedding("read", 11, 8)(source))
     written = MultiHeadAttention("cross", 2)(Embedding("write", 11, 8)(target), memory)
     net = FeedForwardNet(inputs=[source, target], outputs=Dense("scores", 11)(written), seed=0)
-    with pytest.raises(ArgumentError, match=r"fixed=\{'source': array\} for inputs without a time axis"):
+    with pytest.raises(
+        ArgumentError, match=r"fixed=\{'source': array\} for inputs without a time axis"
+    ):
         net.decoder()
     decoder = net.decoder(fixed={"source": np.zeros((1, 6), np.int64)})
     assert decoder(np.zeros((1, 1), np.int64)).shape == (1, 1, 11)
