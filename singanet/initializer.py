@@ -102,11 +102,9 @@ class Constant(Initializer):
         check_finite(self, value=self.value)
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """Draw; see `Initializer`."""
         return np.full(shape, self.value, np.float64)
 
     def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
-        """Yes; see `Initializer`."""
         return type(self) is Constant
 
 
@@ -128,11 +126,9 @@ class Uniform(Initializer):
             )
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """Draw; see `Initializer`."""
         return rng.uniform(self.low, self.high, shape)
 
     def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
-        """Yes; see `Initializer`."""
         return type(self) is Uniform
 
 
@@ -148,11 +144,9 @@ class Gaussian(Initializer):
         check_not_negative(self, std=self.std)
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """Draw; see `Initializer`."""
         return rng.normal(self.mean, self.std, shape)
 
     def _draws_one_by_one(self, fans: tuple[int, int]) -> bool:
-        """Yes; see `Initializer`."""
         return type(self) is Gaussian
 
 
@@ -165,7 +159,6 @@ class TruncatedNormal(Gaussian):
     """
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """Draw; see `Initializer`."""
         drawn = np.asarray(rng.standard_normal(shape))
         # Each round leaves 4.6 % of the elements outside, so even 1e9 elements need few rounds.
         while (outside := np.abs(drawn) > 2).any():
@@ -188,7 +181,6 @@ class Orthogonal(Initializer):
         check_finite(self, gain=self.gain)
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """Draw; see `Initializer`."""
         if len(shape) < 2:
             raise wrong_shape("Orthogonal", "a shape of at least two axes", shape)
         rows, columns = shape[0], math.prod(shape[1:])
@@ -210,7 +202,6 @@ class Eye(Initializer):
         check_finite(self, gain=self.gain)
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """Draw; see `Initializer`."""
         if len(shape) != 2:
             raise wrong_shape("Eye", "a shape of two axes", shape)
         return np.asarray(self.gain * np.eye(*shape))
@@ -241,7 +232,6 @@ class Dirac(Initializer):
             object.__setattr__(self, "kernel", tuple(self.kernel))
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """Draw; see `Initializer`."""
         window = tuple(shape[2:]) if self.kernel is None else tuple(self.kernel)
         values = np.zeros(shape)
         taps = math.prod(window)
@@ -273,7 +263,6 @@ class Scaled(Initializer):
         """Return the variance of one element."""
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
-        """Draw; see `Initializer`."""
         std = math.sqrt(self._variance(*known_fans(type(self).__name__, shape, fans)))
         if self._uniform:
             bound = math.sqrt(3.0) * std

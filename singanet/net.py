@@ -183,7 +183,7 @@ class FeedForwardNet(Net):
         ``mixed_precision`` "float16", or a `MixedPrecision`, converts the net to that type.
         "float32_fast" and "bfloat16" let products round their operands to bfloat16 if the processor
         supports it; "bfloat16" also stores arrays in it that only oneDNN's kernels touch. "auto" is
-        "bfloat16" if supported. `as_type` converts back. Errors: an argument that is not an
+        "bfloat16" if that is faster. `as_type` converts back. Errors: an argument that is not an
         optimizer, loss or metric; `BackendError` for an unsupported precision. On an error the net
         is unchanged.
         """
@@ -193,7 +193,7 @@ class FeedForwardNet(Net):
 
     @made_of(FitOptions)
     def fit(self, options: FitOptions) -> History:
-        """Train until the net has ``epochs`` epochs in all, by the streaming backward.
+        """Train from ``initial_epoch`` up to epoch ``epochs``, by the streaming backward.
 
         With a ``memory_budget``, bytes or a text such as "600MB", steps run as `plan` finds; a
         budget that is too small is refused before the first step. If nothing else is enough, the

@@ -171,7 +171,7 @@ def in_notebook(alt: str, draw: Callable[[], str]) -> str | None:
 
 
 def label(name: str) -> str:
-    """Return ``name`` for a chart: printable, and only the end of a long one, which says more."""
+    """Return ``name`` for a chart: printable, and only the informative end of a long one."""
     said = "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
     return said if len(said) <= _LONGEST else "…" + said[1 - _LONGEST :]
 

@@ -148,9 +148,9 @@ def small_pages() -> Iterator[None]:
 class LentMemory:
     """The memory of ``owner``, a contiguous array without other references, on any device.
 
-    A lent array, and each view of it, keeps one array of all bytes alive. A weak reference to that
-    array shows, on every Python, whether the memory is in use. Reference counts do not: what they
-    include differs between versions.
+    A lent array, and each view of it, references one array of all bytes. A weak reference to that
+    array shows, on every Python, whether the memory is in use. Reference counts do not: they differ
+    between versions.
     """
 
     __slots__ = ("_lent", "_memory", "_of", "_whole", "nbytes")

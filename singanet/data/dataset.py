@@ -206,7 +206,7 @@ def _check_classes(name: str, classes: int, y_train: Array, y_test: Array) -> No
         raise _refused(
             name,
             "y_test",
-            f"labels from 0 to {classes - 1}, those of 'y_train'",
+            f"labels from 0 to {classes - 1}, as in 'y_train'",
             _first(y_test, y_test >= classes),
             "train on samples of every class",
         )

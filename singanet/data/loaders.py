@@ -67,7 +67,7 @@ def restored_position(
             f"{where}, state",
             expected=f"the entries {', '.join(wanted)}",
             received=f"none for {', '.join(missing)}",
-            advice="load what this loader's state_dict() gave",
+            advice="load a position of this loader's state_dict()",
         )
     different = [name for name in identity if int(state[name]) != identity[name]]
     if different:
@@ -83,7 +83,7 @@ def restored_position(
             f"{where}, state",
             expected=f"an epoch from 0 on and a position from 0 to {most}",
             received=f"epoch {epoch}, position {position}",
-            advice="load what this loader's state_dict() gave",
+            advice="load a position of this loader's state_dict()",
         )
     return epoch, position
 

@@ -49,7 +49,7 @@ class AUC(Metric):
 
     @property
     def linked(self) -> bool:  # type: ignore[override]
-        """Whether it gets the net's probabilities: only an average compares classes by them."""
+        """Whether it gets the net's probabilities, which only an average over classes needs."""
         return self.average is not None
 
     def reset(self) -> None:

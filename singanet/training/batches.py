@@ -282,7 +282,7 @@ class Batches(ABC):
 
     @property
     def expected(self) -> int | None:
-        """The batches of an epoch: ``steps``, or those of the previous epoch; None in the first."""
+        """The batches of an epoch: ``steps``, or the previous epoch's; None in the first."""
         return self.steps or self.last
 
     def epoch(self, done: int = 0) -> Iterator[WeightedBatch]:

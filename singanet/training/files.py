@@ -174,7 +174,7 @@ class FilesInFlight:
     def start(self, writings: Sequence[Writing], then: Callable[[], None]) -> None:
         """Write ``writings`` after the previous ones; call ``then`` when all are complete.
 
-        Errors: those of `finish`, for the previous files.
+        Errors: as for `finish`, about the previous files.
         """
         self.finish()
         self._writings, self._then = writings, then

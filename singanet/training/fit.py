@@ -109,7 +109,7 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
             hooks.train_end()
         finally:
             hooks.release()
-    # Callbacks may have left different running state (averages, say) or rates on the ranks.
+    # Callbacks may have set different running state (such as averages) or rates on the ranks.
     ranks.unify(session.net)
     ranks.follow(session)
     session.history.stopped = session.stopped

@@ -119,7 +119,7 @@ def find_lr(
             where,
             expected="one process",
             received="several that train together",
-            advice="call it in one of its own, and compile with what it finds",
+            advice="call it in a single process, and compile with the suggested rate",
         )
     test = _RangeTest(np.geomspace(low, high, steps))
     options = FitOptions(x, y, batch_size, epochs=steps, callbacks=[test], verbose=False)

@@ -28,8 +28,8 @@ class Chat(TokenLoader):
     ``too_long`` handles a conversation of more than ``length + 1`` tokens: "refuse" raises an
     error, "skip" drops it, "cut" truncates it.
 
-    Errors: `DataError` with file and line for an invalid conversation, one without an answer, or
-    one that is too long.
+    Errors: `DataError` with file and line for a conversation that is invalid, too long or without
+    an answer.
     """
 
     def __init__(

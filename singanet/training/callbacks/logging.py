@@ -254,7 +254,7 @@ class LayerTiming(Callback):
     """Seconds in each layer's forward and backward, over the whole fit, validation included.
 
     ``forward`` and ``backward`` map layer names to seconds, `table` formats them. Costs two clock
-    reads a call. On a GPU kernels run asynchronously, so the times are those of their launch.
+    reads a call. On a GPU kernels run asynchronously, so only their launch is timed.
     """
 
     def __init__(self) -> None:

@@ -412,7 +412,7 @@ class FitRanks(World):
                 "net.fit, resume",
                 expected="a state that rank 0 can read",
                 received=known[:400],
-                advice="mend what rank 0 says",
+                advice="fix the error of rank 0",
             )
         found = {}
         for name, (shape, dtype) in known.items():

@@ -226,7 +226,7 @@ class World:
     def spread(self, read: Callable[[], Mapping[str, Array]]) -> Mapping[str, Array]:
         """Broadcast the arrays of ``read()`` from rank 0, one after the other.
 
-        Errors: those of ``read`` there, `RankError` elsewhere.
+        Errors: ``read``'s on rank 0, `RankError` on the others.
         """
         return read()
 
