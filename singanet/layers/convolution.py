@@ -429,7 +429,8 @@ class SeparableConvolution(Windowed):
         input_shape: GivenShape | None = None,
         **words: Unpack[SeparableWords],
     ) -> None:
-        window = kernel_size, strides, padding, dilation_rate
+        stride: Any = strides  # a string only where the name is left out
+        window = kernel_size, stride, padding, dilation_rate
         super().__init__(name, *window, input_shape, data_format=data_format)
         self.activation = expect_activation(name, activation)
         self.filters = expect_int(name, "filters", filters)
