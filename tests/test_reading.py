@@ -100,5 +100,9 @@ def test_arguments_are_read():
             arguments = arguments_of(module, node)
             if arguments is not None:
                 seen += 1
-                assert arguments == [*inspect.signature(getattr(room, name)).parameters], name
+                whole = [*inspect.signature(getattr(room, name)).parameters]
+                if arguments[-1:] in (["shared"], ["words"]):
+                    # A typed dict has the rest.
+                    arguments, whole = arguments[:-1], whole[: len(arguments) - 1]
+                assert arguments == whole, name
     assert seen > 300
