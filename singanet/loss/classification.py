@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import checked_number
+from singanet.base.arguments import checked_number, is_int
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.loss import (
     Loss,
@@ -22,7 +22,7 @@ from singanet.loss.loss import (
     spread,
     unit_targets,
 )
-from singanet.ops import Ops, ops_for
+from singanet.ops import Ops
 from singanet.types import Array
 
 Weight = float | Sequence[float] | None
@@ -64,10 +64,6 @@ class SigmoidCrossEntropy(_TwoTerms):
     """
 
     link_name = "sigmoid"
-
-    def link(self, x: Array) -> Array:
-        """σ(x)."""
-        return ops_for(x).sigmoid(x)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         y = self._targets(ops, x, y)
@@ -135,10 +131,6 @@ class SigmoidFocal(Loss):
             between, where = "a number between 0 and 1, or None", "SigmoidFocal(alpha=)"
             alpha = checked_number(where, alpha, between, lambda a: 0 < a < 1, usual)
         self.alpha = alpha
-
-    def link(self, x: Array) -> Array:
-        """σ(x)."""
-        return ops_for(x).sigmoid(x)
 
     def count(self, x: Array, y: Array) -> float:
         """Elements."""
@@ -224,6 +216,13 @@ class _OfClasses(Loss):
     ) -> None:
         super().__init__(reduction)
         self.label_smoothing = checked_smoothing(type(self).__name__, label_smoothing)
+        if ignore_index is not None and not is_int(ignore_index, -(1 << 63)):
+            raise ArgumentError(
+                f"{type(self).__name__}(ignore_index=)",
+                expected="an int, the label of positions without one, or None",
+                received=repr(ignore_index),
+                advice="-100 is PyTorch's",
+            )
         self.ignore_index = ignore_index
         self._class_weight = _checked_class_weight(type(self).__name__, class_weight)
 
@@ -301,20 +300,10 @@ class SoftmaxCrossEntropy(_OfClasses):
 
     link_name = "softmax"
 
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        ignore_index: int | None = None,
-        reduction: str = "mean",
-        class_weight: Sequence[float] | None = None,
-    ) -> None:
-        super().__init__(label_smoothing, ignore_index, reduction, class_weight)
-        # What a subclass does nobody knows.
-        self._goes_by_rows = type(self) is SoftmaxCrossEntropy and class_weight is None
-
-    def link(self, x: Array) -> Array:
-        """softmax(x) along the last axis."""
-        return ops_for(x).softmax(x)
+    @property
+    def _goes_by_rows(self) -> bool:
+        """As `Loss`. What a subclass does nobody knows."""
+        return type(self) is SoftmaxCrossEntropy and self._class_weight is None
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         rows = self._rows(x)
@@ -394,10 +383,6 @@ class SoftmaxFocal(_OfClasses):
     ) -> None:
         super().__init__(label_smoothing, ignore_index, reduction, class_weight)
         self.gamma = checked_gamma("SoftmaxFocal", gamma)
-
-    def link(self, x: Array) -> Array:
-        """softmax(x) along the last axis."""
-        return ops_for(x).softmax(x)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         target, mask = self._targets(ops, x, y)
@@ -526,10 +511,6 @@ class KLDivergence(Loss):
     """
 
     link_name = "softmax"
-
-    def link(self, x: Array) -> Array:
-        """softmax(x) along the last axis."""
-        return ops_for(x).softmax(x)
 
     def count(self, x: Array, y: Array) -> float:
         """Rows."""

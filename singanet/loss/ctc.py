@@ -112,10 +112,6 @@ class CTC(Loss):
         self.zero_infinity = zero_infinity
         self.per_label = per_label
 
-    def link(self, x: Array) -> Array:
-        """softmax(x) along the last axis."""
-        return ops_for(x).softmax(x)
-
     def _unmasked(
         self, x: Array, y: Array, mask: Array | None = None, *weight: Array
     ) -> tuple[Array, ...]:

@@ -159,12 +159,10 @@ class Loss(Counted, Configurable, ABC):
     Keras and PyTorch tell the sum.
 
     A subclass gives `compute` and `gradient`; `count`, where its mean is over something else than
-    samples; `link`, where outputs are scores of something. What is common to all losses, weights
-    and means among it, is done by `forward` and `backward`. The guide on own losses shows one.
+    samples; `link_name` or `link`, where outputs are scores of something. What is common to all
+    losses, weights and means among it, is done by `forward` and `backward`. The guide on own losses
+    shows one.
     """
-
-    _goes_by_rows = False
-    """Whether a `HeadLoss` can be of it."""
 
     link_name: ClassVar[str] = ""
     """The function of `link`: "softmax", "sigmoid", or "" for one that no layer could apply."""
@@ -330,6 +328,11 @@ class Loss(Counted, Configurable, ABC):
         own = kind.forward is Loss.forward and kind.backward is Loss.backward
         return drawn(self, own, scores, y, sample_weight, name)
 
+    @property
+    def _goes_by_rows(self) -> bool:
+        """Whether a `HeadLoss` can be of it."""
+        return False
+
     def __getstate__(self) -> dict[str, Any]:
         """All but what waits for a `backward`: a copy has had no forward of its own."""
         return {**vars(self), "_kept": []}
@@ -366,8 +369,8 @@ class Loss(Counted, Configurable, ABC):
         return counted_positions(x, y, self._where_counted(x, y, mask), *weight)
 
     def link(self, x: Array) -> Array:
-        """What outputs ``x`` mean to a reader of predictions: here themselves."""
-        return x
+        """What outputs ``x`` mean to a reader of predictions: their `link_name`, or themselves."""
+        return getattr(ops_for(x), self.link_name)(x) if self.link_name else x
 
     @abstractmethod
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:

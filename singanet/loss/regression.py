@@ -225,10 +225,6 @@ class Dice(Loss):
         super().__init__(reduction)
         self.smooth = checked_positive("Dice(smooth=)", smooth)
 
-    def link(self, x: Array) -> Array:
-        """σ(x)."""
-        return ops_for(x).sigmoid(x)
-
     def count(self, x: Array, y: Array) -> float:
         """Channels of samples, or samples."""
         return prod(x.shape[:2]) if x.ndim > 2 else len(x)

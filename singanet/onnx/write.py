@@ -363,11 +363,11 @@ def _extents(value: Value, shape: Shape, free: str = "") -> list[int | str]:
 def _link(loss: Loss | None) -> str:
     """Return the operator of the link of ``loss``, or "". Errors: a user-defined link."""
     link: Any = Loss.link if loss is None else type(loss).link
-    if link is Loss.link:
+    if loss is None or (link is Loss.link and not loss.link_name):
         return ""
     if link is Poisson.link:
         return "Exp"
-    operator = _LINKS.get(loss.link_name) if loss is not None else None
+    operator = _LINKS.get(loss.link_name)
     if operator is None or not link.__module__.startswith("singanet."):
         raise ArgumentError(
             _WHERE,

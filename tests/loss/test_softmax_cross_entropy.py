@@ -259,3 +259,9 @@ def test_a_score_that_is_no_number_shows_in_its_sample_alone() -> None:
     dx = loss.backward()
     assert np.isnan(dx[1]).all()
     np.testing.assert_allclose(dx[2], [0, 1 / 3 - 1, 1 / 3, 1 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [True, 1.0, "no"])
+def test_a_label_that_is_ignored_is_an_int(wrong: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"\(ignore_index=\).*-100"):
+        SoftmaxCrossEntropy(ignore_index=wrong)
