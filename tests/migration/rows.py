@@ -21,7 +21,7 @@ import numpy as np
 import singanet
 from singanet import initializer, layers, loss, metric, optimizer
 from singanet.base.elsewhere import is_library
-from singanet.base.words import Required, aliases
+from singanet.base.words import PAIRS, Required, aliases
 from singanet.layers import Layer
 from singanet.optimizer import SGD, schedules
 from singanet.training import callbacks
@@ -87,6 +87,8 @@ def parameters(made: Any) -> dict[str, Any]:
     if ours:
         found = {n: ABSENT if isinstance(d, Required) else d for n, d in found.items()}
         found |= {word: found[here] for word, here in aliases(tuple(found)).items()}
+        pairs = {word: two for word, two in PAIRS.items() if {*two} <= {*found}}
+        found |= {word: (found[one], found[other]) for word, (one, other) in pairs.items()}
     return found
 
 

@@ -652,10 +652,10 @@ def stepped(ours, theirs, shape=(5, 4), steps=12, sparse=False, rate=None):
     return value, weight.detach().numpy()
 
 
-FIRST = {"betas": lambda betas: betas[0]}
 PLAIN = {"lr": [0.1, 0.003], "weight_decay": [0, 0.1]}
 COMMON = {**PLAIN, "eps": [1e-8, 1e-2]}
-ADAMS = {**COMMON, "apart": ["betas"], "values": FIRST}
+BETAS = {"betas": [(0.9, 0.999), (0.5, 0.9)]}
+ADAMS = {**COMMON, **BETAS}
 AFTER = "PyTorch's ε: `epsilon_after_correction=True`"
 
 
@@ -671,12 +671,6 @@ def same_rule(pair, here=None, there=None, **how):
             close(*found, "a falling rate" if rate else "steps", 1e-6)
 
 
-def betas(pair, **more):
-    """Arguments of ours and of theirs with betas that were drawn."""
-    drawn = pair.pick((0.9, 0.999), (0.5, 0.9))
-    return {"beta_1": drawn[0], "beta_2": drawn[1], **more}, {"betas": drawn}
-
-
 @row(OPTIM, "SGD", momentum=[0, 0.9], values={"momentum": lambda m: m or None},
      apart=["dampening", "nesterov"], **PLAIN)  # fmt: skip
 def sgd(pair):
@@ -688,26 +682,25 @@ def sgd(pair):
 @row(OPTIM, "AdamW", amsgrad=BOTH, **ADAMS)
 @row(OPTIM, "NAdam", momentum_decay=[0.004, 0.1], decoupled_weight_decay=BOTH, **ADAMS)
 def adam(pair):
-    here, there = betas(pair)
-    same_rule(pair, {**here, "epsilon_after_correction": True}, there)
+    same_rule(pair, {"epsilon_after_correction": True})
     more = {"eps": 1e-2, "lr": 0.1}
-    theirs = lambda p: pair.theirs(params=p, **{**there, **more})  # noqa: E731
-    told(pair, AFTER, *stepped(pair.ours(**{**here, **more}), theirs))
+    found = stepped(pair.ours(**more), lambda p: pair.theirs(params=p, **more))
+    told(pair, AFTER, *found)
 
 
-@row(OPTIM, "SparseAdam", lr=[0.1, 0.003], eps=[1e-8, 1e-2], values=FIRST, apart=["betas"])
+@row(OPTIM, "SparseAdam", lr=[0.1, 0.003], eps=[1e-8, 1e-2], **BETAS)
 def sparse_adam(pair):
-    same_rule(pair, *betas(pair), sparse=True)
+    same_rule(pair, sparse=True)
 
 
 @row(OPTIM, "RAdam", decoupled_weight_decay=BOTH, **ADAMS)
 def radam(pair):
-    same_rule(pair, *betas(pair))
+    same_rule(pair)
 
 
 @row(OPTIM, "Adamax", **ADAMS)
 def adamax(pair):
-    same_rule(pair, *betas(pair, epsilon_in_norm=True))
+    same_rule(pair, {"epsilon_in_norm": True})
     found = stepped(pair.ours(lr=0.1, eps=0.3), lambda p: pair.theirs(params=p, lr=0.1, eps=0.3))
     told(pair, "PyTorch's ε: `epsilon_in_norm=True`", *found)
 
@@ -734,12 +727,11 @@ def under_the_root(pair):
     told(pair, "under the root", *found)
 
 
-@row(OPTIM, "Adafactor", values={"eps": lambda eps: eps[0]}, beta2_decay=[-0.8, -0.5],
-     d=[1.0, 2.0], apart=["eps"], **PLAIN)  # fmt: skip
+@row(OPTIM, "Adafactor", eps=[(None, 1e-3), (None, 0.1)], beta2_decay=[-0.8, -0.5], d=[1.0, 2.0],
+     **PLAIN)  # fmt: skip
 def adafactor(pair):
-    second = pair.pick(1e-3, 0.1)
     for shape in ((5, 4), (5,)):
-        same_rule(pair, {"epsilon_2": second}, {"eps": (None, second)}, shape=shape)
+        same_rule(pair, shape=shape)
     found = stepped(pair.ours(), lambda p: pair.theirs(params=p), (5, 4, 3))
     told(pair, "kernels are factored as (F, C·kh·kw)", *found)
 
@@ -747,6 +739,11 @@ def adafactor(pair):
 @row(OPTIM, "Optimizer")
 def rule(pair):
     told(pair, "`defaults`: the arguments")
+    told(pair, "`maximize`: taken at the value that asks for nothing")
+    nothing = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
+    optimizer.Adam(lr=0.1, maximize=False, **nothing)
+    with pytest.raises((SingaNetError, TypeError)):
+        optimizer.Adam(lr=0.1, maximize=True)
     assert optimizer.SGD(lr=0.1).lr == torch.optim.SGD([torch.zeros(1)], lr=0.1).defaults["lr"]
 
 
