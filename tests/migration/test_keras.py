@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 SETTINGS = re.compile(r"\w+_(initializer|regularizer|constraint)")
 GUIDE = Guide("keras.md", keras, elsewhere=lambda name: SETTINGS.fullmatch(name) is not None)
 LAYERS = "keras.layers"
-FEW, MANY = 4, 40
+FEW, MANY = 2, 40
 
 
 def row(heading, *theirs, values=None, **more):
