@@ -49,7 +49,7 @@ class Convolving(Windowed):
     def __init__(
         self,
         name: str,
-        window: tuple[Any, Any, Padding, Extents],
+        window: tuple[Extents, Extents | str, Padding, Extents],
         input_shape: GivenShape | None,
         activation: str | Layer | None,
         specs: tuple[bool, ParamSpecs, ParamSpecs],
@@ -429,8 +429,7 @@ class SeparableConvolution(Windowed):
         input_shape: GivenShape | None = None,
         **words: Unpack[SeparableWords],
     ) -> None:
-        stride: Any = strides  # a string only where the name is left out
-        window = kernel_size, stride, padding, dilation_rate
+        window = kernel_size, strides, padding, dilation_rate
         super().__init__(name, *window, input_shape, data_format=data_format)
         self.activation = expect_activation(name, activation)
         self.filters = expect_int(name, "filters", filters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from singanet.base.arguments import is_int
 from singanet.base.kinds import snake_case
@@ -116,6 +116,7 @@ def expect_groups(layer: Layer, channels: int, filters: int, groups: int) -> Non
         )
 
 
+_L = TypeVar("_L")
 _PREFERENCES = ("fastest", "autotune", "limited_workspace", "no_workspace")
 
 
@@ -125,7 +126,7 @@ class WindowType(LayerType):
     SINGA also has two for the padding, of which ``pad`` goes before ``border_mode``.
     """
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
+    def __call__(cls: type[_L], *args: Any, **kwargs: Any) -> _L:  # noqa: N805 - of a metaclass
         """A new layer, which never sees them. Errors: values that SINGA does not have either."""
         named = args[:1] if args and isinstance(args[0], str) else (kwargs.get("name"),)
         name = named[0] or snake_case(cls.__name__)
@@ -134,7 +135,8 @@ class WindowType(LayerType):
         preferred = kwargs.pop("cudnn_prefer", _PREFERENCES[0])
         expect_one_of(name, "cudnn_prefer", preferred, _PREFERENCES)
         expect_int(name, "workspace_byte_limit", kwargs.pop("workspace_byte_limit", 1024))
-        return super().__call__(*args, **kwargs)
+        made: _L = super().__call__(*args, **kwargs)  # type: ignore[misc]
+        return made
 
 
 _FORMATS = (None, "channels_first", "NCHW")
@@ -202,7 +204,7 @@ class Windowed(Spatial, metaclass=WindowType):
         self,
         name: str,
         size: Extents,
-        strides: Extents,
+        strides: Extents | str,
         padding: Padding,
         dilation_rate: Extents,
         input_shape: GivenShape | None,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -74,28 +74,33 @@ Name: TypeAlias = Any
 """A string, the name of a layer; without one its first other argument may stand in its place."""
 
 
+_L = TypeVar("_L")
+
+
 class LayerType(CountedType):
     """The type of layers: the name may be left out, and an ``input_shape`` builds at once.
 
     A first argument that is no string is the one after the name.
     """
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
+    def __call__(cls: type[_L], *args: Any, **kwargs: Any) -> _L:  # noqa: N805 - of a metaclass
         """A new layer, set up for its ``input_shape`` if it has one that fits."""
-        if argument_names(cls)[:1] == ("name",):
+        kind: Any = cls
+        if argument_names(kind)[:1] == ("name",):
             if "name" in kwargs:
                 name = kwargs.pop("name")
             else:
                 named = bool(args) and (args[0] is None or isinstance(args[0], str))
                 name, args = (args[0], args[1:]) if named else (None, args)
             args = (Unnamed(snake_case(cls.__name__)) if name is None else name, *args)
-        made: Any = super().__call__(*args, **kwargs)
+        made: Any = super().__call__(*args, **kwargs)  # type: ignore[misc]
         if made.input_shape is not None:
             # If it fails, or needs an attribute that is assigned later, the layer is set up when
             # it is added to a net, and the error comes there.
             with suppress(Exception):
                 made.build(made.input_shape)
-        return made
+        layer: _L = made
+        return layer
 
 
 class Layer(Counted, Configurable, metaclass=LayerType):

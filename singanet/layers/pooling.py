@@ -45,8 +45,7 @@ class Pooling(Windowed):
         data_format: str | None = None,
         input_shape: GivenShape | None = None,
     ) -> None:
-        step: Any = pool_size if strides is None else strides
-        window = pool_size, step, padding, dilation_rate
+        window = pool_size, pool_size if strides is None else strides, padding, dilation_rate
         super().__init__(name, *window, input_shape, ceil_mode, data_format)
 
     def setup(self, in_shapes: Any) -> Shapes:
