@@ -439,7 +439,7 @@ class RanksFile:
     def finish(self) -> None:
         """Write the index. Errors: the writer's; `RankError` on the other ranks."""
         with uncounted(self._comm):
-            told = self._made_to_count()
+            told = self._publish()
         if told:
             self.give_up()
             raise self._failed or RankError(
@@ -451,7 +451,7 @@ class RanksFile:
         if self._comm.rank == 0:
             remove_others(self.path, self._shards)
 
-    def _made_to_count(self) -> list[tuple[int, str]]:
+    def _publish(self) -> list[tuple[int, str]]:
         """Write the index if no rank failed; return the failed ranks and their errors."""
         comm = self._comm
         every = gathered(comm, (self._trouble(), self._facts), "what ranks have written")

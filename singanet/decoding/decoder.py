@@ -145,7 +145,7 @@ class Decoder:
         changed = [not self.alike(n, n + steps) for n in lengths]
         if any(changed):
             parts = x if isinstance(x, Mapping) else {self._sequences[0]: x}
-            return self._anew(changed, parts, last_of)
+            return self._reread(changed, parts, last_of)
         results = self._run(x, self._plan.outputs, self._fixed, last_of)
         self._starts, self._samples = self._starts + steps, samples
         out: Array = widened(results if len(results) > 1 else results[self._plan.outputs[0]])
@@ -286,7 +286,7 @@ class Decoder:
             past.go_back(starts)
         self._starts = starts
         if any(changed):
-            self._anew(changed, None, self._last_of)
+            self._reread(changed, None, self._last_of)
 
     def alike(self, steps: int, others: int) -> bool:
         """Return whether layers compute a step the same in sequences of ``steps`` and ``others``.
@@ -295,7 +295,7 @@ class Decoder:
         """
         return all(rotary.era(steps) == rotary.era(others) for rotary in self._turning)
 
-    def _anew(
+    def _reread(
         self,
         changed: Sequence[bool],
         further: Mapping[str, Any] | None,

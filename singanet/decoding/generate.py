@@ -393,7 +393,7 @@ class Writer:
         # Draw for finished rows too: the end of a row must not change another row's draws.
         chances = self._rng.random(self._count)[self.rows]
         ids = self._sampling.chosen(expected, chances)
-        return self._grown([[int(id)] for id in ids], expected[:, None])
+        return self._append([[int(id)] for id in ids], expected[:, None])
 
     def _several(self, ahead: int) -> list[tuple[list[int], list[float]]]:
         assert self._draft is not None
@@ -412,13 +412,13 @@ class Writer:
             [*ids[:n], id]
             for ids, n, id in zip(offer.ids.tolist(), taken, nexts.tolist(), strict=True)
         ]
-        found = self._grown(new, expected)
+        found = self._append(new, expected)
         self._small.forget(np.minimum(self._small.ends, known + taken))
         self._net.forget(known + taken)
         self._net.reach(self._texts, known + taken)
         return found
 
-    def _grown(self, new: list[list[int]], expected: Array) -> list[tuple[list[int], list[float]]]:
+    def _append(self, new: list[list[int]], expected: Array) -> list[tuple[list[int], list[float]]]:
         """Append the ``new`` tokens to the texts; return them with the net's probabilities."""
         found = []
         for text, ids, chances in zip(self._texts, new, expected, strict=True):

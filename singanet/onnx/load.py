@@ -73,13 +73,13 @@ class NodeDrawer:
         for node in graph.nodes:
             self._sheet.read(node.inputs)
         for drawn in graph.nodes:
-            node = self._behind_casts(drawn)
+            node = self._before_casts(drawn)
             for name in filter(None, node.outputs):
                 self._sheet.makers[name] = node
             self._node(node)
             self._pass_on(node)
 
-    def _behind_casts(self, node: FileNode) -> FileNode:
+    def _before_casts(self, node: FileNode) -> FileNode:
         """Return the node with its inputs replaced by the inputs of no-op casts before it."""
         if not any(name in self._same for name in node.inputs):
             return node

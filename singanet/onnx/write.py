@@ -97,7 +97,7 @@ def _write_apart(path: Path, head: bytes, body: bytes, sources: Sequence[Source]
     data = path.with_name(f"{path.name}.{secrets.token_hex(4)}.data")
     tensors = []
     try:
-        with replacing(data, _called(path)) as beside, beside.open("wb") as stream:
+        with replacing(data, _array_file(path)) as beside, beside.open("wb") as stream:
             for source in sources:
                 tensors.append(_placed(stream, source, data.name))
         graph = body + b"".join(_field(5, len(text)) + text for text in tensors)
@@ -110,14 +110,14 @@ def _write_apart(path: Path, head: bytes, body: bytes, sources: Sequence[Source]
     _remove_arrays(path, data)
 
 
-def _called(path: Path) -> str:
+def _array_file(path: Path) -> str:
     """Return the common name of the array files of all graphs at ``path``."""
     return f"{path.name}.data"
 
 
 def _remove_arrays(path: Path, but: Path | None) -> None:
     """Remove the arrays of earlier graphs at ``path``, including crashed writers'."""
-    remove_leftovers(path.parent, _called(path))
+    remove_leftovers(path.parent, _array_file(path))
     pattern = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{8}}\.data")
     for old in path.parent.iterdir():
         if pattern.fullmatch(old.name) and old != but:

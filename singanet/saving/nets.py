@@ -47,7 +47,7 @@ VERSION = 2
 A net is written in the lowest version that can describe it.
 """
 
-_WISHES = {"recomputed": True, "kept": False}
+_RECOMPUTE_KEYS = {"recomputed": True, "kept": False}
 """Keys of a configuration that name layers, by their `Layer.recompute`."""
 
 
@@ -89,7 +89,7 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     if specs:
         # Older libraries would ignore the specs and train with the layers' defaults.
         config |= {"specs": specs, "version": VERSION}
-    for key, flag in _WISHES.items():
+    for key, flag in _RECOMPUTE_KEYS.items():
         names = [node.name for node in net.nodes() if node.layer.recompute is flag]
         if names:
             config[key] = names
@@ -207,11 +207,11 @@ def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
         with refusing("adapted"):
             pairs_from_config(own_layers(net), mapping_at("a configuration", config, "adapted"))
     params = distinct_params(net.nodes())
-    _fix(params, _names(config, "untrained") if "untrained" in config else [])
+    _freeze(params, _names(config, "untrained") if "untrained" in config else [])
     _respecify(params, mapping_at("a configuration", config, "specs"))
-    for key, flag in _WISHES.items():
+    for key, flag in _RECOMPUTE_KEYS.items():
         if key in config:
-            _wish(net, key, flag, _names(config, key))
+            _set_recompute(net, key, flag, _names(config, key))
     with refusing("loss and metric"):
         net.loss = _optional(config.get("loss"), Loss, MultiLoss)
         net.metric = _optional(config.get("metric"), Metric)
@@ -262,7 +262,7 @@ def _add_uses(net: Net, entries: Sequence[Any]) -> None:
         shared.update({param.name: param for param in net._params_of(name)})
 
 
-def _fix(params: list[Param], names: list[str]) -> None:
+def _freeze(params: list[Param], names: list[str]) -> None:
     """Freeze the parameters ``names``, train all others; running state in ``names`` is constant."""
     _expect_among(params, "untrained", names)
     fixed = {*names}
@@ -288,7 +288,7 @@ def _expect_among(params: list[Param], key: str, names: Iterable[str]) -> None:
             raise wrong("a net's configuration", f"{key!r} to name parameters", repr(name))
 
 
-def _wish(net: Net, key: str, flag: bool, names: list[str]) -> None:
+def _set_recompute(net: Net, key: str, flag: bool, names: list[str]) -> None:
     """Set `Layer.recompute` of the layers ``names``."""
     layers = {node.name: node.layer for node in net.nodes()}
     for name in names:

@@ -72,7 +72,7 @@ def save_parameters(
     params = distinct(net.params())
     _expect_layout(net, None, layout)
     if optimizer is not None and name != "keras":
-        raise _no_place(f, name)
+        raise _no_optimizer_state(f, name)
     if layout == "torch" or rename:
         if name not in _PLAIN or layout != "torch":
             raise ArgumentError(
@@ -133,7 +133,7 @@ def load_parameters(
     with open_state(f, format) as reader:
         if not reader._foreign_layout:
             if optimizer is not None:
-                raise _no_place(f, reader.format)
+                raise _no_optimizer_state(f, reader.format)
             if layout == "torch" or (reader.format == "torch" and layout is None):
                 names = checked_rename(rename, reader.where)
                 view = TorchView(reader, torch_layers(net), names, key, by_order)
@@ -222,7 +222,7 @@ def _no_key(where: str) -> ArgumentError:
     )
 
 
-def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:
+def _no_optimizer_state(f: str | PathLike[str], format: str) -> ArgumentError:
     return ArgumentError(
         f"file {str(f)!r}, argument optimizer",
         expected="a .weights.h5 of Keras, which stores an optimizer with the weights",

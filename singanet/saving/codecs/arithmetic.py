@@ -366,7 +366,7 @@ def _read_compare(how: str) -> Converter:
         for k in (1, 0):
             number = scalar(use, k)
             if number is not None:
-                mode = how if k else _TURNED.get(how, how)
+                mode = how if k else _MIRRORED.get(how, how)
                 return compared(use, use.tensor(1 - k), mode, number)
         first, second = use.together(0, 1)
         return compared(use, first, how, second)
@@ -374,7 +374,7 @@ def _read_compare(how: str) -> Converter:
     return convert
 
 
-_TURNED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
+_MIRRORED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
 def compared(use: Use, x: Tensor, how: str, other: float | Tensor) -> Tensor:

@@ -145,10 +145,10 @@ def _write_attention(
         scores = g.node("Max", scores, _write_lowest(g))
     seen = [_write_causal(g, layer, query, key)] if layer.causal else []
     if layer.has_lengths:
-        seen.append(_write_there(g, key, xs[layer.given]))
+        seen.append(_write_lengths(g, key, xs[layer.given]))
     if layer.segments:
         first = layer.given + layer.has_lengths
-        seen.append(_write_together(g, xs[first], xs[first + (layer.given > 1)]))
+        seen.append(_write_segments(g, xs[first], xs[first + (layer.given > 1)]))
     if layer.mask == "boolean":
         seen.append(g.cast(_write_mask(g, layer, xs[-1]), bool))
     for each in seen:
@@ -190,7 +190,7 @@ def _write_heads(g: WrittenGraph, layer: layers.MultiHeadAttention, part: str, x
     if part == "value" or layer.rotary is None:
         heads = g.transpose(rows, *((0, 2, 3, 1) if part == "key" else (0, 2, 1, 3)))
     else:
-        heads = _write_turned(g, layer, g.transpose(rows, 0, 2, 1, 3), x)
+        heads = _write_rotated(g, layer, g.transpose(rows, 0, 2, 1, 3), x)
         heads = g.transpose(heads, 0, 1, 3, 2) if part == "key" else heads
     if count == layer.num_heads:
         return heads
@@ -201,7 +201,7 @@ def _write_heads(g: WrittenGraph, layer: layers.MultiHeadAttention, part: str, x
     return g.reshape(spread, (0, layer.num_heads, *rest))
 
 
-def _write_turned(
+def _write_rotated(
     g: WrittenGraph, layer: layers.MultiHeadAttention, heads: Value, x: Value
 ) -> Value:
     """Rotate the heads (N, heads, T, size) by their positions in ``x``."""
@@ -270,13 +270,13 @@ def _write_causal(
     return g.node("And", before, after, dtype=bool)
 
 
-def _write_together(g: WrittenGraph, of_queries: Value, of_keys: Value) -> Value:
+def _write_segments(g: WrittenGraph, of_queries: Value, of_keys: Value) -> Value:
     """Return the mask of queries and keys in one segment, (N, 1, queries, keys)."""
     pair = g.unsqueeze(of_queries, 1, 3), g.unsqueeze(of_keys, 1, 2)
     return g.node("Equal", *pair, dtype=bool)
 
 
-def _write_there(g: WrittenGraph, key: Value, lengths: Value) -> Value:
+def _write_lengths(g: WrittenGraph, key: Value, lengths: Value) -> Value:
     """Return the mask of the keys of each sample by its length, (N, 1, 1, keys)."""
     ends = g.cast(g.reshape(lengths, (-1, 1, 1, 1)), np.int64)
     return g.node("Less", g.count(key, 1), ends, dtype=bool)
@@ -305,7 +305,7 @@ def _read_repeated(use: Use, x: Tensor, times: int) -> Tensor:
     return x.like(use.reshaped(x.like(more), (*lead, heads * times, steps, size)))
 
 
-def _read_continued(use: Use, x: Tensor, k: int) -> Tensor:
+def _read_with_past(use: Use, x: Tensor, k: int) -> Tensor:
     """Append ``x`` to the past steps in input ``k``, if any."""
     if use.value(k) is None:
         return x
@@ -373,7 +373,7 @@ def _read_attention(use: Use) -> list[Any]:
     if use.value(6) is not None or q.axis not in (0, None):
         raise RefusedError("samples in front, without nonpad_kv_seqlen", "another input")
     past = 0 if use.value(4) is None else use.tensor(4).sample[-2]
-    k, v = _read_continued(use, k, 4), _read_continued(use, v, 5)
+    k, v = _read_with_past(use, k, 4), _read_with_past(use, v, 5)
     present = [k, v]
     times = q.sample[-3] // max(k.sample[-3], 1)
     k, v = _read_repeated(use, k, times), _read_repeated(use, v, times)

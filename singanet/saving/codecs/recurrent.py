@@ -48,7 +48,7 @@ def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Val
     lengths = g.cast(g.reshape(xs[-1], (-1,)), "int32") if inputs.tells == "lengths" else None
     back: Value | None = None
     if inputs.tells == "mask":
-        x, lengths, back = _write_there_first(g, x, xs[-1])
+        x, lengths, back = _write_unmasked_first(g, x, xs[-1])
     starts = [_write_by_stack(g, layer, state) for state in xs[1 : 1 + inputs.states]]
     below, ends = g.transpose(x, 1, 0, 2), list[list[Value]]()
     for stack in range(layer.num_layers):
@@ -58,9 +58,9 @@ def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Val
         y, *finals = _write_stack(g, layer, stack, below, lengths, given, read)
         ends.append(finals)
         if stack < layer.num_layers - 1:
-            below = _write_side_by_side(g, layer, y, (0, 2, 1, 3))
+            below = _write_merged(g, layer, y, (0, 2, 1, 3))
         elif layer.return_sequences:
-            out = _write_side_by_side(g, layer, y, (2, 0, 1, 3))
+            out = _write_merged(g, layer, y, (2, 0, 1, 3))
             out = out if back is None else _write_steps(g, out, back)
             # A backwards layer returns its outputs in reverse order.
             out = g.reversed(out, 1) if layer.go_backwards else out
@@ -76,7 +76,7 @@ def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Val
     return [out, *(g.transpose(state, 1, 0, 2) for state in states)]
 
 
-def _write_there_first(g: WrittenGraph, x: Value, mask: Value) -> tuple[Value, Value, Value]:
+def _write_unmasked_first(g: WrittenGraph, x: Value, mask: Value) -> tuple[Value, Value, Value]:
     """Move the unmasked steps of ``x`` to the front; return their number and the way back.
 
     Skipping a masked step with unchanged state equals reading the unmasked steps in a row.
@@ -111,9 +111,7 @@ def _write_by_stack(g: WrittenGraph, layer: layers.RNN, state: Value) -> list[Va
     return g.nodes_of("Split", count, rows, g.ints([layer.directions] * count, "sizes"), axis=0)
 
 
-def _write_side_by_side(
-    g: WrittenGraph, layer: layers.RNN, y: Value, order: tuple[int, ...]
-) -> Value:
+def _write_merged(g: WrittenGraph, layer: layers.RNN, y: Value, order: tuple[int, ...]) -> Value:
     """Permute the axes of (T, directions, N, H) and merge the last two."""
     if layer.directions == 1:
         y = g.squeeze(y, 1)
@@ -208,7 +206,7 @@ def _write_weights(
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
-def _read_lent(use: Use, x: Tensor, axis: int) -> Tensor:
+def _read_batched(use: Use, x: Tensor, axis: int) -> Tensor:
     """Treat the batch axis of size 1 of a whole array as the axis of the samples."""
     if x.axis is not None or x.rank <= axis or x.sample[axis] != 1:
         return x
@@ -222,10 +220,10 @@ def _read_recurrent(use: Use) -> list[Any]:
     if first.axis is not None:
         return _read_of_samples(use)
     axis = 0 if use.attribute("layout", 0) else 1
-    use.values[0] = _read_lent(use, first, axis)
+    use.values[0] = _read_batched(use, first, axis)
     for k, value in enumerate(use.values[5:7], 5):
         if isinstance(value, Tensor):
-            use.values[k] = _read_lent(use, use.floats(value), axis)
+            use.values[k] = _read_batched(use, use.floats(value), axis)
     found = []
     for made in _read_of_samples(use):
         sample = (*made.sample[: made.axis], 1, *made.sample[made.axis :])
@@ -248,11 +246,11 @@ def _read_of_samples(use: Use) -> list[Tensor]:
     if x.axis != 0 or x.folds or x.rank != 3:
         raise RefusedError("sequences with the samples along the second axis", f"{x.axis}")
     if way == "reverse":
-        x = _read_turned(use, x)
+        x = _read_reversed(use, x)
     y, state = _read_run(use, x, mode, size, ways, (weight, inner, bias))
     steps = _read_steps(use, y, ways, size)
     if way == "reverse":
-        steps = replace(steps, symbol=_read_turned(use, steps).symbol)
+        steps = replace(steps, symbol=_read_reversed(use, steps).symbol)
     return [steps, *state]
 
 
@@ -351,7 +349,7 @@ def _read_by_gate(array: Array, gates: Sequence[int]) -> Array:
     return np.concatenate([blocks[k] for k in np.argsort(gates)], axis=0)
 
 
-def _read_turned(use: Use, x: Tensor) -> Tensor:
+def _read_reversed(use: Use, x: Tensor) -> Tensor:
     """Reverse the steps, the first axis of the sample or the second after directions."""
     symbol = use.draw(layers.Index(use.name(), [(None, None, -1)]), x)
     return replace(x, symbol=symbol)
