@@ -121,7 +121,7 @@ def test_strict_refuses(load):
         load(STATE, SHAPES)
     text = str(caught.value)
     assert text.endswith(
-        ": expected every array of the net, of its shape and type, and no other; received a/w of "
+        ": expected every array of the net with its shape and type, and no other; received a/w of "
         "(2, 3), not (3, 2), no new/b (5,), gone/b (4,) as well; pass rename={file: net} or "
         "strict=False to load what fits, or take the net that was saved"
     )

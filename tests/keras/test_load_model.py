@@ -228,7 +228,7 @@ def inside(config):
         (lambda c: c["config"].update(layers=5), "written by Keras 3"),
         (lambda c: c["config"].update(layers=[]), "written by Keras 3"),
         (lambda c: [1], "JSON object"),
-        (lambda c: inside(c)["config"].update(units=7), "do not fit|of its shape"),
+        (lambda c: inside(c)["config"].update(units=7), "do not fit|with its shape"),
         (lambda c: inside(c)["config"].update(what_comes_next=False), "'d'.*what_comes_next=None"),
     ],
 )
@@ -548,7 +548,7 @@ def test_models_inside_each_other_up_to_a_limit(tmp_path):
     expected = model.predict(x, verbose=0)
     np.testing.assert_allclose(load_model(tmp_path / "m.keras").predict(x), expected, rtol=1e-6)
     keras.Sequential([keras.Input((2,)), model]).save(tmp_path / "n.keras")
-    with pytest.raises(FileFormatError, match="at most 20 models inside each other"):
+    with pytest.raises(FileFormatError, match="at most 20 levels of nested models"):
         load_model(tmp_path / "n.keras")
 
 

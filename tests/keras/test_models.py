@@ -269,7 +269,7 @@ def test_what_was_compiled_stays_behind(tmp_path):
     net.params()[0].put(net.params()[0].peek() + 1)
     other = keras.Sequential([keras.Input(ROW), kl.Dense(4)])
     other.save(tmp_path / "other.keras")
-    with pytest.raises(ArgumentError, match="not the same"):
+    with pytest.raises(ArgumentError, match="4 other parameters"):
         save_model(net, tmp_path / "back.keras", like=tmp_path / "other.keras")
     assert keras.models.load_model(tmp_path / "back.keras").count_params() == model.count_params()
 

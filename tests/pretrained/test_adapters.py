@@ -237,7 +237,7 @@ def test_a_start_that_moves_the_weights_is_not_computed_from_blocks(tmp_path):
     change_config(tmp_path, init_lora_weights="pissa")
     held = pretrained.build(config, seed=0)
     held.quantize("int8")
-    with pytest.raises(ConfigError, match=r"init_lora_weights.*blocks.*net\.merge"):
+    with pytest.raises(ConfigError, match=r"init_lora_weights.*quantized weights.*net\.merge"):
         pretrained.load_adapter(held, tmp_path)
 
 

@@ -78,7 +78,7 @@ def test_a_folder_comes_before_a_name(hub, files, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["Org/Other", "other", "Org/Tiny--x", "a" * 200])
 def test_names_that_nothing_has(hub, name):
-    with pytest.raises(FileAccessError, match="name of a model.*received no such folder, and of"):
+    with pytest.raises(FileAccessError, match="name of a model.*received no such folder, and from"):
         folder_of(name)
 
 

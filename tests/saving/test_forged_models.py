@@ -130,7 +130,7 @@ def test_what_is_written_can_be_read(more, tmp_path, monkeypatch):
     monkeypatch.setattr(nets, "MOST_NODES", 5 - more)
     path = tmp_path / "a.singanet"
     if more:
-        with pytest.raises(ConfigError, match=r"at most 4 parts, as many as are read.*net\.save"):
+        with pytest.raises(ConfigError, match=r"at most 4 parts, the limit of readers.*net\.save"):
             net.save_model(path)
         with pytest.raises(ConfigError, match="at most 4 parts"):
             net.to_config()

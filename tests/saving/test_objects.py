@@ -107,7 +107,7 @@ def test_a_class_of_the_user_needs_a_registered_name(monkeypatch):
 
 def test_a_taken_name_and_a_foreign_class_are_refused(monkeypatch):
     monkeypatch.setattr(config, "_registered", {})
-    with pytest.raises(ArgumentError, match="taken"):
+    with pytest.raises(ArgumentError, match="a registered name"):
         singanet.register("Dense")(Twice)
     with pytest.raises(ArgumentError, match="subclass of Layer"):
         singanet.register("test.int.v1")(int)

@@ -258,7 +258,9 @@ def test_two_parameters_of_one_name(tmp_path):
 def test_a_data_format_of_another_library(tmp_path):
     for call in (make(1).save, make(1).load):
         make(1).save(tmp_path / "k.weights.h5")
-        with pytest.raises(ArgumentError, match="data_format: expected that of the Keras model"):
+        with pytest.raises(
+            ArgumentError, match="data_format: expected the data_format of the Keras model"
+        ):
             call(tmp_path / "k.weights.h5", data_format="NCHW")
 
 

@@ -164,7 +164,7 @@ def test_a_size_that_does_not_fit(tmp_path, size, gates):
         net.load(tmp_path / "m.bin")
     text = str(caught.value)
     assert len(text) < 400
-    assert "m.bin': expected every array of the net, of its shape and type" in text
+    assert "m.bin': expected every array of the net with its shape and type" in text
     assert f"received rnn/weight of ({size},), not (36,)" in text
     assert "take the net that was saved" in text
     assert "another shape, '_' for the last '/'" in caught.value.report.table()

@@ -203,7 +203,7 @@ def keras_layers(net: Any, data_format: str = "channels_last") -> list[LayerDesc
     if data_format not in _DATA_FORMATS:
         raise ArgumentError(
             "argument data_format",
-            expected=f"the Keras model's, {one_of(_DATA_FORMATS)}",
+            expected=f"the data_format of the Keras model, {one_of(_DATA_FORMATS)}",
             received=repr(data_format),
             advice="omit it, since Keras' default is channels_last",
         )

@@ -364,7 +364,7 @@ def test_states_from_batch_to_batch_are_refused(path):
     net = FeedForwardNet([layers.GRU("kept", 3, stateful=2, input_sample_shape=(5, 4))], seed=0)
     with pytest.raises(ArgumentError) as caught:
         save(net, path)
-    assert "'kept' (GRU): states" in caught.value.received
+    assert "'kept' (GRU): stateful=True" in caught.value.received
 
 
 def with_lengths(layer, shapes, lengths, path, kind="float32"):
