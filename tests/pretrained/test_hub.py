@@ -65,7 +65,7 @@ def test_revisions(hub, files):
     assert folder_of("Org/Tiny").name == COMMIT
     assert folder_of("Org/Tiny", "v2") == other
     assert folder_of("Org/Tiny", "f" * 40) == other
-    with pytest.raises(FileAccessError, match="'Org/Tiny'.*of the hub LocalEntryNotFound"):
+    with pytest.raises(FileAccessError, match="'Org/Tiny'.*from the hub LocalEntryNotFound"):
         folder_of("Org/Tiny", "v3")
 
 
