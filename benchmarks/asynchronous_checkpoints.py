@@ -102,7 +102,7 @@ def ours(given: argparse.Namespace) -> dict[str, Way]:
 
     first = given.width
     net = singanet.FeedForwardNet(
-        [Dense(f"d{k}", given.width, input_sample_shape=(first,)) for k in range(given.layers)],
+        [Dense(f"d{k}", given.width, input_shape=(first,)) for k in range(given.layers)],
         loss=SquaredError(),
         seed=0,
     )

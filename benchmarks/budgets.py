@@ -64,7 +64,7 @@ MB = 1e6
 def _gru(size: int) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(0)
     net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-    net.add(GRU("gru0", 128, input_sample_shape=(64, 32)))
+    net.add(GRU("gru0", 128, input_shape=(64, 32)))
     for k in (1, 2):
         net.add(GRU(f"gru{k}", 128))
     net.add(TimeDistributed("top", Dense("fc", 10)))
@@ -75,7 +75,7 @@ def _gru(size: int) -> tuple[Any, Any, Any]:
 def _mlp(size: int) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(0)
     net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-    net.add(Dense("fc0", 256, input_sample_shape=(128,)))
+    net.add(Dense("fc0", 256, input_shape=(128,)))
     for k in range(1, 12):
         net.add(Activation(f"relu{k}", "relu"))
         net.add(Dense(f"fc{k}", 256))

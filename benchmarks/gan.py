@@ -66,7 +66,7 @@ def judge() -> FeedForwardNet:
     data = singanet.data.digits()
     net = FeedForwardNet(
         [
-            *(Dense("j1", 128, input_sample_shape=(64,)), Activation("j1_r", "relu")),
+            *(Dense("j1", 128, input_shape=(64,)), Activation("j1_r", "relu")),
             *(Dropout("j1_d", 0.3), Dense("features", 64), Activation("j2_r", "relu")),
             Dense("scores", 10),
         ],

@@ -187,7 +187,7 @@ def layers(row: int) -> Iterator[object]:
     """The layers of the whole net."""
     _, widths, _, size, c, k = CASES[row]
     for number, f in enumerate(widths):
-        shape = {} if number else {"input_sample_shape": (c, size, size)}
+        shape = {} if number else {"input_shape": (c, size, size)}
         yield Conv2D(f"conv{number}", f, k, use_bias=False, **shape)
         yield BatchNormalization(f"norm{number}")
         yield Activation(f"relu{number}", "relu")

@@ -232,7 +232,7 @@ def our_net(name: str) -> object:
         return net
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
     for k in range(DEPTH):
-        net.add(Dense(f"dense{k}", WIDTH, **({} if k else {"input_sample_shape": (WIDTH,)})))
+        net.add(Dense(f"dense{k}", WIDTH, **({} if k else {"input_shape": (WIDTH,)})))
         if k < DEPTH - 1:
             net.add(Activation(f"relu{k}"))
     return net

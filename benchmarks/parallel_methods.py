@@ -106,7 +106,7 @@ def wide_rows() -> list[list[str]]:
     rng = np.random.default_rng(comm.rank)
     x, y = rng.standard_normal((8, 2048), np.float32), rng.integers(0, 2048, 8)
     for method, make in METHODS.items():
-        layers: list[Any] = [Dense("fc0", 2048, input_sample_shape=(2048,))]
+        layers: list[Any] = [Dense("fc0", 2048, input_shape=(2048,))]
         for k in range(1, 8):
             layers += [Activation(f"relu{k}"), Dense(f"fc{k}", 2048)]
         net = singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)

@@ -121,7 +121,7 @@ def sleep(comm: Any, name: str, micro: int) -> dict[str, Any]:
             Sleeps.slept += time.perf_counter() - began
 
     with parallel.stage(0):
-        layers: list[Any] = [Dense("in", 64, input_sample_shape=(64,))]
+        layers: list[Any] = [Dense("in", 64, input_shape=(64,))]
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
     for k in range(comm.size):
         with parallel.stage(k):
@@ -159,7 +159,7 @@ def memory(comm: Any, name: str, micro: int) -> dict[str, Any]:
     layers: list[Any] = []
     for k in range(LAYERS):
         layers += [Dense(f"d{k}", WIDTH), Activation(f"r{k}")]
-    layers[0].input_sample_shape = (WIDTH,)
+    layers[0].input_shape = (WIDTH,)
     before = resident("RssAnon")
     net = singanet.FeedForwardNet(
         [*layers, Dense("scores", 10)], loss=SoftmaxCrossEntropy(), seed=0

@@ -57,7 +57,7 @@ def runs(kind: str, sizes: tuple[int, ...], ops: OneDnnOps) -> list[Callable[[],
     """A training step and an evaluation."""
     steps, n, size, width = sizes
     shape = (steps, size)
-    layer = RNN("r", width, kind, input_sample_shape=shape)
+    layer = RNN("r", width, kind, input_shape=shape)
     net = singanet.FeedForwardNet([layer], loss=singanet.loss.SquaredError(), seed=0)
     net.to_device(Device("cpu", ops))
     x = np.random.default_rng(0).standard_normal((n, *shape)).astype(np.float32)

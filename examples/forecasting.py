@@ -43,7 +43,7 @@ def windows(values: Array) -> tuple[Array, Array]:
 
 def causal(name: str, channels: int, dilation: int, **first: tuple[int, int]) -> Conv1D:
     """A convolution of which no step sees a later one: it pads before the beginning alone."""
-    return Conv1D(name, channels, 3, pad=[(2 * dilation, 0)], dilation=dilation, **first)
+    return Conv1D(name, channels, 3, padding=[(2 * dilation, 0)], dilation_rate=dilation, **first)
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
     x, y = windows(values[:split])
     x_test, y_test = windows(values[split - PAST :])
     print(f"{split} hours to learn from, 500 to test on; a forecast is {AHEAD} hours from {PAST}")
-    chain = [causal("conv1", 16, 1, input_sample_shape=(1, PAST)), Activation("relu1")]
+    chain = [causal("conv1", 16, 1, input_shape=(1, PAST)), Activation("relu1")]
     for k, dilation in enumerate((4, 16), 2):
         chain += [causal(f"conv{k}", 16, dilation), Activation(f"relu{k}")]
     net = FeedForwardNet([*chain, Flatten("flat"), Dense("day", AHEAD)], loss=Huber(), seed=0)

@@ -28,7 +28,7 @@ from singanet.types import Array
 def build() -> FeedForwardNet:
     """Three images (3, 1, 8, 8) to three points (3, 16), by the same weights."""
     images = symbol = Input("images", (3, 1, 8, 8))
-    tower = [Conv2D("conv1", 16, 3), Activation("relu1"), Conv2D("conv2", 32, 3, stride=2)]
+    tower = [Conv2D("conv1", 16, 3), Activation("relu1"), Conv2D("conv2", 32, 3, strides=2)]
     tower += [Activation("relu2"), Flatten("flat"), Dense("point", 16), L2Norm("length")]
     for layer in tower:
         symbol = TimeDistributed(f"each {layer.name}", layer)(symbol)

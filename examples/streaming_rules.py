@@ -56,7 +56,7 @@ def main() -> None:
     given = parser.parse_args()
     text, budget = plays(), 6 if given.small else given.budget
     read = text.train[:16_000] if given.small else text.train
-    table = Embedding("table", text.vocabulary_size, 32, input_sample_shape=(LENGTH,))
+    table = Embedding("table", text.vocabulary_size, 32, input_shape=(LENGTH,))
     layers = [table, LSTM("read", 128), Dense("next", text.vocabulary_size)]
     net = FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
     net.programs.enabled = False  # a recorded step takes more, in one piece: see docs/memory.md
