@@ -308,7 +308,7 @@ class Executor(metaclass=CheckedType):
         """
         program = self._programs.get(name)
         if program is None or outputs is not None:
-            program = self._asked_for(self._named(name), name, outputs)
+            program = self._requested_program(self._named(name), name, outputs)
         return program.run(feed)
 
     @checked_call
@@ -438,7 +438,7 @@ class Executor(metaclass=CheckedType):
             )
         return self._programs[name]
 
-    def _asked_for(
+    def _requested_program(
         self, program: NamedProgram, name: str, outputs: Sequence[Any] | None
     ) -> NamedProgram:
         """Return the program of other ``outputs``, from a cache."""

@@ -245,7 +245,7 @@ def sample_shape(plan: Plan, target: GradientTarget) -> list[Shape]:
     return several if target.index is None else [several[target.index]]
 
 
-_BESIDE = ("targets", "sample_weight")
+_LOSS_KEYS = ("targets", "sample_weight")
 """Keys of a feed that the loss reads."""
 
 
@@ -388,9 +388,9 @@ def asked_of(
         part = Part(plan, slots, outputs, fed, wanted, params.values())
         remember(plan.parts, key, part)
     feed = own_arrays(f"{where}, feed", feed)
-    beside: dict[str, Any] = {}
+    loss_feed: dict[str, Any] = {}
     if loss_scale is not None:
-        feed, beside = _beside(where, resolver, feed)
+        feed, loss_feed = _split_feed(where, resolver, feed)
     checked = check_feed(part, resolver.feed(feed, part.inputs), net.device, net.dtype, where)
     if streamed:
         # The caller may change its arrays between the yields.
@@ -406,8 +406,8 @@ def asked_of(
         bool(train),
         streamed,
         loss_scale,
-        _put(net, beside.get("targets")),
-        _put(net, beside.get("sample_weight")),
+        _put(net, loss_feed.get("targets")),
+        _put(net, loss_feed.get("sample_weight")),
     )
     zeros = unreachable == "zeros"
     return Question(asked, targets, others, params, resolver, zeros, batch)
@@ -489,9 +489,9 @@ def _scale(where: str, dy: Any) -> float:
     return float(dy)
 
 
-def _beside(where: str, resolver: Resolver, feed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_feed(where: str, resolver: Resolver, feed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split ``feed`` into the inputs and the loss's arguments."""
-    clash = [key for key in _BESIDE if key in resolver.inputs]
+    clash = [key for key in _LOSS_KEYS if key in resolver.inputs]
     if clash or not isinstance(feed, Mapping) or feed.get("targets") is None:
         raise ArgumentError(
             f"{where}, argument feed",
@@ -499,8 +499,8 @@ def _beside(where: str, resolver: Resolver, feed: Any) -> tuple[dict[str, Any], 
             received=f"an input of the net that is called {clash[0]!r}" if clash else "no targets",
             advice=f"pass {{{next(iter(resolver.inputs))!r}: x, 'targets': y}}",
         )
-    rest = {key: value for key, value in feed.items() if key not in _BESIDE}
-    return rest, {key: feed.get(key) for key in _BESIDE}
+    rest = {key: value for key, value in feed.items() if key not in _LOSS_KEYS}
+    return rest, {key: feed.get(key) for key in _LOSS_KEYS}
 
 
 def _put(net: Net, value: Any) -> Any:

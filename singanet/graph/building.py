@@ -547,7 +547,7 @@ def _check_nesting(outer: GraphBuilder | None, net: GraphBuilder) -> None:
             received="none",
             advice="build it with FeedForwardNet(..., name='features')",
         )
-    if outer is not None and (net is outer or _holds(net, outer)):
+    if outer is not None and (net is outer or _contains(net, outer)):
         raise GraphError(
             f"net {net.name!r}",
             expected="nets that do not contain themselves",
@@ -558,9 +558,9 @@ def _check_nesting(outer: GraphBuilder | None, net: GraphBuilder) -> None:
         )
 
 
-def _holds(net: GraphBuilder, other: GraphBuilder) -> bool:
+def _contains(net: GraphBuilder, other: GraphBuilder) -> bool:
     inside = net.nested.values()
-    return any(each is other or _holds(each, other) for each in inside)
+    return any(each is other or _contains(each, other) for each in inside)
 
 
 def _needs_shape(part: Layer | GraphBuilder) -> bool:

@@ -343,7 +343,7 @@ class BlockMatrix(HeldMatrix):
         codes = np.zeros((self.panels * PANEL, 2 * self.groups, 4 * self.bits), np.uint8)
         codes[:count, :some] = blocks[:, :, start:]
         if self.bits == 4:
-            codes = _by_pairs(codes)
+            codes = _in_block_pairs(codes)
         # From (columns, groups, in a group, 4) to the order of panels.
         shape = (self.panels, PANEL, self.groups, 2 * self.bits, 4)
         self.codes[slab] = codes.reshape(shape).transpose(2, 0, 3, 1, 4).view(self.codes.dtype)
@@ -418,7 +418,7 @@ class BlockMatrix(HeldMatrix):
         return y
 
 
-def _by_pairs(codes: Array) -> Array:
+def _in_block_pairs(codes: Array) -> Array:
     """Reorder nibbles (columns, blocks, 16): byte k of the result has input k of two blocks.
 
     ggml's byte k has inputs k and k + 16 of one block.

@@ -135,19 +135,19 @@ class _RowsAt(NamedTuple):
     across: Value
 
 
-def panel_product(kind: str, turned: bool, together: int, converts: bool = False) -> Code:
+def panel_product(kind: str, transposed: bool, together: int, converts: bool = False) -> Code:
     """Write a function of rows times a part of a matrix: "words", "halves" or ggml's kind."""
-    code = Code(f"panels_{kind}_{turned}_{together}", pointers=5, numbers=12)
+    code = Code(f"panels_{kind}_{transposed}_{together}", pointers=5, numbers=12)
     codes, scales, minima, x, y = code.arguments[:5]
     slab, groups, panels, inputs, rows, over_x, over_y = code.arguments[5:12]
     (*columns, adds), lines = (code.arguments[k] for k in (12, 13, 16)), code.arguments[14:16]
-    held = _Held(code, kind, (codes, scales, minima), (groups, panels, inputs), converts)
+    held = _NarrowMatrix(code, kind, (codes, scales, minima), (groups, panels, inputs), converts)
     wide, upright = (code.room(GROUP * len(_VECTORS)) for _ in range(2))
-    outer, inner = (lines, columns) if turned else (columns, lines)
+    outer, inner = (lines, columns) if transposed else (columns, lines)
     with code.each(*outer) as one, code.each(*inner) as other:
-        panel, group = (other, one) if turned else (one, other)
-        count = held.widen(slab, panel, group, upright if turned else wide)
-        if turned:
+        panel, group = (other, one) if transposed else (one, other)
+        count = held.widen(slab, panel, group, upright if transposed else wide)
+        if transposed:
             count = PANEL
             code.turn(upright, wide, PANEL)
         done, made = code.less(other, inner[0]), code.less(one, outer[0])
@@ -157,7 +157,7 @@ def panel_product(kind: str, turned: bool, together: int, converts: bool = False
     return code
 
 
-class _Held:
+class _NarrowMatrix:
     """The matrix: its pointers, the numbers of groups and panels of a slab, and of inputs."""
 
     def __init__(

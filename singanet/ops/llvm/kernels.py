@@ -148,7 +148,7 @@ VECTOR = 16
 """oneDNN's vector size; with channels not a multiple of it, its kernels can be slow."""
 _LEAST = 1 << 17
 """Elements from which compiling, a third of a second, pays off within some hundred steps."""
-_BESIDE = 4
+_LEAST_FACTOR = 4
 """The factor for the least size if oneDNN serves too, since compiling then gains less."""
 _PARTS = 4
 """Parts for a thread, some 100 microseconds; starting threads for two stages takes as long."""
@@ -198,7 +198,7 @@ def _fits(ops: PlannedOps, x: Array, *others: Array) -> bool:
     # oneDNN's kernels may store bfloat16.
     if beside and ops.narrow:
         return False
-    least = _LEAST * (_BESIDE if beside else 1)
+    least = _LEAST * (_LEAST_FACTOR if beside else 1)
     # With fewer rows, channel vectors take as much memory as the pixels.
     return ops.serves(least, x, *others) and rows_of(*_sizes(x)).rows >= BLOCK and has_compiler()
 
@@ -213,11 +213,11 @@ def statistics_among(rest: tuple[Any, ...]) -> tuple[Array, ...]:
     return rest[:2] if len(rest) > 2 else ()
 
 
-def _normalises(ops: PlannedOps, x: Array, gamma: Array, beta: Array, *rest: Any) -> bool:
+def _serves_forward(ops: PlannedOps, x: Array, gamma: Array, beta: Array, *rest: Any) -> bool:
     return x.size >= _LEAST and _fits(ops, x, gamma, beta, *statistics_among(rest))
 
 
-def _goes_back(
+def _serves_backward(
     ops: PlannedOps, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool,
     mask: Array | None = None,
 ) -> bool:  # fmt: skip
@@ -227,9 +227,9 @@ def _goes_back(
     return mask.ndim == 1 and mask.dtype == np.float32
 
 
-batch_norm_train = Route("compiled", _train, _normalises)
-batch_norm = Route("compiled", _given, _normalises)
-batch_norm_backward = Route("compiled", _back, _goes_back)
+batch_norm_train = Route("compiled", _train, _serves_forward)
+batch_norm = Route("compiled", _given, _serves_forward)
+batch_norm_backward = Route("compiled", _back, _serves_backward)
 
 
 def _batch_norm_train(

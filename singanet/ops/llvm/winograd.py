@@ -317,7 +317,7 @@ def _weights_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
                 stages[0][k % workers].append(partial(run, *given[k], *geometry.sizes, *every))
             else:
                 call = partial(run, *given[k], *geometry.sizes)
-                stages += _in_turns(call, geometry, first, last, workers)
+                stages += _shared_stages(call, geometry, first, last, workers)
         leave, sizes = _function("leave", taps), (geometry.out[2], geometry.image[2])
         left: Stage = [
             [partial(leave, dw, totals, len(parts), *sizes, *cut)]
@@ -329,7 +329,7 @@ def _weights_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
     return StagedPlan(crew.side_by_side, lay, buffers, 3, 2, workers, in_common)
 
 
-def _in_turns(
+def _shared_stages(
     call: Callable[..., None], geometry: Geometry, first: int, last: int, workers: int
 ) -> list[Stage]:
     """Return the stages of a part for all workers: they divide each block's tiles, then points."""

@@ -217,7 +217,7 @@ class Hider:
             None if case.shows_all(place.queries, place.keys) else self._position(place),
             None if self._lengths is None else self._absent(self._lengths, place),
             None if case.seen is None else block_of(case.seen, place) == 0,
-            None if case.segments is None else _strangers(xp, case.segments, place),
+            None if case.segments is None else _other_segments(xp, case.segments, place),
         ]
 
     def _position(self, place: ScoreBlock) -> Array:
@@ -245,7 +245,7 @@ class Hider:
         return absent[:, None, :, None, None]
 
 
-def _strangers(xp: Any, segments: tuple[Array, Array], place: ScoreBlock) -> Array:
+def _other_segments(xp: Any, segments: tuple[Array, Array], place: ScoreBlock) -> Array:
     """Return a mask of query and key pairs of different segments."""
     of_queries = segments[0][place.samples, place.queries]
     of_keys = segments[1][place.samples, place.keys]

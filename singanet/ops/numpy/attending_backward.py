@@ -49,7 +49,7 @@ def attend_back_by(
     if mask_gradient:
         # All blocks add to one array.
         blocks = blocks._replace(workers=1)
-    made = [_lying_as_means(ops, array) for array in (q, k, v)]
+    made = [_empty_by_steps(ops, array) for array in (q, k, v)]
     if mask_gradient:
         assert case.added is not None
         made.append(ops.empty(case.added.shape, q))
@@ -62,7 +62,7 @@ def attend_back_by(
     return dq, dk, dv, dadded[0] if dadded else None
 
 
-def _lying_as_means(ops: Ops, array: Array) -> Array:
+def _empty_by_steps(ops: Ops, array: Array) -> Array:
     n, heads, steps, size = array.shape
     return ops.empty((n, steps, heads, size), array).transpose(0, 2, 1, 3)
 

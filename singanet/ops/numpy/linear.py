@@ -215,7 +215,7 @@ def parts(samples: int, number: int) -> list[slice]:
     return [slice(first, last) for first, last in pairwise(edges)]
 
 
-_BESIDE = 1 << 22
+_PRODUCT_BYTES = 1 << 22
 """Bytes of a product before it is added: it stays in the cache."""
 
 _ROWS = 1 << 11
@@ -237,7 +237,7 @@ def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
 def add_matmul(ops: Ops, y: Array, a: Array, b: Array) -> Array:
     wide = y.shape[1] > len(y)
     count, other = (y.shape[1], len(y)) if wide else y.shape
-    most = max(1, _BESIDE // max(1, other * y.itemsize))
+    most = max(1, _PRODUCT_BYTES // max(1, other * y.itemsize))
     for lane in ops.lanes(count, count * other * a.shape[1]):
         for start in range(lane.start, lane.stop, most):
             part = slice(start, min(start + most, lane.stop))

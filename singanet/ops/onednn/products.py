@@ -120,7 +120,7 @@ _ROWS, _COLUMNS, _DEPTH = 384, 10_000, 192
 """Extents of a packed block."""
 _WHOLE, _SHALLOW = 256, 48
 """Largest depth of a single block, and the depth below which a block has 24 rows."""
-_BESIDE = 16_480
+_GAP = 16_480
 """Bytes between the blocks."""
 
 _LEAST_CONSTANT = 1 << 14
@@ -167,13 +167,13 @@ def _multiplied(
         # Loading the runtime limits BLAS's threads: sums have one order from the first call on.
         ops.runtime()
         return None
-    turned = _turned(a), _turned(b)
+    transposed = _is_transposed(a), _is_transposed(b)
     (m, k), n = a.shape, b.shape[1]
     y: Array = ops.xp.empty((m, n), np.float32) if out is None else out
     fits = y.shape == (m, n) and y.dtype == a.dtype and y.flags.c_contiguous
-    if None in turned or not fits:
+    if None in transposed or not fits:
         return None
-    key = (m, k, n, *turned, bias is not None, adds)
+    key = (m, k, n, *transposed, bias is not None, adds)
     done = ops.runs(product, key, y, a, b, *rest, passes=ops.passes(k))
     return y if done else None
 
@@ -182,14 +182,14 @@ def _affine_constant(
     ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> Array | None:
     rest = [] if bias is None else [bias]
-    turned = not weight.flags.c_contiguous
-    plain = weight.T if turned else weight
+    transposed = not weight.flags.c_contiguous
+    plain = weight.T if transposed else weight
     if not plain.flags.c_contiguous or not ops.serves(1, x, weight, *rest):
         return None
     (m, k), n = x.shape, weight.shape[1]
     # The layout may depend on the thread count, so both calls use the same.
     passes = SHARED if is_worth_threads(ops, m, weight.size) else 0
-    key = (m, k, n, turned, bias is not None, relu)
+    key = (m, k, n, transposed, bias is not None, relu)
     packed = ops.room(_pack, key, 0, weight, passes)
     if not packed.size:
         return None
@@ -226,7 +226,7 @@ affine_constant = in_order(
 )
 
 
-def _turned(matrix: Array) -> bool | None:
+def _is_transposed(matrix: Array) -> bool | None:
     """Whether the matrix is transposed in memory; None if it has gaps."""
     if matrix.flags.c_contiguous:
         return False
@@ -238,8 +238,8 @@ def product(
     m: int,
     k: int,
     n: int,
-    a_turned: bool,
-    b_turned: bool,
+    transpose_a: bool,
+    transpose_b: bool,
     bias: bool,
     adds: bool = False,
 ) -> None:
@@ -250,8 +250,8 @@ def product(
     large = min(m, n) >= _ROUNDED
     # Rounding first would change the order of sums of a smaller product.
     kind = build.factor if large else build.kind
-    a = build.strided((m, k), (1, m) if a_turned else (k, 1), kind(1))
-    b = build.strided((k, n), (1, k) if b_turned else (n, 1), kind(2))
+    a = build.strided((m, k), (1, m) if transpose_a else (k, 1), kind(1))
+    b = build.strided((k, n), (1, k) if transpose_b else (n, 1), kind(2))
     y, line = build.rows((m, n)), build.rows((1, n))
     wanted = [a, b]
     if build.factors != F32 and (large or build.stores):
@@ -283,7 +283,7 @@ def _packing(build: Builder, desc: object, m: int, k: int, n: int) -> int:
     rows = 24 if k < _SHALLOW else min(-(-m // 4) * 4, _ROWS)
     depth = k if k <= _WHOLE else -(-k // 2) if k < 2 * _DEPTH else _DEPTH
     numbers = (rows + columns) * depth + rows
-    return build.threads * (4 * numbers + _BESIDE)
+    return build.threads * (4 * numbers + _GAP)
 
 
 def _desc(build: Builder, m: int, k: int, n: int, bias: bool, relu: bool) -> object:
@@ -293,16 +293,16 @@ def _desc(build: Builder, m: int, k: int, n: int, bias: bool, relu: bool) -> obj
     return build.primitive_desc("matmul", *given, line, build.rows((m, n)), attributes=after)
 
 
-def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool, relu: bool) -> None:
+def _pack(build: Builder, m: int, k: int, n: int, transposed: bool, bias: bool, relu: bool) -> None:
     """Operands: the matrix in the layout of the product, and plain."""
     wanted = build.layout(_desc(build, m, k, n, bias, relu), Query.WEIGHTS)
-    plain = build.strided((k, n), (1, k) if turned else (n, 1))
+    plain = build.strided((k, n), (1, k) if transposed else (n, 1))
     packed, weight = build.operand(0, wanted), build.operand(1, plain)
     build.reorder(plain, weight, wanted, packed)
 
 
 def _product_packed(
-    build: Builder, m: int, k: int, n: int, turned: bool, bias: bool, relu: bool
+    build: Builder, m: int, k: int, n: int, transposed: bool, bias: bool, relu: bool
 ) -> None:
     desc = _desc(build, m, k, n, bias, relu)
     build.packing = _packing(build, desc, m, k, n)
@@ -350,21 +350,21 @@ def by_widened(ops: OneDnnBase, x: Array, held: HeldMatrix, out: Array | None) -
     return y
 
 
-def _rounded(ops: OneDnnBase, y: Array, x: Array, plain: Array, turned: bool) -> None:
+def _rounded(ops: OneDnnBase, y: Array, x: Array, plain: Array, transposed: bool) -> None:
     (m, k), n = x.shape, y.shape[1]
     across = tuple(steps(each)[0] // 4 for each in (y, x, plain))
-    key = m, k, n, turned, *across
+    key = m, k, n, transposed, *across
     if not ops.runs(_widened_product, key, y, x, plain, passes=ops.passes(k)):
-        np.matmul(x, plain.T if turned else plain, out=y)
+        np.matmul(x, plain.T if transposed else plain, out=y)
 
 
 def _widened_product(
-    build: Builder, m: int, k: int, n: int, turned: bool, over_y: int, over_x: int, over_b: int
+    build: Builder, m: int, k: int, n: int, transposed: bool, over_y: int, over_x: int, over_b: int
 ) -> None:
     """Operands: the products, the rows, the matrix; the last arguments are their row strides."""
     y = build.strided((m, n), (over_y, 1))
     a = build.strided((m, k), (over_x, 1))
-    b = build.strided((k, n), (1, over_b) if turned else (over_b, 1))
+    b = build.strided((k, n), (1, over_b) if transposed else (over_b, 1))
     desc = build.primitive_desc(
         "matmul", build.rows((m, k), BF16), build.free((k, n), BF16), None, y
     )

@@ -371,20 +371,20 @@ _WIDE = 192
 def _gru_layer(
     ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
 ) -> RecurrentStates | None:
-    return forward(ops, sizes_of("gru", case), _as_theirs(ops, case), starts, keep)
+    return forward(ops, sizes_of("gru", case), _in_onednn_order(ops, case), starts, keep)
 
 
 def _gru_layer_back(
     ops: OneDnnBase, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
 ) -> RecurrentGradients:
     sizes, split = sizes_of("gru", case), 2 * len(case.weights[1])
-    found = gradients(ops, sizes, _as_theirs(ops, case), made, slopes)
+    found = gradients(ops, sizes, _in_onednn_order(ops, case), made, slopes)
     dx, start, weight_x, weight_h, bias = found
-    bias_x = _turned(ops, bias[: split // 2 * 3])
+    bias_x = _exchanged(ops, bias[: split // 2 * 3])
     bias_h = ops.concat([bias_x[:split], bias[split // 2 * 3 :]], axis=0)
-    turned = _turned(ops, weight_x), _turned(ops, weight_h)
+    exchanged = _exchanged(ops, weight_x), _exchanged(ops, weight_h)
     wanted = dx if slopes.needs_dx else None
-    return RecurrentGradients(wanted, *turned, bias_x, bias_h, (start,))
+    return RecurrentGradients(wanted, *exchanged, bias_x, bias_h, (start,))
 
 
 def _is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
@@ -392,24 +392,24 @@ def _is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
     return several and serves(ops, case)
 
 
-def _as_theirs(ops: OneDnnBase, case: RecurrentCase) -> RecurrentCase:
+def _in_onednn_order(ops: OneDnnBase, case: RecurrentCase) -> RecurrentCase:
     """Return the case with weights and bias in oneDNN's order."""
-    weights: Any = tuple(_turned(ops, weight) for weight in case.weights if weight is not None)
-    return case._replace(weights=weights, biases=(_joined(ops, *case.biases),))
+    weights: Any = tuple(_exchanged(ops, weight) for weight in case.weights if weight is not None)
+    return case._replace(weights=weights, biases=(_joint_bias(ops, *case.biases),))
 
 
-def _turned(ops: OneDnnBase, blocks: Array) -> Array:
+def _exchanged(ops: OneDnnBase, blocks: Array) -> Array:
     """Exchange the first two gates: r, z, n to z, r, n, and back."""
     width = blocks.shape[-1] // 3
     return ops.concat([blocks[..., k * width : (k + 1) * width] for k in (1, 0, 2)], axis=-1)
 
 
-def _joined(ops: OneDnnBase, bias_x: Array, bias_h: Array) -> Array:
+def _joint_bias(ops: OneDnnBase, bias_x: Array, bias_h: Array) -> Array:
     """Return the bias in oneDNN's order: z, r, n of the input, and n of the state."""
     split = 2 * (len(bias_x) // 3)
     both = ops.xp.add(bias_x[:split], bias_h[:split])
-    turned = [both[split // 2 :], both[: split // 2]]
-    return ops.concat([*turned, bias_x[split:], bias_h[split:]], axis=0)
+    exchanged = [both[split // 2 :], both[: split // 2]]
+    return ops.concat([*exchanged, bias_x[split:], bias_h[split:]], axis=0)
 
 
 gru_layer = in_order(Route("onednn", _gru_layer, _is_served), last=by_numpy.gru_layer)

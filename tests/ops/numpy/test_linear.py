@@ -27,7 +27,7 @@ def test_matmul(dtype, transposed, rng):
 @pytest.mark.parametrize(("m", "n"), [(4, 9), (9, 4), (0, 3), (1, 1)])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_product_is_added(dtype, m, n, beside, rng, monkeypatch):
-    monkeypatch.setattr(linear, "_BESIDE", beside)
+    monkeypatch.setattr(linear, "_PRODUCT_BYTES", beside)
     y, a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, n), (m, 5), (n, 5)))
     wanted = y.astype(np.float64) + np.einsum("ik,jk->ij", a.astype(float), b.astype(float))
     assert ops.add_matmul(y, a, b.T) is y
