@@ -197,7 +197,7 @@ def _across(made: PointRows, widths: list[float]) -> list[float]:
         down = sweep % 2 == 1
         neighbours = made.above if down else made.below
         for row in made.rows if down else made.rows[::-1]:
-            wishes = [_wish(point, neighbours[point], across, pulls) for point in row]
+            wishes = [_target(point, neighbours[point], across, pulls) for point in row]
             weights = [pulls[point] for point in row]
             for point, x in zip(row, _apart(row, wishes, weights, widths), strict=True):
                 across[point] = x
@@ -214,7 +214,7 @@ def _pulls(made: PointRows) -> list[float]:
     return pulls
 
 
-def _wish(point: int, near: list[int], across: list[float], pulls: list[float]) -> float:
+def _target(point: int, near: list[int], across: list[float], pulls: list[float]) -> float:
     """Return the weighted mean position of the neighbours, or the position of the point."""
     total = sum(pulls[k] for k in near)
     return sum(pulls[k] * across[k] for k in near) / total if near else across[point]

@@ -39,7 +39,7 @@ class Pushes(Reduction):
         self._entries: list[list[str]] = []
         self._whole: dict[tuple[str, ...], _FlatEntry] = {}
         self._flying: deque[Request] = deque()
-        self._told = False
+        self._has_finished = False
         # Parameters that have had row gradients; from then on they travel alone.
         self._sparse: set[str] = set()
         self._found: set[str] = set()
@@ -95,7 +95,7 @@ class Pushes(Reduction):
     def open(self, kind: RoundKind) -> None:
         """Start the gradients of a step. Errors: `CallOrderError` before `begin`."""
         self._owner._expect_begun()
-        self._told = False
+        self._has_finished = False
 
     def start(
         self,
@@ -152,7 +152,7 @@ class Pushes(Reduction):
             buffer[: arrays[0].size] = ops_for(buffer).xp.asarray(arrays[0])
             return [True] * len(names)
         parts, found = self.parts(names, buffer), list[Found]()
-        news = self._news(names, layout, arrays, parts)
+        news = self._updated_values(names, layout, arrays, parts)
         for name in names:
             new = news.get(name)
             if name in parts:
@@ -186,12 +186,12 @@ class Pushes(Reduction):
             self._ask(servers, entry, np.array(layout, np.int64), (), now=True)
         for entry in self._entries:
             told, *arrays = self._answer()
-            yield from self._news(entry, told, arrays, {}).items()
+            yield from self._updated_values(entry, told, arrays, {}).items()
 
     def _tell(self) -> None:
         """Tell the servers that all gradients of this step are pushed."""
-        if not self._told:
-            self._told = True
+        if not self._has_finished:
+            self._has_finished = True
             servers = self._servers()
             servers.follow()
             servers.finish(self._owner._count)
@@ -215,7 +215,7 @@ class Pushes(Reduction):
         self.traffic.waited += time.perf_counter() - began
         return arrays
 
-    def _news(
+    def _updated_values(
         self,
         names: Sequence[str],
         layout: Array,

@@ -22,7 +22,7 @@ from singanet.types import Array, GivenShape, Gradient, RowSparse, Shape, Shapes
 
 Split: TypeAlias = Literal["columns", "rows"]
 
-_NEAR = 1e-3
+_TOLERANCE = 1e-3
 """Relative tolerance of the sums of equal samples on different ranks."""
 
 
@@ -208,7 +208,7 @@ class _Slices:
         host = ctx.ops.host(x)
         total = np.array([[float(host.sum()), float(np.abs(host).sum()), host.size]])
         every = np.concatenate(self.comm.all_gather(total, f"the input of {name}"))
-        bound = _NEAR * np.maximum(every[0, 1:2], np.finfo(np.float32).tiny)
+        bound = _TOLERANCE * np.maximum(every[0, 1:2], np.finfo(np.float32).tiny)
         # The loss reports values that are not finite.
         if (np.abs(every - every[0]) > bound).any():
             raise RankError(

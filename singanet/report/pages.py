@@ -386,13 +386,13 @@ class LivePage(Callback):
         self.ends = ends
         self._curve = StepCurve()
         self._start = self._due = 0.0
-        self._begun = self._failed = False
+        self._has_started = self._failed = False
 
     def on_train_begin(self) -> None:
         """Check that the page can be written, inside the folder. Errors: `FileAccessError`."""
         check_folder(self.folder)
         expect_inside(self.folder, self.folder / PAGE)
-        self._curve, self._failed, self._begun = StepCurve(), False, True
+        self._curve, self._failed, self._has_started = StepCurve(), False, True
         self._start, self._due = time.perf_counter(), 0.0
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
@@ -408,14 +408,14 @@ class LivePage(Callback):
         """Write the final page, or another live one."""
         if self.ends:
             self.finish()
-        elif self._begun and not self._failed:
+        elif self._has_started and not self._failed:
             self._try(self._write)
 
     def finish(self) -> None:
         """Write the page of the whole run, without reloads, if a run has started."""
-        if self._begun:
+        if self._has_started:
             self._try(lambda: write_report(self.folder))
-        self._begun = False
+        self._has_started = False
 
     def _write_if_due(self) -> None:
         began = time.perf_counter()

@@ -60,21 +60,21 @@ class RunNotes(Callback):
     ) -> None:
         self.folder = path_of(folder, "folder")
         self.settings = dict(settings or {})
-        self._begun = False
+        self._has_started = False
 
     def on_train_begin(self) -> None:
         """Lock the folder and write the files. Errors: `FileAccessError`."""
         self.claim()
-        self._begun = False
+        self._has_started = False
         (self.folder / REPORT).unlink(missing_ok=True)
         self.write()
 
     def on_epoch_begin(self, epoch: int) -> None:
         """Remove the files of another run if this one is not resumed."""
-        if not (self._begun or self.session.resumed):
+        if not (self._has_started or self.session.resumed):
             for name in _OF_EPOCHS:
                 (self.folder / name).unlink(missing_ok=True)
-        self._begun = True
+        self._has_started = True
 
     def claim(self) -> None:
         """Lock the folder, and check that its files can be written inside it."""

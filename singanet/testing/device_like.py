@@ -36,10 +36,10 @@ __all__ = ["DeviceArray", "device_like", "strict_device"]
 _FROM_HOST = frozenset(("asarray", "array", "ascontiguousarray", "asanyarray"))
 """The functions that copy arrays to the device."""
 
-_MAY_GIVE_BACK = frozenset(("asarray", "asanyarray", "ascontiguousarray", "astype"))
+_MAY_RETURN_ARGUMENT = frozenset(("asarray", "asanyarray", "ascontiguousarray", "astype"))
 """Functions that may return their argument."""
 
-_AS_GIVEN = frozenset(("empty", "empty_like"))
+_UNINITIALIZED = frozenset(("empty", "empty_like"))
 """Functions that return uninitialized memory."""
 
 _BY_VALUES = frozenset(("nonzero", "flatnonzero", "argwhere", "unique", "bincount", "extract"))
@@ -126,7 +126,7 @@ class DeviceArray:
         return _run(name, getattr(ufunc, method), inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _asked(function, args, kwargs)
+        return _called(function, args, kwargs)
 
     def __getitem__(self, key: Any) -> Any:
         parts = key if isinstance(key, tuple) else (key,)
@@ -196,9 +196,9 @@ def _run(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any
         written = [*met.values()][:1]
     else:
         written = [met[id(part)] for part in _flat(made) if id(part) in met]
-    if name in _MAY_GIVE_BACK:
+    if name in _MAY_RETURN_ARGUMENT:
         written = []
-    if name in _AS_GIVEN or not (written or fresh):
+    if name in _UNINITIALIZED or not (written or fresh):
         return result
     reads = [array for array in met.values() if not any(array is out for out in written)]
     if capture is None:
@@ -295,7 +295,7 @@ def _picked(near: Array, key: Any) -> Any:
     return near[(*parts, ...)]
 
 
-def _asked(function: Any, args: Any, kwargs: Any) -> Any:
+def _called(function: Any, args: Any, kwargs: Any) -> Any:
     """Call a function of the module."""
     name = function.__name__
     if name in _FROM_HOST and not any(isinstance(part, DeviceArray) for part in _flat(args[0])):
@@ -327,7 +327,7 @@ class _Function:
         self.__name__ = function.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _asked(self.function, args, kwargs)
+        return _called(self.function, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.function, name)
@@ -371,7 +371,7 @@ def _operator(function: Any) -> Any:
     return lambda self, other: _run(function.__name__, function, (self, other), {})
 
 
-def _turned(function: Any) -> Any:
+def _reflected(function: Any) -> Any:
     return lambda self, other: _run(function.__name__, function, (other, self), {})
 
 
@@ -426,7 +426,7 @@ def _complete() -> None:
         setattr(DeviceArray, name, _reading(name))
     for name, function in _OPERATORS.items():
         setattr(DeviceArray, f"__{name}__", _operator(function))
-        setattr(DeviceArray, f"__r{name}__", _turned(function))
+        setattr(DeviceArray, f"__r{name}__", _reflected(function))
         setattr(DeviceArray, f"__i{name}__", _in_place(function))
     for name, function in _COMPARING.items():
         setattr(DeviceArray, f"__{name}__", _operator(function))

@@ -30,7 +30,7 @@ from singanet.saving.whole_model import LONGEST, MODEL, decoded, described, nami
 from singanet.training.callbacks import Callback
 from singanet.training.files import furthest
 
-_SAID, _NET = "options", "net"
+_OPTIONS_SECTION, _NET_SECTION = "options", "net"
 """The sections of the configuration: the user's options, and the arguments that build the net."""
 
 _LEAST = 2
@@ -110,7 +110,7 @@ def folder_callbacks(
     folder: Path, options: RunOptions, task: Task, description: bytes | None = None
 ) -> list[Callback]:
     """Return the callbacks that record the run, with the ``description`` of a new net."""
-    settings = {_SAID: options.lasting(), _NET: task.settings}
+    settings = {_OPTIONS_SECTION: options.lasting(), _NET_SECTION: task.settings}
     notes = LateNotes(folder, settings)
     notes.resume, notes.description, notes.note = options.resume, description, task.note
     others = (RunNotes, *task.not_recorded)
@@ -119,7 +119,7 @@ def folder_callbacks(
 
 def saved_options(folder: Path) -> dict[str, Any]:
     """Return the options of the run in ``folder``, for `RunOptions`. Errors: no run there."""
-    found = _section(folder, _SAID)
+    found = _section(folder, _OPTIONS_SECTION)
     options = {name: value for name, value in found.items() if name in LASTING}
     wrong = [
         name
@@ -127,7 +127,7 @@ def saved_options(folder: Path) -> dict[str, Any]:
         if value is not None and type(value) not in LASTING[name].kinds_in_files
     ]
     if wrong or (options.get("model") is None) == (options.get("from_") is None):
-        raise _not_ours(folder, f"{_SAID} with {wrong[0] if wrong else 'no model'!r}")
+        raise _not_ours(folder, f"{_OPTIONS_SECTION} with {wrong[0] if wrong else 'no model'!r}")
     return options
 
 
@@ -161,10 +161,10 @@ def saved_settings(folder: Path) -> dict[str, Any]:
 
     Errors: as `saved_options`.
     """
-    settings = dict(_section(folder, _NET))
+    settings = dict(_section(folder, _NET_SECTION))
     shape, classes = settings.get("input_shape"), settings.get("num_classes")
     if not isinstance(shape, list) or not all(is_int(n) for n in [*shape, classes]):
-        raise _not_ours(folder, f"{_NET} of another form")
+        raise _not_ours(folder, f"{_NET_SECTION} of another form")
     settings["input_shape"] = tuple(shape)
     return settings
 

@@ -51,7 +51,7 @@ FOLDING = ("accumulating_sgd", "accumulating_adam")
 """Optimizers that add micro-batches to their own state, without an accumulator."""
 
 
-_TURN = 50
+_BLOCK_STEPS = 50
 """Steps of a block before the next one, if there are enough steps."""
 
 
@@ -64,7 +64,7 @@ def in_blocks(
     one turn in ``steps`` steps. Errors: as `make_optimizer`; an optimizer that folds micro-batches.
     """
     make_optimizer(name, lr, weight_decay, 1, 0)
-    turn = max(1, min(_TURN, steps // max(1, len(blocks_of(names)))))
+    turn = max(1, min(_BLOCK_STEPS, steps // max(1, len(blocks_of(names)))))
     return rules.BlockCoordinate(
         _MAKERS[name][0](learning_rate=lr, weight_decay=weight_decay), turn, seed=seed
     )

@@ -99,7 +99,7 @@ def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
             expect_no_run(options.out)
     if options.resume:
         resumes = bool(of_first(comm, resumes, "whether there is a checkpoint"))
-    net, task, described = _begun(options, resumes)
+    net, task, described = _prepared(options, resumes)
     piped = options.parallel == PIPELINE and comm.size > 1
     # Pipeline stages get the same batches.
     task.part = BatchShare(0, 1) if piped else BatchShare(comm.rank, comm.size)
@@ -146,7 +146,7 @@ def _keeping(options: RunOptions, task: Task, described: bytes | None) -> list[C
     return callbacks
 
 
-def _begun(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task, bytes | None]:
+def _prepared(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task, bytes | None]:
     """Return the net, its task, and for a net from a file the description to save."""
     if options.from_ is not None and is_published(options.from_):
         return *published_task(options), None

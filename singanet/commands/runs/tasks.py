@@ -190,8 +190,8 @@ class SampleTask(Task):
         """Return samples drawn by ``seed``, independent of their classes."""
         x, y = self.data.x_train, self.data.y_train
         rest, taken = split(len(y), share, seed)
-        self.data = replace(self.data, x_train=_taken(x, rest), y_train=y[rest])
-        return self._loader(_taken(x, taken), y[taken])
+        self.data = replace(self.data, x_train=_selected(x, rest), y_train=y[rest])
+        return self._loader(_selected(x, taken), y[taken])
 
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
@@ -220,7 +220,7 @@ class SampleTask(Task):
         return x, y
 
 
-def _taken(x: Any, rows: Array) -> Any:
+def _selected(x: Any, rows: Array) -> Any:
     return {name: part[rows] for name, part in x.items()} if isinstance(x, dict) else x[rows]
 
 

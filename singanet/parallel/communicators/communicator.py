@@ -234,9 +234,9 @@ class Staged(Request):
         self._stages, self._by_test = stages, by_test
         self._requests: Sequence[Request] = ()
         self._done, self._result = False, None
-        self._go_on()
+        self._advance()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         try:
             self._requests = next(self._stages)
         except StopIteration as end:
@@ -246,7 +246,7 @@ class Staged(Request):
         # All of them, as the call advances a request.
         done = not [request for request in self._requests if not request.test()]
         if done and self._by_test and not self._done:
-            self._go_on()
+            self._advance()
             return self._done
         return done
 
@@ -254,7 +254,7 @@ class Staged(Request):
         while not self._done:
             for request in self._requests:
                 request.wait()
-            self._go_on()
+            self._advance()
         return self._result
 
 

@@ -83,16 +83,16 @@ class PartedSum:
         bounds = bounds or [array.size * k // size for k in range(size + 1)]
         self._parts = [array[start:stop] for start, stop in pairwise(bounds)]
         own = self._parts[self._rank]
-        self._heard = [
+        self._receives = [
             own if rank == self._rank else sums.take(array.dtype, own.size) for rank in range(size)
         ]
-        self._requests = self._exchange(self._parts, self._heard, tag)
+        self._requests = self._exchange(self._parts, self._receives, tag)
 
     def Test(self) -> bool:  # noqa: N802 - as MPI has it
         """Advance the sum, and return True if ``array`` is complete."""
         if not _all_done(self._requests):
             return False
-        if not self._heard:
+        if not self._receives:
             return True
         self._add()
         if not self._scattered:
@@ -112,7 +112,7 @@ class PartedSum:
         )
 
     def _add(self) -> None:
-        parts, self._heard = self._heard, []
+        parts, self._receives = self._receives, []
         own, total = parts[self._rank], parts[0]
         for part in parts[1:]:
             # `own` is an operand until its turn, so it is not overwritten before.
@@ -228,7 +228,7 @@ _ASLEEP = 5.0
 _LONG = 0.01
 """Seconds of waiting that are reported to the launcher."""
 
-_TURN = 0.5
+_STAGGER = 0.5
 """Seconds after which ranks other than 0 report an error that ends them, one after the other."""
 
 PATIENCE = 5.0
@@ -246,13 +246,13 @@ class MpiCommunicator(Communicator):
 
     def __init__(self, comm: Any = None, deadline: float | None = None) -> None:
         whole = MPI.COMM_WORLD if comm is None else comm
-        self._told = own_file()
+        self._status = own_file()
         self.timeline: Timeline | None = None
         self.step = 0
         self.rank, self.size = int(whole.Get_rank()), int(whole.Get_size())
         if comm is None:
             # Only the launcher can time the wait for all ranks within MPI.
-            self._told.tell("comes")
+            self._status.tell("comes")
         self._comm = whole.Dup()
         self._sums = Sums(self._comm)
         given = os.environ.get(DEADLINE, "300") if deadline is None else deadline
@@ -269,7 +269,7 @@ class MpiCommunicator(Communicator):
         self.farewells = None
         if comm is None:
             self.farewells = _Farewells(self) if self.size > 1 else None
-            self._told.tell("met")
+            self._status.tell("met")
         part = own_part(self.rank) if comm is None else None
         if part is not None:
             self.timeline = Timeline(part, self)
@@ -283,7 +283,7 @@ class MpiCommunicator(Communicator):
     @step.setter
     def step(self, step: int) -> None:
         self._step = step
-        self._told.tell(step=step)
+        self._status.tell(step=step)
         if self.timeline is not None:
             self.timeline.step(step)
 
@@ -407,7 +407,7 @@ class MpiCommunicator(Communicator):
                 message = self._message_here(tag, status)
                 if message is not None:
                     return True
-                return self.farewells is not None and self.farewells.all_said(ranks)
+                return self.farewells is not None and self.farewells.all_ended(ranks)
 
             self.until(came_or_over, what, nap=self._listen if rung else None)
             # Ended ranks may have sent messages before.
@@ -464,7 +464,7 @@ class MpiCommunicator(Communicator):
                 if waited > self.deadline:
                     raise late(self, what)
                 if not told and waited > _LONG and self.deadline < float("inf"):
-                    self._told.tell("waits", what=what)
+                    self._status.tell("waits", what=what)
                     told = True
                 if waited > PATIENCE:
                     look()
@@ -474,7 +474,7 @@ class MpiCommunicator(Communicator):
                     time.sleep(_nap_after(waited))
         finally:
             if told:
-                self._told.tell("met")
+                self._status.tell("met")
         if self.timeline is not None:
             self.timeline.add("waiting", what, began)
 
@@ -539,11 +539,11 @@ class _Farewells:
 
     def __init__(self, comm: MpiCommunicator) -> None:
         self._comm, self._mpi = comm, comm._comm.Dup()
-        self._said = np.empty((comm.size, 1), np.int64)
+        self._steps = np.empty((comm.size, 1), np.int64)
         self._others = [rank for rank in range(comm.size) if rank != comm.rank]
-        self._heard = {r: self._mpi.Irecv(self._said[r], r) for r in self._others}
-        self._process, self._due, self._asked = os.getpid(), 0.0, 0.0
-        atexit.register(self._say)
+        self._receives = {r: self._mpi.Irecv(self._steps[r], r) for r in self._others}
+        self._process, self._due, self._tested_at = os.getpid(), 0.0, 0.0
+        atexit.register(self._send_last)
 
     def expect_present(self, what: str, ranks: Sequence[int]) -> None:
         """Errors: `RankLostError` if any of ``ranks`` has ended."""
@@ -551,23 +551,23 @@ class _Farewells:
             return
         self._due = time.monotonic() + 0.5
         for rank in ranks:
-            ended = rank in self._heard and self._heard[rank].Test()
+            ended = rank in self._receives and self._receives[rank].Test()
             if ended:
                 raise RankLostError(
                     f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
                     expected=f"{what}, with rank {rank}",
-                    received=f"rank {rank} has ended, at step {int(self._said[rank, 0])}",
+                    received=f"rank {rank} has ended, at step {int(self._steps[rank, 0])}",
                     advice="let all ranks take the same steps, and end together",
                 )
 
-    def all_said(self, ranks: Sequence[int]) -> bool:
+    def all_ended(self, ranks: Sequence[int]) -> bool:
         """Return True if all of ``ranks`` have ended; polled seldom, as MPI spends time in it."""
-        if time.monotonic() < self._asked:
+        if time.monotonic() < self._tested_at:
             return False
-        self._asked = time.monotonic() + _LONG
-        return all(self._heard[rank].Test() for rank in ranks)
+        self._tested_at = time.monotonic() + _LONG
+        return all(self._receives[rank].Test() for rank in ranks)
 
-    def _say(self) -> None:
+    def _send_last(self) -> None:
         """Tell all ranks, and wait for their messages: in MPI_Finalize a rank answers nothing."""
         if os.getpid() != self._process:  # a forked child is not a rank
             return
@@ -575,7 +575,7 @@ class _Farewells:
         own = np.array([self._comm.step], np.int64)
         with suppress(MPI.Exception):  # a rank may have crashed
             sent = [self._mpi.Isend(own, rank) for rank in self._others]
-            while not all(request.Test() for request in [*sent, *self._heard.values()]):
+            while not all(request.Test() for request in [*sent, *self._receives.values()]):
                 time.sleep(0.002)
 
 
@@ -592,7 +592,7 @@ def _end_all_on_error(comm: MpiCommunicator) -> None:
     def end(kind: Any, error: Any, trace: Any) -> None:
         if comm.rank:
             # If rank 0 raised it, too, it prints first and ends this rank meanwhile.
-            time.sleep(_TURN + comm.rank / comm.size)
+            time.sleep(_STAGGER + comm.rank / comm.size)
         layer = layer_of(error)
         where = f"step {comm.step}" + (f", in layer {layer!r}" if layer else "")
         sys.stderr.write(f"rank {comm.rank} ended by an error ({where}):\n")

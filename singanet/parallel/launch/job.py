@@ -37,7 +37,7 @@ class Outputs:
     def __init__(self, folder: Path, remote: bool) -> None:
         self._to: dict[int, int | None] = {}
         self._open: list[int] = []
-        self._said = b""
+        self._output = b""
         self._selector = selectors.DefaultSelector()
         for number, name in ((1, "out"), (2, "err")):
             place = folder / name
@@ -76,7 +76,7 @@ class Outputs:
             self._selector.unregister(handle)
             return
         if handle == self._mpirun:
-            self._said = (self._said + piece)[-_KEPT:]
+            self._output = (self._output + piece)[-_KEPT:]
         to = self._to[handle]
         while to is not None and piece:
             try:
@@ -87,7 +87,7 @@ class Outputs:
     @property
     def said(self) -> str:
         """The end of mpirun's output."""
-        return self._said.decode(errors="replace")
+        return self._output.decode(errors="replace")
 
     def __enter__(self) -> Outputs:
         return self
@@ -222,7 +222,7 @@ class Job:
         self._failure = ""
         self._remote = options.hosts is not None or elsewhere(hosts)
         self._stalls: set[tuple[int, int]] = set()
-        self._asked_where: dict[int, list[str]] = {}
+        self._asked_stacks: dict[int, list[str]] = {}
 
     def flags(self) -> list[str]:
         """Return mpirun's options for this job."""
@@ -346,9 +346,13 @@ class Job:
         if fresh := {(each.rank, each.step) for each in late} - self._stalls:
             self._stalls |= fresh
             many = f"{len(late)} of {self.options.ranks} ranks wait:"
-            say(many, *map(str, states[:_SHOWN]), *_told(self._stacks(ranks, _silent(states))))
+            say(
+                many,
+                *map(str, states[:_SHOWN]),
+                *_stack_lines(self._stacks(ranks, _silent(states))),
+            )
         if self._failure or any(map(tells_of_others, self._reports())):
-            self._ask_where(ranks, states)
+            self._ask_for_stacks(ranks, states)
 
     def _look_at_start(
         self, ranks: Mapping[int, int], states: Sequence[RankState], now: float
@@ -387,12 +391,12 @@ class Job:
         elif not known and not self._remote:
             self._fail(f"mpirun has started no rank in {seconds:.1f} s", now)
 
-    def _ask_where(self, ranks: Mapping[int, int], states: Sequence[RankState]) -> None:
+    def _ask_for_stacks(self, ranks: Mapping[int, int], states: Sequence[RankState]) -> None:
         """Ask the ranks that wait for no other for their stacks, once, to print them at the end."""
         asked = self.folder.path / ASKED
         if not asked.exists():
             reported = {int(each["rank"]) for each in self._reports()}
-            self._asked_where = self._stacks(ranks, _silent(states) - reported)
+            self._asked_stacks = self._stacks(ranks, _silent(states) - reported)
             asked.touch()
 
     def _stacks(self, ranks: Mapping[int, int], wanted: set[int]) -> dict[int, list[str]]:
@@ -479,7 +483,7 @@ class Job:
         told = text.rstrip().splitlines() if rank != 0 else []
         waiting = ("comes", "waits")
         others = [str(s) for s in self._states() if s.rank != rank and s.phase in waiting]
-        say(self._failure, *told, *_told(self._asked_where), *others[:_SHOWN])
+        say(self._failure, *told, *_stack_lines(self._asked_stacks), *others[:_SHOWN])
         return status or 1
 
     def _cause(
@@ -517,14 +521,14 @@ class Job:
         silent = _silent(self._states()) - {int(each["rank"]) for each in reports}
         if reports:
             self.dead |= silent
-        gone = [rank for rank in sorted(silent) if rank in self._asked_where] or sorted(silent)
+        gone = [rank for rank in sorted(silent) if rank in self._asked_stacks] or sorted(silent)
         if len(gone) != 1:
             if reports:
                 return self._reported(reports)
             self._failure = "mpirun could not run the job"
             return -1, status, said
         (rank,) = gone
-        how = "has made others wait" if self._asked_where.get(rank) else "ended without a word"
+        how = "has made others wait" if self._asked_stacks.get(rank) else "ended without a word"
         self._failure = f"{self._named(rank)} {how}"
         if reports:
             self._failure += f"; rank {reports[0]['rank']} {_ended_by(reports)}"
@@ -553,7 +557,7 @@ def _silent(states: Sequence[RankState]) -> set[int]:
     return {each.rank for each in states if each.is_silent}
 
 
-def _told(stacks: Mapping[int, Sequence[str]]) -> list[str]:
+def _stack_lines(stacks: Mapping[int, Sequence[str]]) -> list[str]:
     """Return the stacks of ranks as lines for the user."""
     told = []
     for rank, lines in stacks.items():

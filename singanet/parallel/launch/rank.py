@@ -206,7 +206,7 @@ def _outcome(rank: int, arguments: Sequence[str], log: Path | None) -> tuple[int
             sys.stderr.write(f"{stop.code}\n")
             text = stop.code
     except BaseException as error:  # noqa: BLE001 - any error must end the other ranks, too
-        text = _told(error)
+        text = _traceback_text(error)
         if not (LEAVING.begun and isinstance(error, KeyboardInterrupt)):
             sys.stderr.write(text)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
@@ -285,7 +285,7 @@ def _status(code: object) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def _told(error: BaseException) -> str:
+def _traceback_text(error: BaseException) -> str:
     """Return the traceback without the frames that start the program."""
     trace = error.__traceback__
     while trace is not None and _starts(trace.tb_frame.f_code.co_filename):

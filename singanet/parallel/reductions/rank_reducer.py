@@ -201,7 +201,7 @@ _KINDS = ("agree", "count", "preview", "step")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Announcement:
     """The common next action of all ranks: one of `_KINDS`, or "" if no rank has a batch.
 
     The weight of this rank's gradients is its count times ``factor``. If all counts are equal
@@ -214,7 +214,7 @@ class Said:
     factor: float
 
 
-def _said(comm: Communicator, numbers: Array) -> Said:
+def _agreed(comm: Communicator, numbers: Array) -> Announcement:
     """Return the ranks' common action. Errors: `RankError` if ranks contradict each other."""
     where = f"rank {comm.rank} of {comm.size}, step {comm.step}"
     came = [(k, int(n)) for k, n in zip(_KINDS, numbers, strict=False) if n]
@@ -240,7 +240,7 @@ def _said(comm: Communicator, numbers: Array) -> Said:
     total = 1.0 if summed else float(len(weights)) if even else sum(weights)
     # If nothing counts, the sums are zeros.
     factor = 1.0 / total if total else 1.0
-    return Said(came[0][0] if came else "", bool(refused), even, factor)
+    return Announcement(came[0][0] if came else "", bool(refused), even, factor)
 
 
 def announced(
@@ -248,7 +248,7 @@ def announced(
 ) -> Request:
     """Announce the next action of this rank: one of `_KINDS`, or "" without a batch.
 
-    Ranks without a batch announce it, too. The result is what all ranks have `Said`. ``count`` is
+    Ranks without a batch announce it, too. The result is their common `Announcement`. ``count`` is
     the weight of its gradients, None for sums; for "agree" it is the number of micro-batches left
     in the update, including the current one.
     """
@@ -257,7 +257,7 @@ def announced(
     weights[comm.rank] = count or 0.0
     numbers = np.array([*came, refused, count is None, *weights])
     request = comm.start_all_reduce(numbers, what="the start of a step")
-    return joint([request], lambda: _said(comm, request.wait()))
+    return joint([request], lambda: _agreed(comm, request.wait()))
 
 
 class Kept:
@@ -528,7 +528,7 @@ class RankReducer(Reducer):
         heard = announced(self.comm, "agree", left, refused is not None).wait()
         return refused or ("of another rank" if heard.refused else None)
 
-    def _others(self) -> Iterator[tuple[Request, Said]]:
+    def _others(self) -> Iterator[tuple[Request, Announcement]]:
         """Yield the actions of other ranks until no rank has a batch; this rank has none."""
         while (said := (heard := announced(self.comm, "")).wait()).kind:
             if said.kind == "count":

@@ -352,7 +352,7 @@ class Parts(Cutting):
             rule.state(name).step += 1
 
     def tell(self, names: Sequence[str], targets: Sequence[Array], grads: Sequence[Any]) -> None:
-        apart: list[_Told] = []
+        apart: list[_RowsByRank] = []
         requests: list[Request] = []
         what = f"the values of {listed(names)}"
         for name, target, grad in zip(names, targets, grads, strict=True):
@@ -364,26 +364,26 @@ class Parts(Cutting):
                 # Other rows are unchanged.
                 indices = ops_for(grad.indices).host(grad.indices)
                 ends = np.searchsorted(indices, self._cut.rows(name)).tolist()
-                apart.append(_Told(target, [grad.indices[a:b] for a, b in pairwise(ends)]))
-            elif self._lies_flat(target):
+                apart.append(_RowsByRank(target, [grad.indices[a:b] for a, b in pairwise(ends)]))
+            elif self._is_in_place(target):
                 flat, bounds = target.reshape(-1), self._cut.bounds(name)
                 self._owner.reduction.count(target.nbytes)
                 requests.append(self._comm._start_gather_parts(flat, bounds, what))
             else:
                 target = target if target.ndim else target.reshape(-1)
                 ends = self._cut.rows(name)
-                apart.append(_Told(target, [slice(a, b) for a, b in pairwise(ends)]))
+                apart.append(_RowsByRank(target, [slice(a, b) for a, b in pairwise(ends)]))
         for dtype in dict.fromkeys(told.target.dtype for told in apart):
             some = [told for told in apart if told.target.dtype == dtype]
             requests.append(self._together(some, what))
         self._telling.append(requests)
 
-    def _lies_flat(self, target: Array) -> bool:
+    def _is_in_place(self, target: Array) -> bool:
         """Return True if ``target`` is large and can be gathered in place."""
         here = on_host(ops_for(target).xp) or self._comm._on_device
         return here and target.flags.c_contiguous and target.nbytes > self._cut.smallest
 
-    def _together(self, some: Sequence[_Told], what: str) -> Request:
+    def _together(self, some: Sequence[_RowsByRank], what: str) -> Request:
         """Start to gather scattered parts of one dtype, rank after rank in one buffer."""
         comm, like = self._comm, some[0].target
         sizes = [sum(told.size(rank) for told in some) for rank in range(comm.size)]
@@ -391,7 +391,7 @@ class Parts(Cutting):
         xp = ops_for(like).xp if comm._on_device else np
         flat = xp.empty(bounds[-1], like.dtype)
 
-        def pieces(rank: int) -> Iterator[tuple[_Told, slice]]:
+        def pieces(rank: int) -> Iterator[tuple[_RowsByRank, slice]]:
             start = bounds[rank]
             for told in some:
                 yield told, slice(start, start := start + told.size(rank))
@@ -425,7 +425,7 @@ class Parts(Cutting):
                 request.test()
 
 
-class _Told(NamedTuple):
+class _RowsByRank(NamedTuple):
     """An array, and the index of each rank's rows."""
 
     target: Array

@@ -114,7 +114,7 @@ def _layout_of(forms: tuple[_Form, ...]) -> _Layout:
 
 
 @lru_cache(_LAYOUTS)
-def _layout_told(told: bytes) -> _Layout:
+def _decoded_layout(told: bytes) -> _Layout:
     """Decode the layout that another rank has sent."""
     numbers, forms = iter(np.frombuffer(told, np.int64).tolist()), []
     for kind in numbers:
@@ -147,7 +147,7 @@ def parsed(data: Array) -> list[Message]:
     """Return the messages in the bytes ``data``; their arrays are views of it."""
     raw = data.data
     start = _LENGTH.size + _LENGTH.unpack_from(raw)[0]
-    layout = _layout_told(bytes(raw[_LENGTH.size : start]))
+    layout = _decoded_layout(bytes(raw[_LENGTH.size : start]))
     numbers = iter(layout.numbers.unpack_from(raw, start))
     found = []
     for (kind, subject), views in zip(layout.kinds, layout.views, strict=True):

@@ -291,13 +291,13 @@ class Service:
         """Serve the request of ``worker``; return the answers that are ready, and their workers."""
         load, began = self.loads[message.kind], time.perf_counter()
         try:
-            answers = self._taken(worker, message)
+            answers = self._served(worker, message)
         finally:
             load.seconds += time.perf_counter() - began
         load.count(message)
         return answers
 
-    def _taken(self, worker: int, message: Message) -> list[tuple[int, Message]]:
+    def _served(self, worker: int, message: Message) -> list[tuple[int, Message]]:
         if self._failed is not None:
             return (
                 []
@@ -314,13 +314,13 @@ class Service:
         elif message.kind is MessageKind.LEAVE:
             self.progress.leave(worker)
         if message.kind in (MessageKind.FINISH, MessageKind.LEAVE):
-            return self._went_on(worker, message)
+            return self._released(worker, message)
         if message.kind in _READS and not self.progress.allows(worker, message.need):
             self._waiting.append((worker, message))
             return []
         return [(worker, self._answer(worker, message))]
 
-    def _went_on(self, worker: int, message: Message) -> list[tuple[int, Message]]:
+    def _released(self, worker: int, message: Message) -> list[tuple[int, Message]]:
         """Return the answers that a finished step releases."""
         try:
             self._apply_complete()
@@ -611,7 +611,7 @@ def _times(array: Array, weight: float) -> Array:
     return array if weight == 1.0 else array * array.dtype.type(weight)
 
 
-_WHAT, _ANSWER = "a question of a worker", "an answer"
+_REQUEST, _ANSWER = "a question of a worker", "an answer"
 
 
 def serve(ranks: ServerRanks) -> None:
@@ -633,7 +633,7 @@ class Server:
         # Workers may compute or evaluate for any time.
         self._world.deadline = float("inf")
         sources = self._ranks.workers
-        while (came := self._world._next_message(sources, ASK, what=_WHAT)) is not None:
+        while (came := self._world._next_message(sources, ASK, what=_REQUEST)) is not None:
             for message in parsed(came[1]):
                 self._take(self._workers[came[0]], message)
             self._post.send(_ANSWER)
