@@ -29,7 +29,7 @@ def hdf5_errors(where: str) -> Iterator[None]:
     except SingaNetError:
         raise
     except SystemError as error:
-        # An interrupt during one of h5py's locks, reported at its end.
+        # An interrupt inside a lock of h5py, reported when it is released.
         raise error.__cause__ or error from None
     except (
         OSError,

@@ -339,7 +339,7 @@ def _asked(
     if len(turned) < len(rename):
         raise ArgumentError(
             f"{where}, argument rename",
-            expected="one name of the file for one of the net",
+            expected="a distinct name of the net for each name of the file",
             received=f"{len(rename)} for {len(turned)}",
             advice="remove the pairs that share a target",
         )

@@ -114,7 +114,7 @@ def stem(path: Path) -> str:
 
 
 def broken(where: str, expected: str, received: str) -> FileFormatError:
-    """Return the error for an invalid index, or one that does not match its files."""
+    """Return the error for an index that is invalid or does not match its files."""
     return FileFormatError(
         where,
         expected=expected,

@@ -114,7 +114,7 @@ def encode_all(values: Array) -> bytes:
 def decode_all(data: bytes) -> tuple[Array, int]:
     """Decode the complete varints at the start of ``data`` as int32; return them and their bytes.
 
-    Raises ValueError for one of more than ten bytes.
+    Raises ValueError for a varint of more than ten bytes.
     """
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)

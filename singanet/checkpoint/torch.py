@@ -127,7 +127,7 @@ def storage_of(told: Any, seen: dict[str, Storage]) -> Storage:
 def tensor_of(value: Any, limit: int, refuse: Refusal) -> StoredTensor | None:
     """Return the tensor that ``value`` represents, None for other objects.
 
-    It takes at most ``limit`` bytes and is within its storage. Errors: those of ``refuse``.
+    It takes at most ``limit`` bytes and is within its storage. Errors: as ``refuse`` returns.
     """
     if isinstance(value, Made) and value.maker == _PARAMETER:
         value = value.args[0] if value.args else None

@@ -308,7 +308,7 @@ def picked(probabilities: Array, rng: np.random.Generator) -> Array:
     """Draw one index (N,) for each row of probabilities (N, C)."""
     total = probabilities.cumsum(axis=1)
     below = total <= rng.random((len(total), 1)) * total[:, -1:]
-    # Rounding up could select an index after the last one of positive probability.
+    # Rounding up could select an index after the last of positive probability.
     last = probabilities.shape[1] - 1 - (probabilities[:, ::-1] > 0).argmax(axis=1)
     found: Array = np.minimum(below.sum(axis=1), last)
     return found

@@ -112,7 +112,7 @@ class Trial:
         return f", or fixed={{{self.sequences[0]!r}: array}} for inputs without a time axis"
 
     def _by_layers(self) -> KeptSteps | None:
-        """Return the kinds of cache from trials of single layers; None if one of them fails."""
+        """Return the kinds of cache from trials of single layers; None if any fails."""
         steps = [self.plan.by_name[name] for name in self.readers]
         # Random inputs may be invalid for a user's layer or a fixed input.
         if self.fixed or any(step.foreign for step in steps):

@@ -108,7 +108,7 @@ def vgg(
             "vgg, argument depth",
             expected=f"one of {one_of(map(str, _CONVOLUTIONS))}",
             received=repr(depth),
-            advice="choose one of these",
+            advice="choose a depth from this list",
         )
     image = Input("image", input_shape)
     small = is_small(image)

@@ -206,7 +206,7 @@ def graph_of(model: Any, folder: Path, where: str, budget: Budget) -> FileGraph:
 
 
 def broken(where: str, expected: str, received: str, advice: str = "") -> FileFormatError:
-    """Return the error for a damaged file or one that violates the ONNX specification."""
+    """Return the error for a file that is damaged or violates the ONNX specification."""
     return FileFormatError(
         where, expected=expected, received=received, advice=advice or "export the model again"
     )
@@ -592,8 +592,8 @@ def outputs(sheet: Sheet, where: str, names: Sequence[str]) -> list[Symbol]:
         value = sheet.values[name]
         tensor = value if isinstance(value, Tensor) else _constant(sheet, where, name, value)
         found.append(tensor.symbol)
-    # Each output of a net is a node. A `Dummy` is appended to an input, to a repeated symbol, to
-    # one of several outputs of a layer, and to an output whose name differs from the file's.
+    # Each output of a net is a node. A `Dummy` is appended to an input, to a repeated symbol, to an
+    # output of a layer with several, and to an output whose name differs from the file's.
     seen: set[Symbol] = set()
     ends = []
     for name, symbol in zip(names, found, strict=True):

@@ -51,7 +51,7 @@ _WORDS = re.compile(r"(\^?)((?:[\w-]|\\?\.)+)")
 
 
 class AdapterConfig(NamedTuple):
-    """The settings in adapter_config.json. ``start`` is one of `MOVED`, or ""."""
+    """The settings in adapter_config.json. ``start`` is a name in `MOVED`, or ""."""
 
     where: str
     pair: LowRank

@@ -292,5 +292,5 @@ def _mode(c: Config) -> str:
     c.end()
     chosen += [] if named is None else [{"cls": "first"}.get(str(named), str(named))]
     if len(chosen) != 1 or chosen[0] not in _MODES.values():
-        raise c.refused("pooling_mode", "one of 'cls', 'mean' and 'max'", chosen)
+        raise c.refused("pooling_mode", "'cls', 'mean' or 'max'", chosen)
     return chosen[0]

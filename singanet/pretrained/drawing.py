@@ -331,7 +331,7 @@ class Family:
                 f"{where}, architectures",
                 expected=f"one of {one_of(self.architectures)}",
                 received=repr(named)[:80],
-                advice="save the model as one of these classes with transformers",
+                advice="save the model as such a class with transformers",
             )
         return str(named[0])
 

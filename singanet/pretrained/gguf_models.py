@@ -322,7 +322,7 @@ def _scaling(
             for name in ("rope_factors_short.weight", "rope_factors_long.weight")
         )
         if short is None or long is None:
-            raise c.refused("rope.scaling", "short and long factors", "one of them")
+            raise c.refused("rope.scaling", "short and long factors", "only one")
         return {
             "rope_type": "longrope",
             "short_factor": [_plain(each) for each in short.reshape(-1)],

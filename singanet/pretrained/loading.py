@@ -240,7 +240,7 @@ def load(
             "pretrained.load, dtype",
             expected="a float type of 16, 32 or 64 bits except bfloat16, with offload_folder",
             received=repr(dtype),
-            advice="omit one of them",
+            advice="omit dtype or offload_folder",
         )
     with open_source(folder_of(folder, revision)) as source:
         reader = source.reader
@@ -313,7 +313,7 @@ def _expect_to_fit(
 
 
 def _expect_copies(reader: Reader, made: MadeNet) -> None:
-    """Errors: `StateMismatchError` if an array differs from the one that the config ties it to."""
+    """Errors: `StateMismatchError` if an array differs from the parameter that it is tied to."""
     for name, param in made.drawing.tied.items():
         original = made.drawing.places[param.name][1].name
         there, first = made.names.get(name), made.names.get(original)

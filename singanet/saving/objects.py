@@ -99,7 +99,7 @@ def restored(entry: Any, base: type) -> Any:
 
 
 def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) -> Any:
-    """Construct the object of the entry, an instance of one of ``bases``.
+    """Construct the object of the entry, an instance of ``bases``.
 
     ``shared`` are the parameters of the layers so far.
     """

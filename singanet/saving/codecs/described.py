@@ -210,7 +210,7 @@ def _regularizer(where: str, given: Any, axes: Axes) -> Any:
     config = given["config"]
     l1, l2 = float(config.get("l1", 0.0)), float(config.get("l2", 0.0))
     if given["class_name"] not in ("L1", "L2", "L1L2") or (l1 and l2):
-        raise unknown(where, "one of L1 and L2", str(given)[:60])
+        raise unknown(where, "L1 or L2", str(given)[:60])
     if not l1 and not l2:
         return None
     return L1Regularizer(l1) if l1 else L2Regularizer(2 * l2)

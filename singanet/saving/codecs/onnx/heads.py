@@ -268,7 +268,7 @@ def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
             mask = symbol.call.inputs[1]
             found.product = symbol.call.inputs[0]
             array = _constant(mask, known)
-            # Unmasked scores may also get a bias, for example one that decreases with the distance.
+            # Unmasked scores may also get a bias, for example to penalise the distance.
             near = None if array is None else array * late >= _FAR
             if array is not None and _is_causal(near) and not array[near].any():
                 found.causal = True

@@ -320,7 +320,7 @@ class Use:
         return found
 
     def before(self, value_name: str, *ops: str) -> FileNode | None:
-        """Return the node that computes the array if it is one of ``ops`` with one reader."""
+        """Return the node that computes the array, if it is in ``ops`` and has one reader."""
         node = self.sheet.makers.get(value_name)
         fits = node is not None and node.op in ops and self.sheet.single_reader(value_name)
         return node if fits else None
