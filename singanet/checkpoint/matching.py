@@ -449,8 +449,8 @@ def load_into(
     ``strict`` refuses a file with missing, extra or mismatched arrays; otherwise these targets stay
     unchanged. All arrays are read and their checksums verified before the first assignment, so a
     damaged file changes nothing. Ctrl-C takes effect before the first or after the last assignment.
-    A read-only target is not assigned: an array fits if it has the same values. The targets of one
-    of ``packed`` may be stored in that single array. Errors: `StateMismatchError`, whose ``report``
+    A read-only target is not assigned: an array fits if it has the same values. The members of each
+    of ``packed`` may be stored as its single array. Errors: `StateMismatchError`, whose ``report``
     has the table; the errors of `Reader.read`.
     """
     rename = checked_rename(rename, reader.where)
