@@ -191,7 +191,7 @@ def legend(where: str, names: Sequence[str]) -> str:
     with sheet(where, 60 + _LETTER * max(len(label(name)) for name in names), 20 * len(names)) as f:
         axes = f.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.axis("off")
-        lines = [axes.plot([], [], **_look(k))[0] for k in range(len(names))]
+        lines = [axes.plot([], [], **_line_style(k))[0] for k in range(len(names))]
         # Some versions omit names that begin with "_".
         axes.legend(lines, [f" {label(name)}" for name in names], loc="center left", handlelength=4)
         return svg_of(f)
@@ -203,7 +203,7 @@ def _draw(axes: Any, chart: LineChart, ticker: Any) -> None:
         shown = [(x, y) for x, y in points if abs(x) < _LARGEST and abs(y) < _LARGEST]
         marks = {"marker": "o", "markersize": 3} if len(shown) <= _MOST_POINTS else {}
         xs, ys = [x for x, _ in shown], [y for _, y in shown]
-        drawn[name] = axes.plot(xs, ys, **_look(k), **marks, gid=f"line {label(name)}")[0]
+        drawn[name] = axes.plot(xs, ys, **_line_style(k), **marks, gid=f"line {label(name)}")[0]
     axes.set_title(label(chart.title))
     axes.set_xlabel(chart.across)
     every = [x for points in chart.lines.values() for x, _ in points]
@@ -224,7 +224,7 @@ def _draw(axes: Any, chart: LineChart, ticker: Any) -> None:
         )  # fmt: skip
 
 
-def _look(k: int) -> dict[str, Any]:
+def _line_style(k: int) -> dict[str, Any]:
     """Return colour and dashes of the ``k``-th line: the first four differ in both."""
     return {"color": _COLOURS[k % 4], "linestyle": _DASHES[(k + k // 4) % 4], "linewidth": 1.5}
 

@@ -66,7 +66,7 @@ def fit_within(net: Net, options: FitOptions) -> History:
         light = light_optimizer(compiled.optimizer)
         verbose = bool(options.verbose) and ranks.rank == 0
         size, targets, begun = _largest_batch(net, options, ranks)
-        optimizer = _alone(compiled, options)
+        optimizer = _without_reductions(compiled, options)
         before = _bytes_without(net, optimizer)
         with net._unfilled() as filling:
             plan = plan_memory(
@@ -76,7 +76,7 @@ def fit_within(net: Net, options: FitOptions) -> History:
                 memory_budget,
                 _extent(net, x),
                 allow,
-                _beside(net, x, targets, size, options, compiled),
+                _outside_steps(net, x, targets, size, options, compiled),
                 targets,
                 light if isinstance(light, str) else _scaled(compiled, light, options),
                 ranks.size == 1 and _same_shape(x, size, options),
@@ -149,7 +149,7 @@ def _largest_batch(
     return size, _resized(named, size), begun
 
 
-def _alone(compiled: Compiled, options: FitOptions) -> Optimizer | Wrapper:
+def _without_reductions(compiled: Compiled, options: FitOptions) -> Optimizer | Wrapper:
     """Return the optimizer of the plan, without reductions over processes.
 
     The bytes of their sums are planned separately.
@@ -268,7 +268,7 @@ def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
     return sum(sizes[slot] for slot in plan.slots_of(plan.outputs))
 
 
-def _beside(
+def _outside_steps(
     net: Net,
     x: Any,
     y: Any,

@@ -239,20 +239,20 @@ class _Search:
         The first way of each size is the plain one, and the last is the candidate.
         """
         whole, *sizes = self._sizes(in_parts)
-        _, best = self._looked_at(ways(whole))
+        _, best = self._tried(ways(whole))
         if not sizes or (best is not None and best.slowdown <= _LITTLE):
             return best
         if best is None:
-            _, best = self._looked_at(ways(sizes.pop()))
+            _, best = self._tried(ways(sizes.pop()))
         for micro in sizes if best is not None else ():
-            plain, way = self._looked_at(ways(micro))
+            plain, way = self._tried(ways(micro))
             if way is not None and (best is None or way.slowdown < best.slowdown):
                 best = way
             if best is not None and plain.slowdown >= best.slowdown:
                 break
         return best
 
-    def _looked_at(self, ways: Iterator[Way]) -> tuple[Way, Way | None]:
+    def _tried(self, ways: Iterator[Way]) -> tuple[Way, Way | None]:
         """Return the first of ``ways``, and the last if it is within the limit."""
         found = [*ways]
         self.table += [way for way in found if way not in self.table]
@@ -267,7 +267,7 @@ class _Search:
             return
         off = 0
         for guess, level in self._levels(plain, light):
-            if guess + off <= limit and (way := self._kept(micro, level, light)) is not None:
+            if guess + off <= limit and (way := self._way_at(micro, level, light)) is not None:
                 if way.peak <= limit:
                     yield way
                     return
@@ -280,7 +280,7 @@ class _Search:
         for guess, level in sorted(self._levels(plain, light), key=itemgetter(0))[:_TRIES]:
             if guess >= best.peak:
                 break
-            way = self._kept(plain.micro_batch, level, light)
+            way = self._way_at(plain.micro_batch, level, light)
             best = best if way is None or way.peak >= best.peak else way
         return best
 
@@ -300,7 +300,7 @@ class _Search:
             if each.again
         ]
 
-    def _kept(self, micro: int, level: Recompute, light: bool) -> Way | None:
+    def _way_at(self, micro: int, level: Recompute, light: bool) -> Way | None:
         """Return the way at ``level``; None if the arena does not fit into its bytes."""
         if (micro, level, light) in self.refused:
             return None

@@ -93,7 +93,7 @@ class EpochLine:
 
     def show(self, measures: EpochFigures, batch: int) -> None:
         """Show the mean loss of the epoch after ``batch`` batches."""
-        self._show(batch, "  ".join(self._said({"loss": measures.loss()}, measures.samples)))
+        self._show(batch, "  ".join(self._formatted({"loss": measures.loss()}, measures.samples)))
 
     def trained(self) -> None:
         """Stop the clock of the speed when training ends and validation begins."""
@@ -115,7 +115,7 @@ class EpochLine:
 
     def finish(self, logs: Mapping[str, float], samples: int) -> None:
         """Set the figures that the line shows at the end: ``logs`` by name."""
-        self._figures = self._said(logs, samples)
+        self._figures = self._formatted(logs, samples)
 
     def _show(self, done: int, figures: str = "") -> None:
         self._due = time.perf_counter() + INTERVAL
@@ -126,11 +126,11 @@ class EpochLine:
         self._bar.n = done
         self._bar.refresh()
 
-    def _said(self, logs: Mapping[str, float], samples: int) -> list[str]:
+    def _formatted(self, logs: Mapping[str, float], samples: int) -> list[str]:
         what, each = self.counted
         end = time.perf_counter() if self._trained is None else self._trained
         rate = (samples - self._before) * each / max(end - self.start, 1e-9)
-        return [*starmap(_told, logs.items()), f"{rate:,.0f} {what}/s"]
+        return [*starmap(_figure, logs.items()), f"{rate:,.0f} {what}/s"]
 
     def __exit__(
         self,
@@ -145,7 +145,7 @@ class EpochLine:
             self.stream.flush()
 
 
-def _told(name: str, value: float) -> str:
+def _figure(name: str, value: float) -> str:
     # The traffic of a rank in a step.
     if name.startswith("bytes_") and math.isfinite(value):
         return f"{name} {bytes_text(round(value))}"

@@ -58,9 +58,9 @@ class Hooks:
 
     def _overriding(self, name: str) -> list[Callable[..., None]]:
         those = [c for c in self._in_order if _overrides(c, name)]
-        return [self._told(c, getattr(c, name)) for c in those]
+        return [self._guarded(c, getattr(c, name)) for c in those]
 
-    def _told(self, callback: Callback, hook: Callable[..., None]) -> Callable[..., None]:
+    def _guarded(self, callback: Callback, hook: Callable[..., None]) -> Callable[..., None]:
         return self._session.ranks.heard(hook, callback, self._session)
 
     def train_begin(self) -> None:
@@ -68,7 +68,7 @@ class Hooks:
         for callback in self.callbacks:
             callback._session = self._session
             self.begun.append(callback)
-            self._told(callback, callback.on_train_begin)()
+            self._guarded(callback, callback.on_train_begin)()
 
     def on_layer(self) -> Callable[[LayerGradients], None] | None:
         """Return the function that `FeedForwardNet.step` calls after each layer, or None."""
@@ -102,7 +102,7 @@ class Hooks:
         ends = sorted(self.begun, key=lambda each: (not each._ends_first, each._runs_last))
         for callback in ends:
             try:
-                self._told(callback, callback.on_train_end)()
+                self._guarded(callback, callback.on_train_end)()
             except BaseException as error:  # noqa: BLE001 - raised below
                 first = first or error
         if first is not None and self._session.error is None:

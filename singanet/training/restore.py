@@ -49,7 +49,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         data, generator = progress.data, seeded_apart(progress.generator, like, ranks.rank)
     state = state_here(state, ranks, len(progress.ranks), _by_params(session))
     check_net(net, state)
-    kept = _kept(session, state)
+    kept = _states_to_load(session, state)
     # Layers move to the stages of the checkpoint, so that each stage continues its own draws.
     with ranks.moved(progress.stages) if as_it_was else nullcontext(), _undoing(session):
         session.data.load_state_dict(data)
@@ -76,7 +76,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         put_params(here, below("net/", state), net.device.put, "net.fit, resume")
     ranks.go_on(own.samples if own else 0, session.measures)
     net.rng.bit_generator.state = generator
-    _go_on(session, progress)
+    _set_position(session, progress)
 
 
 def _assigned_rates(session: Session) -> dict[str, Array]:
@@ -119,7 +119,7 @@ def _by_params(session: Session) -> dict[str, Shape]:
     }
 
 
-def _go_on(session: Session, progress: Progress) -> None:
+def _set_position(session: Session, progress: Progress) -> None:
     session.net.seed = progress.seed
     session.epoch, session.batch = progress.epoch, progress.batch
     session.step, session.compiled.epochs = progress.step, progress.begun
@@ -174,7 +174,7 @@ def check_net(net: Net, state: Mapping[str, Array]) -> None:
         raise mismatch("net.fit, resume", expected, f"{one_of(extra, 4)} as well")
 
 
-def _kept(session: Session, state: Mapping[str, Array]) -> _Loaded:
+def _states_to_load(session: Session, state: Mapping[str, Array]) -> _Loaded:
     """Return the arrays that each of `keepers` loads. Errors: `StateMismatchError` for others."""
     own = keepers(session, session.ranks)
     found = [(each, below(f"{start}/", state)) for start, each in own.items()]

@@ -277,7 +277,7 @@ class Session(Course):
         if best is not None:
             kept: list[Source] = []
             weights = self.weights()
-            self.on_first(lambda: kept.extend(_held_weights(weights, held)))
+            self.on_first(lambda: kept.extend(_copied_weights(weights, held)))
             if self.rank == 0:
                 found.append(OneFile(best, kept))
         return found
@@ -314,7 +314,7 @@ def training_state(session: Session) -> dict[str, Array]:
     return {source.name: np.array(source.array()) for source in sources}
 
 
-def _held_weights(weights: list[Source], held: dict[str, Source]) -> list[Source]:
+def _copied_weights(weights: list[Source], held: dict[str, Source]) -> list[Source]:
     """Return copies of ``weights``; reuse the copies of the state."""
     own = [held.get(f"net/{each.name}") for each in weights]
     return [

@@ -97,7 +97,7 @@ class ChatTemplate:
         places = [k for k, message in enumerate(messages) if message["role"] == "assistant"]
         found = []
         for k in places:
-            asked = self._asked(messages[:k], variables)
+            asked = self._prompt_text(messages[:k], variables)
             told = whole
             if k + 1 < len(messages):
                 told = self.text(messages[: k + 1], False, variables)
@@ -107,14 +107,14 @@ class ChatTemplate:
             else:
                 # Some templates render an answer differently if another one follows, or request
                 # an answer by more text than they repeat: a placeholder answer finds the ends.
-                begin, end = self._between(whole, asked, messages, k, variables)
+                begin, end = self._answer_span(whole, asked, messages, k, variables)
             answer = whole[begin:end]
             if answer.rstrip().endswith(self._ends):
                 end -= len(answer) - len(answer.rstrip())  # blanks between two turns
             found.append((begin, end))
         return whole, found
 
-    def _asked(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str | None:
+    def _prompt_text(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str | None:
         """Return the text up to an answer's start; None if a template needs a message first."""
         try:
             return self.text(messages, True, variables)
@@ -123,7 +123,7 @@ class ChatTemplate:
                 raise
             return None
 
-    def _between(
+    def _answer_span(
         self,
         whole: str,
         asked: str | None,
@@ -142,11 +142,11 @@ class ChatTemplate:
         if asked is not None and whole.startswith(asked):
             begin = len(asked)
         elif not whole.startswith(before):
-            raise _not_told(f"one that begins {before[-60:]!r}")
+            raise _ambiguous(f"one that begins {before[-60:]!r}")
         end = len(whole) - len(behind[-1]) if behind else -1
         if len(behind) != 1 or end < begin or not whole.endswith(behind[0]):
             content = str(messages[k].get("content"))
-            raise _not_told(f"one that another follows, {content[:60]!r}")
+            raise _ambiguous(f"one that another follows, {content[:60]!r}")
         return begin, end + self._closing(own, behind[0])
 
     def _closing(self, own: str, behind: str) -> int:
@@ -164,7 +164,7 @@ class ChatTemplate:
 _NO_ANSWER = "zqxj"
 
 
-def _not_told(received: str) -> DataError:
+def _ambiguous(received: str) -> DataError:
     return DataError(
         "chat template",
         expected="a template in whose text the answers can be found",

@@ -127,7 +127,7 @@ class Tokenizer:
     def _id(self, name: str, token: str | None) -> int | None:
         if token is None:
             return None
-        found = self.backend.token_to_id(token) if _lone(token) is None else None
+        found = self.backend.token_to_id(token) if _lone_surrogate(token) is None else None
         if found is None:
             raise DataError(
                 f"{_WHERE}, {name}",
@@ -162,11 +162,11 @@ class Tokenizer:
         return np.array(self._encoding(text, special).ids, np.int32)
 
     def _encoding(self, text: str, special: bool) -> Any:
-        if not isinstance(text, str) or _lone(text) is not None:
+        if not isinstance(text, str) or _lone_surrogate(text) is not None:
             raise DataError(
                 _WHERE,
                 expected="a str without lone surrogates",
-                received=f"a lone surrogate at {_lone(text)}"
+                received=f"a lone surrogate at {_lone_surrogate(text)}"
                 if isinstance(text, str)
                 else type(text).__name__,
                 advice=MESSAGES
@@ -278,7 +278,7 @@ def _expect_messages(messages: Any) -> None:
         )
 
 
-def _lone(text: str) -> int | None:
+def _lone_surrogate(text: str) -> int | None:
     """Return the index of a lone surrogate, which UTF-8 cannot encode, or None."""
     try:
         text.encode("utf-8")

@@ -55,14 +55,14 @@ def byte_level(
     expect_ids(vocabulary.values(), _bad)
     ignore = split.startswith("llama")  # a word that is a token needs no merges
     made = found.Tokenizer(found.models.BPE(dict(vocabulary), pairs, ignore_merges=ignore))
-    made.pre_tokenizer = _parted(found.pre_tokenizers, found.Regex, _SPLIT_PATTERNS[split], blank)
+    made.pre_tokenizer = _splitter(found.pre_tokenizers, found.Regex, _SPLIT_PATTERNS[split], blank)
     if split == "qwen2":
         made.normalizer = found.normalizers.NFC()
     made.decoder = found.decoders.ByteLevel()
     return made
 
 
-def _parted(kinds: Any, regex: Any, split: str | None, blank: bool) -> Any:
+def _splitter(kinds: Any, regex: Any, split: str | None, blank: bool) -> Any:
     if split is None:
         return kinds.ByteLevel(add_prefix_space=blank)
     if split == "digits":

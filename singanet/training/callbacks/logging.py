@@ -342,22 +342,22 @@ class MemoryCheck(Callback):
         """Start measuring."""
         self._highest, self.measured = peak_bytes() or 0, None
         if self.before is None:
-            self.before = self._held()
+            self.before = self._used_bytes()
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
         """Read the memory."""
-        self._see(self._held())
+        self._observe(self._used_bytes())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Read the memory."""
-        self._see(self._held())
+        self._observe(self._used_bytes())
 
     def on_train_end(self) -> None:
         """Write the report."""
         highest, now, own = peak_bytes() or 0, resident_bytes(), private_bytes()
         on_host = self._device.ops.xp is np
         if on_host and highest > self._highest and now is not None and own is not None:
-            self._see(highest - (now - own))
+            self._observe(highest - (now - own))
         if self.measured is None or self.off is None:
             return
         share = self.off / max(self.measured, 1)
@@ -371,10 +371,10 @@ class MemoryCheck(Callback):
         stream.write(text + "\n")
         stream.flush()
 
-    def _held(self) -> int | None:
+    def _used_bytes(self) -> int | None:
         return held_bytes(self._device)
 
-    def _see(self, held: int | None) -> None:
+    def _observe(self, held: int | None) -> None:
         if held is not None and self.before is not None:
             self.measured = max(self.measured or 0, held - self.before)
 

@@ -123,18 +123,18 @@ class StopOnSignal(Callback):
         self.received = None
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._take)
+                self._before[number] = signal.signal(number, self._handle)
 
     def on_train_end(self) -> None:
         """Restore the previous handlers."""
-        self._give_back()
+        self._restore_handlers()
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
         self.session.stop(f"received {self.received.name}")
-        self._give_back()
+        self._restore_handlers()
 
-    def _give_back(self) -> None:
+    def _restore_handlers(self) -> None:
         for number, handler in self._before.items():
             # None is a handler that Python did not install and cannot put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

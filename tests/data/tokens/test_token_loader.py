@@ -322,7 +322,7 @@ def test_a_state_of_other_data_is_refused(tokenizer, unmarked, texts, chats, tmp
         loader().load_state_dict(state | {"block": 99})
     far = loader()
     far.load_state_dict(state | {"row": 100_000})
-    with pytest.raises(ArgumentError, match="the texts are others"):
+    with pytest.raises(ArgumentError, match="the texts have changed"):
         next(iter(far))
     with pytest.raises(ArgumentError, match="answers_only"):
         Chat(chats, tokenizer, 2, 96).load_state_dict(
