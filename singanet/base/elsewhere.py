@@ -341,7 +341,7 @@ def missing_attribute(thing: object, name: str) -> Any:
 
 
 def expect_here(thing: object, name: str) -> None:
-    """Raise `NoAttributeError` if ``name`` is another library's attribute of such a ``thing``."""
+    """Raise `NoAttributeError` if another library has ``name`` for an attribute of ``thing``."""
     for kind in type(thing).__mro__:
         if name in _ATTRIBUTES.get(kind.__name__, ()):
             raise NoAttributeError(

@@ -205,7 +205,10 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def resident_bytes(written: Ranges, nbytes: int) -> int:
-    """Return an array's resident bytes, of ``nbytes``, with these ``written``: small pages."""
+    """Return the resident bytes of an array after writes to the ranges ``written``.
+
+    The array has ``nbytes``, on small pages.
+    """
     # Page boundaries in the array are unknown: on average half a page at both ends.
     edge = PAGE // 2
     pages = union((max(0, start - edge), min(nbytes, end + edge)) for start, end in written)

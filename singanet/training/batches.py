@@ -519,7 +519,7 @@ def keeps_position(source: Any) -> bool:
 
 
 def parts_of(where: str, item: Any) -> tuple[Any, Any, Any]:
-    """Return x, y and sample_weight or None of a batch. Errors: `DataError` if it is no batch."""
+    """Return x, y and sample_weight or None of a batch. Errors: `DataError` for another item."""
     if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
         raise DataError(
             f"{where}, batches",
