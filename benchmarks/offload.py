@@ -43,8 +43,7 @@ def resident(key: str) -> int:
 def net_of(layers: int, width: int) -> singanet.FeedForwardNet:
     """A chain of Dense layers."""
     made = [
-        Dense(f"fc{k}", width, **({} if k else {"input_shape": (width,)}))
-        for k in range(layers)
+        Dense(f"fc{k}", width, **({} if k else {"input_shape": (width,)})) for k in range(layers)
     ]
     return singanet.FeedForwardNet(made, loss=SquaredError(), seed=1)
 
