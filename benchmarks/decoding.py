@@ -30,7 +30,7 @@ from report import interleaved, publish, spread, table
 
 from singanet import pretrained
 from singanet.data import plays
-from singanet.decoding import Drafter
+from singanet.decoding import DraftModel
 
 PROMPTS = (12, 90, 33, 160)
 """Tokens of each prompt of the batch."""
@@ -124,7 +124,7 @@ def measure(given: argparse.Namespace, folder: str) -> None:
     else:
         kind = given.dtype if given.draft else "int4"
         small = pretrained.load(given.draft or place, kind, inputs=["input_ids"])
-    drafter, tokens = Drafter(small, given.ahead), given.tokens
+    drafter, tokens = DraftModel(small, given.ahead), given.tokens
     text = tokenizer.encode(plays().decode(plays().validation[:20000]))
     starts = range(0, 2000 * len(PROMPTS), 2000)
     prompts = [text[a : a + n] for a, n in zip(starts, PROMPTS, strict=True)]

@@ -26,7 +26,10 @@ from report import introduction, publish, table
 RANKS = {"ranks", "_ranks"}
 PLACES = {"home", "served"}
 PLACED_BY = {"served_by"}
-STAGES, STORAGES = {"Wrapper", "Reducer"}, {"ParamStorage", "ServedRows", "StandIn", "Elsewhere"}
+STAGES, STORAGES = (
+    {"Wrapper", "Reducer"},
+    {"ParamStorage", "ParameterServerStorage", "StandIn", "RemoteStorage"},
+)
 """Classes of which, and of what derives from them, `isinstance` is counted."""
 
 KNOWS_RANKS = ("parallel/", "training/ranks/")

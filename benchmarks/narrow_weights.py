@@ -56,9 +56,9 @@ def _products(net: Any) -> Callable[[], None]:
     ops, made = net.device.ops, []
     rng = np.random.default_rng(0)
     for layer in net.layers:
-        for suffix, turned in layer.products().items():
+        for suffix, transposed in layer.products().items():
             factor = layer.params[suffix].factor()
-            matrix = factor.T if turned else factor
+            matrix = factor.T if transposed else factor
             made.append((rng.standard_normal((1, matrix.shape[0]), np.float32), matrix))
 
     def run() -> None:

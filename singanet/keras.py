@@ -132,7 +132,7 @@ class DrawnModel:
     calls: int = 0
     elsewise: set[tuple[int, int]] = field(default_factory=set)
     """Symbols, by call and index, that differ from Keras' at masked steps."""
-    turned: dict[int, tuple[Symbol, Symbol]] = field(default_factory=dict)
+    transposed: dict[int, tuple[Symbol, Symbol]] = field(default_factory=dict)
 
     def shapes(self) -> Iterator[Shape]:
         """Yield the shape of every parameter."""
@@ -143,8 +143,8 @@ class DrawnModel:
     def apply(self, layer: Layer, sources: Sequence[Symbol], where: str) -> Symbol:
         """Apply the layer to ``sources``; two successive transpositions of a sequence cancel."""
         turns = isinstance(layer, Permute) and layer.dims == (2, 1)
-        if turns and id(sources[0].call) in self.turned:
-            return self.turned[id(sources[0].call)][1]
+        if turns and id(sources[0].call) in self.transposed:
+            return self.transposed[id(sources[0].call)][1]
         along = isinstance(layer, (Softmax, LogSoftmax))  # over each step, as in Keras
         result = layer(*(map(_without_mask, sources) if along else sources))
         if not isinstance(result, Symbol):
@@ -152,7 +152,10 @@ class DrawnModel:
         if along:
             result.mask = sources[0].mask
         if turns:
-            self.turned[id(result.call)] = result, sources[0]  # the call stays alive: a unique id
+            self.transposed[id(result.call)] = (
+                result,
+                sources[0],
+            )  # the call stays alive: a unique id
         return result
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
-    from singanet.decoding import Decoder, Drafter
+    from singanet.decoding import Decoder, DraftModel
     from singanet.engine.peak_memory import PeakMemory
     from singanet.gradients.first_order import Directions, N, Names, Y
     from singanet.layers.layer import Layer
@@ -571,7 +571,7 @@ class FeedForwardNet(Net):
         stop: int | Sequence[int | Sequence[int]] | None = None,
         max_length: int | None = None,
         *,
-        draft: FeedForwardNet | Drafter | None = None,
+        draft: FeedForwardNet | DraftModel | None = None,
         prefix: Decoder | None = None,
     ) -> list[Array]:
         """Continue each of ``prompts``, an array (N, P) of ids or N arrays of any length.
@@ -581,7 +581,7 @@ class FeedForwardNet(Net):
         or at the first ``stop``, an id or a sequence of ids. A `decoder` caches earlier steps; past
         ``max_length`` steps it reads the last half again. The same ``seed`` and prompts give the
         same ids, and prompts do not affect each other. ``draft``, a smaller net of the same
-        vocabulary or a `Drafter`, proposes ids that this net verifies; their distribution is the
+        vocabulary or a `DraftModel`, proposes ids that this net verifies; their distribution is the
         same. ``prefix``, a `decoder` of this net that has read one sequence, precedes each prompt.
         `decoding.generate` also returns the ids' probabilities. Errors: a net whose output is not
         probabilities (N, T, C); a draft of another vocabulary; the errors of `decoder`.

@@ -755,9 +755,9 @@ def test_a_user_s_own_update_of_one_array_leaves_its_neighbours():
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_list_feeds_several_inputs_in_the_order_of_the_symbols(turned, tmp_path):
+def test_a_list_feeds_several_inputs_in_the_order_of_the_symbols(transposed, tmp_path):
     a, b = Input("a", (2,)), Input("b", (2,))
-    order = [b, a] if turned else [a, b]
+    order = [b, a] if transposed else [a, b]
     made = FeedForwardNet(inputs=order, outputs=Subtract("d")(*order), loss=SquaredError())
     x = [np.full((3, 2), 5, np.float32), np.full((3, 2), 3, np.float32)]
     made.save_model(tmp_path / "net.singanet")

@@ -36,7 +36,7 @@ APART = {
     "singanet.training.Session": "fit makes it",
     "singanet.program.tuning.TuningReport": "tuning makes it",
     "singanet.parallel.Communicator": "its source is a rank",
-    "singanet.parallel.Alone": "its source is a rank",
+    "singanet.parallel.SingleProcess": "its source is a rank",
     "singanet.testing.FakeCommunicator": "its source is a rank",
     "singanet.parallel.ThreadCommunicator": "its source is a rank",
 }

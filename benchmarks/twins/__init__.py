@@ -46,9 +46,9 @@ def copy_weights(net: singanet.FeedForwardNet, twin: nn.Module) -> None:
     """Give the twin the parameters and running statistics of the net."""
     values = iter(net.param_values())
     with torch.no_grad():
-        for tensor, turned in _tensors(twin):
+        for tensor, transposed in _tensors(twin):
             value = torch.from_numpy(next(values))
-            tensor.copy_((value.T if turned else value).reshape(tensor.shape))
+            tensor.copy_((value.T if transposed else value).reshape(tensor.shape))
     if (left := next(values, None)) is not None:
         raise SystemExit(f"the twin has nothing for an array of shape {left.shape}")
 

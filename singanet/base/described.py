@@ -466,11 +466,14 @@ class CountedType(CheckedType):
 
 @cache
 def _redirected(cls: Any) -> dict[str, str]:
-    """Return the aliases of attributes; in users' classes only of hyper-parameters.
+    """Return the aliases of attributes; in users' classes only those of the base class.
 
     Their other attributes may mean something else.
     """
-    return aliases(argument_names(cls) if is_library(cls) else getattr(cls, "_asked_anew", ()))
+    bases = (kind for kind in reversed(cls.__mro__) if isinstance(kind, CountedType))
+    base = next((kind for kind in bases if argument_names(kind)), cls)
+    own = argument_names(cls if is_library(cls) else base)
+    return aliases(own) | aliases(tuple(getattr(cls, "_asked_anew", ())))
 
 
 class Counted(metaclass=CountedType):

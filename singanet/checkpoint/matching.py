@@ -335,15 +335,15 @@ def _asked(
                     received=repr(name),
                     advice=did_you_mean(name, known, "rename goes from the file to the net"),
                 )
-    turned = {name: there for there, name in rename.items()}
-    if len(turned) < len(rename):
+    transposed = {name: there for there, name in rename.items()}
+    if len(transposed) < len(rename):
         raise ArgumentError(
             f"{where}, argument rename",
             expected="a distinct name of the net for each name of the file",
-            received=f"{len(rename)} for {len(turned)}",
+            received=f"{len(rename)} for {len(transposed)}",
             advice="remove the pairs that share a target",
         )
-    return turned
+    return transposed
 
 
 def _compare(
@@ -500,6 +500,6 @@ def _has(target: Target, reader: Reader, found: Match) -> bool:
 
 def _fitted(array: Array, target: Target) -> Array:
     """Return ``array`` in the shape and dtype of its target."""
-    turned = array.shape != target.shape and array.shape == target.shape[::-1]
-    array = array.T if turned else array.reshape(target.shape)
+    transposed = array.shape != target.shape and array.shape == target.shape[::-1]
+    array = array.T if transposed else array.reshape(target.shape)
     return np.asarray(array, dtype=target.dtype)

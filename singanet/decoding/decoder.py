@@ -16,7 +16,7 @@ from singanet.engine.model import placed_by
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
-from singanet.layers.past import Counts, Past, each_of, least, most, together
+from singanet.layers.kv_cache import Counts, KVCache, each_of, least, most, together
 from singanet.ops.kernel import widened
 from singanet.types import Array
 
@@ -112,7 +112,7 @@ class Decoder:
 
     def reset(self) -> None:
         """Start new sequences."""
-        self._pasts = {name: Past(self._limit, self._spare) for name in self._readers}
+        self._pasts = {name: KVCache(self._limit, self._spare) for name in self._readers}
         self._starts: Counts = 0
         self._samples = 0
 
@@ -459,7 +459,7 @@ def _side_by_side(decoders: Sequence[Decoder], order: Array) -> Decoder:
             past.expect_rows(name, each._samples)
     ops, back = made.net.device.ops, np.argsort(order)
     made._pasts = {
-        name: Past.joined(ops, [each._pasts[name] for each in decoders], samples, order)
+        name: KVCache.joined(ops, [each._pasts[name] for each in decoders], samples, order)
         for name in made._pasts
     }
     made._fixed = {

@@ -26,7 +26,7 @@ _AGAIN = 4
 """The maximum number of steps read again so that all texts have the same number to read."""
 
 
-class Follower:
+class PrefixCache:
     """The next-token probabilities of a net, with the prefix of each text cached in ``decoder``.
 
     ``decoder`` has read ``texts[n]`` up to ``ends[n]``. At the decoder's limit it restarts with the
@@ -215,7 +215,7 @@ def _wrong(what: str, expected: str, received: object, advice: str) -> ArgumentE
     )
 
 
-class Drafter:
+class DraftModel:
     """A draft model for speculative decoding: it proposes ``ahead`` tokens to a larger net.
 
     The larger net checks them in one forward pass and accepts each with the probability that makes
@@ -227,11 +227,11 @@ class Drafter:
 
     def __init__(self, net: Net, ahead: int = 4, prefix: Decoder | None = None) -> None:
         self.net, self.prefix = net, prefix
-        self.ahead = checked_count("Drafter", "ahead", ahead, 1)
+        self.ahead = checked_count("DraftModel", "ahead", ahead, 1)
         self.offered = self.taken = 0
         if prefix is not None and (prefix.net is not net or prefix.samples != 1):
             raise ArgumentError(
-                "Drafter, argument prefix",
+                "DraftModel, argument prefix",
                 expected="a decoder of the net itself, of one sequence",
                 received=f"one of {prefix.samples} sequences",
                 advice="make it by net.decoder(), and read ids[None]",
@@ -247,12 +247,12 @@ class Drafter:
         """The ``spare`` that a decoder of the larger net needs, `FeedForwardNet.decoder`."""
         return spare_for(self.ahead)
 
-    def _follower(self, count: int, max_length: int | None) -> Follower:
+    def _follower(self, count: int, max_length: int | None) -> PrefixCache:
         """Return the draft's follower of ``count`` texts."""
         if self.prefix is not None:
-            return Follower(self.prefix.fork([0] * count), count, self.ahead)
+            return PrefixCache(self.prefix.fork([0] * count), count, self.ahead)
         own = max_length if self.net.most_steps is None else None
-        return Follower(Decoder(self.net, own, spare=self.spare), count, self.ahead)
+        return PrefixCache(Decoder(self.net, own, spare=self.spare), count, self.ahead)
 
 
 class Offer(NamedTuple):
@@ -263,7 +263,7 @@ class Offer(NamedTuple):
 
 
 def offered(
-    follower: Follower,
+    follower: PrefixCache,
     texts: list[list[int]],
     ahead: int,
     sampling: Sampling,
@@ -342,7 +342,7 @@ class Writer:
         prompts: Sequence[Array],
         sampling: Sampling,
         rng: np.random.Generator,
-        draft: Drafter | None = None,
+        draft: DraftModel | None = None,
         max_length: int | None = None,
     ) -> None:
         self._sampling, self._rng, self._draft = sampling, rng, draft
@@ -353,7 +353,7 @@ class Writer:
             _expect_same_words(decoder.net, draft.net)
         begun = decoder.fork([0] * self._count) if decoder.samples else decoder.fork()
         ahead = 0 if draft is None else draft.ahead
-        self._net = Follower(begun, self._count, ahead)
+        self._net = PrefixCache(begun, self._count, ahead)
         self._small = None if draft is None else draft._follower(self._count, max_length)
 
     def __iter__(self) -> Iterator[Mapping[int, Generated]]:
@@ -455,13 +455,13 @@ def generate(
     stop: Any = None,
     max_length: int | None = None,
     *,
-    draft: Net | Drafter | None = None,
+    draft: Net | DraftModel | None = None,
     prefix: Decoder | None = None,
 ) -> list[Generated]:
     """Generate text; the arguments are described at `FeedForwardNet.generate`."""
     checked_count("net.generate", "length", length, 1)
     rows, stops = _checked(prompts), _stops(stop)
-    small = Drafter(draft) if isinstance(draft, Net) else draft
+    small = DraftModel(draft) if isinstance(draft, Net) else draft
     if prefix is None:
         spare = 0 if small is None else small.spare
         prefix = Decoder(net, max_length, spare=spare)

@@ -18,9 +18,9 @@ from singanet.base.described import changes
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan, run_step
 from singanet.errors import ArgumentError, SingaNetError
+from singanet.layers.kv_cache import KVCache
 from singanet.layers.layer import Layer
 from singanet.layers.multi_head_attention import MultiHeadAttention
-from singanet.layers.past import Past
 from singanet.layers.rotary import RotaryEmbedding
 from singanet.ops.numpy.linear import FEW
 from singanet.types import Array
@@ -45,7 +45,7 @@ class KeptSteps(NamedTuple):
     free: frozenset[str] = frozenset()
 
     @classmethod
-    def by(cls, pasts: Mapping[str, Past]) -> KeptSteps:
+    def by(cls, pasts: Mapping[str, KVCache]) -> KeptSteps:
         """Return the kinds of cache in ``pasts``."""
         each = list(pasts.values())
         return cls(
@@ -80,7 +80,7 @@ class Trial:
         self.limit, self.fixed = limit, fixed
 
     def kept(
-        self, run: Run, pasts: Callable[[], Mapping[str, Past]], anew: Callable[[], None]
+        self, run: Run, pasts: Callable[[], Mapping[str, KVCache]], anew: Callable[[], None]
     ) -> KeptSteps:
         """Return the kinds of cache, found once with ``run``.
 
@@ -118,8 +118,8 @@ class Trial:
         if self.fixed or any(step.foreign for step in steps):
             return None
         made = {slot: step for step in steps for slot in step.out_slots}
-        alike: dict[Hashable, Past] = {}
-        pasts: dict[str, Past] = {}
+        alike: dict[Hashable, KVCache] = {}
+        pasts: dict[str, KVCache] = {}
         for step in steps:
             given = [made.get(slot) for slot in step.in_slots]
             shapes = [self.plan.slot_shapes[slot] for slot in step.in_slots]
@@ -141,7 +141,7 @@ class Trial:
 
     def _tried_alone(
         self, step: NodeStep, shapes: Sequence[Any], given: Sequence[NodeStep | None]
-    ) -> Past | None:
+    ) -> KVCache | None:
         """Run a layer on random steps and return its cache; None if the parts disagree."""
         rng, count = np.random.default_rng(0), min(self.limit or _TRIED, self._steps_of(step))
         whole = []
@@ -155,7 +155,7 @@ class Trial:
                 whole.append(rng.integers(0, 2, size).astype(kind))
             else:
                 whole.append(rng.standard_normal(size).astype(step.floats))
-        end = Past(self.limit, 0)
+        end = KVCache(self.limit, 0)
         try:
             want = self._ran(step, whole, slice(0, count), end)
             if end.is_unused:
@@ -164,7 +164,7 @@ class Trial:
                 past = end
             else:
                 cuts = [slice(*cut) for cut in pairwise(sorted({0, 1, count}))]
-                past = Past(self.limit, 0)
+                past = KVCache(self.limit, 0)
             for cut in cuts:
                 got = self._ran(step, whole, cut, past)
                 pairs = zip(want, got, strict=True)
@@ -174,7 +174,7 @@ class Trial:
             return None
         return end
 
-    def _ran(self, step: NodeStep, whole: list[Array], part: slice, past: Past) -> list[Array]:
+    def _ran(self, step: NodeStep, whole: list[Array], part: slice, past: KVCache) -> list[Array]:
         """Return the outputs of a layer for a part of its inputs."""
         device = self.net.device
         with device.scope():
@@ -221,7 +221,7 @@ class Trial:
         return FEW + 1 if self.net.executor.can.coarse else 1
 
     def _tried_by(
-        self, run: Run, pasts: Callable[[], Mapping[str, Past]], anew: Callable[[], None]
+        self, run: Run, pasts: Callable[[], Mapping[str, KVCache]], anew: Callable[[], None]
     ) -> KeptSteps:
         steps = self._steps()
         x = {name: self._drawn(name, steps) for name in self.sequences}

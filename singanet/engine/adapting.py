@@ -32,7 +32,7 @@ class _Weight(NamedTuple):
     layer: Layer
     suffix: str
     param: Param
-    turned: bool
+    transposed: bool
     why: str
 
     @property
@@ -44,7 +44,7 @@ class _Weight(NamedTuple):
     def sides(self) -> tuple[int, int]:
         """How many numbers go in and come out."""
         one, other = self.param.shape
-        return (other, one) if self.turned else (one, other)
+        return (other, one) if self.transposed else (one, other)
 
 
 def adapt(
@@ -206,7 +206,7 @@ def _weights_of(
 ) -> Iterator[_Weight]:
     shared = _shared(layers)
     for layer in layers:
-        for suffix, turned in layer.products().items():
+        for suffix, transposed in layer.products().items():
             param = layer.params[suffix]
             why = ""
             if id(layer) in nested:
@@ -215,7 +215,7 @@ def _weights_of(
                 why = "its inputs are sparse, and A is read whole"
             elif id(param.root) in shared:
                 why = "other layers have this weight, too"
-            yield _Weight(layer, suffix, param, turned, why)
+            yield _Weight(layer, suffix, param, transposed, why)
 
 
 def _shared(layers: Iterable[Layer]) -> set[int]:

@@ -26,7 +26,7 @@ N_contra = TypeVar("N_contra", contravariant=True)
 
 
 @dataclass(frozen=True)
-class Can:
+class Capabilities:
     """The capabilities of an executor beside steps and evaluations.
 
     ``records``: steps and passes become programs, which can be planned, tuned and looked at.
@@ -53,7 +53,7 @@ class NetExecutor(Protocol[N_contra]):
     """
 
     @property
-    def can(self) -> Can:
+    def can(self) -> Capabilities:
         """Its capabilities."""
 
     @property
@@ -81,7 +81,7 @@ class LayerByLayer:
     One that ``streams`` never holds the gradients of a whole step: steps that need them walk twice.
     """
 
-    can: ClassVar[Can] = Can()
+    can: ClassVar[Capabilities] = Capabilities()
     placed: ClassVar[None] = None
     streams: ClassVar[bool] = False
 

@@ -402,7 +402,7 @@ def _from_elsewhere(value: Any) -> Array:
     return np.asarray(value)
 
 
-class Intake:
+class ColumnAdapter:
     """What a net knows of frames.
 
     ``table`` makes arrays of raw ones, if it is there. ``columns`` has, for each input that was
@@ -415,9 +415,9 @@ class Intake:
         self.table = table
         self.columns = {name: tuple(names) for name, names in (columns or {}).items()}
 
-    def copy(self) -> Intake:
+    def copy(self) -> ColumnAdapter:
         """Another one, which knows the same."""
-        return Intake(self.table, self.columns)
+        return ColumnAdapter(self.table, self.columns)
 
     def leaves(self, x: Any) -> bool:
         """Whether `arrays` is sure to leave ``x`` as it is; mostly it is, so that this is quick."""

@@ -13,7 +13,7 @@ from singanet.engine.backward import BackwardWalk, LayerPass, total
 from singanet.engine.fusion import fused
 from singanet.engine.model import NetCore, Part
 from singanet.engine.plan import ContextStore
-from singanet.engine.step import Seen, gradients_of_loss
+from singanet.engine.step import StepMetrics, gradients_of_loss
 from singanet.errors import ShapeError
 from singanet.ops.interface import Ops
 from singanet.params.grads import LayerGradients
@@ -125,7 +125,7 @@ def by_layers(
         of_loss: dict[int, Array] = {}
         if asked.of_loss:
             made = LayerPass(part, {name: outputs[name] for name in part.outputs}, [])
-            of_loss = gradients_of_loss(net, made, Seen(asked.targets, None, asked.weight))
+            of_loss = gradients_of_loss(net, made, StepMetrics(asked.targets, None, asked.weight))
         start = asked.start(of_loss, ops.xp.asarray(asked.loss_scale or 0, dtype), dys, ops)
         del outputs, dys, of_loss
         walk = BackwardWalk(part, contexts, start, asked.wanted, store=store)

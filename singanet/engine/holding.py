@@ -10,19 +10,19 @@ import numpy as np
 from singanet.base.described import changes
 from singanet.device import cpu
 from singanet.engine.backward import Pass
-from singanet.engine.executor import Can, LayerByLayer
+from singanet.engine.executor import Capabilities, LayerByLayer
 from singanet.engine.model import StepRequest
 from singanet.engine.net import Net, expect_in_memory, expect_whole
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, one_of
-from singanet.ops.held import BLOCK, Bfloat16Matrix, HeldMatrix
+from singanet.ops.narrow import BLOCK, Bfloat16Matrix, NarrowMatrix
 from singanet.params.grads import LayerGradients
-from singanet.params.held import (
+from singanet.params.narrow import (
     ROUNDINGS,
     Bfloat16Weights,
     BlockWeights,
-    HeldWeights,
+    NarrowWeights,
     WatchedWeights,
     block_weights,
     weights_of_blocks,
@@ -42,7 +42,7 @@ Holder = Callable[[Param, bool], ParamStorage | None]
 class Holding(LayerByLayer):
     """Runs the layers one after the other; weights are widened where a layer is updated."""
 
-    can = Can(
+    can = Capabilities(
         records=True,
         holds=True,
         coarse=2.0**-8,
@@ -84,7 +84,7 @@ class Holding(LayerByLayer):
         """As `LayerByLayer`. Errors: weights in blocks that are to be trained."""
         self._expect_trainable(net._execution_plan())
         made = super().forward(net, feed, asked, starts, store, other)
-        return _HeldPass(made)
+        return _NarrowPass(made)
 
     def train(
         self,
@@ -139,7 +139,7 @@ def _is_random(param: Param) -> bool:
     return isinstance(storage, Bfloat16Weights) and storage.rounding == ROUNDINGS[0]
 
 
-class _HeldPass(Pass):
+class _NarrowPass(Pass):
     """The pass ``made``, whose items are rounded when the next one is asked for."""
 
     def __init__(self, made: Pass) -> None:
@@ -180,7 +180,7 @@ def settled(net: Net, items: Iterable[LayerGradients]) -> Generator[LayerGradien
 def settle(params: Iterable[Param], rng: Any) -> None:
     """Have what was lent of ``params`` held again; what is rounded at random draws of ``rng``."""
     for param in params:
-        if isinstance(param.storage, HeldWeights):
+        if isinstance(param.storage, NarrowWeights):
             param.storage.settle(rng)
 
 
@@ -189,10 +189,10 @@ def matrices_of(net: Net) -> list[tuple[Param, bool]]:
     found: dict[int, tuple[Param, bool]] = {}
     layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
     for layer in layers:
-        for suffix, turned in layer.matrices().items():
+        for suffix, transposed in layer.matrices().items():
             param = layer.params[suffix]
             if len(param.shape) == 2 and not param.served:
-                found.setdefault(id(param.root), (param, turned))
+                found.setdefault(id(param.root), (param, transposed))
     return list(found.values())
 
 
@@ -209,9 +209,9 @@ def hold(net: Net, where: str, holder: Holder) -> list[str]:
     net._expect_outermost(where)
     before: list[tuple[Param, ParamStorage]] = []
     try:
-        for param, turned in matrices_of(net):
+        for param, transposed in matrices_of(net):
             old = param.storage
-            made = holder(param, turned)
+            made = holder(param, transposed)
             if made is not None:
                 before.append((param, old))
                 param.storage = made
@@ -256,10 +256,10 @@ def hold_words(net: Net, rounding: str | None) -> None:
             advice="leave it out for 'stochastic'",
         )
 
-    def holder(param: Param, turned: bool) -> ParamStorage:
+    def holder(param: Param, transposed: bool) -> ParamStorage:
         rows, columns = param.shape
-        size = (columns, rows) if turned else (rows, columns)
-        made = Bfloat16Weights(Bfloat16Matrix(*size, net.device.ops.xp), turned, rounding)
+        size = (columns, rows) if transposed else (rows, columns)
+        made = Bfloat16Weights(Bfloat16Matrix(*size, net.device.ops.xp), transposed, rounding)
         made.write(_values(net, param))
         return made
 
@@ -302,15 +302,15 @@ def hold_blocks(
     errors: dict[str, float] = {}
     tables = _tables_of(net)
 
-    def holder(param: Param, turned: bool) -> ParamStorage | None:
-        if param.shape[1 if turned else 0] % BLOCK or not of(param):
+    def holder(param: Param, transposed: bool) -> ParamStorage | None:
+        if param.shape[1 if transposed else 0] % BLOCK or not of(param):
             return None
         given = None if blocks_of is None else blocks_of(param)
         kinds = KINDS["int8"] if id(param.root) in tables else KINDS[dtype]
         good = (*kinds, *KINDS[dtype])
         if given is not None and given[1] in good:
             errors[param.name] = 0.0
-            return weights_of_blocks(given[0], turned, given[1]).moved(net.device.put)
+            return weights_of_blocks(given[0], transposed, given[1]).moved(net.device.put)
         storage = param.storage
         if isinstance(storage, BlockWeights) and storage.matrix.kind in good:
             errors[param.name] = 0.0
@@ -318,8 +318,8 @@ def hold_blocks(
         # The best blocks are looked for on the CPU.
         values = cpu().put(_values(net, param))
         moments = cpu().put(storage.moments) if isinstance(storage, WatchedWeights) else None
-        made = block_weights(values, turned, kinds[0], moments)
-        errors[param.name] = _distance(values.T if turned else values, made.matrix)
+        made = block_weights(values, transposed, kinds[0], moments)
+        errors[param.name] = _distance(values.T if transposed else values, made.matrix)
         return made.moved(net.device.put)
 
     hold(net, where, holder)
@@ -333,8 +333,8 @@ def watch(net: Net, where: str, most: int) -> int:
     """
     tables, left = _tables_of(net), [most]
 
-    def holder(param: Param, turned: bool) -> ParamStorage | None:
-        inputs = param.shape[1 if turned else 0]
+    def holder(param: Param, transposed: bool) -> ParamStorage | None:
+        inputs = param.shape[1 if transposed else 0]
         floats = param.storage.in_memory or isinstance(param.storage, Bfloat16Weights)
         fits = floats and not inputs % BLOCK and id(param.root) not in tables
         needs = 4 * inputs * inputs
@@ -342,7 +342,7 @@ def watch(net: Net, where: str, most: int) -> int:
             return None
         left[0] -= needs
         _values(net, param)
-        return WatchedWeights(param.storage, turned)
+        return WatchedWeights(param.storage, transposed)
 
     return len(hold(net, where, holder))
 
@@ -352,7 +352,7 @@ def unwatch(net: Net) -> None:
     for param in net.params():
         if isinstance(param.storage, WatchedWeights):
             param.storage = param.storage.before
-    if not any(isinstance(param.storage, HeldWeights) for param in net.params()):
+    if not any(isinstance(param.storage, NarrowWeights) for param in net.params()):
         executor: Any = net.executor
         executor.hold(False)
 
@@ -369,7 +369,7 @@ def _tables_of(net: Net) -> set[int]:
     return {id(param.root) for params in tables for param in params}
 
 
-def _distance(values: Array, matrix: HeldMatrix) -> float:
+def _distance(values: Array, matrix: NarrowMatrix) -> float:
     size = off = 0.0
     for part in matrix.parts():
         wanted = values[:, part]
@@ -387,7 +387,7 @@ def _values(net: Net, param: Param) -> Array:
 
 def let_go(net: Net) -> None:
     """Have weights that are held in fewer bits as float32 arrays again."""
-    held = [param for param in net.params() if isinstance(param.storage, HeldWeights)]
+    held = [param for param in net.params() if isinstance(param.storage, NarrowWeights)]
     if held:
         expect_whole(net, "net.as_type")
     executor: Any = net.executor

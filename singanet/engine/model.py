@@ -19,7 +19,7 @@ from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, ParamSpec
 
 Measure: TypeAlias = Callable[..., Any] | None
-"""``measure(output, y)``: the metric of a batch, or what gathers it. See `Seen` for weights."""
+"""``measure(output, y)``: a metric of a batch, or its gatherer. See `StepMetrics` for weights."""
 
 OnLayer: TypeAlias = Callable[[LayerGradients], None] | None
 """A function of each layer's gradients, called before they are applied."""

@@ -17,7 +17,7 @@ from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.backward import MethodPass, Pass, apart_from, roots_in
 from singanet.engine.executor import LayerByLayer, NetExecutor
-from singanet.engine.feeds import Intake, own_arrays
+from singanet.engine.feeds import ColumnAdapter, own_arrays
 from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.plan import Plan
 from singanet.engine.step import Before
@@ -86,7 +86,7 @@ class Net(GraphBuilder):
         self._pass: Pass | None = None
         self.executor = self.make_executor()
         self.compiled: object | None = None
-        self.intake = Intake()
+        self.intake = ColumnAdapter()
         self.start(parts, inputs, outputs)
 
     def make_executor(self) -> NetExecutor[Net]:
@@ -395,7 +395,7 @@ class Net(GraphBuilder):
         self.intake.table = table
 
     def taken(self, where: str, x: Any) -> Any:
-        """``x`` with arrays of NumPy or CuPy alone, see `Intake.arrays`."""
+        """``x`` with arrays of NumPy or CuPy alone, see `ColumnAdapter.arrays`."""
         if self.intake.leaves(x):
             return x
         by_name, names = self._execution_plan().by_name, self.ports().inputs
@@ -490,7 +490,7 @@ class Net(GraphBuilder):
         The gradients stand in the order of `param_names`, None for what is not trained. This
         holds every gradient in memory; `step` and `backward` do not.
         """
-        from singanet.engine.step import Seen, gradients_of_loss, measure_of
+        from singanet.engine.step import StepMetrics, gradients_of_loss, measure_of
 
         given, x = x, self.taken("net.train, x", x)
         y = own_arrays("net.train, y", y)
@@ -504,7 +504,7 @@ class Net(GraphBuilder):
                 if self._passes_are_its_own
                 else MethodPass(self, x)
             )
-            seen = Seen(y, measure_of(self))
+            seen = StepMetrics(y, measure_of(self))
             for names, _, grads in made.backward(self, gradients_of_loss(self, made, seen), ()):
                 by_name.update(zip(names, grads, strict=True))
         self._remember(given, x)

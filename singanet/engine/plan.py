@@ -15,8 +15,8 @@ from singanet.engine.foreign import apart, run_forward
 from singanet.errors import GraphError, ShapeError
 from singanet.graph.nodes import Node
 from singanet.layers.context import Context
+from singanet.layers.kv_cache import KVCache
 from singanet.layers.layer import Layer
-from singanet.layers.past import Past
 from singanet.layers.shapes import Dummy
 from singanet.ops.interface import Ops
 from singanet.params.param import Param
@@ -154,7 +154,7 @@ class StoredArrays(Mapping[str, Any]):
     """The arrays of ``layer`` by suffix, got from where they are whenever they are asked for.
 
     A context may refer to it until backward, and none of them has to stay in memory meanwhile.
-    What layers read by kernels that take such may be a `HeldMatrix`, of a ``foreign`` one nothing.
+    Layers whose kernels take a `NarrowMatrix` may read one, but no ``foreign`` layer does.
     """
 
     __slots__ = ("_matrices", "_params")
@@ -192,7 +192,7 @@ def run_step(
     train: bool,
     keep: bool,
     layer: Layer | None = None,
-    past: Past | None = None,
+    past: KVCache | None = None,
 ) -> tuple[Any, Context]:
     """The output of ``step`` for ``x`` and its context; with ``train`` it runs as in training.
 
@@ -493,7 +493,7 @@ class Plan:
         train: bool,
         asked: Collection[str] = (),
         store: ContextStore | None = None,
-        pasts: Mapping[str, Past] | None = None,
+        pasts: Mapping[str, KVCache] | None = None,
         last_of: Mapping[str, Collection[int]] = MappingProxyType({}),
     ) -> tuple[dict[str, Any], list[Any]]:
         """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.

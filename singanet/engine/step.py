@@ -364,7 +364,7 @@ class ByLayers:
     ) -> None:
         self.net, self.chain = net, chain
         self.holds = chain.scaled is not None and not streams
-        self.seen = Seen(request.y, request.measure, request.weight)
+        self.seen = StepMetrics(request.y, request.measure, request.weight)
         self._forward, self._on_layer = forward, request.on_layer
 
     @property
@@ -380,7 +380,7 @@ class ByLayers:
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
         made = self._forward()
-        seen = Seen(self.seen.y, None, self.seen.weight) if again else self.seen
+        seen = StepMetrics(self.seen.y, None, self.seen.weight) if again else self.seen
         return made.backward(self.net, gradients_of_loss(self.net, made, seen, self.chain), ())
 
     def do(self, name: str, function: Callable[[], object]) -> None:
@@ -405,7 +405,7 @@ class ByLayers:
             self.chain.apply(items, look)
 
 
-class Seen:
+class StepMetrics:
     """Looks at the loss of a batch with targets ``y``, and at the metric by ``measure``.
 
     A measure that says that it ``_weighs`` gets the ``weight`` of the samples too. ``whole`` are
@@ -444,7 +444,7 @@ class Seen:
 def gradients_of_loss(
     net: NetCore,
     made: Pass,
-    seen: Seen,
+    seen: StepMetrics,
     chain: UpdateChain | None = None,
 ) -> dict[int, Array]:
     """The gradients of the loss by the slot of the output that each belongs to.
@@ -480,7 +480,7 @@ def exchanged(plan: Plan, loss: Any) -> tuple[bool, bool]:
 
 
 def weighed(
-    chain: UpdateChain, exchange: tuple[bool, bool], loss: Any, outputs: Any, seen: Seen
+    chain: UpdateChain, exchange: tuple[bool, bool], loss: Any, outputs: Any, seen: StepMetrics
 ) -> Mapping[str, float]:
     """Tell the stages of ``chain`` what a batch weighs, and return its outputs' shares.
 
@@ -498,7 +498,7 @@ def weighed(
 
 
 def _gradients_of_headed(
-    net: NetCore, plan: Plan, outputs: dict[str, Any], seen: Seen, chain: UpdateChain | None
+    net: NetCore, plan: Plan, outputs: dict[str, Any], seen: StepMetrics, chain: UpdateChain | None
 ) -> dict[int, Array]:
     """`gradients_of_loss` where the losses come out: what the forward was fed of them."""
     ((losses, *found),) = outputs.values()

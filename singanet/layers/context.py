@@ -12,7 +12,7 @@ from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
-    from singanet.layers.past import Counts, Past
+    from singanet.layers.kv_cache import Counts, KVCache
 
 
 class Context:
@@ -64,7 +64,7 @@ class Context:
         self.in_shapes: list[Shape] | None = None
         self.out_shapes: list[Shape] = []
         self.saved: dict[str, Any] = {}
-        self.past: Past | None = None
+        self.past: KVCache | None = None
 
     @property
     def before(self) -> int:

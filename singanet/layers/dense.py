@@ -36,15 +36,17 @@ def as_rows(x: Array) -> Array:
     return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
-def product(layer: Layer, ctx: Context, x: Array, part: str = "", turned: bool = False) -> Array:
+def product(
+    layer: Layer, ctx: Context, x: Array, part: str = "", transposed: bool = False
+) -> Array:
     """(..., in) W + b, by the parameters ``<part>weight`` and, if there is one, ``<part>bias``.
 
-    A ``turned`` weight is (out, in). What a pair of ``layer`` needs for its gradient is kept.
+    A ``transposed`` weight is (out, in). What a pair of ``layer`` needs for its gradient is kept.
     """
     ops, weight = ctx.ops, f"{part}weight"
     rows = x if x.ndim == 2 else as_rows(x)
     matrix = ctx.params[weight]
-    y: Array = ops.affine(rows, matrix.T if turned else matrix, ctx.params.get(f"{part}bias"))
+    y: Array = ops.affine(rows, matrix.T if transposed else matrix, ctx.params.get(f"{part}bias"))
     pair = layer.adapters.get(weight)
     if pair is not None:
         a, b = (ctx.params[suffix] for suffix in pair_of(weight))
@@ -63,7 +65,7 @@ def product_back(
     grads: dict[str, Any],
     wanted: bool,
     part: str = "",
-    turned: bool = False,
+    transposed: bool = False,
 ) -> Any:
     """The gradient of x if ``wanted``; those that the context wants of parameters go to ``grads``.
 
@@ -73,13 +75,13 @@ def product_back(
     ops, weight = ctx.ops, f"{part}weight"
     rows, back = (x, dy) if x.ndim == 2 else (as_rows(x), as_rows(dy))
     if ctx.wants(weight):
-        grads[weight] = ops.matmul(back.T, rows) if turned else ops.matmul(rows.T, back)
+        grads[weight] = ops.matmul(back.T, rows) if transposed else ops.matmul(rows.T, back)
     if f"{part}bias" in ctx.params and ctx.wants(f"{part}bias"):
         grads[f"{part}bias"] = ops.column_sums(back)
     dx: Array | None = None
     if wanted:
         matrix = ctx.params[weight]
-        dx = ops.matmul(back, matrix if turned else matrix.T)
+        dx = ops.matmul(back, matrix if transposed else matrix.T)
     pair = layer.adapters.get(weight)
     if pair is not None:
         dx = _pair_back(pair, ctx, rows, back, grads, dx, weight)
@@ -179,14 +181,14 @@ class Dense(Layer):
         ctx.save(x=x)
         if isinstance(x, CSRMatrix):
             return self._of_sparse(ctx, x)
-        return product(self, ctx, x, turned=self.W_transpose)
+        return product(self, ctx, x, transposed=self.W_transpose)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Gradient]]:
         """dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ."""
         x, grads = ctx.saved["x"], dict[str, Gradient]()
         wanted = ctx.needs_input_grad
         if not isinstance(x, CSRMatrix):
-            return product_back(self, ctx, x, dy, grads, wanted, turned=self.W_transpose), grads
+            return product_back(self, ctx, x, dy, grads, wanted, transposed=self.W_transpose), grads
         ops, weight = ctx.ops, ctx.params["weight"]
         if ctx.wants("weight"):
             parts = ops.gather_rows(dy, x.entry_rows(ops.xp))

@@ -17,8 +17,8 @@ from singanet.errors import ArgumentError, DataError, did_you_mean, one_of
 from singanet.initializer import Gaussian, Initializer
 from singanet.layers.context import Context
 from singanet.layers.dropout import Masking
+from singanet.layers.kv_cache import most
 from singanet.layers.layer import Layer, Name, ParamSpecs, expect_int, expect_one_input
-from singanet.layers.past import most
 from singanet.layers.words import EmbeddingsWords
 from singanet.params.grads import dense_gradient
 from singanet.types import Array, GivenShape, Gradient, RowSparse, Shape, Shapes, Traits

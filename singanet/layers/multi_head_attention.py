@@ -27,9 +27,9 @@ from singanet.layers.dense import (
     product,
     product_back,
 )
+from singanet.layers.kv_cache import Counts, together
 from singanet.layers.layer import Layer, Name, ParamSpecs, expect_int
 from singanet.layers.normalization import Kept, rms_norm, rms_norm_backward
-from singanet.layers.past import Counts, together
 from singanet.layers.rotary import RotaryEmbedding, RowTexts
 from singanet.layers.words import KernelAndBias
 from singanet.ops.interface import Ops
@@ -412,10 +412,10 @@ class MultiHeadAttention(Layer):
     def _expect_turns(self, key_dim: int) -> None:
         if self.rotary is None:
             return
-        turned = self.rotary.features(key_dim)
+        transposed = self.rotary.features(key_dim)
         self._expect(
-            turned > 0 and turned % 2 == 0,
-            f"rotary={turned} of key_dim={key_dim}",
+            transposed > 0 and transposed % 2 == 0,
+            f"rotary={transposed} of key_dim={key_dim}",
             "an even number of features of a head, which are turned in pairs",
         )
         self._expect(
@@ -424,9 +424,9 @@ class MultiHeadAttention(Layer):
             "a scaling that does not depend on the length, where queries and keys have two",
         )
         self._expect(
-            self.rotary.pairs in (None, turned // 2),
+            self.rotary.pairs in (None, transposed // 2),
             f"rotary={self.rotary!r}",
-            f"a scaling that has a number for each of {turned // 2} pairs",
+            f"a scaling that has a number for each of {transposed // 2} pairs",
         )
 
     def products(self) -> dict[str, bool]:
@@ -552,7 +552,7 @@ class MultiHeadAttention(Layer):
         """The heads of ``x``, turned; of its own keys and values those of the steps before, too."""
         heads = heads_of(x, self.dims[part])
         if self.rotary is not None and part != "value":
-            heads = self.rotary.turned(ctx.ops, heads, ctx.starts if own else 0, texts=texts)
+            heads = self.rotary.transposed(ctx.ops, heads, ctx.starts if own else 0, texts=texts)
         if ctx.past is None or part == "query" or not own:
             return heads
         return ctx.past.extended(ctx.ops, part, heads, self._last())
@@ -595,7 +595,7 @@ class MultiHeadAttention(Layer):
         dmask = None if dadded is None else self._added_back(ctx, dadded, grads)
         if self.rotary is not None:
             texts = saved["texts"]
-            dq, dk = (self.rotary.turned(ops, d, back=True, texts=texts) for d in (dq, dk))
+            dq, dk = (self.rotary.transposed(ops, d, back=True, texts=texts) for d in (dq, dk))
         dsources: list[Array] = []
         for part, source, d in zip(_PARTS, saved["sources"], (dq, dv, dk), strict=True):
             d = self._normed_back(ctx, part, merged_heads(d), grads)

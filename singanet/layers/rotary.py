@@ -13,7 +13,7 @@ import numpy as np
 from singanet.base.arguments import is_number
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.layers.past import Counts
+from singanet.layers.kv_cache import Counts
 from singanet.ops.interface import Ops
 from singanet.types import Array
 
@@ -389,7 +389,7 @@ class RotaryEmbedding(Configurable):
         """
         return _speeds(self.features(size), self.theta, self._scaling, steps)
 
-    def turned(
+    def transposed(
         self,
         ops: Ops,
         x: Array,

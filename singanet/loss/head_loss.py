@@ -149,7 +149,7 @@ class HeadBatch:
         dense = dense_of(layer.head)
         assert dense is not None
         ops = self.ops = ctx.ops
-        self.loss, self.turned = layer.loss, dense.W_transpose
+        self.loss, self.transposed = layer.loss, dense.W_transpose
         self.shape, self.positions = features.shape, features.shape[:-1]
         self.half = features.dtype == "float16"
         self.params = {suffix: widened(array) for suffix, array in ctx.params.items()}
@@ -194,7 +194,7 @@ class HeadBatch:
             ops.softmax_cross_entropy_backward(p, labels, self.loss.label_smoothing)
             p *= factors[part][:, None]
             if self.dx is not None:
-                back = weight if self.turned else weight.T
+                back = weight if self.transposed else weight.T
                 ops.matmul(p, back, out=self.dx[part])
             if trained:
                 self._add(self.rows[part], p)
@@ -212,7 +212,7 @@ class HeadBatch:
     def _add(self, x: Array, dy: Array) -> None:
         """Add the part of a block to the gradients of the parameters."""
         ops, grads = self.ops, self.grads
-        pair = (dy.T, x) if self.turned else (x.T, dy)
+        pair = (dy.T, x) if self.transposed else (x.T, dy)
         if grads:
             ops.add_matmul(grads["weight"], *pair)
         else:
@@ -225,7 +225,7 @@ class HeadBatch:
         """Losses and softmax of the scores of a block, whose memory that takes; labels, rows."""
         ops, smoothing = self.ops, self.loss.label_smoothing
         weight, bias = self.params["weight"], self.params.get("bias")
-        weight = weight.T if self.turned else weight
+        weight = weight.T if self.transposed else weight
         for part in self.parts:
             labels = self.labels[part]
             scores = ops.affine(self.rows[part], weight, bias)

@@ -16,7 +16,7 @@ from singanet.base.heap import address
 from singanet.checkpoint import Entry
 from singanet.engine.backward import root_of
 from singanet.layers.context import Context
-from singanet.offload.shelf import Shelf
+from singanet.offload.shelf import OffloadStore
 from singanet.optimizer.chain import UpdateChain
 from singanet.params.param import Param
 from singanet.params.storage import SMALL
@@ -32,7 +32,7 @@ class _ShelvedBytes:
 
     __slots__ = ("__weakref__", "name", "shelf")
 
-    def __init__(self, shelf: Shelf, name: str) -> None:
+    def __init__(self, shelf: OffloadStore, name: str) -> None:
         self.shelf, self.name = shelf, name
 
     def __del__(self) -> None:
@@ -63,7 +63,7 @@ class OffloadedContexts:
     ``here``. ``groups`` tells the order of the walk back.
     """
 
-    def __init__(self, shelf: Shelf, here: Iterable[Array], groups: Groups) -> None:
+    def __init__(self, shelf: OffloadStore, here: Iterable[Array], groups: Groups) -> None:
         self._shelf, self._groups = shelf, groups
         self._here = {id(root_of(array)) for array in here}
         self._names: list[tuple[str, ...]] = []

@@ -15,7 +15,7 @@ from singanet.base.described import changes
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of
 from singanet.engine.backward import Pass, WatchedPass, arrays_in
-from singanet.engine.executor import Can, LayerByLayer, NetExecutor
+from singanet.engine.executor import Capabilities, LayerByLayer, NetExecutor
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.plan import ContextStore, Plan
@@ -29,7 +29,7 @@ from singanet.offload.contexts import (
     rows_of_parts,
     state_at_a_time,
 )
-from singanet.offload.shelf import Shelf, on_host
+from singanet.offload.shelf import OffloadStore, on_host
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
@@ -56,7 +56,7 @@ class FolderPlace(ParamStorage):
     bounded = True
     way_back = "call onload() of the net that was offloaded"
 
-    def __init__(self, shelf: Shelf, name: str) -> None:
+    def __init__(self, shelf: OffloadStore, name: str) -> None:
         self.shelf, self.name = shelf, name
 
     @property
@@ -92,7 +92,7 @@ class _Behind(Wrapper):
         self._leave(names)
 
 
-class Offloaded(LayerByLayer):
+class OffloadExecutor(LayerByLayer):
     """Runs the layers one after the other, each with its arrays read ahead and written back.
 
     ``before`` is the executor of the net in memory. Parameters of up to 64 KiB, running state and
@@ -100,11 +100,11 @@ class Offloaded(LayerByLayer):
     hold goes to the folder as well, and nothing is recomputed.
     """
 
-    can = Can(is_so="is offloaded", way_back="call net.onload() first")
+    can = Capabilities(is_so="is offloaded", way_back="call net.onload() first")
     streams = True
 
     def __init__(
-        self, net: Any, shelf: Shelf, before: NetExecutor[Any], activations: bool = False
+        self, net: Any, shelf: OffloadStore, before: NetExecutor[Any], activations: bool = False
     ) -> None:
         super().__init__(Recomputer(getattr(before, "recompute", "none")))
         self.shelf = shelf

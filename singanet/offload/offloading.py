@@ -20,12 +20,12 @@ from singanet.offload.generation import Generation, Scratch
 from singanet.offload.offloaded import (
     SESSION,
     FolderPlace,
-    Offloaded,
+    OffloadExecutor,
     entries_of,
     is_large,
     session_bytes,
 )
-from singanet.offload.shelf import FILES, Shelf, on_host, room_on
+from singanet.offload.shelf import FILES, OffloadStore, on_host, room_on
 from singanet.params.param import Param
 from singanet.params.storage import Memory
 
@@ -46,7 +46,7 @@ def offload(
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     check_unique((param.name for param in params), "net.offload")
     expect_in_memory(params, "net.offload")
-    if isinstance(net.executor, Offloaded):
+    if isinstance(net.executor, OffloadExecutor):
         raise CallOrderError(
             "net.offload",
             expected="a net in memory",
@@ -75,7 +75,7 @@ def offload(
 def onload(net: Net) -> None:
     """`FeedForwardNet.onload`."""
     executor = net.executor
-    if not isinstance(executor, Offloaded):
+    if not isinstance(executor, OffloadExecutor):
         raise CallOrderError(
             "net.onload",
             expected="a net that is offloaded",
@@ -143,8 +143,8 @@ def _offload(
     except BaseException:
         latest.close()
         raise
-    shelf = Shelf(folder, keep, latest, following, room_on(net.device))
-    executor = Offloaded(net, shelf, net.executor, activations)
+    shelf = OffloadStore(folder, keep, latest, following, room_on(net.device))
+    executor = OffloadExecutor(net, shelf, net.executor, activations)
     executor.ends_with(
         weakref.finalize(shelf, _end, (latest, following, shelf.scratch), folder, owner)
     )

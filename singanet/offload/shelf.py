@@ -112,7 +112,7 @@ class _LoadedArray:
         self.state = state  # "reading", "clean", "lent", "writing", or "unwritten": if it has to
 
 
-class Shelf:
+class OffloadStore:
     """The arrays of a folder by name; at most ``keep`` bytes of them in memory that are not lent.
 
     That memory is ``room``. The generation ``latest`` is a checkpoint, ``next`` becomes one; the

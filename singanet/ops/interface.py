@@ -19,7 +19,7 @@ from singanet.ops.window import (
 from singanet.types import Array, Parts, RowSparse, Shape
 
 if TYPE_CHECKING:  # a dense layer would import it otherwise
-    from singanet.ops.held import HeldMatrix
+    from singanet.ops.narrow import NarrowMatrix
     from singanet.ops.window import Attended, Attention
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
@@ -325,14 +325,14 @@ class Ops(Protocol):
     def matmul(self, a: Array, b: Array, *, out: Array | None = None) -> Array:
         """Return ``a @ b``; a transposed view costs no copy."""
 
-    def multiply_held(self, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
-        """Return ``x @ held``; `matmul`, `affine` and `gather_rows` also accept a `HeldMatrix`.
+    def multiply_held(self, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> Array:
+        """Return ``x @ held``; `matmul`, `affine` and `gather_rows` also accept a `NarrowMatrix`.
 
         For few rows, kernels may round x: to bfloat16 for a bfloat16 matrix, and by row and block
         to integers of 8 bits and a sign for an integer matrix.
         """
 
-    def prepared_held(self, x: Array, held: HeldMatrix) -> object | None:
+    def prepared_held(self, x: Array, held: NarrowMatrix) -> object | None:
         """Return the compiled function that `multiply_held` will call, loaded now; None if none."""
 
     def add_matmul(self, y: Array, a: Array, b: Array) -> Array:

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from singanet.ops.casts import cast
-from singanet.ops.held import HalvesMatrix
 from singanet.ops.interface import Ops
+from singanet.ops.narrow import HalvesMatrix
 
 Half = Literal["lift", "product", "native"]
 """How a kernel treats float16: "lift" computes in float32 and returns float16.

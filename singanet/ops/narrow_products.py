@@ -15,9 +15,16 @@ import numpy as np
 from singanet.base.heap import address, steps
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import LANES
-from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HalvesMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
+from singanet.ops.narrow import (
+    GROUP,
+    PANEL,
+    Bfloat16Matrix,
+    BlockMatrix,
+    HalvesMatrix,
+    NarrowMatrix,
+)
 from singanet.ops.workers import cuts
 from singanet.types import Array
 
@@ -29,12 +36,12 @@ _ADDS_A_BYTE = 8
 """Multiply-adds in the time of reading a byte."""
 
 
-def _fits(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
-    few = len(x) <= _FEW and not held.turned and not isinstance(held, HalvesMatrix)
+def _fits(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> bool:
+    few = len(x) <= _FEW and not held.transposed and not isinstance(held, HalvesMatrix)
     return few and _fits_any(ops, x, held)
 
 
-def _fits_any(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
+def _fits_any(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> bool:
     kinds = Bfloat16Matrix, BlockMatrix, HalvesMatrix
     # float16 values are not padded to whole panels.
     whole = not isinstance(held, HalvesMatrix) or not (held.inputs % GROUP or held.outputs % PANEL)
@@ -119,18 +126,18 @@ def _multiply_any(
     slabs = held.slabs if isinstance(held, BlockMatrix) else [(0, slice(0, held.outputs))]
     columns = [run for slab, part in slabs for run in _runs(part, slab)]
     inputs = _runs(slice(0, held.inputs))
-    made, summed = (inputs, columns) if held.turned else (columns, inputs)
+    made, summed = (inputs, columns) if held.transposed else (columns, inputs)
     fits = out is not None and steps(out)[1] == out.itemsize and out.dtype == np.float32
     y = out if out is not None and fits else np.empty((len(x), held.shape[1]), np.float32)
     if steps(x)[1] != x.itemsize:
         x = np.ascontiguousarray(x)
     given = [_lines(x, run) for run in summed]
-    call = _panels(kind, held.turned)
+    call = _panels(kind, held.transposed)
 
     def make(run: _Units) -> None:
         lines = y[:, run.numbers] if run.is_whole else np.empty((len(x), PANEL), np.float32)
         for k, (other, rows) in enumerate(zip(summed, given, strict=True)):
-            panels, groups = (other, run) if held.turned else (run, other)
+            panels, groups = (other, run) if held.transposed else (run, other)
             arrays, apart = (address(rows), address(lines)), (steps(rows)[0], steps(lines)[0])
             ends = panels.first, panels.stop, groups.first, groups.stop
             call(*places, *arrays, panels.slab, *numbers, len(x), *apart, *ends, k)
@@ -184,13 +191,13 @@ def _dealt(parts: list[list[_Units]], threads: int) -> list[list[_Units]]:
 any_rows = Route("compiled", _multiply_any, _fits_any)
 
 
-def prepared(ops: Ops, x: Array, held: HeldMatrix) -> Callable[..., None] | None:
+def prepared(ops: Ops, x: Array, held: NarrowMatrix) -> Callable[..., None] | None:
     """Return the compiled function for such rows, loaded now; None if no kernel fits."""
     if not _fits_any(ops, x, held):
         return None
     kind = held.kind if isinstance(held, BlockMatrix) else "words"
     if not _fits(ops, x, held):
-        return _panels(kind, held.turned)
+        return _panels(kind, held.transposed)
     return _words(len(x)) if kind == "words" else _blocks(kind, len(x))
 
 
@@ -215,13 +222,13 @@ def _words(rows: int) -> Callable[..., None]:
 
 
 @cache
-def _panels(kind: str, turned: bool) -> Callable[..., None]:
+def _panels(kind: str, transposed: bool) -> Callable[..., None]:
     from singanet.ops.compiled import engine, panels
 
     # As many vectors of a row's sums as fit in registers.
     together = PANEL // LANES if engine.is_wide() else 1
     converts = engine.converts_halves()
-    return engine.known(panels.panel_product, kind, turned, together, converts).call
+    return engine.known(panels.panel_product, kind, transposed, together, converts).call
 
 
 @cache

@@ -11,8 +11,8 @@ import numpy as np
 from singanet.errors import BackendError, UnknownNameError, did_you_mean, one_of
 from singanet.ops.blas import stand_aside
 from singanet.ops.casts import COMPILER, compiler_version, has_compiler
-from singanet.ops.held import known, module_of
 from singanet.ops.interface import Ops
+from singanet.ops.narrow import known, module_of
 from singanet.ops.threads import default_threads
 from singanet.types import Array
 

@@ -100,10 +100,10 @@ def kernels_line(taps: int, kind: Any = np.float64) -> Array:
     return np.ascontiguousarray(line, kind)
 
 
-def of_kernels(turned: bool, kind: Any = np.float32, taps: int = 3) -> Array:
-    """Return (span², taps²), the transform of a kernel, flipped along both axes if ``turned``."""
+def of_kernels(transposed: bool, kind: Any = np.float32, taps: int = 3) -> Array:
+    """Return (span², taps²), the transform of a kernel, flipped on both axes if ``transposed``."""
     line = kernels_line(taps)
-    line = line[:, ::-1] if turned else line
+    line = line[:, ::-1] if transposed else line
     return np.ascontiguousarray(np.kron(line, line), kind)
 
 

@@ -253,8 +253,8 @@ class Optimizer(Counted, Configurable, ABC):
 
         Returns whether the state of other parameters was there.
         """
-        turned = [self._owners.turn(p.name, p.root, self._states) for p in params]
-        other = any(turned)
+        transposed = [self._owners.turn(p.name, p.root, self._states) for p in params]
+        other = any(transposed)
         now = learnt_by(self, self.hypers) if other else {}
         learnt = self._owners.turn_all([param.root for param in params], other, now, {})
         if learnt is not now:
@@ -503,7 +503,7 @@ class Optimizer(Counted, Configurable, ABC):
         if constraint is not None:
             scale = plain(constraint.factor(update.grad, update.scale))
             update = update._replace(scale=scale)
-        self._sweep(self._with_decay(update))
+        self._sweep(self._with_decay(update) if self.decoupled else update)
         if constraint is not None:
             constraint.project(update.value)
 
@@ -519,12 +519,10 @@ class Optimizer(Counted, Configurable, ABC):
             return
         if constraint is not None:
             update = update._replace(scale=plain(constraint.factor(rows, update.scale)))
-        self._sweep_rows(indices, self._with_decay(update))
+        self._sweep_rows(indices, self._with_decay(update) if self.decoupled else update)
 
     def _with_decay(self, update: ParamUpdate) -> ParamUpdate:
         """``update`` with the factor of the value, which `numbers` puts last, apart."""
-        if not self.decoupled:
-            return update
         *scalars, kept = update.scalars
         return update._replace(scalars=tuple(scalars), kept=kept)
 

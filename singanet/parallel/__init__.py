@@ -16,11 +16,11 @@ from singanet.base.elsewhere import names_when_asked
 if TYPE_CHECKING:
     from singanet.parallel import launch as launch
     from singanet.parallel.communicators.communicator import (
-        Alone,
         Communicator,
         Exchanged,
         ReduceOp,
         Request,
+        SingleProcess,
     )
     from singanet.parallel.hybrid import Hybrid
     from singanet.parallel.initialize import init
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllReduce",
-    "Alone",
     "Communicator",
     "Exchanged",
     "Hybrid",
@@ -46,6 +45,7 @@ __all__ = [
     "ReduceOp",
     "Request",
     "Sharded",
+    "SingleProcess",
     "SparseAllReduce",
     "SplitDense",
     "SplitEmbedding",

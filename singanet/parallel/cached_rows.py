@@ -23,7 +23,7 @@ from singanet.parallel.communicators.communicator import Done, Request
 from singanet.parallel.server.parameter_table import ServedTable
 from singanet.parallel.server.remote import by_element
 from singanet.params.param import Param
-from singanet.params.storage import ServedRows
+from singanet.params.storage import ParameterServerStorage
 from singanet.types import Array, RowSparse
 
 _AHEAD = 4
@@ -127,7 +127,7 @@ class Lookups:
         return {**asdict(self), "hit_rate": self.hit_rate, "saved": self.saved}
 
 
-class TableRows(ServedRows):
+class TableRows(ParameterServerStorage):
     """Rows of ``table`` without a cache: each step pulls the rows that it looks up.
 
     Tables of one net share the cache of ids, ``known``.

@@ -15,7 +15,7 @@ from singanet.base.processes import interrupted_after
 from singanet.device import Device
 from singanet.errors import ArgumentError, BackendError
 from singanet.ops.threads import cores, set_threads
-from singanet.parallel.communicators.communicator import Alone, Communicator
+from singanet.parallel.communicators.communicator import Communicator, SingleProcess
 from singanet.parallel.communicators.nccl import NcclCommunicator
 from singanet.parallel.communicators.rank_file import JOB, SERVERS, own_file
 from singanet.parallel.server.messages import ServerRanks
@@ -36,7 +36,7 @@ _COUNTS = {
 def init(device: Device | None = None) -> Communicator:
     """Return the communicator of this process, the same object at every call.
 
-    It is an `MpiCommunicator` if an MPI launcher has started the process, otherwise `Alone`,
+    It is an `MpiCommunicator` if an MPI launcher has started the process, else `SingleProcess`,
     without loading MPI. It is an `NcclCommunicator` if there are other ranks and ``device`` is a
     GPU; then all ranks must make this call. The servers of the job are not among the ranks. Unless
     ``OMP_NUM_THREADS`` is set, the ranks of one machine share its cores. Errors: `BackendError` if
@@ -71,7 +71,7 @@ def _world() -> Communicator:
 def _whole() -> Communicator:
     if not any(name in os.environ for name in _LAUNCHED):
         _expect_alone("no MPI")
-        return Alone()
+        return SingleProcess()
     _share_cores()
     if not any(name in os.environ for name in ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK")):
         _expect_understood()

@@ -12,7 +12,7 @@ import numpy as np
 from singanet.base.elsewhere import is_library
 from singanet.base.heap import LentMemory
 from singanet.engine.backward import Pass, WatchedPass
-from singanet.engine.executor import Can, LayerByLayer, NetExecutor
+from singanet.engine.executor import Capabilities, LayerByLayer, NetExecutor
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.plan import ContextStore, Plan
@@ -276,7 +276,7 @@ class Gathered(LayerByLayer):
     ``before`` is the executor of the net in memory.
     """
 
-    can = Can(
+    can = Capabilities(
         together=True,
         is_so="has parameters in slices on several ranks",
         way_back=Slices.way_back,

@@ -27,8 +27,8 @@ from singanet.params.storage import ByArray, Memory, ParamStorage
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
-    from singanet.ops.held import HeldMatrix
-    from singanet.params.storage import ServedRows
+    from singanet.ops.narrow import NarrowMatrix
+    from singanet.params.storage import ParameterServerStorage
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
 MOST_ELEMENTS = 1 << 45
@@ -258,10 +258,10 @@ class Param:
         return self.root.storage.filled
 
     @property
-    def served(self) -> ServedRows | None:
+    def served(self) -> ParameterServerStorage | None:
         """The table that keeps the rows, None if they are not in a table."""
         storage = self.root.storage
-        return cast("ServedRows", storage) if storage.by_rows else None
+        return cast("ParameterServerStorage", storage) if storage.by_rows else None
 
     @property
     def value(self) -> Array:
@@ -350,7 +350,7 @@ class Param:
         """The array, to be read only: where it is not in memory, nobody keeps it there."""
         return self.root.storage.read() if self.filled else self.value
 
-    def factor(self) -> Array | HeldMatrix:
+    def factor(self) -> Array | NarrowMatrix:
         """What products and look-ups read: `peek`, or a matrix of fewer bits, to be read only."""
         return self.root.storage.factor() if self.filled else self.value
 

@@ -21,7 +21,7 @@ from singanet.ops.interface import Runs
 from singanet.types import Array, RowSparse, Shape, StandIn
 
 if TYPE_CHECKING:
-    from singanet.ops.held import HeldMatrix
+    from singanet.ops.narrow import NarrowMatrix
 
 
 SMALL = 1 << 16
@@ -169,7 +169,7 @@ class ParamStorage(ABC):
     """Whether the array stays in memory for as long as the parameter is not moved."""
 
     by_rows = False
-    """Whether it is a `ServedRows`, of which only rows come here."""
+    """Whether it is a `ParameterServerStorage`, of which only rows come here."""
 
     bounded = False
     """Whether its owner was told how much memory to keep: copies of all arrays have no room."""
@@ -213,7 +213,7 @@ class ParamStorage(ABC):
         """What of an array of the parameter's shape goes with `here`."""
         return whole
 
-    def factor(self) -> Array | HeldMatrix:
+    def factor(self) -> Array | NarrowMatrix:
         """What products and look-ups read: `read`, or a matrix of fewer bits."""
         return self.read()
 
@@ -309,7 +309,7 @@ class ServedStandIn(StandIn):
     A rule sends its row-sparse gradients to ``rows``.
     """
 
-    rows: ServedRows
+    rows: ParameterServerStorage
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise CallOrderError(
@@ -320,7 +320,7 @@ class ServedStandIn(StandIn):
         )
 
 
-class ServedRows(ParamStorage):
+class ParameterServerStorage(ParamStorage):
     """The rows of a parameter (rows, width) come from a table and go back to it."""
 
     by_rows = True
@@ -378,6 +378,6 @@ def is_served(value: Any) -> bool:
     return isinstance(value, ServedStandIn)
 
 
-def served_by(value: Any) -> ServedRows | None:
+def served_by(value: Any) -> ParameterServerStorage | None:
     """Where the updates of ``value`` go, if it stands for the rows of a table."""
     return value.rows if isinstance(value, ServedStandIn) else None

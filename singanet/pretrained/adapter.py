@@ -19,7 +19,7 @@ from singanet.checkpoint import Reader, open_state, write_state
 from singanet.engine.adapting import adapt_each
 from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError, one_of
 from singanet.layers.layer import Layer, LowRank, pair_of
-from singanet.params.held import BlockWeights
+from singanet.params.narrow import BlockWeights
 from singanet.params.param import Param
 from singanet.pretrained.config import Config
 from singanet.pretrained.loading import PretrainedNet, origin_of
@@ -194,13 +194,13 @@ class _PairPlace(NamedTuple):
     """The module in transformers of a weight.
 
     ``sides`` are its numbers of inputs and outputs. ``as_ours``: its matrix is (in, out), as in
-    GPT-2. ``turned``: our matrix is (out, in).
+    GPT-2. ``transposed``: our matrix is (out, in).
     """
 
     module: str
     sides: tuple[int, int]
     as_ours: bool
-    turned: bool
+    transposed: bool
 
 
 def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
@@ -316,16 +316,16 @@ def _places(net: PretrainedNet) -> dict[str, _PairPlace]:
     for stored in origin_of(net, "adapter, net").arrays.values():
         (param, place), *others = stored.members
         if not others and stored.name.endswith(".weight"):
-            alone[id(param)] = stored.name.removesuffix(".weight"), place.turned
+            alone[id(param)] = stored.name.removesuffix(".weight"), place.transposed
     found = {}
     for layer in net.layers:
-        for suffix, turned in layer.products().items():
+        for suffix, transposed in layer.products().items():
             param = layer.params[suffix]
             if id(param) in alone:
                 module, differs = alone[id(param)]
-                one, other = param.shape[::-1] if turned else param.shape
+                one, other = param.shape[::-1] if transposed else param.shape
                 found[f"{layer.name}/{suffix}"] = _PairPlace(
-                    module, (one, other), turned == differs, turned
+                    module, (one, other), transposed == differs, transposed
                 )
     return found
 
@@ -381,7 +381,7 @@ def _from_start(
             advice="load the adapter into the float net, call net.merge(), and quantize it",
         )
     weight = np.asarray(param.peek(), np.float32)
-    there = weight.T if place.turned == place.as_ours else weight
+    there = weight.T if place.transposed == place.as_ours else weight
     left, right = _first_factors(config.start, there, pair)
     (a, b), a0, b0 = sides, *((left.T, right.T) if place.as_ours else (right, left))
     both = [np.concatenate([a, a0]), np.concatenate([b, -b0], axis=1)]

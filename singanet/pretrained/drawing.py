@@ -34,24 +34,24 @@ from singanet.types import Array, Shape
 class ArrayPlace:
     """The place of a parameter in the files: the array ``name`` or a part of it.
 
-    ``turned``: the matrix is stored as (out, in), as in PyTorch's Linear. If an array contains
+    ``transposed``: the matrix is stored as (out, in), as in PyTorch's Linear. If an array contains
     several parameters, each is the part number ``order`` along ``axis``. ``shape`` is the shape in
     the file if its axes differ from the parameter's, for example by a first axis of size 1.
     """
 
     name: str
-    turned: bool = False
+    transposed: bool = False
     order: int = 0
     axis: int = 0
     shape: Shape | None = None
 
     def extents(self, ours: Shape) -> Shape:
         """Return the shape in the file of a parameter of shape ``ours``."""
-        return self.shape or (ours[::-1] if self.turned else ours)
+        return self.shape or (ours[::-1] if self.transposed else ours)
 
     def theirs(self, value: Array) -> Array:
         """Return a view of the parameter's ``value`` in the layout of the file."""
-        return value.T if self.turned else value.reshape(self.extents(value.shape))
+        return value.T if self.transposed else value.reshape(self.extents(value.shape))
 
 
 @dataclass
@@ -220,11 +220,11 @@ class ModelDrawing:
         units: int,
         theirs: str,
         bias: bool = True,
-        turned: bool = True,
+        transposed: bool = True,
     ) -> Symbol:
-        """Add a dense layer; ``turned`` if the matrix is (out, in) in the files."""
+        """Add a dense layer; ``transposed`` if the matrix is (out, in) in the files."""
         layer = Dense(name, units, use_bias=bias)
-        weight = ArrayPlace(f"{theirs}.weight", turned)
+        weight = ArrayPlace(f"{theirs}.weight", transposed)
         return self.put(layer, x, weight=weight, bias=ArrayPlace(f"{theirs}.bias"))
 
     def head(

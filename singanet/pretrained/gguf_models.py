@@ -75,22 +75,22 @@ class GgufForm:
                 return interleaved(array, self.heads[part])
             return array + 1 if self.raised and part.endswith("norm") else array
 
-        turned = part in self.heads or (self.raised and part.endswith("norm"))
+        transposed = part in self.heads or (self.raised and part.endswith("norm"))
         name = self.names[source.name]
-        return replace(source, name=name, fetch=fetch) if turned else replace(source, name=name)
+        return replace(source, name=name, fetch=fetch) if transposed else replace(source, name=name)
 
 
 @dataclass(frozen=True)
 class GgufKind:
     """An architecture of llama.cpp: its name in transformers and its differences.
 
-    ``turned``: the rows of queries and keys have llama.cpp's order. ``raised``: norms include
+    ``transposed``: the rows of queries and keys have llama.cpp's order. ``raised``: norms include
     transformers' offset of 1. ``modules`` are other names in a block.
     """
 
     model_type: str
     architecture: str
-    turned: bool = False
+    transposed: bool = False
     raised: bool = False
     modules: Mapping[str, str] = field(default_factory=dict)
 
@@ -103,7 +103,7 @@ _BOTH_NORMS = {
 KINDS: Mapping[str, GgufKind] = {
     "gemma2": GgufKind("gemma2", "Gemma2ForCausalLM", raised=True, modules=_BOTH_NORMS),
     "gemma3": GgufKind("gemma3_text", "Gemma3ForCausalLM", raised=True, modules=_BOTH_NORMS),
-    "llama": GgufKind("llama", "LlamaForCausalLM", turned=True),
+    "llama": GgufKind("llama", "LlamaForCausalLM", transposed=True),
     "phi3": GgufKind("phi3", "Phi3ForCausalLM", modules={"ffn_up": "mlp.gate_up_proj"}),
     "qwen2": GgufKind("qwen2", "Qwen2ForCausalLM"),
     "qwen3": GgufKind("qwen3", "Qwen3ForCausalLM"),
@@ -182,7 +182,7 @@ class GgufModelReader(Reader):
             self._names,
             factors,
             deepcopy(self.config),
-            heads if self._kind.turned else {},
+            heads if self._kind.transposed else {},
             self._kind.raised,
         )
 
@@ -276,9 +276,9 @@ def config_of(
     else:
         window = c.count_or_none("attention.sliding_window")
         found |= {"sliding_window": window} if kind.model_type == "phi3" else {}
-    turned = c.count("rope.dimension_count", size)
-    if turned != size:
-        found["partial_rotary_factor"] = turned / size
+    transposed = c.count("rope.dimension_count", size)
+    if transposed != size:
+        found["partial_rotary_factor"] = transposed / size
     scaling = _scaling(c, found, factors)
     c.end()
     return found | ({"rope_scaling": scaling} if scaling else {})

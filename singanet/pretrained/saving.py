@@ -23,7 +23,7 @@ from singanet.engine.adapting import add_pair, pairs_beside
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError, one_of
 from singanet.layers.layer import Layer
-from singanet.params.held import words_among
+from singanet.params.narrow import words_among
 from singanet.params.param import Param
 from singanet.pretrained.config import Config
 from singanet.pretrained.drawing import FileArray
@@ -91,7 +91,7 @@ def form_of(
         {name: theirs[name] for name in shapes},
         {},
         dict(config),
-        heads if kind.turned else {},
+        heads if kind.transposed else {},
         kind.raised,
     )
 

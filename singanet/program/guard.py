@@ -13,7 +13,7 @@ import numpy as np
 from singanet.base.described import Counted, CountedDict, CountedType, changes
 from singanet.base.elsewhere import is_library
 from singanet.layers.layer import Layer
-from singanet.params.held import HeldWeights
+from singanet.params.narrow import NarrowWeights
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Guard:
 
 def _kept(param: Param) -> Any:
     storage = param.storage
-    return storage if isinstance(storage, HeldWeights) else param.value
+    return storage if isinstance(storage, NarrowWeights) else param.value
 
 
 def is_patched(part: object) -> bool:

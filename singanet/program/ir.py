@@ -13,7 +13,7 @@ import numpy as np
 
 from singanet.engine.plan import Plan
 from singanet.ops import Ops
-from singanet.ops.held import HalvesMatrix, HeldMatrix
+from singanet.ops.narrow import HalvesMatrix, NarrowMatrix
 from singanet.types import Array, Shape
 
 
@@ -190,18 +190,18 @@ def filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any)
     function(ops, arrays[count], *arrays[:count], *arrays[count + 1 :])
 
 
-def multiplied(ops: Ops, x: Array, held: HeldMatrix, out: Array) -> None:
+def multiplied(ops: Ops, x: Array, held: NarrowMatrix, out: Array) -> None:
     """The product of ``x`` and a matrix that is held in fewer bits."""
     ops.multiply_held(x, held, out=out)
 
 
-def multiplied_halves(ops: Ops, turned: bool, x: Array, values: Array, out: Array) -> None:
+def multiplied_halves(ops: Ops, transposed: bool, x: Array, values: Array, out: Array) -> None:
     """The product of ``x`` and the float16 ``values``, or their transpose."""
     held = HalvesMatrix(values)
-    ops.multiply_held(x, held.T if turned else held, out=out)
+    ops.multiply_held(x, held.T if transposed else held, out=out)
 
 
-def picked(ops: Any, table: HeldMatrix, indices: Array, out: Array) -> None:
+def picked(ops: Any, table: NarrowMatrix, indices: Array, out: Array) -> None:
     """Rows of a table that is held in fewer bits."""
     out[...] = ops.gather_rows(table, indices)
 

@@ -14,7 +14,7 @@ from singanet.base.described import changes
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.processes import free_in_children
 from singanet.engine.backward import Pass
-from singanet.engine.executor import Can, LayerByLayer, forward_of_step, plan_of_step
+from singanet.engine.executor import Capabilities, LayerByLayer, forward_of_step, plan_of_step
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest, looks_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from singanet.program.trace.recorder import Recorder
 
 _NO_WAIT = Wait()
-_RECORDS = Can(records=True)
+_RECORDS = Capabilities(records=True)
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
 

@@ -14,7 +14,7 @@ from singanet import data, initializer, layers, loss, metric, optimizer, paralle
 from singanet.base.described import Configurable, settings_of
 from singanet.base.elsewhere import public_classes
 from singanet.data.table import Table
-from singanet.engine.feeds import Intake
+from singanet.engine.feeds import ColumnAdapter
 from singanet.errors import (
     ArgumentError,
     ConfigError,
@@ -251,7 +251,7 @@ def wrong(where: str, expected: str, received: str) -> ConfigError:
     )
 
 
-def intake_to_config(intake: Intake) -> dict[str, Any]:
+def intake_to_config(intake: ColumnAdapter) -> dict[str, Any]:
     """Return the configuration of the input columns: ``columns`` by input, and ``table``.
 
     Absent parts have no key. Errors: `ConfigError` if the table's class is neither singanet's nor
@@ -265,7 +265,7 @@ def intake_to_config(intake: Intake) -> dict[str, Any]:
     return found
 
 
-def intake_from_config(about: Mapping[str, Any], inputs: Collection[str]) -> Intake:
+def intake_from_config(about: Mapping[str, Any], inputs: Collection[str]) -> ColumnAdapter:
     """Invert `intake_to_config`. Errors: `ConfigError` for an invalid entry."""
     columns, table = about.get("columns", {}), about.get("table")
     if not isinstance(columns, Mapping) or not set(columns) <= set(inputs):
@@ -276,7 +276,7 @@ def intake_from_config(about: Mapping[str, Any], inputs: Collection[str]) -> Int
             raise wrong("the model", "names under 'columns', each once", repr(names))
     with refusing("the model, 'table'"):
         made = None if table is None else object_from_config(table, {}, Table)
-    return Intake(made, columns)
+    return ColumnAdapter(made, columns)
 
 
 def message_of_object(entry: Mapping[str, Any]) -> ObjectConfig:

@@ -17,7 +17,7 @@ from singanet.checkpoint.matching import PACKED_RULE, Packed, Target, checked_re
 from singanet.checkpoint.torch_naming import TorchView, torch_sources
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.chain import UpdateChain
-from singanet.params.held import words_among
+from singanet.params.narrow import words_among
 from singanet.params.param import Param
 from singanet.params.param_files import constant_advice, param_sources, same_values
 from singanet.saving.codecs import keras_layers, torch_layers

@@ -45,7 +45,7 @@ from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.chain import state_sources
 from singanet.optimizer.wrapper import rule_of
-from singanet.params.held import ROUNDINGS, words_among
+from singanet.params.narrow import ROUNDINGS, words_among
 from singanet.params.param import Param
 from singanet.params.param_files import param_sources
 from singanet.saving.nets import distinct_params, net_from_config, net_to_config

@@ -104,7 +104,7 @@ def fed(where: str, net: Net, x: Any, learns: bool = False) -> Any:
     """Return samples ``x`` as arrays for the inputs of ``net``; data frames by their columns.
 
     If the net ``learns`` from them, it remembers the columns, and a list of layers without an input
-    shape is built for theirs. Errors: as for `by_name`, `Intake.arrays` and `build`.
+    shape is built for theirs. Errors: as for `by_name`, `ColumnAdapter.arrays` and `build`.
     """
     if learns and net.pending:
         shape = by_name(where, x, [ONLY_INPUT], all_of_them=True).shape

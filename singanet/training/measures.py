@@ -58,7 +58,7 @@ class Measures:
 
     @property
     def _weighs(self) -> bool:
-        """Whether a step passes the samples' weights: see `Seen`."""
+        """Whether a step passes the samples' weights: see `StepMetrics`."""
         return bool(self.weighted)
 
     @property

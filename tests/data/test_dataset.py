@@ -124,8 +124,8 @@ def test_images_with_channels_last_are_refused_and_the_advice_works(channels, dt
     with pytest.raises(DataError, match="channels last") as caught:
         Dataset._from_arrays("it", x, y, x, y)
     assert "x.transpose(0, 3, 1, 2)" in caught.value.advice
-    turned = x.transpose(0, 3, 1, 2)
-    assert Dataset._from_arrays("it", turned, y, turned, y).sample_shape == (channels, 8, 9)
+    transposed = x.transpose(0, 3, 1, 2)
+    assert Dataset._from_arrays("it", transposed, y, transposed, y).sample_shape == (channels, 8, 9)
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,9 @@ def test_random_parts_of_random_proportions():
 def test_half_are_mirrored(axis):
     given = image()
     made = drawn(partial(random_flip, axis=axis), given)
-    turned = sum(np.array_equal(each, np.flip(given, axis)) for each in made)
-    assert turned + sum(np.array_equal(each, given) for each in made) == 200
-    assert 70 < turned < 130
+    transposed = sum(np.array_equal(each, np.flip(given, axis)) for each in made)
+    assert transposed + sum(np.array_equal(each, given) for each in made) == 200
+    assert 70 < transposed < 130
 
 
 def test_colors_by_their_formula():

@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from singanet import pretrained
-from singanet.decoding import Drafter, Sampling, generate
+from singanet.decoding import DraftModel, Sampling, generate
 from singanet.ops import NumpyOps, ops_for
 from tests.pretrained.configs import CONFIGS
 
@@ -92,7 +92,7 @@ def test_any_of_them_together(nets, data):
             named["prefix"](part[None])
     if draw(st.booleans()):
         small = net if draw(st.booleans()) else net_of(nets, *draw(made), seed=1)
-        named["draft"] = Drafter(small, draw(st.integers(1, 5)))
+        named["draft"] = DraftModel(small, draw(st.integers(1, 5)))
     found = generate(net, prompts, length, Sampling(0), stop=stops or None, **named)
     for (ids, told), each in zip(want, found, strict=True):
         assert each.ids.tolist() == ids

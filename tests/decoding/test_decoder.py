@@ -33,7 +33,7 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
-from singanet.ops.held import BlockMatrix
+from singanet.ops.narrow import BlockMatrix
 from tests.decoding.nets import MIXES, WORDS, E, T, attention, net_of
 
 
@@ -417,8 +417,8 @@ def test_masked_attention_knows_which_earlier_steps_were_there(length, recurrent
     text = Input("text", (length,), dtype="int64")
     x = Embedding("words", 10, 8, mask_index=0)(text)
     for k in range(2):
-        turned = RotaryEmbedding() if k else None
-        x = MultiHeadAttention(f"look{k}", 2, causal=True, mask="boolean", rotary=turned)(x)
+        transposed = RotaryEmbedding() if k else None
+        x = MultiHeadAttention(f"look{k}", 2, causal=True, mask="boolean", rotary=transposed)(x)
         x = LSTM(f"lstm{k}", 8)(x) if recurrent else x
     out = Dense("out", 10)(x)
     out.mask = None

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from singanet.decoding import Drafter, Sampling, generate
+from singanet.decoding import DraftModel, Sampling, generate
 from singanet.decoding.generate import Offer, judged
 from singanet.errors import ArgumentError
 from singanet.layers import GRU, RotaryEmbedding
@@ -36,7 +36,7 @@ def like(net, rng, noise=0.05):
 @pytest.mark.parametrize("mix", MIXES)
 def test_the_likeliest_are_those_without_a_draft(mix, small, rng):
     """Caches, windows and states go back; rows take different numbers; limits are met."""
-    net, draft = sharp(net_of(*MIXES[mix]())), Drafter(sharp(net_of(*MIXES[small]())), ahead=3)
+    net, draft = sharp(net_of(*MIXES[mix]())), DraftModel(sharp(net_of(*MIXES[small]())), ahead=3)
     prompts = [rng.integers(0, WORDS, n) for n in (3, 1, 5, 3)]
     want = net.generate(prompts, 20, temperature=0)
     got = net.generate(prompts, 20, temperature=0, draft=draft)
@@ -46,7 +46,7 @@ def test_the_likeliest_are_those_without_a_draft(mix, small, rng):
 
 def test_what_agrees_is_taken_and_the_rate_told(rng):
     net = sharp(net_of(*MIXES["rotary, two layers"](), steps=40))
-    same, other = Drafter(net, ahead=3), Drafter(like(net, rng), ahead=3)
+    same, other = DraftModel(net, ahead=3), DraftModel(like(net, rng), ahead=3)
     assert np.isnan(same.acceptance)
     want = net.generate([[1, 2]], 30, temperature=0)[0].tolist()
     for draft in (same, other):
@@ -96,7 +96,7 @@ def test_texts_come_as_often_as_without(small, sampling):
         "gru": lambda: [GRU("r", 4)],
     }
     net = sharp(net_of(attention("a"), steps=8, words=4), 2.0)
-    draft = Drafter(sharp(net_of(*layers[small](), steps=8, words=4), 2.0), ahead=2)
+    draft = DraftModel(sharp(net_of(*layers[small](), steps=8, words=4), 2.0), ahead=2)
     count = 4000
     drawn = generate(net, [[1, 2]] * count, 3, sampling, seed=5, draft=draft)
     seen = {}
@@ -149,7 +149,7 @@ def test_log_probabilities_stops_and_prefixes_with_a_draft(rng):
     theirs(prompts[0][None])
     whole = [np.concatenate([prompts[0], prompt]) for prompt in prompts]
     want = generate(net, whole, 12, Sampling(0))
-    for draft in (None, small, Drafter(small, 3, prefix=theirs)):
+    for draft in (None, small, DraftModel(small, 3, prefix=theirs)):
         got = generate(net, prompts, 12, Sampling(0), draft=draft, prefix=decoder)
         assert [each.ids.tolist() for each in got] == [each.ids.tolist() for each in want]
     assert decoder.lengths.tolist() == theirs.lengths.tolist() == [3]
@@ -157,7 +157,7 @@ def test_log_probabilities_stops_and_prefixes_with_a_draft(rng):
 
 def test_the_seed_decides_with_a_draft(rng):
     net = sharp(net_of(*MIXES["rotary, two layers"](), steps=40))
-    draft = Drafter(like(net, rng, 0.5))
+    draft = DraftModel(like(net, rng, 0.5))
     once = [net.generate([[1], [2, 3]], 12, seed=seed, draft=draft) for seed in (3, 3, 4)]
     first, again, other = ([row.tolist() for row in rows] for rows in once)
     assert first == again != other
@@ -167,10 +167,10 @@ def test_refusals(rng):
     net = model()
     with pytest.raises(ArgumentError, match="same vocabulary, '9' words; received '7' words"):
         net.generate([[1]], 3, draft=net_of(attention()))
-    with pytest.raises(ArgumentError, match="Drafter, argument ahead|ahead: expected an int"):
-        Drafter(net, ahead=0)
-    with pytest.raises(ArgumentError, match="Drafter, argument prefix"):
-        Drafter(net, prefix=model().decoder())
+    with pytest.raises(ArgumentError, match="DraftModel, argument ahead|ahead: expected an int"):
+        DraftModel(net, ahead=0)
+    with pytest.raises(ArgumentError, match="DraftModel, argument prefix"):
+        DraftModel(net, prefix=model().decoder())
     decoder = net.decoder()
     with pytest.raises(ArgumentError, match="net.generate, argument prefix: expected a decoder of"):
         net.generate([[1]], 3, prefix=decoder)

@@ -312,9 +312,9 @@ def test_a_head_in_blocks_is_none_with_a_pair(monkeypatch):
 # -- merged and saved ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_merged_is_the_sum_rounded_once(turned):
-    layer = Dense("fc", 4, W_transpose=turned, input_sample_shape=(6,))
+@pytest.mark.parametrize("transposed", [False, True])
+def test_merged_is_the_sum_rounded_once(transposed):
+    layer = Dense("fc", 4, W_transpose=transposed, input_sample_shape=(6,))
     net = FeedForwardNet([layer], seed=0)
     net.adapt(2, "fc", alpha=3.0)
     before = values(drawn(net))
@@ -322,7 +322,7 @@ def test_merged_is_the_sum_rounded_once(turned):
     a, b = (before[f"fc/weight.lora_{side}"] for side in "ab")
     pair = np.float32(1.5) * a @ b
     np.testing.assert_array_equal(
-        net["fc"].params["weight"].value, before["fc/weight"] + (pair.T if turned else pair)
+        net["fc"].params["weight"].value, before["fc/weight"] + (pair.T if transposed else pair)
     )
     assert [*net["fc"].params] == ["weight", "bias"]
 

@@ -13,9 +13,9 @@ from singanet.checkpoint import open_state
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.layers import Activation, Conv2D, Dense, Embedding, Flatten, GatedUnit, Input
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
-from singanet.ops.held import HeldMatrix
+from singanet.ops.narrow import NarrowMatrix
 from singanet.optimizer import SGD, Adafactor, Adam, ClipByGlobalNorm
-from singanet.params.held import HeldWeights
+from singanet.params.narrow import NarrowWeights
 
 RNG = np.random.default_rng(2)
 IDS = RNG.integers(0, 30, (6, 5))
@@ -43,7 +43,7 @@ def nearest(value):
 
 
 def held(net):
-    return [param for param in net.params() if isinstance(param.storage, HeldWeights)]
+    return [param for param in net.params() if isinstance(param.storage, NarrowWeights)]
 
 
 def test_matrices_are_held_and_the_rest_stays():
@@ -70,7 +70,7 @@ def test_predictions_are_those_of_the_rounded_weights():
     np.testing.assert_allclose(
         net.predict(IDS[:1]), plain.predict(IDS[:1]), rtol=0, atol=2e-2 * want.max()
     )
-    assert not any(isinstance(each, HeldMatrix) for each in net.param_values())
+    assert not any(isinstance(each, NarrowMatrix) for each in net.param_values())
 
 
 def linear(rounding=None, seed=0):

@@ -16,7 +16,7 @@ from singanet.layers import Activation, Dense, Embedding, GatedUnit, Input
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops
 from singanet.optimizer import SGD, Adafactor, Adam, ClipByGlobalNorm
-from singanet.params.held import HeldWeights
+from singanet.params.narrow import NarrowWeights
 from singanet.testing.device_like import DeviceArray
 from singanet.training.callbacks import ModelCheckpoint
 from tests.engine.test_holding import Halved
@@ -76,7 +76,7 @@ def expect_equal(found, wanted, near=0.0):
 
 
 def held(net):
-    return [param for param in net.params() if isinstance(param.storage, HeldWeights)]
+    return [param for param in net.params() if isinstance(param.storage, NarrowWeights)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -55,9 +55,9 @@ def test_one_net_takes_every_length():
 def moved():
     """A net whose layers move, join and look beside what has any number of steps."""
     x = Input("x", (None, 4))
-    turned = Permute("turn", (2, 1))(x)
-    near = DepthwiseConv1D("deep", 3)(Conv1D("near", 4, 3)(turned))
-    y = Concat("both", 1)([near, Scale("scale")(turned)])
+    transposed = Permute("turn", (2, 1))(x)
+    near = DepthwiseConv1D("deep", 3)(Conv1D("near", 4, 3)(transposed))
+    y = Concat("both", 1)([near, Scale("scale")(transposed)])
     a, b = Slice("parts", 1, [6])(y)
     heads = Reshape("heads", (3, 2, -1))(a)
     seen = MatMul("scores", transpose_a=True)([heads, heads])
@@ -71,14 +71,14 @@ def test_moves_and_products_at_every_length_are_those_of_a_net_of_that_length():
     assert "any" in net.summary()
     for length in (1, 2, 5):
         x = np.random.default_rng(length).standard_normal((2, length, 4)).astype(np.float32)
-        turned = x.transpose(0, 2, 1)
+        transposed = x.transpose(0, 2, 1)
         params = dict(zip(net.param_names(), net.param_values(), strict=True))
-        near = slow_convolution(turned, params["near/weight"], params["near/bias"])
+        near = slow_convolution(transposed, params["near/weight"], params["near/bias"])
         near = np.stack([
             slow_convolution(near[:, c : c + 1], params["deep/weight"][c : c + 1],
                              params["deep/bias"][c : c + 1])[:, 0] for c in range(4)
         ], 1)  # fmt: skip
-        y = np.concatenate([near, turned], 1)
+        y = np.concatenate([near, transposed], 1)
         heads = y[:, :6].reshape(2, 3, 2, length)
         scores = np.exp(np.einsum("nhdq,nhdk->nhqk", heads, heads))
         mixed = np.einsum("nhdq,nhqk->nhdk", heads, scores / scores.sum(-1, keepdims=True))

@@ -292,11 +292,16 @@ def test_channels_last_are_channels_first_turned_and_back(make, tmp_path, rng):
     x = rng.normal(size=(2, 7, 6)).astype(np.float32)
     start = Dense("start", 6, input_sample_shape=(7, 6))
     last = FeedForwardNet([start, make(**LAST), Flatten("flat"), Dense("out", 3)], seed=1)
-    turned = [layers.Permute("there", (2, 1)), make(data_format="channels_first")]
+    transposed = [layers.Permute("there", (2, 1)), make(data_format="channels_first")]
     if len(last["it"].out_shapes) == 2:
-        turned.append(layers.Permute("back", (2, 1)))
+        transposed.append(layers.Permute("back", (2, 1)))
     first = FeedForwardNet(
-        [Dense("start", 6, input_sample_shape=(7, 6)), *turned, Flatten("flat"), Dense("out", 3)],
+        [
+            Dense("start", 6, input_sample_shape=(7, 6)),
+            *transposed,
+            Flatten("flat"),
+            Dense("out", 3),
+        ],
         seed=1,
     )
     for a, b in zip(first.params(), last.params(), strict=True):

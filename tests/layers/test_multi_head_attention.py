@@ -19,7 +19,7 @@ from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 
 
-def turned(rows, position, theta, interleaved):
+def transposed(rows, position, theta, interleaved):
     """One head's features at one position, as complex numbers turned about the origin."""
     half = len(rows) // 2
     pairs = rows.reshape(half, 2) if interleaved else rows.reshape(2, half).T
@@ -70,7 +70,7 @@ def loops(layer, p, query, value, key, lengths, mask, segments=None):
         if turn is None:
             return part
         n = int(turn.fraction * kd)
-        return np.r_[turned(part[:n], t, turn.theta, turn.interleaved), part[n:]]
+        return np.r_[transposed(part[:n], t, turn.theta, turn.interleaved), part[n:]]
 
     if mask is None:
         mask = np.full(1, layer.mask != "added", float)

@@ -160,13 +160,13 @@ def softmax(rng):
 
 
 def dense(rng):
-    size, many, turned = small(rng, 40), small(rng, 40), yes(rng)
+    size, many, transposed = small(rng, 40), small(rng, 40), yes(rng)
 
     def torchs(p, x):
         weight = p["weight"]
-        return x @ (weight.T if turned else weight) + p["bias"]
+        return x @ (weight.T if transposed else weight) + p["bias"]
 
-    return Drawn(lambda: layers.Dense("it", many, W_transpose=turned), (size,), torchs)
+    return Drawn(lambda: layers.Dense("it", many, W_transpose=transposed), (size,), torchs)
 
 
 def recurrent(rng):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
-from singanet.decoding import Drafter
+from singanet.decoding import DraftModel
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
 from singanet.layers import Dense, Embedding, Input, MultiHeadAttention, RotaryEmbedding
 from singanet.loss import SoftmaxCrossEntropy
@@ -52,7 +52,7 @@ def scaled(speeds, gain, steps):
 def of_ones(rotary, steps):
     x = np.zeros((steps, SIZE))
     x[:, : SIZE // 2] = 1.0
-    return rotary.turned(numpy_ops, x)
+    return rotary.transposed(numpy_ops, x)
 
 
 PLAIN = 500.0 ** (-2.0 * np.arange(SIZE // 2) / SIZE)
@@ -119,7 +119,7 @@ def test_the_way_back_is_the_transposed_map(name, interleaved, rng):
     given = {"rope_type": name, **SCALINGS[name]}
     rotary = RotaryEmbedding(500.0, interleaved, fraction=0.8, scaling=given)
     x, dy = (rng.standard_normal((2, 3, 40, 20)) for _ in range(2))
-    y, dx = rotary.turned(numpy_ops, x), rotary.turned(numpy_ops, dy, back=True)
+    y, dx = rotary.transposed(numpy_ops, x), rotary.transposed(numpy_ops, dy, back=True)
     assert np.vdot(y, dy) == pytest.approx(np.vdot(x, dx), rel=1e-12)
     np.testing.assert_array_equal(y[..., 16:], x[..., 16:])
 
@@ -141,8 +141,8 @@ def test_programs_hold_the_angles_of_all_layers_once():
     held = []
     for name in ("one", "two", "three"):
         # Biases have sums of their own for backward.
-        turned = {"causal": True, "use_bias": False, "rotary": RotaryEmbedding()}
-        x = MultiHeadAttention(name, 1, **turned)(x)
+        transposed = {"causal": True, "use_bias": False, "rotary": RotaryEmbedding()}
+        x = MultiHeadAttention(name, 1, **transposed)(x)
         y = Dense("fc", 9)(x)
         net = FeedForwardNet(inputs=ids, outputs=y, loss=SoftmaxCrossEntropy(), seed=0)
         held.append(net.memory(1, SGD(lr=0.1)).parts["other"])
@@ -214,7 +214,7 @@ def test_a_draft_changes_no_text_where_angles_change(name, rng):
         value += 0.02 * rng.standard_normal(value.shape)
     prompts = [rng.integers(0, 9, n) for n in (27, 30)]
     wanted = net.generate(prompts, 12, max_length=64, temperature=0)
-    found = net.generate(prompts, 12, max_length=64, temperature=0, draft=Drafter(small, 4))
+    found = net.generate(prompts, 12, max_length=64, temperature=0, draft=DraftModel(small, 4))
     assert [row.tolist() for row in found] == [row.tolist() for row in wanted]
     for prompt, row in zip(prompts, wanted, strict=True):
         text = [*prompt]

@@ -112,11 +112,11 @@ def test_it_is_torchs_cross_entropy(smoothing, ignore, weighted):
     rows=st.integers(1, 9),
     ignore=st.sampled_from([None, 1, -100]),
     smoothing=st.sampled_from([0.0, 0.3]),
-    turned=st.booleans(),
+    transposed=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_blocks_of_any_size_are_the_whole(
-    samples, steps, classes, rows, ignore, smoothing, turned, seed
+    samples, steps, classes, rows, ignore, smoothing, transposed, seed
 ):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((samples, steps, 3))
@@ -127,7 +127,7 @@ def test_blocks_of_any_size_are_the_whole(
     features, labels = Input("x", x.shape[1:]), Input("y", (steps,), "int64")
     loss, found = SoftmaxCrossEntropy(smoothing, ignore), []
     for wrapped in (True, False):
-        fc = Dense("fc", classes, W_transpose=turned)
+        fc = Dense("fc", classes, W_transpose=transposed)
         if wrapped:
             drawn = HeadLoss("loss", fc, loss)(features, labels)
         else:

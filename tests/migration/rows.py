@@ -328,8 +328,8 @@ class Guide:
             done = {name for case in cases for name in (*case.settings, *case.apart)}
             left = [n for n in here if n not in done | {"name"} and not self.elsewhere(n)]
             wrong += [f"{theirs}: no case sets {n}" for n in left]
-            turned = {name for case in cases for name in case.values if name in here}
-            wrong += [f"{theirs}: {n} has another value" for n in sorted(turned - converted)]
+            transposed = {name for case in cases for name in case.values if name in here}
+            wrong += [f"{theirs}: {n} has another value" for n in sorted(transposed - converted)]
         known = {name for row in self.rows[heading] for name in row.theirs}
         wrong += [
             f"{n} has a case and no row" for h, n in self.cases if h == heading and n not in known

@@ -144,7 +144,7 @@ def by_axes(*kinds):
     return [f"{kind}{axes}d" for kind in kinds for axes in (1, 2, 3)]
 
 
-def turned(given):
+def transposed(given):
     return {name: value.T for name, value in given.items()}
 
 
@@ -198,7 +198,7 @@ plain("MaxPool2d", ceil_mode=BOTH, **UNEVEN)
 plain("AvgPool2d", count_include_pad=BOTH, ceil_mode=BOTH, **UNEVEN)
 plain("BatchNorm1d", shape=(4, 3), needs={"num_features": 3}, carry=gamma_beta, momentum=[0.1, 0.3], **EPS)  # noqa: E501
 plain("GroupNorm", shape=(3, 4, 5), needs={"num_channels": 4}, carry=gamma_beta, num_groups=[1, 2, 4], affine=BOTH, bias=BOTH, **EPS)  # noqa: E501
-plain("Linear", shape=(3, 2, 5), needs={"in_features": 5}, carry=turned, out_features=[1, 4], bias=BOTH)  # noqa: E501
+plain("Linear", shape=(3, 2, 5), needs={"in_features": 5}, carry=transposed, out_features=[1, 4], bias=BOTH)  # noqa: E501
 plain("PReLU", shape=(3, 4, 5), carry=lambda given: {"a": given["weight"]}, num_parameters=[1, 4], values={"num_parameters": lambda n: n == 1})  # noqa: E501
 plain("GELU", shape=(4, 5), approximate=["none", "tanh"], values={"approximate": {"none": "gelu", "tanh": "gelu_tanh"}.get})  # noqa: E501
 plain("Hardtanh", shape=(4, 5), min_val=[-1.0, -0.5], max_val=[1.0, 0.2])
@@ -1027,7 +1027,7 @@ def drawn_module(rng, tmp_path):
         return x + layers.Activation("act", "relu")(layers.Dense("fc", 5)(x))
 
     def carry(given):
-        return turned({name.partition(".")[2]: value for name, value in given.items()})
+        return transposed({name.partition(".")[2]: value for name, value in given.items()})
 
     same(drawn, Residual(), rng.normal(size=(4, 5)), carry=carry)
 
@@ -1035,7 +1035,7 @@ def drawn_module(rng, tmp_path):
 @what("`nn.Linear.weight` (out, in)", "`nn.Conv2d.weight` (F, C, kh, kw)", "`nn.LSTM(i, h,")
 def layouts(rng, tmp_path):
     x, steps, images = (rng.normal(size=shape) for shape in ((4, 5), (3, 6, 5), (2, 4, 5, 6)))
-    same(layers.Dense("fc", 3), nn.Linear(5, 3), x, carry=turned)
+    same(layers.Dense("fc", 3), nn.Linear(5, 3), x, carry=transposed)
     same(layers.Dense("fc", 3, W_transpose=True), nn.Linear(5, 3), x)
     same(layers.Conv2D("c", 6, 3, pad=0), nn.Conv2d(4, 6, 3), images, carry=filters)
     lstm = nn.LSTM(5, 4, 2, batch_first=True)
@@ -1202,7 +1202,7 @@ def gated(rng, tmp_path):
             return self.down(self.function(self.gate(x)) * self.up(x))
 
     def carry(given):
-        return turned({name.replace(".", "_"): value for name, value in given.items()})
+        return transposed({name.replace(".", "_"): value for name, value in given.items()})
 
     x = rng.normal(size=(3, 5))
     same(layers.GatedUnit("mlp", 6, 4), Gated(), x, carry=carry)

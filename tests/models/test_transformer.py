@@ -39,7 +39,7 @@ def test_outputs_equal_a_gpt_of_pytorch(rng):
     def heads(x, name, part, count):
         return linear(x, name, f"{part}_").reshape(2, 7, count, 4).transpose(1, 2)
 
-    def turned(x):
+    def transposed(x):
         angle = torch.outer(torch.arange(7.0), 10000.0 ** (-torch.arange(2.0) / 2))
         turns = torch.polar(torch.ones_like(angle), angle)
         z = torch.complex(x[..., :2].contiguous(), x[..., 2:].contiguous()) * turns
@@ -52,7 +52,7 @@ def test_outputs_equal_a_gpt_of_pytorch(rng):
         y = norm(x, f"{name}_norm")
         q, k, v = (heads(y, name, part, n) for part, n in (("query", 4), ("key", 2), ("value", 2)))
         seen = torch.nn.functional.scaled_dot_product_attention(
-            turned(q), turned(k), v, is_causal=True, enable_gqa=True
+            transposed(q), transposed(k), v, is_causal=True, enable_gqa=True
         )
         x = x + linear(seen.transpose(1, 2).reshape(2, 7, 16), name, "output_")
         y = linear(norm(x, f"{block}_dense_norm"), f"{block}_dense1")

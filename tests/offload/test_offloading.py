@@ -32,7 +32,7 @@ from singanet.errors import (
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SquaredError
 from singanet.offload.generation import PlacedFile
-from singanet.offload.shelf import Room, Shelf
+from singanet.offload.shelf import OffloadStore, Room
 from singanet.optimizer import (
     SGD,
     Accumulator,
@@ -318,8 +318,10 @@ def test_what_a_hook_changes_is_kept_and_what_nobody_changes_is_not_written(tmp_
 
 def test_arrays_are_read_ahead_in_the_order_of_the_layers_and_back(tmp_path, monkeypatch, x_y):
     followed = []
-    follow = Shelf.follow
-    monkeypatch.setattr(Shelf, "follow", lambda s, g: followed.append(list(g)) or follow(s, g))
+    follow = OffloadStore.follow
+    monkeypatch.setattr(
+        OffloadStore, "follow", lambda s, g: followed.append(list(g)) or follow(s, g)
+    )
     net, rule = net_of(), SGD(lr=0.1, momentum=0.9)
     net.offload(tmp_path / "net", KEEP)
     for _ in range(2):

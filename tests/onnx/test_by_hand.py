@@ -63,11 +63,11 @@ def test_a_comparison_with_a_number_is_a_layer_that_knows_it(tmp_path, kind, for
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_factor_and_an_offset_for_each_channel_are_one_layer(tmp_path, turned):
+def test_a_factor_and_an_offset_for_each_channel_are_one_layer(tmp_path, transposed):
     x, gamma, beta = whole(4, 3, 2), whole(3, 1, seed=1), whole(3, 1, seed=2)
     nodes = [
-        ("Mul", ["gamma", "x"] if turned else ["x", "gamma"], "scaled", {}),
-        ("Add", ["beta", "scaled"] if turned else ["scaled", "beta"], "y", {}),
+        ("Mul", ["gamma", "x"] if transposed else ["x", "gamma"], "scaled", {}),
+        ("Add", ["beta", "scaled"] if transposed else ["scaled", "beta"], "y", {}),
     ]
     arrays = {"gamma": gamma, "beta": beta}
     net = loaded(tmp_path / "net.onnx", nodes, {"x": ["n", 3, 2]}, arrays)

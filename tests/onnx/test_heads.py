@@ -84,8 +84,8 @@ def written(p):
         through(name, split(g.dense(source[name], name, 6, wide, name in p.biased)))
         for name in "qkv"
     )
-    turned = g.new("Transpose", k, perm=[0, 1, 3, 2])
-    scores = g.new("MatMul", q, turned)
+    transposed = g.new("Transpose", k, perm=[0, 1, 3, 2])
+    scores = g.new("MatMul", q, transposed)
     seen = ""
     if not p.late:
         scores = g.times(scores, p.scale)

@@ -12,7 +12,7 @@ from singanet.checkpoint.gguf_blocks import BLOCKS
 from singanet.device import cpu
 from singanet.ops import narrow_products as compiled
 from singanet.ops.casts import has_compiler
-from singanet.ops.held import Bfloat16Matrix, BlockMatrix
+from singanet.ops.narrow import Bfloat16Matrix, BlockMatrix
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.products import narrowed

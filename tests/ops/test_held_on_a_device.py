@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.ops import held as matrices
-from singanet.ops.held import HeldMatrix, WatchedMatrix
+from singanet.ops import narrow as matrices
+from singanet.ops.narrow import NarrowMatrix, WatchedMatrix
 from singanet.ops.numpy import numpy_ops
 from singanet.testing import strict_device
 from tests.ops.test_held import KINDS, blocks, made
@@ -71,7 +71,7 @@ def test_parts_are_summed_to_the_whole(kind, gpu, monkeypatch):
     assert [*far.parts()] == [slice(0, near.outputs)]
     assert far.widened_bytes == 4 * near.size
     monkeypatch.setattr(matrices, "_ON_DEVICE", 2 * 64 * 64)
-    monkeypatch.setattr(HeldMatrix, "parts", partialmethod(HeldMatrix.parts, 64 * 64))
+    monkeypatch.setattr(NarrowMatrix, "parts", partialmethod(NarrowMatrix.parts, 64 * 64))
     assert len([*far.parts()]) > 2
     assert far.widened_bytes == 4 * 64 * 128
     assert near.widened_bytes == 0

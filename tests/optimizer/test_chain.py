@@ -29,7 +29,7 @@ from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.parallel import AllReduce
-from singanet.parallel.communicators.communicator import Alone
+from singanet.parallel.communicators.communicator import SingleProcess
 from singanet.params.param import Param, ParamSpec
 
 
@@ -64,7 +64,7 @@ def test_the_stages_come_in_the_order_in_which_gradients_meet_them() -> None:
 def test_a_process_alone_has_the_other_stages_and_the_same_rule() -> None:
     rule = SGD(lr=1.0)
     inner = ClipByValue(rule, 0.5)
-    outer = Accumulator(AllReduce(inner, Alone()), 2)
+    outer = Accumulator(AllReduce(inner, SingleProcess()), 2)
     alone = UpdateChain(without_reductions(outer))
     assert [type(stage) for stage in alone.stages] == [Accumulator, ClipByValue]
     assert alone.rule is rule

@@ -10,7 +10,7 @@ import pytest
 
 from singanet.errors import SingaNetError
 from singanet.parallel import AllReduce
-from singanet.parallel.pipeline.partition import Elsewhere
+from singanet.parallel.pipeline.partition import RemoteStorage
 from tests.pairs import training
 from tests.pairs.comparing import comparison_of, difference, expected
 from tests.pairs.declared import BITS, CLOSE, NAMES, OUTCOMES, PAGE, PAIRS, page_with_table
@@ -38,7 +38,7 @@ def expect_unchanged(case):
     """No parameter of any net of ``case`` is other than it was in the beginning."""
     fresh = {param.name: param.value for param in net_of(Case(case.shape, frozenset())).params()}
     for net in case.nets:
-        for param in (each for each in net.params() if not isinstance(each.storage, Elsewhere)):
+        for param in (each for each in net.params() if not isinstance(each.storage, RemoteStorage)):
             np.testing.assert_array_equal(param.peek(), fresh[param.name].astype(param.array_type))
 
 

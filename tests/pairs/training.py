@@ -31,7 +31,7 @@ from singanet.layers import (
 )
 from singanet.layers.symbol import Symbol
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError, head_loss
-from singanet.offload.offloaded import Offloaded
+from singanet.offload.offloaded import OffloadExecutor
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.optimizer import (
     SGD,
@@ -350,7 +350,7 @@ def missing(case: Case, net: Any, report: Callable[[], Any] | None = None) -> st
     ``report`` is that of the last step, by default the net's.
     """
     programs = net.executor
-    if "offload" in case and not isinstance(programs, Offloaded):
+    if "offload" in case and not isinstance(programs, OffloadExecutor):
         return "the net is in memory"
     reports = programs.reports() if isinstance(programs, Programs) else []
     if report is not None:

@@ -6,7 +6,7 @@ from singanet.errors import ArgumentError, RankError
 from singanet.layers import Activation, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import Adam
-from singanet.parallel import Alone, SplitDense, SplitEmbedding
+from singanet.parallel import SingleProcess, SplitDense, SplitEmbedding
 from singanet.testing import communicators
 
 RNG = np.random.default_rng(0)
@@ -86,4 +86,4 @@ def test_what_is_refused():
             lambda comm: SplitDense("a", 2, "columns", comm, input_sample_shape=(5,)).build((5,))
         )
     with pytest.raises(ArgumentError, match="columns"):
-        SplitDense("a", 2, "diagonals", Alone())
+        SplitDense("a", 2, "diagonals", SingleProcess())

@@ -26,7 +26,7 @@ def test_a_lone_process_has_size_one_and_loads_no_mpi():
 
 
 def test_a_lone_process_has_what_it_gives():
-    comm = parallel.Alone()
+    comm = parallel.SingleProcess()
     array = np.arange(3.0)
     assert comm.all_reduce(array) is array
     assert comm.broadcast(array) is array
@@ -75,7 +75,7 @@ def test_processes_that_do_not_meet_are_refused(environment, told, started):
     ],
 )
 def test_who_is_alone_may_be(environment, started):
-    assert isinstance(started(**environment), parallel.Alone)
+    assert isinstance(started(**environment), parallel.SingleProcess)
 
 
 def test_an_interrupt_while_ranks_begin_is_heard_when_they_have():

@@ -79,7 +79,7 @@ def test_each_output_weighs_by_what_its_loss_counts(wrap, losses, recorded):
         return steps(heads(losses), wrap(SGD(0.1, momentum=0.5), comm), PARTS[comm.rank], recorded)
 
     made = together(work)
-    alone = steps(heads(losses), wrap(SGD(0.1, momentum=0.5), singanet.parallel.Alone()))
+    alone = steps(heads(losses), wrap(SGD(0.1, momentum=0.5), singanet.parallel.SingleProcess()))
     expect_same_values(made)
     for name, value in alone.items():
         np.testing.assert_allclose(made[0][name], value, rtol=1e-9, atol=1e-12, err_msg=name)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from singanet.checkpoint.gguf_blocks import quarters
-from singanet.params.held import fed_back, fitted
+from singanet.params.narrow import fed_back, fitted
 
 
 def numbers(blocks):

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.errors import CallOrderError
-from singanet.ops.held import Bfloat16Matrix, BlockMatrix
-from singanet.params.held import Bfloat16Weights, BlockWeights, rounded_at_random
+from singanet.ops.narrow import Bfloat16Matrix, BlockMatrix
+from singanet.params.narrow import Bfloat16Weights, BlockWeights, rounded_at_random
 
 
-def weights(rounding="stochastic", turned=False, shape=(40, 70)):
-    return Bfloat16Weights(Bfloat16Matrix(*(shape[::-1] if turned else shape)), turned, rounding)
+def weights(rounding="stochastic", transposed=False, shape=(40, 70)):
+    return Bfloat16Weights(
+        Bfloat16Matrix(*(shape[::-1] if transposed else shape)), transposed, rounding
+    )
 
 
 def nearest(values):
@@ -27,10 +29,10 @@ def nearest(values):
     return np.where((low < high) | ((low == high) & even), down, up)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_what_is_assigned_is_rounded_to_nearest(turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_what_is_assigned_is_rounded_to_nearest(transposed):
     values = np.random.default_rng(0).standard_normal((40, 70)).astype(np.float32)
-    held = weights(turned=turned)
+    held = weights(transposed=transposed)
     held.write(values)
     np.testing.assert_array_equal(held.read(), nearest(values))
     np.testing.assert_array_equal(np.asarray(held.factor()), nearest(values))
@@ -105,7 +107,7 @@ def test_an_array_that_is_lent_counts_until_nobody_has_it():
 
 @pytest.mark.parametrize("rounding", ["stochastic", "remainder"])
 def test_copies_hold_as_much_and_are_apart(rounding):
-    held = weights(rounding, turned=True)
+    held = weights(rounding, transposed=True)
     values = np.random.default_rng(0).standard_normal((40, 70)).astype(np.float32)
     held.lend()[...] = values
     want = held.read()

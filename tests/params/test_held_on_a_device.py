@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from singanet.checkpoint.halves import narrow
 from singanet.device import cpu
-from singanet.ops import held as matrices
-from singanet.ops.held import Bfloat16Matrix, BlockMatrix
-from singanet.params import held as storages
-from singanet.params.held import Bfloat16Weights, BlockWeights, rounded_at_random
+from singanet.ops import narrow as matrices
+from singanet.ops.narrow import Bfloat16Matrix, BlockMatrix
+from singanet.params import narrow as storages
+from singanet.params.narrow import Bfloat16Weights, BlockWeights, rounded_at_random
 from singanet.testing import strict_device
 from tests.ops.test_held import KINDS, blocks
 
 ROUNDINGS = ["stochastic", "remainder"]
 
 
-def both(device, shape, turned, rounding):
+def both(device, shape, transposed, rounding):
     """Weights without numbers on the CPU, and on ``device``."""
-    size = shape[::-1] if turned else shape
+    size = shape[::-1] if transposed else shape
     modules = np, device.ops.xp
-    return [Bfloat16Weights(Bfloat16Matrix(*size, xp), turned, rounding) for xp in modules]
+    return [Bfloat16Weights(Bfloat16Matrix(*size, xp), transposed, rounding) for xp in modules]
 
 
 def expect_same(near, far, device):
@@ -54,9 +54,9 @@ def test_any_bits_are_rounded_alike(bits):
     st.sampled_from(ROUNDINGS),
     st.integers(0, 5),
 )
-def test_updates_of_any_shape_are_held_alike(rows, columns, turned, rounding, seed):
+def test_updates_of_any_shape_are_held_alike(rows, columns, transposed, rounding, seed):
     device, rng = strict_device(), np.random.default_rng(seed)
-    near, far = both(device, (rows, columns), turned, rounding)
+    near, far = both(device, (rows, columns), transposed, rounding)
     value = rng.standard_normal((rows, columns), np.float32)
     near.write(value)
     far.write(value)
@@ -109,10 +109,10 @@ def test_they_are_moved_there_and_back(rounding, gpu):
     np.testing.assert_array_equal(back.read(), held.read())
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_blocks_are_moved_there_and_back(kind, turned, gpu):
-    held = BlockWeights(blocks(kind, 96, 70)[0], turned)
+def test_blocks_are_moved_there_and_back(kind, transposed, gpu):
+    held = BlockWeights(blocks(kind, 96, 70)[0], transposed)
     far = held.moved(gpu.put)
     assert far.place == held.place
     assert not far.trains

@@ -12,7 +12,7 @@ import pytest
 
 from singanet import pretrained
 from singanet.commands.runs.trained import embedded
-from singanet.decoding import Drafter
+from singanet.decoding import DraftModel
 from tests.pretrained.peers import torch, transformers
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def test_smollm2_writes_the_same_with_a_draft_and_after_a_prefix():
     ids = pretrained.tokenizer(file).encode("The sea was calm when the old captain")
     want = [row.tolist() for row in net.generate([ids, ids[:3]], 40, temperature=0)]
     for dtype in ("int4", "int8", "bfloat16"):
-        drafter = Drafter(pretrained.load(file, dtype, inputs=["input_ids"]), ahead=3)
+        drafter = DraftModel(pretrained.load(file, dtype, inputs=["input_ids"]), ahead=3)
         got = net.generate([ids, ids[:3]], 40, temperature=0, draft=drafter)
         assert [row.tolist() for row in got] == want
         assert drafter.acceptance > 0.3

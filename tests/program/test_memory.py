@@ -17,7 +17,7 @@ from singanet.layers import Conv2D, Dense, Flatten
 from singanet.loss import SquaredError
 from singanet.models import build
 from singanet.optimizer import SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm
-from singanet.parallel import AllReduce, Alone
+from singanet.parallel import AllReduce, SingleProcess
 from singanet.program.replay import replay
 from singanet.program.trace.sparse_rows import _unwritten
 
@@ -87,7 +87,7 @@ def test_it_grows_with_the_batch_and_leaves_the_net_alone(monkeypatch):
     assert large.parts["optimizer state"] == large.parts["parameters"]
     assert net.memory(8).parts["optimizer state"] == 0
     # As the net is compiled, if it is.
-    net.compile(AllReduce(optimizer, Alone()))
+    net.compile(AllReduce(optimizer, SingleProcess()))
     assert net.memory(8).parts == net.memory(8, optimizer).parts
     found, wanted = net.plan(8).chosen, net.plan(8, optimizer).chosen
     assert found.parts == wanted.parts

@@ -646,9 +646,9 @@ def test_what_is_no_order_is_refused(made):
 
 def test_an_array_goes_only_where_all_of_it_comes_back():
     constant = ConstantArray(np.arange(24, dtype=np.float32).reshape(4, 6))
-    for turned in ([0, 2, 1, *range(3, 24)], range(24)):
-        numbers = numbered(24).view(np.float32)[turned].view(np.uint8)
-        memory = constant.lend().reshape(-1)[turned].view(np.uint8)
+    for transposed in ([0, 2, 1, *range(3, 24)], range(24)):
+        numbers = numbered(24).view(np.float32)[transposed].view(np.uint8)
+        memory = constant.lend().reshape(-1)[transposed].view(np.uint8)
         constant.found(memory, numbers)
         constant.let_go()
     assert [array is not None for array in constant.arrays] == [True]

@@ -365,7 +365,7 @@ def pop_each(item, optimizer):
         optimizer.update([item.names.pop()], [item.values.pop()], [item.grads.pop()])
 
 
-def turned(item, optimizer):
+def transposed(item, optimizer):
     for part in item[:3]:
         part.reverse()
     optimizer.update(*item)
@@ -373,7 +373,7 @@ def turned(item, optimizer):
 
 def loop(run, action):
     for _ in range(3):
-        pass_of(run, (update, pop_each, turned)[action.where % 3])
+        pass_of(run, (update, pop_each, transposed)[action.where % 3])
 
 
 def clip(item):

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.offload import offloaded as offloading
-from singanet.offload.offloaded import Offloaded
+from singanet.offload.offloaded import OffloadExecutor
 from singanet.optimizer import ClipByGlobalNorm, MixedPrecision
 from singanet.optimizer.chain import with_reduction
 from singanet.optimizer.mixed_precision import ScaledUpdates
@@ -133,7 +133,7 @@ class Budget(Run):
             self.losses = []
             self.do(partial(self.fitted, x=x, y=y, own=self.folder / str(k)))
             np.testing.assert_allclose(*self.losses, rtol=1e-4, atol=1e-6)
-            if isinstance(self.recorded.executor, Offloaded):
+            if isinstance(self.recorded.executor, OffloadExecutor):
                 self.recorded.onload()
 
     def fitted(self, net, optimizer, x, y, own):

@@ -32,16 +32,16 @@ def _net(table=None):
 
 def test_the_columns_of_training_are_in_the_files_of_net_and_predictor(tmp_path):
     frame = Columns(a=np.arange(4.0), b=np.arange(4.0) ** 2)
-    turned = Columns(b=frame["b"], a=frame["a"])
+    transposed = Columns(b=frame["b"], a=frame["a"])
     net = _net()
     net.step(frame, frame["a"][:, None], SGD(lr=0.01))
     want = net.predict(frame)
     net.save_model(tmp_path / "net.singanet")
     again = singanet.load_model(tmp_path / "net.singanet")
     assert again.columns == {"fc": ("a", "b")}
-    np.testing.assert_array_equal(again.predict(turned), want)
+    np.testing.assert_array_equal(again.predict(transposed), want)
     predictor = pickle.loads(pickle.dumps(net.predictor()))
-    np.testing.assert_allclose(predictor(turned), want, rtol=1e-6)
+    np.testing.assert_allclose(predictor(transposed), want, rtol=1e-6)
     net.columns.clear()
     for use in (again.predict, predictor):
         with pytest.raises(UnknownNameError, match="none called 'b'"):

@@ -84,9 +84,9 @@ def test_padding_is_counted_like_the_image():
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_matrix_product_has_three_extents(turned):
-    a = (5, 2, 4) if turned else (5, 4, 2)
-    assert count(MatMul("m", transpose_a=turned), a, (5, 2, 3)) == 5 * 4 * 2 * 3
+def test_a_matrix_product_has_three_extents(transposed):
+    a = (5, 2, 4) if transposed else (5, 4, 2)
+    assert count(MatMul("m", transpose_a=transposed), a, (5, 2, 3)) == 5 * 4 * 2 * 3
 
 
 def test_a_recurrent_layer_multiplies_by_every_matrix_at_every_step():

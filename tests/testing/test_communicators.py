@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, RankError, RankLostError
-from singanet.parallel import Alone
+from singanet.parallel import SingleProcess
 from singanet.testing import communicators
 
 
@@ -45,7 +45,7 @@ def test_parts_are_summed_where_they_lie_and_gathered_there(bounds):
             assert lies
             assert part == expected
             assert whole.tolist() == (6 * np.arange(7.0)).tolist()
-    alone = Alone()
+    alone = SingleProcess()
     array = np.arange(3.0)
     assert alone._start_reduce_scatter(array, [0, 3]).wait() is not None
     assert alone._gather_parts(array, [0, 3]) is array

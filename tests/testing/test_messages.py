@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, RankError
-from singanet.parallel import Alone
+from singanet.parallel import SingleProcess
 from singanet.testing import communicators
 
 DATA = np.arange(3, dtype=np.int64)
@@ -73,6 +73,6 @@ def test_a_group_counts_its_ranks_from_zero():
 
 def test_others_say_that_they_cannot():
     with pytest.raises(ArgumentError, match="any of the others"):
-        Alone()._next_message([0])
+        SingleProcess()._next_message([0])
     with pytest.raises(ArgumentError, match="of which 0 is one"):
-        Alone().group([])
+        SingleProcess().group([])

@@ -50,7 +50,7 @@ def expect_same_files(here, there):
             np.testing.assert_array_equal(value, right[key], err_msg=f"{name}: {key}")
 
 
-class Shelf(ParamStorage):
+class OffloadStore(ParamStorage):
     """A user's: lends one live array, which steps change."""
 
     place, way_back = "on a shelf", "take it down"
@@ -191,7 +191,7 @@ def test_a_storage_of_ones_own_is_copied(build, data, tmp_path, monkeypatch):
         net.predict(data[0])
         for param in net.params():
             if not param.is_state:
-                param.storage = Shelf(param.value)
+                param.storage = OffloadStore(param.value)
         trained(
             build, data, tmp_path / str(asynchronous), [gate], net=net, asynchronous=asynchronous
         )

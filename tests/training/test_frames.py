@@ -66,22 +66,24 @@ def _weights(net):
 @pytest.mark.few(1)
 @kinds
 def test_a_net_with_one_input_takes_the_columns_in_the_order_of_training(kind, columns):
-    frame, turned = (_made(kind, {n: columns[n] for n in order}) for order in ("abc", "cab"))
+    frame, transposed = (_made(kind, {n: columns[n] for n in order}) for order in ("abc", "cab"))
     x, y = np.stack([columns[n] for n in NAMES], 1), columns["a"][:, None] * 2
     net, same = _net(), _net()
-    net.fit(frame, y, epochs=2, batch_size=5, validation_data=(turned, y), verbose=False)
+    net.fit(frame, y, epochs=2, batch_size=5, validation_data=(transposed, y), verbose=False)
     same.fit(x, y, epochs=2, batch_size=5, validation_data=(x, y), verbose=False)
     np.testing.assert_array_equal(_weights(net), _weights(same))
     assert net.columns == {"fc": NAMES}
     want = same.predict(x)
-    np.testing.assert_array_equal(net.predict(turned), want)
-    np.testing.assert_allclose(net.predict(turned, batch_size=5), want, rtol=1e-6)
-    assert net.evaluate(turned, y) == same.evaluate(x, y)
-    assert net.evaluate(turned, y, batch_size=12).loss == pytest.approx(same.evaluate(x, y).loss)
+    np.testing.assert_array_equal(net.predict(transposed), want)
+    np.testing.assert_allclose(net.predict(transposed, batch_size=5), want, rtol=1e-6)
+    assert net.evaluate(transposed, y) == same.evaluate(x, y)
+    assert net.evaluate(transposed, y, batch_size=12).loss == pytest.approx(
+        same.evaluate(x, y).loss
+    )
     predictor = net.predictor()
-    np.testing.assert_array_equal(predictor(turned), predictor(x))
-    np.testing.assert_allclose(predictor(turned, batch_size=5), predictor(x), rtol=1e-6)
-    np.testing.assert_array_equal(net.predict({"fc": turned}), want)
+    np.testing.assert_array_equal(predictor(transposed), predictor(x))
+    np.testing.assert_allclose(predictor(transposed, batch_size=5), predictor(x), rtol=1e-6)
+    np.testing.assert_array_equal(net.predict({"fc": transposed}), want)
 
 
 @pytest.mark.few(1)

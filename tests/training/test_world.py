@@ -12,7 +12,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import AUC, Accuracy
 from singanet.optimizer import Adam
 from singanet.parallel import AllReduce
-from singanet.parallel.communicators.communicator import Alone
+from singanet.parallel.communicators.communicator import SingleProcess
 from singanet.training import Callback
 from singanet.training.ranks import FitRanks, World
 
@@ -40,7 +40,7 @@ def fitted(ranks, monkeypatch, **given):
     net = singanet.FeedForwardNet(
         [Dense("a", 5, input_sample_shape=(4,)), BatchNormalization("n"), Dense("b", 2)], seed=3
     )
-    stage = AllReduce(Adam(lr=0.01), Alone())
+    stage = AllReduce(Adam(lr=0.01), SingleProcess())
     net.compile(stage, SoftmaxCrossEntropy(), metrics=[Accuracy(), AUC()])
     monkeypatch.setattr(sys.modules["singanet.training.fit"], "ranks_of", lambda *_: ranks(stage))
     keeps = Keeps()

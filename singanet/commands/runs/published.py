@@ -19,7 +19,7 @@ from singanet.commands.runs.tasks import EpochResult, Task
 from singanet.data import Chat, TextDataset, TextFolder, Tokenizer
 from singanet.data.tokens import TokenLoader
 from singanet.data.tokens.text_files import TextFiles
-from singanet.decoding import Decoder, Drafter, Sampling, Writer
+from singanet.decoding import Decoder, DraftModel, Sampling, Writer
 from singanet.engine.adapting import pairs_from_config, pairs_to_config
 from singanet.errors import ArgumentError, DataError, one_of
 from singanet.models import ModelEntry, Recipe
@@ -104,7 +104,7 @@ def tokenizer_for(net: PretrainedNet, path: str | os.PathLike[str]) -> Tokenizer
     return tokenizer
 
 
-def draft_for(tokenizer: Tokenizer, path: str | os.PathLike[str], ahead: int) -> Drafter:
+def draft_for(tokenizer: Tokenizer, path: str | os.PathLike[str], ahead: int) -> DraftModel:
     """Return the model at ``path`` as a draft for ``tokenizer``. Errors: another tokenizer."""
     place = model_in(path)
     net = pretrained.load(place, inputs=["input_ids"])
@@ -113,7 +113,7 @@ def draft_for(tokenizer: Tokenizer, path: str | os.PathLike[str], ahead: int) ->
         expected = "a model with the tokenizer of the main model"
         advice = "pass a smaller model of the same family"
         raise refusal(f"--draft {str(path)!r}", expected, "a model with other tokens", advice)
-    return Drafter(net, ahead)
+    return DraftModel(net, ahead)
 
 
 def ends_of(net: PretrainedNet, tokenizer: Tokenizer) -> frozenset[int]:
@@ -156,13 +156,13 @@ def streamed(
     seed: int = 0,
     ends: Collection[int] = (),
     stops: Sequence[str] = (),
-    draft: Drafter | None = None,
+    draft: DraftModel | None = None,
 ) -> Iterator[str]:
     """Yield the text after ``ids``, in pieces of whole characters: at most ``length`` tokens.
 
     The text ends before the first of the tokens ``ends`` or the texts ``stops``; a possible start
     of a stop is yielded when it turns out not to be one. Past the maximum steps of ``net`` the net
-    reads the last half again. A ``draft`` proposes tokens, as in `Drafter`. Errors, at once: a
+    reads the last half again. A ``draft`` proposes tokens, as in `DraftModel`. Errors, at once: a
     number out of range; more ``ids`` than the net's maximum, or none.
     """
     most = getattr(net, "most_steps", None)
@@ -218,7 +218,7 @@ def _drawn(
     length: int,
     sampling: Sampling,
     seed: int,
-    draft: Drafter | None = None,
+    draft: DraftModel | None = None,
 ) -> Iterator[int]:
     """Yield ``length`` ids after ``ids``; errors at once."""
     if length < 1:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.sizes import FLOAT, LANES
-from singanet.ops.held import BLOCK, GROUP, PANEL
+from singanet.ops.narrow import BLOCK, GROUP, PANEL
 
 _BLOCK_VECTOR = 4 * LANES
 """Bytes of a vector of floats, or of four inputs of 8 bits."""

@@ -107,8 +107,8 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
                         key: code.if_first(before, code.number(0.0), code.floats(out, place))
                         for key, place in places.items()
                     }
-                    turned = code.beyond(a, code.times(FLOAT, row))
-                    factors = _Strides(turned, FLOAT, code.times(FLOAT, tiles.outputs))
+                    transposed = code.beyond(a, code.times(FLOAT, row))
+                    factors = _Strides(transposed, FLOAT, code.times(FLOAT, tiles.outputs))
                     others = _Strides(code.beyond(b, column), line, FLOAT)
                     _multiply(code, sums, factors, others, count)
                     for key, total in sums.items():
@@ -351,7 +351,9 @@ def enter(taps: int, rows_of: Mapping[int, int]) -> Code:
     panel).
     """
     code = Code(f"enter_{taps}", pointers=2, numbers=7)
-    made, kernels, lines, columns, line_apart, column_apart, turned, first, last = code.arguments
+    made, kernels, lines, columns, line_apart, column_apart, transposed, first, last = (
+        code.arguments
+    )
     span = wg.span(taps)
     matrix = wg.kernels_line(taps, np.float32)
     room = code.room(span * span)
@@ -366,7 +368,7 @@ def enter(taps: int, rows_of: Mapping[int, int]) -> Code:
             def read(i: int, j: Value) -> Value:
                 tap = code.sum(i * taps, j)
                 back = code.less(taps * taps - 1, tap)
-                tap = code.either(turned, back, tap)
+                tap = code.either(transposed, back, tap)
                 at = code.times(FLOAT, code.sum(start, tap))
                 return code.spread_floats(kernels, at, code.times(FLOAT, column_apart), some)
 

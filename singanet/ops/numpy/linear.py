@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from singanet.ops.held import HeldMatrix, WatchedMatrix
 from singanet.ops.interface import Ops, Runs
 from singanet.ops.kernel import in_float32, in_order, kernel
+from singanet.ops.narrow import NarrowMatrix, WatchedMatrix
 from singanet.ops.narrow_products import any_rows, few_rows
 from singanet.ops.threads import default_threads
 from singanet.types import Array, RowSparse
@@ -27,11 +27,11 @@ _IN_CACHE_ROWS = 64
 
 
 @kernel(half="product")
-def multiply_widened(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
+def multiply_widened(ops: Ops, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> Array:
     y = ops.empty((len(x), held.shape[1]), x) if out is None else out
-    if isinstance(held, WatchedMatrix) and not held.turned:
+    if isinstance(held, WatchedMatrix) and not held.transposed:
         held.seen(x)
-    if held.turned:
+    if held.transposed:
         for part in held.parts():
             plain = held.columns(part.start, part.stop).T
             if part.start:
@@ -53,22 +53,22 @@ def multiply_widened(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None 
 multiply_held = in_order(few_rows, any_rows, last=multiply_widened)
 
 
-def held_matmul(ops: Any, a: Array, held: HeldMatrix, out: Array | None) -> Array:
+def held_matmul(ops: Any, a: Array, held: NarrowMatrix, out: Array | None) -> Array:
     """Compute `Ops.matmul` by a narrow matrix."""
     made: Array = ops.multiply_held(a, held, out=out)
     return made
 
 
-def held_affine(ops: Any, x: Array, held: HeldMatrix, bias: Array | None) -> Array:
+def held_affine(ops: Any, x: Array, held: NarrowMatrix, bias: Array | None) -> Array:
     """Compute `Ops.affine` by a narrow matrix."""
     y: Array = ops.multiply_held(x, held)
     return y if bias is None else ops.add(y, bias, out=y)
 
 
-def gather_rows(ops: Any, table: HeldMatrix, indices: Array) -> Array:
+def gather_rows(ops: Any, table: NarrowMatrix, indices: Array) -> Array:
     """Compute `Ops.gather_rows` of a narrow matrix."""
     flat = indices.reshape(-1)
-    rows = table.picked(flat) if table.turned else table.whole()[flat]
+    rows = table.picked(flat) if table.transposed else table.whole()[flat]
     return ops.xp.ascontiguousarray(rows).reshape(*indices.shape, rows.shape[1])
 
 
@@ -87,7 +87,7 @@ _WIDE = 32
 
 @kernel(half="native")
 def table_gather_rows(ops: Ops, table: Array, indices: Array) -> Array:
-    if isinstance(table, HeldMatrix):
+    if isinstance(table, NarrowMatrix):
         return gather_rows(ops, table, indices)
     return ops.xp.take(table, indices, axis=0)
 
@@ -224,7 +224,7 @@ _ROWS = 1 << 11
 
 @kernel(half="product")
 def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
-    if isinstance(b, HeldMatrix):
+    if isinstance(b, NarrowMatrix):
         return held_matmul(ops, a, b, out)
     if a.ndim == b.ndim == 2 and a.shape[1] == len(b) == 1:
         # A column times a row, such as a weight's gradient at batch size 1: NumPy's product takes
@@ -248,7 +248,7 @@ def add_matmul(ops: Ops, y: Array, a: Array, b: Array) -> Array:
 
 @kernel(half="product")
 def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
-    if isinstance(weight, HeldMatrix):
+    if isinstance(weight, NarrowMatrix):
         return held_affine(ops, x, weight, bias)
     y = in_lanes(ops, x, weight)
     if bias is not None:

@@ -27,12 +27,12 @@ import numpy as np
 
 from singanet.base.heap import steps
 from singanet.errors import BackendError
-from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.llvm import kernels
 from singanet.ops.llvm.kernels import is_worth_threads
 from singanet.ops.llvm.plans import SHARED
+from singanet.ops.narrow import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, NarrowMatrix
 from singanet.ops.narrow_products import any_rows, few_rows, prepared
 from singanet.ops.numpy import linear as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
@@ -145,7 +145,7 @@ def _pays(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> b
 
 def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) -> bool:
     """Whether this is a product of two float matrices large enough for oneDNN."""
-    if isinstance(b, HeldMatrix):
+    if isinstance(b, NarrowMatrix):
         return False
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
         return False
@@ -218,7 +218,7 @@ affine_constant = in_order(
         _affine_constant,
         lambda ops, x, weight, bias, relu=False: (
             x.ndim == 2
-            and not isinstance(weight, HeldMatrix)
+            and not isinstance(weight, NarrowMatrix)
             and (bias is not None or relu or len(x) * weight.size >= _LEAST_CONSTANT)
         ),
     ),
@@ -330,7 +330,7 @@ def rounds(ops: OneDnnBase) -> bool:
     )
 
 
-def by_widened(ops: OneDnnBase, x: Array, held: HeldMatrix, out: Array | None) -> Array | None:
+def by_widened(ops: OneDnnBase, x: Array, held: NarrowMatrix, out: Array | None) -> Array | None:
     """Compute the product, some columns of ``held`` at a time."""
     runtime = ops.runtime()
     if runtime is None:
@@ -338,7 +338,7 @@ def by_widened(ops: OneDnnBase, x: Array, held: HeldMatrix, out: Array | None) -
     y: Array = np.empty((len(x), held.shape[1]), np.float32) if out is None else out
     x, many = ops.ordered(x), False
     for part, plain in _parts(ops, runtime, held):
-        if not held.turned:
+        if not held.transposed:
             _rounded(ops, y[:, part], x, plain, False)
         elif not many:
             _rounded(ops, y, x[:, part], plain, True)
@@ -376,7 +376,7 @@ def _widened_product(
     build.stage(desc, memories)
 
 
-def _parts(ops: OneDnnBase, runtime: Runtime, held: HeldMatrix) -> Iterator[tuple[slice, Array]]:
+def _parts(ops: OneDnnBase, runtime: Runtime, held: NarrowMatrix) -> Iterator[tuple[slice, Array]]:
     """Yield ranges of columns with their float32 values, valid until the next is requested."""
     if isinstance(held, BlockMatrix):
         for slab, part in held.slabs:
@@ -386,7 +386,7 @@ def _parts(ops: OneDnnBase, runtime: Runtime, held: HeldMatrix) -> Iterator[tupl
             yield part, _of_words(ops, runtime, held, part)
 
 
-def _of_words(ops: OneDnnBase, runtime: Runtime, held: HeldMatrix, part: slice) -> Array:
+def _of_words(ops: OneDnnBase, runtime: Runtime, held: NarrowMatrix, part: slice) -> Array:
     shape = held.inputs, part.stop - part.start
     plain = runtime.working("widened", shape)
     if isinstance(held, Bfloat16Matrix):
@@ -458,22 +458,22 @@ _FEW_ROUNDED = 32
 
 
 def _multiply(
-    ops: OneDnnBase, x: Array, held: HeldMatrix, *, out: Array | None = None
+    ops: OneDnnBase, x: Array, held: NarrowMatrix, *, out: Array | None = None
 ) -> Array | None:
     if not (out is None or out.flags.c_contiguous) or not len(x):
         return None
     if not isinstance(held, (Bfloat16Matrix, BlockMatrix)):
         return None
     made = None
-    if isinstance(held, Bfloat16Matrix) and not held.turned:
+    if isinstance(held, Bfloat16Matrix) and not held.transposed:
         made = _by_words(ops, x, held, out)
     if made is None and _widens(ops, x, held):
         made = by_widened(ops, x, held, out)
     return made
 
 
-def _widens(ops: OneDnnBase, x: Array, held: HeldMatrix) -> bool:
-    return rounds(ops) and (held.turned or len(x) > by_numpy.FEW)
+def _widens(ops: OneDnnBase, x: Array, held: NarrowMatrix) -> bool:
+    return rounds(ops) and (held.transposed or len(x) > by_numpy.FEW)
 
 
 multiply_held = in_order(
@@ -484,9 +484,9 @@ multiply_held = in_order(
 )
 
 
-def prepared_held(ops: OneDnnBase, x: Array, held: HeldMatrix) -> Callable[..., None] | None:
+def prepared_held(ops: OneDnnBase, x: Array, held: NarrowMatrix) -> Callable[..., None] | None:
     if not few_rows.fits(ops, x, held) and ops.serves(1, x):
-        by_words = isinstance(held, Bfloat16Matrix) and not held.turned and _rounds(ops, len(x))
+        by_words = isinstance(held, Bfloat16Matrix) and not held.transposed and _rounds(ops, len(x))
         if by_words or _widens(ops, x, held):
             return None
     return prepared(ops, x, held)

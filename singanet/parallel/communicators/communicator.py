@@ -268,7 +268,7 @@ def joint(requests: Sequence[Request], made: Callable[[], Any]) -> Request:
     return Staged(stages())
 
 
-class Alone(Communicator):
+class SingleProcess(Communicator):
     """The communicator of a single process: it sends nothing and loads no MPI."""
 
     rank, size = 0, 1
@@ -294,7 +294,7 @@ class Alone(Communicator):
         return Done(array)
 
     def _start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
-        checked_peer("Alone", root, 1)
+        checked_peer("SingleProcess", root, 1)
         return Done(array)
 
     def _start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:

@@ -387,7 +387,7 @@ class StagePart:
         return [param.spec for param in self.params()]
 
 
-class Elsewhere(ParamStorage):
+class RemoteStorage(ParamStorage):
     """Another rank, of pipeline stage ``stage``.
 
     It is asked for only where the others answer; what is written to it is that stage's to write.

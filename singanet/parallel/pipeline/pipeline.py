@@ -13,7 +13,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.collectives import gathered, of_first
 from singanet.checkpoint.entry import check_unique
 from singanet.engine.backward import Pass
-from singanet.engine.executor import Can, LayerByLayer
+from singanet.engine.executor import Capabilities, LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.holding import expect_rounded_alike, expect_trainable, settle
 from singanet.engine.model import Placed, StepRequest
@@ -29,7 +29,7 @@ from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.initialize import init
 from singanet.parallel.pipeline.partition import (
     Cost,
-    Elsewhere,
+    RemoteStorage,
     StagePart,
     StagePlan,
     assigned,
@@ -42,7 +42,7 @@ from singanet.parallel.pipeline.timetable import alive
 from singanet.parallel.pipeline.timetable import schedule as scheduled
 from singanet.parallel.reductions.rank_reducer import apart, expect_alike
 from singanet.params.grads import LayerGradients, add_gradients
-from singanet.params.held import HeldWeights
+from singanet.params.narrow import NarrowWeights
 from singanet.params.param import Param
 from singanet.params.storage import Memory, ParamStorage
 from singanet.types import Array, Gradient, RowSparse
@@ -76,7 +76,9 @@ class Pipeline:
     row; a net that another executor carries out; nets that differ between ranks.
     """
 
-    can = Can(parts=False, is_so="is on several ranks", way_back="call pipeline.gather() first")
+    can = Capabilities(
+        parts=False, is_so="is on several ranks", way_back="call pipeline.gather() first"
+    )
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class Pipeline:
         self._blank = {
             name: param.storage.blank()
             for name, param in self._params.items()
-            if isinstance(param.storage, HeldWeights)
+            if isinstance(param.storage, NarrowWeights)
         }
         first = self.replica * self.count
         self.row = self.comm.group(range(first, first + self.count))
@@ -131,7 +133,7 @@ class Pipeline:
         apart(self.comm, net.rng)
         for name, param in self._params.items():
             if self.stage not in self._users[name]:
-                param.storage = Elsewhere(param, self._users[name][0])
+                param.storage = RemoteStorage(param, self._users[name][0])
         net.executor = self
         self.part = self._part_of(net)
         self._hand_back()
@@ -272,13 +274,13 @@ class Pipeline:
         if self.comm.rank == 0:
             away = [param.storage for param in self._params.values()]
             for number, home in enumerate(away):
-                if isinstance(home, Elsewhere):
+                if isinstance(home, RemoteStorage):
                     home.ask = partial(self._ask, names[number], number)
             try:
                 made = work()
             finally:
                 for home in away:
-                    if isinstance(home, Elsewhere):
+                    if isinstance(home, RemoteStorage):
                         home.ask = None
                 for k in range(1, self.count):
                     self.row.send(np.array([-1]), k, ASKED, "the end of a gathering")
@@ -295,13 +297,13 @@ class Pipeline:
         """Let every rank have the whole net again, carried out as before. All ranks call it."""
         for name, param in self._params.items():
             made = self._told(param, self._users[name][0])
-            if isinstance(param.storage, Elsewhere):
+            if isinstance(param.storage, RemoteStorage):
                 param.storage = made
         self.net.executor = self.before
 
     def _told(self, param: Param, root: int) -> ParamStorage:
         """A storage with what ``param`` is on the stage ``root``, told to all of the row."""
-        what, here = f"the value of {param.name}", not isinstance(param.storage, Elsewhere)
+        what, here = f"the value of {param.name}", not isinstance(param.storage, RemoteStorage)
         blank = self._blank.get(param.name)
         if blank is None:
             value = np.empty(param.shape, param.array_type)
@@ -310,7 +312,7 @@ class Pipeline:
             return Memory(self.net.device.put(self.row.broadcast(value, root, what)))
         ops, own = self.net.device.ops, list[Array]()
         if here:
-            own = [ops.host(array) for array in cast("HeldWeights", param.storage).arrays]
+            own = [ops.host(array) for array in cast("NarrowWeights", param.storage).arrays]
         count = self.row.broadcast(np.array(len(own)), root, what)
         made = blank(int(count))
         for k, array in enumerate(made.arrays):
@@ -339,7 +341,7 @@ class Pipeline:
         plan = net.planned()
         params = {id(p): p for step in plan.steps for p in step.layer.params.values()}
         check_unique((param.name for param in params.values()), "parallel.Pipeline")
-        whole = [p for p in params.values() if not isinstance(p.storage, HeldWeights)]
+        whole = [p for p in params.values() if not isinstance(p.storage, NarrowWeights)]
         expect_in_memory(whole, "parallel.Pipeline")
         facts = [
             f"{p.name} {p.shape} {p.array_type} {p.spec} {p.storage.place}" for p in params.values()
@@ -392,8 +394,8 @@ class Pipeline:
                 continue
             made = self._told(param, before[name][0])
             if self.stage not in users:
-                param.storage = Elsewhere(param, users[0])
-            elif isinstance(param.storage, Elsewhere):
+                param.storage = RemoteStorage(param, users[0])
+            elif isinstance(param.storage, RemoteStorage):
                 param.storage = made
         self._gather = None
         self.part = self._part_of(self.net)

@@ -13,7 +13,14 @@ from singanet.device import Device
 from singanet.engine.backward import BackwardWalk, LayerPass
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
-from singanet.engine.step import Counts, Seen, Taken, expected_loss, gradients_of_loss, popped
+from singanet.engine.step import (
+    Counts,
+    StepMetrics,
+    Taken,
+    expected_loss,
+    gradients_of_loss,
+    popped,
+)
 from singanet.ops.kernel import widened
 from singanet.optimizer.accumulating import Accumulator
 from singanet.optimizer.chain import TwoPasses, UpdateChain, norm_of
@@ -93,7 +100,7 @@ class Told:
     score: float | None = 0.0
     samples: float = 0.0
 
-    def add(self, loss: Any, seen: Seen, counts: Counts) -> None:
+    def add(self, loss: Any, seen: StepMetrics, counts: Counts) -> None:
         """Count a micro-batch."""
         for name, own in counts.losses(loss, seen.loss).items():
             before = self.losses.get(name, (0.0, 0.0))
@@ -222,7 +229,7 @@ class StageRun:
             rest = [self._counts(k, left, request) for k, (left, _) in self._left.items()]
             self._whole = self._of_whole(sum(rest, counts))
         y, weight = cut(request.y, self._cuts[i]), cut(request.weight, self._cuts[i])
-        seen = Seen(y, request.measure, weight, self._whole)
+        seen = StepMetrics(y, request.measure, weight, self._whole)
         made = LayerPass(part.plan, dict(outputs), [])
         of_loss = gradients_of_loss(part, made, seen, chain)
         self.told.add(part.loss, seen, counts)

@@ -17,7 +17,7 @@ from singanet.program.lower_sweeps import Ready
 from singanet.program.lowering import Launches
 from singanet.program.on_device.device_products import (
     WORKSPACE,
-    FarArrays,
+    DeviceArrays,
     Graphs,
     cublas,
     has_cublas,
@@ -42,7 +42,7 @@ class OnDevice:
     """
 
     def __init__(
-        self, xp: Any, far: FarArrays, tokens: Sequence[Token], folded: Collection[int]
+        self, xp: Any, far: DeviceArrays, tokens: Sequence[Token], folded: Collection[int]
     ) -> None:
         self._far, self._tokens, self._folded = far, tokens, folded
         self._xp = xp

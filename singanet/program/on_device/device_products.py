@@ -167,7 +167,7 @@ def cublas(device: int) -> CuBlas | None:
     return known[device]
 
 
-class FarArrays:
+class DeviceArrays:
     """The arrays of ``xp`` that a recording has met, each with one of NumPy that stands for it.
 
     A recording looks at shapes, types, strides and at which arrays share memory: these are the

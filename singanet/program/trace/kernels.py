@@ -14,8 +14,8 @@ from singanet.base.kinds import PAGE, Ranges
 from singanet.engine.backward import arrays_in
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops, numpy_ops
-from singanet.ops.held import HalvesMatrix, HeldMatrix
 from singanet.ops.interface import Runs
+from singanet.ops.narrow import HalvesMatrix, NarrowMatrix
 from singanet.program.cost import passes_for
 from singanet.program.ir import (
     Call,
@@ -207,14 +207,14 @@ class RecordingKernels(NumpyOps):
         tape.adopt_room(room)
         return room.view(Traced)
 
-    def gather_rows(self, table: Array | HeldMatrix, indices: Array) -> Array:
+    def gather_rows(self, table: Array | NarrowMatrix, indices: Array) -> Array:
         """Of indices that were checked: NumPy need not look at them, nor keep what it fills."""
-        if isinstance(table, HeldMatrix):
+        if isinstance(table, NarrowMatrix):
             return _record_picked(table, indices)
         rows = recording().evaluator.gathered(plain(table), plain(indices))
         return new(rows, take_rows, (table, indices), "last", "take")
 
-    def multiply_held(self, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
+    def multiply_held(self, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> Array:
         """One call: what is held is no array of kernels."""
         tape = recording()
         y = np.empty((len(x), held.shape[1]), np.float32) if out is None else out
@@ -222,7 +222,7 @@ class RecordingKernels(NumpyOps):
         read: tuple[Any, Any] = x, held
         if isinstance(held, HalvesMatrix):
             # Its memory is an array of the program's.
-            call, read = partial(multiplied_halves, tape.backend, held.turned), (x, held.values)
+            call, read = partial(multiplied_halves, tape.backend, held.transposed), (x, held.values)
         tape.evaluator.run(call, *read, y)
         if out is None:
             tape.adopt(y)
@@ -292,7 +292,7 @@ class RecordingKernels(NumpyOps):
         return rows.view(Traced)
 
 
-def _record_picked(table: HeldMatrix, indices: Array) -> Array:
+def _record_picked(table: NarrowMatrix, indices: Array) -> Array:
     tape = recording()
     rows = np.empty((*indices.shape, table.shape[1]), np.float32)
     call = partial(picked, tape.backend)

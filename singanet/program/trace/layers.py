@@ -21,7 +21,7 @@ from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ShapeError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.params.held import HeldWeights
+from singanet.params.narrow import NarrowWeights
 from singanet.program.ir import Call, NotRecordableError, Ref, map_arrays
 from singanet.program.trace.foreign_code import arrays_of, is_own, is_pure, no_draws, stand_in
 from singanet.program.trace.sparse_rows import RowsSource, live_rows
@@ -236,7 +236,7 @@ class TracedStep(NodeStep):
         held = [
             suffix
             for suffix, param in self.layer.params.items()
-            if isinstance(param.storage, HeldWeights)
+            if isinstance(param.storage, NarrowWeights)
         ]
         if not held:
             return {key: traced(tape, value) for key, value in super().params().items()}

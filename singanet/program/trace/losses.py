@@ -15,7 +15,7 @@ from singanet.engine.fusion import beside
 from singanet.engine.plan import Plan
 from singanet.engine.step import (
     Counts,
-    Seen,
+    StepMetrics,
     Taken,
     changed,
     differentiated,
@@ -62,7 +62,7 @@ class LossStep:
         self._exchange = exchanged(plan, self.loss)
         self._shares: Mapping[str, float] = {}
         self.names = plan.outputs
-        self.seen = Seen(y, weight=weight)
+        self.seen = StepMetrics(y, weight=weight)
         self.note = ""
         self._count = 0
 

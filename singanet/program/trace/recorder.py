@@ -31,7 +31,7 @@ from singanet.program.ir import (
     zeros_in,
 )
 from singanet.program.on_device.device_lowering import OnDevice
-from singanet.program.on_device.device_products import FarArrays
+from singanet.program.on_device.device_products import DeviceArrays
 from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator, Draws
 from singanet.program.trace.foreign_code import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
@@ -72,7 +72,7 @@ class Recorder:
         self._arrays: type = xp.ndarray
         if xp is not np:
             tape = self.tape
-            tape.far = FarArrays(xp)
+            tape.far = DeviceArrays(xp)
             tape.lowering = OnDevice(xp, tape.far, tape.tokens, tape.folded)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops

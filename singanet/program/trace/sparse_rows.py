@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.ops import Ops, numpy_ops
 from singanet.ops.interface import Runs
-from singanet.params.held import HeldWeights, standing_in
+from singanet.params.narrow import NarrowWeights, standing_in
 from singanet.params.param import Param
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape
@@ -164,12 +164,14 @@ class HeldParameters:
     def __init__(self, net: Any, params: Sequence[Param]) -> None:
         self._net = net
         self.by_name = {
-            param.name: param.storage for param in params if isinstance(param.storage, HeldWeights)
+            param.name: param.storage
+            for param in params
+            if isinstance(param.storage, NarrowWeights)
         }
         self._arrays = {
             id(param.storage): _unwritten(param.storage.matrix.xp, param.shape)
             for param in params
-            if isinstance(param.storage, HeldWeights)
+            if isinstance(param.storage, NarrowWeights)
         }
         # A program has one at a time: of what products widen, and of what updates are lent.
         matrices = [storage.matrix for storage in self.by_name.values()]

@@ -17,11 +17,11 @@ from singanet.base.heap import address
 from singanet.base.kinds import Ranges, resident_bytes, union
 from singanet.engine.backward import base_of, root_of
 from singanet.errors import SingaNetError
-from singanet.ops.held import HeldMatrix
+from singanet.ops.narrow import NarrowMatrix
 from singanet.params.storage import place_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token, map_arrays
 from singanet.program.lowering import ON_HOST, Lowering
-from singanet.program.on_device.device_products import FarArrays
+from singanet.program.on_device.device_products import DeviceArrays
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.types import Array
 
@@ -78,7 +78,7 @@ class Tape:
         self.allowed: frozenset[int] | None = None
         self.phase: Phase = "forward"
         # Where the net is on a device, its arrays that were met; what makes the calls ready.
-        self.far: FarArrays | None = None
+        self.far: DeviceArrays | None = None
         self.lowering: Lowering = ON_HOST
         # The kernels that write what they do on this tape, and those themselves.
         self.ops: Any = None
@@ -380,7 +380,7 @@ class Tape:
             return value
         if isinstance(value, (tuple, list, dict)):
             return map_arrays(value, lambda array: self._read(array, read))
-        if isinstance(value, HeldMatrix):
+        if isinstance(value, NarrowMatrix):
             # It is read as it is: what changes its memory comes before or after.
             read += [self.ref(self.near(array)) for array in value.arrays]
         return value

@@ -27,7 +27,7 @@ from singanet.ops.compiled.panels import blocks_product as product_of_blocks
 from singanet.ops.compiled.panels import panel_product as product_of_panels
 from singanet.ops.compiled.panels import words_product as product_of_words
 from singanet.ops.compiled.sizes import LANES
-from singanet.ops.held import PANEL, Bfloat16Matrix, BlockMatrix, HalvesMatrix
+from singanet.ops.narrow import PANEL, Bfloat16Matrix, BlockMatrix, HalvesMatrix
 from singanet.ops.numpy import numpy_ops
 from singanet.optimizer import SGD
 from singanet.program.ir import multiplied_halves
@@ -269,9 +269,9 @@ def test_thousands_of_any_rows(kind, monkeypatch):
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("kind", ANY)
-def test_threads_that_share_any_rows_make_the_same_bits(kind, turned, monkeypatch):
+def test_threads_that_share_any_rows_make_the_same_bits(kind, transposed, monkeypatch):
     held, floats = matrix(kind, 192, 4224 if kind == "halves" else 4200)
-    held, floats = (held.T, floats.T) if turned else (held, floats)
+    held, floats = (held.T, floats.T) if transposed else (held, floats)
     x = np.random.default_rng(5).standard_normal((7, len(floats)), np.float32)
     alone = compiled.any_rows.run(numpy_ops, x, held)
     monkeypatch.setattr(compiled, "_SHARED", 0)
@@ -302,13 +302,13 @@ def test_float16_is_multiplied_in_float32_however_it_lies(rows, size):
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("kind", ANY)
-def test_the_plainest_processor_multiplies_any_rows(kind, turned, monkeypatch):
-    def plain(kind, turned):
-        return function_of(product_of_panels(kind, turned, 1), processor="generic").call
+def test_the_plainest_processor_multiplies_any_rows(kind, transposed, monkeypatch):
+    def plain(kind, transposed):
+        return function_of(product_of_panels(kind, transposed, 1), processor="generic").call
 
     monkeypatch.setattr(compiled, "_panels", plain)
     held, floats = matrix(kind, *((64, 128) if kind == "halves" else (96, 100)))
-    held, floats = (held.T, floats.T) if turned else (held, floats)
+    held, floats = (held.T, floats.T) if transposed else (held, floats)
     x = np.random.default_rng(3).standard_normal((8, len(floats)), np.float32)
     assert_is_product(compiled.any_rows.run(numpy_ops, x, held), x, floats)
 
@@ -331,9 +331,9 @@ def test_floats_are_cast_with_numpys_bits():
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     bits = np.random.default_rng(0).integers(0, 1 << 32, 100_003, np.uint32)
     floats = bits.view(np.float32)
-    turned = np.asfortranarray(floats[:9000].reshape(90, 100))
+    transposed = np.asfortranarray(floats[:9000].reshape(90, 100))
     with np.errstate(over="ignore"):
-        for x, kind in ((every, np.float32), (floats, np.float16), (turned, np.float16)):
+        for x, kind in ((every, np.float32), (floats, np.float16), (transposed, np.float16)):
             made = casts.cast(x, kind)
             np.testing.assert_array_equal(made, x.astype(kind))
             assert made.dtype == kind

@@ -26,9 +26,9 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def check(ops, m, k, n, bias=True, turned=False, relu=False):
+def check(ops, m, k, n, bias=True, transposed=False, relu=False):
     x, b = draw(m, k), draw(n, seed=2) if bias else None
-    weight = draw(n, k, seed=1).T if turned else draw(k, n, seed=1)
+    weight = draw(n, k, seed=1).T if transposed else draw(k, n, seed=1)
     before = x.copy(), weight.copy()
     wanted = x.astype(np.float64) @ weight.astype(np.float64) + (0.0 if b is None else b)
     wanted = np.maximum(wanted, 0) if relu else wanted
@@ -42,10 +42,10 @@ def check(ops, m, k, n, bias=True, turned=False, relu=False):
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("m", "k", "n"), SIZES)
-def test_every_ending(ops, m, k, n, bias, turned):
+def test_every_ending(ops, m, k, n, bias, transposed):
     for relu in (False, True):
-        check(ops, m, k, n, bias, turned, relu)
-        check(numpy_ops, m, k, n, bias, turned, relu)
+        check(ops, m, k, n, bias, transposed, relu)
+        check(numpy_ops, m, k, n, bias, transposed, relu)
 
 
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")

@@ -86,11 +86,11 @@ def test_convolutions_round_their_factors(n, c, f, size, stride, seed):
 
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("size", [(64, 300, 80), (1100, 40, 1050)])
-def test_products_round_their_factors(narrow, rng, size, turned):
+def test_products_round_their_factors(narrow, rng, size, transposed):
     m, k, n = size
-    a = rng.standard_normal((k, m) if turned[0] else (m, k), np.float32)
-    b = rng.standard_normal((n, k) if turned[1] else (k, n), np.float32)
-    a, b = a.T if turned[0] else a, b.T if turned[1] else b
+    a = rng.standard_normal((k, m) if transposed[0] else (m, k), np.float32)
+    b = rng.standard_normal((n, k) if transposed[1] else (k, n), np.float32)
+    a, b = a.T if transposed[0] else a, b.T if transposed[1] else b
     expect_product(narrow.matmul(a, b), np.matmul, k, a, b)
 
 
@@ -101,8 +101,8 @@ def test_gradients_of_a_convolution_are_those_of_the_rounded_one(narrow, rng):
     dy = rng.standard_normal((4, 12, 12, 24), np.float32).transpose(0, 3, 1, 2)
     dx = narrow.conv2d_backward_data(dy, weight, x.shape, window)
     dw = narrow.conv2d_backward_weights(x, dy, weight.shape, window)
-    turned = weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
-    expect_product(dx, lambda dy, w: convolved(dy, w, 1, 1), 24 * 9, dy, turned)
+    transposed = weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
+    expect_product(dx, lambda dy, w: convolved(dy, w, 1, 1), 24 * 9, dy, transposed)
     across = x.transpose(1, 0, 2, 3), dy.transpose(1, 0, 2, 3)
     made = dw.transpose(1, 0, 2, 3)
     expect_product(made, lambda x, dy: convolved(x, dy, 1, 1), 4 * 12 * 12, *across)

@@ -24,10 +24,10 @@ def draw(*shape, seed=0):
     ("m", "k", "n"), [(5, 7, 3), (1, 64, 33), (40, 1, 17), (32, 48, 1), (1, 1, 1)]
 )
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
-def test_every_order(ops, only_onednn, m, k, n, turned):
+def test_every_order(ops, only_onednn, m, k, n, transposed):
     only_onednn("matmul", "affine")
-    a = draw(k, m).T if turned[0] else draw(m, k)
-    b = draw(n, k, seed=1).T if turned[1] else draw(k, n, seed=1)
+    a = draw(k, m).T if transposed[0] else draw(m, k)
+    b = draw(n, k, seed=1).T if transposed[1] else draw(k, n, seed=1)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     np.testing.assert_allclose(ops.matmul(a, b), exact, rtol=0, atol=1e-5 * abs(exact).max())
     out = np.full((m, n), np.nan, np.float32)
@@ -41,10 +41,10 @@ def test_every_order(ops, only_onednn, m, k, n, turned):
 
 @pytest.mark.parametrize(("m", "k", "n"), [(5, 7, 3), (1, 64, 33), (32, 48, 1)])
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)])
-def test_a_product_is_added(ops, only_onednn, m, k, n, turned):
+def test_a_product_is_added(ops, only_onednn, m, k, n, transposed):
     only_onednn("add_matmul")
-    a = draw(k, m).T if turned[0] else draw(m, k)
-    b = draw(n, k, seed=1).T if turned[1] else draw(k, n, seed=1)
+    a = draw(k, m).T if transposed[0] else draw(m, k)
+    b = draw(n, k, seed=1).T if transposed[1] else draw(k, n, seed=1)
     y = draw(m, n, seed=2)
     exact = y + a.astype(np.float64) @ b.astype(np.float64)
     assert ops.add_matmul(y, a, b) is y
@@ -62,8 +62,8 @@ def test_what_stays_with_numpy(ops):
     a, b = draw(6, 8), draw(8, 10, seed=1)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     gaps = np.repeat(a, 2, axis=1)[:, ::2]
-    turned = np.empty((10, 6), np.float32).T
-    for got in (ops.matmul(gaps, b), ops.matmul(a, b, out=turned)):
+    transposed = np.empty((10, 6), np.float32).T
+    for got in (ops.matmul(gaps, b), ops.matmul(a, b, out=transposed)):
         np.testing.assert_allclose(got, exact, rtol=0, atol=1e-5 * abs(exact).max())
     np.testing.assert_array_equal(ops.matmul(a.astype(np.float64), b.astype(np.float64)), exact)
     assert ops.matmul(a[:0], b).shape == (0, 10)

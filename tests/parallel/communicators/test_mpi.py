@@ -149,7 +149,7 @@ def fit(name, comm, dropout, folder, callbacks=(), resume=None):
     np.savez(os.path.join(sys.argv[1], f"{name}.{comm.rank}.npz"), *net.param_values(), *numbers)
 
 if comm.rank == 0:
-    fit("alone", parallel.Alone(), 0.0, "a")
+    fit("alone", parallel.SingleProcess(), 0.0, "a")
 fit("together", comm, 0.0, "b")
 fit("whole", comm, 0.3, "c")
 try:

@@ -235,7 +235,7 @@ def test_a_gpu_that_does_not_answer_is_told():
 def test_the_communicator_fits_the_device(monkeypatch):
     monkeypatch.setattr(initialize, "_on_gpu", lambda index: f"NCCL on {index}")
     gpu = Device("cuda:1", singanet.device.cpu().ops, 1)
-    assert isinstance(parallel.init(gpu), parallel.Alone)
+    assert isinstance(parallel.init(gpu), parallel.SingleProcess)
     with communicators(2) as comms:
         monkeypatch.setattr(initialize, "_world", lambda: comms[0])
         assert parallel.init() is comms[0]

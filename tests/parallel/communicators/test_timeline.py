@@ -4,14 +4,14 @@ import itertools
 import json
 from types import SimpleNamespace
 
-from singanet.parallel import Alone
+from singanet.parallel import SingleProcess
 from singanet.parallel.communicators import timeline as timelines
 
 
 def test_events_are_as_long_as_they_were(tmp_path, monkeypatch):
     seconds = itertools.count(100.0)
     monkeypatch.setattr(timelines, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    timeline = timelines.Timeline(tmp_path / "part", Alone())
+    timeline = timelines.Timeline(tmp_path / "part", SingleProcess())
     # The clock was read twice, and is read once to tell of an event: at 102, 103 and 105.
     timeline.add("waiting", "the gradients of fc", 101.0)
     timeline.step(1)

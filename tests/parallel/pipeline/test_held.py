@@ -11,8 +11,8 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, selection
 from singanet.optimizer import SGD, Accumulator, Adam
-from singanet.parallel.pipeline.partition import Elsewhere
-from singanet.params.held import Bfloat16Weights, BlockWeights
+from singanet.parallel.pipeline.partition import RemoteStorage
+from singanet.params.narrow import Bfloat16Weights, BlockWeights
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint
 from tests.parallel.pipeline.test_pipeline import tied
@@ -84,7 +84,7 @@ def test_with_remainders_it_is_the_training_of_one_process(make):
         for _ in range(3):
             net.step(x, Y, rule)
         predicted = net.predict(x)
-        own = [p.name for p in net.params() if isinstance(p.storage, Elsewhere)]
+        own = [p.name for p in net.params() if isinstance(p.storage, RemoteStorage)]
         pipeline.gather()
         return net, predicted, own
 

@@ -21,7 +21,7 @@ from singanet.optimizer import (
     ClipByRunningNorm,
     ClipByValue,
 )
-from singanet.parallel import AllReduce, Alone
+from singanet.parallel import AllReduce, SingleProcess
 from singanet.testing import communicators
 from singanet.testing.communicators import FakeCommunicator
 from singanet.testing.device_like import device_like
@@ -507,7 +507,9 @@ def test_running_state_is_each_ranks_own():
 
 def test_a_lone_process_trains_as_without():
     net, losses = steps_alone(uneven_net, SGD(lr=0.1), [(X, Y)] * 4)
-    same, same_losses = steps_alone(uneven_net, AllReduce(SGD(lr=0.1), Alone()), [(X, Y)] * 4)
+    same, same_losses = steps_alone(
+        uneven_net, AllReduce(SGD(lr=0.1), SingleProcess()), [(X, Y)] * 4
+    )
     assert same_losses == losses
     expect_same_bits([net, same])
     assert len(same.programs.reports()) == 1
@@ -574,13 +576,13 @@ def test_models_are_saved_without_the_communicator(tmp_path):
         net.compile(AllReduce(SGD(lr=0.1), comms[0], window=2))
         net.save_model(tmp_path / "net.singanet")
     optimizer = singanet.load_model(tmp_path / "net.singanet").compiled.optimizer
-    assert isinstance(optimizer.comm, Alone)
+    assert isinstance(optimizer.comm, SingleProcess)
     assert repr(optimizer) == "AllReduce(optimizer=SGD(lr=0.1), window=2)"
 
 
 def test_the_memory_of_a_step_is_planned_for_what_is_inside():
     with pytest.raises(ArgumentError, match="inside of it"):
-        uneven_net().memory(8, optimizer=AllReduce(SGD(lr=0.1), Alone()))
+        uneven_net().memory(8, optimizer=AllReduce(SGD(lr=0.1), SingleProcess()))
 
 
 def test_micro_batches_that_differ_by_rank_are_refused_before_gradients_are_exchanged():

@@ -11,7 +11,7 @@ from singanet.errors import ArgumentError, CallOrderError, DataError, RankError
 from singanet.layers import BatchNormalization, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
-from singanet.parallel import AllReduce, Alone, LocalSGD, PartialUpdate
+from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SingleProcess
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA, Callback, ModelCheckpoint
 from tests.parallel.nets import dense_net, expect_same_bits, together
@@ -298,20 +298,20 @@ def test_a_training_is_resumed_to_the_bit_by_a_file_a_rank(method, tmp_path):
 
 
 def test_state_of_other_settings_is_refused():
-    state = PartialUpdate(SGD(lr=0.1), Alone(), partitions=3).state_dict()
-    PartialUpdate(SGD(lr=0.1), Alone(), partitions=3).load_state_dict(state)
+    state = PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=3).state_dict()
+    PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=3).load_state_dict(state)
     with pytest.raises(DataError, match="same settings"):
-        PartialUpdate(SGD(lr=0.1), Alone(), partitions=4).load_state_dict(state)
+        PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=4).load_state_dict(state)
     with pytest.raises(DataError, match="same settings"):
-        LocalSGD(SGD(lr=0.1), Alone()).load_state_dict({})
+        LocalSGD(SGD(lr=0.1), SingleProcess()).load_state_dict({})
 
 
 def test_a_lone_process_trains_as_without():
     nets = []
     for wrap in (
         lambda rule: rule,
-        lambda rule: LocalSGD(rule, Alone()),
-        lambda rule: PartialUpdate(ClipByGlobalNorm(rule, 1e9), Alone()),
+        lambda rule: LocalSGD(rule, SingleProcess()),
+        lambda rule: PartialUpdate(ClipByGlobalNorm(rule, 1e9), SingleProcess()),
     ):
         net, optimizer = dense_net(), wrap(SGD(lr=0.1, momentum=0.9))
         for _ in range(3):
@@ -323,13 +323,13 @@ def test_a_lone_process_trains_as_without():
 
 def test_what_does_not_go_together_is_refused():
     with pytest.raises(ArgumentError, match="reduced once"):
-        LocalSGD(Accumulator(SGD(lr=0.1), 2), Alone())
+        LocalSGD(Accumulator(SGD(lr=0.1), 2), SingleProcess())
     with pytest.raises(ArgumentError, match="every"):
-        LocalSGD(SGD(lr=0.1), Alone(), every=0)
+        LocalSGD(SGD(lr=0.1), SingleProcess(), every=0)
     with pytest.raises(ArgumentError, match="partitions"):
-        PartialUpdate(SGD(lr=0.1), Alone(), partitions=0)
+        PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=0)
     with pytest.raises(ArgumentError, match="remove one"):
-        LocalSGD(AllReduce(SGD(lr=0.1), Alone()), Alone())
+        LocalSGD(AllReduce(SGD(lr=0.1), SingleProcess()), SingleProcess())
     with communicators(2) as comms:
         optimizer = LocalSGD(SGD(lr=0.1), comms[0])
         with pytest.raises(CallOrderError, match="meet"):

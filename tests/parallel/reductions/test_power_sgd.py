@@ -10,7 +10,7 @@ from singanet.errors import ArgumentError
 from singanet.layers import Activation, Conv2D, Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
-from singanet.parallel import AllReduce, Alone, PowerSGD
+from singanet.parallel import AllReduce, PowerSGD, SingleProcess
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint
 from tests.parallel.nets import dense_net, expect_same_values, uneven_net, values_of, words_net
@@ -217,13 +217,13 @@ def test_a_fit_is_resumed_to_the_bit_and_learns(tmp_path):
 
 def test_a_lone_process_trains_as_without_and_what_is_no_rank_is_refused():
     net, other = uneven_net(), uneven_net()
-    net.step(X, Y, PowerSGD(Adam(lr=0.01), Alone()))
+    net.step(X, Y, PowerSGD(Adam(lr=0.01), SingleProcess()))
     other.step(X, Y, Adam(lr=0.01))
     expect_same_values([values_of(net), values_of(other)])
     with pytest.raises(ArgumentError, match="rank"):
-        PowerSGD(SGD(lr=0.1), Alone(), rank=0)
+        PowerSGD(SGD(lr=0.1), SingleProcess(), rank=0)
     with pytest.raises(ArgumentError, match="a rule, or clipping, inside"):
-        PowerSGD(AllReduce(SGD(lr=0.1), Alone()), Alone())
+        PowerSGD(AllReduce(SGD(lr=0.1), SingleProcess()), SingleProcess())
 
 
 def test_a_parameter_whose_gradients_begin_as_zeros_is_trained():

@@ -31,7 +31,7 @@ from singanet.optimizer import (
     schedules,
 )
 from singanet.optimizer.chain import UpdateChain
-from singanet.parallel import AllReduce, Alone, Sharded
+from singanet.parallel import AllReduce, Sharded, SingleProcess
 from singanet.params.param import ParamSpec
 from singanet.testing import communicators
 from singanet.testing.device_like import device_like
@@ -352,7 +352,7 @@ def test_a_state_that_is_loaded_is_cut_whenever_that_is():
 
 def test_a_lone_process_has_the_plain_rule():
     net, other = uneven_net(), uneven_net()
-    rule, plain = Sharded(Adam(lr=0.01), Alone()), Adam(lr=0.01)
+    rule, plain = Sharded(Adam(lr=0.01), SingleProcess()), Adam(lr=0.01)
     for _ in range(3):
         net.step(X, Y, rule)
         other.step(X, Y, plain)

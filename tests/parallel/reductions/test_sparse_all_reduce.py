@@ -24,13 +24,13 @@ from singanet.optimizer import (
 )
 from singanet.parallel import (
     AllReduce,
-    Alone,
     Hybrid,
     LocalSGD,
     ParameterServer,
     PartialUpdate,
     PowerSGD,
     Sharded,
+    SingleProcess,
     SparseAllReduce,
 )
 from singanet.testing import communicators
@@ -423,11 +423,11 @@ def test_a_lone_process_trains_densely_with_momentum_where_it_was_asked_for():
         return values_of(net)
 
     plain = trained(SGD(lr=0.1, momentum=0.9))
-    corrected = trained(SparseAllReduce(SGD(lr=0.1), Alone(), momentum=0.9))
+    corrected = trained(SparseAllReduce(SGD(lr=0.1), SingleProcess(), momentum=0.9))
     for name, value in plain.items():
         np.testing.assert_allclose(corrected[name], value, rtol=1e-4, atol=1e-6)
     clipped = trained(ClipByGlobalNorm(SGD(lr=0.1), 0.05))
-    same = trained(SparseAllReduce(ClipByGlobalNorm(SGD(lr=0.1), 0.05), Alone()))
+    same = trained(SparseAllReduce(ClipByGlobalNorm(SGD(lr=0.1), 0.05), SingleProcess()))
     for name, value in clipped.items():
         np.testing.assert_allclose(same[name], value, rtol=1e-4, atol=1e-6)
 
@@ -519,7 +519,7 @@ def test_models_are_saved_without_the_communicator(tmp_path):
         net.compile(SparseAllReduce(SGD(lr=0.1), comms[0], ratio=0.01, momentum=0.9, warm_up=5))
         net.save_model(tmp_path / "net.singanet")
     optimizer = singanet.load_model(tmp_path / "net.singanet").compiled.optimizer
-    assert isinstance(optimizer.comm, Alone)
+    assert isinstance(optimizer.comm, SingleProcess)
     told = "SparseAllReduce(optimizer=SGD(lr=0.1), ratio=0.01, momentum=0.9, warm_up=5)"
     assert repr(optimizer) == told
 
@@ -695,7 +695,9 @@ def test_what_does_not_go_together_is_refused(make, told):
 def test_rows_and_momentum_and_clipping_around_are_refused():
     with pytest.raises(ArgumentError, match="row-sparse"):
         words_net().step(
-            np.zeros((2, 3), int), Y[:2], SparseAllReduce(SGD(lr=0.1), Alone(), momentum=0.9)
+            np.zeros((2, 3), int),
+            Y[:2],
+            SparseAllReduce(SGD(lr=0.1), SingleProcess(), momentum=0.9),
         )
     with communicators(2) as comms, pytest.raises(ArgumentError, match=r"SparseAllReduce\(Clip"):
         dense_net().step(X, Y, ClipByValue(SparseAllReduce(SGD(lr=0.1), comms[0]), 1.0))

@@ -55,9 +55,9 @@ def test_functions_that_fill_nothing_are_stored():
     x, out = there(3, 4), device_like.empty((4, 3))
     lowered(np.einsum, "ij->ji", x, out=out)
     np.testing.assert_array_equal(out.get(), x.get().T)
-    turned = device_like.empty((3, 4))
-    lowered(store, turned, np.flip, (x, 1), {})
-    np.testing.assert_array_equal(turned.get(), np.flip(x.get(), 1))
+    transposed = device_like.empty((3, 4))
+    lowered(store, transposed, np.flip, (x, 1), {})
+    np.testing.assert_array_equal(transposed.get(), np.flip(x.get(), 1))
 
 
 def test_brackets_and_rows():

@@ -64,7 +64,7 @@ def multiplications(x_shape: Shape, weight_shape: Shape, window: Window) -> int:
 
 def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
     f, c = weight.shape[:2]
-    kernels = _kernels(ops, weight, turned=False).reshape(-1, f, c).transpose(0, 2, 1)
+    kernels = _kernels(ops, weight, transposed=False).reshape(-1, f, c).transpose(0, 2, 1)
     y: Array = ops.xp.empty((len(x), *window._out_size(*x.shape[2:]), f), x.dtype)
     (top, _), (left, _) = window.pads
     return _convolved(ops, x, kernels, y, (top, left), bias, weight.shape[2])
@@ -73,7 +73,7 @@ def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window
 def data(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
     """Compute `Ops.conv2d_backward_data`, a convolution of dy with the flipped kernels."""
     (n, c, h, w), (f, _, taps, _) = x_shape, weight.shape
-    kernels = _kernels(ops, weight, turned=True).reshape(-1, f, c)
+    kernels = _kernels(ops, weight, transposed=True).reshape(-1, f, c)
     dx: Array = ops.xp.empty((n, h, w, c), dy.dtype)
     (top, _), (left, _) = window.pads
     return _convolved(ops, dy, kernels, dx, (taps - 1 - top, taps - 1 - left), None, taps)
@@ -150,11 +150,11 @@ def _blocks(
         yield samples
 
 
-def _kernels(ops: Ops, weight: Array, turned: bool) -> Array:
-    """Return the values of each kernel, flipped if ``turned``: (span², F·C)."""
+def _kernels(ops: Ops, weight: Array, transposed: bool) -> Array:
+    """Return the values of each kernel, flipped if ``transposed``: (span², F·C)."""
     f, c, taps, _ = weight.shape
     rows = weight.reshape(f * c, taps * taps)
-    return in_lanes(ops, wg.of_kernels(turned, weight.dtype, taps), rows.T)
+    return in_lanes(ops, wg.of_kernels(transposed, weight.dtype, taps), rows.T)
 
 
 def _values(ops: Ops, x: Array, grid: Pair, pads: Pair, multiply: Product, taps: int) -> Array:

@@ -97,9 +97,9 @@ def test_skipped_steps_dropped_states_and_doubles_are_numpys(ops, plans):
 
 def test_views_in_any_order(ops):
     x, (weights, biases) = draw(3, 4, 5), parameters(5, 6)
-    turned = np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
+    transposed = np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
     across = tuple(np.ascontiguousarray(w.T).T for w in weights)
-    case = RecurrentCase(turned, across, biases, Direction(3))
+    case = RecurrentCase(transposed, across, biases, Direction(3))
     plain = RecurrentCase(x, weights, biases, Direction(3))
     made = ops.gru_layer(case, [None], True)
     (h,), (note,) = made

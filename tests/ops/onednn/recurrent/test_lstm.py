@@ -81,8 +81,8 @@ def test_skipped_steps_dropped_states_and_doubles_are_numpys(ops, plans):
 
 def test_views_in_any_order(ops):
     x, weights, bias = draw(3, 4, 5), (draw(24, 5).T, draw(24, 6).T), draw(24)
-    turned = np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
-    case, none = RecurrentCase(turned, weights, (bias,), Direction(3)), (None, None)
+    transposed = np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
+    case, none = RecurrentCase(transposed, weights, (bias,), Direction(3)), (None, None)
     made = ops.lstm_layer(case, none, True)
     plain = case._replace(x=x, weights=tuple(np.ascontiguousarray(w) for w in weights))
     same = ops.lstm_layer(plain, none, True)

@@ -53,7 +53,7 @@ _SLAB = 2048
 """Largest number of columns whose sums of all blocks fit in the cache."""
 
 
-class HeldMatrix(ABC):
+class NarrowMatrix(ABC):
     """A matrix (inputs, outputs) in a narrow type; ``T`` is its transposed view.
 
     Kernels of products and look-ups accept it in place of a float32 array. Elsewhere
@@ -69,13 +69,13 @@ class HeldMatrix(ABC):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self.inputs, self.outputs = inputs, outputs
-        self.turned = False
+        self.transposed = False
 
     @property
     def shape(self) -> Shape:
         """The shape, after any transposition."""
         shape = self.inputs, self.outputs
-        return shape[::-1] if self.turned else shape
+        return shape[::-1] if self.transposed else shape
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -89,7 +89,7 @@ class HeldMatrix(ABC):
     def T(self) -> Self:  # noqa: N802 - as NumPy's
         """A transposed view of the same memory."""
         made = copy.copy(self)
-        made.turned = not self.turned
+        made.transposed = not self.transposed
         return made
 
     @property
@@ -158,7 +158,7 @@ class HeldMatrix(ABC):
     def whole(self) -> Array:
         """Return the whole matrix as a float32 array on its device."""
         found: Array = self.xp.empty(self.shape, np.float32)
-        plain = found.T if self.turned else found
+        plain = found.T if self.transposed else found
         for part in self.parts():
             plain[:, part] = self.columns(part.start, part.stop)
         return found
@@ -168,7 +168,7 @@ class HeldMatrix(ABC):
         return found if dtype is None else found.astype(dtype, copy=False)
 
 
-class Bfloat16Matrix(HeldMatrix):
+class Bfloat16Matrix(NarrowMatrix):
     """A matrix of bfloat16 words; the words of two neighbouring inputs are adjacent.
 
     ``words`` is (panels, pairs of inputs, 64, 2), padded with zeros.
@@ -206,9 +206,9 @@ class Bfloat16Matrix(HeldMatrix):
         xp = self.xp
         pairs = self.words[start // PANEL : -(-stop // PANEL)].view(np.uint32)[..., 0]
         made = xp.empty((pairs.shape[1], 2, len(pairs), PANEL), np.uint32)
-        turned = pairs.transpose(1, 0, 2)
-        xp.left_shift(turned, 16, out=made[:, _FIRST])
-        xp.bitwise_and(turned, _UPPER, out=made[:, 1 - _FIRST])
+        transposed = pairs.transpose(1, 0, 2)
+        xp.left_shift(transposed, 16, out=made[:, _FIRST])
+        xp.bitwise_and(transposed, _UPPER, out=made[:, 1 - _FIRST])
         plain: Array = made.reshape(2 * made.shape[0], -1).view(np.float32)
         return plain[: self.inputs, : stop - start]
 
@@ -244,7 +244,7 @@ _FIRST = 0 if sys.byteorder == "little" else 1
 _UPPER = np.uint32(0xFFFF0000)
 
 
-class WatchedMatrix(HeldMatrix):
+class WatchedMatrix(NarrowMatrix):
     """A float32 matrix that calls ``seen`` with the rows of each product."""
 
     dtype = np.dtype(np.uint32)
@@ -265,7 +265,7 @@ class WatchedMatrix(HeldMatrix):
         return made
 
 
-class HalvesMatrix(HeldMatrix):
+class HalvesMatrix(NarrowMatrix):
     """A matrix of float16 ``values`` in C order."""
 
     dtype = np.dtype(np.float16)
@@ -302,7 +302,7 @@ class HalvesMatrix(HeldMatrix):
         return y
 
 
-class BlockMatrix(HeldMatrix):
+class BlockMatrix(NarrowMatrix):
     """A matrix of integers of 8 or 4 bits; each `BLOCK` of neighbouring inputs shares a scale.
 
     ``kind`` is ggml's: "Q8_0" has integers from -127 times the scale, "Q4_0" from -8 to 7, "Q4_1"

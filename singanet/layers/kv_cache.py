@@ -41,7 +41,7 @@ def each_of(counts: Counts, samples: int) -> Array:
     return np.array(np.broadcast_to(counts, (samples,)), np.int64)
 
 
-class StepRows:
+class RingBuffer:
     """Vectors (N, h, steps, d) of the steps of N sequences, of which the oldest are let go.
 
     ``first`` is the step of each sequence that stands in column 0. Columns before ``lent`` are
@@ -52,27 +52,27 @@ class StepRows:
     def __init__(self, array: Array, first: Counts, last: int | None, lent: int = 0) -> None:
         self.array, self.first, self.last, self.lent = array, first, last, lent
 
-    def fork(self, ends: Counts, rows: Array | None) -> StepRows:
+    def fork(self, ends: Counts, rows: Array | None) -> RingBuffer:
         """The same of some sequences, which have got to ``ends``; of all in the same memory."""
         width = most(ends - self.first)
         if rows is None:
             self.lent = max(self.lent, width)
-            return StepRows(self.array[:, :, :width], self.first, self.last, width)
+            return RingBuffer(self.array[:, :, :width], self.first, self.last, width)
         first = self.first if isinstance(self.first, int) else together(self.first[rows])
-        return StepRows(self.array[rows, :, :width], first, self.last)
+        return RingBuffer(self.array[rows, :, :width], first, self.last)
 
-    def copied(self, ops: Ops, first: Counts, ends: Counts, room: int) -> StepRows:
+    def copied(self, ops: Ops, first: Counts, ends: Counts, room: int) -> RingBuffer:
         """The steps from ``first`` up to ``ends`` in new memory of ``room`` steps."""
         array = self.array
         # Zeros: what a longer sequence shows of a shorter one is hidden, but must be numbers.
-        made = StepRows(
+        made = RingBuffer(
             ops.zeros((*array.shape[:2], room, array.shape[3]), array), together(first), self.last
         )
         self.copy_into(ops, made, range(len(array)), first, ends)
         return made
 
     def copy_into(
-        self, ops: Ops, made: StepRows, places: Sequence[int], first: Counts, ends: Counts
+        self, ops: Ops, made: RingBuffer, places: Sequence[int], first: Counts, ends: Counts
     ) -> None:
         """Put the steps from ``first`` up to ``ends`` into the rows ``places`` of ``made``."""
         low, size = together(first - self.first), together(ends - first)
@@ -94,7 +94,7 @@ class StepRows:
             ops.copyto(self.array[n, :, at : at + new.shape[2]], new[n])
 
 
-class Past:
+class KVCache:
     """What one layer has left for the further steps of its sequences, at most ``limit`` steps.
 
     A context has one where sequences come in parts. The layer then computes as if the steps
@@ -110,7 +110,7 @@ class Past:
         self._starts: Counts = 0
         self._left: dict[str, list[Array]] = {}
         self._coming: dict[str, list[Array]] = {}
-        self._rows: dict[str, StepRows] = {}
+        self._rows: dict[str, RingBuffer] = {}
         # Which step the first one is that a layer was last shown.
         self._shown: dict[str, Counts] = {}
 
@@ -180,7 +180,7 @@ class Past:
         if kept is None:
             # Without room for what may not come.
             room = most(ends - wanted)
-            kept = StepRows(ops.zeros((*new.shape[:2], room, new.shape[3]), new), wanted, last)
+            kept = RingBuffer(ops.zeros((*new.shape[:2], room, new.shape[3]), new), wanted, last)
             self._rows[key] = kept
         elif self._is_full(kept, starts, ends):
             kept = kept.copied(ops, wanted, starts, self._room(kept, most(ends - wanted)))
@@ -205,12 +205,12 @@ class Past:
         first: Counts = starts - last + 1 - spare
         return max(0, first) if isinstance(first, int) else np.maximum(0, first)
 
-    def _is_full(self, kept: StepRows, starts: Counts, ends: Counts) -> bool:
+    def _is_full(self, kept: RingBuffer, starts: Counts, ends: Counts) -> bool:
         """Whether there is no room for the steps up to ``ends``, or others read what is there."""
         over = most(ends - kept.first) > kept.array.shape[2]
         return over or least(starts - kept.first) < kept.lent
 
-    def _room(self, kept: StepRows, needed: int) -> int:
+    def _room(self, kept: RingBuffer, needed: int) -> int:
         """How many steps to have memory for: twice what was there, or seen."""
         there = kept.array.shape[2]
         room = max(needed, 2 * min(there, kept.last or there))
@@ -247,9 +247,9 @@ class Past:
         """Go on from where ``starts`` steps had come, after `expect_back`."""
         self._starts = starts
 
-    def fork(self, rows: Array | None) -> Past:
+    def fork(self, rows: Array | None) -> KVCache:
         """The same for the sequences ``rows``; for all of them in the same memory."""
-        made = Past(self.limit, self.spare)
+        made = KVCache(self.limit, self.spare)
         made.counts, made._starts = self.counts, self._starts
         if rows is not None and not isinstance(self._starts, int):
             made._starts = together(self._starts[rows])
@@ -260,9 +260,9 @@ class Past:
         return made
 
     @staticmethod
-    def joined(ops: Ops, pasts: Sequence[Past], samples: Sequence[int], order: Array) -> Past:
+    def joined(ops: Ops, pasts: Sequence[KVCache], samples: Sequence[int], order: Array) -> KVCache:
         """The sequences of several, ``samples`` of each, that of row k then in row ``order[k]``."""
-        made = Past(pasts[0].limit, pasts[0].spare)
+        made = KVCache(pasts[0].limit, pasts[0].spare)
         made.counts = pasts[0].counts
         total, starts = len(order), np.empty(len(order), np.int64)
         cuts = np.cumsum([0, *samples])
@@ -284,7 +284,7 @@ class Past:
             needed = int((starts - firsts).max())
             room = min(2 * needed, max(made.limit or needed, needed))
             shape = (total, kept.array.shape[1], room, kept.array.shape[3])
-            into = StepRows(ops.zeros(shape, kept.array), together(firsts), kept.last)
+            into = RingBuffer(ops.zeros(shape, kept.array), together(firsts), kept.last)
             for past, there in zip(pasts, places, strict=True):
                 past._rows[key].copy_into(ops, into, there.tolist(), firsts[there], starts[there])
             made._rows[key] = into

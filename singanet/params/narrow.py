@@ -22,7 +22,7 @@ from singanet.checkpoint.gguf_blocks import ENCODERS
 from singanet.checkpoint.halves import narrow
 from singanet.errors import CallOrderError
 from singanet.ops import array_module, transfers
-from singanet.ops.held import BLOCK, Bfloat16Matrix, BlockMatrix, HeldMatrix, WatchedMatrix
+from singanet.ops.narrow import BLOCK, Bfloat16Matrix, BlockMatrix, NarrowMatrix, WatchedMatrix
 from singanet.params.storage import ParamStorage
 from singanet.types import Array, Shape
 
@@ -163,14 +163,14 @@ def standing_in(arrays: Mapping[int, Array]) -> Iterator[None]:
         _stand_ins.arrays = before
 
 
-class HeldWeights(ParamStorage):
-    """A ``matrix`` of fewer bits; ``turned`` where the parameter lies as (outputs, inputs)."""
+class NarrowWeights(ParamStorage):
+    """A ``matrix`` of fewer bits; ``transposed`` where the parameter lies as (outputs, inputs)."""
 
     way_back = "call net.as_type('float32') first"
-    matrix: HeldMatrix
+    matrix: NarrowMatrix
 
-    def __init__(self, matrix: HeldMatrix, turned: bool) -> None:
-        self.matrix, self.turned = matrix, turned
+    def __init__(self, matrix: NarrowMatrix, transposed: bool) -> None:
+        self.matrix, self.transposed = matrix, transposed
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -202,8 +202,8 @@ class HeldWeights(ParamStorage):
     def _lend(self) -> Array:
         """As `lend`, of what is held."""
 
-    def factor(self) -> HeldMatrix:
-        return self.matrix.T if self.turned else self.matrix
+    def factor(self) -> NarrowMatrix:
+        return self.matrix.T if self.transposed else self.matrix
 
     def settle(self, rng: np.random.Generator | None = None) -> None:
         """Round what was changed in the array that is lent; stochastic rounding draws of ``rng``.
@@ -217,15 +217,15 @@ class HeldWeights(ParamStorage):
         return self.matrix.arrays
 
     @abstractmethod
-    def moved(self, put: Callable[[Array], Array]) -> HeldWeights:
+    def moved(self, put: Callable[[Array], Array]) -> NarrowWeights:
         """As `ParamStorage.moved`; itself where its arrays stay as they are."""
 
     @abstractmethod
-    def blank(self) -> Callable[[int], HeldWeights]:
+    def blank(self) -> Callable[[int], NarrowWeights]:
         """What makes another one of its kind without numbers, which has so many `arrays`."""
 
 
-class Bfloat16Weights(HeldWeights):
+class Bfloat16Weights(NarrowWeights):
     """Words of bfloat16. What is assigned is rounded to nearest, halves to even.
 
     Updates change a float32 array that is lent, and are rounded when a walk goes on: by
@@ -237,8 +237,8 @@ class Bfloat16Weights(HeldWeights):
     place = "held in bfloat16"
     matrix: Bfloat16Matrix
 
-    def __init__(self, matrix: Bfloat16Matrix, turned: bool, rounding: str) -> None:
-        super().__init__(matrix, turned)
+    def __init__(self, matrix: Bfloat16Matrix, transposed: bool, rounding: str) -> None:
+        super().__init__(matrix, transposed)
         self.rounding = rounding
         self.rest: Bfloat16Matrix | None = None
         self._memory: LentMemory | None = None
@@ -250,7 +250,7 @@ class Bfloat16Weights(HeldWeights):
     def nbytes(self) -> int:
         return self.matrix.nbytes + (0 if self.rest is None else self.rest.nbytes)
 
-    def factor(self) -> HeldMatrix:
+    def factor(self) -> NarrowMatrix:
         self.settle()
         return super().factor()
 
@@ -295,7 +295,7 @@ class Bfloat16Weights(HeldWeights):
         # It comes and goes between small arrays, and would leave holes as large as itself.
         with large_arrays_apart():
             made: Array = self.matrix.xp.empty(super().factor().shape, np.float32)
-        plain = made.T if self.turned else made
+        plain = made.T if self.transposed else made
         for part in self.matrix.parts(_PIECE):
             plain[:, part] = self._columns(part)
         return made
@@ -309,7 +309,7 @@ class Bfloat16Weights(HeldWeights):
         return bits.view(np.float32)
 
     def _has_changed(self, array: Array) -> bool:
-        plain, xp = array.T if self.turned else array, self.matrix.xp
+        plain, xp = array.T if self.transposed else array, self.matrix.xp
         return not all(
             xp.array_equal(plain[:, part], self._columns(part), equal_nan=True)
             for part in self.matrix.parts(_PIECE)
@@ -317,7 +317,7 @@ class Bfloat16Weights(HeldWeights):
 
     def _put(self, array: Array, rng: np.random.Generator | None) -> None:
         """Hold ``array``, and where it is rounded have it so as well."""
-        plain, xp = array.T if self.turned else array, self.matrix.xp
+        plain, xp = array.T if self.transposed else array, self.matrix.xp
         width = self.matrix.width(_PIECE)
         for part in self.matrix.parts(_PIECE):
             values = xp.ascontiguousarray(plain[:, part])
@@ -353,31 +353,31 @@ class Bfloat16Weights(HeldWeights):
         if matrix is self.matrix:
             return self
         rest = None if self.rest is None else self.rest.moved(put)
-        return _bfloat16_weights(matrix, self.turned, self.rounding, rest)
+        return _bfloat16_weights(matrix, self.transposed, self.rounding, rest)
 
-    def blank(self) -> Callable[[int], HeldWeights]:
+    def blank(self) -> Callable[[int], NarrowWeights]:
         size = self.matrix.inputs, self.matrix.outputs
-        return partial(_blank_words, size, self.turned, self.rounding)
+        return partial(_blank_words, size, self.transposed, self.rounding)
 
     def __reduce__(self) -> Any:
         self.settle()
-        return _bfloat16_weights, (self.matrix, self.turned, self.rounding, self.rest)
+        return _bfloat16_weights, (self.matrix, self.transposed, self.rounding, self.rest)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Bfloat16Weights:
         self.settle()
-        given = copy.deepcopy((self.matrix, self.turned, self.rounding, self.rest), memo)
+        given = copy.deepcopy((self.matrix, self.transposed, self.rounding, self.rest), memo)
         return _bfloat16_weights(*given)
 
 
-class BlockWeights(HeldWeights):
+class BlockWeights(NarrowWeights):
     """Blocks of whole numbers with scales, to be read only."""
 
     place = "held in blocks of whole numbers"
     trains = False
     matrix: BlockMatrix
 
-    def __init__(self, matrix: BlockMatrix, turned: bool) -> None:
-        super().__init__(matrix, turned)
+    def __init__(self, matrix: BlockMatrix, transposed: bool) -> None:
+        super().__init__(matrix, transposed)
         self.place = f"held in blocks of {matrix.bits} bits"
 
     def _lend(self) -> Array:
@@ -397,20 +397,20 @@ class BlockWeights(HeldWeights):
 
     def moved(self, put: Callable[[Array], Array]) -> BlockWeights:
         matrix = self.matrix.moved(put)
-        return self if matrix is self.matrix else BlockWeights(matrix, self.turned)
+        return self if matrix is self.matrix else BlockWeights(matrix, self.transposed)
 
-    def blank(self) -> Callable[[int], HeldWeights]:
+    def blank(self) -> Callable[[int], NarrowWeights]:
         of = self.matrix
-        return partial(_blank_blocks, (of.inputs, of.outputs, of.kind), self.turned)
+        return partial(_blank_blocks, (of.inputs, of.outputs, of.kind), self.transposed)
 
     def __reduce__(self) -> Any:
-        return BlockWeights, (self.matrix, self.turned)
+        return BlockWeights, (self.matrix, self.transposed)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BlockWeights:
-        return BlockWeights(copy.deepcopy(self.matrix, memo), self.turned)
+        return BlockWeights(copy.deepcopy(self.matrix, memo), self.transposed)
 
 
-class WatchedWeights(HeldWeights):
+class WatchedWeights(NarrowWeights):
     """The array that ``before`` keeps, while ``moments`` of what it multiplies are summed.
 
     These are (inputs, inputs): the sum of the products of two inputs, over all rows.
@@ -420,9 +420,9 @@ class WatchedWeights(HeldWeights):
     trains = False
     matrix: WatchedMatrix
 
-    def __init__(self, before: ParamStorage, turned: bool) -> None:
+    def __init__(self, before: ParamStorage, transposed: bool) -> None:
         values = before.read()
-        super().__init__(WatchedMatrix(values.T if turned else values, self._add), turned)
+        super().__init__(WatchedMatrix(values.T if transposed else values, self._add), transposed)
         self.before = before
         inputs = self.matrix.inputs
         self.moments: Array = self.matrix.xp.zeros((inputs, inputs), np.float32)
@@ -433,10 +433,10 @@ class WatchedWeights(HeldWeights):
     def _lend(self) -> Array:
         return self.before.lend()
 
-    def moved(self, put: Callable[[Array], Array]) -> HeldWeights:
+    def moved(self, put: Callable[[Array], Array]) -> NarrowWeights:
         raise self._stays("on this device", "moved")
 
-    def blank(self) -> Callable[[int], HeldWeights]:
+    def blank(self) -> Callable[[int], NarrowWeights]:
         raise self._stays("all on this rank", "put on several")
 
     def _stays(self, where: str, done: str) -> CallOrderError:
@@ -462,14 +462,14 @@ def words_among(params: Iterable[tuple[str, Any]]) -> dict[str, str]:
 
 
 def block_weights(
-    values: Array, turned: bool, kind: str, moments: Array | None = None
+    values: Array, transposed: bool, kind: str, moments: Array | None = None
 ) -> BlockWeights:
     """``values``, of which the inputs are a multiple of 32, in blocks of ``kind``.
 
     ``moments`` of what they multiply, (inputs, inputs), are for blocks of 4 bits. Where some are
     beyond the numbers, the weights alone count.
     """
-    by_output = values if turned else values.T
+    by_output = values if transposed else values.T
     outputs, inputs = by_output.shape
     matrix = BlockMatrix(inputs, outputs, kind)
     encode = fitted if matrix.bits == 4 else ENCODERS[kind]
@@ -480,15 +480,15 @@ def block_weights(
             continue
         blocks = encode(rows.reshape(-1, BLOCK))
         matrix.put(slab, blocks.reshape(len(rows), -1, blocks.shape[1]))
-    return BlockWeights(matrix, turned)
+    return BlockWeights(matrix, transposed)
 
 
-def weights_of_blocks(blocks: Array, turned: bool, kind: str) -> BlockWeights:
+def weights_of_blocks(blocks: Array, transposed: bool, kind: str) -> BlockWeights:
     """ggml's ``blocks`` (outputs, blocks of an output, bytes of one) as they are."""
     matrix = BlockMatrix(blocks.shape[1] * BLOCK, len(blocks), kind)
     for slab, columns in matrix.slabs:
         matrix.put(slab, blocks[columns])
-    return BlockWeights(matrix, turned)
+    return BlockWeights(matrix, transposed)
 
 
 def rounded_at_random(values: Array, rng: np.random.Generator, width: int) -> Array:
@@ -521,19 +521,21 @@ def _drawn_there(rng: np.random.Generator, shape: Shape, width: int, xp: Any) ->
     return drawn
 
 
-def _blank_words(size: tuple[int, int], turned: bool, rounding: str, count: int) -> HeldWeights:
-    made = Bfloat16Weights(Bfloat16Matrix(*size), turned, rounding)
+def _blank_words(
+    size: tuple[int, int], transposed: bool, rounding: str, count: int
+) -> NarrowWeights:
+    made = Bfloat16Weights(Bfloat16Matrix(*size), transposed, rounding)
     made.rest = Bfloat16Matrix(*size) if count > 1 else None
     return made
 
 
-def _blank_blocks(of: tuple[int, int, str], turned: bool, count: int) -> HeldWeights:
-    return BlockWeights(BlockMatrix(*of), turned)
+def _blank_blocks(of: tuple[int, int, str], transposed: bool, count: int) -> NarrowWeights:
+    return BlockWeights(BlockMatrix(*of), transposed)
 
 
 def _bfloat16_weights(
-    matrix: Bfloat16Matrix, turned: bool, rounding: str, rest: Bfloat16Matrix | None
+    matrix: Bfloat16Matrix, transposed: bool, rounding: str, rest: Bfloat16Matrix | None
 ) -> Bfloat16Weights:
-    made = Bfloat16Weights(matrix, turned, rounding)
+    made = Bfloat16Weights(matrix, transposed, rounding)
     made.rest = rest
     return made
