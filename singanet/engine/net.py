@@ -60,7 +60,7 @@ class Net(GraphBuilder):
 
     def __init__(
         self,
-        layers: Sequence[Layer | GraphBuilder] | Loss | None = None,
+        layers: Sequence[Layer | GraphBuilder | Symbol] | Loss | None = None,
         metric: Metric | None = None,
         *,
         loss: Loss | MultiLoss | None = None,

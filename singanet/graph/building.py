@@ -154,7 +154,7 @@ def masked_by_add(name: str) -> ArgumentError:
 ONLY_INPUT = "input"
 """The name of the input before the layers of a list."""
 
-_Part = TypeVar("_Part", bound="Layer | GraphBuilder")
+_Part = TypeVar("_Part", bound="Layer | GraphBuilder | Symbol")
 One: TypeAlias = "Layer | GraphBuilder | str"
 Src: TypeAlias = "One | tuple[One, int] | Sequence[One | tuple[One, int]] | None"
 
@@ -321,17 +321,18 @@ class GraphBuilder(metaclass=CheckedType):
     def add(self, layer: _Part, src: Src = None) -> _Part:
         """Add ``layer``, or a net with a name, after ``src`` and return it.
 
-        ``src`` is None for the last addition (an input, if there is none), a layer or nested net, a
-        name, ``(layer, index)`` for one of several outputs, a list of these, or ``[]`` for another
-        input of the net. A name may be a later layer's. A nested net's layers become layers of this
-        net, called ``net/layer``. Errors: `GraphError` if a name is used twice, `ShapeError` if the
-        layer refuses the shape; the net does not change then.
+        The first may be an `Input`. ``src`` is None for the last addition (an input, if there is
+        none), a layer or nested net, a name, ``(layer, index)`` for one of several outputs, a list
+        of these, or ``[]`` for another input of the net. A name may be a later layer's. A nested
+        net's layers become layers of this net, called ``net/layer``. Errors: `GraphError` if a name
+        is used twice, `ShapeError` if the layer refuses the shape; the net does not change then.
         """
-        _check_part("net.add", layer)
-        if getattr(layer, "_mask_layer", None) or layer.traits.begins_mask:
-            raise masked_by_add(str(layer.name))
-        with self._naming([layer]):
-            self._add_node(layer, sources_of(layer, src, self._last), str(layer.name))
+        part: Any = layer if self._graph.nodes else _layer_of_input(layer)
+        _check_part("net.add", part)
+        if getattr(part, "_mask_layer", None) or part.traits.begins_mask:
+            raise masked_by_add(str(part.name))
+        with self._naming([part]):
+            self._add_node(part, sources_of(part, src, self._last), str(part.name))
         return layer
 
     @contextmanager
@@ -391,6 +392,7 @@ class GraphBuilder(metaclass=CheckedType):
 
     def _add_list(self, parts: Sequence[Any]) -> None:
         """Add ``parts`` as a chain, now or when `build` provides the first one's shape."""
+        parts = [*map(_layer_of_input, parts[:1]), *parts[1:]]
         for part in parts:
             _check_part("FeedForwardNet, argument layers", part)
         with self._naming(parts):
@@ -521,6 +523,11 @@ def port_of(net: GraphBuilder, symbol: Symbol) -> tuple[str, int] | None:
     """Return the node and output of ``net`` for ``symbol``; None if it is not of this net."""
     name = net._drawn.get(symbol.call.born)
     return None if name is None else (name, symbol.index)
+
+
+def _layer_of_input(part: Any) -> Any:
+    """Return the layer of an `Input`, with which a list may begin; else ``part`` itself."""
+    return part.call.layer if isinstance(part, Symbol) and not part.call.inputs else part
 
 
 def _check_part(where: str, part: Any) -> None:

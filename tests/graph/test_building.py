@@ -7,7 +7,7 @@ import pytest
 
 from singanet import FeedForwardNet, Input
 from singanet.errors import ArgumentError, GraphError, ShapeError, UnknownNameError
-from singanet.layers import Activation, Dense, Flatten
+from singanet.layers import Activation, Dense, Embedding, Flatten
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 
@@ -27,6 +27,22 @@ def test_a_list_is_a_chain(kind):
     assert made.to_config() == added.to_config()
     made.add(Dense("top", 2))
     assert made.forward(False, x).shape == (5, 2)
+
+
+def test_a_list_may_begin_with_an_input_as_in_keras():
+    ids = np.array([[1, 2, 0]])
+    listed = FeedForwardNet(
+        [Input((3,), dtype="int64"), Embedding("e", 4, 2), Dense("d", 5)], seed=0
+    )
+    added = FeedForwardNet(seed=0)
+    for part in (Input((3,), dtype="int64"), Embedding("e", 4, 2), Dense("d", 5)):
+        assert added.add(part) is part
+    np.testing.assert_array_equal(listed.forward(False, ids), added.forward(False, ids))
+    assert listed.forward(False, ids).shape == (1, 3, 5)
+    assert FeedForwardNet.from_config(listed.to_config()).to_config() == listed.to_config()
+    drawn = Dense("d", 2)(Input((3,)))
+    with pytest.raises(ArgumentError, match="received Symbol"):
+        FeedForwardNet([drawn])
 
 
 def test_singas_order_of_arguments_stays():

@@ -69,7 +69,8 @@ def check_lists():
     here, there = both([Dense(3)], [kl.Dense(3)])
     close(here.forward(False, X), there(X))
     added = FeedForwardNet()
-    added.add(Dense(3, input_shape=(5,)))
+    added.add(Input((5,)))
+    added.add(Dense(3))
     added.add(Dense(2))
     assert [p.shape for p in added.params()] == [p.shape for p in here.params()]
     late = FeedForwardNet([Dense(3), Dense(2)])
