@@ -418,7 +418,7 @@ def _permute(d: DescribedLayer) -> dict[str, Any]:
         # Keras' axes H, W, C are our axes 2, 3, 1; Keras' last axis is our first.
         ours = [{1: 2, 2: 3, 3: 1}[axis] for axis in axes]
         axes = (ours[2], ours[0], ours[1])
-    return {"axes": axes}
+    return {"dims": axes}
 
 
 def _flatten(d: DescribedLayer) -> list[Layer]:
