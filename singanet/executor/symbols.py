@@ -333,10 +333,10 @@ class View:
         """Exclude the part: it finds parameters by ids of this process."""
         return {**vars(self), "_part": None}
 
-    device = property(attrgetter("net.device"), doc="The net's.")
-    dtype = property(attrgetter("net.dtype"), doc="The net's.")
-    rng = property(attrgetter("net.rng"), doc="The net's, so that all programs draw from one.")
-    version = property(attrgetter("net.version"), doc="The net's.")
+    device = property(attrgetter("net.device"), doc="The net's device.")
+    dtype = property(attrgetter("net.dtype"), doc="The net's dtype.")
+    rng = property(attrgetter("net.rng"), doc="The net's generator, shared by all programs.")
+    version = property(attrgetter("net.version"), doc="The net's version.")
 
     def carried(self) -> NetExecutor[Any]:
         """Return the executor of its steps: the net's, or programs with the net's settings."""
