@@ -98,7 +98,7 @@ class Wide:
         return code.times(code.sum(code.times(row, self.width), column), FLOAT)
 
     def load(self, pointer: Value, place: Value, left: Value) -> Value:
-        """Load a vector, of which ``left`` floats exist, then zeros; None loads all."""
+        """Load a vector of ``left`` floats, followed by zeros; None loads a whole vector."""
         code = self._code
         if left is None:
             return code.floats(pointer, place)
@@ -130,7 +130,10 @@ class Wide:
 
     @contextmanager
     def each_channels(self, first: Value, last: Value) -> Iterator[tuple[Value, Value]]:
-        """Write a loop over vectors of channels, run once from 0 to 1: first and remaining."""
+        """Write a loop over vectors of channels: each start, and the channels that remain.
+
+        The loop runs once for the range [0, 1) of its stage.
+        """
         code = self._code
         with code.each(first, last), code.each(0, self.channels, LANES) as channel:
             yield channel, code.less(self.channels, channel)

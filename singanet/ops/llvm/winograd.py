@@ -1,7 +1,7 @@
 """Compute 3×3 and 5×5 convolutions by Winograd's transforms in compiled functions.
 
-Blocks of tiles stay in the cache from images to outputs, so it pays also for few channels. Sums are
-divided by sizes alone: results do not depend on the number of threads.
+Blocks of tiles stay in the cache from images to outputs, so they also pay for few channels. Sums
+are split by sizes alone: results do not depend on the number of threads.
 """
 
 from __future__ import annotations

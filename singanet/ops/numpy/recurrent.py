@@ -58,7 +58,7 @@ def clear(ops: Ops, skips: Array | None, *arrays: Array) -> None:
 
 
 def stay(ops: Ops, direction: Direction, t: int, *states: Array) -> None:
-    """Copy the states before step ``t`` to those after it, for samples that skip it."""
+    """Copy the states before step ``t`` to the states after it, for samples that skip it."""
     if direction.skips is not None:
         before, after = direction.around(t)
         for state in states:

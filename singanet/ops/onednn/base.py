@@ -154,7 +154,7 @@ class OneDnnBase(PlannedOps):
     ) -> Array:
         """Return a byte array for an ``operand`` in oneDNN's layout; empty if there is no plan.
 
-        The other arguments are those of `runs`, whose first array is ``first``.
+        The other arguments are like `runs`, with ``first`` as the first array.
         """
         runtime = self.runtime()
         plan = None if runtime is None else runtime.plan(build, key, first.size * passes)

@@ -163,7 +163,7 @@ def _inverse(ops: OneDnnBase, var: Array, epsilon: float) -> Array:
 
 
 def _show_nan_of(ops: OneDnnBase, y: Array, *vectors: Array) -> None:
-    """Write NaN into each channel of ``y`` for which one of the ``vectors`` has NaN.
+    """Write NaN into each channel of ``y`` that has NaN in any of the ``vectors``.
 
     Statistics of a channel with NaN are NaN, and oneDNN's relu would turn them into zeros. Prepared
     kernels skip this, since no constant is NaN.

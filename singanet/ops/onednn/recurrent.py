@@ -6,7 +6,7 @@ zero, so a diverged state would go unnoticed. So does a GRU of many units on a s
 oneDNN's "linear before reset" variant has the formula of `Ops`, with gates in the order z, r, n.
 The LSTM's gates have the order of `Ops`.
 
-oneDNN's workspace has room for states and gradients of states, most of which are never written. The
+oneDNN's workspace has room for states and their gradients, but a plan writes little of it. The
 layout differs between versions, so it is observed: short sequences run on marked memory, and the
 written ranges are extrapolated to the full number of steps.
 """
@@ -119,7 +119,7 @@ def _kind(sizes: Sizes, prop: Prop) -> tuple[str, tuple[int, ...], tuple[float, 
 
 
 class _Direction:
-    """The primitives of a direction, and its memory in their layout and in that of the operands."""
+    """The primitives of a direction, with memory in their layout and in the operands' layout."""
 
     def __init__(self, build: Builder, sizes: Sizes, prop: Prop) -> None:
         self.build, self.sizes = build, sizes
@@ -186,7 +186,7 @@ def infer(build: Builder, *sizes: Any) -> None:
 
 
 def infer_laid_out(build: Builder, *sizes: Any) -> None:
-    """Operands: those of `infer`, with weights from `lay_out`."""
+    """Operands: like `infer`, with weights from `lay_out`."""
     _forward(build, Sizes(*sizes), Prop.FORWARD_INFERENCE, laid_out=True)
 
 
@@ -201,7 +201,7 @@ def lay_out(build: Builder, *key: Any) -> None:
 
 
 def train(build: Builder, *sizes: Any) -> None:
-    """Operands: those of `infer`, and the workspace for `backward`."""
+    """Operands: like `infer`, and the workspace for `backward`."""
     _forward(build, Sizes(*sizes), Prop.FORWARD_TRAINING)
 
 

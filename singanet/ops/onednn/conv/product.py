@@ -68,7 +68,7 @@ def weights(ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: W
 
 
 def fits(ops: OneDnnBase, case: Case) -> bool:
-    """Whether one product suits, of windows that fit in the cache or for which it is faster."""
+    """Whether one product suits: its windows fit in the cache, or it is faster."""
     pixels, plain = _pixels(case), _is_plain(case.window)
     if case.window.groups > 1 or not pixels or (case.kernel == "data" and not plain):
         return False
