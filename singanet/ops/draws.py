@@ -47,7 +47,7 @@ def fill(rng: Any, out: Array, threads: int, do: Callable[[Parts], None]) -> Non
 
 
 def _twin(state: Any, numbers: int) -> np.random.Generator:
-    """Return a generator in ``state``, advanced by ``numbers``, without a pending half draw."""
+    """Return a generator in ``state``, advanced by ``numbers`` numbers of 32 bits."""
     bits: Any = np.random.PCG64(0)
     bits.state = state
     if numbers:

@@ -1,7 +1,8 @@
 """Run recurrent layers by oneDNN.
 
 Skipped steps, recurrent dropout, float64 and relu use NumPy's kernels: oneDNN's relu turns NaN into
-zero, so a diverged state would go unnoticed. So does a GRU of many units on a single sequence.
+zero, so a diverged state would go unnoticed. NumPy also runs a GRU of many units on a single
+sequence.
 
 oneDNN's "linear before reset" variant has the formula of `Ops`, with gates in the order z, r, n.
 The LSTM's gates have the order of `Ops`.

@@ -188,8 +188,8 @@ def _backward_weights(build: Builder, shapes: Shapes) -> None:
 _GAIN = 3
 """Least time of a convolution, relative to the cost of sharing, for which threads share it.
 
-2 would suffice without doubt about the estimate. Neighbouring kernels use threads too: these are
-awake.
+A factor of 2 would suffice if estimates were exact: neighbouring kernels use threads too, so these
+are awake.
 """
 
 
