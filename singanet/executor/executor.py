@@ -78,7 +78,7 @@ class Trained:
 
 
 def save(path: str | PathLike[str], trained: Trained) -> None:
-    """Write a checkpoint; see `Executor.save`."""
+    """Write a checkpoint, see `Executor.save`."""
     file, net, ranks = _file_to_write(path), trained.net, trained.ranks
     stands = {
         "generator": net.rng.bit_generator.state,
@@ -99,7 +99,7 @@ def save(path: str | PathLike[str], trained: Trained) -> None:
 
 
 def load(path: str | PathLike[str], trained: Trained) -> None:
-    """Restore a checkpoint; see `Executor.load`."""
+    """Restore a checkpoint, see `Executor.load`."""
     checked_path(path)
     found = trained.ranks.spread(lambda: _read(path_of(path)))
     _adopt(found, trained)

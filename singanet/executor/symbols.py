@@ -43,7 +43,7 @@ Head: TypeAlias = Symbol | None
 
 
 class GradientSymbol:
-    """The gradient of Σ ``ys`` · ``dys`` by ``x``, a symbol or parameter; see `gradients`."""
+    """The gradient of Σ ``ys`` · ``dys`` by ``x``, a symbol or parameter, see `gradients`."""
 
     __slots__ = ("dys", "x", "ys")
 
@@ -291,7 +291,7 @@ class Objective(Counted):
         return each if self.alone else dict.fromkeys(self.heads, each)
 
     def count(self, x: Any, y: Any) -> float:
-        """Return the weight of a batch; see `Loss.count`."""
+        """Return the weight of a batch, see `Loss.count`."""
         batch = len(x if self.alone else x[self.heads[0]])
         found = {
             float(loss.count(picked(x, scores), picked(x, targets)))
@@ -481,7 +481,7 @@ class DrawnNet:
         return found
 
     def link_of(self, port: Port) -> Any:
-        """Return the link of the loss on the scores at ``port``; None if there is no such loss."""
+        """Return the link of the loss on the scores at ``port``; None without such a loss."""
         links = {type(loss): loss for loss, at, _ in self.losses.values() if at == port}
         return next(iter(links.values())).link if len(links) == 1 else None
 

@@ -256,7 +256,7 @@ class Graph:
         return found
 
     def order(self) -> list[Node]:
-        """Return the nodes in topological order; see `topological_order`."""
+        """Return the nodes in topological order, see `topological_order`."""
         return topological_order(self.nodes)
 
 
@@ -374,13 +374,13 @@ class Nestable(Protocol):
     pending: list[Any]
 
     def build(self, in_shapes: Any) -> Shapes:
-        """Build the net; see `GraphBuilder.build`."""
+        """Build the net, see `GraphBuilder.build`."""
 
     def nodes(self) -> list[Node]:
-        """Return the uses of layers; see `GraphBuilder.nodes`."""
+        """Return the uses of layers, see `GraphBuilder.nodes`."""
 
     def ports(self) -> Ports:
-        """Return inputs and outputs; see `GraphBuilder.ports`."""
+        """Return inputs and outputs, see `GraphBuilder.ports`."""
 
 
 class Nests:

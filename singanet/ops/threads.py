@@ -129,6 +129,6 @@ def limit() -> str:
 def within(features: Mapping[str, bool]) -> dict[str, bool]:
     """Return LLVM's features of the processor, without features beyond the limit."""
     told = limit()
-    # AVX2_VNNI counts as AVX2; a name that oneDNN does not know is no limit.
+    # AVX2_VNNI counts as AVX2; a name unknown to oneDNN sets no limit.
     without = () if "AMX" in told else _WITHOUT.get(told.partition("_")[0], ())
     return {name: there and not name.startswith(without) for name, there in features.items()}

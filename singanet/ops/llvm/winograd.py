@@ -397,7 +397,7 @@ def _function(kind: str, taps: int) -> Callable[..., None]:
 
 
 def _where_it_pays(run: Callable[..., Array | None], case: Callable[..., Case | None]) -> Route:
-    """Return the route next to NumPy's kernels, which are no faster than the direct one."""
+    """Return the route next to NumPy's kernels, which are not faster than the direct route."""
 
     def pays(ops: PlannedOps, *operands: Any, **options: Any) -> bool:
         this = case(ops, *operands, **options)

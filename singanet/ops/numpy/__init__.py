@@ -83,7 +83,7 @@ class NumpyOps:
         return changes()
 
     def trim(self, prepared: bool = False) -> None:
-        """Do nothing: there is no working memory."""
+        """Do nothing: NumPy's kernels have no workspace."""
 
     def remarks(self) -> Mapping[str, Sequence[str]]:
         """Return the backends; LLVM multiplies narrow weights if there is a compiler."""

@@ -80,7 +80,7 @@ class Blocks(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether there are no scores."""
+        """Whether the scores are empty."""
         return not self.n * self.heads * self.queries * self.keys
 
     @property

@@ -152,7 +152,7 @@ class OneDnnBase(PlannedOps):
     def room(
         self, build: Build, key: tuple[Any, ...], operand: int, first: Array, passes: int = 1
     ) -> Array:
-        """Return a byte array for an ``operand`` in oneDNN's layout; empty if there is no plan.
+        """Return a byte array for an ``operand`` in oneDNN's layout; empty without a plan.
 
         The other arguments are like `runs`, with ``first`` as the first array.
         """

@@ -293,7 +293,7 @@ class Descriptors:
     def primitive_desc(
         self, kind: str, *arguments: Any, slow: bool = False, attributes: Any = None
     ) -> Any:
-        """Create a primitive descriptor. Errors: `NotOfferedError` if there is no kernel.
+        """Create a primitive descriptor. Errors: `NotOfferedError` without a kernel.
 
         Reference kernels are slow; they count as missing unless ``slow``.
         """

@@ -186,7 +186,7 @@ def _forward_stage(
     build: Builder, shape: Shape, epsilon: float, flags: int, fills: tuple[Arg, ...] = ()
 ) -> None:
     """Operands: x, y, mean, variance, scale, shift, and the mask of training with relu."""
-    # With fixed statistics there is no mask: y serves as one.
+    # With fixed statistics y serves as the mask.
     prop = Prop.FORWARD_INFERENCE if flags & Norm.USE_GLOBAL_STATS else Prop.FORWARD_TRAINING
     plain, images = build.alike(partial(build.images, shape), 0, 1)
     desc = _batch_desc(build, images, epsilon, flags, prop)
