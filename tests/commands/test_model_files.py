@@ -65,7 +65,7 @@ def test_convert_takes_its_net(model, tmp_path):
 
 def test_what_cannot_be_tried_is_said(model, small, tmp_path, refused):
     assert "--data" in refused("evaluate", model)
-    assert "model file alone" in refused("summary", model, "--classes", 3)
+    assert "only a folder or model file" in refused("summary", model, "--classes", 3)
     wide = tmp_path / "wide.npz"
     rows = np.zeros((4, 5), np.float32)
     labels = np.array([0, 1, 0, 1])

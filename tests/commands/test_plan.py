@@ -26,7 +26,10 @@ def test_it_prints_the_table_and_the_memory_over_a_step(capsys, tmp_path):
         (["plan", "mlp", "--batch-size", "1", "--memory-budget", "1kB"], "expected at least"),
         (["plan", "mlp", "--out", "a.png"], "ends in .svg; received the suffix '.png'"),
         (["plan", "mlp", "--allow", "swap"], "expected some of 'recompute'"),
-        (["train", "mlp", "--offload-folder", "there"], "--offload-folder: expected a budget"),
+        (
+            ["train", "mlp", "--offload-folder", "there"],
+            "--offload-folder: expected a memory budget",
+        ),
         (["train", "mlp", "--memory-budget", "much"], "--memory-budget: expected bytes"),
     ],
 )

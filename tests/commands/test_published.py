@@ -204,4 +204,4 @@ def test_a_folder_is_told_like_a_net(llama, sentence_model, capsys):
 def test_what_cannot_be_planned_is_one_line(llama, refused):
     assert "--tokens: expected at most 64" in refused("plan", llama, "--tokens", 65)
     assert "expected at least" in refused("plan", llama, "--tokens", 8, "--memory-budget", "1kB")
-    assert "leave them out" in refused("plan", llama, "--classes", 3)
+    assert "remove them" in refused("plan", llama, "--classes", 3)

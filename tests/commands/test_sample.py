@@ -63,4 +63,4 @@ def test_mistakes_are_one_line(language_run, run_dir, refused):
     assert "top_p: expected" in refused("sample", language_run, "--top-p", "2")
     assert "received 'X'" in refused("sample", language_run, "--prompt", "X")
     assert "--length" in refused("sample", language_run, "--length", "0")
-    assert "leave --data out" in refused("sample", language_run, "--data", "plays")
+    assert "remove --data" in refused("sample", language_run, "--data", "plays")

@@ -184,7 +184,7 @@ def test_a_process_that_is_told_to_end_saves_and_says_so(tmp_path, number, word)
         process.wait()
     assert process.returncode == 128 + number
     assert printed == ""
-    assert err.splitlines()[-1].startswith(f"singanet: {word}; go on with")
+    assert err.splitlines()[-1].startswith(f"singanet: {word}; resume with")
     assert "Traceback" not in err
     about = json.loads(bytes(read_training(out)["session"]))
     assert about["step"] > 0
@@ -369,7 +369,7 @@ def test_an_option_changes_the_run(small, extra):
         (["--early-stopping", "-1"], "--early-stopping: expected 0 or more"),
         (["--early-stopping", "1", "--monitor", "val_acuracy"], "did you mean 'val_accuracy'"),
         (["--steps-per-epoch", "0"], "--steps-per-epoch: expected a positive number"),
-        (["--initial-epoch", "20", "--epochs", "20"], "less than the 20 of --epochs"),
+        (["--initial-epoch", "20", "--epochs", "20"], "less than --epochs, 20"),
         (["--mixed-precision", "half"], "expected 'float16'"),
     ],
 )

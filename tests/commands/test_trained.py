@@ -189,7 +189,7 @@ def test_the_summary_of_a_run_is_its_nets(run_dir, capsys, refused):
     assert capsys.readouterr().out == (run_dir / "summary.txt").read_text("utf-8")
     assert main(["summary", str(run_dir), "--batch-size", "32"]) == 0
     assert re.search(r"peak", capsys.readouterr().out)
-    assert "alone" in refused("summary", run_dir, "--classes", "3")
+    assert "only a folder" in refused("summary", run_dir, "--classes", "3")
     assert "batch_size" in refused("summary", "mlp", "--batch-size", "0")
 
 

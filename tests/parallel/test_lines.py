@@ -142,4 +142,4 @@ def test_values_that_are_written_take_the_place_of_all():
 def test_rules_that_look_at_other_rows_have_no_cache():
     with pytest.raises(ArgumentError, match="LAMB") as caught:
         CachedRows(param(), Shard(param(), LAMB(lr=0.1)), Cache(), LAMB(lr=0.1))
-    assert "rule that treats each element by itself" in str(caught.value)
+    assert "expected an elementwise rule" in str(caught.value)

@@ -216,7 +216,7 @@ def test_what_cannot_be_captured_breaks_the_capture(name):
             REFUSED[name](a)
         reached.append(name)
 
-    with pytest.raises(cuda.runtime.CUDARuntimeError, match="broken by"):
+    with pytest.raises(cuda.runtime.CUDARuntimeError, match="invalidated by"):
         captured(calls)
     assert reached
     np.testing.assert_array_equal(a.get(), [0, 1])
@@ -224,7 +224,7 @@ def test_what_cannot_be_captured_breaks_the_capture(name):
 
 def test_new_memory_needs_a_pool():
     a = there(1, 2)
-    with pytest.raises(cuda.runtime.CUDARuntimeError, match="broken by new memory"):
+    with pytest.raises(cuda.runtime.CUDARuntimeError, match="invalidated by new memory"):
         captured(lambda: a + 1, held=False)
 
 
