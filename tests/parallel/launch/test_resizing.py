@@ -81,7 +81,7 @@ def test_fewer_go_on_and_more_from_the_next_checkpoint(resized):
     assert sizes_of(taken) == [2, 1, 2]
     assert "rank 1 of 2" in err
     assert "was killed by SIGKILL" in err
-    assert err.index("continues with 1 rank\n") < err.index("goes on with 2 ranks")
+    assert err.index("continues with 1 rank\n") < err.index("continues with 2 ranks")
     # No step that was in a file was taken again.
     assert len(taken) == 20
 

@@ -412,7 +412,7 @@ def test_thawing_a_layer_in_between_is_a_new_meeting():
 @pytest.mark.parametrize(
     ("rank_1", "told"),
     [
-        (lambda: (uneven_net(), SGD(lr=0.2)), "lr=0.2"),
+        (lambda: (uneven_net(), SGD(lr=0.2)), "learning_rate=0.2"),
         (lambda: (uneven_net(), Adam(lr=0.1)), "Adam"),
         (lambda: (words_net(), SGD(lr=0.1)), "d/weight (15, 4)"),
     ],
