@@ -53,7 +53,7 @@ class RankState:
 
     def __str__(self) -> str:
         told = {
-            "comes": "waited {:.1f} s for all ranks, to begin together",
+            "comes": "waited {:.1f} s for all ranks to start",
             "waits": "waited {:.1f} s for " + self.what.replace("{", "{{").replace("}", "}}"),
             "ended": "ended",
             "gone": "ended",

@@ -167,7 +167,7 @@ def death_in(text: str) -> Death | None:
         name = known.get(number, f"signal {number}")
         return Death(int(killed[1]), f"was killed by {name}", 128 + number)
     if improper := _IMPROPER.search(text):
-        return Death(int(improper[1]), "ended without a word", 1)
+        return Death(int(improper[1]), "ended without a report", 1)
     if exited := _EXITED.search(text):
         return Death(int(exited[1]), f"ended with status {exited[2]}", int(exited[2]))
     return None

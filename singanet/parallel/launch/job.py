@@ -385,9 +385,9 @@ class Job:
             # The ranks of other machines are unknown here.
             self.dead |= set(late) & known
             who = ", ".join(map(str, late[:_SHOWN])) + f" of {self.options.ranks}"
-            self._fail(f"rank {who} has not come to parallel.init in {seconds:.1f} s", now)
+            self._fail(f"rank {who} has not reached parallel.init in {seconds:.1f} s", now)
         elif coming:
-            self._fail(f"all ranks have come to parallel.init, and wait {seconds:.1f} s there", now)
+            self._fail(f"all ranks have reached parallel.init, and wait {seconds:.1f} s there", now)
         elif not known and not self._remote:
             self._fail(f"mpirun has started no rank in {seconds:.1f} s", now)
 
@@ -528,7 +528,7 @@ class Job:
             self._failure = "mpirun could not run the job"
             return -1, status, said
         (rank,) = gone
-        how = "has made others wait" if self._asked_stacks.get(rank) else "ended without a word"
+        how = "has made others wait" if self._asked_stacks.get(rank) else "ended without a report"
         self._failure = f"{self._named(rank)} {how}"
         if reports:
             self._failure += f"; rank {reports[0]['rank']} {_ended_by(reports)}"

@@ -340,13 +340,13 @@ def begins(started, how, told, **options):
 
 
 def test_who_waits_within_mpi_waits_no_longer_than_the_deadline(started):
-    begins(started, "hang", "has not come to parallel.init in", deadline=0.5)
+    begins(started, "hang", "has not reached to parallel.init in", deadline=0.5)
 
 
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("hang", "has not come to parallel.init in"),
+        ("hang", "has not reached to parallel.init in"),
         pytest.param("kill", "", marks=pytest.mark.slow),
         pytest.param("leave", "has ended, and others wait for it", marks=pytest.mark.slow),
         pytest.param("met", "has ended, and others wait for it", marks=pytest.mark.slow),
@@ -412,7 +412,7 @@ else:
 """
     )
     status, _, err = started("", text=text, deadline=1.0)
-    assert (status, "has not come" in err) == (0, False)
+    assert (status, "has not reached" in err) == (0, False)
 
 
 @pytest.mark.parametrize(("how", "status"), [("well", 0), ("exit", 7)])
@@ -463,7 +463,7 @@ def test_a_job_of_which_no_rank_has_come_to_where_all_begin_ends(remote, monkeyp
         watched._look({7: 1}, 105.1)
         assert watched.dead == {1}
         assert watched._ended(137, "") == 1
-        assert "rank 1 of 2 has not come to parallel.init in 5.1 s" in capsys.readouterr().err
+        assert "rank 1 of 2 has not reached to parallel.init in 5.1 s" in capsys.readouterr().err
         # Ranks that nobody here sees are mpirun's, where they are elsewhere.
         unseen = job.Job(options, folder)
         monkeypatch.setattr(unseen, "_states", list)
