@@ -110,7 +110,7 @@ def _target(given: str, format: str | None) -> Path:
 def _as_gguf(source: Path, target: Path, dtype: str | None) -> str | None:
     """Write the published model at ``source`` for llama.cpp; None if there is none.
 
-    Errors: as `pretrained.save`.
+    Errors: the errors of `pretrained.save`.
     """
     from singanet.commands.runs.published import is_published, model_in
 

@@ -201,8 +201,8 @@ class ParameterServer(RankReducer):
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """Prepare ``net``; the parameters of rank 0, or of a snapshot, are copied to all ranks.
 
-        Errors: as `RankReducer`; `ArgumentError` for clipping around this stage, and for mixed
-        precision around clipping by the global norm.
+        Errors: the errors of `RankReducer.meet`; `ArgumentError` for clipping around this stage,
+        and for mixed precision around clipping by the global norm.
         """
         self._expect_outside(around)
         if self._clip is not None and any(stage._holds_all for stage in around):

@@ -453,7 +453,7 @@ def follow(run_folder: str | PathLike[str], path: str | PathLike[str] | None = N
     """Repeat `write_report` while a process trains in ``run_folder``; browsers reload the page.
 
     Returns when the training has ended. After an interrupt the page does not reload any more.
-    Errors: as `write_report`.
+    Errors: the errors of `write_report`.
     """
     target = path_of(run_folder, "run_folder") / PAGE if path is None else path_of(path)
     try:

@@ -159,7 +159,7 @@ def described_net(folder: Path) -> FeedForwardNet:
 def saved_settings(folder: Path) -> dict[str, Any]:
     """Return the saved arguments of `singanet.models.build`, except name and seed.
 
-    Errors: as `saved_options`.
+    Errors: the errors of `saved_options`.
     """
     settings = dict(_section(folder, _NET_SECTION))
     shape, classes = settings.get("input_shape"), settings.get("num_classes")

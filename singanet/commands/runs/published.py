@@ -61,10 +61,10 @@ def drawn_net(
     inputs: Sequence[str] | None = None,
     like: PretrainedNet | None = None,
 ) -> PretrainedNet:
-    """Return the net of the model at ``path`` without reading its arrays. Errors: as `load`.
+    """Return the net of the model at ``path`` without reading its arrays.
 
     Its parameters are zeros, or the parameters of ``like``, another net of the model, with its
-    low-rank pairs.
+    low-rank pairs. Errors: the errors of `load`.
     """
     with open_source(model_in(path)) as source:
         names = source.reader.entries

@@ -54,7 +54,7 @@ def split(count: int, share: float, seed: int) -> tuple[Array, Array]:
 
 
 def held(count: int, share: float) -> int:
-    """Return the number of samples kept back of ``count``. Errors: as `split`."""
+    """Return the number of samples kept back of ``count``. Errors: the errors of `split`."""
     where = "--validation-split"
     if not (share and SHARE.holds(share)):
         raise refusal(where, SHARE.expected, share, SHARE.advice)

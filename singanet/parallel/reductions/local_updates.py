@@ -94,7 +94,7 @@ class LocalUpdates(RankReducer):
         self._window = checked_count(type(self).__name__, "window", window, 1)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """Prepare ``net``. Errors: as `RankReducer`."""
+        """Prepare ``net``. Errors: the errors of `RankReducer.meet`."""
         if not self._alone and self._has_met and self._is_new(net, around):
             # Otherwise newly frozen parameters would differ between ranks for good.
             self._average_all()
