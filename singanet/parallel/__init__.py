@@ -1,10 +1,10 @@
 """Training of one net by several processes.
 
 `initialize` returns the communicator of this process, a class of `communicators`. `reductions`
-combine the gradients of ranks. Other rooms place parameters: `slices` on several devices, `split`
-one layer over the ranks, `pipeline` layers over the ranks. `server` is the program of a parameter
-server; `parameter_server`, `hybrid`, `pushes` and `cached_rows` are its clients. `launch` starts
-the processes of a job.
+combine the gradients of ranks. Other rooms divide parameters over the ranks: `slices` by rows,
+`split` within one layer, `pipeline` by layers. `server` is the program of a parameter server;
+`parameter_server`, `hybrid`, `pushes` and `cached_rows` are its clients. `launch` starts the
+processes of a job.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _ending_all() -> Iterator[None]:
     Without ``singanet launch`` nothing else ends them: MPI_Finalize would wait for the others.
     """
     try:
-        # Not if MPI is initialized but unused. MPI ignores signals while it waits.
+        # No interrupt between the start of MPI and its first use. MPI ignores signals in a wait.
         with interrupted_after():
             yield
     except BaseException:

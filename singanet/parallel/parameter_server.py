@@ -317,7 +317,10 @@ class ParameterServer(RankReducer):
         return self.consistency != "bsp"
 
     def join(self) -> None:
-        """Leave the job; the other workers continue. Errors: `CallOrderError` before `meet`."""
+        """Let the other workers continue until all have come here, then pull the values.
+
+        Errors: `CallOrderError` before `meet`.
+        """
         if self._alone:
             return
         self._expect_met()

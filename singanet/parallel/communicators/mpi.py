@@ -34,7 +34,8 @@ from singanet.parallel.communicators.timeline import Timeline, own_part
 from singanet.types import Array
 
 LARGE = 1 << 17
-"""Bytes from which `Sums` is faster than ``Iallreduce``, which adds on one rank for up to three."""
+"""Bytes from which `Sums` is faster than ``Iallreduce``: up to three ranks, one of them adds alone.
+"""
 
 _TAGS = range(1 << 14, 1 << 15, 2)
 """Tags of concurrent sums; MPI guarantees tags of this size."""

@@ -118,7 +118,7 @@ def flags(ranks: int, hosts: Path | None, folder: Path, remote: bool = False) ->
     told = ["--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     if is_root():
         told.append("--allow-run-as-root")
-    # It prints warnings at each window.
+    # The UCX component prints warnings at each window.
     told += ["--mca", "osc", "^ucx"]
     if hosts is not None:
         return [*told, "--hostfile", str(hosts)]

@@ -254,7 +254,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def _redirect(folder: Path, rank: int) -> Path | None:
-    """Redirect the output: rank 0 writes to the launcher's, others to a returned file.
+    """Redirect the output of rank 0 to the launcher's, of others to a file, and return that.
 
     On another machine than the launcher's, without a log folder, mpirun forwards it.
     """
