@@ -309,7 +309,7 @@ class RankReducer(Reducer):
         if fixed and before != value:
             raise ArgumentError(
                 f"{type(self).__name__}, {name}",
-                expected=f"{before!r}, as it was made with",
+                expected=f"{before!r}, the value it was made with",
                 received=repr(value)[:60],
                 advice=f"make a new one: {type(self).__name__}(optimizer, {name}={value!r})",
             )
@@ -329,7 +329,7 @@ class RankReducer(Reducer):
                 advice="omit it, or pass parallel.init() or one of testing.communicators(n)",
             )
         self.batch = SharedBatch(self.comm)
-        # Other processes load a file than wrote it.
+        # A file may be loaded by other processes.
         self.arguments.pop("comm", None)
         inside = UpdateChain(optimizer).stages
         for stage in inside:
