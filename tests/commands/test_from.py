@@ -299,7 +299,7 @@ def test_a_description_that_is_gone_or_not_ours_is_refused(tmp_path, small, refu
         (out / "net.json").write_text(wrong)
         for command in (["evaluate", out], ["summary", out], ["train", "--out", out, "--resume"]):
             assert "net.json" in refused(*command)
-    (out / "net.json").write_text(text.replace('"num_output": 10', '"num_output": 1000000000'))
+    (out / "net.json").write_text(text.replace('"units": 10', '"units": 1000000000'))
     assert "parameters of at most" in refused("evaluate", out)
     (out / "net.json").unlink()
     assert "no net.json" in refused("evaluate", out)

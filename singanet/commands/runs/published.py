@@ -176,7 +176,7 @@ def streamed(
 
 
 def before_stops(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
-    """Yield ``texts`` up to the first complete one of ``stops``."""
+    """Yield ``texts`` up to the start of the first complete stop."""
     waiting, longest = "", max(map(len, stops))
     for text in texts:
         waiting += text

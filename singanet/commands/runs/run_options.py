@@ -181,7 +181,9 @@ class RunOptions:
     early_stopping: Annotated[
         int | None, "N", "end after N epochs without gain", not_negative()
     ] = None
-    monitor: Annotated[str, "NAME", "measure of gain and of the best weights; val_loss"] = "auto"
+    monitor: Annotated[str, "NAME", "measure for --early-stopping and best weights; val_loss"] = (
+        "auto"
+    )
     class_weight: Annotated[
         dict[Any, float] | None, "K=F,...", "such as 0=1,3=5; others weigh 1"
     ] = None
