@@ -159,7 +159,7 @@ def _expect_alone(received: str) -> None:
             expected=f"all {count} processes that {starter} has started ({name}={count})",
             received=f"{received}: each of them would train everything, as rank 0 of 1",
             advice=f"start them by: singanet launch -n {count} SCRIPT; if each is to train "
-            f"alone, unset {name} or pass parallel.Alone()",
+            f"alone, unset {name} or pass parallel.SingleProcess()",
         )
 
 

@@ -74,5 +74,5 @@ def test_a_group_counts_its_ranks_from_zero():
 def test_others_say_that_they_cannot():
     with pytest.raises(ArgumentError, match="message of any rank"):
         SingleProcess()._next_message([0])
-    with pytest.raises(ArgumentError, match="of which 0 is one"):
+    with pytest.raises(ArgumentError, match="0 among them"):
         SingleProcess().group([])
