@@ -22,7 +22,7 @@ def test_says_before_the_first_step_what_is_trained(fit, net, tmp_path):
     assert config["epochs"] == 2
     assert config["learning_rate"] == 0.1
     assert config["loss"] == {"class": "SoftmaxCrossEntropy", "arguments": {}}
-    assert config["optimizer"] == {"class": "SGD", "arguments": {"lr": 0.1}}
+    assert config["optimizer"] == {"class": "SGD", "arguments": {"learning_rate": 0.1}}
     assert config["seed"] == 0
     assert config["device"] == "cpu"
     # The settings given stand over what is known.
@@ -66,7 +66,7 @@ def test_the_optimizer_can_be_built_again_with_what_fit_put_around_it(fit, net, 
         config["learning_rate"]
         == config["optimizer"]["arguments"]["optimizer"]["object"]["arguments"]["optimizer"][
             "object"
-        ]["arguments"]["lr"]["object"]
+        ]["arguments"]["learning_rate"]["object"]
     )
 
 
@@ -76,7 +76,7 @@ def test_what_is_no_data_is_shown_as_python_does(fit, net, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert config["optimizer"] == {
         "class": "SGD",
-        "arguments": {"lr": "<built-in function abs>", "momentum": 0.5},
+        "arguments": {"learning_rate": "<built-in function abs>", "momentum": 0.5},
     }
 
 

@@ -212,7 +212,9 @@ def test_what_cannot_be_captured_breaks_the_capture(name):
 
     def calls():
         a.fill(3)
-        with pytest.raises(cuda.runtime.CUDARuntimeError, match="expected calls that only write arrays"):
+        with pytest.raises(
+            cuda.runtime.CUDARuntimeError, match="expected calls that only write arrays"
+        ):
             REFUSED[name](a)
         reached.append(name)
 
