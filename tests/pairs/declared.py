@@ -163,7 +163,7 @@ APART = [
         "refused",
         "state is kept in parts by ranks, or in folders: not in parts in folders",
         (*each_with("offload", "sharded state", "sharded gradients", "sharded parameters"),),
-        "expected parameters in memory, of whose state each rank keeps a part there",
+        "expected parameters in memory; received a parameter that is",
     ),
     Apart(
         "refused",
