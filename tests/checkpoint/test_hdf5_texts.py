@@ -103,5 +103,5 @@ def test_many_names_for_the_same_bytes(tmp_path):
     at = raw.index(struct.pack("<LQL", 3000, raw.rindex(b"GCOL"), 1))
     first = raw[at : at + 16]
     path.write_bytes(raw[:at] + first * 4000 + raw[at + 16 * 4000 :])
-    with pytest.raises(FileFormatError, match="a text of 3000 bytes where"):
+    with pytest.raises(FileFormatError, match="a string of 3000 bytes in"):
         read(path)

@@ -108,7 +108,9 @@ def test_a_table_of_ones_own_has_to_be_registered(tmp_path):
         pass
 
     net = _net(Mine.of(COLUMNS))
-    with pytest.raises(ConfigError, match="Mine: expected a class of singanet, or one that"):
+    with pytest.raises(
+        ConfigError, match="Mine: expected a class of singanet, or a registered one"
+    ):
         net.save_model(tmp_path / "net.singanet")
     assert not (tmp_path / "net.singanet").exists()
     with pytest.raises(ConfigError, match="Mine"):
