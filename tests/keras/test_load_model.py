@@ -488,7 +488,7 @@ def test_kernels_by_channel_are_held_along_the_axes_that_keras_names(tmp_path, k
         (lambda: kl.Dense(3, activity_regularizer="l2", name="d"), "activity_regularizer=None"),
         (lambda: kl.Dense(3, kernel_regularizer=keras.regularizers.L1L2(0.1, 0.1), name="d"),
          "kernel_regularizer: expected L1 or L2"),
-        (lambda: kl.Dense(3, bias_regularizer="orthogonal_regularizer", name="d"), "L1 and L2"),
+        (lambda: kl.Dense(3, bias_regularizer="orthogonal_regularizer", name="d"), "L1 or L2"),
         (lambda: kl.Dense(3, kernel_constraint="non_neg", name="d"), "expected MaxNorm.*NonNeg"),
         (lambda: kl.Dense(3, kernel_constraint=keras.constraints.MaxNorm(2, axis=1), name="d"),
          "MaxNorm along axes"),
