@@ -1,4 +1,10 @@
-"""The lowest room: described objects, checks of arguments, files, seeds, memory, text, charts."""
+"""The lowest room, which all others import.
+
+`arguments` checks arguments and limits readers of files. `described` and `words` record and name
+constructors' arguments; `elsewhere` and `extras` advise on names and import packages. `files`,
+`kinds` and `processes` are for files, locks and interrupts; `heap` is for memory, `seeding` for
+seeds, `collectives` for ranks, `columns` for tables, `charts` for charts.
+"""
 
 from __future__ import annotations
 
