@@ -576,7 +576,7 @@ def test_models_are_saved_without_the_communicator(tmp_path):
         net.compile(AllReduce(SGD(lr=0.1), comms[0], window=2))
         net.save_model(tmp_path / "net.singanet")
     optimizer = singanet.load_model(tmp_path / "net.singanet").compiled.optimizer
-    assert isinstance(optimizer.comm, Alone)
+    assert isinstance(optimizer.comm, SingleProcess)
     assert repr(optimizer) == "AllReduce(optimizer=SGD(learning_rate=0.1), window=2)"
 
 
