@@ -248,7 +248,7 @@ class _Model:
         if kind not in _MODELS or len(entries) > _MOST_CALLS:
             received = kind if kind not in _MODELS else f"{len(entries)} layers"
             raise unknown(
-                where, f"a model of one of {_MODELS} with at most {_MOST_CALLS} layers", received
+                where, f"a model among {_MODELS} with at most {_MOST_CALLS} layers", received
             )
         kept = [entry for entry in entries if not _is_operation(entry)]
         groups = numbered([entry["class_name"] for entry in kept])
@@ -450,7 +450,7 @@ def _is_operation(entry: dict[str, Any]) -> bool:
 
 
 def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: str) -> _Call:
-    """Return the call of one of ``inbound_nodes``."""
+    """Return the call described by ``node``, an entry of ``inbound_nodes``."""
     name = str(entry["name"])
     if node["kwargs"].get("training") is True:
         where = f"{where}, layer {name[:60]!r}"

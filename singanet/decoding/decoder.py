@@ -56,7 +56,7 @@ class Decoder:
                 "net.decoder",
                 expected="a net of this process alone, whose forward is singanet's",
                 received="one on several ranks" if placed_by(net) else "a forward of its own",
-                advice="merge the ranks first; put what forward does into a layer",
+                advice="merge the ranks first; move the code of forward into a layer",
             )
         self.net, self._plan = net, net._execution_plan()
         self._fixed = dict(own_arrays("decoder, fixed", fixed or {}))

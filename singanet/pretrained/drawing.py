@@ -278,7 +278,7 @@ class ModelDrawing:
         places |= {f"{part}_bias": ArrayPlace(f"{name}.bias") for part, name in theirs.items()}
         return self.put(layer, list(inputs), **places)
 
-    # -- what it is trained with ------------------------------------------------------------
+    # -- loss and metric ----------------------------------------------------------------------
 
     def expect_words(self) -> None:
         """Set the loss over the vocabulary: targets are shifted ids, or -100 to ignore a step."""
