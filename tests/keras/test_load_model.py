@@ -239,7 +239,7 @@ def test_what_is_not_in_the_table(change, edit, message):
 
 @pytest.mark.parametrize("name", ["x" * 5000, [{"class_name": "y" * 5000}]])
 def test_classes_of_any_length_are_told_in_short(change, name):
-    with pytest.raises(FileFormatError, match="a model of one of") as caught:
+    with pytest.raises(FileFormatError, match="a model among") as caught:
         load_model(change(lambda config: config.update(class_name=name)))
     assert len(str(caught.value)) < 600
 
