@@ -148,7 +148,7 @@ def test_what_is_too_deep_to_be_read_is_not_written(tmp_path):
         rate = schedules.Chained([rate, 0.2], [3])
     net = net_of("Dense")
     net.compile(SGD(lr=rate), loss.SquaredError())
-    with pytest.raises(ConfigError, match="at most 200 levels"):
+    with pytest.raises(ConfigError, match="at most 200 nested levels"):
         net.save_model(path)
     assert not path.exists()
     net.save_model(path, training=False)

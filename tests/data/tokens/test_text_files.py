@@ -66,7 +66,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
         (b"7", "line 3: expected a JSON object; received int"),
         (b'{"text": "\xff"}', "line 3: expected text in UTF-8; received the byte 0xff"),
         (b"[" * 5000, "line 3: expected a line in JSON|line 3: expected at most"),
-        (b'{"a": ' * 300 + b"1" + b"}" * 300, "line 3: expected at most 200 levels"),
+        (b'{"a": ' * 300 + b"1" + b"}" * 300, "line 3: expected at most 200 nested levels"),
         (b'{"text": ' + b"9" * 5000 + b"}", "line 3: expected a line in JSON"),
     ],
 )
