@@ -228,8 +228,8 @@ def test_layers_that_keras_lacks(tmp_path):
     with pytest.raises(ArgumentError, match="layer 's'.*layers with a form in Keras.*Scale"):
         net.save(tmp_path / "m.weights.h5")
     net = FeedForwardNet()
-    net.add(layers.LSTM("l", 2, num_stacks=2, input_sample_shape=(4, 3)))
-    with pytest.raises(ArgumentError, match="layer 'l', as a Keras LSTM.*num_stacks=2"):
+    net.add(layers.LSTM("l", 2, num_layers=2, input_sample_shape=(4, 3)))
+    with pytest.raises(ArgumentError, match="layer 'l', as a Keras LSTM.*num_layers=2"):
         net.save(tmp_path / "m.weights.h5")
     assert list(tmp_path.iterdir()) == []
 
