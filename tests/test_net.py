@@ -754,7 +754,7 @@ def test_a_user_s_own_update_of_one_array_leaves_its_neighbours():
         np.testing.assert_array_equal(value, np.full_like(old, 5.0) if k == 1 else old)
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 def test_a_list_feeds_several_inputs_in_the_order_of_the_symbols(transposed, tmp_path):
     a, b = Input("a", (2,)), Input("b", (2,))
     order = [b, a] if transposed else [a, b]

@@ -62,7 +62,7 @@ def test_a_comparison_with_a_number_is_a_layer_that_knows_it(tmp_path, kind, for
     assert compare.value == number
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 def test_a_factor_and_an_offset_for_each_channel_are_one_layer(tmp_path, transposed):
     x, gamma, beta = whole(4, 3, 2), whole(3, 1, seed=1), whole(3, 1, seed=2)
     nodes = [

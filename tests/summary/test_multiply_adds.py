@@ -83,7 +83,7 @@ def test_padding_is_counted_like_the_image():
     assert count(Conv2D("c", 2, 3, border_mode="same"), (1, 4, 4)) == 4 * 4 * 2 * 9
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 def test_a_matrix_product_has_three_extents(transposed):
     a = (5, 2, 4) if transposed else (5, 4, 2)
     assert count(MatMul("m", transpose_a=transposed), a, (5, 2, 3)) == 5 * 4 * 2 * 3

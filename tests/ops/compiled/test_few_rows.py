@@ -267,7 +267,7 @@ def test_thousands_of_any_rows(kind, monkeypatch):
         assert_any_rows(rng, kind)
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("kind", ANY)
 def test_threads_that_share_any_rows_make_the_same_bits(kind, transposed, monkeypatch):
     held, floats = matrix(kind, 192, 4224 if kind == "halves" else 4200)
@@ -300,7 +300,7 @@ def test_float16_is_multiplied_in_float32_however_it_lies(rows, size):
             np.testing.assert_allclose(stack, [want, want], rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("kind", ANY)
 def test_the_plainest_processor_multiplies_any_rows(kind, transposed, monkeypatch):
     def plain(kind, transposed):

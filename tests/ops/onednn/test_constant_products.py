@@ -39,7 +39,7 @@ def check(ops, m, k, n, bias=True, transposed=False, relu=False):
     np.testing.assert_array_equal(weight, before[1])
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("m", "k", "n"), SIZES)
 def test_every_ending(ops, m, k, n, bias, transposed):

@@ -84,7 +84,7 @@ def test_convolutions_round_their_factors(n, c, f, size, stride, seed):
     expect_product(made, lambda x, w: convolved(x, w, stride, pad), c * size**2, x, weight)
 
 
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("size", [(64, 300, 80), (1100, 40, 1050)])
 def test_products_round_their_factors(narrow, rng, size, transposed):
     m, k, n = size

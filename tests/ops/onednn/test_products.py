@@ -23,7 +23,7 @@ def draw(*shape, seed=0):
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(5, 7, 3), (1, 64, 33), (40, 1, 17), (32, 48, 1), (1, 1, 1)]
 )
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 def test_every_order(ops, only_onednn, m, k, n, transposed):
     only_onednn("matmul", "affine")
     a = draw(k, m).T if transposed[0] else draw(m, k)
@@ -40,7 +40,7 @@ def test_every_order(ops, only_onednn, m, k, n, transposed):
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(5, 7, 3), (1, 64, 33), (32, 48, 1)])
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True)])
 def test_a_product_is_added(ops, only_onednn, m, k, n, transposed):
     only_onednn("add_matmul")
     a = draw(k, m).T if transposed[0] else draw(m, k)
