@@ -1,6 +1,6 @@
 """The layers, a family a file, each imported when it is first asked for.
 
-`layer` is the base, `context` and `kv_cache` what a layer may keep, `symbol` what calls of one return;
+`layer` is the base, `context` and `kv_cache` what a layer keeps, `symbol` what its calls return;
 `geometry` says what windows of one, two and three axes share, `cells` what recurrent layers do.
 The other files are families, each with all its classes.
 """
