@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -425,6 +426,12 @@ _NAMES: dict[str, tuple[Callable[..., Initializer], tuple[str, ...], tuple[str, 
     "lecun_truncated": (LecunTruncated, (), ()),
     "variance_scaling": (VarianceScaling, (), ("scale", "mode", "distribution")),
     "dirac": (Dirac, (), ("kernel", "groups")),
+    # Keras' names, with its defaults.
+    "zeros": (Constant, (), ()),
+    "ones": (partial(Constant, 1.0), (), ()),
+    "random_normal": (partial(Gaussian, 0.0, 0.05), (), ()),
+    "random_uniform": (partial(Uniform, -0.05, 0.05), (), ()),
+    "identity": (Eye, (), ("gain",)),
 }
 
 INIT_KEYS = ("init", *dict.fromkeys(key for _, *keys in _NAMES.values() for key in sum(keys, ())))
@@ -447,13 +454,13 @@ def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
             where,
             expected="'init' to be a name or an Initializer",
             received=f"{init!r}",
-            advice=f"use one of {one_of(_NAMES, 20)}",
+            advice=f"use one of {one_of(_NAMES, 24)}",
         )
     name = init.lower()
     if name not in _NAMES:
         raise UnknownNameError(
             where,
-            expected=f"'init' among {one_of(_NAMES, 20)}",
+            expected=f"'init' among {one_of(_NAMES, 24)}",
             received=f"{init!r}",
             advice=did_you_mean(name, _NAMES, "choose one of these or pass an Initializer"),
         )

@@ -11,7 +11,7 @@ import pytest
 from singanet import FeedForwardNet
 from singanet import initializer as init
 from singanet.errors import ArgumentError, UnknownNameError
-from singanet.layers import Conv2D
+from singanet.layers import Conv2D, Dense
 
 WIDE = (300, 500)
 
@@ -313,3 +313,14 @@ def test_a_convolution_begun_by_dirac_passes_its_channels_on() -> None:
     np.testing.assert_array_equal(net.forward(False, x), x)
     again = FeedForwardNet.from_config(net.to_config())
     np.testing.assert_array_equal(again.forward(False, x), x)
+
+
+def test_the_names_of_keras_have_its_defaults():
+    net = FeedForwardNet(seed=0)
+    layer = net.add(Dense(400, kernel_initializer="random_normal", bias_initializer="ones",
+                          input_shape=(50,)))  # fmt: skip
+    weight, bias = layer.param_values()
+    assert abs(weight.std() - 0.05) < 2e-3
+    assert (bias == 1.0).all()
+    spread = Dense(400, kernel_initializer="random_uniform", input_shape=(50,)).param_values()[0]
+    assert 0.049 < abs(spread).max() <= 0.05

@@ -60,7 +60,8 @@ class CheckedType(ABCMeta):
         except SignatureError as error:
             raise error.within(kind.__name__) from None
         except TypeError as error:
-            raise refusal(kind.__name__, signature, args, kwargs, str(error)) from None
+            further = part_words(kind.__init__)
+            raise refusal(kind.__name__, signature, args, kwargs, str(error), further) from None
         made: _C = super().__call__(*args, **kwargs)  # type: ignore[misc]
         if isinstance(made, Described):
             made._constructed()
@@ -379,6 +380,7 @@ def refusal(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     error: str,
+    further: Iterable[str] = (),
 ) -> SignatureError:
     """Make the error for the arguments ``args`` and ``kwargs`` from Python's text ``error``."""
     taken = list(signature.parameters.values())[1:]
@@ -390,7 +392,7 @@ def refusal(
         # Imported here, since only errors need the names of other libraries.
         from singanet.base.elsewhere import advice_on
 
-        received, advice = f"{unknown}=", advice_on(unknown, names)
+        received, advice = f"{unknown}=", advice_on(unknown, [*names, *further])
     elif missing:
         received = f"nothing for {' and '.join(missing)}"
         advice = f"write {name}({', '.join(f'{key}=...' for key in needed if key != 'name')})"

@@ -29,6 +29,18 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _WITH_ALPHA = ("leaky_relu", "elu", "celu", "softcap")
+_OTHERS = {
+    **dict.fromkeys(("softmax", "log_softmax"), "write Softmax() or LogSoftmax()"),
+    "linear": "leave the layer out",
+    "swish": "write Activation('silu')",
+    "hard_silu": "write Activation('hard_swish')",
+    **dict.fromkeys(
+        ("exponential", "hard_tanh", "tanh_shrink", "hard_shrink", "soft_shrink", "threshold"),
+        "draw it with operators on symbols",
+    ),
+    **dict.fromkeys(("log_sigmoid", "squareplus", "sparsemax"), "draw it on symbols"),
+}
+"""Functions of other libraries, which a relu must not be named after; and what to do."""
 _ALPHAS = {"leaky_relu": 0.01, "softcap": 30.0}
 
 
@@ -58,6 +70,13 @@ class Activation(Layer):
         if mode is None and name in ACTIVATIONS and name != "relu6":
             mode, name = name, Unnamed(name)
             self.arguments["mode"] = mode
+        if mode is None and name in _OTHERS:
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected=f"a function among {one_of(ACTIVATIONS, 20)}",
+                received=f"the name of another function, {name!r}, alone",
+                advice=f"{_OTHERS[name]}, or name the layer otherwise",
+            )
         super().__init__(name, input_shape)
         mode = "relu" if mode is None else mode
         if not isinstance(mode, str) or mode not in ACTIVATIONS:

@@ -305,3 +305,10 @@ def test_a_name_decides_nothing_beside_a_function():
         "mish",
     ) * 2
     assert Activation("relu6", "relu6").mode == "relu6"
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear", "swish", "exponential"])
+def test_a_function_of_others_alone_is_no_relu_of_that_name(name):
+    with pytest.raises(ArgumentError, match=f"the name of another function, '{name}'"):
+        Activation(name)
+    assert Activation(name, "tanh").mode == "tanh"
