@@ -1,4 +1,4 @@
-"""Schedules of rates."""
+"""Schedules of learning rates and other hyper-parameters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ __all__ = [
 class Schedule(Configurable):
     """A hyper-parameter as a function of the step, which is 0 at the first update.
 
-    Any callable from int to float does as well; these check their arguments.
+    Any callable from int to float is a schedule, too; these classes check their arguments. Steps
+    are counted in updates of a parameter, not in epochs.
     """
 
     @abstractmethod
@@ -43,7 +44,7 @@ class Schedule(Configurable):
     def _number(
         self, name: str, value: Any, low: float = -math.inf, high: float = math.inf
     ) -> float:
-        """``value`` as a float where it is a finite number in [low, high]."""
+        """Return ``value`` as a float, if it is a finite number in [low, high]."""
         return checked_number(
             f"{type(self).__name__}({name}=)",
             value,
@@ -53,16 +54,22 @@ class Schedule(Configurable):
         )
 
     def _count(self, name: str, value: Any, low: int = 1) -> int:
-        """``value`` where it is an integer of at least ``low``."""
+        """Return ``value``, if it is an integer of at least ``low``."""
         counted = "steps are counted in updates of a parameter, not in epochs"
         return checked_count(type(self).__name__, name, value, low, advice=counted)
 
 
 class Chained(Schedule):
-    """Each of ``parts``, numbers or schedules, from one of ``milestones`` to the next.
+    """Several schedules, one after the other.
 
-    There is one milestone less than there are parts. A part sees the steps since it began, as in
-    PyTorch's SequentialLR. What parts have learnt is part of the optimizer's state.
+    A part counts its steps from 0 at its milestone, as in PyTorch's SequentialLR. The state of
+    the parts is part of the optimizer's state.
+
+    Args:
+        parts: Numbers or schedules.
+        milestones: Steps in rising order, one for each part but the first. At a milestone the
+            next part starts.
+
     """
 
     def __init__(self, parts: Sequence[Hyper], milestones: Sequence[int]) -> None:
@@ -88,7 +95,7 @@ class Chained(Schedule):
         return at(part, step - begun)
 
     def state_dict(self) -> dict[str, float]:
-        """The learnt state of the parts, each key behind the part's number."""
+        """Return the state of the parts. The index of the part precedes each key."""
         found: dict[str, float] = {}
         for k, part in enumerate(self.parts):
             if isinstance(part, Learning):
@@ -96,7 +103,7 @@ class Chained(Schedule):
         return found
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Hand each part its own."""
+        """Load the state of each part."""
         for k, part in enumerate(self.parts):
             if isinstance(part, Learning):
                 start = f"{k}."
@@ -105,21 +112,32 @@ class Chained(Schedule):
 
 
 class Constant(Schedule):
-    """``value`` at every step."""
+    """The same value at every step.
+
+    Args:
+        value: The value, a finite number.
+
+    """
 
     def __init__(self, value: float) -> None:
         self.value = self._number("value", value)
 
     def __call__(self, step: int) -> float:
-        """The value."""
+        """The value, whatever the step."""
         return self.value
 
 
 class Cosine(Schedule):
     """end + (initial − end) (1 + cos(π step / ``decay_steps``)) / 2, then end (Loshchilov 2017).
 
-    ``end_learning_rate`` is a rate, where Keras' ``alpha`` is a share of the initial one. PyTorch's
-    CosineAnnealingLR rises again after its T_max, up to the initial rate; this stays.
+    PyTorch's CosineAnnealingLR rises again after its T_max, up to the initial rate; this stays.
+
+    Args:
+        initial_learning_rate: The rate at step 0.
+        decay_steps: Steps from the initial rate to the end.
+        end_learning_rate: The rate from ``decay_steps`` on. Keras' ``alpha`` is a fraction of the
+            initial rate instead.
+
     """
 
     def __init__(
@@ -136,11 +154,18 @@ class Cosine(Schedule):
 
 
 class CosineRestarts(Schedule):
-    """`Cosine` over ``first_decay_steps``, begun anew at each end, ``t_mul`` times as long.
+    """Cosine decay that restarts at the end of each cycle (SGDR, Loshchilov and Hutter 2017).
 
-    Each begins ``m_mul`` times as far above ``end_learning_rate`` as the one before. SGDR of
-    Loshchilov and Hutter, 2017; PyTorch's CosineAnnealingWarmRestarts. ``t_mul`` is 1 unless said
-    (Keras: 2), and the end a rate, where Keras' ``alpha`` is a share of the initial one.
+    It is PyTorch's CosineAnnealingWarmRestarts.
+
+    Args:
+        initial_learning_rate: The rate at the start of the first cycle.
+        first_decay_steps: Steps of the first cycle.
+        end_learning_rate: The rate that each cycle falls to. Keras' ``alpha`` is a fraction of
+            the initial rate instead.
+        t_mul: An integer: the length of a cycle over the length of the previous one (Keras: 2).
+        m_mul: The height of a cycle above the end rate over the height of the previous one.
+
     """
 
     def __init__(
@@ -171,10 +196,18 @@ class CosineRestarts(Schedule):
 
 
 class Cyclic(Schedule):
-    """From ``low`` straight to ``high`` in ``up`` steps, and back in ``down``, over and over.
+    """A linear rise and a linear fall in every cycle (Smith 2017).
 
-    The height of cycle c at step t is (high − low) · ``shrink``^c · ``decay``^t. ``shrink`` ½ is
-    PyTorch's triangular2, ``decay`` its exp_range; ``down`` is ``up`` where left out. Smith, 2017.
+    The height of cycle c at step t is (high − low) · shrink^c · decay^t.
+
+    Args:
+        low: The rate at the start and the end of a cycle.
+        high: The rate at the top of the first cycle, without ``decay``.
+        up: Steps of the rise.
+        down: Steps of the fall; None is ``up``.
+        shrink: Factor of the height for each cycle; ½ is PyTorch's triangular2.
+        decay: Factor of the height for each step, PyTorch's exp_range.
+
     """
 
     def __init__(
@@ -202,7 +235,15 @@ class Cyclic(Schedule):
 
 
 class Exponential(Schedule):
-    """initial · rate^(step / steps), or with ``staircase`` rate^⌊step / steps⌋ (SINGA's)."""
+    """initial · decay_rate^(step / decay_steps).
+
+    Args:
+        initial_learning_rate: The rate at step 0.
+        decay_steps: Steps in which the rate is multiplied by ``decay_rate`` once.
+        decay_rate: The factor, at least 0.
+        staircase: If True, the exponent is ⌊step / decay_steps⌋, as in SINGA.
+
+    """
 
     def __init__(
         self,
@@ -223,7 +264,14 @@ class Exponential(Schedule):
 
 
 class MultiStep(Schedule):
-    """initial · factor^(number of ``milestones`` reached); a milestone is a step."""
+    """initial · factor^(number of milestones reached).
+
+    Args:
+        initial_learning_rate: The rate before the first milestone.
+        milestones: Steps in rising order.
+        factor: The factor of the rate at each milestone, at least 0.
+
+    """
 
     def __init__(
         self, initial_learning_rate: float, milestones: Sequence[int], factor: float = 0.1
@@ -247,9 +295,15 @@ class MultiStep(Schedule):
 class OneCycle(Schedule):
     """From peak / start_div by half a cosine up to ``peak``, then down (Smith and Topin 2019).
 
-    Of ``steps``, the share ``rise`` goes up; the last one is at peak / (start_div · final_div),
-    as are all after it. With ``rise`` 1 the last one is at the peak. PyTorch's OneCycleLR with its
-    two phases.
+    It is PyTorch's OneCycleLR with its two phases. If ``rise`` is 1, the last step is at the peak.
+
+    Args:
+        peak: The highest rate.
+        steps: Steps of the whole cycle, at least 2.
+        rise: The fraction of ``steps`` in which the rate rises, from 0 to 1.
+        start_div: The first rate is peak / start_div.
+        final_div: The rate of the last step and of later steps is peak / (start_div · final_div).
+
     """
 
     def __init__(
@@ -282,13 +336,22 @@ def _wave(begin: float, end: float, part: float) -> float:
 
 
 class Plateau(Schedule):
-    """``value`` times ``factor`` after each ``patience`` observations without improvement.
+    """A rate that drops if a metric stops improving.
 
-    Call ``observe(metric)`` once an epoch. An observation improves on the best by more than
-    ``threshold`` of it (mode "min": below best − threshold |best|; "max": above), or with
-    ``absolute`` by more than ``threshold`` itself. The count starts anew after a drop, and once
-    ``cooldown`` observations have gone by. Keras waits as long, PyTorch's ReduceLROnPlateau one
-    observation longer. What was learnt is part of the optimizer's state.
+    Call ``observe(metric)`` once an epoch. After ``patience`` observations without improvement the
+    rate is multiplied by ``factor``, and the count starts anew. Keras waits as long, PyTorch's
+    ReduceLROnPlateau one observation longer. The state is part of the optimizer's state.
+
+    Args:
+        value: The first rate.
+        factor: The factor of the rate at a drop, from 0 to 1.
+        patience: Observations without improvement before a drop.
+        threshold: The least improvement, as a fraction of the best observation.
+        min_lr: The rate does not drop below it.
+        mode: "min" if a lower metric is better, "max" if a higher one is.
+        cooldown: Observations after a drop that are not counted.
+        absolute: If True, ``threshold`` is in the unit of the metric.
+
     """
 
     _moving = ("value", "best", "waited", "resting")
@@ -323,13 +386,13 @@ class Plateau(Schedule):
         self.waited = self.resting = 0
 
     def __call__(self, step: int) -> float:
-        """The value now, whatever the step."""
+        """The current value, whatever the step."""
         return self.value
 
     def observe(self, metric: float) -> None:
-        """Take the metric of an epoch; one that is not a number is no improvement."""
+        """Record the metric of an epoch. NaN does not count as an improvement."""
         seen = self.sign * float(metric)
-        # An infinite best stays so: infinity times zero would be none.
+        # An infinite best has no fraction: infinity times zero is NaN.
         unit = 1.0 if self.absolute or not math.isfinite(self.best) else abs(self.best)
         if self.resting:
             self.resting, self.waited = self.resting - 1, 0
@@ -344,17 +407,17 @@ class Plateau(Schedule):
             self.waited, self.resting = 0, self.cooldown
 
     def restart(self) -> None:
-        """Begin anew, as for another net."""
+        """Reset the schedule, for another net."""
         self.value, self.best = self._first, math.inf
         self.waited = self.resting = 0
 
     def state_dict(self) -> dict[str, float]:
-        """Value, best observation, observations since, and how many of a rest are left."""
+        """Return value, best observation, observations since, and the rest of the cooldown."""
         counts = {"waited": float(self.waited), "resting": float(self.resting)}
         return {"value": self.value, "best": self.best, **counts}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on where another one stood."""
+        """Continue from the state of another `Plateau`."""
         if sorted(state) != ["best", "resting", "value", "waited"]:
             raise DataError(
                 "Plateau.load_state_dict",
@@ -369,8 +432,14 @@ class Plateau(Schedule):
 class Polynomial(Schedule):
     """end + (initial − end) (1 − step / ``decay_steps``)^``power``, then end.
 
-    ``end_learning_rate`` is 0 unless said (Keras: 0.0001). With ``power`` 1 it is PyTorch's
-    LinearLR from the initial rate to the end, and rises if the end is the larger.
+    If ``power`` is 1, it is PyTorch's LinearLR, and it rises if the end rate is the larger one.
+
+    Args:
+        initial_learning_rate: The rate at step 0.
+        decay_steps: Steps from the initial rate to the end.
+        power: The exponent, at least 0.
+        end_learning_rate: The rate from ``decay_steps`` on (Keras' default: 0.0001).
+
     """
 
     def __init__(
@@ -395,7 +464,14 @@ class Polynomial(Schedule):
 
 
 class Step(Schedule):
-    """initial · factor^⌊step / every⌋."""
+    """initial · factor^⌊step / every⌋.
+
+    Args:
+        initial_learning_rate: The rate of the first ``every`` steps.
+        every: Steps from one drop to the next.
+        factor: The factor of the rate at a drop, at least 0.
+
+    """
 
     def __init__(self, initial_learning_rate: float, every: int, factor: float = 0.1) -> None:
         self.initial_learning_rate = self._number("initial_learning_rate", initial_learning_rate)
@@ -408,12 +484,18 @@ class Step(Schedule):
 
 
 class WarmUp(Schedule):
-    """``after``, a number or schedule, begun by a straight rise over ``steps``.
+    """A linear rise, followed by another schedule.
 
-    Step t < steps gives start + (after(0) − start) (t + 1) / (steps + 1): the first update moves
-    a little, and the rise arrives where ``after`` begins, which sees step − steps. PyTorch's
-    LinearLR and the warm-up of Keras' CosineDecay are one step behind, at ``start`` in the first:
+    Step t < steps gives start + (after(0) − start) (t + 1) / (steps + 1), so that the first update
+    has a rate above ``start``. PyTorch's LinearLR and the warm-up of Keras' CosineDecay are one
+    step behind, with the rate ``start`` at step 0:
     ``Chained([Polynomial(start, steps, end_learning_rate=peak), after], [steps])``.
+
+    Args:
+        after: A number or schedule, which starts at step ``steps`` with a step of 0.
+        steps: Steps of the rise; 0 leaves it out.
+        start: The rate that the rise starts from.
+
     """
 
     def __init__(self, after: Hyper, steps: int, start: float = 0.0) -> None:
@@ -431,10 +513,10 @@ class WarmUp(Schedule):
         return self.start + (at(self.after, 0) - self.start) * rise
 
     def state_dict(self) -> dict[str, float]:
-        """The learnt state of the schedule after it."""
+        """Return the state of the schedule ``after``."""
         return dict(self.after.state_dict()) if isinstance(self.after, Learning) else {}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Hand ``state`` to the schedule after it."""
+        """Load ``state`` into the schedule ``after``."""
         if isinstance(self.after, Learning):
             self.after.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""SGD, and rules that scale each element's rate."""
+"""SGD, and rules that scale the rate of each element."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ if TYPE_CHECKING:
 class SGD(ElementWise):
     """w −= lr g; with momentum μ: h = μ h + lr g, w −= h (SINGA's form).
 
-    ``learning_rate`` is 0.01, as in Keras (PyTorch: 0.001). ``nesterov`` takes the step
-    w −= μ h + lr g instead. At a constant rate both are PyTorch's; when the rate changes, what h
-    holds keeps the rate that it was made with. From the second step on ``dampening`` d adds
-    (1 − d) lr g to h, as in PyTorch. State: h, one array a parameter, none without momentum.
+    At a constant rate the step is the same as in PyTorch. If the rate changes, earlier gradients
+    in h keep their earlier rate. State: h, one array a parameter, none without momentum.
 
-    With ``each_use`` a parameter of several layers, such as a table of words that is the head's,
-    too, is updated by the gradient of each as it comes, where the others look up rows of it: the
-    same to rounding, and no gradient waits for another. Without momentum, decay and constraint
-    alone; behind no other stage, and in memory.
+    Args:
+        learning_rate: A number or schedule (default in PyTorch: 0.001).
+        momentum: μ in [0, 1), a number or schedule; None is 0.
+        nesterov: If True, the step is w −= μ h + lr g.
+        dampening: d in [0, 1): from the second step on, h grows by (1 − d) lr g, as in PyTorch.
+        each_use: If True, a parameter of several layers, such as an embedding table that the head
+            shares, is updated by the gradient of each layer in turn if the other layers look up
+            rows of it. The result is the same to rounding, and no gradient waits for another.
+            It needs an optimizer without momentum, decay, constraint or stages around it, and
+            parameters in memory.
+        **shared: See `Optimizer`.
+
     """
 
     hypers = (*ElementWise.hypers, "momentum", "dampening")
@@ -101,7 +107,13 @@ class SGD(ElementWise):
 class Nesterov(SGD):
     """h' = μ h + lr g, w −= (1 + μ) h' − μ h (SINGA's form), which is w −= μ h' + lr g.
 
-    At a constant rate it is PyTorch's SGD with ``nesterov=True``. State: h, one array.
+    At a constant rate it is PyTorch's SGD with ``nesterov=True``. State: h, one array a parameter.
+
+    Args:
+        learning_rate: A number or schedule.
+        momentum: μ in (0, 1), a number or schedule.
+        **shared: See `Optimizer`.
+
     """
 
     def __init__(
@@ -116,8 +128,14 @@ class Nesterov(SGD):
 class AdaGrad(ElementWise):
     """h += g²; w −= lr g / √(h + ε) (SINGA's form; Duchi et al. 2011).
 
-    PyTorch adds its ε to √h instead. h begins at 0, as in PyTorch (Keras: 0.1), and
-    ``learning_rate`` is 0.01 (Keras: 0.001). State: h, one array a parameter.
+    PyTorch adds its ε to √h instead. h starts at 0, as in PyTorch (Keras: 0.1). State: h, one
+    array a parameter.
+
+    Args:
+        learning_rate: A number or schedule (default in Keras: 0.001).
+        epsilon: ε, a number or schedule.
+        **shared: See `Optimizer`.
+
     """
 
     slots = ("square",)
@@ -150,8 +168,14 @@ class AdaGrad(ElementWise):
 class Adadelta(ElementWise):
     """v = ρ v + (1 − ρ) g²; d = g √(u + ε) / √(v + ε); u = ρ u + (1 − ρ) d²; w −= lr d.
 
-    Zeiler, 2012, whose rate is 1 (Keras: 0.001). ``rho`` is 0.9, as in PyTorch (Keras: 0.95), and
-    ``epsilon`` 1e-6 (Keras: 1e-7). State: v and u, two arrays a parameter.
+    Zeiler, 2012. State: v and u, two arrays a parameter.
+
+    Args:
+        learning_rate: A number or schedule; 1 in the paper (default in Keras: 0.001).
+        rho: ρ in [0, 1), a number or schedule (default in Keras: 0.95).
+        epsilon: ε, a number or schedule (default in Keras: 1e-7).
+        **shared: See `Optimizer`.
+
     """
 
     slots = ("square", "moved")
@@ -191,10 +215,18 @@ class Adadelta(ElementWise):
 class RMSProp(ElementWise):
     """h = ρ h + (1 − ρ) g²; w −= lr g / √(h + ε) (SINGA's form; Tieleman and Hinton 2012).
 
-    ``rho`` is 0.9, as in Keras (PyTorch: 0.99), and ``epsilon`` 1e-8 (Keras: 1e-7). PyTorch adds
-    its ε to √h instead, and has ``learning_rate`` 0.01. ``centered`` divides by √(h − m² + ε), m =
-    ρ m + (1 − ρ) g (Graves 2013); ``momentum`` μ takes the step w −= b, b = μ b + lr g / √…, in its
-    place. State: h, one array a parameter, and one more for each of the two.
+    PyTorch adds its ε to √h instead. State: h, one array a parameter, and one more each for
+    ``centered`` and ``momentum``.
+
+    Args:
+        learning_rate: A number or schedule (default in PyTorch: 0.01).
+        rho: ρ in [0, 1), a number or schedule (default in PyTorch: 0.99).
+        epsilon: ε, a number or schedule (default in Keras: 1e-7).
+        centered: If True, the divisor is √(h − m² + ε), m = ρ m + (1 − ρ) g (Graves 2013).
+        momentum: μ in [0, 1), a number or schedule. If it is not 0, the step is w −= b with
+            b = μ b + lr g / √(...).
+        **shared: See `Optimizer`.
+
     """
 
     slots: tuple[str, ...] = ("square",)
@@ -235,7 +267,7 @@ class RMSProp(ElementWise):
             xp.add(mean, s, out=mean)
             xp.multiply(mean, mean, out=s)
             xp.subtract(square, s, out=s)
-            # It is no less than 0 but for rounding.
+            # Only rounding makes it negative.
             xp.maximum(s, 0.0, out=s)
             xp.add(s, epsilon, out=s)
         else:
