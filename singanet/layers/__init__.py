@@ -1,8 +1,8 @@
-"""The layers, a family a file, each imported when it is first asked for.
+"""The layers, one file for each family, each imported when it is first used.
 
-`layer` is the base, `context` and `kv_cache` what a layer keeps, `symbol` what its calls return;
-`geometry` says what windows of one, two and three axes share, `cells` what recurrent layers do.
-The other files are families, each with all its classes.
+`layer` has the base class, `context` and `kv_cache` the state of a pass, `symbol` the result of
+calling a layer on another. `geometry` has the windows of one, two and three axes, `cells` the
+steps of recurrent layers. Each other file has the classes of one family.
 """
 
 from __future__ import annotations

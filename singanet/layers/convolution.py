@@ -41,7 +41,7 @@ MODES = ("constant", "reflect", "replicate", "circular")
 
 
 class Convolving(Windowed):
-    """Kernels that slide over (C, ...) samples, and a bias for each channel that they make."""
+    """Kernels that slide over (C, ...) samples, and a bias for each output channel."""
 
     padding_mode = "zeros"
     _border: Pads
@@ -60,18 +60,18 @@ class Convolving(Windowed):
         self.use_bias, self.W_specs, self.b_specs = specs
 
     def _add_kernels(self, shape: Shape, fans: tuple[int, int], out: Shape) -> Any:
-        """Create the weight, and the bias of outputs ``out``, channels first; return a sample's."""
+        """Create the weight, and the bias of outputs ``out`` (channels first); return the shape."""
         self.add_param("weight", shape, self.W_specs, fans=fans)
         if self.use_bias:
             self.add_param("bias", out[:1], self.b_specs)
         return self._turned(out)
 
     def _by(self, ops: Ops) -> tuple[Any, Any, Any]:
-        """The convolution, and the gradients of its input and of its weight."""
+        """Return the convolution, and the gradients of its input and of its weight."""
         return ops.conv2d, ops.conv2d_backward_data, ops.conv2d_backward_weights
 
     def _kernels(self, ctx: Context, x: Array) -> Array:
-        """The weight as the kernels of `Ops` take it for images ``x``."""
+        """Return the weight in the shape that the kernels of `Ops` need for images ``x``."""
         raise NotImplementedError
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -85,7 +85,7 @@ class Convolving(Windowed):
         return self._as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
-        """Gradients of x, weight and bias; x, with its border, is the only array kept."""
+        """Return the gradients of x, weight and bias; only x, with its border, is saved."""
         ops, x, dy = ctx.ops, ctx.saved["x"], self._as_image(dy)
         weight, (_, of_input, of_weight) = self._kernels(ctx, x), self._by(ops)
         grads = {}
@@ -103,7 +103,7 @@ class Convolving(Windowed):
 
 
 class Convolution(Convolving):
-    """`Conv2D` along so many axes."""
+    """`Conv2D` along ``_axes`` axes."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Convolution(Convolving):
         self._slide(replace(self.window, groups=groups))
         self._border = ((0, 0), (0, 0), *self._inner.pads)
         if padding_mode != "zeros":
-            # Kernels pad by zeros alone.
+            # Kernels only pad with zeros.
             self._inner = replace(self._inner, pads=((0, 0),) * len(self._inner.pads))
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -147,20 +147,24 @@ class Convolution(Convolving):
         return self._add_kernels((self.filters, per_output), fans, (self.filters, *out))
 
     def _kernels(self, ctx: Context, x: Array) -> Array:
-        """The weight as (F, C/groups, kh, kw)."""
+        """Return the weight as (F, C/groups, kh, kw)."""
         shape = (self.filters, x.shape[1] // self.groups, *self._inner.kernel)
         return ctx.params["weight"].reshape(shape)
 
 
 class Conv1D(Convolution):
-    """Cross-correlation of sequences (C, L), or (L,) of one channel, with ``filters`` kernels.
+    """A layer that cross-correlates sequences (C, L) or (L,) with ``filters`` kernels.
 
     The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
-    (F,). The other arguments are as for `Conv2D`, each one int; ``padding`` may be
-    (before, after). "causal" pads before alone, so that no output sees what comes after it. L may
-    be None, any length, where zeros pad. With ``data_format`` "channels_last" sequences are (L, C)
-    and outputs (L', F); behind layers whose outputs are (steps, features) one of both has to be
-    said.
+    (F,). Samples (L,) have one channel. L may be None, for any length, if zeros pad.
+
+    The arguments are as for `Conv2D`, each one int, apart from these.
+
+    Args:
+        padding: An int, (before, after), "same", "valid", or "causal", which pads only before, so
+            that no output depends on later steps.
+        data_format: "channels_last" if samples are (L, C) and outputs (L', F); "channels_first" for
+            (C, L). One of them is needed behind layers whose outputs are (steps, features).
     """
 
     _axes = 1
@@ -168,33 +172,51 @@ class Conv1D(Convolution):
 
 
 class Conv2D(Convolution):
-    """Cross-correlation of (C, H, W) images with ``filters`` kernels.
+    """A layer that cross-correlates (C, H, W) images with ``filters`` kernels.
 
     ``weight`` has shape (F, C/groups·kh·kw), channel-major then rows then columns; ``bias`` has
-    shape (F,). ``kernel_size``, ``strides`` and ``dilation_rate`` are ints or (height, width).
+    shape (F,).
 
-    ``padding`` is "same" unless it is said, where Keras has "valid". With "same" strides of 1 keep
-    the size, with others as much is added, (kernel - 1)·dilation; "valid" adds nothing. An int is
-    for all sides, of (height, width) each is an int or (before, after). ``padding_mode`` pads by
-    what `Pad` calls so, 'zeros' by zeros. SINGA's ``pad`` goes before its ``border_mode``.
+    "same" pads (kernel - 1)·dilation in all, so that strides of 1 keep the size; "valid" adds no
+    padding. SINGA's ``pad`` overrides its ``border_mode``.
 
     SINGA's ``cudnn_prefer``, ``workspace_byte_limit`` and ``data_format`` of "NCHW" are accepted by
-    name, as by every layer with windows, and do nothing: kernels bound their scratch themselves.
+    name, as by every layer with windows, and have no effect: kernels bound their scratch
+    themselves.
+
+    Args:
+        name: Name of the layer, a string.
+        filters: Positive int, the number of output channels.
+        kernel_size: An int or (height, width), 3 by default.
+        strides: An int or (height, width).
+        padding: "same" by default (Keras: "valid"), "valid", an int for all sides, or for each of
+            (height, width) an int or (before, after).
+        dilation_rate: An int or (height, width), the distance of the positions within a kernel.
+        groups: Int that divides the channels and ``filters``; groups are convolved separately.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        padding_mode: Values of the padding: 'zeros', or a mode of `Pad`: 'reflect', 'replicate',
+            'circular'.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape (C, H, W), to create the parameters at once.
+        words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
 
 class Conv3D(Convolution):
-    """Cross-correlation of (C, D, H, W) volumes with ``filters`` kernels.
+    """A layer that cross-correlates (C, D, H, W) volumes with ``filters`` kernels.
 
-    ``weight`` has shape (F, C/groups·kd·kh·kw), channel-major; ``bias`` has shape (F,). The other
-    arguments are as for `Conv2D`, each an int or (depth, height, width).
+    ``weight`` has shape (F, C/groups·kd·kh·kw), channel-major; ``bias`` has shape (F,). The
+    arguments are as for `Conv2D`; sizes are an int or (depth, height, width).
     """
 
     _axes = 3
 
 
 class TransposedConvolution(Convolving):
-    """`Conv2DTranspose` along so many axes."""
+    """`Conv2DTranspose` along ``_axes`` axes."""
 
     _modes = ("same", "valid", "keras_same", "keras_valid")
 
@@ -278,7 +300,7 @@ class TransposedConvolution(Convolving):
         return self._as_sample(y, self.out_shapes)
 
     def _by(self, ops: Ops) -> tuple[Any, Any, Any]:
-        """Those of the convolution from output to input, the other way round."""
+        """Return the same functions of the convolution from output to input, in reverse roles."""
         return (
             ops.conv2d_backward_data,
             lambda dy, weight, x_shape, window: ops.conv2d(dy, weight, None, window),
@@ -286,16 +308,16 @@ class TransposedConvolution(Convolving):
         )
 
     def _kernels(self, ctx: Context, x: Array) -> Array:
-        """The weight as (C, F/groups, kh, kw): that of the convolution from output to input."""
+        """Return the weight (C, F/groups, kh, kw) of the convolution from output to input."""
         weight = ctx.params["weight"]
         return weight.reshape(len(weight), self.filters // self.groups, *self._inner.kernel)
 
 
 def _cuts_of_keras(window: Window, same: bool, extras: Sizes | None) -> Pads:
-    """How much Keras cuts off the whole output along each axis, before and after.
+    """Return the rows that Keras cuts off the whole output along each axis, before and after.
 
-    A negative number is zeros to add. "same" gives in·stride and cuts the larger half after. The
-    cuts with ``extras`` follow Keras 3's `_convert_conv_transpose_padding_args_from_keras_to_jax`.
+    A negative number adds zeros. "same" gives in·stride and cuts the larger half after. The cuts
+    with ``extras`` follow Keras 3's `_convert_conv_transpose_padding_args_from_keras_to_jax`.
     """
     found = []
     for extent, stride, extra in zip(
@@ -313,22 +335,27 @@ def _cuts_of_keras(window: Window, same: bool, extras: Sizes | None) -> Pads:
 class Conv1DTranspose(TransposedConvolution):
     """`Conv2DTranspose` of sequences (C, L), or (L,) of one channel: the output is (F, L').
 
-    ``weight`` has shape (C, F/groups·k), ``bias`` (F,). Arguments are ints; ``padding`` may
-    be (before, after).
+    ``weight`` has shape (C, F/groups·k), ``bias`` (F,). Arguments are ints; ``padding`` may be
+    (before, after).
     """
 
     _axes = 1
 
 
 class Conv2DTranspose(TransposedConvolution):
-    """The map that a `Conv2D` of the same arguments has for its input gradient, on (C, H, W).
+    """A layer that computes the input gradient of a `Conv2D` with the same arguments, on (C, H, W).
 
     The output size is (in - 1)·stride - padding + dilation·(kernel - 1) + 1 + ``output_padding``.
-    ``padding`` "same" and "valid" are not Keras', which are called "keras_same" and "keras_valid"
-    here: the first puts (kernel - stride) // 2 before, and in both a kernel shorter than the stride
-    gives in·stride. ``output_padding`` is stride - 1 with "same", so that the size becomes
-    in·stride, and else 0. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,).
-    Zeiler et al., 2010.
+    ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
+
+    The arguments are as for `Conv2D`, without ``padding_mode``, apart from these.
+
+    Args:
+        padding: "same" by default, "valid", numbers, or "keras_same" and "keras_valid" for Keras'
+            modes "same" and "valid". "keras_same" pads (kernel - stride) // 2 before; with both a
+            kernel shorter than the stride gives in·stride.
+        output_padding: An int or (height, width) below the strides, rows and columns added at the
+            end. By default stride - 1 with "same", so that the size becomes in·stride; otherwise 0.
     """
 
 
@@ -343,7 +370,7 @@ class Conv3DTranspose(TransposedConvolution):
 
 
 class DepthwiseConvolution(Convolving):
-    """`DepthwiseConv2D` along so many axes."""
+    """`DepthwiseConv2D` along ``_axes`` axes."""
 
     def __init__(
         self,
@@ -380,7 +407,7 @@ class DepthwiseConvolution(Convolving):
         return ops.depthwise_conv2d, *gradients
 
     def _kernels(self, ctx: Context, x: Array) -> Array:
-        """The weight as (C, M, kh, kw)."""
+        """Return the weight as (C, M, kh, kw)."""
         weight = ctx.params["weight"]
         channels = len(weight) // self.depth_multiplier
         return weight.reshape(channels, self.depth_multiplier, *self._inner.kernel)
@@ -397,10 +424,14 @@ class DepthwiseConv1D(DepthwiseConvolution):
 
 
 class DepthwiseConv2D(DepthwiseConvolution):
-    """Cross-correlation of each channel of (C, H, W) images with ``depth_multiplier`` kernels.
+    """A layer that cross-correlates each channel of images with ``depth_multiplier`` kernels.
 
-    Output channel c·M + m is channel c under its kernel m. ``weight`` has shape (C·M, kh·kw),
-    ``bias`` (C·M,); the other arguments are as for `Conv2D`.
+    Samples are (C, H, W). Output channel c·M + m is channel c under its kernel m. ``weight`` has
+    shape (C·M, kh·kw), ``bias`` (C·M,). The arguments are as for `Conv2D`, without ``filters``,
+    ``groups`` and ``padding_mode``, and with one more.
+
+    Args:
+        depth_multiplier: Positive int M, the number of kernels for each channel.
     """
 
 
@@ -408,7 +439,7 @@ _POINT = Window((1, 1), (1, 1), ((0, 0), (0, 0)))
 
 
 class SeparableConvolution(Windowed):
-    """`SeparableConv2D` along so many axes."""
+    """`SeparableConv2D` along ``_axes`` axes."""
 
     def __init__(
         self,
@@ -453,7 +484,7 @@ class SeparableConvolution(Windowed):
         return self._turned((self.filters, *out))
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, ...) → (N, F, ...); keeps x and what the first step makes."""
+        """(N, C, ...) → (N, F, ...); saves x and the output of the depthwise convolution."""
         x = self._first_image(x)
         depthwise, pointwise = self._kernels(ctx)
         inner = ctx.ops.depthwise_conv2d(x, depthwise, None, self._inner)
@@ -484,7 +515,7 @@ class SeparableConvolution(Windowed):
         return self._as_sample(dx, self.in_shapes), grads
 
     def _kernels(self, ctx: Context) -> tuple[Array, Array]:
-        """The weights as (C, M, kh, kw) and (F, C·M, 1, 1)."""
+        """Return the weights as (C, M, kh, kw) and (F, C·M, 1, 1)."""
         depthwise, pointwise = ctx.params["depthwise_weight"], ctx.params["pointwise_weight"]
         channels = len(depthwise) // self.depth_multiplier
         kernels = depthwise.reshape(channels, self.depth_multiplier, *self._inner.kernel)
@@ -503,24 +534,35 @@ class SeparableConv1D(SeparableConvolution):
 
 
 class SeparableConv2D(SeparableConvolution):
-    """`DepthwiseConv2D` of (C, H, W) images without bias, and a 1x1 `Conv2D` of what it makes.
+    """A `DepthwiseConv2D` of (C, H, W) images without bias, followed by a 1x1 `Conv2D`.
 
     ``depthwise_weight`` has shape (C·M, kh·kw), ``pointwise_weight`` (filters, C·M), ``bias``
-    (filters,); M is ``depth_multiplier``. The other arguments are as for `Conv2D`. Sifre, 2014.
+    (filters,); M is ``depth_multiplier``. Sifre, 2014.
+
+    The arguments are as for `Conv2D`, without ``groups`` and ``padding_mode``, apart from these.
+
+    Args:
+        depth_multiplier: Positive int M, the number of depthwise kernels for each channel.
+        depthwise_specs: Dict with the settings of ``depthwise_weight``, or a `Param` to share.
+        pointwise_specs: The same for ``pointwise_weight``.
+        words: Keras' ``depthwise_initializer``, ``pointwise_regularizer`` and similar arguments.
     """
 
 
 class Pad(Spatial):
-    """A border around the last axes of each sample.
+    """A layer that adds a border around the last axes of each sample.
 
-    It is of ``value``, or with the ``mode`` 'reflect' the elements next to the edge mirrored in it,
-    with 'replicate' the edge, with 'circular' those at the other end.
-
-    ``padding`` is an int, for both sides of every axis behind the channels (of the only axis, if
-    there is one), or a sequence with an entry for each of the last axes: an int for both sides, or
-    (before, after). An image takes 1, (1, 2) for height and width, or ((0, 1), (0, 1)). With
-    ``data_format`` "channels_last" the channels are the last axis, and the entries are for those
-    before it: sequences (T, F) take 1 for the steps.
+    Args:
+        name: Name of the layer, a string.
+        padding: An int for both sides of every axis behind the channels (of the only axis, if there
+            is one), or a sequence with an entry for each of the last axes: an int for both sides,
+            or (before, after). An image takes 1, (1, 2) for height and width, or ((0, 1), (0, 1)).
+        value: The number in a 'constant' border.
+        mode: 'constant'; 'reflect' for the elements next to the edge, mirrored in it; 'replicate'
+            for the edge; 'circular' for the elements at the other end.
+        data_format: "channels_last" if the channels are the last axis, which is not padded:
+            sequences (T, F) take 1 for the steps.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     def __init__(
@@ -555,31 +597,37 @@ class Pad(Spatial):
         return tuple(size + sum(ends) for size, ends in zip(shape, pads, strict=True))
 
     def _by_axis(self, rank: int) -> list[tuple[int, int]]:
-        """(before, after) for each axis of a sample."""
+        """Return (before, after) for each axis of a sample."""
         pads = self.pads * max(1, rank - 1) if self.every_axis else self.pads
         behind = [(0, 0)] if self._is_last else []
         return [(0, 0)] * (rank - len(pads) - len(behind)) + pads + behind
 
     def _asks_axes(self, in_shape: Any) -> bool:
-        """As of layers along one axis, unless each axis of (T, F) has its entry."""
+        """Whether ``data_format`` is needed: for (T, F), unless each axis has its entry."""
         unsaid = self.data_format is None and len(in_shape) == 2
         return unsaid and (self.every_axis or len(self.pads) < 2)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The padded samples; keeps no array."""
+        """Return the padded samples; no array is saved."""
         return ctx.ops.pad(x, [(0, 0), *self._by_axis(x.ndim - 1)], self.value, self.mode)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """The inside of ``dy``, of a constant border as a view."""
+        """Return the inside of ``dy``: a view for a constant border."""
         return ctx.ops.pad_backward(dy, [(0, 0), *self._by_axis(dy.ndim - 1)], self.mode), {}
 
 
 class EndPadding(Pad):
-    """``padding`` rows below and columns to the right of (C, H, W) images, of ``value``.
+    """A layer that pads (C, H, W) images below and to the right with ``padding`` rows and columns.
 
-    Before pooling of kernel 3 and stride 2 without padding it makes the output size round up, as
-    Caffe's GoogLeNet needs. Behind a relu the zeros never win a maximum; else pass
-    ``value=-inf`` for max pooling.
+    Before pooling with kernel 3 and stride 2 without padding it rounds the output size up, as
+    Caffe's GoogLeNet needs. Behind a relu, zeros never win a maximum; otherwise pass ``value=-inf``
+    for max pooling.
+
+    Args:
+        name: Name of the layer, a string.
+        padding: Int, the number of rows and columns.
+        value: The number in them.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     def __init__(
@@ -595,7 +643,10 @@ class EndPadding(Pad):
 
 
 def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[int, int]]) -> None:
-    """Refuse borders that would repeat more than there is of samples of ``shape``."""
+    """Check that samples of ``shape`` have enough elements for the borders.
+
+    Errors: `ShapeError` if a border repeats more elements than an axis has.
+    """
     most = {"reflect": [size - 1 for size in shape], "circular": shape}.get(mode)
     if most is not None and any(max(ends) > n for ends, n in zip(pads, most, strict=True)):
         raise layer.shape_error(
@@ -606,9 +657,13 @@ def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[
 
 
 class Cropping(Spatial):
-    """The last axes of each sample without ``cropping`` elements at either end: `Pad` undone.
+    """A layer that removes elements at either end of the last axes: the inverse of `Pad`.
 
-    ``cropping`` is given as the ``padding`` of `Pad`, and so is ``data_format``.
+    Args:
+        name: Name of the layer, a string.
+        cropping: Elements to remove, in the form of ``padding`` of `Pad`.
+        data_format: As for `Pad`.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(moves_only=True)
@@ -641,11 +696,11 @@ class Cropping(Spatial):
         return left
 
     def _asks_axes(self, in_shape: Any) -> bool:
-        """As of `Pad`."""
+        """Whether ``data_format`` is needed, as for `Pad`."""
         return self._pad._asks_axes(in_shape)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The inside, as a view."""
+        """Return the inside, as a view."""
         sizes: Any = self.out_shapes
         inside = [
             slice(before, before + size)
@@ -654,5 +709,5 @@ class Cropping(Spatial):
         return x[(slice(None), *inside)]
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` with a border of zeros."""
+        """Return ``dy`` with a border of zeros."""
         return ctx.ops.pad(dy, [(0, 0), *self._pad._by_axis(dy.ndim - 1)], 0.0), {}

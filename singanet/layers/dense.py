@@ -1,6 +1,6 @@
-"""Dense layers and the product of rows with a weight.
+"""Dense layers, and the product of rows with a weight and its low-rank pair.
 
-So a layer need not know that a low-rank pair stands beside its weight.
+`product` adds the low-rank pair of a weight, so layers need no code for it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ if TYPE_CHECKING:
 
 
 def as_rows(x: Array) -> Array:
-    """(..., D) as (R, D)."""
+    """Reshape (..., D) to (R, D)."""
     return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 def product(
     layer: Layer, ctx: Context, x: Array, part: str = "", transposed: bool = False
 ) -> Array:
-    """(..., in) W + b, by the parameters ``<part>weight`` and, if there is one, ``<part>bias``.
+    """Compute (..., in) W + b with ``<part>weight`` and, if there is one, ``<part>bias``.
 
-    A ``transposed`` weight is (out, in). What a pair of ``layer`` needs for its gradient is kept.
+    A ``transposed`` weight is (out, in). The context saves the arrays that a pair needs in
+    backward.
     """
     ops, weight = ctx.ops, f"{part}weight"
     rows = x if x.ndim == 2 else as_rows(x)
@@ -67,10 +68,10 @@ def product_back(
     part: str = "",
     transposed: bool = False,
 ) -> Any:
-    """The gradient of x if ``wanted``; those that the context wants of parameters go to ``grads``.
+    """Return the gradient of x if ``wanted``, and add the parameter gradients to ``grads``.
 
-    dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ; of a pair dB = s (x A)ᵀ dy, dA = s xᵀ (dy Bᵀ), and
-    s (dy Bᵀ) Aᵀ is added to dx.
+    dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ. A low-rank pair has dB = s (x A)ᵀ dy and dA = s xᵀ
+    (dy Bᵀ), and adds s (dy Bᵀ) Aᵀ to dx.
     """
     ops, weight = ctx.ops, f"{part}weight"
     rows, back = (x, dy) if x.ndim == 2 else (as_rows(x), as_rows(dy))
@@ -113,7 +114,7 @@ def _pair_back(
 
 
 def _read_by(pair: LowRank, ctx: Context, rows: Array, weight: str) -> Array:
-    """What the pair reads of ``rows``: in training with elements dropped, whose mask is kept."""
+    """Return the rows that the pair multiplies: in training with dropout, whose mask is saved."""
     if not ctx.train or pair.dropout == 0.0:
         return rows
     mask = ctx.ops.keep_mask(ctx.rng, rows.shape, 1.0 - pair.dropout)
@@ -127,11 +128,22 @@ def _dropped(pair: LowRank, ctx: Context, rows: Array, mask: Array) -> Array:
 
 
 class Dense(Layer):
-    """y = x W + b over the last axis of each sample, which may have others before it.
+    """A layer that computes y = x W + b over the last axis of each sample.
 
-    ``weight`` has shape (in, out), or (out, in) with ``W_transpose``; ``bias`` has shape (out,). Of
-    a sparse x only the rows of W that it names are read, and the gradient of W is `RowSparse`,
-    without ``W_transpose``.
+    ``weight`` has shape (in, out), or (out, in) with ``W_transpose``; ``bias`` has shape (out,).
+    For a sparse x only the rows of W with entries in x are read, and without ``W_transpose`` the
+    gradient of W is a `RowSparse`.
+
+    Args:
+        name: Name of the layer, a string.
+        units: Positive int, the number of output features.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        W_transpose: Whether the weight is stored as (out, in).
+        input_shape: Sample shape (without the batch axis), to create the parameters at once.
+        words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
     traits = Traits(any_extent=True, masks="keeps", takes_sparse=True, owns_gradients=True)
@@ -173,7 +185,7 @@ class Dense(Layer):
         return (*in_shapes[:-1], self.units)
 
     def products(self) -> dict[str, bool]:
-        """The weight."""
+        """Return the weight."""
         return {"weight": self.W_transpose}
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -203,7 +215,7 @@ class Dense(Layer):
         return (ops.matmul(dy, weight if self.W_transpose else weight.T) if wanted else None), grads
 
     def _of_sparse(self, ctx: Context, x: CSRMatrix) -> Array:
-        """The sums of the rows of W that each sample names, times its values there."""
+        """Return the sums of the rows of W at each sample's entries, scaled by the values."""
         ops, weight, bias = ctx.ops, ctx.params["weight"], ctx.params.get("bias")
         weight = weight.T if self.W_transpose else weight
         parts = ops.gather_rows(weight, x.indices)
@@ -214,21 +226,21 @@ class Dense(Layer):
 
 
 def heads_of(x: Array, size: int) -> Array:
-    """(N, T, heads·size) as (N, heads, T, size), a view."""
+    """Return (N, T, heads·size) as (N, heads, T, size), a view."""
     return x.reshape(*x.shape[:2], x.shape[2] // size, size).transpose(0, 2, 1, 3)
 
 
 def merged_heads(heads: Array) -> Array:
-    """(N, heads, T, size) as (N, T, heads·size)."""
+    """Return (N, heads, T, size) as (N, T, heads·size)."""
     n, count, steps, size = heads.shape
     return heads.transpose(0, 2, 1, 3).reshape(n, steps, count * size)
 
 
 def are_few(case: Attention, q: Array, k: Array, v: Array) -> bool:
-    """Whether the weights are best kept: in memory that is linear in the steps, and in less time.
+    """Whether to save the weights: if their memory is linear in the steps, and it is faster.
 
-    Streamed weights are made again for backward, one product of six more, which pays where they
-    are many, or where positions hide a part of them, whose blocks are passed over.
+    Streaming computes the weights again in backward, one product in addition to six. It is faster
+    if there are many weights, or if a mask by position hides some, whose blocks it skips.
     """
     if case.softcap is not None or case.window is not None or case.segments is not None:
         return False
@@ -241,7 +253,7 @@ def are_few(case: Attention, q: Array, k: Array, v: Array) -> bool:
 def attend_whole(
     ctx: Context, case: Attention, q: Array, k: Array, v: Array
 ) -> tuple[Array, Array]:
-    """Means (N, h, Tq, e) and weights (N, h, Tq, Tk); the weights and what is dropped are kept."""
+    """Return the means (N, h, Tq, e) and weights (N, h, Tq, Tk); save weights and dropout mask."""
     ops = ctx.ops
     weights = ops.attention_weights(q, k, case)
     there: Array | None = None
@@ -260,9 +272,9 @@ def attend_whole_back(
     heads: Sequence[Array],
     mask_gradient: bool,
 ) -> tuple[Array, Array, Array, Array | None]:
-    """Gradients of queries, keys, values, and of what is added if it is wanted.
+    """Return the gradients of queries, keys, values, and of the added mask if it is wanted.
 
-    ``heads`` are queries, keys and values, ``of_weights`` a further gradient of the weights.
+    ``heads`` are queries, keys and values; ``of_weights`` is a further gradient of the weights.
     """
     ops, (q, k, v) = ctx.ops, heads
     weights, there = ctx.saved["weights"], ctx.saved["there"]
@@ -281,7 +293,7 @@ def attend_whole_back(
 
 
 def _dropped_weights(ops: Ops, case: Attention, weights: Array, there: Array | None) -> Array:
-    """The weights that stay, scaled so that their mean does too."""
+    """Drop weights and scale the rest, so that the mean stays the same."""
     if there is None:
         return weights
     kept: Array = ops.multiply(weights, there)
@@ -290,17 +302,23 @@ def _dropped_weights(ops: Ops, case: Attention, weights: Array, there: Array | N
 
 
 def _together(rows: Array, served: Array) -> Array:
-    """(N, heads, Tq, ·) with the rows of heads that one head of ``served`` serves in one matrix."""
+    """Merge the rows of all query heads that share one head of ``served`` into one matrix."""
     n, groups = served.shape[:2]
     count, queries = rows.shape[1:3]
     return rows.reshape(n, groups, count // groups * queries, rows.shape[3])
 
 
 class Weight(Layer):
-    """The parameter ``weight`` of ``shape``, the same for every sample of the input.
+    """A layer that returns its parameter ``weight`` for every sample of the input.
 
-    Of the input only the number of its samples is read. So a class token begins the sequence of a
-    vision transformer, and a table is added to what has no layer for it.
+    It reads only the number of samples of the input. It can be the class token of a vision
+    transformer, or a table that `Add` adds.
+
+    Args:
+        name: Name of the layer, a string.
+        shape: Shape of the parameter, without the batch axis.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        input_shape: Sample shape of the input, to create the parameter at once.
     """
 
     traits = Traits(input_kinds=("any",), any_extent=True, stops_gradient=True)
@@ -330,10 +348,10 @@ class Weight(Layer):
         return self.shape
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """The parameter as often as there are samples; no array is kept."""
+        """Return the parameter broadcast over the samples; no array is saved."""
         first = x[0] if isinstance(x, (list, tuple)) else x
         return ctx.ops.xp.broadcast_to(ctx.params["weight"], (len(first), *self.shape))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:
-        """The sum of ``dy`` over the samples, and nothing for the input."""
+        """Return the sum of ``dy`` over the samples, and None for the input."""
         return None, {"weight": ctx.ops.sum(dy, axis=0)}

@@ -11,13 +11,19 @@ from singanet.layers.layer import Layer, Name, expect_int, expect_one_input, exp
 from singanet.types import Array, GivenShape, Shape, Shapes, Traits
 
 _SATURATED = -1.7580993408473766
-"""Where the activation selu ends below zero."""
+"""The limit of the activation selu for large negative x."""
 
 
 class Dropout(Layer):
-    """Zeroes elements with probability ``rate`` in training, scales the rest by 1 / (1 - rate).
+    """A layer that sets elements to zero with probability ``rate`` in training.
 
-    Evaluation passes the input on. Srivastava et al., 2014, in the inverted form.
+    It multiplies the rest by 1 / (1 - rate). In evaluation the output is the input. Srivastava et
+    al., 2014, in the inverted form.
+
+    Args:
+        name: Name of the layer, a string.
+        rate: The probability of dropping, from 0 to below 1; 0.5 by default.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -40,7 +46,7 @@ class Dropout(Layer):
         return expect_one_input(self, in_shapes)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """``x`` with a fresh mask in training; the mask is kept, one byte an element."""
+        """Multiply ``x`` by a new mask in training; the mask, one byte an element, is saved."""
         if not ctx.train or self.rate == 0.0:
             return x
         mask = ctx.ops.keep_mask(ctx.rng, self._mask_shape(x), 1.0 - self.rate)
@@ -51,7 +57,7 @@ class Dropout(Layer):
         return x.shape
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` under the same mask."""
+        """Multiply ``dy`` by the same mask."""
         mask = ctx.saved.get("mask")
         return (dy if mask is None else self._scaled(ctx, dy, mask)), {}
 
@@ -62,11 +68,17 @@ class Dropout(Layer):
 
 
 class SpatialDropout(Dropout):
-    """`Dropout` of whole channels: what lies at one place of ``axis`` stays or goes together.
+    """`Dropout` of whole channels: all elements at one index of ``axis`` are dropped together.
 
-    ``axis`` counts the batch axis: 1 are the channels of images and of (C, L), -1 the features
-    of sequences (T, F). Tompson et al., 2015. With 0 whole samples stay or go, as a branch of a
-    residual net in stochastic depth (Huang et al., 2016).
+    Tompson et al., 2015.
+
+    Args:
+        name: Name of the layer, a string.
+        rate: The probability of dropping, from 0 to below 1; 0.5 by default.
+        axis: Int that counts the batch axis: 1 for the channels of images and of (C, L), -1 for the
+            features of sequences (T, F). 0 drops whole samples, as for a branch of a residual net
+            in stochastic depth (Huang et al., 2016).
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     def __init__(
@@ -97,13 +109,14 @@ class SpatialDropout(Dropout):
 
 
 class AlphaDropout(Dropout):
-    """Sets elements to −1.758 with probability ``rate`` in training, and scales and shifts all.
+    """A layer that sets elements to −1.758 with probability ``rate`` in training.
 
-    So mean 0 and variance 1 stay, as behind the activation selu. Klambauer et al., 2017.
+    It then scales and shifts all elements, so that mean 0 and variance 1 stay the same, as behind
+    the activation selu. Klambauer et al., 2017. The arguments are as for `Dropout`.
     """
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` under the same mask, scaled."""
+        """Multiply ``dy`` by the same mask and the scale."""
         mask = ctx.saved.get("mask")
         if mask is None:
             return dy, {}
@@ -124,7 +137,13 @@ class AlphaDropout(Dropout):
 
 
 class GaussianNoise(Layer):
-    """Adds noise of mean 0 and standard deviation ``stddev`` in training; else passes it on."""
+    """A layer that adds noise of mean 0 and standard deviation ``stddev`` in training only.
+
+    Args:
+        name: Name of the layer, a string.
+        stddev: Positive number, 0.1 by default.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     traits = Traits(any_extent=True, masks="keeps")
 
@@ -139,7 +158,7 @@ class GaussianNoise(Layer):
         return expect_one_input(self, in_shapes)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """``x`` with fresh noise in training; no array is kept."""
+        """Add new noise to ``x`` in training; no array is saved."""
         if not ctx.train:
             return x
         noise = ctx.ops.normal(ctx.rng, x.shape)
@@ -147,15 +166,21 @@ class GaussianNoise(Layer):
         return ctx.ops.add(x, noise, dtype=x.dtype)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` itself."""
+        """Return ``dy`` itself."""
         return dy, {}
 
 
 class Masking(Layer):
-    """(N, T) booleans of sequences (N, T, ...): whether a step is not all ``mask_value``.
+    """A layer that returns the mask of sequences: False for steps that are all ``mask_value``.
 
-    On symbols and in lists the sequence goes on as it is, and the mask with it, to the layers that
-    read one; it is the symbol's ``mask``. For indices `Embedding` has ``mask_index``.
+    Sequences are (N, T, ...), the mask is (N, T). On symbols and in lists the output is the
+    sequence, and later layers that read a mask get this one; it is the symbol's ``mask``. For
+    indices use ``mask_index`` of `Embedding`.
+
+    Args:
+        name: Name of the layer, a string.
+        mask_value: The number that fills masked steps, 0.0 by default.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(gives_integers=True, any_extent=True, begins_mask=True, stops_gradient=True)
@@ -182,10 +207,10 @@ class Masking(Layer):
         return in_shapes[:1]
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """Booleans; nothing is kept."""
+        """Return booleans; no array is saved."""
         there = x != self.mask_value
         return there.any(axis=tuple(range(2, x.ndim))) if x.ndim > 2 else there
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:
-        """None."""
+        """Return None: there is no gradient."""
         return None, {}

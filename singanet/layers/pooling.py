@@ -62,24 +62,24 @@ class Pooling(Windowed):
 
 
 class MaxPooling(Pooling):
-    """`MaxPooling2D` along so many axes."""
+    """`MaxPooling2D` along ``_axes`` axes."""
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, ...) → (N, C, ...); keeps one small integer an output."""
+        """(N, C, ...) → (N, C, ...); saves one small integer for each output."""
         x = self._as_image(x)
         y, where = ctx.ops.max_pool(x, self._inner, ctx.keep)
         ctx.save(where=where, x_shape=x.shape)
         return self._as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Each gradient goes to the position of its maximum."""
+        """Add each gradient to the position of its maximum."""
         saved = self._as_image(dy), ctx.saved["where"], ctx.saved["x_shape"]
         dx = ctx.ops.max_pool_backward(*saved, self._inner)
         return self._as_sample(dx, self.in_shapes), {}
 
 
 class AvgPooling(Pooling):
-    """`AvgPooling2D` along so many axes."""
+    """`AvgPooling2D` along ``_axes`` axes."""
 
     def __init__(
         self,
@@ -99,14 +99,14 @@ class AvgPooling(Pooling):
         self.count_include_pad = bool(count_include_pad)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, ...) → (N, C, ...); keeps no array."""
+        """(N, C, ...) → (N, C, ...); saves no array."""
         x = self._as_image(x)
         ctx.save(x_shape=x.shape)
         y = ctx.ops.avg_pool(x, self._inner, self.count_include_pad)
         return self._as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Each gradient is shared equally by the positions of its window."""
+        """Divide each gradient equally among the positions of its window."""
         given = ctx.saved["x_shape"], self._inner, self.count_include_pad
         dx = ctx.ops.avg_pool_backward(self._as_image(dy), *given)
         return self._as_sample(dx, self.in_shapes), {}
@@ -119,12 +119,19 @@ class MaxPooling1D(MaxPooling):
 
 
 class MaxPooling2D(MaxPooling):
-    """The largest value of each window of (C, H, W) images; arguments as for `Conv2D`.
+    """A layer that returns the largest value of each window of (C, H, W) images.
 
-    ``pool_size`` is 3 unless it is said, where Keras has 2, and ``padding`` "same", where Keras has
-    "valid". Padding never wins, and of equal values the first does. Without ``strides`` windows lie
-    side by side. With ``ceil_mode`` sizes are rounded up: a last window may reach beyond the
-    border. ``dilation_rate`` is the distance of the positions within a window.
+    Padding never wins, and of equal values the first wins.
+
+    Args:
+        name: Name of the layer, a string.
+        pool_size: An int or (height, width), 3 by default (Keras: 2).
+        strides: An int or (height, width); None for ``pool_size``.
+        padding: "same" by default (Keras: "valid"), "valid" or numbers, as for `Conv2D`.
+        ceil_mode: Whether to round sizes up: the last window may then extend beyond the border.
+        dilation_rate: An int or (height, width), the distance of the positions within a window.
+        data_format: As for `Conv2D`, and for `Conv1D` along one axis.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
 
@@ -141,10 +148,13 @@ class AvgPooling1D(AvgPooling):
 
 
 class AvgPooling2D(AvgPooling):
-    """The mean of each window of (C, H, W) images over the positions that lie on the image.
+    """A layer that returns the mean of each window of (C, H, W) images.
 
-    With ``count_include_pad``, PyTorch's default, padding is counted, too, as zeros. Other
-    arguments are as for `MaxPooling2D`.
+    The arguments are as for `MaxPooling2D`, without ``dilation_rate`` and with one more.
+
+    Args:
+        count_include_pad: Whether padding counts, as zeros, as by default in PyTorch. By default
+            the mean is over the positions on the image.
     """
 
 
@@ -163,16 +173,16 @@ def _pooled(sizes: Shape, out: Shape) -> tuple[Array, Array]:
     places = np.arange(prod(sizes)).reshape(sizes)
     found = [places[np.ix_(*each)].reshape(-1) for each in product(*cells)]
     longest = max(map(len, found))
-    # The last fills up where they are fewer, and has no share there.
+    # Shorter windows repeat their last position, with a share of 0.
     filled = [np.pad(a, (0, longest - len(a)), mode="edge") for a in found]
     shares = [[(k < len(a)) / len(a) for k in range(longest)] for a in found]
     return np.stack(filled), np.array(shares)
 
 
 class AdaptivePooling(Spatial):
-    """(C, sizes...) → (C, output_size...): position i of o is of those from ⌊i n/o⌋ to ⌈(i+1) n/o⌉.
+    """(C, sizes...) → (C, output_size...): output i pools positions ⌊i n/o⌋ to ⌈(i+1) n/o⌉ - 1.
 
-    An int stands for all axes; None keeps the size along an axis. He et al., 2014.
+    n and o are the sizes of an axis of the input and of the output. He et al., 2014.
     """
 
     def __init__(
@@ -203,15 +213,15 @@ class AdaptivePooling(Spatial):
         return self._turned((shape[0], *(n if size is None else int(size) for size, n in wanted)))
 
     def found(self) -> tuple[Array, Array]:
-        """Of every position of the output those it is of, and the share of each in their mean.
+        """Return the input positions of every output, and the share of each in their mean.
 
-        Made when there is an image, not in `setup`: a file may promise output without end.
+        They are computed for the first image, not in `setup`: a file may declare any output size.
         """
         shapes = map(self._turned, (self.in_shapes, self.out_shapes))
         return _pooled(*(shape[1:] for shape in shapes))
 
     def _windows(self, ctx: Context, x: Array) -> Array:
-        """(N, C, sizes...) as (N, C, positions of the output, positions of each)."""
+        """Return (N, C, sizes...) as (N, C, outputs, positions of each output)."""
         x = self._first(x)
         ctx.save(x_shape=x.shape)
         flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
@@ -219,7 +229,7 @@ class AdaptivePooling(Spatial):
 
     @in_float32
     def _spread_back(self, ops: Ops, parts: Array, x_shape: Shape) -> Array:
-        """The gradients of the windows added up where they came from."""
+        """Add the gradients of the windows at their input positions."""
         n, c, *sizes = x_shape
         dx = ops.zeros((n, c, prod(sizes)), parts)
         places = ops.xp.asarray(self.found()[0])
@@ -228,16 +238,16 @@ class AdaptivePooling(Spatial):
 
 
 class AdaptiveAvgPooling(AdaptivePooling):
-    """The mean of the positions."""
+    """A layer that returns the mean of the positions of each output."""
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, ...) → (N, C, *output_size); keeps no array."""
+        """(N, C, ...) → (N, C, *output_size); saves no array."""
         shares = ctx.ops.xp.asarray(self.found()[1], x.dtype)
         y = _sum_of_shares(ctx.ops, self._windows(ctx, x), shares)
         return self._first(y.reshape(len(x), *self._turned(self.out_shapes)))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Each gradient is shared equally by its positions."""
+        """Divide each gradient equally among its positions."""
         shares = ctx.ops.xp.asarray(self.found()[1], dy.dtype)
         dy = self._first(dy)
         flat = dy.reshape(*dy.shape[:2], len(shares), 1)
@@ -250,17 +260,17 @@ def _sum_of_shares(ops: Ops, windows: Array, shares: Array) -> Array:
 
 
 class AdaptiveMaxPooling(AdaptivePooling):
-    """The largest of the positions; of equal values the first counts."""
+    """A layer that returns the largest of the positions of each output, the first of equal ones."""
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, ...) → (N, C, *output_size); keeps one integer an output."""
+        """(N, C, ...) → (N, C, *output_size); saves one integer for each output."""
         windows = self._windows(ctx, x)
         ctx.save(where=windows.argmax(axis=3))
         out = self._turned(self.out_shapes)
         return self._first(windows.max(axis=3).reshape(len(x), *out))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Each gradient goes to the position of its maximum."""
+        """Add each gradient to the position of its maximum."""
         xp = ctx.ops.xp
         places, _ = self.found()
         first = ctx.saved["where"][..., None] == xp.arange(places.shape[1])
@@ -270,42 +280,51 @@ class AdaptiveMaxPooling(AdaptivePooling):
 
 
 class AdaptiveAvgPooling1D(AdaptiveAvgPooling):
-    """The mean of the positions of sequences: (C, L) → (C, output_size)."""
+    """`AdaptiveAvgPooling2D` of sequences: (C, L) → (C, output_size)."""
 
     _axes = 1
 
 
 class AdaptiveAvgPooling2D(AdaptiveAvgPooling):
-    """The mean of the positions of images: (C, H, W) → (C, *output_size)."""
+    """A layer that returns the mean of each cell of a grid: (C, H, W) → (C, *output_size).
+
+    Along an axis of n positions, cell i of o has positions ⌊i n/o⌋ to ⌈(i+1) n/o⌉ - 1.
+
+    Args:
+        name: Name of the layer, a string.
+        output_size: An int for all axes, or one for each; None preserves the size of an axis.
+        data_format: As for `Conv2D`, and for `Conv1D` along one axis.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
 
 class AdaptiveAvgPooling3D(AdaptiveAvgPooling):
-    """The mean of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
+    """`AdaptiveAvgPooling2D` of volumes: (C, D, H, W) → (C, *output_size)."""
 
     _axes = 3
 
 
 class AdaptiveMaxPooling1D(AdaptiveMaxPooling):
-    """The largest of the positions of sequences: (C, L) → (C, output_size)."""
+    """`AdaptiveMaxPooling2D` of sequences: (C, L) → (C, output_size)."""
 
     _axes = 1
 
 
 class AdaptiveMaxPooling2D(AdaptiveMaxPooling):
-    """The largest of the positions of images: (C, H, W) → (C, *output_size)."""
+    """A layer that returns the largest value of each cell of a grid: (C, H, W) → (C, *output_size).
+
+    The arguments are as for `AdaptiveAvgPooling2D`.
+    """
 
 
 class AdaptiveMaxPooling3D(AdaptiveMaxPooling):
-    """The largest of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
+    """`AdaptiveMaxPooling2D` of volumes: (C, D, H, W) → (C, *output_size)."""
 
     _axes = 3
 
 
 class GlobalPooling(Spatial):
-    """(C, positions...) → (C,); subclasses say how many axes of positions there are.
-
-    With ``keepdims`` these stay, each of one position.
-    """
+    """(C, positions...) → (C,); subclasses set the number of axes of positions."""
 
     def __init__(
         self,
@@ -341,32 +360,32 @@ class GlobalPooling(Spatial):
 
 
 class GlobalAvgPooling(GlobalPooling):
-    """The mean of each channel."""
+    """A layer that returns the mean of each channel."""
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, ...) → (N, C); keeps no array."""
+        """(N, C, ...) → (N, C); saves no array."""
         x = self._first(x)
         ctx.save(x_shape=x.shape)
         return self._out(ctx.ops.global_avg_pool(x))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Each gradient is shared equally by the positions."""
+        """Divide each gradient equally among the positions."""
         dx = ctx.ops.global_avg_pool_backward(self._rows(dy), ctx.saved["x_shape"])
         return self._first(dx), {}
 
 
 class GlobalMaxPooling(GlobalPooling):
-    """The largest value of each channel; of equal values the first counts."""
+    """A layer that returns the largest value of each channel; of equal values the first wins."""
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, ...) → (N, C); keeps one integer an output."""
+        """(N, C, ...) → (N, C); saves one integer for each output."""
         x = self._first(x)
         y, where = ctx.ops.global_max_pool(x, ctx.keep)
         ctx.save(where=where, x_shape=x.shape)
         return self._out(y)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Each gradient goes to the position of its maximum."""
+        """Add each gradient to the position of its maximum."""
         given = (self._rows(dy), ctx.saved["where"], ctx.saved["x_shape"])
         return self._first(ctx.ops.global_max_pool_backward(*given)), {}
 
@@ -378,7 +397,14 @@ class GlobalAvgPooling1D(GlobalAvgPooling):
 
 
 class GlobalAvgPooling2D(GlobalAvgPooling):
-    """The mean of each channel over all positions: (C, H, W) → (C,)."""
+    """The mean of each channel over all positions: (C, H, W) → (C,).
+
+    Args:
+        name: Name of the layer, a string.
+        keepdims: Whether the axes of positions stay, with size 1.
+        data_format: As for `Conv2D`, and for `Conv1D` along one axis.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
 
 class GlobalMaxPooling1D(GlobalMaxPooling):
@@ -388,7 +414,10 @@ class GlobalMaxPooling1D(GlobalMaxPooling):
 
 
 class GlobalMaxPooling2D(GlobalMaxPooling):
-    """The largest value of each channel over all positions: (C, H, W) → (C,)."""
+    """The largest value of each channel over all positions: (C, H, W) → (C,).
+
+    The arguments are as for `GlobalAvgPooling2D`.
+    """
 
 
 class GlobalAvgPooling3D(GlobalAvgPooling):
@@ -407,10 +436,14 @@ _WAYS = ("nearest", "bilinear")
 
 
 class Upsampling2D(Layer):
-    """(C, H, W) images made ``size`` times as large, an int or (height, width).
+    """A layer that enlarges (C, H, W) images by the factor ``size``.
 
-    ``interpolation`` 'nearest' repeats pixels; 'bilinear' interpolates between pixel centres
-    (corners not aligned, as Keras does and PyTorch by default).
+    Args:
+        name: Name of the layer, a string.
+        size: The factor, an int or (height, width).
+        interpolation: 'nearest' repeats pixels; 'bilinear' interpolates between pixel centres
+            (corners not aligned, as in Keras and by default in PyTorch).
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     def __init__(
@@ -432,13 +465,13 @@ class Upsampling2D(Layer):
         return (channels, height * self.size[0], width * self.size[1])
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The larger images; nothing is kept."""
+        """Return the larger images; no array is saved."""
         if self.interpolation == "nearest":
             return ctx.ops.upsample_nearest(x, self.size)
         return ctx.ops.upsample_bilinear(x, self.size)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Each gradient goes back to the pixels it came from."""
+        """Add each gradient to its source pixels."""
         if self.interpolation == "nearest":
             return ctx.ops.upsample_nearest_backward(dy, self.size), {}
         return ctx.ops.upsample_bilinear_backward(dy, self.size), {}
