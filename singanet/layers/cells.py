@@ -31,9 +31,9 @@ Params = Mapping[str, Array | None]
 class Cell:
     """The formula of one step; the kernels run it over all steps of one direction.
 
-    ``kernel`` is the name of the forward one, ``gates`` are the names of the blocks of the weights
-    in SINGA's and cuDNN's order, ``states`` those of what is handed from step to step. If the cell
-    ``joins_biases``, both are added to the gates as one array, which is worked out once and kept
+    ``kernel`` is the name of the forward kernel, ``gates`` are the names of the blocks of the
+    weights in the order of SINGA and cuDNN, ``states`` the names of the states. If the cell
+    ``joins_biases``, the kernels add the sum of both to the gates, which is computed once and saved
     for backward.
     """
 
@@ -44,7 +44,7 @@ class Cell:
     mode: str = "tanh"
 
     def bias_start(self) -> Initializer | None:
-        """How ``bias_x`` starts when it is not zero."""
+        """Return the initializer of ``bias_x``, or None for zeros."""
         return None
 
     def case(
@@ -55,7 +55,7 @@ class Cell:
         direction: Direction,
         biases: tuple[Array, ...] | None = None,
     ) -> RecurrentCase:
-        """The case for the kernels; ``biases`` that a forward has kept need not be made again."""
+        """Return the case for the kernels; backward passes the ``biases`` that forward computed."""
         arrays: Any = params
         weights = arrays["weight_x"], arrays["weight_h"]
         if biases is None:
@@ -68,14 +68,14 @@ class Cell:
     def forward(
         self, ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
     ) -> RecurrentStates:
-        """All steps of one direction; ``keep`` what backward needs."""
+        """Run all steps of one direction; ``keep`` saves the arrays for backward."""
         made: RecurrentStates = getattr(ops, self.kernel)(case, starts, keep)
         return made
 
     def backward(
         self, ops: Ops, case: RecurrentCase, made: RecurrentStates, slopes: RecurrentSlopes
     ) -> RecurrentGradients:
-        """All gradients."""
+        """Return all gradients."""
         found: RecurrentGradients = getattr(ops, f"{self.kernel}_backward")(case, made, slopes)
         return found
 
@@ -88,7 +88,7 @@ class LSTMCell(Cell):
     states = ("h", "c")
 
     def bias_start(self) -> Initializer:
-        """1 in the block of the forget gate."""
+        """Return an initializer that is 1 in the block of the forget gate."""
         return _OneInBlock(self.gates.index("f"), len(self.gates))
 
 
@@ -110,7 +110,7 @@ class ElmanCell(Cell):
 
 
 def _biases(ops: Ops, arrays: Any) -> tuple[Array, ...]:
-    """Both, zero where there are none."""
+    """Return both biases, zero if there are none."""
     if arrays["bias_x"] is None:
         weight = arrays["weight_h"]
         return (ops.zeros(weight.shape[1:], weight),) * 2
@@ -163,7 +163,7 @@ class StackDirection:
 
 
 def all_runs(num_layers: int, bidirectional: bool) -> Iterator[StackDirection]:
-    """Every direction of every stack, in the order of states and of the packed form."""
+    """Iterate over the directions of every stack, in the order of states and of the packed form."""
     directions = 2 if bidirectional else 1
     for stack in range(num_layers):
         for d in range(directions):
@@ -171,7 +171,7 @@ def all_runs(num_layers: int, bidirectional: bool) -> Iterator[StackDirection]:
 
 
 def normal_specs(layer: str, specs: RNNSpecs) -> ParamSpecs | Mapping[str, ParamSpecs]:
-    """``specs`` without SINGA's list around one spec."""
+    """Return ``specs`` without SINGA's list around a single spec."""
     if not isinstance(specs, (list, tuple)):
         return specs  # type: ignore[return-value]
     if len(specs) != 1:
@@ -188,7 +188,7 @@ def normal_specs(layer: str, specs: RNNSpecs) -> ParamSpecs | Mapping[str, Param
 def spec_of(
     layer: str, specs: ParamSpecs | Mapping[str, ParamSpecs], suffix: str, suffixes: Sequence[str]
 ) -> ParamSpecs:
-    """The spec of the array ``suffix`` in ``specs``; a name in a spec for several is a prefix."""
+    """Return the spec of the array ``suffix``; a name in a spec for several is a prefix."""
     if specs is None or isinstance(specs, Param):
         return specs
     if any(key in KINDS or "/" in key for key in specs):
@@ -229,9 +229,9 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Inputs:
-    """``states`` of them after the sequences, then what tells which steps are there.
+    """The inputs after the sequences: ``states`` states, then the mask or the lengths.
 
-    That is a "mask", the "lengths", or nothing.
+    ``tells`` is "mask", "lengths" or "".
     """
 
     states: int
@@ -241,9 +241,9 @@ class Inputs:
 def read_shapes(
     layer: Layer, in_shapes: Any, state: Shape, states: int
 ) -> tuple[tuple[int, int], Inputs]:
-    """(T, F) of the sequences, and which other inputs there are, told by their sample shapes.
+    """Return (T, F) of the sequences, and the other inputs, found by their sample shapes.
 
-    ``state`` is the shape that each of ``states`` initial states must have, if they are given.
+    ``state`` is the shape of each of the ``states`` initial states, if they are passed.
     """
     shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
     rest = shapes[1:]
@@ -263,9 +263,9 @@ def read_shapes(
 
 
 def read_skips(layer: Layer, ops: Ops, tells: str, given: Array, n: int, steps: int) -> Array:
-    """(T, N, 1), True for steps that are not there, by the mask or the lengths ``given``.
+    """Return (T, N, 1), True for padded steps, from the mask or lengths ``given``.
 
-    Errors: a mask of another shape than (n, steps); those of `read_whole_lengths`.
+    Errors: a mask of another shape than (n, steps); the errors of `read_whole_lengths`.
     """
     if tells == "lengths":
         lengths = read_whole_lengths(layer, ops, given, n, steps)
@@ -282,9 +282,9 @@ def read_skips(layer: Layer, ops: Ops, tells: str, given: Array, n: int, steps: 
 
 
 def read_whole_lengths(layer: Layer, ops: Ops, lengths: Array, n: int, steps: int) -> Array:
-    """``lengths`` (N,) or (N, 1) as N integers.
+    """Return ``lengths`` (N,) or (N, 1) as N integers.
 
-    Errors: other than N lengths; one that is no whole number, or outside 0 to ``steps``.
+    Errors: a number of lengths other than N; one that is not an integer, or outside 0 to ``steps``.
     """
     if lengths.size != n or lengths.ndim > 2:
         raise layer.shape_error(
@@ -310,7 +310,7 @@ def _expect_lengths(layer: str, steps: int, lengths: Array) -> None:
 
 
 class Stacks(Protocol):
-    """What the way goes by, of a recurrent layer; see `singanet.layers.RNN`."""
+    """The attributes of a recurrent layer that `Forward` and `Backward` use; see `RNN`."""
 
     cell: Cell
     params: dict[str, Param]
@@ -328,7 +328,7 @@ class Stacks(Protocol):
 
 
 class Forward:
-    """One forward call of a recurrent layer; keeps in the context what `Backward` needs."""
+    """One forward call of a recurrent layer; saves the arrays for `Backward` in the context."""
 
     def __init__(self, layer: Stacks, ctx: Context, skips: Array | None) -> None:
         self.layer = layer
@@ -336,7 +336,7 @@ class Forward:
         self.skips = skips[::-1] if skips is not None and layer.go_backwards else skips
 
     def run(self, x: Array, states: Sequence[Array]) -> tuple[Array, list[Array]]:
-        """The output and the final states, batch first."""
+        """Return the output and the final states, batch first."""
         layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
         below = ops.time_major(x[:, ::-1] if layer.go_backwards else x, self.skips)
         below = self._dropped(below, "input", (1, len(x), x.shape[2]), layer.input_dropout)
@@ -381,7 +381,7 @@ class Forward:
     def _run(
         self, run: StackDirection, x: Array, states: Sequence[Array], direction: Direction
     ) -> tuple[Array, ...]:
-        """The states of one direction of one stack on x (T, N, in)."""
+        """Return the states of one direction of one stack on x (T, N, in)."""
         cell, ctx, prefix = self.layer.cell, self.ctx, run.prefix
         starts: list[Any] = [state[:, run.index] for state in states]
         case = cell.case(ctx.ops, x, _arrays_of(ctx, run), direction)
@@ -393,7 +393,7 @@ class Forward:
 
 
 class Backward:
-    """The way back of one forward call."""
+    """The backward pass of one forward call."""
 
     def __init__(self, layer: Stacks, ctx: Context) -> None:
         self.layer = layer
@@ -403,7 +403,7 @@ class Backward:
     def run(
         self, dy: Array, dfinals: Sequence[Array]
     ) -> tuple[Array | None, list[Array], dict[str, Array]]:
-        """Gradients of the sequences, of the initial states, and of the parameters."""
+        """Return the gradients of the sequences, of the initial states, and of the parameters."""
         layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
         above = ops.time_major(dy, ctx.saved["skips"]) if layer.return_sequences else None
         dstates = self._state_gradients(dy, dfinals)
@@ -426,7 +426,7 @@ class Backward:
         return dx if mask is None else _masked(self.ctx, dx, mask, dropout)
 
     def _state_gradients(self, dy: Array, dfinals: Sequence[Array]) -> list[Array]:
-        """The gradients of the final states, (stacks·directions, N, H) each, ours to change."""
+        """Return the gradients of the final states, (stacks·directions, N, H), as new arrays."""
         layer, ops = self.layer, self.ctx.ops
         shape = (len(layer.runs), len(dy), layer.units)
         if dfinals:
@@ -442,7 +442,7 @@ class Backward:
     def _run(
         self, run: StackDirection, above: Array | None, dstates: Sequence[Array]
     ) -> Array | None:
-        """One direction of one stack; the gradient of its input, None if it is not wanted."""
+        """Run one direction of one stack; return the input gradient, None if it is not wanted."""
         layer, ctx = self.layer, self.ctx
         size, prefix, saved = layer.units, run.prefix, ctx.saved
         if above is not None:
@@ -461,18 +461,18 @@ class Backward:
             if (grad := getattr(grads, kind)) is not None:
                 self.grads[f"{prefix}/{kind}"] = grad
         if grads.bias_h is grads.bias_x:
-            # Two parameters, of which each has an array of its own.
+            # Two parameters need two gradient arrays.
             self.grads[f"{prefix}/bias_h"] = grads.bias_h.copy()
         return grads.x
 
 
 def _arrays_of(ctx: Context, run: StackDirection) -> dict[str, Array | None]:
-    """The parameters of one direction by kind, None for one that it does not have."""
+    """Return the parameters of one direction by kind, None for a missing one."""
     return {kind: ctx.params.get(f"{run.prefix}/{kind}") for kind in KINDS}
 
 
 def _masked(ctx: Context, x: Array, mask: Array, dropout: float) -> Array:
-    """``x`` where the mask is set, scaled so that its mean stays."""
+    """Multiply ``x`` by the mask, scaled so that the mean stays the same."""
     y: Array = ctx.ops.multiply(x, mask)
     ctx.ops.multiply(y, 1.0 / (1.0 - dropout), out=y)
     return y

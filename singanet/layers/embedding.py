@@ -28,11 +28,17 @@ if TYPE_CHECKING:
 
 
 class ClassToken(Layer):
-    """The rows of ``weight`` (count, E) before the steps of each sequence (N, T, E).
+    """A layer that inserts the rows of ``weight`` (count, E) before the steps of each sequence.
 
-    One row is BERT's and ViT's class token, whose output attention makes from the whole sequence;
-    more are registers (Darcet et al. 2024). Without a spec they start normal with standard
-    deviation 0.02.
+    One row is the class token of BERT and ViT, whose output attention computes from the whole
+    sequence; further rows are registers (Darcet et al. 2024). Without a spec they start normal with
+    standard deviation 0.02.
+
+    Args:
+        name: Name of the layer, a string.
+        count: Positive int, the number of rows.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        input_shape: Sample shape (T, E), to create the parameter at once.
     """
 
     traits = Traits(any_extent=True, gives_steps=True)
@@ -56,14 +62,14 @@ class ClassToken(Layer):
         return (-1 if steps == -1 else self.count + steps, size)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The longer sequences; no array is kept."""
+        """Return the longer sequences; no array is saved."""
         y = ctx.ops.empty((len(x), self.count + x.shape[1], x.shape[2]), x)
         ctx.ops.copyto(y[:, : self.count], ctx.params["weight"])
         ctx.ops.copyto(y[:, self.count :], x)
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """The steps' part of ``dy`` as a view, and the sum over the samples of the rest."""
+        """Return ``dy`` of the steps as a view, and the sum of the rest over the samples."""
         dx = dy[:, self.count :]
         if not ctx._needs_param_grads:
             return dx, {}
@@ -71,10 +77,16 @@ class ClassToken(Layer):
 
 
 class PositionEmbedding(Layer):
-    """y_t = x_t + weight_t for sequences (N, T, E); ``weight`` is (max_length, E).
+    """A layer that computes y_t = x_t + weight_t for sequences (N, T, E).
 
-    ``max_length`` is T where that is known. Without a spec the weight starts normal with standard
-    deviation 0.02 (Radford et al. 2018).
+    ``weight`` is (max_length, E). Without a spec it starts normal with standard deviation 0.02
+    (Radford et al. 2018).
+
+    Args:
+        name: Name of the layer, a string.
+        max_length: Int, the length of the longest sequence; None for T, if T is known.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        input_shape: Sample shape (T, E), to create the parameter at once.
     """
 
     traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
@@ -116,7 +128,7 @@ class PositionEmbedding(Layer):
             )
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The sequences with their positions added."""
+        """Add the positions to the sequences."""
         weight, starts, steps = ctx.params["weight"], ctx.starts, x.shape[1]
         self._expect_steps(most(starts) + steps, len(weight))
         if isinstance(starts, int):
@@ -125,7 +137,7 @@ class PositionEmbedding(Layer):
         return ctx.ops.add(x, ctx.ops.gather_rows(weight, places))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy``, and its sum over the samples for the positions that were there."""
+        """Return ``dy``, and its sum over the samples for the positions of this batch."""
         if not ctx._needs_param_grads:
             return dy, {}
         dweight = ctx.ops.zeros(ctx.params["weight"].shape, dy)
@@ -134,9 +146,10 @@ class PositionEmbedding(Layer):
 
 
 class SinusoidalPosition(Layer):
-    """y_t = x_t + p_t for sequences (N, T, E) of any length, without parameters.
+    """A layer that computes y_t = x_t + p_t for sequences (N, T, E), without parameters.
 
-    p_t,2i = sin(t / 10000^(2i/E)) and p_t,2i+1 the cosine of the same (Vaswani et al. 2017).
+    p_t,2i = sin(t / 10000^(2i/E)), and p_t,2i+1 is the cosine of the same angle (Vaswani et al.
+    2017).
     """
 
     traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
@@ -146,7 +159,7 @@ class SinusoidalPosition(Layer):
         return self.expect_rank(in_shapes, 2, "(time, features)", "put an embedding before it")
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The sequences with their positions added."""
+        """Add the positions to the sequences."""
         starts, sizes = ctx.starts, x.shape[1:]
         if isinstance(starts, int):
             waves = _waves(starts, *sizes)
@@ -156,15 +169,20 @@ class SinusoidalPosition(Layer):
         return ctx.ops.add(x, table)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """The gradient itself."""
+        """Return the gradient itself."""
         return dy, {}
 
 
 class Positions(Layer):
-    """The positions (N, T) of indices (N, T) among those that are not ``padding_index``.
+    """A layer that returns the positions (N, T) of indices (N, T), not counting ``padding_index``.
 
-    The first has padding_index + 1, and padding itself the position ``padding_index``, as RoBERTa
-    counts; an `Embedding` makes vectors of them.
+    As in RoBERTa, the first index has the position padding_index + 1, and padding the position
+    ``padding_index``. An `Embedding` turns positions into vectors.
+
+    Args:
+        name: Name of the layer, a string.
+        padding_index: Int, the index of padding.
+        input_shape: Sample shape (T,), to set the layer up at once.
     """
 
     traits = Traits(
@@ -190,7 +208,7 @@ class Positions(Layer):
         return self.expect_rank(in_shapes, 1, "(time,)", "give it the indices that are embedded")
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """int64; nothing is kept but, in parts of sequences, how many came before."""
+        """Return int64; for sequences in parts, the number of earlier indices is saved."""
         there = x != self.padding_index
         counted: Array = there.astype(np.int64).cumsum(axis=1)
         if ctx.past is not None:
@@ -200,13 +218,13 @@ class Positions(Layer):
         return counted * there + self.padding_index
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:
-        """None."""
+        """Return None: there is no gradient."""
         return None, {}
 
 
 @lru_cache(maxsize=8)
 def _waves(first: int, steps: int, size: int) -> Array:
-    """The positions (T, E) from ``first`` on, in float64."""
+    """Return the positions (T, E) starting at ``first``, in float64."""
     pair = np.arange(size) // 2
     angle = np.arange(first, first + steps)[:, None] / 10000.0 ** (2.0 * pair / size)
     table: Array = np.where(np.arange(size) % 2, np.cos(angle), np.sin(angle))
@@ -218,15 +236,17 @@ POLICIES = ("lru", "lfu", "lfuopt")
 
 
 class Cache(Configurable):
-    """Of an `Embedding` that is served: the rows that a worker keeps, and how far they may lag.
+    """The cache of a worker for the rows of a served `Embedding`.
 
-    ``capacity`` is a fraction of the rows, 1.0 for all, or as an int their number. ``policy`` says
-    which row goes for a new one: "lru", the least recently used; "lfu", the least often used;
-    "lfuopt" as "lfu", but a row that was used in ten batches stays for good. A row is read anew
-    once its table has had more than ``pull_bound`` updates of it since; the gradients of a row are
-    pushed, as their sum, once it has gathered more than ``push_bound`` of them. With bounds of 0
-    training is to the bit what it is without a cache.
-    After Hetu's HET cache (Miao et al., VLDB 2022).
+    With bounds of 0 training gives the same bits as without a cache. After Hetu's HET cache (Miao
+    et al., VLDB 2022).
+
+    Args:
+        policy: The row that a new one replaces: "lru", the least recently used; "lfu", the least
+            often used; "lfuopt" is "lfu", but never replaces a row that ten batches used.
+        capacity: A fraction of the rows, up to 1.0 for all, or an int, their number.
+        pull_bound: Int; a row is read again after more than this number of updates of the table.
+        push_bound: Int; the sum of a row's gradients is pushed after more than this number of them.
     """
 
     def __init__(
@@ -257,14 +277,14 @@ class Cache(Configurable):
         self.push_bound = checked_count("Cache", "push_bound", push_bound, 0)
 
     def lines(self, rows: int) -> int:
-        """How many of ``rows`` rows stay."""
+        """Return the number of rows in the cache, for a table of ``rows`` rows."""
         wanted = self.capacity if is_int(self.capacity) else self.capacity * rows
         return max(1, min(rows, int(wanted)))
 
 
 @dataclass(frozen=True)
 class ZeroRow(Initializer):
-    """As another initializer, but zero in one row."""
+    """An initializer that calls another one and sets one row to zero."""
 
     other: Initializer
     row: int
@@ -286,7 +306,7 @@ class _ExpectRows:
         self._layer._expect_rows(x)
 
     def at(self, x: Array) -> Callable[[], None]:
-        """The check of whatever stands in ``x`` when it is called."""
+        """Return a check of the contents of ``x`` at the time of the call."""
         if not (x.flags.c_contiguous and x.size):
             return partial(self, x)
         seen = x.view(f"u{x.dtype.itemsize}").reshape(-1)
@@ -297,7 +317,7 @@ class _ExpectRows:
                 self(x)
 
         def look_once() -> None:
-            # What a device has to tell takes longer than to find it.
+            # On a device the transfer takes longer than the search.
             if int(largest()) >= size:
                 self(x)
 
@@ -305,21 +325,29 @@ class _ExpectRows:
 
 
 class Embedding(Layer):
-    """y = weight[x] for integer samples x of any shape, from 0 to ``input_dim`` - 1.
+    """A layer that returns the rows weight[x] for integer samples x of any shape.
 
-    ``weight`` has shape (input_dim, output_dim); its gradient is `RowSparse`, so that a
-    step costs by the rows it used, and an optimizer leaves the others as they are. Without
-    ``sparse`` it is an array of all rows, as PyTorch's: momentum moves every row at every step, and
-    weight decay shrinks it. A `Dense` with ``W_transpose=True`` and
-    ``W_specs=embedding.params["weight"]`` shares the table; it gives all rows gradients anyway.
+    ``weight`` has shape (input_dim, output_dim). A `Dense` with ``W_transpose=True`` and
+    ``W_specs=embedding.params["weight"]`` shares the table; it gives gradients to all rows.
 
-    The row ``padding_index`` starts as zeros and has no gradient from here, as PyTorch's
-    ``padding_idx``.
+    If the rows are served, as by `parallel.Hybrid`, the layer requests the rows of a batch at each
+    look-up, and their gradients are always row-sparse.
 
-    Where its rows are served, as by `parallel.Hybrid`, those of a batch come when they are looked
-    up; with a ``cache`` some of them stay. Their gradients are row-sparse always.
-
-    Steps of the index ``mask_index`` are masked, in lists and on symbols: see `Traits`.
+    Args:
+        name: Name of the layer, a string.
+        input_dim: Positive int; indices go from 0 to ``input_dim`` - 1.
+        output_dim: Positive int, the size of a row.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        cache: A `Cache` of served rows, or None.
+        padding_index: Int, a row that starts as zeros and has no gradient from this layer, as
+            PyTorch's ``padding_idx``; or None.
+        mask_index: Int, the index of masked steps, in lists and on symbols (see `Traits`); or None
+            (Keras: ``mask_zero``).
+        sparse: Whether the gradient is `RowSparse`: a step then costs in proportion to the rows in
+            the batch, and optimizers do not change the others. If False it has all rows, as in
+            PyTorch: momentum and weight decay change every row at every step.
+        input_shape: Sample shape, to create the parameter at once.
+        words: Keras' ``embeddings_initializer`` and similar arguments.
     """
 
     traits = Traits(
@@ -365,7 +393,7 @@ class Embedding(Layer):
         self.sparse = bool(sparse)
 
     def _take_name(self, name: str) -> None:
-        """As `Layer._take_name`; the mask is called after it."""
+        """Rename the layer, and its mask layer after it."""
         super()._take_name(name)
         if self._mask_layer is not None:
             self._mask_layer._take_name(f"{name}_mask")
@@ -380,13 +408,14 @@ class Embedding(Layer):
         return (*shape, self.output_dim)
 
     def matrices(self) -> dict[str, bool]:
-        """The table."""
+        """Return the table."""
         return {"weight": True}
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, *s) → (N, *s, output_dim); only the indices are kept.
+        """(N, *s) → (N, *s, output_dim); only the indices are saved.
 
-        Errors: indices that are no integers or out of range. On a GPU the check waits for it.
+        Errors: indices that are not integers or out of range. On a GPU the check waits for the
+        device.
         """
         self._expect_integers(x)
         ctx.ops.check(_ExpectRows(self), x)
@@ -398,13 +427,13 @@ class Embedding(Layer):
         return ctx.ops.look_up(look_up, x, (*x.shape, self.output_dim), rows.dtype)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Gradient]]:
-        """The gradients of the rows that were used, added up for each; none for the indices."""
+        """Return the summed gradient of each row in the batch, and None for the indices."""
         x = ctx.saved["x"]
         rows = dy.reshape(prod(x.shape), self.output_dim)
         if self.padding_index is not None:
             rows = ctx.ops.multiply(rows, x.reshape(-1, 1) != self.padding_index)
         served = self.params["weight"].served
-        # What was looked up is known by its rows already.
+        # The look-up has already computed the runs of equal indices.
         runs = None if served is None else served.runs
         grad = RowSparse(*ctx.ops.sum_rows(x.reshape(-1), rows, runs))
         if self.sparse or served is not None:
@@ -421,7 +450,7 @@ class Embedding(Layer):
             )
 
     def _expect_rows(self, x: Array) -> None:
-        # Seen as unsigned, a negative index is a huge one.
+        # As an unsigned number, a negative index is a huge one.
         seen = x.view(f"u{x.dtype.itemsize}").reshape(-1)
         if not x.size or int(seen[seen.argmax()]) < self.input_dim:
             return

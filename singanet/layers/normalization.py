@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 
 
 class L2Norm(Layer):
-    """y = x / sqrt(Σ x² + epsilon) along the last axis of (D,) or (..., D) samples."""
+    """A layer that computes y = x / sqrt(Σ x² + epsilon) along the last axis of each sample.
+
+    Args:
+        name: Name of the layer, a string.
+        epsilon: Positive number, 1e-8 by default.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     def __init__(
         self,
@@ -56,7 +62,7 @@ class L2Norm(Layer):
         return shape
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The scaled vectors, which are kept with one number each."""
+        """Return the scaled vectors; they and one number each are saved."""
         y, inverse = ctx.ops.l2_norm(x, self.epsilon)
         ctx.save(y=y, inverse=inverse)
         return y
@@ -67,10 +73,19 @@ class L2Norm(Layer):
 
 
 class LRN(Layer):
-    """y_c = x_c / (k + alpha Σ x²) ** beta, the sum over the ``size`` channels around c.
+    """A layer that computes y_c = x_c / (k + alpha Σ x²) ** beta, over the channels around c.
 
-    SINGA's convention on the CPU: cuDNN, Caffe and PyTorch divide ``alpha`` by ``size``, so divide
-    theirs by it. Krizhevsky et al., 2012.
+    This is SINGA's convention on the CPU: cuDNN, Caffe and PyTorch divide ``alpha`` by ``size``, so
+    divide their value by it. Krizhevsky et al., 2012.
+
+    Args:
+        name: Name of the layer, a string.
+        size: Odd int, the number of channels in the sum.
+        alpha: Number, at least 0.
+        beta: Number, the exponent.
+        mode: Only 'cross_channel'.
+        k: Positive number.
+        input_shape: Sample shape (C, ...), to set the layer up at once.
     """
 
     def __init__(
@@ -109,7 +124,7 @@ class LRN(Layer):
         return shape
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The normalised ``x``; only x is kept, which costs a second sum over windows later."""
+        """Return the normalised ``x``; only x is saved, so backward sums over the windows again."""
         ctx.save(x=x)
         return ctx.ops.lrn(x, self.size, self.alpha, self.beta, self.k)
 
@@ -120,16 +135,16 @@ class LRN(Layer):
 
 
 Kept = tuple[Array, Array]
-"""The rows as unit vectors, and a number each."""
+"""The rows as unit vectors, and one number for each."""
 
 
 @partial(in_float32, exact=(2,))
 def rms_norm(
     ops: Ops, rows: Array, gamma: Array | None, epsilon: float, offset: float = 0.0
 ) -> tuple[Array, Array, Array]:
-    """(offset + gamma) x / sqrt(mean(x²) + epsilon) of rows (R, D); without gamma a factor of 1.
+    """Compute (offset + gamma) x / sqrt(mean(x²) + epsilon) of rows (R, D).
 
-    The two arrays of `Kept` follow it.
+    Without gamma the factor is 1. The last two results are the arrays of `Kept`.
     """
     count = rows.shape[1]
     unit, inverse = ops.l2_norm(rows, epsilon * count)
@@ -140,7 +155,7 @@ def rms_norm(
 def rms_norm_backward(
     ops: Ops, drows: Array, gamma: Array | None, kept: Kept, offset: float = 0.0
 ) -> tuple[Array, Array | None]:
-    """Gradients of the rows and of gamma, from that of what `rms_norm` made."""
+    """Return the gradients of the rows and of gamma, given the gradient of the output."""
     unit, inverse = kept
     count = drows.shape[1]
     dunit = ops.multiply(drows, _factor(ops, gamma, offset, count))
@@ -152,7 +167,7 @@ def rms_norm_backward(
 
 
 def _factor(ops: Ops, gamma: Array | None, offset: float, count: int) -> Any:
-    """The factor of unit vectors of ``count`` elements."""
+    """Return the factor of unit vectors of ``count`` elements."""
     if gamma is None:
         return count**0.5
     gain = ops.add(gamma, offset) if offset else gamma
@@ -160,13 +175,24 @@ def _factor(ops: Ops, gamma: Array | None, offset: float, count: int) -> Any:
 
 
 class LayerNorm(Layer):
-    """y = gamma (x - mean) / sqrt(var + epsilon) + beta over the axes from ``axis`` on.
+    """A layer that computes y = gamma (x - mean) / sqrt(var + epsilon) + beta over the last axes.
 
-    ``axis`` counts the batch axis; -1, the default, is the last one: the features of each step of
-    a sequence (L, D). ``gamma`` and ``beta`` have the shape of these axes; ``center=False`` leaves
-    beta out, ``scale=False`` gamma, ``affine=False`` both. ``epsilon`` is 1e-5 unless it is said,
-    where Keras has 1e-3. The variance is the biased one.
+    ``gamma`` and ``beta`` have the shape of the normalised axes. The variance is the biased one.
     Ba, Kiros and Hinton, 2016.
+
+    Args:
+        name: Name of the layer, a string.
+        axis: Int, the first normalised axis, counting the batch axis; -1, the default, for the last
+            one: the features of each step of a sequence (L, D).
+        epsilon: Positive number, 1e-5 by default (Keras: 1e-3).
+        affine: False for neither gamma nor beta.
+        center: Whether to add beta.
+        scale: Whether to multiply by gamma.
+        activation: Name of an activation, a layer, or None for none.
+        gamma_specs: Dict with the settings of gamma, or a `Param` of another layer to share.
+        beta_specs: The same for beta.
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
     """
 
     traits = Traits(any_extent=True)
@@ -224,11 +250,11 @@ class LayerNorm(Layer):
         return shape
 
     def _first(self, rank: int) -> int:
-        """The first normalised axis of an array of ``rank`` axes."""
+        """Return the first normalised axis of an array of ``rank`` axes."""
         return self.axis if self.axis > 0 else rank + self.axis
 
     def _rows(self, x: Array) -> Array:
-        """Each set of elements that is normalised together as a row."""
+        """Return each set of elements that is normalised together as a row."""
         first = self._first(x.ndim)
         return x.reshape(prod(x.shape[:first]), prod(x.shape[first:]))
 
@@ -237,14 +263,14 @@ class LayerNorm(Layer):
         return scale_and_shift(ctx.ops, *(p if p is None else p.reshape(-1) for p in found))
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The normalised ``x``; x and two numbers a row are kept."""
+        """Return the normalised ``x``; x and two numbers for each row are saved."""
         gamma, beta = self._factors(ctx)
         y, statistics = ctx.ops.layer_norm(self._rows(x), gamma, beta, self.epsilon)
         ctx.save(x=x, statistics=statistics)
         return y.reshape(x.shape)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Gradients of x, gamma and beta."""
+        """Return the gradients of x, gamma and beta."""
         x, statistics = ctx.saved["x"], ctx.saved["statistics"]
         dx, dgamma, dbeta = ctx.ops.layer_norm_backward(
             self._rows(dy), self._rows(x), self._factors(ctx)[0], statistics
@@ -260,7 +286,7 @@ class LayerNorm(Layer):
 def scale_and_shift(
     ops: Ops, gamma: Array | None, beta: Array | None, like: Array | None = None
 ) -> tuple[Array | None, Array | None]:
-    """gamma and beta, ones or zeros for a missing one; without ``like`` both may stay None."""
+    """Return gamma and beta, ones or zeros for a missing one; without ``like`` both may be None."""
     given = next((each for each in (gamma, beta, like) if each is not None), None)
     if given is None or (gamma is not None and beta is not None):
         return gamma, beta
@@ -269,11 +295,16 @@ def scale_and_shift(
 
 
 class RMSNorm(LayerNorm):
-    """y = gamma x / sqrt(mean(x²) + epsilon) over the axes from ``axis`` on, as in `LayerNorm`.
+    """A layer that computes y = gamma x / sqrt(mean(x²) + epsilon) over the last axes.
 
-    ``gamma`` has the shape of these axes and starts at 1; ``affine=False`` leaves it out. PyTorch's
-    ``epsilon`` is the resolution of the type unless said. With an ``offset`` the factor is
-    offset + gamma, and gamma starts at 1 - offset: Gemma's is 1. Zhang and Sennrich, 2019.
+    ``gamma`` has the shape of these axes and starts at 1. Zhang and Sennrich, 2019.
+
+    The arguments are as for `LayerNorm`, without ``center``, ``scale`` and beta, apart from these.
+
+    Args:
+        epsilon: Positive number, 1e-6 by default (PyTorch: the resolution of the type).
+        affine: False for no gamma.
+        offset: Number; the factor is offset + gamma, and gamma starts at 1 - offset. Gemma has 1.
     """
 
     def __init__(
@@ -303,14 +334,14 @@ class RMSNorm(LayerNorm):
         self._usual_gamma = 1.0 - self.offset
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The normalised ``x``; the rows as unit vectors and a number each are kept."""
+        """Return the normalised ``x``; the unit vectors and one number for each are saved."""
         gamma = self._gamma(ctx)
         y, unit, inverse = rms_norm(ctx.ops, self._rows(x), gamma, self.epsilon, self.offset)
         ctx.save(kept=(unit, inverse))
         return y.reshape(x.shape)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Gradients of x and gamma."""
+        """Return the gradients of x and gamma."""
         gamma, rows = self._gamma(ctx), self._rows(dy)
         dx, dgamma = rms_norm_backward(ctx.ops, rows, gamma, ctx.saved["kept"], self.offset)
         shape = dy.shape[self._first(dy.ndim) :]
@@ -322,12 +353,15 @@ class RMSNorm(LayerNorm):
 
 
 class GroupNorm(Layer):
-    """y = gamma (x - mean) / sqrt(var + epsilon) + beta over each group of channels of a sample.
+    """A layer that computes y = gamma (x - mean) / sqrt(var + epsilon) + beta by channel groups.
 
-    Samples are (C, ...); the C channels form ``groups`` groups, normalised over their channels
-    and all positions. ``gamma`` and ``beta`` have shape (C,); ``center=False`` leaves beta out,
-    ``scale=False`` gamma, ``affine=False`` both. ``epsilon`` is 1e-5 unless it is said, where Keras
-    has 1e-3. The variance is the biased one. Wu and He, 2018.
+    Samples are (C, ...). Each group is normalised over its channels and all positions. ``gamma``
+    and ``beta`` have shape (C,). The variance is the biased one. Wu and He, 2018.
+
+    The arguments are as for `LayerNorm`, without ``axis`` and with one more.
+
+    Args:
+        groups: Positive int that divides the channels, the number of groups; 32 by default.
     """
 
     _units_axis = 1
@@ -357,7 +391,7 @@ class GroupNorm(Layer):
         self.beta_specs = beta_specs
 
     def _groups_of(self, channels: int) -> int:
-        """How many groups ``channels`` channels form."""
+        """Return the number of groups for ``channels`` channels."""
         return self.groups
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -383,7 +417,7 @@ class GroupNorm(Layer):
         return shape
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The normalised ``x``; x and two numbers a group are kept."""
+        """Return the normalised ``x``; x and two numbers for each group are saved."""
         gamma, beta = self._factors(ctx)
         groups = self._groups_of(x.shape[1])
         y, statistics = ctx.ops.group_norm(x, groups, gamma, beta, self.epsilon)
@@ -391,7 +425,7 @@ class GroupNorm(Layer):
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Gradients of x, gamma and beta."""
+        """Return the gradients of x, gamma and beta."""
         x, statistics = ctx.saved["x"], ctx.saved["statistics"]
         dx, dgamma, dbeta = ctx.ops.group_norm_backward(
             dy, x, self._groups_of(x.shape[1]), self._factors(ctx)[0], statistics
@@ -404,10 +438,11 @@ class GroupNorm(Layer):
 
 
 class InstanceNorm(GroupNorm):
-    """Each channel of each sample normalised over its positions: a group for every channel.
+    """A layer that normalises each channel of each sample over its positions.
 
-    Samples are (C, positions...). ``affine`` is True unless said (PyTorch: False). Ulyanov et al.,
-    2016.
+    It is a `GroupNorm` with one group for each channel of samples (C, positions...), and has the
+    same arguments without ``groups``. ``affine`` is True by default (PyTorch: False). Ulyanov et
+    al., 2016.
     """
 
     def __init__(
@@ -438,7 +473,7 @@ class InstanceNorm(GroupNorm):
         )
 
     def _groups_of(self, channels: int) -> int:
-        """One group a channel."""
+        """Return one group for each channel."""
         return channels
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -454,7 +489,7 @@ class InstanceNorm(GroupNorm):
 
 @dataclass(frozen=True, slots=True)
 class JointStatistics:
-    """``mean`` and biased ``var`` (C,) of the ``count`` values that a channel has on all ranks."""
+    """``mean`` and biased ``var`` (C,) of the ``count`` values of each channel on all ranks."""
 
     shared: SharedBatch
     count: float
@@ -463,9 +498,9 @@ class JointStatistics:
 
     @classmethod
     def of(cls, shared: SharedBatch, ops: Ops, x: Array) -> JointStatistics:
-        """Of the parts ``x`` (B, C, ...), of which some may be empty.
+        """Compute the statistics of the parts ``x`` (B, C, ...), some of which may be empty.
 
-        Each rank tells count, mean and variance about its own mean, in float64: Chan, Golub and
+        Each rank sends count, mean and variance about its own mean, in float64: Chan, Golub and
         LeVeque, 1979.
         """
         axes, channels = tuple(axis for axis in range(x.ndim) if axis != 1), x.shape[1]
@@ -486,10 +521,11 @@ class JointStatistics:
     def corrected(
         self, ops: Ops, dx: Array, x: Array, scale: Array, inverse: Array, *sums: Array
     ) -> Array:
-        """``dx`` of statistics that were fixed, as it is since they depend on all parts.
+        """Return the input gradient through the statistics, given ``dx`` for fixed statistics.
 
-        dx = scale (dy - mean(dy) - x̂ mean(dy x̂)), the means over all ranks, of gradients of the
-        loss of all. ``scale`` = gamma inverse; ``sums`` = Σ dy, Σ dy x̂ of this rank, by its loss.
+        dx = scale (dy - mean(dy) - x̂ mean(dy x̂)); the means are over all ranks, of gradients of
+        the total loss. ``scale`` = gamma inverse; ``sums`` = Σ dy, Σ dy x̂ of this rank, for its
+        own loss.
         """
         weight = 1.0 if self.shared.weight is None else self.shared.weight
         own = np.stack([np.asarray(ops.host(each), np.float64) for each in sums]) * weight
@@ -513,24 +549,35 @@ class JointStatistics:
 
 
 class BatchNormalization(Layer):
-    """y = gamma (x - mean) / sqrt(var + epsilon) + beta for each channel of (D,) or (C, ...).
+    """A layer that normalises each channel: y = gamma (x - mean) / sqrt(var + epsilon) + beta.
 
-    ``axis`` is 1 unless it is said, the channels, counted with the batch axis; Keras has -1, the
-    last one: the features of (T, D). ``epsilon`` is 1e-5, where Keras has 1e-3. ``scale=False``
-    leaves gamma out, ``center=False`` beta.
+    Samples are (D,) or (C, ...). Training uses the statistics of the batch and updates the running
+    ones, ``mean`` and ``var``: running ← (1 - momentum) running + momentum batch. The running
+    variance is the unbiased one. Evaluation uses the running statistics. Ioffe and Szegedy, 2015.
 
-    ``momentum`` is the weight of the new value, as in SINGA, where Keras weights the old one.
-    Training uses the batch's statistics and moves the running ones, ``mean`` and ``var``:
-    running ← (1 - momentum) running + momentum batch. The running variance is the unbiased one.
-    Evaluation uses the running statistics. Ioffe and Szegedy, 2015.
+    A channel with one value in the whole batch has no variance, so training refuses one sample of
+    (D,). With the default momentum the running statistics are close to the statistics of the last
+    batch: if that batch is small, leave it out (``fit(drop_last=True)``) or use a momentum of 0.1.
 
-    A channel of one value in the whole batch has no variance: one sample of (D,) is refused in
-    training. With the default momentum the running statistics are little more than those of the
-    last batch: if that batch is small, leave it out (``fit(drop_last=True)``) or choose 0.1.
+    With several processes each normalises by the statistics of its part of the batch. With
+    ``synchronized`` the statistics and gradients are over the whole batch, as in one process; this
+    costs two exchanges a step, and a third to count the samples of the losses.
 
-    Of several processes each has the statistics of its own part of a batch. With ``synchronized``
-    they are those of the parts of all, and so are the gradients, as one process with the whole
-    batch has them; it costs two exchanges a step, and a third of what the losses count.
+    Args:
+        name: Name of the layer, a string.
+        axis: The axis of the channels, counting the batch axis: 1 by default, or -1 for the last
+            one, the features of (T, D) (Keras: -1).
+        momentum: Weight of the new value from 0 to 1, 0.9 by default, as in SINGA (Keras: weight of
+            the old value, 0.99).
+        epsilon: Positive number, 1e-5 by default (Keras: 1e-3).
+        center: Whether to add beta.
+        scale: Whether to multiply by gamma.
+        synchronized: Whether to use the statistics of all processes.
+        activation: Name of an activation, a layer, or None for none.
+        beta_specs: Dict with the settings of beta, or a `Param` of another layer to share.
+        gamma_specs: The same for gamma.
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
     """
 
     synchronized: bool = False
@@ -589,7 +636,7 @@ class BatchNormalization(Layer):
                 "join inputs, or reshape the samples",
             )
         shape: Shape = in_shapes
-        # Samples of one value a channel need company, though maybe in other processes.
+        # If samples have one value a channel, training needs two, maybe in two processes.
         alone = prod(shape) == shape[self._channel_axis] and not self.synchronized
         self.traits = replace(self.traits, fewest_samples=2 if alone else 1)
         channels = (shape[self._channel_axis],)
@@ -602,21 +649,21 @@ class BatchNormalization(Layer):
         return shape
 
     def _joint(self, ops: Ops, x: Array) -> JointStatistics | None:
-        """Statistics over the whole batch of all processes; None for a process alone."""
+        """Return the statistics over the batch of all processes, or None for a single process."""
         if not self.synchronized or self.shared is None or self.shared.comm.size == 1:
             return None
         return JointStatistics.of(self.shared, ops, x)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The normalised ``x``."""
+        """Return the normalised ``x``."""
         return self._normalised(ctx, x, relu=False)
 
     def forward_relu(self, ctx: Context, x: Array) -> Array:
-        """The relu of the normalised ``x``."""
+        """Return the relu of the normalised ``x``."""
         return self._normalised(ctx, x, relu=True)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Gradients of x, gamma and beta."""
+        """Return the gradients of x, gamma and beta."""
         saved, ops = ctx.saved, ctx.ops
         x, inverse, joint = saved["x"], saved["inverse"], saved["joint"]
         gamma, shape = self._factors(ctx)[0], dy.shape
@@ -629,7 +676,7 @@ class BatchNormalization(Layer):
         return dx if dx.shape == shape else dx.reshape(shape), grads
 
     def backward_relu(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Gradients of x, gamma and beta, from that of the relu's output."""
+        """Return the gradients of x, gamma and beta, given the gradient of the relu's output."""
         return self.backward(ctx, dy)
 
     def _normalised(self, ctx: Context, x: Array, relu: bool) -> Array:
@@ -665,7 +712,7 @@ class BatchNormalization(Layer):
         return y if y.shape == shape else y.reshape(shape)
 
     def _for_kernels(self, x: Array) -> Array:
-        """``x`` as (N, C) or (N, C, H, W): a view, where its axes lie in order."""
+        """Return ``x`` as (N, C) or (N, C, H, W), if possible as a view."""
         if x.ndim == 2 or (x.ndim == 4 and self.axis == 1):
             return x
         if self.axis == -1:
@@ -673,7 +720,7 @@ class BatchNormalization(Layer):
         return x.reshape(*x.shape[:2], prod(x.shape[2:-1]), x.shape[-1])
 
     def _factors(self, ctx: Context) -> Any:
-        """gamma and beta; ones and zeros for what is left out."""
+        """Return gamma and beta, with ones and zeros if they are disabled."""
         params = ctx.params
         return scale_and_shift(ctx.ops, params.get("gamma"), params.get("beta"), params["mean"])
 
@@ -682,7 +729,7 @@ class BatchNormalization(Layer):
             self.shared = batch
 
     def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
-        """As `Layer`: the mean, and the variance of all about it, not the mean of variances."""
+        """Merge as `Layer` does, but compute the variance about the common mean."""
         merged = super().merged_state(states, shares)
         merged["var"] += np.tensordot(shares, (states["mean"] - merged["mean"]) ** 2, 1)
         return merged

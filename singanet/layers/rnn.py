@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Recurrent(RecurrentWords, total=False):
-    """Arguments of every recurrent layer, by name; `RNN` has their defaults as attributes."""
+    """The keyword arguments of every recurrent layer; `RNN` has their defaults as attributes."""
 
     dropout: float
     num_layers: int
@@ -59,35 +59,55 @@ class Recurrent(RecurrentWords, total=False):
 
 
 class RNN(Layer):
-    """A stack of recurrent layers over sequences (N, T, F), by ``rnn_mode``: lstm, gru, tanh, relu.
+    """A stack of recurrent layers over sequences (N, T, F), with the cell ``rnn_mode``.
 
-    Inputs: the sequences; then, if wanted, the initial states, (N, stacks·directions, H) each,
-    h and for lstm c; then, if wanted, a mask (N, T), not 0 where a step is there, or the lengths
-    (N,) of padded sequences. Samples (T, F) may have T None, for any number of steps. Outputs:
-    (N, T, H·directions), or with ``return_sequences=False`` the last states of the top stack,
-    (N, H·directions); with ``return_state`` also the final states, as initial ones. Where a step
-    is not there the output is zero and the states stay, in both directions.
+    Inputs: the sequences; then, optionally, the initial states, (N, stacks·directions, H) each, h
+    and for lstm c; then, optionally, a mask (N, T), 0 at padded steps, or the lengths (N,) of
+    padded sequences. Samples (T, F) may have T None, for any number of steps. At padded steps the
+    output is zero and the states do not change, in both directions.
 
-    ``dropout`` is the probability of dropping what goes from one stack to the next,
-    ``input_dropout`` of dropping a feature of a sample, ``recurrent_dropout`` a unit of its state
-    as the weights see it; the latter two for all steps alike (Gal and Ghahramani 2016).
-    ``go_backwards`` takes the steps from the last to the first, and yields outputs in this order.
-    ``stateful=n`` starts each batch, of n samples, from the final states of the one before, in
-    training and else; they are saved as the layer's ``state/h`` and ``state/c``, no gradient goes
-    through them, and `reset_state` makes them zero.
-    ``input_mode='skip'`` adds the input to every gate of the first stack without a matrix.
-    Parameters for each stack and direction, ``l0/forward/...`` and ``l0/backward/...``:
-    ``weight_x`` (in, G·H), ``weight_h`` (H, G·H), with ``use_bias`` also ``bias_x`` and ``bias_h``
-    (G·H,), the gates in blocks i f g o, r z n, or one. ``param_specs`` is one spec for all, or a
-    dict from such a kind (or a whole suffix) to its spec.
+    Outputs: (N, T, H·directions), or without ``return_sequences`` the last states of the top stack,
+    (N, H·directions); with ``return_state`` also the final states, in the form of the initial ones.
 
-    `pack` and `unpack` give and take SINGA's and cuDNN's one array with everything: the matrices
-    of each stack and direction, the input's gates and then the state's, each (H, in) row by row;
-    then the biases in the same order. With ``input_mode='skip'`` the first stack has no input
-    matrices.
+    Parameters of each stack and direction, ``l0/forward/...`` and ``l0/backward/...``: ``weight_x``
+    (in, G·H), ``weight_h`` (H, G·H), and with ``use_bias`` also ``bias_x`` and ``bias_h`` (G·H,).
+    The gates are blocks in the order i f g o, r z n, or a single one.
+
+    `pack` and `unpack` convert to and from the single array of SINGA and cuDNN: the matrices of
+    each stack and direction, first the input's gates and then the state's, each (H, in) in
+    row-major order; then the biases in the same order. With ``input_mode='skip'`` the first stack
+    has no input matrices.
+
+    Args:
+        name: Name of the layer, a string.
+        units: Positive int H, the size of a state.
+        rnn_mode: "lstm", "gru", "tanh" or "relu".
+        param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
+            full suffix) to its spec.
+        input_shape: Sample shape (T, F), to create the parameters at once.
+        dropout: The probability of dropping the output of one stack to the next (Keras' ``dropout``
+            is ``input_dropout`` here).
+        num_layers: Positive int, the number of stacks.
+        input_mode: "linear", or "skip" to add the input to every gate of the first stack without a
+            matrix.
+        bidirectional: Whether to run both directions.
+        return_sequences: Whether to return the outputs of all steps; True by default (Keras:
+            False).
+        return_state: Whether to return the final states as well.
+        use_bias: Whether to add biases.
+        go_backwards: Whether to process the steps from last to first, and to return outputs in this
+            order.
+        input_dropout: The probability of dropping a feature of a sample at all steps.
+        recurrent_dropout: The probability of dropping a unit of the state as the weights read it,
+            at all steps (Gal and Ghahramani 2016).
+        stateful: None, or an int n, the batch size: each batch starts with the final states of the
+            previous one, in training and evaluation. They are saved as ``state/h`` and ``state/c``,
+            have no gradient, and `reset_state` sets them to zero.
+        activation: "tanh", or "relu" for the modes "tanh" and "relu".
+        recurrent_activation: "sigmoid".
     """
 
-    # Lengths may be whole numbers, and stand behind as many states as there are.
+    # Lengths may be integers, and follow all initial states.
     traits = Traits(input_kinds=("floats", "any", "any", "any"), any_extent=True, gives_steps=True)
 
     dropout = input_dropout = recurrent_dropout = 0.0
@@ -143,19 +163,19 @@ class RNN(Layer):
         self.directions = 2 if self.bidirectional else 1
 
     def _expect_functions(self, rnn_mode: str) -> None:
-        """Errors: `UnknownNameError` for functions that cells of ``rnn_mode`` do not have."""
+        """Errors: `UnknownNameError` if cells of ``rnn_mode`` do not have these functions."""
         known = ("tanh",) if rnn_mode in ("lstm", "gru") else ("tanh", "relu")
         if self.activation != rnn_mode:
             expect_one_of(self.name, "activation", self.activation, known)
         expect_one_of(self.name, "recurrent_activation", self.recurrent_activation, ("sigmoid",))
 
     def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """The sequences, unless lengths or a mask come with them as an input."""
+        """Return the sequences, unless lengths or a mask are an input."""
         others = ((), (1,), shapes[0][:1])
         return None if len(shapes) > 1 and shapes[-1] in others else 0
 
     def _input_kind(self, k: int) -> InputKind:
-        """Floats, but the mask or the lengths; what each is, is known with the shapes."""
+        """Return "floats", but "any" for the mask or lengths, which the shapes identify."""
         last = isinstance(self.in_shapes, list) and k == len(self.in_shapes) - 1
         tells = last and bool(self.inputs.tells)
         return "any" if tells or (k > 0 and self.in_shapes is None) else "floats"
@@ -210,7 +230,7 @@ class RNN(Layer):
                 param.value[...] = 0.0
 
     def share(self, batch: Any) -> None:
-        """Refused for a stateful layer, whose states are of its own samples."""
+        """Refuse to share a stateful layer, since its states belong to its own samples."""
         if self.stateful:
             raise ArgumentError(
                 f"layer {self.name!r}",
@@ -220,11 +240,11 @@ class RNN(Layer):
             )
 
     def skips(self, stack: int) -> bool:
-        """Whether ``stack`` takes its input without a matrix."""
+        """Whether ``stack`` adds its input without a matrix."""
         return stack == 0 and self.input_mode == "skip"
 
     def forward(self, ctx: Context, x: Any) -> Any:
-        """The output, or a list of it and the final states."""
+        """Return the output, or a list of it and the final states."""
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
         n, steps = parts[0].shape[:2]
         skips: Array | None = None
@@ -250,7 +270,7 @@ class RNN(Layer):
         return [y, *finals] if self.return_state else y
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
-        """Gradients of all inputs but the mask or lengths, and of every array."""
+        """Return the gradients of all inputs but the mask or lengths, and of every parameter."""
         parts: Sequence[Array] = list(dy) if self.return_state else [dy]
         dx, dstates, grads = Backward(self, ctx).run(parts[0], parts[1:])
         if not ctx.needs_input_grad:
@@ -259,7 +279,7 @@ class RNN(Layer):
         return [dx, *rest] if rest else dx, grads
 
     def gates(self) -> dict[str, Array]:
-        """Each gate's own live arrays as views: ``l0/forward/i/weight_x`` is (in, H)."""
+        """Return the arrays of each gate as views: ``l0/forward/i/weight_x`` is (in, H)."""
         self._expect_built()
         size = self.units
         return {
@@ -271,18 +291,21 @@ class RNN(Layer):
         }
 
     def _packed_size(self) -> int:
-        """The number of elements of the packed form: Σ G·D·H·(in + H + 2) over the stacks."""
+        """Return the size of the packed form: Σ G·D·H·(in + H + 2) over the stacks."""
         self._expect_built()
         return sum(prod(param.shape) for param in self.params.values() if not param.is_state)
 
     def pack(self, arrays: Mapping[str, Array] | None = None) -> Array:
-        """The parameters, or ``arrays`` by their suffixes, in the packed form: a new array."""
+        """Return the parameters, or ``arrays`` by suffix, in the packed form: a new array."""
         # A block (in, H) of the fused matrix is SINGA's gate (H, in) transposed.
         rows = [block.T.reshape(-1) for block in self._blocks(arrays or self._values())]
         return ops_for(rows[0]).concat(rows, axis=0)
 
     def unpack(self, array: Array) -> None:
-        """Fill the parameters from the packed form. Errors: a wrong shape; nothing changed then."""
+        """Fill the parameters from the packed form.
+
+        Errors: `ShapeError` for another shape; nothing is changed then.
+        """
         size = self._packed_size()
         if tuple(array.shape) != (size,):
             raise self.shape_error(
@@ -293,7 +316,7 @@ class RNN(Layer):
         start = 0
         for block in self._blocks(self._values()):
             part = array[start : start + block.size]
-            # A file's array lies on the host, the parameters perhaps on a device.
+            # An array from a file is on the host, the parameters may be on a device.
             block.T[...] = ops_for(block).xp.asarray(part.reshape(block.T.shape))
             start += block.size
 
@@ -302,7 +325,7 @@ class RNN(Layer):
         return {suffix: param.value for suffix, param in self.params.items()}
 
     def _blocks(self, arrays: Mapping[str, Array]) -> Iterator[Array]:
-        """The gates' blocks of each array in the packed order."""
+        """Iterate over the gates' blocks of each array in the packed order."""
         size = self.units
         for kinds in (("weight_x", "weight_h"), ("bias_x", "bias_h")):
             for run in self.runs:
@@ -321,7 +344,7 @@ class RNN(Layer):
 
 
 class _OfOneMode(RNN):
-    """`RNN` in the mode that a subclass says."""
+    """`RNN` in the mode of a subclass."""
 
     mode: ClassVar[str]
 
@@ -341,19 +364,34 @@ class _OfOneMode(RNN):
 
 
 class LSTM(_OfOneMode):
-    """`RNN` with ``rnn_mode='lstm'``: gates i, f, g, o; states h and c."""
+    """`RNN` with ``rnn_mode='lstm'``: gates i, f, g, o; states h and c.
+
+    Args:
+        name: Name of the layer, a string.
+        units: Positive int, the size of a state.
+        param_specs: As for `RNN`.
+        input_shape: Sample shape (T, F), to create the parameters at once.
+        shared: The keyword arguments of `RNN`, such as ``return_sequences``, which is True by
+            default (Keras: False).
+    """
 
     mode = "lstm"
 
 
 class GRU(_OfOneMode):
-    """`RNN` with ``rnn_mode='gru'``: gates r, z, n, the reset gate behind the matrix; state h."""
+    """`RNN` with ``rnn_mode='gru'``: gates r, z, n, the reset gate after the matrix; state h.
+
+    The arguments are as for `LSTM`.
+    """
 
     mode = "gru"
 
 
 class SimpleRNN(_OfOneMode):
-    """`RNN` with ``rnn_mode='tanh'``, which is Elman's: one matrix each; state h."""
+    """`RNN` with ``rnn_mode='tanh'``, the cell of Elman: one matrix each; state h.
+
+    The arguments are as for `LSTM`; ``activation="relu"`` selects ``rnn_mode='relu'``.
+    """
 
     mode = "tanh"
 
@@ -370,12 +408,14 @@ def _expect_probability(layer: str, what: str, value: Any) -> float:
 
 
 class StepList:
-    """Calls ``layer`` as SINGA does: [x1..xT, hx(, cx)] in, [y1..yT, hy(, cy)] out.
+    """An adapter that calls ``layer`` as SINGA does: [x1..xT, hx(, cx)] in, [y1..yT, hy(, cy)] out.
 
     x_t is (batch_t, F) with batch sizes that never grow, y_t (batch_t, H·directions); the states
-    are (stacks·directions, batch_1, H), and an empty array or None stands for zeros.
-    ``layer`` is a recurrent layer with ``return_state=True`` that is not part of a net. Random
-    draws come from ``rng``.
+    are (stacks·directions, batch_1, H), and an empty array or None means zeros.
+
+    Args:
+        layer: A recurrent layer with ``return_state=True`` that is not part of a net.
+        rng: The generator of random numbers; None for a new one.
     """
 
     def __init__(self, layer: RNN, rng: np.random.Generator | None = None) -> None:
@@ -391,7 +431,7 @@ class StepList:
         self._pass: tuple[Context, list[int]] | None = None
 
     def forward(self, flag: int | bool, inputs: Sequence[Array | None]) -> list[Array]:
-        """Run all steps; with ``flag`` True or ``kTrain`` a backward may follow."""
+        """Run all steps; if ``flag`` is True or ``kTrain``, a backward may follow."""
         layer, count = self.layer, len(self.layer.cell.states)
         self._pass = None
         xs = [x for x in inputs[:-count] if x is not None]
@@ -450,10 +490,10 @@ class StepList:
 
 
 def steps_to_padded(steps: Sequence[Array]) -> tuple[Array, Array]:
-    """``steps`` [x1..xT] of shape (batch_t, F) as (N, T, F), zero-padded, and lengths (N,).
+    """Return ``steps`` [x1..xT] of shape (batch_t, F) as (N, T, F), zero-padded, and lengths (N,).
 
-    N is the first batch size; the sizes never grow, so sample n is row n of every step that has
-    it. Errors: no step, a growing batch, or steps of different features.
+    N is the first batch size; the sizes never grow, so sample n is row n of every step that has it.
+    Errors: no step, a growing batch, or steps with different features.
     """
     if not steps or steps[0].ndim != 2:
         raise _bad_steps("at least one step of shape (batch, features)", steps)
@@ -472,7 +512,7 @@ def steps_to_padded(steps: Sequence[Array]) -> tuple[Array, Array]:
 
 
 def padded_to_steps(y: Array, sizes: Sequence[int]) -> list[Array]:
-    """(N, T, F) as [y1..yT], views of the first ``sizes[t]`` rows of each step."""
+    """Return (N, T, F) as [y1..yT], views of the first ``sizes[t]`` rows of each step."""
     if len(sizes) != y.shape[1] or any(not 0 <= size <= len(y) for size in sizes):
         raise ShapeError(
             "padded_to_steps",
@@ -493,11 +533,16 @@ def _bad_steps(expected: str, steps: Sequence[Array]) -> ShapeError:
 
 
 class TimeDistributed(Layer):
-    """``layer`` on each step of samples (T, ...), as if the steps were further samples.
+    """A layer that applies ``layer`` to each step of samples (T, ...), as if steps were samples.
 
-    The parameters are the layer's own, under its names: wrapping a layer that a net has as well
-    shares them. Any layer of one input and one output will do; batch statistics are taken over
+    The parameters are the parameters of ``layer``, under its names: they are shared if a net also
+    has the layer itself. The layer must have one input and one output; batch statistics are over
     samples and steps together.
+
+    Args:
+        name: Name of the layer, a string.
+        layer: The `Layer` to apply.
+        input_shape: Sample shape (T, ...), to create the parameters at once.
     """
 
     traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
@@ -528,13 +573,13 @@ class TimeDistributed(Layer):
         )
 
     def _take_name(self, name: str) -> None:
-        """As `Layer._take_name`; a wrapped layer without a name is called after it."""
+        """Rename the layer; a wrapped layer without a name is named after it."""
         super()._take_name(name)
         if isinstance(self.layer.name, Unnamed):
             self.layer._take_name(f"{name}/{self.layer.name}")
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Sample shape (T, *s) → (T, *(what the layer makes of s))."""
+        """Sample shape (T, *s) → (T, *(output shape of the layer for s))."""
         shape = expect_one_input(self, in_shapes)
         if not shape:
             raise self.shape_error(
@@ -551,35 +596,35 @@ class TimeDistributed(Layer):
         return (shape[0], *out)
 
     def _unbuild(self) -> None:
-        """Forget the shapes, and those of the wrapped layer unless it had them before."""
+        """Reset the shapes, and the wrapped layer's if this layer built it."""
         super()._unbuild()
         if self._built_it:
             self.layer._unbuild()
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, T, ...) → (N, T, ...); what is kept is up to the layer."""
+        """(N, T, ...) → (N, T, ...); the layer decides which arrays are saved."""
         y: Any = self.layer.forward(ctx, x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]))
         return _unfold(y, x.shape[:2])
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, Any]:
-        """The layer's gradients over all samples and steps."""
+        """Return the layer's gradients over all samples and steps."""
         folded = dy.reshape(dy.shape[0] * dy.shape[1], *dy.shape[2:])
         dx, grads = self.layer.backward(ctx, folded)
         return None if dx is None else _unfold(dx, dy.shape[:2]), grads
 
     @property
     def synchronized(self) -> bool:
-        """As the layer's."""
+        """Whether the wrapped layer's statistics are over all processes."""
         return self.layer.synchronized
 
     def share(self, batch: SharedBatch) -> None:
-        """As the layer's."""
+        """Share the batch with the wrapped layer."""
         self.layer.share(batch)
         if self.shared is not self.layer.shared:
             self.shared = self.layer.shared
 
     def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
-        """As the layer's."""
+        """Return the merged state of the wrapped layer."""
         return self.layer.merged_state(states, shares)
 
 
