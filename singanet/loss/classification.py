@@ -1,4 +1,4 @@
-"""Losses of classes and distributions."""
+"""Losses for classes and distributions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _TwoTerms(Loss):
         return x.size
 
     def _targets(self, ops: Ops, x: Array, y: Array) -> Array:
-        """``y``, smoothed."""
+        """Return the targets ``y`` after label smoothing."""
         y = unit_targets(type(self).__name__, ops, x, y)
         smoothing = self.label_smoothing
         return y * (1.0 - smoothing) + 0.5 * smoothing if smoothing else y
@@ -57,10 +57,15 @@ class SigmoidCrossEntropy(_TwoTerms):
     """−y log σ(x) − (1 − y) log(1 − σ(x)) for scores ``x`` and targets ``y`` in [0, 1].
 
     Both have one shape (B, ...): (B,) or (B, 1) for one yes-or-no question, (B, C) for C labels;
-    a position is an element. ``pos_weight`` multiplies the first term and ``class_weight`` both;
-    each is a number or one for every class (the last axis). ``label_smoothing`` s replaces y by
-    (1 − s) y + s / 2. Computed from the scores without
-    overflow, so SINGA's ε is not needed. Gradient of an element: σ(x) − y, weighted.
+    a position is an element. The computation from scores cannot overflow, so SINGA's ε is not
+    needed. Gradient of an element: σ(x) − y, weighted.
+
+    Args:
+        pos_weight: Factors of the first term: a number, or one for every class (the last axis).
+        class_weight: Factors of both terms: a number, or one for every class.
+        reduction: "mean" or "sum", see `Loss`.
+        label_smoothing: s in [0, 1), replaces y by (1 − s) y + s / 2.
+
     """
 
     link_name = "sigmoid"
@@ -69,7 +74,7 @@ class SigmoidCrossEntropy(_TwoTerms):
         y = self._targets(ops, x, y)
         if self._weights is None:
             return ops.sigmoid_cross_entropy(x, y), (x, y, None, None)
-        # w (p y softplus(-x) + (1 - y) softplus(x)) with the two terms apart.
+        # w (p y softplus(-x) + (1 - y) softplus(x)), one term at a time.
         yes, no = self._weights.of(ops, x, y)
         zero = ops.zeros(x.shape, x)
         losses = _share(ops, no, ops.sigmoid_cross_entropy(x, zero))
@@ -88,12 +93,11 @@ class SigmoidCrossEntropy(_TwoTerms):
 
 
 class BinaryCrossEntropy(_TwoTerms):
-    """−y log x − (1 − y) log(1 − x) for probabilities ``x``, which a last sigmoid yields.
+    """−y log x − (1 − y) log(1 − x) for probabilities ``x``, the outputs of a sigmoid.
 
-    Shapes, weights and smoothing are as for `SigmoidCrossEntropy`, which takes the scores before
-    the sigmoid: if scores are at hand, it is the better choice. Logarithms are of numbers no
-    smaller than the type's smallest normal one, and the gradient keeps x as far as the type's
-    resolution from 0 and 1.
+    Shapes and arguments are as for `SigmoidCrossEntropy`, which is more accurate if the scores
+    before the sigmoid are available. The logarithm's argument is at least the smallest normal
+    number of the dtype. In the gradient x and 1 − x are at least the dtype's resolution.
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
@@ -113,10 +117,16 @@ class BinaryCrossEntropy(_TwoTerms):
 class SigmoidFocal(Loss):
     """a m^γ c for scores ``x`` and targets ``y`` in [0, 1], c their `SigmoidCrossEntropy`.
 
-    m = y (1 − p) + (1 − y) p, p = σ(x), is how far off the output is, so that what is sure and
-    right counts little; ``alpha`` weighs yes and 1 − alpha no: a = y α + (1 − y)(1 − α), or 1
-    without it, as in Keras' BinaryFocalCrossentropy unless ``apply_class_balancing``. Both have one
-    shape (B, ...); a position is an element. Lin et al., 2017.
+    m = y (1 − p) + (1 − y) p, p = σ(x), is the error of the output, so that outputs that are sure
+    and right count little. Both have one shape (B, ...); a position is an element. Lin et al.,
+    2017.
+
+    Args:
+        gamma: γ, at least 0; 0 gives the cross-entropy.
+        alpha: α in (0, 1), the weight of targets of 1: a = y α + (1 − y)(1 − α). None sets a to 1,
+            as Keras' BinaryFocalCrossentropy does unless ``apply_class_balancing`` is True.
+        reduction: "mean" or "sum", see `Loss`.
+
     """
 
     link_name = "sigmoid"
@@ -148,14 +158,14 @@ class SigmoidFocal(Loss):
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
         p, y, off, factor, each = saved
-        # The derivative of off by x is (1 - 2 y) p (1 - p), which is 0 where off may be.
+        # The derivative of off by x is (1 - 2 y) p (1 - p), which is 0 if off is 0.
         info = np.finfo(p.dtype)
         bend = self.gamma / ops.maximum(off, float(info.tiny)) * (1 - 2 * y) * p * (1 - p)
         return factor * (p - y + bend * ops.minimum(each, float(info.max)))
 
 
 def _share(ops: Ops, weight: Array, losses: Array) -> Array:
-    """``weight`` times ``losses``, and 0 where the weight is, of whatever loss."""
+    """Return ``weight`` times ``losses``; a weight of 0 gives 0 even for an infinite loss."""
     return ops.multiply(weight, ops.where(weight > 0, losses, 0))
 
 
@@ -171,7 +181,7 @@ class _TermWeights:
         self._both = both
 
     def of(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Array]:
-        """The two factors for targets ``y``, with the type of ``x``."""
+        """Return the two factors for targets ``y`` in the dtype of ``x``."""
         for weight in (self._positive, self._both):
             if weight.ndim and weight.shape != x.shape[-1:]:
                 raise ShapeError(
@@ -186,7 +196,7 @@ class _TermWeights:
 
 
 def _term_weights(where: str, positive: Weight, both: Weight) -> _TermWeights | None:
-    """The weights, checked; None where neither is given."""
+    """Check the weights. Return None if both are None."""
     if positive is None and both is None:
         return None
     arrays = []
@@ -205,7 +215,7 @@ def _term_weights(where: str, positive: Weight, both: Weight) -> _TermWeights | 
 
 
 class _OfClasses(Loss):
-    """A loss of rows of C numbers, one for every class, for labels or distributions."""
+    """A loss for rows of C scores, one for every class, with labels or distributions."""
 
     def __init__(
         self,
@@ -227,11 +237,11 @@ class _OfClasses(Loss):
         self._class_weight = _checked_class_weight(type(self).__name__, class_weight)
 
     def count(self, x: Array, y: Array) -> float:
-        """Rows, without those whose label is ``ignore_index``."""
+        """Rows whose label is not ``ignore_index``."""
         return int(self._count_there(x, y, None))
 
     def _count_there(self, x: Array, y: Array, mask: Array | None) -> Any:
-        """Rows of steps that are there, without those whose label is ``ignore_index``."""
+        """Count the rows under ``mask`` whose label is not ``ignore_index``."""
         if self.ignore_index is None or _is_soft(x, y):
             rows = prod(x.shape[:-1])
             return rows if mask is None else mask.sum() * (rows / max(mask.size, 1))
@@ -239,14 +249,14 @@ class _OfClasses(Loss):
         return there.sum()
 
     def _where_counted(self, x: Array, y: Array, mask: Array | None = None) -> Array | None:
-        """The rows that the mask keeps and whose label is not ``ignore_index``."""
+        """Return True for rows under ``mask`` whose label is not ``ignore_index``."""
         if self.ignore_index is None or y.shape not in (x.shape[:-1], (*x.shape[:-1], 1)):
             return mask
         there: Array = y.reshape(x.shape[:-1]) != self.ignore_index
         return there if mask is None else there & spread(mask, there)
 
     def _rows(self, x: Array) -> Array:
-        """``x`` (B, ..., C) as (N, C). Errors: fewer than two classes."""
+        """Reshape ``x`` (B, ..., C) to (N, C). Errors: fewer than two classes."""
         if x.ndim < 2 or x.shape[-1] < 2:
             raise DataError(
                 type(self).__name__,
@@ -258,9 +268,9 @@ class _OfClasses(Loss):
         return x.reshape(-1, x.shape[-1])
 
     def _targets(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Array | None]:
-        """``y`` as rows (N, C) that sum to 1, smoothed, and then times the weights of classes.
+        """Return ``y`` as rows (N, C) of sum 1, smoothed, times the class weights, and a mask.
 
-        And where it counts (None: everywhere); the other rows are zero.
+        The mask (N,) is False for ignored rows, which are zero. None means that all rows count.
         """
         name, mask = type(self).__name__, None
         if _is_soft(x, y):
@@ -289,27 +299,32 @@ class _OfClasses(Loss):
 class SoftmaxCrossEntropy(_OfClasses):
     """−Σ_j t_j log softmax(x)_j for scores ``x`` (B, ..., C); a position is one row of C.
 
-    ``y`` holds integer labels (B, ...) or (B, ..., 1), or, with the shape of ``x``, rows of
-    non-negative numbers that are divided by their sum (one-hot, counts or probabilities), as in
-    SINGA. ``label_smoothing`` s replaces t by (1 − s) t + s / C (Szegedy et al. 2016), and
-    ``class_weight`` w then by w_j t_j; the mean divides by positions, where PyTorch's divides by
-    weights. ``ignore_index`` is None unless said (PyTorch: -100): positions with that label have no
-    loss and no gradient, and the mean is over the others, so that padded sequences cost nothing.
-    Gradient of a position: softmax(x) − t.
+    The targets ``y`` are integer labels (B, ...) or (B, ..., 1), or, with the shape of ``x``, rows
+    of non-negative numbers (one-hot, counts or probabilities), which are divided by their sum, as
+    in SINGA. Gradient of a position: softmax(x) − t.
+
+    Args:
+        label_smoothing: s in [0, 1), replaces t by (1 − s) t + s / C (Szegedy et al. 2016).
+        ignore_index: An integer label (PyTorch: -100) or None. Positions with this label have no
+            loss and no gradient, and the mean is over the others.
+        reduction: "mean" or "sum", see `Loss`.
+        class_weight: One factor w_j ≥ 0 of t_j for every class, after the smoothing. The mean
+            divides by positions; PyTorch's divides by weights.
+
     """
 
     link_name = "softmax"
 
     @property
     def _goes_by_rows(self) -> bool:
-        """As `Loss`. What a subclass does nobody knows."""
+        """Whether a `HeadLoss` can use it; a subclass may compute another loss."""
         return type(self) is SoftmaxCrossEntropy and self._class_weight is None
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         rows = self._rows(x)
         if self._class_weight is not None:
             target, mask = self._targets(ops, x, y)
-            # The kernel's rows sum to 1: that of the weighted ones goes before.
+            # The kernel expects rows that sum to 1: the sum of the weighted row is a factor.
             total = target.sum(axis=1)
             target /= ops.maximum(total, float(np.finfo(x.dtype).tiny))[:, None]
             losses, p = ops.softmax_cross_entropy_soft(_counted(ops, rows, mask), target)
@@ -322,7 +337,7 @@ class SoftmaxCrossEntropy(_OfClasses):
         labels, mask = class_labels("SoftmaxCrossEntropy", ops, x, y, self.ignore_index)
         losses, p = ops.softmax_cross_entropy(rows, labels, self.label_smoothing)
         if mask is not None:
-            # Not times the mask: an ignored row may hold what is no number.
+            # Not a product with the mask: an ignored row may contain NaN.
             losses = ops.where(mask, losses, 0)
         return losses.reshape(x.shape[:-1]), (x.shape, p, labels, mask, None)
 
@@ -335,19 +350,18 @@ class SoftmaxCrossEntropy(_OfClasses):
         else:
             ops.softmax_cross_entropy_backward(p, target, self.label_smoothing)
         if mask is not None:
-            # Where they are: rows of many classes are not to be there twice.
+            # In place, to save a copy of rows of many classes.
             ops.xp.copyto(p, 0, where=~mask[:, None])
         return p.reshape(shape)
 
 
 class CategoricalCrossEntropy(_OfClasses):
-    """−Σ_j t_j log x_j for probabilities ``x`` (B, ..., C), which a last `Softmax` yields.
+    """−Σ_j t_j log x_j for probabilities ``x`` (B, ..., C), the outputs of a `Softmax`.
 
-    Targets, ``label_smoothing``, weights and ``ignore_index`` are those of `SoftmaxCrossEntropy`,
-    which takes the scores before the softmax and is the better choice where they are at hand: what
-    float32 rounds to 0 there has no gradient here. Rows of ``x`` must sum to 1 within 0.001.
-    Logarithms and quotients are of numbers no smaller than the type's smallest normal one.
-    Gradient of a position: −t / x.
+    Targets and arguments are as for `SoftmaxCrossEntropy`, which is more accurate if the scores
+    before the softmax are available: a probability that float32 rounds to 0 has no gradient here.
+    Rows of ``x`` must sum to 1 within 0.001. In logarithms and quotients x is at least the
+    smallest normal number of the dtype. Gradient of a position: −t / x.
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
@@ -364,11 +378,20 @@ class CategoricalCrossEntropy(_OfClasses):
 
 
 class SoftmaxFocal(_OfClasses):
-    """−Σ_j (1 − p_j)^γ t_j log p_j for p = softmax(x), ``x`` (B, ..., C): the sure count less.
+    """−Σ_j (1 − p_j)^γ t_j log p_j for p = softmax(x), ``x`` (B, ..., C).
 
-    ``class_weight`` is what others call α: None weighs nothing, where Keras'
-    CategoricalFocalCrossentropy weighs all classes by 0.25. It, targets, ``label_smoothing`` and
-    ``ignore_index`` are those of `SoftmaxCrossEntropy`, which γ = 0 gives. Lin et al., 2017.
+    Positions whose output is sure count less. Targets are as for `SoftmaxCrossEntropy`. Lin et
+    al., 2017.
+
+    Args:
+        gamma: γ, at least 0; 0 gives `SoftmaxCrossEntropy`.
+        label_smoothing: s in [0, 1), replaces t by (1 − s) t + s / C (Szegedy et al. 2016).
+        ignore_index: An integer label (PyTorch: -100) or None. Positions with this label have no
+            loss and no gradient, and the mean is over the others.
+        reduction: "mean" or "sum", see `Loss`.
+        class_weight: α, one factor ≥ 0 for every class. Keras' CategoricalFocalCrossentropy
+            weighs all classes by 0.25.
+
     """
 
     link_name = "softmax"
@@ -387,7 +410,7 @@ class SoftmaxFocal(_OfClasses):
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         target, mask = self._targets(ops, x, y)
         rows = _counted(ops, self._rows(x), mask)
-        # What a class costs that is not asked for is nothing, be its score -inf.
+        # A class with target 0 has no loss, even if its score is -inf.
         log_p = ops.where(target > 0, ops.log_softmax(rows), 0)
         p = ops.softmax(rows)
         rest = ops.where(target > 0, 1 - p, 1)
@@ -421,12 +444,12 @@ def _checked_class_weight(where: str, weight: Sequence[float] | None) -> Array |
 
 
 def _counted(ops: Ops, rows: Array, mask: Array | None) -> Array:
-    """``rows``, of which those that do not count may hold what is no number, and become 0."""
+    """Return ``rows`` with zeros for ignored rows, which may contain NaN."""
     return rows if mask is None else ops.where(mask[:, None], rows, 0)
 
 
 def _is_soft(x: Array, y: Array) -> bool:
-    """Whether the targets ``y`` are rows of the shape of ``x``, not labels."""
+    """Return True if the targets ``y`` have the shape of ``x``, and False for labels."""
     return y.ndim == x.ndim and y.shape[-1] == x.shape[-1]
 
 
@@ -475,8 +498,14 @@ def _expect_parts(name: str, target: Array) -> None:
 class Hinge(Loss):
     """max(0, margin − s x) for scores ``x`` (B, ...), s = ±1; a position is an element.
 
-    ``y`` has the shape of ``x`` and holds −1 and 1, or 0 and 1, of which 0 means −1. Gradient of
-    an element: −s where the margin is not kept, else 0. ``squared`` squares the loss.
+    The targets ``y`` have the shape of ``x`` and are −1 and 1, or 0 and 1; 0 means −1. Gradient of
+    an element: −s if s x < margin, else 0.
+
+    Args:
+        margin: The margin, above 0.
+        squared: If True, the loss is squared.
+        reduction: "mean" or "sum", see `Loss`.
+
     """
 
     def __init__(self, margin: float = 1.0, squared: bool = False, reduction: str = "mean") -> None:
@@ -504,10 +533,10 @@ class Hinge(Loss):
 class KLDivergence(Loss):
     """Σ_j t_j (log t_j − log softmax(x)_j) for scores ``x`` and probabilities ``t`` (B, ..., C).
 
-    A position is one row of C, so that the mean is over rows, as PyTorch's is with
-    ``reduction="batchmean"`` and not with "mean", which divides by C too; 0 log 0 is 0. Rows of
-    ``t`` must sum to 1 within 0.001 and hold nothing negative. It is the cross-entropy less the
-    entropy of the targets, so 0 is reached; gradient of a position: softmax(x) − t.
+    A position is one row of C, so that the mean is over rows, as PyTorch's ``"batchmean"``;
+    PyTorch's "mean" divides by C, too. 0 log 0 is 0. Rows of ``t`` must be non-negative and sum to
+    1 within 0.001. The loss is the cross-entropy minus the entropy of the targets, and 0 for equal
+    distributions. Gradient of a position: softmax(x) − t.
     """
 
     link_name = "softmax"
@@ -551,7 +580,7 @@ def _expect_signs(y: Array) -> None:
 
 def _expect_distributions(target: Array) -> None:
     off = abs(target.sum(axis=1) - 1.0)
-    # As a look at what is right: NaN is neither below nor above.
+    # Negated, so that NaN is refused, too.
     if target.size and not (float(target.min()) >= 0 and float(off.max()) <= 1e-3):
         wrong = int((~((target >= 0).all(axis=1) & (off <= 1e-3))).argmax())
         raise DataError(

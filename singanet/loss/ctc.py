@@ -16,18 +16,18 @@ from singanet.types import Array
 
 _NEVER = -np.inf
 _Ends = tuple[float, float]
-"""Log-probabilities of a prefix's paths that end in a blank, and in its last label."""
+"""Log-probabilities of the paths of a prefix: ending in a blank, and in its last label."""
 
 
 def best_path(x: Array, blank: int, mask: Array | None) -> list[list[int]]:
-    """The labels of the likeliest class of each frame of scores (B, T, C) that is there."""
+    """Return the labels of the likeliest class of each frame under the mask; x is (B, T, C)."""
     best = ops_for(x).host(x.argmax(axis=2))
     there = _there(x, mask)
     return [_joined(row[seen], blank) for row, seen in zip(best, there, strict=True)]
 
 
 def _joined(path: Array, blank: int) -> list[int]:
-    """``path`` without repetitions and blanks."""
+    """Return ``path`` without repetitions and blanks."""
     new = np.ones(len(path), bool)
     new[1:] = path[1:] != path[:-1]
     return [int(label) for label in path[new & (path != blank)]]
@@ -36,7 +36,7 @@ def _joined(path: Array, blank: int) -> list[int]:
 def beam_search(
     x: Array, blank: int, width: int, mask: Array | None
 ) -> list[list[tuple[list[int], float]]]:
-    """For each sample the likeliest ``width`` sequences found, with their log-probabilities."""
+    """Return the likeliest ``width`` sequences of each sample with their log-probabilities."""
     ops = ops_for(x)
     log_p = ops.host(ops.log_softmax(x)).astype(np.float64)
     there = _there(x, mask)
@@ -80,13 +80,20 @@ def _there(x: Array, mask: Array | None) -> Array:
 class CTC(Loss):
     """−log of the probability of the labels ``y`` (B, S) under scores ``x`` (B, T, C), T frames.
 
-    It is the sum over all paths of frames, p = softmax(x), that yield the labels once repetitions
-    and then ``blank`` are removed (Graves et al. 2006). Labels are integers other than ``blank``,
-    followed by ``padding`` to S, which may be the blank. A mask (B, T) leaves frames out. As in
-    PyTorch a sample's loss is divided by its labels, but not for reduction "sum", and with
-    ``per_label=False`` never, as in Keras. Labels that the frames cannot hold cost inf, with a
-    gradient of NaN, or with ``zero_infinity`` nothing. Both passes go by logarithms; a frame's
-    gradient is p less the expected number of each class there.
+    The probability, with p = softmax(x), is the sum over all paths of frames that yield the labels
+    after the removal of repetitions and then of blanks (Graves et al. 2006). Labels are integers
+    other than the blank, padded to S at the end. A mask (B, T) excludes frames. If the labels need
+    more frames than exist, the loss is inf and the gradient NaN. Both passes compute in logarithms.
+    The gradient of a frame is p minus the expected number of each class in it.
+
+    Args:
+        blank: The class of the blank.
+        padding: The label that fills ``y`` up to S: a negative integer, or the blank.
+        zero_infinity: If True, an infinite loss and its gradient are 0.
+        reduction: "mean" or "sum", see `Loss`.
+        per_label: If True, the loss of a sample is divided by the number of its labels for
+            reduction "mean", as in PyTorch; if False never, as in Keras.
+
     """
 
     link_name = "softmax"
@@ -115,7 +122,7 @@ class CTC(Loss):
     def _unmasked(
         self, x: Array, y: Array, mask: Array | None = None, *weight: Array
     ) -> tuple[Array, ...]:
-        """Outputs whose frames that are there come first, with sure blanks behind them."""
+        """Move the frames under the mask to the front, and fill the rest with sure blanks."""
         if mask is None:
             return x, y, *weight
         xp = ops_for(x).xp
@@ -126,15 +133,15 @@ class CTC(Loss):
         return xp.where(missing[:, :, None], sure, moved), y, *weight
 
     def greedy(self, x: Array, mask: Array | None = None) -> list[list[int]]:
-        """The labels of the likeliest path of each sample of scores (B, T, C)."""
+        """Return the labels of the likeliest path of each sample of scores (B, T, C)."""
         return best_path(x, self.blank, mask)
 
     def beam(
         self, x: Array, width: int = 10, mask: Array | None = None
     ) -> list[list[tuple[list[int], float]]]:
-        """For each sample up to ``width`` label sequences and log-probabilities, the best first.
+        """Return up to ``width`` label sequences and log-probabilities a sample, the best first.
 
-        By prefix beam search (Hannun et al. 2014), which keeps so many prefixes a frame.
+        Uses prefix beam search (Hannun et al. 2014) with ``width`` prefixes a frame.
         """
         return beam_search(x, self.blank, checked_count("CTC.beam", "width", width, 1), mask)
 
@@ -148,12 +155,12 @@ class CTC(Loss):
     def _compute_masked(
         self, ops: Ops, x: Array, y: Array, mask: Array | None
     ) -> tuple[Array, Any]:
-        """See `Loss`; frames that are not there are passed over."""
+        """Compute the losses without the masked frames."""
         self._expect(ops, x, y, mask)
         xp, lattice = ops.xp, _Lattice(ops, ops.log_softmax(x), y, self.blank, self.padding, mask)
         alphas = lattice.forward()
         last = xp.where(lattice.ends, alphas[-1, :, 2:], -np.inf)
-        # The two ends are a blank and a label, which stand in even and odd places.
+        # The two ends are a blank and a label, at even and odd indices.
         total = xp.logaddexp(last[:, ::2].max(axis=1), last[:, 1::2].max(axis=1, initial=-np.inf))
         losses = xp.negative(total)
         if self.zero_infinity:
@@ -204,11 +211,11 @@ class CTC(Loss):
 
 
 class _Lattice:
-    """The states of paths: blanks and labels in turns, L = 2 S + 1 of them, over T frames.
+    """The L = 2 S + 1 states of paths over T frames: blanks and labels in turns.
 
-    ``log_p`` (B, T, C) are the logarithms of probabilities; ``ends`` (B, L) is True for the states
-    in which a path may end. Arrays of states have two more of them that no path comes to, in front
-    where they are gone through forward, and behind on the way back.
+    ``log_p`` (B, T, C) are log-probabilities; ``ends`` (B, L) is True for the states that a path
+    may end in. Arrays of states have two more states without paths: before the first state in the
+    forward pass, and after the last state in the backward pass.
     """
 
     def __init__(
@@ -226,16 +233,16 @@ class _Lattice:
         states = xp.full((batch, 2 * labels + 1), blank, self.labels.dtype)
         states[:, 1::2] = self.labels
         self.emitted = xp.take_along_axis(log_p, states[:, None, :], axis=2)
-        # A label may follow another one at once where the two are not the same.
+        # A label may follow another label without a blank if the two differ.
         self.skip = xp.full((batch, 2 * labels + 3), -np.inf, log_p.dtype)
         if labels > 1:
             other = self.labels[:, 1:] != self.labels[:, :-1]
             self.skip[:, 3:-2:2] = xp.where(other, 0.0, -np.inf)
 
     def forward(self) -> Array:
-        """For each frame, and before the first, log of the sum over the paths into a state.
+        """Return log of the sum over the paths into each state, (T + 1, B, 2 + L).
 
-        (T + 1, B, 2 + L). Before the first frame all are in a blank.
+        The first entry is the start: all paths are in a blank.
         """
         xp, (batch, frames, states) = self.xp, self.emitted.shape
         alphas = xp.full((frames + 1, batch, states + 2), -np.inf, self.log_p.dtype)
@@ -251,7 +258,7 @@ class _Lattice:
         return alphas
 
     def posterior(self, alphas: Array, total: Array) -> Array:
-        """The expected number of each class in each frame, (B, T, C), given the labels."""
+        """Return the expected number of each class in each frame, (B, T, C), for these labels."""
         xp, (batch, frames, states) = self.xp, self.emitted.shape
         total = xp.where(xp.isinf(total), 0, total)[:, None]
         beta = xp.where(self.ends, 0.0, -np.inf).astype(self.log_p.dtype)
@@ -272,8 +279,8 @@ class _Lattice:
         made[:, :, self.blank] = in_state[:, :, ::2].sum(axis=2)
         rows = xp.arange(batch)
         for k in range(self.labels.shape[1]):
-            # One label a sample at a time: a class may stand in several places. Padding's states
-            # have no paths.
+            # One label a sample at a time, since a class may occur several times. States of
+            # padding have no paths.
             made[rows, :, self.labels[:, k]] += in_state[:, :, 2 * k + 1]
         return made
 
@@ -281,7 +288,7 @@ class _Lattice:
 def _expect_labels(classes: int, blank: int, padding: int, y: Array) -> None:
     there = y != padding
     wrong = there & ((y < 0) | (y >= classes) | (y == blank))
-    # What comes behind padding belongs to no sequence.
+    # A label after padding belongs to no sequence.
     wrong[:, 1:] |= there[:, 1:] & ~there[:, :-1]
     if bool(wrong.any()):
         at = int(wrong.reshape(-1).argmax())

@@ -1,4 +1,4 @@
-"""The loss of a head that is never whole, and several losses as one."""
+"""A loss computed by blocks of scores, and a weighted sum of losses."""
 
 from __future__ import annotations
 
@@ -32,34 +32,38 @@ from singanet.types import Array, GivenShapes, Shapes, Traits
 
 
 class RowMetric(Protocol):
-    """A metric that needs no array of all scores, see `singanet.metric.Metric.by_rows`."""
+    """A metric computed by blocks of rows, see `singanet.metric.Metric.by_rows`."""
 
     def targets(self, ops: Ops, x: Array, y: Array) -> Array:
-        """The labels (R,) of scores of the shape of ``x``."""
+        """Return the labels (R,) for scores of the shape of ``x``."""
 
     def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
-        """What some rows of scores tell, (R,)."""
+        """Return the values of the metric for a block of rows of scores, (R,)."""
 
 
 BLOCK = 3 << 24
-"""Bytes of the scores of a block."""
+"""Size of the scores of a block in bytes."""
 
 FEWEST_ROWS = 128
-"""Rows of a block at least: a product of fewer is slow, as it goes over all of its matrix."""
+"""The least number of rows of a block: smaller products read the whole matrix for few rows."""
 
 
 class HeadLoss(Layer):
-    """``loss`` of the scores that ``head`` makes of features, without an array of all scores.
+    """A layer that computes the loss of a head's scores block by block.
 
-    Inputs are features (N, ..., D), integer labels (N, ...) or (N, ..., 1), and perhaps weights of
-    samples or positions; the output is one number a sample, float16 as float32, whose mean is the
-    loss of the batch as ``loss(head(features), labels, weights)`` has it. Scores are there for some
-    rows at a time: about 48 MiB of them, 128 rows at least. Backward makes those of a block again.
+    Inputs are features (N, ..., D), integer labels (N, ...) or (N, ..., 1), and optional weights of
+    samples or positions. The output is one number a sample, float32 for float16, with the mean of
+    ``loss(head(features), labels, weights)``. A block of scores is about 48 MiB, at least 128 rows.
+    Backward computes the scores again. Errors: `ArgumentError` for another head or loss,
+    `DataError` and `ShapeError` if labels or weights do not fit.
 
-    ``head`` is a `Dense`, whose parameters are the layer's: one that a net has as well shares them,
-    and predicts. ``loss`` is a `SoftmaxCrossEntropy` without ``class_weight``, by default a plain
-    one. Errors: `ArgumentError` for others, `DataError` and `ShapeError` for labels and weights
-    that do not fit.
+    Args:
+        name: The name of the layer.
+        head: A `Dense`, also inside `TimeDistributed`. Its parameters are the layer's parameters; a
+            net that contains the same layer shares them, for predictions.
+        loss: A `SoftmaxCrossEntropy` without ``class_weight``; None is ``SoftmaxCrossEntropy()``.
+        input_shape: The sample shapes of the inputs, if the layer is the first one.
+
     """
 
     traits = Traits(input_kinds=("floats", "integers"), any_extent=True, owns_gradients=True)
@@ -91,7 +95,7 @@ class HeadLoss(Layer):
             )
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Features (..., D), labels (...) or (..., 1), perhaps weights () or (...) → ()."""
+        """Features (..., D), labels (...) or (..., 1), optional weights () or (...) → ()."""
         if not isinstance(in_shapes, list) or len(in_shapes) not in (2, 3):
             raise self.shape_error("features, labels and perhaps weights", str(in_shapes), "")
         features, labels = in_shapes[:2]
@@ -107,22 +111,22 @@ class HeadLoss(Layer):
         return ()
 
     def matrices(self) -> Mapping[str, bool]:
-        """The head's."""
+        """Return the matrices of the head."""
         return self.head.matrices()
 
     def _unbuild(self) -> None:
-        """Forget the shapes, and those of the head unless it had them before."""
+        """Forget the shapes, and the shapes of the head if this layer built it."""
         super()._unbuild()
         if self._built_it:
             self.head._unbuild()
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """Losses (N,), each times its weight."""
+        """Return the weighted losses (N,)."""
         ctx.save(x=x)
         return HeadBatch(self, ctx, *x).losses()
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
-        """The gradients of features and parameters; labels and weights have none."""
+        """Return the gradients of features and parameters, and None for labels and weights."""
         x = ctx.saved["x"]
         batch = HeadBatch(self, ctx, *x)
         batch.differentiate(dy, ctx.needs_input_grad, ctx._needs_param_grads)
@@ -130,11 +134,11 @@ class HeadLoss(Layer):
 
 
 class HeadBatch:
-    """A batch that a `HeadLoss` goes through: its rows, their labels, and what each counts.
+    """A batch of a `HeadLoss`: rows, labels, weights and the results.
 
-    After `differentiate` ``dx`` and ``grads`` are the gradients of features and parameters. Each of
-    ``metrics`` goes by rows; what it finds of all of them is in ``found``. Half precision is
-    computed in float32 and rounded once.
+    After `differentiate` ``dx`` and ``grads`` are the gradients of features and parameters, and
+    ``found`` has the values of ``metrics`` for all rows. Half precision is computed in float32 and
+    rounded once.
     """
 
     def __init__(
@@ -153,7 +157,7 @@ class HeadBatch:
         self.shape, self.positions = features.shape, features.shape[:-1]
         self.half = features.dtype == "float16"
         self.params = {suffix: widened(array) for suffix, array in ctx.params.items()}
-        # Checks ask for its shape and type.
+        # For checks of shape and dtype.
         scores = unmade_scores((*self.positions, dense.units), score_type(features.dtype))
         try:
             self.weight = None if weight is None else self.loss._checked_weight(ops, scores, weight)
@@ -175,15 +179,15 @@ class HeadBatch:
 
     @property
     def found(self) -> list[Array]:
-        """What each metric found of all rows, (N, ...)."""
+        """The values of each metric for all rows, (N, ...)."""
         return [self.ops.concat(parts, 0).reshape(self.positions) for parts in self._found]
 
     def losses(self) -> Array:
-        """The losses of the samples, (N,)."""
+        """Return the losses of the samples, (N,)."""
         return self._of_samples([losses for losses, *_ in self._scored()])
 
     def differentiate(self, dy: Array, sends_on: bool, trained: bool) -> Array:
-        """`losses`; the gradients, from that of them, with features' and parameters' if asked."""
+        """Return `losses`, and compute the gradients of features and parameters if requested."""
         ops, factors = self.ops, self._factors(dy)
         weight = self.params["weight"]
         if sends_on:
@@ -210,7 +214,7 @@ class HeadBatch:
         return self._of_samples(found)
 
     def _add(self, x: Array, dy: Array) -> None:
-        """Add the part of a block to the gradients of the parameters."""
+        """Add the gradients of a block to the gradients of the parameters."""
         ops, grads = self.ops, self.grads
         pair = (dy.T, x) if self.transposed else (x.T, dy)
         if grads:
@@ -222,7 +226,7 @@ class HeadBatch:
             grads["bias"] = grads["bias"] + sums if "bias" in grads else sums
 
     def _scored(self) -> Iterator[tuple[Array, Array, Array, slice]]:
-        """Losses and softmax of the scores of a block, whose memory that takes; labels, rows."""
+        """Yield losses, softmax (in the memory of the scores), labels and rows of each block."""
         ops, smoothing = self.ops, self.loss.label_smoothing
         weight, bias = self.params["weight"], self.params.get("bias")
         weight = weight.T if self.transposed else weight
@@ -233,7 +237,7 @@ class HeadBatch:
                 found.append(metric.rows(ops, scores, targets[part]))
             made = [ops.softmax_cross_entropy(scores, labels, smoothing, scores)]
             del scores
-            # Nothing of the block stays in this frame while the caller has it.
+            # This frame has no reference to the block while the caller uses it.
             yield *made.pop(), labels, part
 
     def _of_samples(self, found: list[Array]) -> Array:
@@ -243,7 +247,7 @@ class HeadBatch:
         return self.loss.averaged(self.ops, losses.reshape(self.positions), self.count, self.weight)
 
     def _factors(self, dy: Array) -> Array:
-        """The factors of the gradients of the rows' losses, (R,)."""
+        """Return the factors of the gradients of the rows' losses, (R,)."""
         ops, samples = self.ops, self.positions[0]
         dy, whole = widened(dy), self.loss.reduction == "sum"
         dy = dy * (samples if whole else reciprocal(ops, self.count, dy) * samples)
@@ -256,29 +260,29 @@ class HeadBatch:
 
 
 def blocks(rows: int, classes: int, itemsize: int) -> list[slice]:
-    """The rows whose scores are there at a time, in blocks that are about alike."""
+    """Split the rows into blocks of about equal size."""
     count = max(1, round(rows / rows_at_once(classes, itemsize)))
     edges = [rows * k // count for k in range(count + 1)]
     return [slice(*edge) for edge in pairwise(edges)] if rows else []
 
 
 def rows_at_once(classes: int, itemsize: int) -> int:
-    """How many rows a block has about: scores of fewer than twice as many are in one."""
+    """Return the approximate number of rows of a block."""
     return max(FEWEST_ROWS, BLOCK // (classes * itemsize))
 
 
 def score_type(floats: Any) -> np.dtype[Any]:
-    """The type of the scores of a block, of features of the type ``floats``."""
+    """Return the dtype of the scores for features of the dtype ``floats``."""
     return np.dtype("float32" if floats == "float16" else floats)
 
 
 def unmade_scores(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Zeros of the shape of scores that nobody makes, in the memory of one."""
+    """Return zeros of the shape of the scores, in the memory of one number."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def dense_of(layer: Any) -> Dense | None:
-    """The `Dense` that makes the rows of the output of ``layer``, by its weight alone, if any."""
+    """Return the `Dense` without adapters that is ``layer`` or inside `TimeDistributed`, if any."""
     while type(layer) is TimeDistributed:
         layer = layer.layer
     return layer if type(layer) is Dense and not layer.adapters else None
@@ -287,11 +291,16 @@ def dense_of(layer: Any) -> Dense | None:
 class MultiLoss(Counted, Configurable):
     """Σ weight · loss over the named outputs of a net: ``MultiLoss({"a": Loss, ...}, weights)``.
 
-    Outputs and targets are dicts by the name of the output layer; `backward` gives the dict
-    that ``net.backward`` takes. Weights are 1 by default. Losses see the batch alone, so each
-    output needs a loss object of its own. ``parts`` holds the losses (B,) of each output
-    in the last `forward`, before the weights. ``masks`` names for an output the mask output (B, T)
-    that tells which of its steps count, in its loss and in the metrics of `fit`.
+    Outputs and targets are dicts by the name of the output layer; `backward` returns the dict for
+    ``net.backward``. The attribute ``parts`` has the losses (B,) of each output in the last
+    `forward`, before the weights.
+
+    Args:
+        losses: A loss by the name of the output. Each output needs a loss object of its own.
+        weights: Finite numbers by the name of the output, 1 by default.
+        masks: By the name of the output, the name of an output (B, T) that masks its steps, in its
+            loss and in the metrics of `fit`.
+
     """
 
     _asked_anew = ("parts",)
@@ -351,10 +360,9 @@ class MultiLoss(Counted, Configurable):
         y: Mapping[str, Array],
         sample_weight: Array | None = None,
     ) -> Array:
-        """The weighted sum of the losses, shape (B,).
+        """Return the weighted sum of the losses, shape (B,).
 
-        Errors: a name without a loss, an output or targets that are missing, and what the
-        losses themselves refuse.
+        Errors: a name without a loss, missing outputs or targets, and the errors of the losses.
         """
         _check_names("outputs", x, (*self.losses, *self.masks.values()))
         _check_names("targets", y, self.losses)
@@ -369,12 +377,12 @@ class MultiLoss(Counted, Configurable):
         total = weighted[0]
         for part in weighted[1:]:
             total = total + part
-        # Only when all have taken their outputs may backward pair them.
+        # Backward needs a completed forward of every loss.
         self._ready = self._ready or training
         return total
 
     def backward(self) -> dict[str, Array]:
-        """Gradients by output name. Errors: `CallOrderError` without a training forward."""
+        """Return gradients by output name. Errors: `CallOrderError` without a training forward."""
         if not self._ready:
             raise CallOrderError(
                 "MultiLoss.backward",
@@ -395,12 +403,12 @@ class MultiLoss(Counted, Configurable):
         y: Mapping[str, Array],
         sample_weight: Array | None = None,
     ) -> float:
-        """Mean of `forward` as a float; 0 for an empty batch."""
+        """Return the mean of `forward` as a float; 0 for an empty batch."""
         values = self.forward(flag, x, y, sample_weight)
         return float(values.mean()) if values.size else 0.0
 
     def count(self, x: Mapping[str, Array], y: Mapping[str, Array]) -> dict[str, float]:
-        """`Loss.count` by output: each output's losses have a mean of their own."""
+        """Return `Loss.count` by output, since each output has its own mean."""
         return {
             name: float(loss._count_there(x[name], y[name], x[self.masks[name]] != 0))
             if name in self.masks
@@ -410,16 +418,16 @@ class MultiLoss(Counted, Configurable):
 
     @property
     def reduction(self) -> str:
-        """As that of `Loss`: "sum" where all losses are sums."""
+        """Return "sum" if it is the reduction of all losses, else "mean"."""
         kinds = {getattr(loss, "reduction", "mean") for loss in self.losses.values()}
         return "sum" if kinds == {"sum"} else "mean"
 
     @property
     def _counts_apart(self) -> bool:
-        """Whether the outputs' losses are means over numbers that are not alike in every batch.
+        """Whether the ratio of the outputs' counts may differ from batch to batch.
 
-        So they are where labels are ignored or steps masked, sums and means stand beside each
-        other, or a class of one's own counts.
+        It may if labels are ignored, steps are masked, the reductions differ, or a user's class
+        has a `count`.
         """
         losses = self.losses.values()
         return len(losses) > 1 and (
@@ -430,11 +438,11 @@ class MultiLoss(Counted, Configurable):
         )
 
     def _mask(self, name: str, x: Mapping[str, Array]) -> tuple[Array, ...]:
-        """The last argument of a loss that has a mask: a user's own need not know of masks."""
+        """Return the mask argument, if any: a user's loss may not have the argument."""
         return (x[self.masks[name]],) if name in self.masks else ()
 
     def link(self, x: Mapping[str, Array]) -> dict[str, Array]:
-        """Every output through the link of its loss; those without a loss as they are."""
+        """Apply the link of its loss to every output; an output without a loss is unchanged."""
         return {
             name: self.losses[name].link(out) if name in self.losses else out
             for name, out in x.items()

@@ -1,4 +1,4 @@
-"""The base of losses, losses as layers, and checks of targets."""
+"""The base class of losses, losses as layers, and checks of targets."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from singanet.types import Array, Shape, Shapes, Traits
 
 
 class LossLayer(Layer):
-    """One number a sample, ``loss`` of scores, targets, perhaps weights and a mask: its inputs.
+    """A layer that computes ``loss``, one number a sample.
 
-    The mean of the numbers is the loss of the batch as `Loss.forward` counts it. Only the scores
-    have a gradient. Without a ``name`` it is called after the class of the loss.
+    Inputs are scores, targets, optional weights and an optional mask. The mean of the numbers is
+    the loss of the batch as in `Loss.forward`. Only the scores have a gradient. The default
+    ``name`` is the class of the loss.
     """
 
     traits = Traits(input_kinds=("floats", "any", "any", "any"), masks="ends")
@@ -37,11 +38,11 @@ class LossLayer(Layer):
         self.masked = masked
 
     def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """The scores."""
+        """Return the index of the scores."""
         return 0
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Scores and targets of any shapes, weights () or of the positions, a mask (T,) → ()."""
+        """Scores and targets of any shapes, weights () or per position, a mask (T,) → ()."""
         if self.masked and isinstance(in_shapes, list):
             *in_shapes, mask = in_shapes
             if mask != in_shapes[0][:1]:
@@ -59,7 +60,7 @@ class LossLayer(Layer):
         return ()
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """(N, ...), (N, ...)[, (N,)][, (N, T)] → (N,); float16 is taken as float32."""
+        """(N, ...), (N, ...)[, (N,)][, (N, T)] → (N,); float16 is converted to float32."""
         scores, y, *weight = x
         mask = weight.pop() if self.masked else None
         kind, scores = scores.dtype, widened(scores)
@@ -70,7 +71,7 @@ class LossLayer(Layer):
         return losses
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
-        """The gradient of the losses, times ``dy``, by the scores alone."""
+        """Return ``dy`` times the gradient of the losses, for the scores alone."""
         saved = ctx.saved
         factor = widened(dy)
         if not isinstance(saved["scale"], float) or saved["scale"] != 1.0:
@@ -88,19 +89,19 @@ class LossLayer(Layer):
 
 
 def reciprocal(ops: Ops, count: Any, x: Array) -> Any:
-    """1 / count as a float, or an array of the type of ``x`` where it is one; 1 for 0."""
+    """Return 1 / count, or 1 if it is 0: a float, or for an array one of the dtype of ``x``."""
     if isinstance(count, (int, float)):
         return 1.0 / count if count else 1.0
     return ops.divide(1.0, ops.maximum(count.astype(x.dtype), 1))
 
 
 def spread(weight: Array, other: Array) -> Array:
-    """``weight`` of samples or positions, with axes of extent 1 up to the rank of ``other``."""
+    """Append axes of extent 1 to ``weight`` up to the rank of ``other``."""
     return weight.reshape(weight.shape + (1,) * (other.ndim - weight.ndim))
 
 
 def drawn(loss: Any, own_passes: bool, scores: Any, y: Any, weight: Any, name: str) -> Symbol:
-    """The symbol of ``loss``, see `Loss.__call__`."""
+    """Return the symbol of ``loss``, see `Loss.__call__`."""
     kind = type(loss).__name__
     if loss.reduction != "mean":
         raise ArgumentError(
@@ -132,7 +133,7 @@ def drawn(loss: Any, own_passes: bool, scores: Any, y: Any, weight: Any, name: s
 
 
 def _is_trained(symbol: Symbol) -> bool:
-    """Whether a gradient of ``symbol`` would come to parameters."""
+    """Whether a gradient of ``symbol`` would reach parameters."""
     seen, stack = set(), [symbol.call]
     while stack:
         call = stack.pop()
@@ -152,20 +153,22 @@ _REDUCTIONS = ("mean", "sum")
 class Loss(Counted, Configurable, ABC):
     """A scalar measure of how far outputs are from their targets, and its gradient.
 
-    Every *position* of the output (a sample, a time step of it, or an element of it: the class
-    says which) has a loss. A sample's value is the mean over its positions; the loss of a batch
-    is the mean over all of them. ``reduction="sum"`` changes the gradient alone: it becomes that
-    of the sum over all positions, as SINGA's losses have it, and `forward` tells the means, where
-    Keras and PyTorch tell the sum.
+    Every *position* of the output has a loss. A position is a sample, a time step or an element,
+    depending on the class. A sample's value is the mean over its positions; the loss of a batch is
+    the mean over all positions.
 
-    A subclass gives `compute` and `gradient`; `count`, where its mean is over something else than
-    samples; `link_name` or `link`, where outputs are scores of something. What is common to all
-    losses, weights and means among it, is done by `forward` and `backward`. The guide on own losses
-    shows one.
+    A subclass implements `compute` and `gradient`; `count`, if its mean is not over samples; and
+    `link_name` or `link`, if its outputs are scores. `forward` and `backward` apply weights and
+    means. The guide on own losses shows an example.
+
+    Args:
+        reduction: "mean", or "sum" for the gradient of the sum over all positions, as in SINGA.
+            `forward` returns means for both; Keras and PyTorch return the sum.
+
     """
 
     link_name: ClassVar[str] = ""
-    """The function of `link`: "softmax", "sigmoid", or "" for one that no layer could apply."""
+    """The function of `link`: "softmax", "sigmoid", or "" if it is not a layer's function."""
 
     def __init__(self, reduction: str = "mean") -> None:
         if reduction not in _REDUCTIONS:
@@ -176,7 +179,7 @@ class Loss(Counted, Configurable, ABC):
                 advice="'mean' divides the gradient by the batch, 'sum' does not",
             )
         self.reduction = reduction
-        # One at most: a list, as assigning to a `Counted` takes longer.
+        # One entry at most. A list, since an assignment to a `Counted` takes longer.
         self._kept: list[tuple[Ops, Any, float, Array | None, Any]] = []
 
     def forward(
@@ -187,16 +190,22 @@ class Loss(Counted, Configurable, ABC):
         sample_weight: Array | None = None,
         mask: Array | None = None,
     ) -> Array:
-        """Losses of shape (B,), each times its ``sample_weight`` (B,).
+        """Return the losses of the samples, shape (B,), in the dtype of ``x``.
 
-        They have the type of ``x``. For float16 the losses are float32, and the gradient float16.
+        For float16 the losses are float32, and the gradient is float16. Errors: `ShapeError` and
+        `DataError` if outputs, targets or weights do not fit.
 
-        In training (True or kTrain) what `backward` needs is kept, in place of what an earlier
-        call kept; evaluation (False or kEval) keeps nothing. Weights multiply; the mean still
-        divides by the batch. Weights may have more of the positions' axes: weights (B, T) weigh
-        each step of outputs (B, T, 1). Where a ``mask`` (B, T) is 0 a step has no loss and no
-        gradient, and the mean is over the others. Errors: `ShapeError` and `DataError` for
-        outputs, targets or weights that do not fit.
+        Args:
+            flag: True or kTrain in training, which saves the arrays for `backward`; False or
+                kEval in evaluation, which saves nothing.
+            x: Outputs of the net, floats of shape (B, ...).
+            y: Targets.
+            sample_weight: Factors of the losses, of shape (B,) or of the first axes of the
+                positions: (B, T) weighs each step of outputs (B, T, 1). The mean still divides by
+                the number of positions.
+            mask: (B, T). A step with a 0 has no loss and no gradient, and the mean is over the
+                other steps.
+
         """
         training = is_training(flag)
         if x.dtype.kind != "f" or x.ndim == 0:
@@ -224,11 +233,11 @@ class Loss(Counted, Configurable, ABC):
         return losses
 
     def backward(self) -> Array:
-        """Gradient with respect to the ``x`` of the last training forward, and of its shape.
+        """Return the gradient with respect to the ``x`` of the last training forward.
 
-        It is the gradient of ``forward(...).mean()``; with ``reduction="sum"`` of the sum over
-        all positions. What was kept is released. Errors: `CallOrderError` without a training
-        forward before it.
+        It is the gradient of ``forward(...).mean()``, or with ``reduction="sum"`` of the sum over
+        all positions. The saved arrays are released. Errors: `CallOrderError` if no training
+        forward came before.
         """
         if not self._kept:
             raise CallOrderError(
@@ -253,10 +262,10 @@ class Loss(Counted, Configurable, ABC):
         weight: Array | None = None,
         mask: Array | None = None,
     ) -> tuple[Array, Any, Any]:
-        """Losses of shape (B,), whose mean is that of all positions, as `forward` gives them.
+        """Return the losses (B,) of `forward`, arrays for `_gradient_masked`, and the count.
 
-        With what `_gradient_masked` needs, and the positions by `_count_there`.
-        Errors: `ShapeError` for a ``weight`` neither of samples nor of positions.
+        The mean of the losses is the mean over all positions; `_count_there` counts these.
+        Errors: `ShapeError` if ``weight`` has the shape of neither samples nor positions.
         """
         if mask is None:
             losses, saved = self.compute(ops, x, y)
@@ -267,14 +276,14 @@ class Loss(Counted, Configurable, ABC):
         return self.averaged(ops, losses, count, weight), (saved, mask), count
 
     def averaged(self, ops: Ops, losses: Array, count: Any, weight: Array | None) -> Array:
-        """Losses of positions (B, ...), which it may change, as `of_samples` gives them: (B,)."""
+        """Average losses of positions (B, ...) to losses (B,); may change ``losses`` in place."""
         batch = len(losses)
         if weight is not None and weight.ndim > 1:
             if weight.shape != losses.shape[: weight.ndim]:
                 raise self._weight_error(weight, losses.shape)
             losses *= spread(weight, losses)
         if losses.ndim > 1:
-            # Not reshape(batch, -1): that cannot be worked out for an empty batch.
+            # Not reshape(batch, -1), which fails for an empty batch.
             losses = losses.sum(axis=tuple(range(1, losses.ndim)))
         if not isinstance(count, (int, float)):
             losses *= reciprocal(ops, count, losses) * batch
@@ -285,16 +294,16 @@ class Loss(Counted, Configurable, ABC):
         return losses
 
     def _gradient_masked(self, ops: Ops, saved: Any) -> Array:
-        """`gradient` for what `of_samples` kept: zero where the mask was."""
+        """Return the `gradient` for the arrays of `of_samples`, with zeros at masked steps."""
         dx, mask = self.gradient(ops, saved[0]), saved[1]
         if mask is not None:
             ops.xp.copyto(dx, 0, where=~spread(mask, dx))
         return dx
 
     def _compute_masked(self, ops: Ops, x: Array, y: Array, mask: Array) -> tuple[Array, Any]:
-        """`compute`, with no loss where the booleans ``mask`` (B, T) say that there is no step.
+        """Call `compute`, with a loss of 0 at steps whose ``mask`` (B, T) is False.
 
-        Errors: `ShapeError` for a mask that is not one of the steps that have losses.
+        Errors: `ShapeError` if the shape of the mask is not the first axes of the losses.
         """
         losses, saved = self.compute(ops, x, y)
         if mask.shape != losses.shape[: mask.ndim]:
@@ -307,9 +316,9 @@ class Loss(Counted, Configurable, ABC):
         return ops.where(spread(mask, losses), losses, 0), saved
 
     def _count_there(self, x: Array, y: Array, mask: Array | None) -> Any:
-        """`count` of the steps that are there, all without a ``mask``; an array where values say.
+        """Count the positions under ``mask``, if any; the result may be an array of the device.
 
-        Here all steps have as many positions.
+        Here every step has the same number of positions.
         """
         count = self.count(x, y)
         return count if mask is None else mask.sum() * (count / max(mask.size, 1))
@@ -317,12 +326,18 @@ class Loss(Counted, Configurable, ABC):
     def __call__(
         self, scores: Symbol, y: Symbol, sample_weight: Symbol | None = None, name: str = ""
     ) -> Symbol:
-        """The loss as a symbol of one number a sample, whose mean is that of `forward`.
+        """Return the loss as a symbol, one number a sample, with the mean of `forward`.
 
-        ``scores``, ``y`` and ``sample_weight`` are symbols; no gradient goes to the latter two.
-        ``name`` is that of its layer, by default the class's. Errors: anything but symbols;
-        targets that depend on parameters, unless through a `StopGradient`; a loss whose
-        ``reduction`` is "sum", or that has a `forward` or `backward` of its own.
+        Errors: arguments that are not symbols; targets that depend on parameters, except through a
+        `StopGradient`; a loss with ``reduction="sum"``, or with a `forward` or `backward` of its
+        own.
+
+        Args:
+            scores: The symbol of the outputs, which receives the gradient.
+            y: The symbol of the targets.
+            sample_weight: The symbol of the weights.
+            name: The name of the layer, by default after the class.
+
         """
         kind = type(self)
         own = kind.forward is Loss.forward and kind.backward is Loss.backward
@@ -330,58 +345,58 @@ class Loss(Counted, Configurable, ABC):
 
     @property
     def _goes_by_rows(self) -> bool:
-        """Whether a `HeadLoss` can be of it."""
+        """Whether a `HeadLoss` can use it."""
         return False
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what waits for a `backward`: a copy has had no forward of its own."""
+        """Return the attributes without arrays saved for `backward`: a copy had no forward."""
         return {**vars(self), "_kept": []}
 
     def forget(self) -> None:
-        """Let go of what a training `forward` kept for a `backward` that is not to come."""
+        """Release the arrays that a training `forward` saved for `backward`."""
         self._kept.clear()
 
     def evaluate(
         self, flag: bool | int, x: Array, y: Array, sample_weight: Array | None = None
     ) -> float:
-        """Mean of `forward` as a float; 0 for an empty batch."""
+        """Return the mean of `forward` as a float; 0 for an empty batch."""
         losses = self.forward(flag, x, y, sample_weight)
         return float(losses.mean()) if losses.size else 0.0
 
     def count(self, x: Array, y: Array) -> float:
-        """Over how many positions the mean of outputs ``x`` with targets ``y`` goes.
+        """Return the number of positions of outputs ``x`` with targets ``y``.
 
-        It is what a batch weighs where losses of batches are averaged, so that their mean is the
-        loss of all of them in one batch: by `evaluate`, by ``val_loss`` and the history of a fit.
-        Here it is the number of samples. ``sample_weight`` does not come in, since the mean
-        divides by positions, not by the sum of weights.
+        It is the weight of a batch in averages over batches, so that the average equals the loss
+        of all samples in one batch: in `evaluate`, ``val_loss`` and the history of a fit. Here it
+        is the number of samples. ``sample_weight`` does not change it, since the mean divides by
+        positions, not by the sum of weights.
         """
         return len(x)
 
     def _where_counted(self, x: Array, y: Array, mask: Array | None = None) -> Array | None:
-        """Which positions have a loss, as booleans (B, ...); None for all of them."""
+        """Return True for positions with a loss, as booleans (B, ...); None if all have one."""
         return mask
 
     def _unmasked(
         self, x: Array, y: Array, mask: Array | None = None, *weight: Array
     ) -> tuple[Array, ...]:
-        """Outputs, targets and weights for metrics: the positions with a loss, as samples."""
+        """Select outputs, targets and weights at positions with a loss, as samples for metrics."""
         return counted_positions(x, y, self._where_counted(x, y, mask), *weight)
 
     def link(self, x: Array) -> Array:
-        """What outputs ``x`` mean to a reader of predictions: their `link_name`, or themselves."""
+        """Return predictions for outputs ``x``: the function `link_name` of ``x``, or ``x``."""
         return getattr(ops_for(x), self.link_name)(x) if self.link_name else x
 
     @abstractmethod
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """New losses per position (B, ...), 0 for ignored ones, and the notes for `gradient`."""
+        """Return new losses per position (B, ...), 0 if ignored, and values for `gradient`."""
 
     @abstractmethod
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """Gradient of the sum over all positions, as a new array that the caller may change."""
+        """Return the gradient of the sum over all positions, a new array for the caller."""
 
     def _checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:
-        """``weight`` of samples or positions of ``x``, in its type. Errors: another shape."""
+        """Convert ``weight`` to the dtype of ``x``. Errors: a shape that does not fit ``x``."""
         weight = ops.xp.asarray(weight)
         if weight.ndim < 2 and weight.shape != x.shape[:1]:
             raise self._weight_error(weight, x.shape)
@@ -406,9 +421,9 @@ class Loss(Counted, Configurable, ABC):
 
 
 def counted_positions(x: Array, y: Array, there: Array | None, *weight: Array) -> tuple[Array, ...]:
-    """Outputs, targets and weights at the positions where ``there`` (B, ...) is True.
+    """Select outputs, targets and weights at positions whose ``there`` (B, ...) is True.
 
-    With None all arrays come back as they are. Errors: `ShapeError` for targets of other positions.
+    None selects all. Errors: `ShapeError` if the targets have other positions.
     """
     if there is None:
         return x, y, *weight
@@ -426,20 +441,20 @@ def counted_positions(x: Array, y: Array, there: Array | None, *weight: Array) -
 
 
 def losses_of(loss: Any) -> list[Any]:
-    """``loss``, unless it is None, and those of several outputs inside of it."""
+    """Return ``loss``, unless it is None, and the losses of outputs inside a `MultiLoss`."""
     return [] if loss is None else [loss, *getattr(loss, "losses", {}).values()]
 
 
 def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:
-    """`Loss.count` by output; a single one is named "".
+    """Return `Loss.count` by output; the name of a single output is "".
 
-    Samples, where ``loss`` is a user's object that cannot count.
+    If ``loss`` is a user's object without `count`, it counts samples.
     """
     if not hasattr(loss, "count"):
         first = next(iter(x.values())) if isinstance(x, Mapping) else x
         return {"": float(len(first))}
     found = loss.count(x, y)
-    # Asking a number for an abstract class takes long.
+    # isinstance with an abstract class is slow for a number.
     if not isinstance(found, (int, float)) and isinstance(found, Mapping):
         return {name: float(count) for name, count in found.items()}
     return {"": float(found)}
@@ -448,10 +463,10 @@ def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:
 def class_labels(
     where: str, ops: Ops, x: Array, y: Array, ignore: int | None = None
 ) -> tuple[Array, Array | None]:
-    """Labels (N,) for outputs ``x`` (..., C), and where they count (None: everywhere).
+    """Return labels (N,) for outputs ``x`` (..., C), and a mask, None if all labels count.
 
-    ``y`` is integers of shape (...) or (..., 1), in [0, C) or equal to ``ignore``; an ignored
-    label comes back as 0 with False in the mask.
+    ``y`` are integers of shape (...) or (..., 1), in [0, C) or equal to ``ignore``. An ignored
+    label is returned as 0, with False in the mask.
     """
     if y.dtype.kind not in "iu":
         raise DataError(
@@ -503,11 +518,11 @@ def _label_advice(scores: Shape, labels: Shape) -> str:
 
 
 NUMBERED = "classes, y = numpy.unique(y, return_inverse=True)"
-"""How labels that are words become numbers, and numbers words again."""
+"""The advice to convert labels that are strings to integers and back."""
 
 
 class _ExpectClasses:
-    """Refuses labels beyond the classes of outputs of ``shape``."""
+    """A check that labels are classes of outputs of ``shape``."""
 
     def __init__(self, where: str, shape: Shape) -> None:
         self._where = where
@@ -517,13 +532,13 @@ class _ExpectClasses:
         self.at(labels)()
 
     def at(self, labels: Array) -> Callable[[], None]:
-        """The check of whatever stands in ``labels`` when it is called."""
-        # Seen as unsigned, a negative label is a huge one: one comparison finds both mistakes.
+        """Return a function that checks the contents of ``labels`` at the time of the call."""
+        # As an unsigned integer a negative label is huge: one comparison finds both mistakes.
         unsigned = labels.view(f"u{labels.dtype.itemsize}")
         largest, classes = unsigned.max, self._shape[-1]
 
         def look() -> None:
-            # A number of the host: on a device each comparison were a launch more.
+            # Compared on the host: on a device each comparison would launch a kernel.
             if int(largest()) >= classes:
                 self._refuse(labels, int((unsigned >= classes).argmax()))
 
@@ -551,7 +566,7 @@ def _target_advice(outputs: Shape, targets: Shape) -> str:
 
 
 def real_targets(where: str, x: Array, y: Array) -> Array:
-    """``y`` as an array of the shape and type of ``x``."""
+    """Convert ``y`` to the dtype of ``x``. Errors: `ShapeError` if the shapes differ."""
     if y.shape != x.shape:
         raise ShapeError(
             where,
@@ -572,14 +587,14 @@ def real_targets(where: str, x: Array, y: Array) -> Array:
 
 
 def unit_targets(where: str, ops: Ops, x: Array, y: Array) -> Array:
-    """`real_targets` that lie in [0, 1]."""
+    """Return `real_targets`, checked to be in [0, 1]."""
     y = real_targets(where, x, y)
     ops.check(partial(_expect_units, where), y)
     return y
 
 
 def _expect_units(where: str, y: Array) -> None:
-    # As a look at what is right: NaN is neither below nor above.
+    # Negated, so that NaN is refused, too.
     if y.size and not (float(y.min()) >= 0 and float(y.max()) <= 1):
         flat = y.reshape(-1)
         wrong = int((~((flat >= 0) & (flat <= 1))).argmax())
@@ -592,7 +607,7 @@ def _expect_units(where: str, y: Array) -> None:
 
 
 def _index(flat: int, shape: tuple[int, ...]) -> int | tuple[int, ...]:
-    """The index of element ``flat`` of an array of ``shape``, a plain int for one axis."""
+    """Return the index of element ``flat`` of an array of ``shape``, an int for one axis."""
     index: list[int] = []
     for size in reversed(shape):
         index.append(flat % size)
@@ -601,18 +616,18 @@ def _index(flat: int, shape: tuple[int, ...]) -> int | tuple[int, ...]:
 
 
 def checked_gamma(where: str, gamma: Any) -> float:
-    """``gamma`` of a focal loss. Errors: anything but a number from 0 on."""
+    """Check the ``gamma`` of a focal loss. Errors: a value that is not a number of at least 0."""
     usual = "2 is usual; 0 is the cross-entropy"
     least = "a finite number of at least 0"
     return checked_number(f"{where}(gamma=)", gamma, least, lambda g: 0 <= g < 1e3, usual)
 
 
 def checked_smoothing(where: str, smoothing: Any) -> float:
-    """The ``label_smoothing`` of a loss. Errors: anything but a number in [0, 1)."""
+    """Check the ``label_smoothing`` of a loss. Errors: a value that is not in [0, 1)."""
     usual, where = "0.1 is usual, 0 smooths nothing", f"{where}(label_smoothing=)"
     return checked_number(where, smoothing, "a number in [0, 1)", lambda s: 0 <= s < 1, usual)
 
 
 def checked_positive(where: str, value: Any) -> float:
-    """``value`` as a float. Errors: anything but a finite number above 0."""
+    """Return ``value`` as a float. Errors: a value that is not a finite number above 0."""
     return checked_number(where, value, "a finite number above 0", lambda v: v > 0, "1 is usual")

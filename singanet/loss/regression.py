@@ -1,4 +1,4 @@
-"""Losses of real values and of similarity."""
+"""Losses for regression and similarity."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SquaredError(Loss):
 class MeanSquaredError(Loss):
     """(x − y)² for ``x`` and ``y`` of one shape (B, ...); a position is an element.
 
-    What other libraries call so: twice `SquaredError`, which is SINGA's.
+    It is twice `SquaredError`, which has SINGA's factor ½.
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -54,7 +54,7 @@ class MeanSquaredError(Loss):
 class MeanAbsoluteError(Loss):
     """|x − y| for ``x`` and ``y`` of one shape (B, ...); a position is an element.
 
-    Gradient of an element: sign(x − y), 0 where they are equal.
+    Gradient of an element: sign(x − y), 0 if they are equal.
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -70,9 +70,14 @@ class MeanAbsoluteError(Loss):
 
 
 class Huber(Loss):
-    """½ d² where |d| ≤ δ, else δ (|d| − ½ δ), d = x − y (Huber 1964); a position is an element.
+    """½ d² if |d| ≤ δ, else δ (|d| − ½ δ), d = x − y (Huber 1964); a position is an element.
 
-    ``x`` and ``y`` have one shape (B, ...). Gradient of an element: d brought into [−δ, δ].
+    ``x`` and ``y`` have one shape (B, ...). Gradient of an element: d clipped to [−δ, δ].
+
+    Args:
+        delta: δ, above 0.
+        reduction: "mean" or "sum", see `Loss`.
+
     """
 
     def __init__(self, delta: float = 1.0, reduction: str = "mean") -> None:
@@ -95,9 +100,14 @@ class Huber(Loss):
 
 
 class SmoothL1(Huber):
-    """½ d² / β where |d| < β, else |d| − ½ β, d = x − y: `Huber`'s loss with δ = β, over β.
+    """½ d² / β if |d| < β, else |d| − ½ β, d = x − y: `Huber`'s loss with δ = β, over β.
 
-    Gradient of an element: d / β brought into [−1, 1]. Girshick, 2015.
+    Gradient of an element: d / β clipped to [−1, 1]. Girshick, 2015.
+
+    Args:
+        beta: β, above 0.
+        reduction: "mean" or "sum", see `Loss`.
+
     """
 
     def __init__(self, beta: float = 1.0, reduction: str = "mean") -> None:
@@ -111,8 +121,8 @@ class SmoothL1(Huber):
 class Poisson(Loss):
     """exp(x) − y x for the logarithm ``x`` of a rate and counts ``y``; a position is an element.
 
-    Both have one shape (B, ...); counts may be fractions, not negative. What does not depend on
-    ``x`` in −log P(y), log y!, is left out. `predict` gives the rates. Gradient: exp(x) − y.
+    Both have one shape (B, ...). Counts may be fractions, but not negative. The constant log y!
+    of −log P(y) is omitted. `predict` returns the rates. Gradient: exp(x) − y.
     """
 
     def link(self, x: Array) -> Array:
@@ -134,7 +144,7 @@ class Poisson(Loss):
 
 
 def _expect_counts(y: Array) -> None:
-    # As a look at what is right: NaN is neither below nor above.
+    # Negated, so that NaN is refused, too.
     if y.size and not float(y.min()) >= 0:
         raise DataError(
             "Poisson",
@@ -148,7 +158,7 @@ class GaussianNLL(Loss):
     """The mean of ½ (s + (y − μ)² exp(−s)), for means μ and logarithms s of variances.
 
     ``x`` is (B, ..., 2 D), the D means and then the D logarithms, and ``y`` (B, ..., D): a
-    position is a row. The constant ½ log 2π is left out. Gradients, over D: (μ − y) exp(−s), and
+    position is a row. The constant ½ log 2π is omitted. Gradients, over D: (μ − y) exp(−s), and
     ½ (1 − (y − μ)² exp(−s)). Nix and Weigend, 1994.
     """
 
@@ -177,13 +187,13 @@ class GaussianNLL(Loss):
 
 
 _TINY = 1e-12
-"""The least square of a length that is divided by, as in Keras."""
+"""The least squared length of a divisor, as in Keras."""
 
 
 class CosineSimilarity(Loss):
     """−cos(x, y) for vectors ``x`` and ``y`` (B, ..., D); a position is one vector.
 
-    It is −1 for one direction, 1 for opposite ones, and 0 where a vector is zero.
+    It is −1 for the same direction, 1 for opposite directions, and 0 if a vector is zero.
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -214,9 +224,13 @@ class CosineSimilarity(Loss):
 class Dice(Loss):
     """1 − (2 Σ p y + ε) / (Σ p + Σ y + ε) for scores ``x``, p = σ(x), and ``y`` in [0, 1].
 
-    Both have one shape: of images (B, C, ...) a position is a channel of a sample, whose pixels
-    are summed over, of rows (B, D) a sample. ``smooth`` is ε, which makes the loss of an empty
-    channel that is seen to be so 0. Milletari et al., 2016.
+    Both have one shape. For images (B, C, ...) a position is a channel of a sample, and the sums
+    are over its pixels; for rows (B, D) it is a sample. Milletari et al., 2016.
+
+    Args:
+        smooth: ε, above 0. The loss of an empty channel with p = 0 is 0.
+        reduction: "mean" or "sum", see `Loss`.
+
     """
 
     link_name = "sigmoid"
@@ -253,9 +267,14 @@ class Dice(Loss):
 class TripletMargin(Loss):
     """max(0, margin + s (|a − p| − |a − n|)) for vectors a, p, n: ``x`` (B, 3, D).
 
-    ``y`` (B,) says which of the last two is nearer the first: s = 1 for the second of the three,
-    the usual triplet of anchor, positive and negative, and −1, or 0, for the third. Lengths are
-    those of differences plus 1e-6, as in PyTorch. Schroff et al., 2015.
+    The targets ``y`` (B,) name the positive. If y is 1, it is the second vector, as in the usual
+    triplet of anchor, positive and negative, and s = 1. If y is −1 or 0, it is the third vector,
+    and s = −1. 1e-6 is added to each difference, as in PyTorch. Schroff et al., 2015.
+
+    Args:
+        margin: The margin, above 0.
+        reduction: "mean" or "sum", see `Loss`.
+
     """
 
     def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:

@@ -1,4 +1,4 @@
-"""Adam and its kin."""
+"""Adam and related rules."""
 
 from __future__ import annotations
 
@@ -22,10 +22,19 @@ class Adam(ElementWise):
     """m, v = moving means of g, g²; w −= α m / (√v + ε), α = lr √(1 − β₂ᵗ) / (1 − β₁ᵗ).
 
     SINGA and Keras use this form, from section 2 of Kingma and Ba (2015): ε is added to √v before
-    the correction of its bias. With ``epsilon_after_correction`` it is added after, as in PyTorch:
-    w −= lr m̂ / (√v̂ + ε). All rules of this kind take that argument. ``epsilon`` is 1e-8, as in
-    PyTorch (Keras: 1e-7). ``amsgrad`` takes the largest v so far, as `AMSGrad` does. t counts the
-    updates of each parameter. State: m and v, two arrays a parameter, with ``amsgrad`` a third.
+    the bias correction. t counts the updates of each parameter. State: m and v, two arrays a
+    parameter, with ``amsgrad`` a third.
+
+    Args:
+        learning_rate: A number or schedule.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule (default in Keras: 1e-7).
+        amsgrad: If True, the largest v so far replaces v, as in `AMSGrad`.
+        epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch:
+            w −= lr m̂ / (√v̂ + ε). The other rules of this module take this argument, too.
+        **shared: See `Optimizer`.
+
     """
 
     slots: tuple[str, ...] = ("first", "second")
@@ -78,7 +87,7 @@ class Adam(ElementWise):
 
 
 def epsilon_beside(rule: Any, step: int, root: float) -> float:
-    """ε of ``rule`` as a number to add to √v, which the correction divides by ``root``."""
+    """Return the ε to add to √v, before the bias correction divides both by ``root``."""
     epsilon = at(rule.epsilon, step)
     return epsilon * root if rule.epsilon_after_correction else epsilon
 
@@ -86,7 +95,7 @@ def epsilon_beside(rule: Any, step: int, root: float) -> float:
 def moments(
     xp: Any, g: Array, first: Array, second: Array, s: Array, beta_1: float, beta_2: float
 ) -> None:
-    """Move the means of g and g² one step on; ``s`` is scratch."""
+    """Update the moving means of g and g² in place; ``s`` is scratch."""
     xp.multiply(first, beta_1, out=first)
     xp.multiply(g, 1.0 - beta_1, out=s)
     xp.add(first, s, out=first)
@@ -97,7 +106,7 @@ def moments(
 
 
 def descend(xp: Any, w: Array, first: Array, root: Array, alpha: float, epsilon: float) -> None:
-    """w −= α m / (root + ε); ``root`` is written over."""
+    """Compute w −= α m / (root + ε) in place; ``root`` is overwritten."""
     xp.add(root, epsilon, out=root)
     xp.divide(first, root, out=root)
     xp.multiply(root, alpha, out=root)
@@ -107,8 +116,16 @@ def descend(xp: Any, w: Array, first: Array, root: Array, alpha: float, epsilon:
 class Adamax(Adam):
     """m as in Adam; u = max(β₂ u, |g|); w −= lr m / ((1 − β₁ᵗ) (u + ε)), Keras' form.
 
-    With ``epsilon_in_norm``, as in PyTorch, u = max(β₂ u, |g| + ε), and the divisor is u alone.
     Section 7 of Kingma and Ba, 2015. State: m and u, two arrays a parameter.
+
+    Args:
+        learning_rate: A number or schedule.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule.
+        epsilon_in_norm: If True, u = max(β₂ u, |g| + ε), and the divisor is u, as in PyTorch.
+        **shared: See `Optimizer`.
+
     """
 
     slots = ("first", "norm")
@@ -177,10 +194,18 @@ class AMSGrad(Adam):
 class NAdam(Adam):
     """w −= lr √(1 − β₂ᵗ) (μ' m / (1 − Π μ') + (1 − μ) g / (1 − Π μ)) / (√v + ε), with `Adam`'s ε.
 
-    With ``epsilon_after_correction`` the divisor is √v̂ + ε, as in PyTorch and Keras.
-    ``momentum_decay`` ψ is 0.004, as in PyTorch (Keras: 1): μ = β₁ (1 − 0.96^(ψ t) / 2) at step t,
-    μ' at the next, Π the product of all so far. Dozat, 2016. State: m and v, two arrays a
-    parameter.
+    At step t μ = β₁ (1 − 0.96^(ψ t) / 2), μ' is the μ of step t + 1, and Π is the product over all
+    steps so far. Dozat, 2016. State: m and v, two arrays a parameter.
+
+    Args:
+        learning_rate: A number or schedule.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule.
+        momentum_decay: ψ, a number or schedule (Keras: 1).
+        epsilon_after_correction: If True, the divisor is √v̂ + ε, as in PyTorch and Keras.
+        **shared: See `Optimizer`.
+
     """
 
     hypers = (*Adam.hypers, "momentum_decay")
@@ -202,7 +227,7 @@ class NAdam(Adam):
             learning_rate, beta_1, beta_2, epsilon, epsilon_after_correction=later, **shared
         )
         self.momentum_decay = checked("NAdam", "momentum_decay", momentum_decay)
-        # Of the last step asked for, since all parameters mostly stand at one: step and product.
+        # Step and product of the last call: most parameters are at the same step.
         self._product: list[tuple[Hyper, Hyper, int, float]] = []
 
     def _momentum(self, step: int) -> float:
@@ -210,7 +235,7 @@ class NAdam(Adam):
         return at(self.beta_1, step) * (1.0 - 0.5 * decay)
 
     def _product_to(self, step: int) -> float:
-        """The product of the momenta of the steps up to this one: a function of it alone."""
+        """Return the product of the momenta of all steps up to ``step``."""
         begun, product = 0, 1.0
         for beta, psi, done, value in self._product:
             if beta == self.beta_1 and psi == self.momentum_decay and done <= step + 1:
@@ -243,11 +268,11 @@ class NAdam(Adam):
 
 
 class RAdam(Adam):
-    """w −= r α m / (√v + ε), or lr m̂ while v says too little (Liu et al. 2020; PyTorch's form).
+    """w −= r α m / (√v + ε) if ρ > 5, else w −= lr m̂ (Liu et al. 2020; PyTorch's form).
 
-    `Adam` explains α, m̂ and ``epsilon_after_correction``; without it this is PyTorch's. With
-    ρ∞ = 2 / (1 − β₂) − 1 and ρ = ρ∞ − 2 t β₂ᵗ / (1 − β₂ᵗ), v counts where ρ > 5, and
-    r² = (ρ − 4)(ρ − 2) ρ∞ / ((ρ∞ − 4)(ρ∞ − 2) ρ). State: m and v, two arrays a parameter.
+    ρ∞ = 2 / (1 − β₂) − 1, ρ = ρ∞ − 2 t β₂ᵗ / (1 − β₂ᵗ), and
+    r² = (ρ − 4)(ρ − 2) ρ∞ / ((ρ∞ − 4)(ρ∞ − 2) ρ). `Adam` explains α, m̂ and the arguments;
+    PyTorch's RAdam has ``epsilon_after_correction=False``. State: m and v, two arrays a parameter.
     """
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -275,13 +300,21 @@ class RAdam(Adam):
 class LAMB(Adam):
     """r = α m / (√v + ε) + λ w; w −= lr (‖w‖ / ‖r‖) r (You et al. 2020), for large batches.
 
-    α is `Adam`'s for lr = 1. With ``epsilon_after_correction``, as in the paper and in Keras, the
-    quotient is m̂ / (√v̂ + ε). ``weight_decay`` is 0.01 unless said (Keras: none), ``epsilon`` 1e-6
-    (Keras: 1e-7). The ratio is 1 where either norm is 0; the norms are of the whole
-    parameter, or of the rows that a row-sparse gradient names. λ is ``weight_decay`` times
-    ``decay_mult``; if ``decoupled`` is True, as in Keras, the value decays beside r, and if it is
-    None within r. The direction is worked out twice, once for its norm, so that it is never held
-    whole. State: m and v.
+    α is `Adam`'s for lr = 1. The ratio is 1 if either norm is 0. The norms are of the whole
+    parameter, or of the rows that a row-sparse gradient names. λ is ``weight_decay``, 0.01 by
+    default (Keras: none), times ``decay_mult``. If ``decoupled`` is True, as in Keras, the value
+    decays before the step, and if it is None, λ w is part of r. The direction is computed twice,
+    once for its norm, and needs no array of the parameter's size. State: m and v.
+
+    Args:
+        learning_rate: A number or schedule.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule (default in Keras: 1e-7).
+        epsilon_after_correction: If True, the quotient is m̂ / (√v̂ + ε), as in the paper and
+            in Keras.
+        **shared: See `Optimizer`.
+
     """
 
     weight_decay = 0.01
@@ -340,7 +373,7 @@ def _direction(
     correction: float,
     share: float,
 ) -> None:
-    """r in the first scratch array of ``block``; the second is written over."""
+    """Compute r into the first scratch array of ``block``; the second is overwritten."""
     xp, w, first, second, a, b = block
     xp.sqrt(second, out=a)
     xp.add(a, epsilon, out=a)
@@ -354,8 +387,15 @@ def _direction(
 class Lion(ElementWise):
     """w −= lr (sign(β₁ m + (1 − β₁) g) + λ w); m = β₂ m + (1 − β₂) g (Chen et al. 2023).
 
-    λ is ``weight_decay`` times the parameter's ``decay_mult``. Every element moves by lr: a tenth
-    of Adam's rate is usual, and 0.0001 the default (Keras: 0.001). State: m, one array a parameter.
+    λ is ``weight_decay`` times the parameter's ``decay_mult``. State: m, one array a parameter.
+
+    Args:
+        learning_rate: A number or schedule (default in Keras: 0.001). Every element moves by lr,
+            so that a tenth of Adam's rate is usual.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        **shared: See `Optimizer`.
+
     """
 
     slots = ("first",)
@@ -379,7 +419,7 @@ class Lion(ElementWise):
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         lr, beta_1, beta_2 = n
         mean = arrays[0]
-        # Divided by 1 − β₁, which keeps the sign and needs one scratch array instead of two.
+        # Divided by 1 − β₁, which does not change the sign and saves a scratch array.
         xp.multiply(mean, beta_1 / (1.0 - beta_1), out=s)
         xp.add(s, g, out=s)
         # Into a new block: NumPy's sign is ten times slower in place.
