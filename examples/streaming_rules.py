@@ -68,11 +68,7 @@ def main() -> None:
         if took <= 0.8 * budget:  # the rest is for the state of the rules
             rows, needed = more, took
     print(f"batches of {rows} texts, whose trial step took {needed:.1f} MB of {budget:.0f} MB")
-    rules = {
-        "table": AdaGrad(learning_rate=0.1),
-        "read": Adafactor(learning_rate=0.02),
-        "next": SGD(0.5, momentum=0.9),
-    }
+    rules = {"table": AdaGrad(0.1), "read": Adafactor(0.02), "next": SGD(0.5, momentum=0.9)}
     batches, told = TextLoader(read, rows, LENGTH, drop_last=True), []
     most = megabytes(lambda: told.extend(walk(net, x, y, rules) for x, y in batches))
     losses, over = zip(*told, strict=True)

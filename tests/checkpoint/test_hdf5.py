@@ -156,7 +156,7 @@ def test_what_reading_weights_never_needs(path, tmp_path, make, message):
 def test_groups_without_end(path):
     with h5py.File(path, "w") as file:
         file.create_group("/".join("g" * 300))
-    with pytest.raises(FileFormatError, match="at most 200 levels"):
+    with pytest.raises(FileFormatError, match="at most 200 nested levels"):
         read_all(path)
 
 

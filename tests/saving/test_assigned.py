@@ -309,7 +309,7 @@ class Halved(Optimizer):
     """A user's rule, whose constructor has another meaning of its argument."""
 
     def __init__(self, rate):
-        super().__init__(lr=0.1)
+        super().__init__(learning_rate=0.1)
         self.rate = rate / 2
 
     def _scalars(self, state, rate):

@@ -208,7 +208,7 @@ def launch(options: JobOptions) -> int:
             advice="start the ranks with mpirun: mpirun -n 4 python -m singanet train ...",
         )
     _open_missing()
-    found, hosts = mpirun.find_mpirun(), _hosts(options)
+    hosts, found = _hosts(options), mpirun.find_mpirun()
     local = mpirun.local_ranks(options.ranks, hosts)
     if said := mpirun.notes(local, _threads(local)):
         say(said)
