@@ -1,4 +1,4 @@
-"""Optimizers whose rule treats every element alike, run block by block."""
+"""Optimizers with an element-wise rule, applied block by block."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Block: TypeAlias = tuple[Array, Array, list[Array], Array, Array]
 
 
 class ElementWise(Optimizer):
-    """An `Optimizer` that gives its rule 32,768 elements at a time.
+    """An `Optimizer` that applies its rule to 32,768 elements at a time.
 
     A block of value, gradient, state and two scratch arrays stays in the cache between the
-    arithmetic steps of the rule, and the scratch arrays are all the memory an update needs,
-    whatever the size of the parameter. CuPy arrays, and those that are not contiguous, are one
-    block. Where the gradient is there ``_only_with_rate``, times the first number of the rule, what
-    it is to be multiplied by goes into that number, which saves a sweep.
+    arithmetic steps of the rule. An update needs no memory but the scratch arrays. CuPy arrays and
+    non-contiguous arrays are one block. If ``_only_with_rate`` is True, the rule uses the gradient
+    only in a product with its first number; the scale is multiplied into this number, which saves
+    a sweep.
     """
 
     _only_with_rate: ClassVar[bool] = False
 
     def _sweep(self, update: ParamUpdate) -> None:
         state, value, grad, arrays, _, scalars, scale, kept = update
-        # The common case first: each parameter asks in each step.
+        # The common case first, since this runs for each parameter in each step.
         xp: Any = np if type(value) is np.ndarray else ops_for(value).xp
         regularizer = None if state.regularizer is None else update.regularizer
-        # Of an array nobody asks the value.
+        # The value of an array is not read.
         bare = regularizer is None and isinstance(scale, (int, float)) and scale == 1
         if self._only_with_rate and regularizer is None and not bare:
             rate, *others = scalars
@@ -47,7 +47,7 @@ class ElementWise(Optimizer):
             self._rule(xp, w, g, parts, b, *scalars)
 
     def _blocks(self, xp: Any, value: Array, grad: Array, arrays: list[Array]) -> Iterable[Block]:
-        """Views of value, gradient and state block by block, each with two scratch arrays."""
+        """Return views of value, gradient and state for each block, and two scratch arrays."""
         if xp is not np or not (value.flags.c_contiguous and grad.flags.c_contiguous):
             shaped = [array.reshape(value.shape) for array in arrays]
             return ((value, grad, shaped, xp.empty_like(value), xp.empty_like(value)),)
@@ -67,7 +67,7 @@ class ElementWise(Optimizer):
         whole = [array.reshape(value.shape) for array in update.arrays]
         run = as_run(indices) if xp is np else None
         if run is not None:
-            # They need not be taken out and put back.
+            # A slice needs no copies.
             w, arrays = value[run], [array[run].reshape(-1) for array in whole]
             self._sweep(update._replace(value=w, arrays=arrays))
             if constraint is not None:
@@ -84,7 +84,7 @@ class ElementWise(Optimizer):
                 array[rows] = changed.reshape(w.shape)
 
     def _rows_at_a_time(self, xp: Any, indices: Array, update: ParamUpdate) -> Iterator[RowSparse]:
-        """The gradient a block at a time, where no row's update depends on the others."""
+        """Yield the gradient by blocks, or whole if the update of a row depends on other rows."""
         grad, count = update.grad, len(indices)
         by_element = type(self)._sweep is ElementWise._sweep and update.state.constraint is None
         if by_element and xp is np:
@@ -99,9 +99,9 @@ class ElementWise(Optimizer):
 
 
 def as_run(rows: Array) -> slice | None:
-    """The slice that the numbers ``rows``, which rise, are; None where some between are not there.
+    """Return the rising row numbers ``rows`` as a slice, or None if they have gaps.
 
-    All rows of small tables often are looked up.
+    Often all rows of a small table are looked up.
     """
     if not len(rows):
         return None
@@ -117,13 +117,13 @@ def _in_blocks(w: Array, g: Array, arrays: list[Array], a: Array, b: Array) -> I
 
 
 def decay(xp: Any, w: Array, kept: float) -> None:
-    """w ·= ``kept``; nothing where it is 1, or true."""
+    """Multiply w by ``kept`` in place, unless it is 1 or True."""
     if kept != 1.0:
         xp.multiply(w, kept, out=w)
 
 
 def prepared(xp: Any, w: Array, g: Array, update: ParamUpdate, out: Array, scratch: Array) -> Array:
-    """The scaled ``g`` plus the penalty's gradient in ``out``, or ``g`` itself if that is all.
+    """Compute the scaled ``g`` plus the penalty's gradient into ``out``, or return ``g`` itself.
 
     ``w`` and ``g`` are parts of value and gradient of ``update``.
     """

@@ -1,4 +1,4 @@
-"""Rules whose state is factored or low-rank."""
+"""Rules with factored or low-rank state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Factors:
-    """V whole, for parameters of one axis or none; the last of the three state arrays."""
+    """The full V, the last of the three state arrays, for parameters of at most one axis."""
 
     def __init__(self, xp: Any, arrays: list[Array]) -> None:
         self.xp = xp
@@ -32,7 +32,7 @@ class Factors:
     def learn(
         self, blocks: Iterable[Any], shape: tuple[int, int], fresh: float, tiny: float
     ) -> None:
-        """V += ``fresh`` (g² − V)."""
+        """Compute V += ``fresh`` (g² − V) in place."""
         for _, _, h, b in blocks:
             self.xp.multiply(h, h, out=b)
             b -= self.full
@@ -40,14 +40,14 @@ class Factors:
             self.full += b[0]
 
     def divide(self, part: slice, h: Array, out: Array, tiny: float) -> Array:
-        """``out`` = g / √max(V, tiny²) for rows ``part``; returns the sum of its squares."""
+        """Compute ``out`` = g / √max(V, tiny²) for rows ``part``; return its sum of squares."""
         self.root(part, out)
         self.xp.maximum(out, tiny, out=out)
         self.xp.divide(h, out, out=out)
         return sum_of_squares(out)
 
     def root(self, part: slice, out: Array) -> None:
-        """``out`` = √V for rows ``part``."""
+        """Compute ``out`` = √V for rows ``part``."""
         self.xp.sqrt(self.full, out=out[0])
 
 
@@ -57,7 +57,7 @@ class RowFactors(Factors):
     def learn(
         self, blocks: Iterable[Any], shape: tuple[int, int], fresh: float, tiny: float
     ) -> None:
-        """R and C move by ``fresh`` towards the means of g²."""
+        """Move R and C by ``fresh`` towards the means of g²."""
         over_rows = self.xp.zeros_like(self.columns)
         for part, _, h, b in blocks:
             self.xp.multiply(h, h, out=b)
@@ -76,17 +76,17 @@ class RowFactors(Factors):
 
 
 def factors_of(xp: Any, value: Array, arrays: list[Array]) -> Factors:
-    """The second moments of the parameter ``value`` with the state ``arrays``."""
+    """Return the second moments of ``value`` with the state ``arrays``."""
     return RowFactors(xp, arrays) if value.ndim > 1 else Factors(xp, arrays)
 
 
 def as_matrix(xp: Any, value: Array) -> Array:
-    """``value`` as (shape[0], the rest), a vector as one row; a copy where it has gaps."""
+    """Reshape ``value`` to (shape[0], the rest), a vector to one row; copies if it has gaps."""
     return xp.ascontiguousarray(value).reshape((len(value), -1) if value.ndim > 1 else (1, -1))
 
 
 def row_blocks(xp: Any, w: Array, g: Array, update: ParamUpdate) -> Any:
-    """Rows of about a block: which, of the value, of the prepared gradient, and scratch.
+    """Yield slice, rows of the value, rows of the prepared gradient, and scratch of each block.
 
     ``w`` and ``g`` are value and gradient of ``update`` as matrices.
     """
@@ -101,9 +101,9 @@ def row_blocks(xp: Any, w: Array, g: Array, update: ParamUpdate) -> Any:
 
 
 def sweep_rows(sweep: Callable[[ParamUpdate], None], indices: Array, update: ParamUpdate) -> None:
-    """``sweep`` over the rows ``indices``; columns learn from them alone.
+    """Apply ``sweep`` to the rows ``indices``, which alone change the columns' means.
 
-    The last three state arrays are those of `Factors`, any before them have a number an element.
+    The last three state arrays belong to `Factors`; arrays before them have a number an element.
     """
     value, constraint = update.value, update.state.constraint
     *means, rows, columns, full = update.arrays
@@ -120,16 +120,16 @@ def sweep_rows(sweep: Callable[[ParamUpdate], None], indices: Array, update: Par
 
 
 _TINY = 1e-30
-"""The least mean of R: where every gradient was zero, so is V."""
+"""The least mean of R, a divisor: R is 0 if every gradient was zero."""
 
 
 class FactoredAdam(Adam):
-    """`AdamW` with v of an m × n parameter as m + n numbers: half of its state.
+    """`AdamW` with m + n numbers for v of an m × n parameter: half of the state.
 
-    m is the moving mean of g; R, C are those of the means of g² over columns and over rows, and
-    v = R C / mean(R) (Shazeer, Stern 2018, section 3). Parameters of more than two axes are seen
-    as (shape[0], the rest), those of fewer keep a whole v, and so are `AdamW`'s. A row-sparse
-    gradient changes m and R of its rows, and C from them alone.
+    v = R C / mean(R), where R and C are moving means of g² over columns and over rows (Shazeer,
+    Stern 2018, section 3). Parameters of more than two axes are reshaped to (shape[0], the rest);
+    parameters of one axis have a full v, as in `AdamW`. A row-sparse gradient changes m and R of
+    its rows, and C from these rows alone. The arguments are as for `Adam`.
     """
 
     slots = ("first", "rows", "columns", "full")
@@ -138,7 +138,7 @@ class FactoredAdam(Adam):
     epsilon_after_correction = True
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """As `Optimizer._slot_sizes`: m, then rows and columns, or every element of a vector."""
+        """Return the sizes of m, R, C and the full v."""
         size = math.prod(shape)
         return (
             (size, shape[0], size // max(shape[0], 1), 0) if len(shape) > 1 else (size, 0, 0, size)
@@ -176,13 +176,25 @@ class FactoredAdam(Adam):
 class GaLore(Adam):
     """Adam on gradients projected onto their ``rank`` strongest directions (Zhao et al. 2024).
 
-    Of an m × n matrix with m ≤ n, P are the first ``rank`` left singular vectors of the gradient at
-    every ``refresh``-th step, each with its largest element positive; R = Pᵀ g goes through `Adam`
-    with its ``epsilon_after_correction``, and w −= gain · lr · P Adam(R), after w −= lr λ w. With m
-    > n the right ones serve. State: P and two moments of R, rank (m + 2 n) numbers, kept when P
-    changes. Parameters of more than two axes are seen as (shape[0], the rest); those without more
-    than ``rank`` rows and columns are Adam's as they are. A row-sparse gradient of one with m > n
-    changes its rows alone, and their directions are its; of others it is made dense.
+    For an m × n matrix with m ≤ n, P are the first ``rank`` left singular vectors of the gradient
+    at every ``refresh``-th step, each with its largest element positive. `Adam` is applied to
+    R = Pᵀ g: w −= gain · lr · P Adam(R), after w −= lr λ w. If m > n, P are right singular vectors.
+    State: P and two moments of R, rank (m + 2 n) numbers. The moments do not change with P.
+    Parameters of more than two axes are reshaped to (shape[0], the rest). If m or n is at most
+    ``rank``, the rule is Adam's. A row-sparse gradient changes its rows alone if m > n, and its
+    directions come from them; otherwise it is converted to a dense one.
+
+    Args:
+        learning_rate: A number or schedule.
+        rank: The number of directions.
+        refresh: Steps from one computation of P to the next.
+        gain: The factor of the projected step, above 0.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule.
+        epsilon_after_correction: See `Adam`.
+        **shared: See `Optimizer`.
+
     """
 
     slots = ("basis", "first", "second")
@@ -212,7 +224,7 @@ class GaLore(Adam):
         self.gain = at(checked("GaLore", "gain", gain, 1e-300), 0)
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """As `Optimizer._slot_sizes`: P and the moments of R, or those of every element."""
+        """Return the sizes of P and the moments of R, or without P of Adam's moments."""
         size = math.prod(shape)
         if len(shape) < 2 or not size:
             return 0, size, size
@@ -229,7 +241,7 @@ class GaLore(Adam):
         self._step(update, rows * rows <= update.value.size)
 
     def _step(self, update: ParamUpdate, wide: bool) -> None:
-        """`_sweep` of a matrix with no more rows than columns, or of others or rows of them."""
+        """Update a matrix, or rows of it; ``wide`` if it has no more rows than columns."""
         _, value, grad, (basis, first, second), _, scalars, scale, kept = update
         if not value.size:
             return
@@ -281,9 +293,9 @@ class GaLore(Adam):
 
 
 def _strongest(xp: Any, gram: Array, out: Array) -> None:
-    """The eigenvectors of ``gram`` with the largest values, the largest first, as columns."""
+    """Write the eigenvectors of the largest eigenvalues of ``gram`` to the columns of ``out``."""
     if not xp.isfinite(gram).all():
-        # What is no number is to be seen, as with other rules.
+        # NaN reaches the parameter, as with other rules.
         out[...] = xp.nan
         return
     _, vectors = xp.linalg.eigh(gram.astype("float64"))
@@ -296,12 +308,20 @@ class Adafactor(Optimizer):
     """Adam's division with m + n numbers of state for an m × n parameter (Shazeer, Stern 2018).
 
     With 1 − β = t^beta_2_decay: R, C = moving means of g² over columns and over rows,
-    V = R C / mean(R), u = g / √max(V, ε₁²), w −= α u / max(1, rms(u) / d), where
-    α = max(ε₂, rms(w)) · min(lr, 1 / √t), after w −= lr λ w. PyTorch's form; ε₁ None is the
-    type's resolution (Keras: 1e-30), d is ``clip_threshold``, and ``learning_rate`` is 0.01 (Keras:
-    0.001). Parameters of more than two axes are seen as (shape[0], the rest), where PyTorch and
-    Keras factor the last two axes of each; those of fewer keep a full V. A row-sparse gradient
-    changes R of its rows, and C from them alone.
+    V = R C / mean(R), u = g / √max(V, ε₁²), w −= α u / max(1, rms(u) / d), with
+    α = max(ε₂, rms(w)) · min(lr, 1 / √t), after w −= lr λ w (PyTorch's form). Parameters of more
+    than two axes are reshaped to (shape[0], the rest); PyTorch and Keras factor the last two axes
+    instead. Parameters of one axis have a full V. A row-sparse gradient changes R of its rows, and
+    C from these rows alone.
+
+    Args:
+        learning_rate: lr, a number or schedule (default in Keras: 0.001).
+        beta_2_decay: The exponent of 1 − β.
+        epsilon_1: ε₁; None is the resolution of the dtype (Keras: 1e-30).
+        epsilon_2: ε₂, the least size of a parameter.
+        clip_threshold: d, the largest rms of u.
+        **shared: See `Optimizer`.
+
     """
 
     slots = ("rows", "columns", "full")
@@ -327,7 +347,7 @@ class Adafactor(Optimizer):
         self.clip_threshold = at(checked(where, "clip_threshold", clip_threshold, 1e-300), 0)
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """As `Optimizer._slot_sizes`: rows and columns, or every element of a vector."""
+        """Return the sizes of R, C and the full V."""
         if len(shape) > 1:
             return shape[0], math.prod(shape[1:]), 0
         return 0, 0, math.prod(shape)
@@ -373,9 +393,9 @@ class Adafactor(Optimizer):
 class AdaLomo(Adafactor):
     """w −= lr max(ε₂, rms(w)) u / max(1, rms(u) / d), u as in `Adafactor` (Lv et al. 2023).
 
-    So a step changes each parameter by up to ``learning_rate`` of its size, however late it comes:
-    there is no 1 / √t. The decay comes before, as w −= lr λ w. With the streaming backward this is
-    the fused update of the paper: gradients of one layer at a time.
+    A step changes each parameter by up to ``learning_rate`` of its size, without a factor 1 / √t.
+    The decay w −= lr λ w comes first. With the streaming backward this is the fused update of the
+    paper, with the gradients of one layer at a time. The arguments are as for `Adafactor`.
     """
 
     def __init__(

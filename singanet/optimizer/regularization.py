@@ -1,4 +1,4 @@
-"""Regularizers, constraints, and norms of values."""
+"""Regularizers, constraints and norms."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from singanet.types import Array, RowSparse
 
 
 class Regularizer(Counted, Configurable, ABC):
-    """Adds the gradient of a penalty on a parameter to its gradient, element by element."""
+    """Adds the gradient of a penalty on a parameter to its gradient, element by element.
+
+    Args:
+        coefficient: c, at least 0, a number or schedule.
+
+    """
 
     def __init__(self, coefficient: Hyper) -> None:
         self.coefficient = checked(type(self).__name__, "coefficient", coefficient)
 
     def apply(self, epoch: int, value: Array, grad: Array, step: int = -1) -> Array:
-        """``grad`` plus the penalty's gradient, as a new array (SINGA's interface).
+        """Return ``grad`` plus the penalty's gradient, as a new array (SINGA's interface).
 
-        ``epoch`` is not used; ``step`` matters where the coefficient is a schedule.
+        ``epoch`` is not used; ``step`` is used if the coefficient is a schedule.
         """
         xp = ops_for(value).xp
         out: Array = xp.empty_like(grad)
@@ -34,14 +39,14 @@ class Regularizer(Counted, Configurable, ABC):
 
     @abstractmethod
     def add(self, xp: Any, value: Array, grad: Array, coefficient: float, out: Array) -> None:
-        """``out`` = ``grad`` plus the penalty's gradient; ``out`` may not be ``grad``."""
+        """Compute ``out`` = ``grad`` plus the penalty's gradient; ``out`` may not be ``grad``."""
 
 
 class L1Regularizer(Regularizer):
     """c |w| for every element w: g + c sign(w), with sign(0) = 0."""
 
     def add(self, xp: Any, value: Array, grad: Array, coefficient: float, out: Array) -> None:
-        """``out`` = g + c sign(w)."""
+        """Compute ``out`` = g + c sign(w)."""
         xp.sign(value, out=out)
         xp.multiply(out, coefficient, out=out)
         xp.add(out, grad, out=out)
@@ -51,13 +56,18 @@ class L2Regularizer(Regularizer):
     """½ c w² for every element w: g + c w. SINGA's ``L2Regularizer``; Keras' L2(l2) is c = 2 l2."""
 
     def add(self, xp: Any, value: Array, grad: Array, coefficient: float, out: Array) -> None:
-        """``out`` = g + c w."""
+        """Compute ``out`` = g + c w."""
         xp.multiply(value, coefficient, out=out)
         xp.add(out, grad, out=out)
 
 
 class Constraint(Counted, Configurable):
-    """Keeps a parameter, or its gradient, within bounds; a subclass overrides what it needs."""
+    """Bounds a parameter or its gradient; a subclass overrides `factor` or `project`.
+
+    Args:
+        threshold: The bound, above 0.
+
+    """
 
     def __init__(self, threshold: float) -> None:
         self.threshold = at(checked(type(self).__name__, "threshold", threshold), 0)
@@ -70,24 +80,27 @@ class Constraint(Counted, Configurable):
             )
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
-        """The factor of ``grad`` in the place of ``scale``, before all else is done with it."""
+        """Return the factor of ``grad`` that replaces ``scale``, before the regularizer."""
         return scale
 
     def project(self, value: Array) -> None:
-        """Change the updated parameter, or its updated rows, in place."""
+        """Constrain the updated parameter, or its updated rows, in place."""
 
     def apply(self, epoch: int, value: Array, grad: Array, step: int = -1) -> Array:
-        """The constrained gradient as a new array (SINGA's interface); only ``grad`` matters."""
+        """Return the constrained gradient, a new array (SINGA's interface). Uses ``grad`` alone."""
         return grad * in_type(ops_for(grad).xp, self.factor(grad), grad.dtype)
 
 
 class MaxNorm(Constraint):
-    """After an update, w · min(1, max_value / ‖w‖), ‖w‖ the L2 norm along ``axis``.
+    """w · min(1, max_value / ‖w‖) after an update, ‖w‖ the L2 norm along ``axis``.
 
-    ``axis=None`` bounds the parameter as a whole, where Keras' default, 0, bounds the weights into
-    each unit of a Dense weight (in, out) (Srivastava et al. 2014); into each kernel of a
-    convolution they are bound by (1, 2, 3) here, by [0, 1, 2] there. For a row-sparse gradient None
-    bounds the rows that it touches. ``max_value`` is 2 in Keras unless said.
+    Args:
+        max_value: The largest norm, above 0 (default in Keras: 2).
+        axis: The axes of a norm. None bounds the whole parameter, or the rows of a row-sparse
+            gradient. 0, Keras' default, bounds the weights into each unit of a Dense weight
+            (in, out) (Srivastava et al. 2014). (1, 2, 3) bounds each kernel of a convolution
+            (Keras: [0, 1, 2]).
+
     """
 
     max_value: float
@@ -106,21 +119,21 @@ class MaxNorm(Constraint):
         self.axis = axis
 
     def project(self, value: Array) -> None:
-        """Scale ``value`` in place where its norm is too large."""
+        """Scale ``value`` in place if its norm is too large."""
         xp = ops_for(value).xp
         norm = xp.sqrt(xp.square(widened(value)).sum(axis=self.axis, keepdims=True))
         xp.multiply(value, self.max_value / xp.maximum(norm, self.max_value), out=value)
 
 
 BLOCK = 1 << 15
-"""Elements that are summed in their own type."""
+"""Number of elements summed in their own dtype."""
 
 
 def sum_of_squares(grad: Array | RowSparse) -> Any:
-    """Σ g² over a gradient, dense or row-sparse, as a float64, or an array of it without axes.
+    """Return Σ g² of a dense or row-sparse gradient, a float64 or a float64 array without axes.
 
-    Blocks are summed in the array's own type and then as doubles, so that the error does not
-    grow with the number of elements.
+    Blocks are summed in the dtype of the array and their sums in float64, so that the error does
+    not grow with the number of elements.
     """
     if isinstance(grad, RowSparse):
         return ops_for(grad.rows).of_rows(sum_of_squares, *grad)
@@ -128,7 +141,7 @@ def sum_of_squares(grad: Array | RowSparse) -> Any:
     if grad.size <= BLOCK:
         return _of_block(ops.xp, _flat(grad))
     total = ops.xp.empty((), np.float64)
-    # Of a large table there are hundreds of blocks, which are one call of a program.
+    # A large table has hundreds of blocks, which a program sums in one call.
     ops.as_one(_sum_over_blocks, (total,), (grad,), (1, np.float64), grad.size)
     return total
 
@@ -142,7 +155,7 @@ def _sum_over_blocks(ops: Ops, room: Array, total: Array, grad: Array) -> None:
 
 
 def _flat(array: Array) -> Array:
-    # In memory order where there is one, so that no copy is made of a transposed gradient.
+    # In memory order, if there is one, so that a transposed gradient is not copied.
     return array.T.reshape(-1) if array.flags.f_contiguous else array.reshape(-1)
 
 
@@ -154,12 +167,12 @@ def _of_block(xp: Any, flat: Array) -> Any:
 class L2Constraint(Constraint):
     """g · threshold / (‖g‖ / n) for a gradient of n elements, as SINGA computes it.
 
-    It scales up as well as down and its target depends on the size: use `ClipNorm` to bound a
-    norm. A zero gradient stays zero, where SINGA divides by zero.
+    It scales up as well as down, and its target depends on the size: use `ClipNorm` to bound a
+    norm. A zero gradient stays zero; SINGA divides by zero.
     """
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
-        """Threshold · n / ‖g‖, or ``scale`` where g = 0."""
+        """Return threshold · n / ‖g‖, or ``scale`` if g = 0."""
         array = grad.rows if isinstance(grad, RowSparse) else grad
         squares = sum_of_squares(grad)
         xp = ops_for(array).xp
@@ -170,11 +183,11 @@ class L2Constraint(Constraint):
 class ClipNorm(Constraint):
     """g · min(1, threshold / ‖g‖), ‖g‖ the L2 norm of the whole gradient.
 
-    A number given as ``constraint`` means this: what SINGA's documents promise of theirs.
+    A number as the argument ``constraint`` is the threshold of a ClipNorm, as in SINGA's documents.
     """
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
-        """``scale`` · min(1, threshold / ‖scale g‖)."""
+        """Return ``scale`` · min(1, threshold / ‖scale g‖)."""
         xp = ops_for(grad.rows if isinstance(grad, RowSparse) else grad).xp
         norm = abs(scale) * xp.sqrt(sum_of_squares(grad))
         return scale * within(xp, norm, self.threshold)
