@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protoco
 
 from singanet.base.elsewhere import is_library
 from singanet.base.words import OWN, REQUIRED, aliases, described, part_words, translated
-from singanet.errors import ConfigError, SignatureError
+from singanet.errors import ConfigError, SignatureError, did_you_mean
 
 _T = TypeVar("_T", bound="Configurable")
 _D = TypeVar("_D", bound="Described")
@@ -400,6 +400,16 @@ def refusal(
         received, advice = error, "pass each argument once, the later ones by name"
     expected = f"the arguments {', '.join(names)}" if names else "no arguments"
     return SignatureError(name, expected=expected, received=received, advice=advice)
+
+
+def unexpected(where: str, word: str, names: Collection[str]) -> SignatureError:
+    """Make the error for an argument ``word`` that is not among ``names``."""
+    return SignatureError(
+        where,
+        expected=f"the arguments {', '.join(names)}",
+        received=f"{word}=",
+        advice=did_you_mean(word, names, "leave it out"),
+    )
 
 
 _codec: Callable[[], Codec]

@@ -22,9 +22,11 @@ from singanet.base.described import (
     misdefined,
     never_began,
     shown,
+    unexpected,
 )
 from singanet.base.elsewhere import is_library
 from singanet.base.kinds import snake_case
+from singanet.base.words import translated
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -140,11 +142,16 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         self, name: Name = None, input_shape: GivenShapes | None = None, **words: Any
     ) -> None:
         name = Unnamed(snake_case(type(self).__name__)) if name is None else name
-        if words or not isinstance(name, str):
+        if words:  # A user's layer calls this by itself, perhaps with input_sample_shape=.
+            words = translated(argument_names(Layer), words)
+            input_shape = words.pop("input_shape", input_shape)
+            for word in words:
+                raise unexpected(type(self).__name__, word, argument_names(Layer))
+        if not isinstance(name, str):
             raise ArgumentError(
                 type(self).__name__,
-                expected="a name that is a string, as the first argument, and no further ones",
-                received=", ".join([repr(name), *words]),
+                expected="a name that is a string, as the first argument",
+                received=repr(name),
                 advice="name the layer, for example 'conv1', or leave the name out",
             )
         if trouble := name_trouble(name):

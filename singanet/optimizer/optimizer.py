@@ -8,9 +8,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from singanet.base.described import Configurable, Counted, Moment, changes, checked_call
+from singanet.base.described import (
+    Configurable,
+    Counted,
+    Moment,
+    argument_names,
+    changes,
+    checked_call,
+    unexpected,
+)
 from singanet.base.elsewhere import is_library
-from singanet.base.words import OWN, aliases
+from singanet.base.words import OWN, aliases, translated
 from singanet.errors import ArgumentError
 from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import (
@@ -195,7 +203,13 @@ class Optimizer(Counted, Configurable, ABC):
         decoupled: bool | None = OWN,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
+        **words: Any,
     ) -> None:
+        if words:  # A user's rule calls this by itself, perhaps with lr=.
+            words = translated(argument_names(Optimizer), words)
+            learning_rate = words.pop("learning_rate", learning_rate)
+            for word in words:
+                raise unexpected(type(self).__name__, word, argument_names(Optimizer))
         where, rate = type(self).__name__, learning_rate
         self.learning_rate = None if rate is None else checked(where, "learning_rate", rate)
         decay = self.weight_decay if weight_decay is OWN else weight_decay

@@ -39,16 +39,16 @@ def test_an_assigned_attribute_is_named():
     drop = Dropout("drop", 0.3)
     made, guard = guard_of(drop, Dense("fc", 3))
     drop.p = 0.5
-    assert guard.broken(made) == "'p' of layer 'drop' was assigned"
+    assert guard.broken(made) == "'rate' of layer 'drop' was assigned"
     # It stays so until it is recorded again.
-    assert guard.broken(made) == "'p' of layer 'drop' was assigned"
+    assert guard.broken(made) == "'rate' of layer 'drop' was assigned"
 
 
 def test_a_layer_within_a_layer_counts():
     inner = Dropout("drop", 0.3)
     made, guard = guard_of(TimeDistributed("each", inner))
     inner.p = 0.5
-    assert "'p'" in guard.broken(made)
+    assert "'rate'" in guard.broken(made)
 
 
 @pytest.mark.parametrize("which", ["a", "b"])

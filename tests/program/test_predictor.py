@@ -463,7 +463,7 @@ class Clamped(singanet.FeedForwardNet):
 
 def test_a_net_with_predictions_of_its_own_is_refused():
     net = Clamped([Dense("d", 3, input_sample_shape=(5,))], seed=1)
-    with pytest.raises(ArgumentError, match="Clamped with one of its own"):
+    with pytest.raises(ArgumentError, match="Clamped with its own predict"):
         net.predictor()
 
 

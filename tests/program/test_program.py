@@ -186,7 +186,7 @@ CHANGES = {
     add: "added or frozen",
     fix: "trainable of 'conv/weight' is False",
     replace: "array of 'conv/weight' is another",
-    drop_less: "'p' of layer 'drop' was assigned",
+    drop_less: "'rate' of layer 'drop' was assigned",
     other_loss: "another loss",
 }
 

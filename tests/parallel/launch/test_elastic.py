@@ -118,8 +118,8 @@ if first and (sys.argv[1] == "all" or sys.argv[1] == "one" and me == 1): time.sl
 @pytest.mark.parametrize(
     ("how", "dead", "began"),
     [
-        ("one", "rank 1 has died", "rank 1 of 2 has not reached to parallel.init"),
-        ("all", "ranks 0, 1 have died", "rank 0, 1 of 2 has not reached to parallel.init"),
+        ("one", "rank 1 has died", "rank 1 of 2 has not reached parallel.init"),
+        ("all", "ranks 0, 1 have died", "rank 0, 1 of 2 has not reached parallel.init"),
         ("step", "rank 1 has died", "ended by RankError"),
     ],
 )

@@ -113,7 +113,7 @@ def started(fake_mpirun, nothing_left, tmp_path, capfd):
 def test_the_page_tells_the_defaults():
     page = (ROOT / "docs" / "parallel.md").read_text("utf-8")
     for name in ("patience", "stall", "deadline"):
-        (told,) = re.findall(rf"^\| `--{name} S` .* (\d+) seconds, or so many", page, re.MULTILINE)
+        (told,) = re.findall(rf"^\| `--{name} S` .*? S seconds \((\d+)\)", page, re.MULTILINE)
         assert getattr(JobOptions(1, ()), name) == float(told)
 
 
@@ -340,13 +340,13 @@ def begins(started, how, told, **options):
 
 
 def test_who_waits_within_mpi_waits_no_longer_than_the_deadline(started):
-    begins(started, "hang", "has not reached to parallel.init in", deadline=0.5)
+    begins(started, "hang", "has not reached parallel.init in", deadline=0.5)
 
 
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("hang", "has not reached to parallel.init in"),
+        ("hang", "has not reached parallel.init in"),
         pytest.param("kill", "", marks=pytest.mark.slow),
         pytest.param("leave", "has ended, and others wait for it", marks=pytest.mark.slow),
         pytest.param("met", "has ended, and others wait for it", marks=pytest.mark.slow),
@@ -463,7 +463,7 @@ def test_a_job_of_which_no_rank_has_come_to_where_all_begin_ends(remote, monkeyp
         watched._look({7: 1}, 105.1)
         assert watched.dead == {1}
         assert watched._ended(137, "") == 1
-        assert "rank 1 of 2 has not reached to parallel.init in 5.1 s" in capsys.readouterr().err
+        assert "rank 1 of 2 has not reached parallel.init in 5.1 s" in capsys.readouterr().err
         # Ranks that nobody here sees are mpirun's, where they are elsewhere.
         unseen = job.Job(options, folder)
         monkeypatch.setattr(unseen, "_states", list)

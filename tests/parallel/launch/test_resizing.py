@@ -108,7 +108,7 @@ def test_a_rank_that_hangs_before_all_meet_is_dead_after_the_deadline(resized, m
     monkeypatch.setattr(job.Job, "_look_at_start", later)
     status, taken, err = resized("hang", 2, (1, 2), deadline=60.0, rest=90.0)
     assert status == 0, err
-    assert "rank 1 of 2 has not reached to parallel.init in 9" in err
+    assert "rank 1 of 2 has not reached parallel.init in 9" in err
     assert "rank 1 has died: a slot of" in err
     assert "continues with 1 rank\n" in err
     assert taken[-1] == (19, 1)

@@ -85,7 +85,7 @@ def test_a_capture_that_breaks_leaves_all_to_calls():
     order, watch = calls.run()
     assert order == NAMES
     assert (watch.graphs, calls.graphs.graphs) == (0, 0)
-    assert "broken by float" in calls.graphs.refused[0]
+    assert "invalidated by float" in calls.graphs.refused[0]
 
 
 def test_a_call_that_waits_is_made_between_graphs():
