@@ -45,15 +45,21 @@ _ALPHAS = {"leaky_relu": 0.01, "softcap": 30.0}
 
 
 class Activation(Layer):
-    """A function of each element, by ``mode``; relu, unless that is said.
+    """A layer that computes a function of each element.
 
-    relu max(x, 0); sigmoid; tanh; leaky_relu (``alpha`` x below zero, 0.01); elu
-    (``alpha`` (exp(x) - 1) below zero, 1); gelu x Φ(x), exact; silu x sigmoid(x); softplus
-    log(1 + exp(x)); relu6 min(relu, 6); hard_sigmoid relu6(x + 3) / 6; hard_swish x times that;
-    selu, elu with the scales of Klambauer et al., 2017; celu max(x, 0) + ``alpha``
-    (exp(min(x, 0) / ``alpha``) - 1), 1; softsign x / (1 + |x|); mish x tanh(softplus); gelu_tanh
-    x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2, gelu's usual approximation; softcap ``alpha``
-    tanh(x / ``alpha``), 30, which keeps scores within ± ``alpha`` (Gemma 2).
+    relu max(x, 0); sigmoid; tanh; leaky_relu (``alpha`` x below zero, 0.01); elu (``alpha`` (exp(x)
+    - 1) below zero, 1); gelu x Φ(x), exact; silu x sigmoid(x); softplus log(1 + exp(x)); relu6
+    min(relu, 6); hard_sigmoid relu6(x + 3) / 6; hard_swish x times that; selu, elu with the scales
+    of Klambauer et al., 2017; celu max(x, 0) + ``alpha`` (exp(min(x, 0) / ``alpha``) - 1), 1;
+    softsign x / (1 + |x|); mish x tanh(softplus); gelu_tanh x (1 + tanh(√(2/π) (x + 0.044715 x³)))
+    / 2, gelu's usual approximation; softcap ``alpha`` tanh(x / ``alpha``), 30, which bounds scores
+    by ± ``alpha`` (Gemma 2).
+
+    Args:
+        name: Name of the layer, a string.
+        mode: Name of the function, "relu" by default.
+        alpha: The number in the formula; None for the default of the function.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -66,7 +72,7 @@ class Activation(Layer):
         alpha: float | None = None,
         input_shape: GivenShape | None = None,
     ) -> None:
-        # The sixth relu of a net is called relu6 as well.
+        # The sixth relu of a net is named relu6 as well.
         if mode is None and name in ACTIVATIONS and name != "relu6":
             mode, name = name, Unnamed(name)
             self.arguments["mode"] = mode
@@ -110,22 +116,22 @@ class Activation(Layer):
         return expect_one_input(self, in_shapes)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The function of ``x``; keeps its input or its output, whichever backward wants."""
+        """Return the function of ``x``; its input or output is saved, as backward needs."""
         y = ctx.ops.activation(self.mode, x, self.alpha)
         ctx.save(kept=x if ACTIVATIONS[self.mode] == "x" else y)
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` times the derivative."""
+        """Return ``dy`` times the derivative."""
         kept = ctx.saved["kept"]
         return ctx.ops.activation_backward(self.mode, dy, kept, self.alpha), {}
 
 
 class PReLU(Layer):
-    """y = x where it is positive, else a x, with a slope ``a`` for each channel of (C, ...).
+    """A layer that computes y = x if x is positive, otherwise a x, with a slope for each channel.
 
-    ``a`` has shape (C,), or (1,) with ``channel_shared``, as PyTorch's unless it is told a number,
-    and starts at 0.25. He et al., 2015.
+    ``a`` has shape (C,), or (1,) with ``channel_shared`` (the default in PyTorch), and starts at
+    0.25. He et al., 2015.
     """
 
     traits = Traits(masks="keeps")
@@ -155,12 +161,12 @@ class PReLU(Layer):
         return shape
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The function of ``x``, which is kept."""
+        """Return the function of ``x``, which is saved."""
         ctx.save(x=x)
         return ctx.ops.prelu(x, ctx.params["a"])
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Gradients of x and a."""
+        """Return the gradients of x and a."""
         dx, da = ctx.ops.prelu_backward(dy, ctx.saved["x"], ctx.params["a"])
         return dx, {"a": da}
 
@@ -189,13 +195,16 @@ class _AlongAxis(Layer):
 
 
 class Softmax(_AlongAxis):
-    """exp(x) / sum(exp(x)) along ``axis``, which counts the batch axis.
+    """A layer that computes exp(x) / sum(exp(x)) along ``axis``.
 
-    It is 1 unless it is said, the sample's first, where Keras has -1.
+    Args:
+        name: Name of the layer, a string.
+        axis: Int that counts the batch axis; 1, the sample's first axis, by default (Keras: -1).
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """Probabilities; the output is kept."""
+        """Return probabilities; the output is saved."""
         y = ctx.ops.softmax(x, self.axis)
         ctx.save(y=y)
         return y
@@ -206,10 +215,10 @@ class Softmax(_AlongAxis):
 
 
 class LogSoftmax(_AlongAxis):
-    """x - log(sum(exp(x))) along ``axis``, as in `Softmax`; finite even where the softmax is 0."""
+    """x - log(sum(exp(x))) along ``axis``, as in `Softmax`; finite even if the softmax is 0."""
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """Logarithms of probabilities; the output is kept."""
+        """Return logarithms of probabilities; the output is saved."""
         y = ctx.ops.log_softmax(x, self.axis)
         ctx.save(y=y)
         return y
@@ -223,7 +232,7 @@ _ALONG = {"softmax": Softmax, "log_softmax": LogSoftmax}
 
 
 def activation_of(layer: Layer) -> Layer | None:
-    """The layer behind ``layer`` that its argument ``activation`` asks for; None if it asks none.
+    """Return the layer for the argument ``activation`` of ``layer``, or None.
 
     A softmax is over the units of a `Dense`, and over the channels of a convolution.
     """
@@ -238,9 +247,9 @@ def activation_of(layer: Layer) -> Layer | None:
 
 
 class GLU(Layer):
-    """a σ(b) for the halves a, b of the input along ``axis``, which counts the batch axis.
+    """A layer that computes a σ(b) for the halves a, b of the input along ``axis``.
 
-    -1, the default, is the last axis. Dauphin et al., 2017.
+    ``axis`` counts the batch axis; -1, the default, is the last one. Dauphin et al., 2017.
     """
 
     def __init__(
@@ -271,7 +280,7 @@ class GLU(Layer):
         return x[(*before, slice(None, half))], x[(*before, slice(half, None))]
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The gated half; the input and the gate are kept."""
+        """Return the gated half; the input and the gate are saved."""
         a, b = self._halves(x)
         gate = ctx.ops.sigmoid(b)
         ctx.save(x=x, gate=gate)
@@ -298,10 +307,9 @@ class GatedUnit(Layer):
     """y = (f(x Wg + bg) * (x Wu + bu)) Wd + bd over the last axis of each sample (Shazeer 2020).
 
     f is the function ``mode`` of `Activation`: silu makes SwiGLU, gelu and gelu_tanh GeGLU, relu
-    ReGLU. ``gate_weight`` and ``up_weight`` are (in, units), ``down_weight`` (units,
-    output_dim); without ``output_dim`` the product of both is what comes out. Biases only with
-    ``use_bias``. For backward it keeps its input and two arrays of ``units``, where separate
-    layers keep four.
+    ReGLU. ``gate_weight`` and ``up_weight`` are (in, units), ``down_weight`` (units, output_dim);
+    without ``output_dim`` the output is the product of both. Biases exist only with ``use_bias``.
+    For backward the layer saves its input and two arrays of ``units``; separate layers save four.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -345,7 +353,7 @@ class GatedUnit(Layer):
         return (*in_shapes[:-1], self.output_dim or units)
 
     def products(self) -> dict[str, bool]:
-        """All matrices."""
+        """Return all matrices."""
         parts = ("gate", "up") if self.output_dim is None else ("gate", "up", "down")
         return {f"{part}_weight": False for part in parts}
 
@@ -355,14 +363,14 @@ class GatedUnit(Layer):
             self.add_param(f"{part}_bias", (outward,), self.b_specs)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, ..., in) → (N, ..., out); x and both products with it are kept."""
+        """(N, ..., in) → (N, ..., out); x and both products with it are saved."""
         gate, up = product(self, ctx, x, "gate_"), product(self, ctx, x, "up_")
         ctx.save(x=x, gate=gate, up=up)
         y = _gated(ctx.ops, self.mode, gate, up)
         return y if self.output_dim is None else product(self, ctx, y, "down_")
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
-        """Gradients of x and of the parameters; f is computed anew."""
+        """Return the gradients of x and of the parameters; f is computed again."""
         ops, x, gate, up = ctx.ops, *(ctx.saved[key] for key in ("x", "gate", "up"))
         opened = ops.activation(self.mode, gate)
         grads: dict[str, Array] = {}

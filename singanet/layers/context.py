@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """The surroundings of one call of one layer; it belongs to the call, not to the layer.
+    """The state of one call of one layer; it belongs to the call, not to the layer.
 
-    ``ops`` are the kernels, ``rng`` the generator for every random draw, ``params`` the live
-    parameter arrays by suffix, ``train`` tells training from evaluation, and
-    ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient,
-    ``_needs_param_grads`` whether one of a parameter is wanted: else a layer may leave them all
-    out. Of which ones it is, `wants` tells.
-    ``dtype`` is the net's float type, for layers that make floats of something else. ``past`` is
-    what the layer has left of the steps before, where sequences come in parts, else None.
-    ``in_shapes`` are those of what a user's layer was given.
+    ``ops`` are the kernels, ``rng`` the generator of every random draw, ``params`` the parameter
+    arrays by suffix, ``train`` is whether the net is training, and ``dtype`` the net's float type.
+    ``needs_input_grad`` is whether `Layer.backward` must return the input gradient,
+    ``_needs_param_grads`` whether any parameter gradient; `wants` is true for each of these.
+    ``past`` is the layer's `KVCache` for sequences in parts, otherwise None. ``in_shapes`` are the
+    input shapes of a user's layer.
     """
 
     __slots__ = (
@@ -68,21 +66,21 @@ class Context:
 
     @property
     def before(self) -> int:
-        """How many steps of the sequences came before those of this call.
+        """The number of earlier steps of the sequences.
 
-        Errors: sequences that have different numbers of them, which `starts` tells.
+        Errors: sequences with different numbers, for which `starts` has all.
         """
         return 0 if self.past is None else self.past.before
 
     @property
     def starts(self) -> Counts:
-        """How many steps came before: a number, or (N,) where sequences have different ones."""
+        """The number of earlier steps: one number, or (N,) if sequences differ."""
         return 0 if self.past is None else self.past.starts
 
     def save(self, *nameless: Any, **values: Any) -> None:
-        """Keep ``values`` for backward, where ``saved[name]`` gives them back.
+        """Save ``values`` for backward, which reads them as ``saved[name]``.
 
-        Nothing is kept when no backward will follow. Errors: values without a name.
+        If no backward follows, nothing is saved. Errors: values without a name.
         """
         if nameless:
             raise SignatureError(
@@ -95,9 +93,9 @@ class Context:
             self.saved.update(values)
 
     def wants(self, suffix: str) -> bool:
-        """Whether anybody wants the gradient of the parameter ``suffix``, which else need not be.
+        """Whether the gradient of the parameter ``suffix`` is needed.
 
-        ``wanted`` are those of which somebody does; None, where that is not known, means all.
+        ``wanted`` are the suffixes that need one; None means all.
         """
         return self._needs_param_grads and (self.wanted is None or suffix in self.wanted)
 

@@ -27,7 +27,10 @@ Range: TypeAlias = tuple[int | None, int | None, int | None]
 
 
 class Power(Layer):
-    """y = x^``exponent``; for an exponent that is no whole number x must not be negative."""
+    """A layer that computes y = x^``exponent``.
+
+    If the exponent is not an integer, x must not be negative.
+    """
 
     traits = Traits(any_extent=True, masks="keeps")
 
@@ -53,7 +56,7 @@ class Power(Layer):
         return expect_one_input(self, in_shapes)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The power of ``x``, which is kept."""
+        """Return the power of ``x``, which is saved."""
         ctx.save(x=x)
         return ctx.ops.power(x, self.exponent)
 
@@ -72,9 +75,9 @@ def _power_back(ops: Ops, dy: Array, x: Array, exponent: float) -> Array:
 
 
 class Clip(Layer):
-    """y = x brought into [``low``, ``high``]; None leaves a side open.
+    """A layer that limits x to [``low``, ``high``]; None for no limit.
 
-    The gradient goes where x lies within, ends included.
+    The gradient passes if x is within the limits, ends included.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -103,13 +106,13 @@ class Clip(Layer):
         return expect_one_input(self, in_shapes)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The bounded ``x``, which is kept."""
+        """Return the clipped ``x``; x is saved."""
         ctx.save(x=x)
         y = x if self.low is None else ctx.ops.maximum(x, self.low)
         return y if self.high is None else ctx.ops.minimum(y, self.high)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` where x lay within."""
+        """Return ``dy`` if x was within the limits, otherwise 0."""
         x, dx = ctx.saved["x"], dy
         if self.low is not None:
             dx = ctx.ops.multiply(dx, x >= self.low)
@@ -117,15 +120,15 @@ class Clip(Layer):
 
 
 _OF_ANY = (0, -1, (None, None, None), (None, None, 1), (None, None, -1))
-"""The parts that an axis of at least one element has, however many they are."""
+"""The parts that exist for any number of elements above 0."""
 
 
 class Index(Layer):
-    """A part of each sample: of each of its first axes an element, or a range (start, stop, step).
+    """A layer that returns a part of each sample: an element or a range of each of its first axes.
 
-    An int takes the element and the axis away. As a symbol's ``a[:, 0, 1:]``, whose first colon is
-    the batch, draws it: Index("part", [0, (1, None, None)]). Of an axis of any extent that is the
-    first element, the last, or all, forwards or backwards.
+    An int selects an element and removes the axis; a range is (start, stop, step). ``a[:, 0, 1:]``
+    of a symbol, whose first colon is the batch, creates Index("part", [0, (1, None, None)]). An
+    axis of any extent allows the first element, the last, or all, in either direction.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -149,7 +152,7 @@ class Index(Layer):
         self.index = [tuple(k) if isinstance(k, (tuple, list)) else int(k) for k in index]
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Sample shape → that of the part."""
+        """Sample shape → the shape of the part."""
         shape = expect_one_input(self, in_shapes)
         outside = any(
             k not in _OF_ANY if size == -1 else isinstance(k, int) and not -size <= k < size
@@ -175,12 +178,12 @@ class Index(Layer):
         return (slice(None), *parts)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """A view."""
+        """Return a view."""
         ctx.save(shape=x.shape)
         return x[self._places()]
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` in its place, zero elsewhere."""
+        """Return ``dy`` in its place, zero elsewhere."""
         dx = ctx.ops.zeros(ctx.saved["shape"], dy)
         ctx.ops.copyto(dx[self._places()], dy)
         return dx, {}
@@ -194,9 +197,10 @@ def _is_place(place: Any) -> bool:
 
 
 class Scale(Layer):
-    """y = gamma x + beta for each channel of (C, ...); with ``factor`` y = factor x + offset.
+    """A layer that computes y = gamma x + beta for each channel of (C, ...), or factor x + offset.
 
-    ``gamma`` starts at 1; ``use_bias=False`` leaves ``beta`` out. A fixed factor has no parameters.
+    ``gamma`` starts at 1; ``use_bias=False`` disables ``beta``. With ``factor`` the layer has no
+    parameters.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -251,7 +255,7 @@ class Scale(Layer):
         return shape
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The scaled ``x``, which is kept unless the factor is fixed."""
+        """Return the scaled ``x``; x is saved unless the factor is fixed."""
         if self.factor is not None:
             y: Array = ctx.ops.multiply(x, self.factor)
             return ctx.ops.add(y, self.offset, out=y) if self.offset else y
@@ -259,7 +263,7 @@ class Scale(Layer):
         return ctx.ops.scale(x, ctx.params["gamma"], ctx.params.get("beta"))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Gradients of x, gamma and beta."""
+        """Return the gradients of x, gamma and beta."""
         ops = ctx.ops
         if self.factor is not None:
             return ops.multiply(dy, self.factor), {}
@@ -277,9 +281,9 @@ def _total_of_products(ops: Ops, dy: Array, x: Array) -> Array:
 
 
 class MatMul(Layer):
-    """y = a b for samples (..., M, K) and (..., K, P) whose other axes agree.
+    """A layer that computes y = a b for samples (..., M, K) and (..., K, P) with equal other axes.
 
-    ``transpose_a`` and ``transpose_b`` say that the last two axes of that input are swapped.
+    ``transpose_a`` and ``transpose_b`` transpose the last two axes of that input.
     """
 
     traits = Traits(any_extent=True)
@@ -305,7 +309,7 @@ class MatMul(Layer):
         raise self._unfit(in_shapes)
 
     def _shape(self, a: Shape, b: Shape) -> Shape | None:
-        """The shape of the product of arrays or samples ``a``, ``b``; None if they do not fit."""
+        """Return the shape of the product of arrays or samples; None if they do not fit."""
         if min(len(a), len(b)) < 2 or a[:-2] != b[:-2]:
             return None
         rows, inner = a[-2:][::-1] if self.transpose_a else a[-2:]
@@ -321,7 +325,7 @@ class MatMul(Layer):
         )
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The product; both inputs are kept."""
+        """Return the product; both inputs are saved."""
         a, b = x
         if self._shape(a.shape, b.shape) is None:
             raise self._unfit([a.shape[1:], b.shape[1:]])
@@ -329,7 +333,7 @@ class MatMul(Layer):
         return ctx.ops.matmul(_turned(a, self.transpose_a), _turned(b, self.transpose_b))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """da = dy bᵀ and db = aᵀ dy, turned back where the input was."""
+        """Return da = dy bᵀ and db = aᵀ dy, transposed if the input was."""
         a = _turned(ctx.saved["a"], not self.transpose_a)
         b = _turned(ctx.saved["b"], not self.transpose_b)
         da = _turned(ctx.ops.matmul(dy, b), self.transpose_a)
@@ -337,7 +341,7 @@ class MatMul(Layer):
 
 
 def _turned(matrix: Array, turn: bool) -> Array:
-    """The last two axes swapped, as a view."""
+    """Return a view with the last two axes transposed."""
     return matrix.swapaxes(-1, -2) if turn else matrix
 
 
@@ -352,9 +356,9 @@ _COMPARISONS = {
 
 
 class Compare(Combine):
-    """Whether a ``how`` b, as booleans, for two inputs, or one and the number ``value``.
+    """A layer that returns a ``how`` b as booleans, for two inputs or one and a ``value``.
 
-    ``how`` is "==", "!=", ">", ">=", "<" or "<="; of symbols ``a > b`` and ``a <= 0.5`` draw it.
+    ``how`` is "==", "!=", ">", ">=", "<" or "<="; ``a > b`` and ``a <= 0.5`` of symbols create it.
     """
 
     traits = replace(Combine.traits, gives_integers=True, stops_gradient=True)
@@ -369,20 +373,21 @@ class Compare(Combine):
         return _of_inputs(self, in_shapes, 1 + (self.value is None))
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """Booleans; nothing is kept."""
+        """Return booleans; no array is saved."""
         a, b = x if isinstance(x, list) else (x, self.value)
         y: Array = getattr(ctx.ops.xp, _COMPARISONS[self.how])(a, b)
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
-        """None."""
+        """Return None: there is no gradient."""
         return None if self.value is not None else [None, None], {}
 
 
 class Where(Combine):
-    """y = a where the first input, booleans or whole numbers, is not 0, else b: the other two.
+    """A layer that returns a if the condition is not 0, otherwise b, for each element.
 
-    A number ``a`` or ``b`` stands for that input: ``Where("masked", b=-1e9)(seen, scores)``.
+    The first input is the condition, booleans or integers, the others are a and b. A number ``a``
+    or ``b`` replaces that input: ``Where("masked", b=-1e9)(seen, scores)``.
     """
 
     traits = replace(Combine.traits, input_kinds=("integers",))
@@ -403,7 +408,7 @@ class Where(Combine):
         return _of_inputs(self, in_shapes, 3 - (self.a is not None) - (self.b is not None))
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """The chosen elements; the condition is kept. Errors: it is of floats."""
+        """Return the chosen elements; the condition is saved. Errors: a condition of floats."""
         where, *rest = x
         if where.dtype.kind not in "biu":
             raise DataError(
@@ -420,7 +425,7 @@ class Where(Combine):
         return ctx.ops.where(where, a, b)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
-        """``dy`` for the input that each element came from."""
+        """Return ``dy`` for the source of each element, zero for the other input."""
         where = ctx.saved["where"]
         sides = [ctx.ops.where(where, dy, 0.0)] * (self.a is None)
         sides += [ctx.ops.where(where, 0.0, dy)] * (self.b is None)
@@ -428,7 +433,7 @@ class Where(Combine):
 
 
 def _of_inputs(layer: Combine, in_shapes: Any, count: int) -> Shapes:
-    """The shapes by `Combine.setup` of ``count`` inputs. Errors: another number of inputs."""
+    """Return the shape by `Combine.setup`. Errors: not ``count`` inputs."""
     shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
     if len(shapes) != count:
         raise layer.shape_error(
@@ -452,9 +457,9 @@ Function = Callable[..., Array]
 
 
 class Formula(NamedTuple):
-    """``forward(xp, *x)``, and ``gradients[k](xp, *x, y)``, what ``dy`` is multiplied with.
+    """``forward(xp, *x)``, and ``gradients[k](xp, *x, y)``, the factor of ``dy`` for input k.
 
-    Without gradients it is a step function, whose gradient is zero wherever there is one.
+    Without gradients it is a step function, whose gradient is zero.
     """
 
     forward: Function
@@ -513,16 +518,16 @@ OPERATIONS: Mapping[str, Formula] = {
         2,
     ),
 }
-"""By name; of two inputs one may spread over the other, as for `Add`."""
+"""The functions by name; two inputs broadcast as for `Add`."""
 
 
 class Operation(Combine):
-    """y = the function ``mode`` of each element of one input, or of two that agree in shape.
+    """A layer that computes the function ``mode`` of each element of one or two inputs.
 
     Of one: abs, ceil, exp, floor, log, reciprocal, round (halves to even), sign, sqrt, truncate,
-    erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, ...).
-    Of two: modulo (with the sign of the second), remainder (of the first), power. What jumps, such
-    as floor, passes no gradient on.
+    erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, ...). Of
+    two of equal shape: modulo (with the sign of the second), remainder (of the first), power. Step
+    functions, such as floor, have no gradient.
     """
 
     def __init__(
@@ -551,7 +556,7 @@ class Operation(Combine):
         return in_shapes if number == 1 else super().setup(in_shapes)
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """The function's values; what the gradient is made of is kept."""
+        """Return the function's values; the arrays for the gradient are saved."""
         parts = x if isinstance(x, (list, tuple)) else [x]
         y = OPERATIONS[self.mode].forward(ctx.ops.xp, *parts)
         ctx.save(
@@ -560,7 +565,7 @@ class Operation(Combine):
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
-        """``dy`` times the derivative by each input."""
+        """Return ``dy`` times the derivative for each input."""
         row, shapes = OPERATIONS[self.mode], ctx.saved["shapes"]
         if self.traits.stops_gradient:
             return ([None] * row.inputs if row.inputs > 1 else None), {}

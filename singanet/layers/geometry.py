@@ -27,13 +27,14 @@ __all__ = [
 ]
 
 Extents: TypeAlias = "int | Sequence[int]"
-"""A number for every axis, or one for each.
+"""A number for all axes, or one for each.
 
-Arguments by place have the type of the next one, too, in whose place it stands without a name.
+If the name is omitted, positional arguments move one place to the left, so a parameter also has
+the type of the next one.
 """
 
 Border: TypeAlias = "int | Sequence[int | Sequence[int]]"
-"""Positions on both sides of every axis, or for each axis on both sides or (before, after)."""
+"""A number for both sides of all axes, or for each axis a number or (before, after)."""
 
 Padding: TypeAlias = "str | Border"
 """A word such as "same", or numbers."""
@@ -43,11 +44,11 @@ MEANINGS = {
     2: "(channels, height, width)",
     3: "(channels, depth, height, width)",
 }
-"""The axes of samples in words, by their number behind the channels."""
+"""The names of the axes of samples, by the number of axes behind the channels."""
 
 
 def sizes(layer: str, what: str, value: Any, axes: int = 2, least: int = 1) -> Sizes:
-    """``value`` with an entry for each axis; an int stands for all."""
+    """Return ``value`` with an entry for each axis; an int is for all."""
     parts = (value,) * axes if is_int(value, least) else value
     good = (
         isinstance(parts, (tuple, list))
@@ -68,9 +69,9 @@ def sizes(layer: str, what: str, value: Any, axes: int = 2, least: int = 1) -> S
 
 
 def expect_pads(layer: str, what: str, pad: Any, axes: int = 0) -> Pads:
-    """The argument ``what``, ``pad``, as (before, after) for each axis; an int there is for both.
+    """Return the argument ``what``, ``pad``, as (before, after) for each axis.
 
-    An int for all is for each of ``axes``; 0 of them are as many as there are entries. Of one axis
+    An int is for both sides, and for all ``axes``; 0 axes means one for each entry. Along one axis
     ``pad`` may be (before, after) itself.
     """
     several = isinstance(pad, (tuple, list)) and not (axes == 1 and len(pad) == 2)
@@ -91,9 +92,9 @@ def expect_pads(layer: str, what: str, pad: Any, axes: int = 0) -> Pads:
 
 
 def expect_image(layer: Layer, in_shape: Any, axes: int) -> Shape:
-    """``in_shape`` itself when it is one (C, ...) of so many ``axes`` with at least one position.
+    """Return ``in_shape`` if it is (C, ...) with ``axes`` axes of at least one position.
 
-    The length of a sequence may be -1, any.
+    The length of a sequence may be -1, any. Errors: `ShapeError` for other shapes.
     """
     meaning = MEANINGS[axes]
     shape = layer.expect_rank(in_shape, axes + 1, meaning, "reshape the samples")
@@ -107,7 +108,7 @@ def expect_image(layer: Layer, in_shape: Any, axes: int) -> Shape:
 
 
 def expect_groups(layer: Layer, channels: int, filters: int, groups: int) -> None:
-    """Refuse channels or filters that do not form ``groups`` equal groups."""
+    """Errors: `ShapeError` if channels or filters do not form ``groups`` equal groups."""
     if channels % groups or filters % groups:
         raise layer.shape_error(
             f"channels and filters divisible by groups={groups}",
@@ -121,13 +122,13 @@ _PREFERENCES = ("fastest", "autotune", "limited_workspace", "no_workspace")
 
 
 class WindowType(LayerType):
-    """The type of layers that take SINGA's arguments by which nothing is chosen here.
+    """The type of layers that accept SINGA's arguments without effect here.
 
-    SINGA also has two for the padding, of which ``pad`` goes before ``border_mode``.
+    SINGA also has two arguments for the padding: ``pad`` overrides ``border_mode``.
     """
 
     def __call__(cls: type[_L], *args: Any, **kwargs: Any) -> _L:  # noqa: N805 - of a metaclass
-        """A new layer, which never sees them. Errors: values that SINGA does not have either."""
+        """Return a new layer without these arguments. Errors: values that SINGA refuses, too."""
         named = args[:1] if args and isinstance(args[0], str) else (kwargs.get("name"),)
         name = named[0] or snake_case(cls.__name__)
         if "pad" in kwargs and (kwargs["pad"] is None or "border_mode" in kwargs):
@@ -143,20 +144,20 @@ _FORMATS = (None, "channels_first", "NCHW")
 
 
 class Spatial(Layer):
-    """A layer over the positions of (C, ...) samples, along so many ``_axes``.
+    """A layer over the positions of (C, ...) samples, along ``_axes`` axes.
 
-    Along one axis samples are (L, C) with ``data_format`` "channels_last". Without one they are
-    (C, L), but behind a layer whose outputs are (steps, features) it has to be said.
+    Along one axis samples are (L, C) with ``data_format`` "channels_last". By default they are (C,
+    L), but behind a layer whose outputs are (steps, features) the argument is required.
     """
 
     _axes: ClassVar[int] = 2
     _units_axis = 1
-    # As descriptions have it that were written before there was one.
+    # The value for descriptions written before the argument existed.
     data_format: str | None = "channels_first"
     _always_written = ("data_format",)
 
     def _lay_out(self, data_format: str | None, axes: int) -> None:
-        """Keep how samples lie. Errors: `ArgumentError` for a form that is not known."""
+        """Set the order of axes. Errors: `ArgumentError` for an unknown ``data_format``."""
         one = axes == 1
         if data_format not in _FORMATS and not (one and data_format == "channels_last"):
             known = "'channels_first' or 'channels_last'" if one else "'channels_first' or 'NCHW'"
@@ -173,7 +174,7 @@ class Spatial(Layer):
             self.traits, self._units_axis = replace(self.traits, gives_steps=True), -1
 
     def _asks_axes(self, in_shape: Any) -> bool:
-        """Whether samples of that shape behind (steps, features) are refused: nobody said more."""
+        """Whether samples of that shape behind (steps, features) need a ``data_format``."""
         return self.data_format is None and self._axes == 1 and len(in_shape) == 2
 
     @property
@@ -181,23 +182,23 @@ class Spatial(Layer):
         return self.data_format == "channels_last"
 
     def _turned(self, shape: Any) -> Any:
-        """The sample shape ``shape`` from how samples lie to channels first, or back."""
+        """Convert a sample shape between the order of samples and channels first."""
         return shape[::-1] if self._is_last and not isinstance(shape, list) else shape
 
     def _first(self, x: Array) -> Array:
-        """``x`` with channels first, or back to how samples lie."""
+        """Convert ``x`` between the order of samples and channels first."""
         return x.transpose(0, 2, 1) if self._is_last else x
 
 
 class Windowed(Spatial, metaclass=WindowType):
-    """A window that slides over the positions of (C, ...) samples, along so many ``_axes``.
+    """A window that slides over the positions of (C, ...) samples, along ``_axes`` axes.
 
-    Kernels know images and volumes: sequences (C, L), or (L,) of one channel, go to them as
-    images (C, 1, L) of one row.
+    Kernels only read images and volumes: sequences (C, L), or (L,) of one channel, become images
+    (C, 1, L) of one row.
     """
 
     _modes: ClassVar[tuple[str, ...]] = ("same", "valid")
-    """The values of ``padding`` that are words; along one axis "causal" is another."""
+    """The strings for ``padding``; along one axis also "causal"."""
     _size_word: ClassVar[str] = "kernel_size"
 
     def __init__(
@@ -211,11 +212,11 @@ class Windowed(Spatial, metaclass=WindowType):
         ceil: bool = False,
         data_format: str | None = None,
     ) -> None:
-        """``padding`` is a number, numbers or pairs, or a word.
+        """Set the window; ``padding`` is a number, numbers, pairs or a string.
 
-        'same' pads by extent - 1 in all, where extent is the dilated kernel, so that stride 1
-        keeps the size; of an odd total the larger half comes after (even kernels). 'valid' pads
-        nothing; 'causal', of sequences, pads as 'same', but before alone.
+        'same' pads by extent - 1 in all, with the extent of the dilated kernel, so that stride 1
+        preserves the size; the larger half of an odd total is after (even kernels). 'valid' pads
+        nothing; 'causal', for sequences, pads as 'same', but only before.
         """
         super().__init__(name, input_shape)
         self._lay_out(data_format, self._axes)
@@ -243,7 +244,7 @@ class Windowed(Spatial, metaclass=WindowType):
         self._slide(Window(size, step, pads, spread, bool(ceil)))
 
     def _slide(self, window: Window) -> None:
-        """Use ``window``."""
+        """Set ``window``."""
         self._window = window
         self._inner = window if self._axes > 1 else _of_a_row(window)
 
@@ -253,17 +254,17 @@ class Windowed(Spatial, metaclass=WindowType):
         return self._window
 
     def _channels_first(self, in_shapes: Any) -> Shape:
-        """``in_shapes`` with channels first when it is one sample shape; (L,) has one channel."""
+        """Return ``in_shapes`` with channels first, if it is one shape; (L,) has one channel."""
         in_shapes = self._turned(in_shapes)
         flat = self._axes == 1 and not isinstance(in_shapes, list) and len(in_shapes) == 1
         return expect_image(self, (1, *in_shapes) if flat else in_shapes, self._axes)
 
     def _out_size(self, shape: Shape) -> Sizes:
-        """Along each axis of (C, ...), the number of windows; any, -1, of any.
+        """Return the number of windows along each axis of (C, ...); -1 for -1, any.
 
-        Errors: `ShapeError` where none fits.
+        Errors: `ShapeError` if no window fits.
         """
-        # What is made for sequences of any length does not depend on it.
+        # The shape for sequences of any length does not depend on their length.
         given = [e if n == -1 else n for n, e in zip(shape[1:], self.window.extent, strict=True)]
         out = self.window._out_size(*given)
         if min(out) < 1:
@@ -278,19 +279,19 @@ class Windowed(Spatial, metaclass=WindowType):
         return tuple(-1 if n == -1 else count for n, count in zip(shape[1:], out, strict=True))
 
     def _as_image(self, x: Array) -> Array:
-        """(N, C, L), (N, L, C) or (N, L) as (N, C, 1, L); of more axes ``x`` itself."""
+        """Return (N, C, L), (N, L, C) or (N, L) as (N, C, 1, L), and other ``x`` unchanged."""
         if self._axes > 1:
             return x
         return x[:, None, None] if x.ndim == 2 else self._first(x)[:, :, None]
 
     def _first_image(self, x: Array) -> Array:
-        """`_as_image` of what comes in. Errors: `ShapeError` for too few steps of any length."""
+        """Return `_as_image` of the input. Errors: `ShapeError` for too few steps of any length."""
         if self._turned(self.in_shapes)[-1] == -1:
             self._out_size(self._channels_first(x.shape[1:]))
         return self._as_image(x)
 
     def _as_sample(self, image: Array, sample_shape: Any) -> Array:
-        """`_as_image` undone, for a sample shape of two axes or (L,)."""
+        """Undo `_as_image`, for a sample shape of two axes or (L,)."""
         if self._axes > 1:
             return image
         return image[:, 0, 0] if len(sample_shape) == 1 else self._first(image[:, :, 0])

@@ -47,10 +47,10 @@ _ZERO, _GLOROT = Constant(0.0), GlorotUniform()
 
 @dataclass(frozen=True)
 class LowRank:
-    """A pair A (in, ``rank``), B (``rank``, out) beside W (in, out) (Hu et al. 2021).
+    """A pair A (in, ``rank``), B (``rank``, out) in addition to W (in, out) (Hu et al. 2021).
 
-    The product with the weight is x W + (``alpha`` / ``rank``) (x A) B. In training the pair reads
-    x with elements dropped with the probability ``dropout``, and the rest scaled.
+    The product with the weight is x W + (``alpha`` / ``rank``) (x A) B. In training, dropout with
+    probability ``dropout`` applies to the x that the pair reads.
     """
 
     rank: int
@@ -64,7 +64,7 @@ class LowRank:
 
 
 def pair_of(weight: str) -> tuple[str, str]:
-    """The suffixes, or names, of the pair beside ``weight``."""
+    """Return the suffixes, or names, of the low-rank pair of ``weight``."""
     return f"{weight}.lora_a", f"{weight}.lora_b"
 
 
@@ -73,20 +73,20 @@ ParamSpecs = Mapping[str, Any] | Param | None
 
 
 Name: TypeAlias = Any
-"""A string, the name of a layer; without one its first other argument may stand in its place."""
+"""A string, the name of a layer; if it is omitted, the first other argument takes its place."""
 
 
 _L = TypeVar("_L")
 
 
 class LayerType(CountedType):
-    """The type of layers: the name may be left out, and an ``input_shape`` builds at once.
+    """The type of layers: the name is optional, and an ``input_shape`` builds the layer at once.
 
-    A first argument that is no string is the one after the name.
+    If the first argument is not a string, it is the argument after the name.
     """
 
     def __call__(cls: type[_L], *args: Any, **kwargs: Any) -> _L:  # noqa: N805 - of a metaclass
-        """A new layer, set up for its ``input_shape`` if it has one that fits."""
+        """Return a new layer, set up for its ``input_shape`` if it has one that fits."""
         kind: Any = cls
         if argument_names(kind)[:1] == ("name",):
             if "name" in kwargs:
@@ -97,8 +97,8 @@ class LayerType(CountedType):
             args = (Unnamed(snake_case(cls.__name__)) if name is None else name, *args)
         made: Any = super().__call__(*args, **kwargs)  # type: ignore[misc]
         if made.input_shape is not None:
-            # If it fails, or needs an attribute that is assigned later, the layer is set up when
-            # it is added to a net, and the error comes there.
+            # If `setup` fails, or needs an attribute that is assigned later, it runs again when
+            # the layer is added to a net, which raises the error.
             with suppress(Exception):
                 made.build(made.input_shape)
         layer: _L = made
@@ -106,33 +106,38 @@ class LayerType(CountedType):
 
 
 class Layer(Counted, Configurable, metaclass=LayerType):
-    """A named node with parameters; subclasses give `setup`, `forward` and `backward`.
+    """A named node with parameters; subclasses define `setup`, `forward` and `backward`.
 
-    A layer holds nothing between calls but its parameters: what backward needs goes through
-    the context, so several forwards may be in flight.
+    Between calls a layer stores only its parameters: the context stores the arrays for backward, so
+    several forward passes may be active.
+
+    Args:
+        name: A string; by default the class name and a number.
+        input_shape: Sample shape (without the batch axis), or a list of them for several inputs, to
+            create the parameters at once; None to do so when the layer joins a net.
     """
 
     traits = Traits()
-    """Its declared traits; a derived class replaces the traits of its base."""
+    """The declared traits; a derived class replaces the traits of its base."""
     _moving = ("in_shapes", "out_shapes", "params", "adapters", "shared")
 
     _mask_layer: Any = None
-    """A layer on the same inputs that gives its output a mask, if it has one."""
+    """A layer on the same inputs that computes the mask of the output, or None."""
     activation: str | Layer | None = None
-    """The function that nets put behind it, which `activation_of` makes a layer of its own."""
+    """The function that nets add after the layer, as the layer that `activation_of` returns."""
     _activates_itself = False
-    """Whether ``activation`` is a function within it."""
+    """Whether the layer itself applies ``activation``."""
     _units_axis = -1
-    """The axis of its output, counting the batch, along which its units or channels lie."""
+    """The axis of the units or channels of the output, counting the batch axis."""
 
     shared: Any = None
-    """What a layer asks other processes by in its passes, which are not recorded, else None.
+    """The object that connects a layer with other processes, or None.
 
-    By a `SharedBatch` it asks in training alone.
+    Passes that use it are not recorded; a `SharedBatch` is used only in training.
     """
 
     _foreign = False
-    """Whether its class is not singanet's."""
+    """Whether the class is defined outside singanet."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -165,17 +170,17 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         self.input_shape = input_shape
         self.params: dict[str, Param] = CountedDict()
         self.adapters: dict[str, LowRank] = CountedDict()
-        """The weights, by suffix, that have a low-rank pair beside them (`net.adapt`)."""
+        """The low-rank pairs of weights, by suffix (`net.adapt`)."""
         self._trainable: bool | None = None
         self._recompute: bool | None = None
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None
 
     def _input_kind(self, k: int) -> InputKind:
-        """The kind of input ``k``: "floats", "integers" (without a gradient), or "any" of both.
+        """Return the kind of input ``k``: "floats", "integers" (without a gradient), or "any".
 
-        Integers are whole numbers or booleans, such as indices and masks. The net leaves them as
-        they are; all other arrays that are fed become of its float type.
+        "integers" includes booleans; examples are indices and masks. The net does not convert them;
+        it casts all other arrays to its float type.
         """
         traits = self.traits
         if k < len(traits.input_kinds):
@@ -183,15 +188,15 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         return "any" if traits.moves_only or traits.stops_gradient else "floats"
 
     def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """The number of the input whose mask is read as one more input; None if none is."""
+        """Return the number of the input whose mask is a further input, or None."""
         return None
 
     def _asks_axes(self, in_shape: Any) -> bool:
-        """Whether it slides along one axis of ``in_shape``, and nobody has said along which."""
+        """Whether the layer slides along one axis of ``in_shape``, and no argument sets which."""
         return False
 
     def _take_name(self, name: str) -> None:
-        """Be called ``name`` from now on, with the parameters that it has made."""
+        """Rename the layer, and the parameters that it has created."""
         before = self.name
         self.name = name
         self.arguments["name"] = name
@@ -204,20 +209,21 @@ class Layer(Counted, Configurable, metaclass=LayerType):
 
     @property
     def synchronized(self) -> bool:
-        """Whether its statistics in training are over the batch of all processes."""
+        """Whether the statistics in training are over the batch of all processes."""
         return False
 
     def share(self, batch: Any) -> None:
-        """Know the ``batch`` of which this layer will see a part; most need not.
+        """Set the ``batch`` that several processes share; most layers ignore it.
 
-        One that does keeps it as ``shared``, and its training passes are not recorded.
+        A layer that needs it assigns it to ``shared``; its training passes are not recorded.
         """
 
     def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
-        """One running state of those of several processes.
+        """Merge the running states of several processes into one.
 
-        ``states`` has them by suffix, stacked along axis 0, and ``shares`` (processes,) how much
-        of all samples each saw: the weighted mean, and of what is no float the first.
+        ``states`` has them by suffix, stacked along axis 0, and ``shares`` (processes,) the
+        fraction of samples of each. The result is the weighted mean; for other types than floats
+        the first value.
         """
         return {
             key: np.tensordot(shares, value, 1) if value.dtype.kind == "f" else value[0]
@@ -227,38 +233,38 @@ class Layer(Counted, Configurable, metaclass=LayerType):
     def setup(self, in_shapes: Any) -> Shapes:
         """Create the parameters for sample shape(s) ``in_shapes``; return the output's shape(s).
 
-        One input gives a tuple, several give a list of tuples; the same holds for the result.
+        One input has a tuple, several have a list of tuples; the same is true for the result.
         """
         raise self.missing("setup")
 
     def forward(self, ctx: Context, x: Any) -> Arrays:
-        """The output array(s) for the input array(s) ``x``; ``ctx.save`` what backward needs."""
+        """Return the output array(s) for ``x``; ``ctx.save`` the arrays for backward."""
         raise self.missing("forward")
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, Mapping[str, Gradient]]:
-        """The input gradient(s) and the gradient of each parameter by suffix.
+        """Return the input gradient(s) and the gradient of each parameter by suffix.
 
-        ``dy`` has the form that `forward` returned; it is never changed in place. An input that
-        has no gradient, such as indices, gets None.
+        ``dy`` has the form of the result of `forward`; it must not be changed in place. The
+        gradient of an input without one, such as indices, is None.
         """
         raise self.missing("backward")
 
     def products(self) -> Mapping[str, bool]:
-        """The weights, by suffix, that `singanet.layers.dense` multiplies rows by.
+        """Return the weights, by suffix, whose products `singanet.layers.dense` computes.
 
-        Such may have a low-rank pair beside them. The value is whether one lies as (out, in).
+        They may have a low-rank pair. The value is whether the weight is stored as (out, in).
         """
         return {}
 
     def matrices(self) -> Mapping[str, bool]:
-        """The parameters of two axes that are read by products and look-ups alone, as `products`.
+        """Return the parameters of two axes that only products and look-ups read, as `products`.
 
-        A net may hold such in fewer bits. The rows of a table are its outputs: it lies (out, in).
+        A net may quantize them. The rows of a table are its outputs, so it is (out, in).
         """
         return self.products()
 
     def missing(self, method: str) -> CallOrderError:
-        """The error for a subclass that lacks ``method``."""
+        """Return the error for a subclass that lacks ``method``."""
         return CallOrderError(
             f"layer {self.name!r}",
             expected=f"{type(self).__name__} to define {method}",
@@ -295,12 +301,12 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         self.in_shapes = shapes
         if self._trainable is not None:
             self.trainable = self._trainable
-        # Attributes that `setup` assigned were not assigned by a user.
+        # The user did not assign the attributes that `setup` assigns.
         keep(self, vars(self), but=before)
         return self.out_shapes
 
     def _twin(self, arguments: Mapping[str, Any]) -> Layer:
-        """As `Configurable._twin`. Errors: its parameters have other names or shapes."""
+        """Copy as `Configurable._twin` does. Errors: parameters with other names or shapes."""
         made = super()._twin(arguments)
         if self.in_shapes is not None:
             made.build(self.in_shapes)
@@ -341,13 +347,13 @@ class Layer(Counted, Configurable, metaclass=LayerType):
             )
 
     def _unbuild(self) -> None:
-        """Forget the shapes and parameters, as before `build`."""
+        """Remove the shapes and parameters, as before `build`."""
         self.in_shapes = self.out_shapes = None
         self.params.clear()
         self.adapters.clear()
 
     def get_output_sample_shape(self) -> Shapes:
-        """The sample shape(s) that come out; needs `build` or ``input_shape``."""
+        """Return the sample shape(s) of the output; needs `build` or ``input_shape``."""
         if self.out_shapes is None and self.input_shape is not None:
             return self.build(self.input_shape)
         if self.out_shapes is None:
@@ -369,8 +375,8 @@ class Layer(Counted, Configurable, metaclass=LayerType):
     ) -> Param:
         """Create the parameter ``name/suffix``.
 
-        Without specs it is Glorot-uniform when it has ``fans``, the incoming and outgoing
-        connections of a unit, and else zero.
+        Without specs it is Glorot-uniform if ``fans``, the incoming and outgoing connections of a
+        unit, are passed, otherwise zero.
         """
         default = default or (_ZERO if fans == (0, 0) else _GLOROT)
         param = make_param(self.name, suffix, shape, specs, default, fans)
@@ -389,11 +395,11 @@ class Layer(Counted, Configurable, metaclass=LayerType):
     def trainable(self) -> bool:
         """Whether any parameter is trained; assigning sets all of them.
 
-        A layer with running state, such as a normalisation, runs as in evaluation while it is
-        False, and the state stays as it is. Assigned before `setup` it holds for the parameters
-        to come.
+        If False, a layer with running state, such as a normalisation, runs as in evaluation and
+        does not change the state. A value assigned before `setup` applies to the parameters that it
+        creates.
         """
-        # A plain loop, since every training step asks.
+        # A plain loop, since every training step runs it.
         for param in self.params.values():  # noqa: SIM110
             if param.trainable:
                 return True
@@ -410,9 +416,9 @@ class Layer(Counted, Configurable, metaclass=LayerType):
 
     @property
     def recompute(self) -> bool | None:
-        """Whether what `forward` leaves for `backward` is dropped, and made again then.
+        """Whether backward computes the arrays of `forward` again instead of storing them.
 
-        True whatever the net's level, False never, None as the level says. Errors: anything else.
+        True always, False never, None by the net's level. Errors: anything else.
         """
         return self._recompute
 
@@ -432,7 +438,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         return [param.name for param in self.params.values()]
 
     def param_values(self) -> list[Array]:
-        """The live parameter arrays, in the layer's order."""
+        """The parameter arrays themselves, in the layer's order."""
         return [param.value for param in self.params.values()]
 
     @property
@@ -441,21 +447,21 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         return [param.spec for param in self.params.values()]
 
     def shape_error(self, expected: str, received: str, advice: str) -> ShapeError:
-        """An error about shapes that names this layer."""
+        """Return an error about shapes that names this layer."""
         return ShapeError(
             f"layer {self.name!r}", expected=expected, received=received, advice=advice
         )
 
     def expect_rank(self, in_shape: Any, rank: int, meaning: str, advice: str) -> Shape:
-        """``in_shape`` itself when it is one sample shape of ``rank`` axes, else an error."""
+        """Return ``in_shape``. Errors: `ShapeError` if it is not one shape of ``rank`` axes."""
         if isinstance(in_shape, list) or len(in_shape) != rank:
             raise self.shape_error(f"one input of sample shape {meaning}", str(in_shape), advice)
         return in_shape
 
     def __call__(self, *inputs: Any) -> Symbol:
-        """The output for symbols; of a layer with several outputs a tuple of them.
+        """Return the output for symbols; a tuple of them for a layer with several outputs.
 
-        Several inputs may stand as arguments or in one list. A layer called twice shares its
+        Several inputs may be arguments or one list. A layer that is called twice shares its
         parameters. Errors: anything but symbols, or shapes that the layer refuses.
         """
         return apply(self, inputs)
@@ -469,9 +475,9 @@ class Layer(Counted, Configurable, metaclass=LayerType):
 
 
 def normal_shapes(shapes: Any) -> Shapes:
-    """``shapes`` as a tuple of ints, or a list of such tuples for several inputs.
+    """Return ``shapes`` as a tuple of ints, or a list of such tuples for several inputs.
 
-    None, for an axis of any extent, becomes -1. Errors: `ArgumentError` for what is no shape.
+    None, for an axis of any extent, becomes -1. Errors: `ArgumentError` if it is not a shape.
     """
     if isinstance(shapes, str) or not hasattr(shapes, "__iter__"):
         raise ArgumentError(
@@ -496,20 +502,20 @@ def expect_int(
     advice: str = "",
     most: int | None = None,
 ) -> int:
-    """`checked_count` of the argument ``what`` of ``layer``."""
+    """Return `checked_count` of the argument ``what`` of ``layer``."""
     advice = advice or f"pass for example {what}={max(least, 8)}"
     return checked_count(f"layer {layer!r}", f"argument {what}", value, least, most, advice)
 
 
 def expect_activation(layer: str, given: Any) -> str | Layer | None:
-    """``given`` if it is the name of an activation or a layer; None for "linear"."""
+    """Return ``given`` if it is the name of an activation or a layer; None for "linear"."""
     if given is None or isinstance(given, Layer) or given == "linear":
         return None if given == "linear" else given
     return expect_one_of(layer, "activation", given, (*ACTIVATIONS, "softmax", "log_softmax"))
 
 
 def expect_positive(layer: str, what: str, value: Any) -> float:
-    """``value`` as a float when it is a positive finite number; else an `ArgumentError`."""
+    """Return ``value`` as a float. Errors: `ArgumentError` if it is not positive and finite."""
     if not is_number(value) or not value > 0:
         raise ArgumentError(
             f"layer {layer!r}, argument {what}",
@@ -521,7 +527,7 @@ def expect_positive(layer: str, what: str, value: Any) -> float:
 
 
 def expect_one_input(layer: Layer, in_shapes: Any) -> Shape:
-    """``in_shapes`` itself when it is the sample shape of one input; else a `ShapeError`."""
+    """Return ``in_shapes``. Errors: `ShapeError` if it is not the sample shape of one input."""
     if isinstance(in_shapes, list):
         raise layer.shape_error(
             "one input",
@@ -532,7 +538,7 @@ def expect_one_input(layer: Layer, in_shapes: Any) -> Shape:
 
 
 def expect_one_of(layer: str, what: str, value: Any, known: Iterable[str]) -> str:
-    """``value`` itself when it is among ``known``; else an `UnknownNameError`."""
+    """Return ``value``. Errors: `UnknownNameError` if it is not in ``known``."""
     names = list(known)
     if value not in names:
         raise UnknownNameError(

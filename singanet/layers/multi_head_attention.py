@@ -41,17 +41,22 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _ROWS = 128
-"""Queries whose distances are summed up at once."""
+"""The number of queries in one block of the sum over distances."""
 
 
 class RelativePositions(Configurable):
-    """Of a `MultiHeadAttention`: a number for each head and distance of a key from its query.
+    """A learned bias of `MultiHeadAttention` for each head and distance of a key from its query.
 
-    Distances share ``buckets`` (Raffel et al. 2020, T5): a half of them has one distance each, the
-    others grow with its logarithm up to ``max_distance``, and the last has all beyond. Keys that
-    follow have buckets of their own where it is ``bidirectional``; else they have the bucket of
-    distance 0. The table is ``relative_weight`` (buckets, heads), which all layers of a stack
+    Distances share buckets (Raffel et al. 2020, T5): half of the buckets have one distance each,
+    the others widen with the logarithm of the distance up to ``max_distance``, and the last has all
+    larger ones. The table is ``relative_weight`` (buckets, heads), which all layers of a stack
     share: ``relative_specs=first.params["relative_weight"]``.
+
+    Args:
+        buckets: Int, the number of buckets.
+        max_distance: Int, the distance at which the last bucket starts.
+        bidirectional: Whether later keys have buckets of their own; otherwise they have the bucket
+            of distance 0.
     """
 
     def __init__(
@@ -73,10 +78,10 @@ class RelativePositions(Configurable):
             )
 
     def added(self, ops: Ops, table: Array, queries: int, keys: int, first: Counts = 0) -> Array:
-        """The summand of the scores, (1, heads, queries, keys); a view of one number a distance.
+        """Return the summand of the scores (1, heads, queries, keys), a view.
 
-        Queries stand at the positions from ``first`` on, keys at those from 0 on. Where samples
-        have a first position each, (N,), it is (N, heads, queries, keys).
+        The positions of queries start at ``first``, the positions of keys at 0. If each sample has
+        its own first position, (N,), the result is (N, heads, queries, keys).
         """
         if not isinstance(first, int):
             each = [self.added(ops, table, queries, keys, one) for one in first.tolist()]
@@ -92,13 +97,13 @@ class RelativePositions(Configurable):
 
     @in_float32
     def _table_gradient(self, ops: Ops, dadded: Array) -> Array:
-        """The gradient of the table, from that of what `added` made at ``first`` 0."""
+        """Return the gradient of the table, given the gradient of `added` at ``first`` 0."""
         _, heads, queries, keys = dadded.shape
         drow = ops.zeros((heads, queries + keys - 1), dadded)
         for start in range(0, queries, _ROWS):
             stop = min(start + _ROWS, queries)
             rows, length = stop - start, stop - start + keys
-            # Read with rows that are one shorter, each row is moved on by one: distances meet.
+            # Reading rows one element shorter shifts each by one, which aligns the distances.
             flat = ops.zeros((heads, rows * length), dadded)
             last_first = dadded[0, :, start:stop][:, ::-1]
             ops.copyto(flat.reshape(heads, rows, length)[..., :keys], last_first)
@@ -109,7 +114,7 @@ class RelativePositions(Configurable):
         return ops.matmul(here, drow.T)
 
     def _buckets_of(self, distance: Array) -> Array:
-        """The bucket of each ``distance``, the position of a key less that of its query."""
+        """Return the bucket of each ``distance``, key position minus query position."""
         return _bucket_of(distance, *self._key)
 
     @property
@@ -128,27 +133,32 @@ def _bucket_of(distance: Array, buckets: int, longest: int, bidirectional: bool)
     return np.asarray(bucket + np.where(distance > 0, (ways - 1) * each, 0))
 
 
-# Layers with equal buckets have the same arrays, which programs so hold once.
+# Layers with equal buckets share these arrays, so that programs store them once.
 @lru_cache(maxsize=8)
 def _buckets(queries: int, keys: int, first: int, *key: Any) -> Array:
-    """The bucket of each distance, rising: from the last query's to the first key's, and on."""
+    """Return the bucket of each distance, in rising order, from the last query to the first key."""
     return _bucket_of(np.arange(1 - queries, keys) - first, *key)
 
 
 @lru_cache(maxsize=8)
 def _one_hot(queries: int, keys: int, dtype: np.dtype[Any], *key: Any) -> Array:
-    """(buckets, distances): 1 where the distance has the bucket."""
+    """Return (buckets, distances), 1 if the distance has the bucket."""
     buckets = np.arange(key[0])[:, None]
     return (buckets == _buckets(queries, keys, 0, *key)).astype(dtype)
 
 
 class QueryKeyNorm(Configurable):
-    """Of a `MultiHeadAttention`: queries and keys by their root mean square, before positions.
+    """RMS normalisation of the queries and keys of `MultiHeadAttention`, before positions.
 
-    Each head's d features become (``offset`` + gamma) x / sqrt(mean(x²) + ``epsilon``), where all
+    The d features of each head become (``offset`` + gamma) x / sqrt(mean(x²) + ``epsilon``). All
     heads share ``query_gamma`` and ``key_gamma`` (d,), as in Qwen3, and with an offset of 1 in
-    Gemma 3 (after Henry et al. 2020). With ``joint`` the features of all heads are normalised
-    together, by gammas (heads · d,), as in OLMo 2.
+    Gemma 3 (after Henry et al. 2020).
+
+    Args:
+        epsilon: Positive number.
+        joint: Whether to normalise the features of all heads together, with gammas (heads · d,), as
+            in OLMo 2.
+        offset: Number that is added to gamma.
     """
 
     def __init__(self, epsilon: float = 1e-6, joint: bool = False, offset: float = 0.0) -> None:
@@ -168,17 +178,17 @@ class QueryKeyNorm(Configurable):
         self.offset = float(offset)
 
     def size(self, heads: int, features: int) -> int:
-        """How many features are normalised together, of so many heads."""
+        """Return the number of features that are normalised together."""
         return heads * features if self.joint else features
 
     def normed(self, ops: Ops, x: Array, gamma: Array) -> tuple[Array, Kept]:
-        """(N, T, heads · d) normalised, and what `backward` needs."""
+        """Return (N, T, heads · d) normalised, and the arrays for `backward`."""
         rows = x.reshape(-1, len(gamma))
         y, unit, inverse = rms_norm(ops, rows, gamma, self.epsilon, self.offset)
         return y.reshape(x.shape), (unit, inverse)
 
     def backward(self, ops: Ops, dy: Array, gamma: Array, kept: Kept) -> tuple[Array, Array]:
-        """Gradients of (N, T, heads · d), and of gamma."""
+        """Return the gradients of (N, T, heads · d) and of gamma."""
         rows = dy.reshape(-1, len(gamma))
         dx, dgamma = rms_norm_backward(ops, rows, gamma, kept, self.offset)
         assert dgamma is not None
@@ -197,29 +207,55 @@ def _of_lengths(lengths: Array) -> Array:
 
 
 class MultiHeadAttention(Layer):
-    """Weighted means of values, the weights from queries and keys (Vaswani et al. 2017).
+    """A layer that computes weighted means of values for each query (Vaswani et al. 2017).
 
-    Inputs: (N, T, E) alone for self-attention; or queries (N, Tq, E) and values (N, Tk, E'),
-    which are the keys too; or queries, values and keys, as in Keras. Then, if wanted, lengths
-    (N,): how many keys of each sample are there. Then, with ``mask``, an array that spreads over
-    (N, heads, Tq, Tk); a sample of it may leave axes in front out, as (Tk,) and (Tq, Tk) do. A
-    "boolean" one is 0 where a query does not see a key, an "added" one is added to the scores and
-    has a gradient. ``causal`` shows query t only the keys up to t, and with ``window`` the last so
-    many of these (sliding windows: Beltagy et al. 2020). ``segments`` asks for ids (N, T) of texts
-    that are packed into one sequence, before the mask: a query sees the keys of its own text. Of
-    queries and keys that are two sequences it asks for both. A query that sees no key gives the
-    output bias.
-    The scores are q kᵀ · ``scale``, key_dim ** -0.5 by default, and with ``softcap`` then
-    cap · tanh(scores / cap) (Gemma 2, 2024). Softmax is streamed over blocks (Dao et al. 2022),
-    but with ``return_weights`` and for sequences so short that it would not pay.
-    Output: (N, Tq, ``output_dim``), E by default; with ``return_weights`` then the weights
-    (N, heads, Tq, Tk), before ``dropout``, the probability of dropping one. ``key_dim`` and
-    ``value_dim`` are per head, E / num_heads and ``key_dim`` by default. ``num_kv_heads`` heads of
-    keys and values serve num_heads / num_kv_heads heads of queries each (Ainslie et al. 2023).
+    Inputs: (N, T, E) alone for self-attention; or queries (N, Tq, E) and values (N, Tk, E'), which
+    are also the keys; or queries, values and keys, as in Keras. Then follow optional inputs in this
+    order: lengths (N,), the number of valid keys of each sample; ids of ``segments``; and with
+    ``mask`` an array that broadcasts to (N, heads, Tq, Tk), a sample of which may omit leading
+    axes, as (Tk,) and (Tq, Tk) do. A query that sees no key gives the output bias.
+
+    The scores are q kᵀ · ``scale``. Softmax is computed over blocks (Dao et al. 2022), except with
+    ``return_weights`` and for short sequences, for which blocks are slower.
+
+    Output: (N, Tq, ``output_dim``); with ``return_weights`` then the weights (N, heads, Tq, Tk)
+    before dropout.
+
     Parameters: ``query_weight`` (E, heads·key_dim), ``value_weight`` (E', kv_heads·value_dim),
     ``key_weight`` (E', kv_heads·key_dim), ``output_weight`` (heads·value_dim, output_dim), each
-    with a bias, or as many of them as ``use_bias`` names: ("query", "value", "key") in Qwen2. A
-    ``norm`` has ``query_gamma`` and ``key_gamma``, ``relative`` positions ``relative_weight``.
+    with a bias. A ``norm`` has ``query_gamma`` and ``key_gamma``, ``relative`` positions
+    ``relative_weight``.
+
+    Args:
+        name: Name of the layer, a string.
+        num_heads: Positive int, the number of heads of queries.
+        key_dim: Int, the size of a query and key per head; None for E / num_heads (Keras:
+            required).
+        value_dim: Int, the size of a value per head; None for ``key_dim``.
+        dropout: The probability of dropping a weight.
+        use_bias: Whether all projections have a bias, or the names of the projections with one:
+            ("query", "value", "key") in Qwen2.
+        causal: Whether query t sees only the keys up to t.
+        W_specs: Dict with the settings of the weights, or a `Param` of another layer to share.
+        b_specs: The same for the biases.
+        input_shape: Sample shape or shapes, to create the parameters at once.
+        num_kv_heads: Int, the number of heads of keys and values; each serves num_heads /
+            num_kv_heads heads of queries (Ainslie et al. 2023). None for ``num_heads``.
+        output_dim: Int, the number of output features; None for E.
+        mask: "boolean" for a mask that is 0 if a query does not see a key; "added" for one that is
+            added to the scores and has a gradient; None for no mask.
+        rotary: A `RotaryEmbedding` of queries and keys, or None.
+        norm: A `QueryKeyNorm`, or None.
+        return_weights: Whether to return the weights as well.
+        window: Int, with ``causal`` the number of last keys that a query sees (sliding windows:
+            Beltagy et al. 2020).
+        softcap: Positive number; the scores become cap · tanh(scores / cap) (Gemma 2, 2024).
+        scale: The factor of the scores, key_dim ** -0.5 by default.
+        segments: Whether an input has ids (N, T) of texts packed into one sample: a query sees only
+            keys of its own text. If queries and keys are two sequences, two inputs have ids.
+        relative: `RelativePositions`, or None.
+        relative_specs: Settings of ``relative_weight``, or a `Param` of another layer to share.
+        words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
     traits = Traits(any_extent=True, gives_steps=True)
@@ -325,23 +361,23 @@ class MultiHeadAttention(Layer):
             )
 
     def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """The keys: the last input, or without a mask to read the last sequence."""
+        """Return the keys: the last input, or without a mask argument the last sequence."""
         if self.mask == "boolean":
             return len(shapes) - 1
         sequences = shapes[: len(shapes) - (self.mask is not None)]
         return max((k for k, shape in enumerate(sequences) if len(shape) == 2), default=None)
 
     def _input_kind(self, k: int) -> InputKind:
-        """As `Layer._input_kind`, and "any" for lengths, segments and a boolean mask."""
+        """Return "any" for lengths, segments and a boolean mask, otherwise "floats"."""
         if self.in_shapes is None:
-            # Only the shapes tell which inputs are sequences.
+            # Only the shapes identify the sequences among the inputs.
             return "any" if k else "floats"
         if self.mask == "added" and k == len(self.in_shapes) - 1:
             return "floats"
         return "floats" if k < self.given else "any"
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(Tq, E), and what else is given → (Tq, output_dim), with the weights' (heads, Tq, Tk)."""
+        """(Tq, E), and the other inputs → (Tq, output_dim), with the weights' (heads, Tq, Tk)."""
         shapes = list(in_shapes) if isinstance(in_shapes, list) else [in_shapes]
         mask = shapes.pop() if self.mask else None
         self.given = sum(len(shape) == 2 for shape in shapes)
@@ -373,7 +409,7 @@ class MultiHeadAttention(Layer):
         return [out, scores] if self.return_weights else out
 
     def _id_count(self, given: int) -> int:
-        """How many inputs tell segments."""
+        """Return the number of inputs with ids of segments."""
         return self.segments * (2 if given > 1 else 1)
 
     def _expect_mask(self, mask: Shape, scores: Shape) -> None:
@@ -430,7 +466,7 @@ class MultiHeadAttention(Layer):
         )
 
     def products(self) -> dict[str, bool]:
-        """The projections."""
+        """Return the projections."""
         return {f"{part}_weight": False for part in _BIASED}
 
     def _add(self, part: str, inward: int, outward: int) -> None:
@@ -439,7 +475,7 @@ class MultiHeadAttention(Layer):
             self.add_param(f"{part}_bias", (outward,), self.b_specs)
 
     def forward(self, ctx: Context, x: Any) -> Any:
-        """(N, Tq, output_dim), perhaps with the weights; keeps inputs, heads and weights."""
+        """(N, Tq, output_dim), perhaps with the weights; saves inputs, heads and weights."""
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
         given = self._keys_so_far(ctx, parts.pop()) if self.mask else None
         ops, sources = ctx.ops, (parts[: self.given] + [parts[self.given - 1]] * 2)[:3]
@@ -467,7 +503,7 @@ class MultiHeadAttention(Layer):
     def _case(
         self, ctx: Context, q: Array, k: Array, rest: list[Array], mask: Array | None
     ) -> Attention:
-        """The case for the kernels; ``rest`` are lengths and segments, as far as there are any."""
+        """Return the case for the kernels; ``rest`` are the lengths and segments, if any."""
         ops, lengths = ctx.ops, None
         n, queries, keys = len(q), q.shape[2], k.shape[2]
         if self.has_lengths:
@@ -496,18 +532,18 @@ class MultiHeadAttention(Layer):
         return case.placed(ops.xp, first, (queries, keys)) if self.causal else case
 
     def _last(self) -> int | None:
-        """How many of its own keys are kept for further steps, None for all."""
+        """Return the number of its own keys in the KV cache, None for all."""
         beside = self.mask or self.relative or self.has_lengths or self.segments
         return None if beside or self.given > 1 else self.window
 
     def _first(self, ctx: Context) -> Counts:
-        """Where the first query stands among the keys, (N,) where samples differ."""
+        """Return the position of the first query among the keys, (N,) if samples differ."""
         if not self.causal or ctx.past is None:
             return 0
         return together(ctx.starts - ctx.past.shown_from("key"))
 
     def _normed(self, ctx: Context, part: str, source: Array) -> Array:
-        """The projection ``part`` of its source, normalised where there is a norm."""
+        """Return the projection ``part`` of its source, normalised if there is a norm."""
         x = product(self, ctx, source, f"{part}_")
         if self.norm is None or part not in _NORMED:
             return x
@@ -516,7 +552,7 @@ class MultiHeadAttention(Layer):
         return y
 
     def _normed_back(self, ctx: Context, part: str, d: Array, grads: dict[str, Array]) -> Array:
-        """The gradient of what `_normed` projected; that of a gamma goes into ``grads``."""
+        """Return the gradient of the projection, and add the gradient of a gamma to ``grads``."""
         if self.norm is None or part not in _NORMED:
             return d
         name, kept = f"{part}_gamma", ctx.saved[f"{part}_kept"]
@@ -524,7 +560,7 @@ class MultiHeadAttention(Layer):
         return dx
 
     def _texts(self, ctx: Context, rest: list[Array], mask: Array | None) -> RowTexts | None:
-        """What tells of texts shorter than their rows, where angles depend on their lengths.
+        """Return the texts shorter than their rows, if angles depend on the length of a text.
 
         Errors: parts of texts under a mask that are longer than angles allow.
         """
@@ -549,7 +585,7 @@ class MultiHeadAttention(Layer):
     def _positioned(
         self, ctx: Context, part: str, x: Array, own: bool, texts: RowTexts | None
     ) -> Array:
-        """The heads of ``x``, turned; of its own keys and values those of the steps before, too."""
+        """Return the rotated heads of ``x``, after the cached steps of its own keys and values."""
         heads = heads_of(x, self.dims[part])
         if self.rotary is not None and part != "value":
             heads = self.rotary.transposed(ctx.ops, heads, ctx.starts if own else 0, texts=texts)
@@ -558,14 +594,14 @@ class MultiHeadAttention(Layer):
         return ctx.past.extended(ctx.ops, part, heads, self._last())
 
     def _keys_so_far(self, ctx: Context, mask: Array) -> Array:
-        """``mask``; a mask (N, t) of the layer's own keys gets the steps before in front."""
+        """Return ``mask``; prepend the cached steps to a mask (N, t) of the layer's own keys."""
         if ctx.past is None or self.given > 1 or mask.ndim != 2:
             return mask
         steps = ctx.ops.xp.not_equal(mask, 0)[:, None, :, None]
         return ctx.past.extended(ctx.ops, "mask", steps, self._last())[:, 0, :, 0]
 
     def _mask(self, mask: Array, n: int, extents: tuple[int, int]) -> dict[str, Array]:
-        """The mask with all four axes, by its name in `Attention`."""
+        """Return the mask with all four axes, by its name in `Attention`."""
         whole = mask.reshape(len(mask), *[1] * (4 - mask.ndim), *mask.shape[1:])
         for axis, extent in zip((0, 2, 3), (n, *extents), strict=True):
             if whole.shape[axis] not in (1, extent):
@@ -577,7 +613,7 @@ class MultiHeadAttention(Layer):
         return {"seen" if self.mask == "boolean" else "added": whole}
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
-        """Gradients of the inputs, lengths and what is seen apart, and of weights and biases."""
+        """Return the gradients of inputs and parameters, None for lengths and boolean masks."""
         ops, saved = ctx.ops, ctx.saved
         dy, *of_weights = dy if self.return_weights else [dy]
         grads: dict[str, Array] = {}
@@ -604,7 +640,7 @@ class MultiHeadAttention(Layer):
         grads = {s: grads[s] for s in self.params if s in grads}
         if not ctx.needs_input_grad:
             return None, grads
-        # Where one input serves as several, its gradients are summed.
+        # If one input serves as several, its gradients are summed.
         while len(dsources) > self.given:
             last = dsources.pop()
             dsources[-1] = ops.add(dsources[-1], last, out=dsources[-1])
@@ -613,7 +649,7 @@ class MultiHeadAttention(Layer):
         return [dsources[0], *rest] if rest else dsources[0], grads
 
     def _placed(self, ctx: Context, case: Attention, q: Array, k: Array) -> Attention:
-        """The case with what relative positions add to the scores, which nobody keeps."""
+        """Return the case with the summand of relative positions, which is not saved."""
         if self.relative is None:
             return case
         table, extents = ctx.params["relative_weight"], (q.shape[2], k.shape[2])
@@ -621,7 +657,7 @@ class MultiHeadAttention(Layer):
         return replace(case, added=added if case.added is None else ctx.ops.add(case.added, added))
 
     def _added_back(self, ctx: Context, d: Array, grads: dict[str, Array]) -> Array | None:
-        """The mask's gradient, from that of all that is added; the table's goes into ``grads``."""
+        """Return the mask's gradient, and add the gradient of the table to ``grads``."""
         if self.relative is not None and ctx._needs_param_grads:
             of_all = ctx.ops.sum_to(d, (1, *d.shape[1:]))
             grads["relative_weight"] = self.relative._table_gradient(ctx.ops, of_all)
@@ -631,5 +667,5 @@ class MultiHeadAttention(Layer):
         return dmask.reshape(ctx.saved["shape"])
 
     def _moves_mask(self, ctx: Context) -> bool:
-        """Whether the mask has a gradient that somebody wants."""
+        """Whether the gradient of the mask is wanted."""
         return self.mask == "added" and ctx.needs_input_grad

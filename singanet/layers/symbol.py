@@ -1,4 +1,4 @@
-"""Symbols: what layers return when they are called to draw a net, as in Keras."""
+"""Symbols: the results of calling layers to define a net, as in Keras."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Unnamed(str):
-    """The name of a layer to which none was given, until the net that it joins gives it one."""
+    """The name of a layer without one, until the net that it joins names it."""
 
     __slots__ = ()
 
@@ -39,9 +39,10 @@ _stage: ContextVar[int | None] = ContextVar("stage", default=None)
 
 @contextmanager
 def stage(number: int | None) -> Iterator[None]:
-    """Layers that are drawn or added within the block are computed by this stage of a pipeline.
+    """Assign layers that are called or added within the block to this stage of a pipeline.
 
-    Stages count from 0; within a block in a block the inner one says it. Errors: no such number.
+    Stages count from 0; the inner one of two nested blocks applies. Errors: a number that is not a
+    stage.
     """
     checked = None if number is None else checked_count("parallel.stage", "number", number, 0)
     token = _stage.set(checked)
@@ -52,7 +53,7 @@ def stage(number: int | None) -> Iterator[None]:
 
 
 drawn_stage = _stage.get
-"""The stage of the block around, if there is one."""
+"""The stage of the current block, or None."""
 
 
 class Applicable(Protocol):
@@ -60,14 +61,14 @@ class Applicable(Protocol):
 
     @property
     def name(self) -> str | None:
-        """The name that its parameters' names begin with."""
+        """The prefix of the names of its parameters."""
 
     @property
     def traits(self) -> Traits:
-        """Its declared traits; a net declares none."""
+        """The declared traits; a net declares none."""
 
     def build(self, in_shapes: Any) -> Shapes:
-        """The sample shapes that come out."""
+        """Return the sample shapes of the outputs."""
 
 
 class Application:
@@ -85,14 +86,14 @@ class Application:
 class Symbol:
     """One output of a call: a sample shape without values.
 
-    ``a + b``, ``a - b``, ``a * b`` and ``a / b`` of symbols and numbers, ``-a``, ``a ** 2``,
-    ``a @ b``, ``a[:, 0]`` and ``a[:, [2, 0]]`` draw layers, which are called plus, minus, times,
-    over, power, product, part and picked: the second of a name plus_1. Of several lists each is of
-    its own axis. ``a > b`` gives booleans (less, at_most, greater, at_least), with which
-    ``(a > 0).where(a, b)`` chooses; ``==`` tells whether two are one symbol.
+    ``a + b``, ``a - b``, ``a * b`` and ``a / b`` of symbols and numbers, ``-a``, ``a ** 2``, ``a @
+    b``, ``a[:, 0]`` and ``a[:, [2, 0]]`` create layers, which are named plus, minus, times, over,
+    power, product, part and picked; the second of a name is plus_1. Each of several lists indexes
+    its own axis. ``a > b`` gives booleans (less, at_most, greater, at_least), with which ``(a >
+    0).where(a, b)`` chooses; ``==`` compares the identity of two symbols.
 
-    ``mask`` is a symbol (T,), not 0 at the steps that are there, or None; it may be assigned.
-    Layers that keep the steps hand it on, and layers that can read masks read it.
+    ``mask`` is a symbol (T,), 0 at padded steps, or None; it may be assigned. Layers that preserve
+    the steps pass it to their outputs, and layers that can read masks read it.
     """
 
     __slots__ = ("call", "index", "kind", "mask", "shape")
@@ -168,12 +169,12 @@ class Symbol:
         return _drawn("Compare", name, self, other, how=how)
 
     def where(self, a: Any, b: Any) -> Symbol:
-        """``a`` where this is true, else ``b``: symbols, or one of them a number."""
+        """Return ``a`` if this is true, otherwise ``b``; one of them may be a number."""
         numbers = {key: value for key, value in (("a", a), ("b", b)) if is_number(value)}
         return _drawn("Where", "where", self, *(s for s in (a, b) if not is_number(s)), **numbers)
 
     def astype(self, dtype: str) -> Symbol:
-        """The symbol as "float", the net's type, as "bool" or as a type of whole numbers."""
+        """Return the symbol as "float", the net's type, as "bool" or as an integer type."""
         return _drawn("Cast", "cast", self, dtype=dtype)
 
     def __getitem__(self, index: Any) -> Symbol:
@@ -198,7 +199,7 @@ class Symbol:
             """Symbols of several outputs are a tuple, and type checkers see this."""
 
     else:
-        # Else Python would go through a[0], a[1] and so on.
+        # Without this, Python would iterate over a[0], a[1] and so on.
         __iter__ = None
 
     def __repr__(self) -> str:
@@ -206,19 +207,19 @@ class Symbol:
 
 
 def _drawn(kind: str, name: str, *inputs: Any, **arguments: Any) -> Symbol:
-    """The symbol of a layer of the class ``kind``, whose name the net counts."""
-    # By name, as everybody's layers are when they are first asked for; they stand above.
+    """Return the symbol of a layer of the class ``kind``, whose name the net numbers."""
+    # Imported by name, since the modules of these layers import this one.
     layer = getattr(import_module("singanet.layers"), kind)(Unnamed(name), **arguments)
     return apply(layer, inputs)
 
 
 def source(layer: Applicable, shape: Shape) -> Symbol:
-    """The symbol of an input layer, which is built for ``shape`` already."""
+    """Return the symbol of an input layer, which is already built for ``shape``."""
     return Symbol(Application(layer, ()), 0, shape)
 
 
 def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
-    """The symbol that `Layer.__call__` returns."""
+    """Return the symbol that `Layer.__call__` returns."""
     if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)):
         inputs = tuple(inputs[0])
     for given in inputs:
@@ -273,7 +274,7 @@ def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
 
 
 def _upwards(call: Application) -> Iterator[Any]:
-    """The layers from that of ``call`` upwards, by their first inputs."""
+    """Iterate over the layers from ``call`` towards the inputs, along first inputs."""
     yield call.layer
     while call.inputs:
         call = call.inputs[0].call
@@ -281,10 +282,10 @@ def _upwards(call: Application) -> Iterator[Any]:
 
 
 def expect_axes_said(layer: Any, above: Iterable[Any]) -> None:
-    """Errors: `ArgumentError` for a layer that asks which axis it is over, behind steps.
+    """Check that the axis of ``layer`` is known if its input has steps.
 
-    ``above`` are the layers from the one that it reads upwards. Those that keep a mask keep the
-    steps where they are.
+    ``above`` are the layers from its input upwards; layers that preserve a mask preserve the axis
+    of steps. Errors: `ArgumentError` if the axis is ambiguous.
     """
     for source in above:
         traits = source.traits
@@ -301,7 +302,7 @@ def expect_axes_said(layer: Any, above: Iterable[Any]) -> None:
 
 
 def _masked(x: Symbol, mask: Symbol) -> Symbol:
-    """``x`` with another ``mask``."""
+    """Return ``x`` with another ``mask``."""
     made = Symbol(x.call, x.index, x.shape)
     made.mask = mask
     return made
@@ -310,10 +311,10 @@ def _masked(x: Symbol, mask: Symbol) -> Symbol:
 def travelled(
     layer: Any, shapes: Sequence[Shape], masks: Sequence[T | None]
 ) -> tuple[T | None, T | None]:
-    """The mask that ``layer`` reads as one more input, the last, and the one its output has.
+    """Return the mask that ``layer`` reads as its last input, and the mask of its output.
 
-    ``shapes`` and ``masks`` are those of its inputs, as it was called. Errors: `GraphError` for a
-    layer that would take steps that are not there for others, or inputs of several masks.
+    ``shapes`` and ``masks`` belong to its inputs in the call. Errors: `GraphError` for a layer that
+    would use padded steps as others, or for inputs with several masks.
     """
     there = [mask for mask in masks if mask is not None]
     if not there:
@@ -356,9 +357,9 @@ def _expect_steps(layer: Any, shape: Shape, mask: Shape) -> None:
 
 
 def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[Application]:
-    """All calls that ``outputs`` depend on, in order of creation.
+    """Return all calls that ``outputs`` depend on, in order of creation.
 
-    Errors: an `Input` that the outputs need and ``inputs`` leaves out, or one they do not need.
+    Errors: an `Input` that the outputs need and ``inputs`` omits, or one that they do not need.
     """
     found: dict[int, Application] = {}
     stack = [symbol.call for symbol in outputs]
@@ -384,7 +385,7 @@ def _kind_of(call: Application) -> str:
     if layer.traits.gives_integers:
         return "integers"
     if not hasattr(layer, "_input_kind") or not call.inputs:
-        # Of a net, or of an input that has no type.
+        # For a net, or an input without a type.
         return "any"
     kinds = _kinds_moved(layer, call.inputs) if layer.traits.moves_only else {"floats"}
     return next((kind for kind in ("integers", "floats") if kind in kinds), "any")
@@ -395,7 +396,7 @@ def _kinds_moved(layer: Any, inputs: Sequence[Symbol]) -> set[str]:
 
 
 def _expect_kinds(layer: Any, inputs: Sequence[Symbol]) -> None:
-    """Errors: integers for a layer that computes with floats, or floats where it takes indices."""
+    """Errors: integers for a layer that reads floats, or floats for one that reads indices."""
     moved = _kinds_moved(layer, inputs) if layer.traits.moves_only else set()
     for k, symbol in enumerate(inputs):
         wanted = layer._input_kind(k) if hasattr(layer, "_input_kind") else "any"

@@ -1,6 +1,6 @@
-"""The words of Keras for settings of a layer's parameters, as type checkers see them.
+"""Keras' arguments for the settings of a layer's parameters, for type checkers.
 
-A constructor that ends in ``**words: Unpack[KernelAndBias]`` gets none of them: they come as
+A constructor that ends in ``**words: Unpack[KernelAndBias]`` receives none of them: they become
 entries of the specs ``W_specs`` and ``b_specs``, see `singanet.base.words.PARTS`.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 
 class KernelWords(TypedDict, total=False):
-    """Of a weight: what ``init``, ``regularizer`` and ``constraint`` of ``W_specs`` take."""
+    """Settings of a weight: ``init``, ``regularizer`` and ``constraint`` of ``W_specs``."""
 
     kernel_initializer: Any
     kernel_regularizer: Any
@@ -18,7 +18,7 @@ class KernelWords(TypedDict, total=False):
 
 
 class BiasWords(TypedDict, total=False):
-    """Of a bias, as ``b_specs``."""
+    """Settings of a bias, for ``b_specs``."""
 
     bias_initializer: Any
     bias_regularizer: Any
@@ -26,11 +26,11 @@ class BiasWords(TypedDict, total=False):
 
 
 class KernelAndBias(KernelWords, BiasWords):
-    """Of a weight and a bias."""
+    """Settings of a weight and a bias."""
 
 
 class EmbeddingsWords(TypedDict, total=False):
-    """Of a table, as ``W_specs``."""
+    """Settings of a table, for ``W_specs``."""
 
     embeddings_initializer: Any
     embeddings_regularizer: Any
@@ -38,7 +38,7 @@ class EmbeddingsWords(TypedDict, total=False):
 
 
 class GammaWords(TypedDict, total=False):
-    """Of a scale, as ``gamma_specs``."""
+    """Settings of a scale, for ``gamma_specs``."""
 
     gamma_initializer: Any
     gamma_regularizer: Any
@@ -46,7 +46,7 @@ class GammaWords(TypedDict, total=False):
 
 
 class BetaWords(TypedDict, total=False):
-    """Of an offset, as ``beta_specs``."""
+    """Settings of an offset, for ``beta_specs``."""
 
     beta_initializer: Any
     beta_regularizer: Any
@@ -54,11 +54,11 @@ class BetaWords(TypedDict, total=False):
 
 
 class GammaAndBeta(GammaWords, BetaWords):
-    """Of a scale and an offset."""
+    """Settings of a scale and an offset."""
 
 
 class AlphaWords(TypedDict, total=False):
-    """Of a slope, as ``a_specs``."""
+    """Settings of a slope, for ``a_specs``."""
 
     alpha_initializer: Any
     alpha_regularizer: Any
@@ -66,7 +66,7 @@ class AlphaWords(TypedDict, total=False):
 
 
 class DepthwiseWords(BiasWords, total=False):
-    """Of the weight of a depthwise convolution, and its bias."""
+    """Settings of the weight of a depthwise convolution, and its bias."""
 
     depthwise_initializer: Any
     depthwise_regularizer: Any
@@ -74,7 +74,7 @@ class DepthwiseWords(BiasWords, total=False):
 
 
 class SeparableWords(DepthwiseWords, total=False):
-    """Of the two weights of a separable convolution and its bias."""
+    """Settings of the two weights of a separable convolution and its bias."""
 
     pointwise_initializer: Any
     pointwise_regularizer: Any
@@ -82,7 +82,7 @@ class SeparableWords(DepthwiseWords, total=False):
 
 
 class RecurrentWords(KernelWords, BiasWords, total=False):
-    """Of the two weights and the input's bias of recurrent layers, as ``param_specs``."""
+    """Settings of the two weights and the input's bias of recurrent layers, for ``param_specs``."""
 
     recurrent_initializer: Any
     recurrent_regularizer: Any
