@@ -1,4 +1,4 @@
-"""What layers leave behind for further steps of their sequences."""
+"""The KV cache: the state of layers between the steps of their sequences."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from singanet.ops.interface import Ops
 from singanet.types import Array
 
 Counts = int | Array
-"""A number of steps: one for all sequences, or one each (N,) where they differ."""
+"""A number of steps: one for all sequences, or (N,) if they differ."""
 
 
 def together(counts: Counts) -> Counts:
-    """One number where all are the same."""
+    """Return one number if all are equal."""
     if isinstance(counts, int):
         return counts
     if not counts.ndim:
@@ -27,33 +27,33 @@ def together(counts: Counts) -> Counts:
 
 
 def most(counts: Counts) -> int:
-    """The largest of them."""
+    """Return the largest number."""
     return counts if isinstance(counts, int) else int(counts.max())
 
 
 def least(counts: Counts) -> int:
-    """The smallest of them."""
+    """Return the smallest number."""
     return counts if isinstance(counts, int) else int(counts.min())
 
 
 def each_of(counts: Counts, samples: int) -> Array:
-    """(N,) numbers."""
+    """Return (N,) numbers."""
     return np.array(np.broadcast_to(counts, (samples,)), np.int64)
 
 
 class RingBuffer:
-    """Vectors (N, h, steps, d) of the steps of N sequences, of which the oldest are let go.
+    """Vectors (N, h, steps, d) of the steps of N sequences; the oldest ones are removed.
 
-    ``first`` is the step of each sequence that stands in column 0. Columns before ``lent`` are
-    read by other decoders, too: whoever writes there makes a copy. ``last`` is how many steps are
-    seen from a step, itself included; None for all.
+    ``first`` is the step of each sequence in column 0. Other decoders also read the columns before
+    ``lent``: a write there copies the buffer. ``last`` is the number of steps that a step sees,
+    including itself; None for all.
     """
 
     def __init__(self, array: Array, first: Counts, last: int | None, lent: int = 0) -> None:
         self.array, self.first, self.last, self.lent = array, first, last, lent
 
     def fork(self, ends: Counts, rows: Array | None) -> RingBuffer:
-        """The same of some sequences, which have got to ``ends``; of all in the same memory."""
+        """Return a buffer of some sequences, now at step ``ends``; of all in the same memory."""
         width = most(ends - self.first)
         if rows is None:
             self.lent = max(self.lent, width)
@@ -62,9 +62,9 @@ class RingBuffer:
         return RingBuffer(self.array[rows, :, :width], first, self.last)
 
     def copied(self, ops: Ops, first: Counts, ends: Counts, room: int) -> RingBuffer:
-        """The steps from ``first`` up to ``ends`` in new memory of ``room`` steps."""
+        """Copy the steps from ``first`` up to ``ends`` to new memory of ``room`` steps."""
         array = self.array
-        # Zeros: what a longer sequence shows of a shorter one is hidden, but must be numbers.
+        # Zeros: the steps after a shorter sequence are masked, but must be numbers.
         made = RingBuffer(
             ops.zeros((*array.shape[:2], room, array.shape[3]), array), together(first), self.last
         )
@@ -74,7 +74,7 @@ class RingBuffer:
     def copy_into(
         self, ops: Ops, made: RingBuffer, places: Sequence[int], first: Counts, ends: Counts
     ) -> None:
-        """Put the steps from ``first`` up to ``ends`` into the rows ``places`` of ``made``."""
+        """Copy the steps from ``first`` up to ``ends`` into the rows ``places`` of ``made``."""
         low, size = together(first - self.first), together(ends - first)
         if isinstance(low, int) and isinstance(size, int) and [*places] == [*range(len(places))]:
             here = made.array[: len(places)]
@@ -85,7 +85,7 @@ class RingBuffer:
             ops.copyto(made.array[place, :, :many], self.array[n, :, at : at + many])
 
     def write(self, ops: Ops, starts: Counts, new: Array) -> None:
-        """Put ``new`` (N, h, t, d) at the steps from ``starts`` on."""
+        """Write ``new`` (N, h, t, d) at the steps from ``starts``."""
         begin = together(starts - self.first)
         if isinstance(begin, int):
             ops.copyto(self.array[:, :, begin : begin + new.shape[2]], new)
@@ -95,13 +95,13 @@ class RingBuffer:
 
 
 class KVCache:
-    """What one layer has left for the further steps of its sequences, at most ``limit`` steps.
+    """The state of one layer between the parts of its sequences, at most ``limit`` steps.
 
-    A context has one where sequences come in parts. The layer then computes as if the steps
-    before stood in front of those it is given: it reads ``get`` and `starts`, and leaves behind
-    what it `put` and what it has `extended`. That counts once the whole net has taken the part
-    (`advance`), so after an error the part may be given again. Sequences may have different
-    numbers of steps. ``spare`` is how many steps may be taken back where old ones are let go.
+    A context has one if sequences come in parts. The layer then computes as if the earlier steps
+    were in front of the new ones: it reads `get` and `starts`, and stores the arrays of `put` and
+    `extended`. They count after the whole net has processed the part (`advance`), so the part may
+    be repeated after an error. Sequences may have different numbers of steps. ``spare`` is the
+    number of steps that `go_back` may undo if old ones are removed.
     """
 
     def __init__(self, limit: int | None = None, spare: int = 0) -> None:
@@ -111,21 +111,21 @@ class KVCache:
         self._left: dict[str, list[Array]] = {}
         self._coming: dict[str, list[Array]] = {}
         self._rows: dict[str, RingBuffer] = {}
-        # Which step the first one is that a layer was last shown.
+        # The first step that the last `extended` returned.
         self._shown: dict[str, Counts] = {}
 
     @property
     def starts(self) -> Counts:
-        """How many steps came before: (N,) where sequences have different numbers of them.
+        """The number of earlier steps: (N,) if sequences differ.
 
-        A layer that asks has a limit.
+        A layer that reads it has a limit.
         """
         self.counts = True
         return self._starts
 
     @property
     def before(self) -> int:
-        """How many steps came before in each sequence. Errors: different numbers of them."""
+        """The number of earlier steps of each sequence. Errors: different numbers."""
         if isinstance(starts := self.starts, int):
             return starts
         raise CallOrderError(
@@ -137,48 +137,48 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of what is kept."""
+        """The bytes of the stored arrays."""
         left = [part for parts in self._left.values() for part in parts]
         return sum(a.nbytes for a in [*left, *(kept.array for kept in self._rows.values())])
 
     @property
     def has_states(self) -> bool:
-        """Whether something was `put` there, of which no earlier value is kept."""
+        """Whether an array was `put` there, whose earlier values are not stored."""
         return bool(self._left)
 
     @property
     def is_unused(self) -> bool:
-        """Whether the layer has neither asked what came before nor left anything behind."""
+        """Whether the layer has neither read the number of earlier steps nor stored an array."""
         return not (self.counts or self._left or self._rows)
 
     @property
     def lets_go(self) -> bool:
-        """Whether old steps are let go."""
+        """Whether old steps are removed."""
         return any(kept.last is not None for kept in self._rows.values())
 
     def get(self, key: str) -> Any:
-        """The arrays that the last part has `put` there, None before the first."""
+        """Return the arrays that the last part has `put` there, None before the first."""
         return self._left.get(key)
 
     def put(self, key: str, arrays: list[Array]) -> None:
-        """Leave ``arrays`` (N, ...) for the next part."""
+        """Store ``arrays`` (N, ...) for the next part."""
         self._coming[key] = arrays
 
     def extended(self, ops: Ops, key: str, new: Array, last: int | None = None) -> Array:
-        """(N, h, steps, d) of the steps so far, of which ``new`` (N, h, t, d) are the last.
+        """Append ``new`` (N, h, t, d); return the steps so far (N, h, steps, d).
 
-        They begin at the step `shown_from`; with ``last`` a step sees so many, itself included,
-        and those that none sees any more are let go. Of sequences with fewer steps than others
-        what stands behind theirs has no meaning.
+        They start at the step `shown_from`. With ``last`` a step sees that number of steps,
+        including itself, and steps that no later one sees are removed. For shorter sequences the
+        values after their last step have no meaning.
         """
         starts = self.starts
         ends, wanted = starts + new.shape[2], self._first_of(starts, last, self.spare)
         kept = self._rows.get(key)
         if kept is not None and last is not None:
-            # Of sequences that went back less is spared.
+            # Sequences that went back have fewer spare steps.
             wanted = together(np.maximum(wanted, kept.first))
         if kept is None:
-            # Without room for what may not come.
+            # Without spare room, since more steps may not follow.
             room = most(ends - wanted)
             kept = RingBuffer(ops.zeros((*new.shape[:2], room, new.shape[3]), new), wanted, last)
             self._rows[key] = kept
@@ -191,39 +191,39 @@ class KVCache:
         return kept.array[:, :, low : most(ends - kept.first)]
 
     def kept(self, key: str) -> Array:
-        """(N, h, steps, d) of what has been `extended` without ``last``, from the first step on."""
+        """Return all steps (N, h, steps, d) that were `extended` without ``last``."""
         return self._rows[key].array
 
     def shown_from(self, key: str) -> Counts:
-        """Which step the first one is that `extended` last gave; 0 where it gave none."""
+        """Return the first step that `extended` last returned; 0 if there is none."""
         return self._shown.get(key, 0)
 
     def _first_of(self, starts: Counts, last: int | None, spare: int) -> Counts:
-        """The first step that the next one sees, and so many before it."""
+        """Return the first step that the next one sees, minus ``spare`` steps."""
         if last is None:
             return 0
         first: Counts = starts - last + 1 - spare
         return max(0, first) if isinstance(first, int) else np.maximum(0, first)
 
     def _is_full(self, kept: RingBuffer, starts: Counts, ends: Counts) -> bool:
-        """Whether there is no room for the steps up to ``ends``, or others read what is there."""
+        """Whether there is no memory for the steps up to ``ends``, or others read it."""
         over = most(ends - kept.first) > kept.array.shape[2]
         return over or least(starts - kept.first) < kept.lent
 
     def _room(self, kept: RingBuffer, needed: int) -> int:
-        """How many steps to have memory for: twice what was there, or seen."""
+        """Return the number of steps to allocate: twice the present steps, or the visible ones."""
         there = kept.array.shape[2]
         room = max(needed, 2 * min(there, kept.last or there))
         return min(room, max(self.limit or room, needed))
 
     def advance(self, steps: int) -> None:
-        """The net has taken a part of ``steps`` steps."""
+        """Count a part of ``steps`` steps that the whole net has processed."""
         self._starts = self._starts + steps
         self._left.update(self._coming)
         self._coming.clear()
 
     def expect_back(self, starts: Counts) -> None:
-        """Errors: what is kept does not tell how it was when ``starts`` steps had come."""
+        """Errors: the state after ``starts`` steps is not stored."""
         of_states = self.has_states and bool(np.any(starts != self._starts))
         early = [
             kept
@@ -244,11 +244,11 @@ class KVCache:
             )
 
     def go_back(self, starts: Counts) -> None:
-        """Go on from where ``starts`` steps had come, after `expect_back`."""
+        """Return to the state after ``starts`` steps; call `expect_back` first."""
         self._starts = starts
 
     def fork(self, rows: Array | None) -> KVCache:
-        """The same for the sequences ``rows``; for all of them in the same memory."""
+        """Return a cache of the sequences ``rows``; of all in the same memory."""
         made = KVCache(self.limit, self.spare)
         made.counts, made._starts = self.counts, self._starts
         if rows is not None and not isinstance(self._starts, int):
@@ -261,7 +261,7 @@ class KVCache:
 
     @staticmethod
     def joined(ops: Ops, pasts: Sequence[KVCache], samples: Sequence[int], order: Array) -> KVCache:
-        """The sequences of several, ``samples`` of each, that of row k then in row ``order[k]``."""
+        """Join several caches with ``samples`` sequences each; row k becomes ``order[k]``."""
         made = KVCache(pasts[0].limit, pasts[0].spare)
         made.counts = pasts[0].counts
         total, starts = len(order), np.empty(len(order), np.int64)
@@ -291,7 +291,7 @@ class KVCache:
         return made
 
     def expect_rows(self, layer: str, samples: int) -> None:
-        """Errors: something was left that has no row for each of ``samples`` sequences."""
+        """Errors: a stored array that does not have a row for each of ``samples`` sequences."""
         shapes = [array.shape for arrays in self._left.values() for array in arrays]
         if any(not shape or shape[0] != samples for shape in shapes):
             raise ShapeError(

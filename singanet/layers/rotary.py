@@ -19,33 +19,33 @@ from singanet.types import Array
 
 
 class Scaling(Hashable, Protocol):
-    """One way of spreading the angles, with its parameters as a model's config.json calls them."""
+    """One way of scaling the angles, with parameters named as in a model's config.json."""
 
     @property
     def longest(self) -> int | None:
-        """From which number of steps on the speeds depend on that number; None if they never do."""
+        """The number of steps above which the speeds depend on it; None if they never do."""
 
     @property
     def settles(self) -> bool:
-        """Whether all sequences beyond that number have the same speeds."""
+        """Whether all sequences above that number have the same speeds."""
 
     @property
     def pairs(self) -> int | None:
-        """For how many pairs of features it has numbers; None for any."""
+        """The number of pairs of features that it has factors for; None for any."""
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
-        """Radians a step (size / 2,) of each pair, and the factor of cosines and sines."""
+        """Return radians a step (size / 2,) of each pair, and the factor of cosines and sines."""
 
 
 def plain_speeds(size: int, theta: float) -> Array:
-    """theta^(-2i/size) for pair i."""
+    """Return theta^(-2i/size) for pair i."""
     speeds: Array = theta ** (-2.0 * np.arange(size // 2) / size)
     return speeds
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Every position divided by ``factor`` (Chen et al. 2023)."""
+    """Divide every position by ``factor`` (Chen et al. 2023)."""
 
     factor: float
     longest = pairs = None
@@ -57,10 +57,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """theta grows with sequences above ``original_max_position_embeddings`` steps.
+    """Increase theta with sequences above ``original_max_position_embeddings`` steps.
 
     It is multiplied by (factor steps / original - factor + 1)^(d / (d - 2)), so that the slowest
-    pair turns as far as it did (the NTK-aware scaling of Peng et al. 2023, "dynamic").
+    pair rotates by the original angle (the NTK-aware scaling of Peng et al. 2023, "dynamic").
     """
 
     factor: float
@@ -80,12 +80,12 @@ class Dynamic:
 
 @dataclass(frozen=True)
 class Yarn:
-    """Slow pairs divided by ``factor``, fast ones left, a ramp between (Peng et al. 2023).
+    """Divide slow pairs by ``factor``, leave fast ones, and use a ramp between (Peng et al. 2023).
 
-    A pair is fast that turns ``beta_fast`` times within the original length, slow one that turns
-    ``beta_slow`` times; the ramp begins and ends at whole pairs, unless ``truncate`` is false.
-    Cosines and sines are multiplied by ``attention_factor``, 0.1 ln(factor) + 1, or that with
-    ``mscale`` ln(factor) over that with ``mscale_all_dim`` ln(factor) where both are given.
+    Within the original length a fast pair makes ``beta_fast`` turns, a slow one ``beta_slow``; the
+    ramp starts and ends at whole pairs, unless ``truncate`` is false. Cosines and sines are
+    multiplied by ``attention_factor``, by default m(1) with m(s) = 0.1 s ln(factor) + 1; if both
+    are passed, m(``mscale``) / m(``mscale_all_dim``).
     """
 
     factor: float
@@ -109,7 +109,7 @@ class Yarn:
         return plain_speeds(size, theta) * (1.0 - slow + slow / self.factor), self._gain()
 
     def _pair(self, size: int, theta: float, turns: float) -> float:
-        """Which pair turns so many times within the original length."""
+        """Return the pair that makes ``turns`` turns within the original length."""
         return size * log(self.original_max_position_embeddings / (2 * pi * turns)) / 2 / log(theta)
 
     def _gain(self) -> float:
@@ -123,10 +123,10 @@ class Yarn:
 
 @dataclass(frozen=True)
 class Llama3:
-    """Long waves divided by ``factor``, short ones left, those between in part (Llama 3.1).
+    """Divide long waves by ``factor``, leave short ones, and use a ramp between (Llama 3.1).
 
-    A wave is long that has fewer than ``low_freq_factor`` turns within the original length, and
-    short one of more than ``high_freq_factor`` turns.
+    A long wave has fewer than ``low_freq_factor`` turns within the original length, a short one
+    more than ``high_freq_factor`` turns.
     """
 
     factor: float
@@ -146,11 +146,11 @@ class Llama3:
 
 @dataclass(frozen=True)
 class LongRope:
-    """Each pair divided by a number of its own (Ding et al. 2024; Phi-3).
+    """Divide each pair by its own factor (Ding et al. 2024; Phi-3).
 
-    By its ``long_factor`` in sequences of more than ``original_max_position_embeddings`` steps,
-    else by its ``short_factor``. Cosines and sines are multiplied by ``attention_factor``,
-    sqrt(1 + ln(factor) / ln(original)), where ``factor`` is how many times longer sequences may be.
+    Sequences of more than ``original_max_position_embeddings`` steps use ``long_factor``, others
+    ``short_factor``. Cosines and sines are multiplied by ``attention_factor``, by default sqrt(1 +
+    ln(factor) / ln(original)), with ``factor`` the ratio of the longest to the original length.
     """
 
     short_factor: Sequence[float]
@@ -184,17 +184,17 @@ SCALINGS: Mapping[str, Any] = {
     "llama3": Llama3,
     "longrope": LongRope,
 }
-"""By ``rope_type``."""
+"""The scalings by ``rope_type``."""
 
 
 _MAY_BE_NONE = ("attention_factor", "mscale", "mscale_all_dim")
 
 
 def scaling_of(given: Any) -> Scaling:
-    """The scaling that a mapping describes as config.json does: ``rope_type``, and its parameters.
+    """Return the scaling for a mapping as in config.json: ``rope_type`` and its parameters.
 
-    Errors: `ArgumentError`, `UnknownNameError` for types and parameters that are not known, that
-    are missing, or that have no sense.
+    Errors: `ArgumentError`, `UnknownNameError` for unknown types and parameters, missing parameters
+    and invalid values.
     """
     where = "RotaryEmbedding, scaling"
     kind = given.get("rope_type") if isinstance(given, Mapping) else None
@@ -244,7 +244,7 @@ def scaling_of(given: Any) -> Scaling:
 
 
 def _value(name: str, value: Any) -> Any:
-    """``value`` as the parameter ``name`` wants it."""
+    """Convert ``value`` to the type of the parameter ``name``."""
     if name == "truncate":
         good, wanted = isinstance(value, bool), "True or False"
     elif name in ("short_factor", "long_factor"):
@@ -274,9 +274,9 @@ def _positive(value: Any) -> bool:
 
 
 class RowTexts(NamedTuple):
-    """What tells of the texts in the rows of a batch: ``lengths(told)`` are theirs, by step.
+    """The texts in the rows of a batch: ``lengths(told)`` is the length of each step's text.
 
-    They are whole numbers that spread over (N, T).
+    Lengths are integers that broadcast to (N, T).
     """
 
     lengths: Callable[[Array], Array]
@@ -284,12 +284,12 @@ class RowTexts(NamedTuple):
 
     @classmethod
     def packed(cls, segments: Array) -> RowTexts:
-        """Texts whose steps have ids (N, T) in common."""
+        """Texts whose steps share an id in (N, T)."""
         return cls(_of_segments, segments)
 
     @classmethod
     def padded(cls, mask: Array) -> RowTexts:
-        """Texts with a mask (N, T) that is 0 at steps beside them."""
+        """Texts with a mask (N, T) that is 0 at padded steps."""
         return cls(_of_mask, mask)
 
 
@@ -307,21 +307,25 @@ def _of_mask(mask: Array) -> Array:
 
 
 class RotaryEmbedding(Configurable):
-    """Of a `MultiHeadAttention`: queries and keys turned by their positions (Su et al. 2021).
+    """Rotary positions of queries and keys of `MultiHeadAttention` (Su et al. 2021).
 
-    Pair i of the d features of a head is turned by t · theta^(-2i/d) at position t, so scores
-    depend on how far a key is from its query. A pair is elements i and i + d/2, as in LLaMA's
-    files at Hugging Face and GPT-NeoX; with ``interleaved`` 2i and 2i + 1, as in the paper, GPT-J
-    and LLaMA's own files. Of a ``fraction`` the first int(d · fraction) features alone are turned,
-    and counted as d.
+    Pair i of the d features of a head is rotated by t · theta^(-2i/d) at position t, so scores
+    depend on the distance of a key from its query.
 
-    ``scaling`` is for sequences longer than those of the training, as in a model's config.json: a
-    mapping of ``rope_type``, "linear", "dynamic", "yarn", "llama3" or "longrope", with the
-    parameters of that type (``factor``, ``original_max_position_embeddings``, ...). Under
-    "dynamic" and "longrope" angles depend on how long a text is: of texts that are packed into a
-    row, or padded and masked, on each one's own length. A decoder reads a text again from its
-    beginning where its angles change: under "longrope" once, under "dynamic" at each step beyond
-    the original length.
+    Under "dynamic" and "longrope" angles depend on the length of a text: for texts packed into a
+    row, or padded and masked, on the length of each. A decoder reads a text again from the start if
+    its angles change: under "longrope" once, under "dynamic" at each step beyond the original
+    length.
+
+    Args:
+        theta: Positive number, the base of the angles, 10000.0 by default.
+        interleaved: Whether a pair is elements 2i and 2i + 1, as in the paper, GPT-J and LLaMA's
+            own files; by default i and i + d/2, as in GPT-NeoX and in files of LLaMA at Hugging
+            Face.
+        fraction: Number up to 1; only the first d = int(size · fraction) features are rotated.
+        scaling: For sequences longer than in training, as in a model's config.json: a mapping of
+            ``rope_type``, "linear", "dynamic", "yarn", "llama3" or "longrope", with the parameters
+            of that type (``factor``, ``original_max_position_embeddings``, ...).
     """
 
     def __init__(
@@ -354,28 +358,28 @@ class RotaryEmbedding(Configurable):
 
     @property
     def pairs(self) -> int | None:
-        """How many pairs a head must have; None for any number."""
+        """The number of pairs that a head must have; None for any."""
         return None if self._scaling is None else self._scaling.pairs
 
     def features(self, size: int) -> int:
-        """How many of the ``size`` features of a head are turned."""
+        """Return the number of rotated features of a head of ``size``."""
         return int(size * self.fraction)
 
     @property
     def longest(self) -> int | None:
-        """Up to which number of steps angles do not depend on that number; None for any."""
+        """The number of steps up to which angles do not depend on it; None for any."""
         return None if self._scaling is None else self._scaling.longest
 
     @property
     def reach(self) -> int:
-        """How many steps "dynamic" scaling is for: the original ones times its factor; else 0."""
+        """The steps that "dynamic" scaling is for: the original ones times its factor; else 0."""
         scaling = self._scaling
         return int(scaling.factor * scaling.longest) if isinstance(scaling, Dynamic) else 0
 
     def era(self, steps: int) -> int:
-        """A number that texts of ``steps`` steps have in common with all that have their angles.
+        """Return a number that is equal for texts with equal angles.
 
-        Texts of so many steps have these angles, too.
+        A text with that number of steps has the same angles.
         """
         longest = self.longest
         if self._scaling is None or longest is None or steps <= longest:
@@ -383,9 +387,9 @@ class RotaryEmbedding(Configurable):
         return longest + 1 if self._scaling.settles else steps
 
     def speeds(self, size: int, steps: int) -> tuple[Array, float]:
-        """Radians a step for each pair of a head of ``size``, and what lengthens every pair.
+        """Return radians a step for each pair of a head of ``size``, and the factor of every pair.
 
-        In sequences of ``steps`` steps; in float64.
+        They are for sequences of ``steps`` steps, in float64.
         """
         return _speeds(self.features(size), self.theta, self._scaling, steps)
 
@@ -397,10 +401,10 @@ class RotaryEmbedding(Configurable):
         back: bool = False,
         texts: RowTexts | None = None,
     ) -> Array:
-        """``x`` (..., T, d) at the positions from ``first`` on; with ``back`` the transposed map.
+        """Rotate ``x`` (..., T, d) at positions from ``first``; with ``back`` apply the transpose.
 
-        Of samples (N, heads, T, d) each may have a first position of its own, (N,). ``texts`` tell
-        how long the text of each step is, where that is not the number of steps.
+        Samples (N, heads, T, d) may have their own first positions, (N,). ``texts`` has the length
+        of the text of each step, if it is not the number of steps.
         """
         steps, size = x.shape[-2:]
         if texts is not None and self.era(steps):
@@ -428,7 +432,7 @@ class RotaryEmbedding(Configurable):
         told: Array,
         out: Array,
     ) -> None:
-        """Write one of `_turns` into ``out`` (N, 1, T, size / 2), by what is ``told`` of texts."""
+        """Write one array of `_turns` into ``out`` (N, 1, T, size / 2), for the texts ``told``."""
         steps = out.shape[2]
         eras = np.broadcast_to(_eras(self, lengths(told)), (len(out), steps))
         for era in np.unique(eras).tolist():
@@ -444,7 +448,7 @@ def _speeds(size: int, theta: float, scaling: Scaling | None, steps: int) -> tup
 
 
 def _eras(rotary: RotaryEmbedding, lengths: Array) -> Array:
-    """`RotaryEmbedding.era` of each length."""
+    """Return `RotaryEmbedding.era` of each length."""
     each, where = np.unique(lengths, return_inverse=True)
     found: Array = np.array([rotary.era(length) for length in each.tolist()])[where]
     return found.reshape(lengths.shape)
@@ -459,10 +463,10 @@ def _turns(
     scaling: Scaling | None,
     dtype: np.dtype[Any],
 ) -> list[Array]:
-    """Cosine and sine (T, size / 2) of every angle, lengthened, and what turns back.
+    """Return the scaled cosine and sine (T, size / 2) of every angle, and the sine of the inverse.
 
-    ``at`` are the first step and the era of sequences; of several (N, 1, T, size / 2). Layers that
-    turn alike have the same arrays, which programs so hold once.
+    ``at`` has the first step and the era of sequences; for several the shape is (N, 1, T, size /
+    2). Layers with equal angles share these arrays, so that programs store them once.
     """
     each = [_angled(*one, steps, size, theta, scaling, dtype) for one in at]
     made = each[0]
@@ -482,7 +486,7 @@ def _angled(
     scaling: Scaling | None,
     dtype: np.dtype[Any],
 ) -> list[Array]:
-    """`_turns` of sequences that stand at ``first``."""
+    """Return `_turns` of sequences that start at ``first``."""
     speed, gain = _speeds(size, theta, scaling, era)
     angle = np.arange(first, first + steps)[:, None] * speed
     sin = gain * np.sin(angle)
