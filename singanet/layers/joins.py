@@ -1,4 +1,4 @@
-"""Several inputs combined element by element."""
+"""Layers that combine several inputs element by element."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from singanet.types import Array, Shape, Shapes, Traits
 
 
 class Combine(Layer):
-    """At least two inputs of one shape, or with extents of 1 that spread over the others'.
+    """At least two inputs of one shape, or with extents of 1 that broadcast.
 
-    A gate of shape (C, 1, 1) so multiplies every position of a (C, H, W) image.
+    For example, a gate of shape (C, 1, 1) multiplies every position of a (C, H, W) image.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -38,7 +38,7 @@ class Combine(Layer):
         )
 
     def _combined(self, ctx: Context, mode: str, x: Sequence[Array], relu: bool = False) -> Array:
-        """The inputs combined by ``mode``; an error where their extents differ."""
+        """Return the inputs combined by ``mode``. Errors: extents that differ."""
         shape = x[0].shape
         if any(part.shape != shape for part in x):
             extents = [set(axis) - {1} for axis in zip(*(part.shape for part in x), strict=True)]
@@ -49,39 +49,39 @@ class Combine(Layer):
 
     @staticmethod
     def _spread_back(ctx: Context, dy: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
-        """The gradient of each input, summed over the positions it was spread to."""
+        """Return the gradient of each input, summed over the broadcast axes."""
         return [ctx.ops.sum_to(part, shape) for part, shape in zip(dy, shapes, strict=True)]
 
 
 class Add(Combine):
-    """y = the sum of the inputs; `Merge` is SINGA's, for inputs of one shape."""
+    """A layer that adds its inputs; `Merge` is the version of SINGA, for inputs of one shape."""
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The sum; no array is kept."""
+        """Return the sum; no array is saved."""
         ctx.save(shapes=[part.shape for part in x])
         return self._combined(ctx, "add", x)
 
     def forward_relu(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The relu of the sum, which is kept."""
+        """Return the relu of the sum, which is saved."""
         y = self._combined(ctx, "add", x, relu=True)
         ctx.save(shapes=[part.shape for part in x], y=y)
         return y
 
     def backward_relu(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` for every input, where the sum is positive."""
+        """Return ``dy`` for every input if the sum is positive, otherwise 0."""
         return self.backward(ctx, ctx.ops.activation_backward("relu", dy, ctx.saved["y"]))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` for every input."""
+        """Return ``dy`` for every input."""
         shapes = ctx.saved["shapes"]
         return self._spread_back(ctx, [dy] * len(shapes), shapes), {}
 
 
 class Average(Combine):
-    """y = the sum of the k inputs divided by k."""
+    """A layer that divides the sum of k inputs by k."""
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The mean; no array is kept."""
+        """Return the mean; no array is saved."""
         ctx.save(shapes=[part.shape for part in x])
         return self._mean(ctx, x)
 
@@ -91,33 +91,33 @@ class Average(Combine):
         return ctx.ops.multiply(y, 1.0 / len(x), out=y)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` / k for every input."""
+        """Return ``dy`` / k for every input."""
         shapes = ctx.saved["shapes"]
         share = ctx.ops.multiply(dy, 1.0 / len(shapes))
         return self._spread_back(ctx, [share] * len(shapes), shapes), {}
 
 
 class Maximum(Combine):
-    """y = the largest of the inputs, element by element; of equal ones the first counts."""
+    """A layer that returns the largest input of each element, the first of equal ones."""
 
     chosen: ClassVar[str] = "maximum"
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The extreme; which input held it is kept, one small integer an element."""
+        """Return the extreme; its input is saved, one small integer an element."""
         y = self._combined(ctx, self.chosen, x)
         if ctx.keep:
             ctx.save(where=ctx.ops.first_equal(y, x), shapes=[part.shape for part in x])
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` where the input held the extreme."""
+        """Return ``dy`` for the input with the extreme, otherwise 0."""
         where, shapes = ctx.saved["where"], ctx.saved["shapes"]
         parts = [ctx.ops.select(dy, where, k) for k in range(len(shapes))]
         return self._spread_back(ctx, parts, shapes), {}
 
 
 class Minimum(Maximum):
-    """y = the smallest of the inputs, element by element; of equal ones the first counts."""
+    """A layer that returns the smallest input of each element, the first of equal ones."""
 
     chosen = "minimum"
 
@@ -133,29 +133,29 @@ class _OfTwo(Combine):
 
 
 class Subtract(_OfTwo):
-    """y = a − b for two inputs."""
+    """A layer that computes y = a − b for two inputs."""
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The difference; no array is kept."""
+        """Return the difference; no array is saved."""
         ctx.save(shapes=[part.shape for part in x])
         return self._combined(ctx, "subtract", x)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` and its negative."""
+        """Return ``dy`` and its negative."""
         return self._spread_back(ctx, [dy, ctx.ops.negative(dy)], ctx.saved["shapes"]), {}
 
 
 class Divide(_OfTwo):
-    """y = a / b for two inputs."""
+    """A layer that computes y = a / b for two inputs."""
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The quotient, which is kept with the inputs."""
+        """Return the quotient, which is saved with the inputs."""
         y = self._combined(ctx, "divide", x)
         ctx.save(x=list(x), y=y)
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` / b, and −``dy`` y / b."""
+        """Return ``dy`` / b, and −``dy`` y / b."""
         a, b = ctx.saved["x"]
         da = ctx.ops.divide(dy, b)
         db = ctx.ops.negative(ctx.ops.multiply(da, ctx.saved["y"]))
@@ -163,9 +163,9 @@ class Divide(_OfTwo):
 
 
 class Dot(Layer):
-    """y = Σ a b along the last axis of two inputs of one sample shape (..., D): (..., 1).
+    """A layer that computes y = Σ a b along the last axis of two inputs: (..., D) → (..., 1).
 
-    Behind `L2Norm` it is the cosine. For every vector with every other one there is `MatMul`.
+    After `L2Norm` it is the cosine. `MatMul` multiplies every vector with every other one.
     """
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -180,13 +180,13 @@ class Dot(Layer):
         return (*in_shapes[0][:-1], 1)
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The products' sums; the inputs are kept."""
+        """Return the sums of the products; the inputs are saved."""
         a, b = x
         ctx.save(a=a, b=b)
         return _inner(ctx.ops, a, b)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` b and ``dy`` a."""
+        """Return ``dy`` b and ``dy`` a."""
         a, b = ctx.saved["a"], ctx.saved["b"]
         return [ctx.ops.multiply(dy, b), ctx.ops.multiply(dy, a)], {}
 
@@ -197,15 +197,15 @@ def _inner(ops: Ops, a: Array, b: Array) -> Array:
 
 
 class Multiply(Combine):
-    """y = the product of the inputs, element by element."""
+    """A layer that multiplies its inputs element by element."""
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The product; the inputs are kept."""
+        """Return the product; the inputs are saved."""
         ctx.save(x=list(x))
         return self._combined(ctx, "multiply", x)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` times the other inputs; no division, so zeros are no special case."""
+        """Return ``dy`` times the other inputs, without division, so that zeros are valid."""
         x = ctx.saved["x"]
         parts = [
             ctx.ops.combine("multiply", [dy, *x[:k], *x[k + 1 :]], dy.shape) for k in range(len(x))
@@ -214,16 +214,16 @@ class Multiply(Combine):
 
 
 class Merge(Layer):
-    """y = the sum of at least two inputs of one shape.
+    """A layer that adds at least two inputs of one shape.
 
-    As an input layer of a net it takes a list of arrays; ``input_shape`` is then a list, or
-    one shape for every input, however many come.
+    As an input layer of a net it accepts a list of arrays; ``input_shape`` is then a list, or one
+    shape for any number of inputs.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
 
     def get_output_sample_shape(self) -> Shapes:
-        """As `Layer`; one ``input_shape`` for all inputs tells it before `build`."""
+        """Return the output shape; before `build`, if ``input_shape`` is for all inputs."""
         each = self._of_each()
         return super().get_output_sample_shape() if each is None else each
 
@@ -247,10 +247,10 @@ class Merge(Layer):
         return in_shapes[0]
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The sum; nothing is kept but the number of inputs."""
+        """Return the sum; only the number of inputs is saved."""
         ctx.save(count=len(x))
         return ctx.ops.add_all(x)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` for every input."""
+        """Return ``dy`` for every input."""
         return [dy] * ctx.saved["count"], {}

@@ -1,4 +1,4 @@
-"""Reductions, and choice of entries by index."""
+"""Reductions, and selection of elements by index."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ _NEUTRAL = {"sum": 0.0, "mean": 0.0, "max": -inf, "min": inf}
 
 
 class Reduce(Layer):
-    """The sum, mean, max or min over ``axis``: one or several, which count the batch.
+    """A layer that computes the sum, mean, max or min over ``axis``.
 
-    None are all but the batch. ``keepdims`` leaves axes of extent 1 in their places. Of several
-    equal extremes each has an equal share of the gradient. A mask (N, T) as second input leaves
-    steps out, where axis 1 is summed up; without any step it is 0.
+    Several equal extremes share the gradient equally. A mask (N, T) as second input excludes steps,
+    if the layer reduces over axis 1; if all are excluded, the result is 0.
+
+    Args:
+        name: Name of the layer, a string.
+        mode: "sum", "mean", "max" or "min".
+        axis: One axis or several, counting the batch axis; None for all but the batch.
+        keepdims: Whether reduced axes stay, with size 1.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(any_extent=True)
@@ -61,11 +67,11 @@ class Reduce(Layer):
             self.traits = replace(self.traits, masks="keeps")
 
     def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """The only input, if the layer reduces over steps."""
+        """Return the only input, if the layer reduces over steps."""
         return 0 if self.traits.masks == "ends" and len(shapes) == 1 else None
 
     def _input_kind(self, k: int) -> InputKind:
-        """Floats, and perhaps a mask."""
+        """Return "floats", and "any" for a mask."""
         return "any" if k else "floats"
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -92,7 +98,7 @@ class Reduce(Layer):
         return sorted(k if k > 0 else rank + k for k in self.axis)
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """One number of many; the extremes keep their input and output."""
+        """Return the reduced array; max and min save their input and output."""
         ops, there = ctx.ops, None
         if isinstance(x, list):
             x, mask = x
@@ -116,20 +122,20 @@ class Reduce(Layer):
 
     @in_float32
     def _of_some(self, ops: Ops, x: Array, there: Array, axes: Shape) -> Array:
-        """The values of the steps that are there, and neutral ones for the others."""
+        """Return the values of unmasked steps, and neutral ones for the others."""
         y: Array = getattr(x, self.mode if self.mode != "mean" else "sum")(axis=axes, keepdims=True)
         if self.mode == "mean":
             return ops.divide(y, self._number(ops, x, there, axes))
         return y if self.mode == "sum" else ops.where(there.any(axis=1, keepdims=True), y, 0)
 
     def _number(self, ops: Ops, like: Array, there: Array, axes: Shape) -> Array:
-        """How many elements there are of each sample, at least 1."""
+        """Return the number of unmasked elements of each sample, at least 1."""
         each = prod(like.shape[k] for k in axes if k > 1)
         count = there.sum(axis=1, keepdims=True) * each
         return ops.maximum(count, 1).astype(like.dtype)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
-        """``dy`` for each that went in, divided by their number, or where the extreme was."""
+        """Return ``dy`` for each element, divided by their number, or for the extremes only."""
         there = ctx.saved["there"]
         dx = self._spread_back(ctx, dy, there)
         return dx if there is None else [ctx.ops.where(there, dx, 0), None], {}
@@ -140,7 +146,7 @@ class Reduce(Layer):
         dy = dy.reshape(tuple(1 if k in axes else size for k, size in enumerate(shape)))
         if self.mode in ("max", "min"):
             held = (ctx.saved["x"] == ctx.saved["y"]).astype(dy.dtype)
-            # None is held where no step is there.
+            # If all steps are masked, no element is the extreme.
             number = ctx.ops.maximum(held.sum(axis=axes, keepdims=True), 1)
             return ctx.ops.multiply(held, ctx.ops.divide(dy, number))
         y = _spread(ctx, dy, shape)
@@ -152,7 +158,7 @@ class Reduce(Layer):
 
 
 class Expand(Layer):
-    """Samples spread to ``shape``: an axis of extent 1 is repeated, -1 leaves an axis as it is."""
+    """A layer that broadcasts samples to ``shape``; an axis of -1 does not change."""
 
     traits = Traits(moves_only=True)
 
@@ -188,18 +194,18 @@ class Expand(Layer):
         return tuple(size if wanted == -1 else wanted for size, wanted in pairs)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The repeated samples; no array is kept."""
+        """Return the repeated samples; no array is saved."""
         ctx.save(shape=x.shape)
         out: Any = self.out_shapes
         return _spread(ctx, x, (len(x), *out))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` summed over what was repeated."""
+        """Return the sum of ``dy`` over the repetitions."""
         return ctx.ops.sum_to(dy, ctx.saved["shape"]), {}
 
 
 class RepeatVector(Layer):
-    """The sample s, such as a vector, ``n`` times: (n, *s), a sequence of equal steps."""
+    """A layer that repeats a sample s ``n`` times: (n, *s), a sequence of equal steps."""
 
     traits = Traits(moves_only=True, gives_steps=True)
 
@@ -214,11 +220,11 @@ class RepeatVector(Layer):
         return (self.n, *expect_one_input(self, in_shapes))
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The repeated samples; no array is kept."""
+        """Return the repeated samples; no array is saved."""
         return _spread(ctx, x[:, None], (len(x), self.n, *x.shape[1:]))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """The sum over the steps."""
+        """Return the sum over the steps."""
         return ctx.ops.sum(dy, axis=1), {}
 
 
@@ -229,11 +235,11 @@ def _spread(ctx: Context, x: Array, shape: Shape) -> Array:
 
 
 class TopIndices(Layer):
-    """The indices of the ``k`` largest elements along ``axis``, which counts the batch axis.
+    """A layer that returns the indices of the ``k`` largest elements along ``axis``.
 
-    They begin with the largest, or with ``largest=False`` the smallest; of equal ones the first
-    comes first. `Gather` with the same axis takes the elements at them, with their gradients:
-    both are ``torch.topk``.
+    ``axis`` counts the batch axis. The first index is the largest element, or with
+    ``largest=False`` the smallest; of equal ones the first is first. `Gather` with the same axis
+    returns the elements, with gradients: together they are ``torch.topk``.
     """
 
     traits = Traits(gives_integers=True, stops_gradient=True)
@@ -274,7 +280,7 @@ class TopIndices(Layer):
         return self.axis if self.axis > 0 else rank + self.axis
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """int64; nothing is kept."""
+        """Return int64; no array is saved."""
         at = self._at(x.ndim)
         if self.k == 1:
             first = x.argmax(at) if self.largest else x.argmin(at)
@@ -284,17 +290,17 @@ class TopIndices(Layer):
         return found[(*(slice(None),) * at, slice(self.k))]
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:
-        """None."""
+        """Return None: there is no gradient."""
         return None, {}
 
 
 class Gather(Layer):
-    """The elements of x at ``indices`` along ``axis``, which counts the batch axis.
+    """A layer that returns the elements of x at ``indices`` along ``axis``.
 
-    They are the same for all samples, as in ``a[:, [0, 2]]`` of a symbol. Without them a second
-    input of whole numbers has each sample's own, as `numpy.take_along_axis` and ``torch.gather``
-    take them: it has as many axes as x, and both spread over each other's extents of 1. Negative
-    ones count from the end. Where an element is taken twice its gradients are added.
+    ``axis`` counts the batch axis. The indices are the same for all samples, as in ``a[:, [0, 2]]``
+    of a symbol. Without them a second input of integers has indices for each sample, as in
+    `numpy.take_along_axis` and ``torch.gather``: it has as many axes as x, and both broadcast over
+    extents of 1. Negative indices count from the end. The gradients of repeated indices are added.
     """
 
     traits = Traits(input_kinds=("any", "integers"), moves_only=True)
@@ -321,7 +327,7 @@ class Gather(Layer):
         self.indices = None if indices is None else listed
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Sample shape s, and that of the indices → s with as many elements along the axis."""
+        """Sample shape s, and the shape of the indices → s with as many elements along the axis."""
         of_samples = self.indices is None
         shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
         rank = len(shapes[0])
@@ -348,7 +354,7 @@ class Gather(Layer):
         return self.axis if self.axis > 0 else rank + self.axis
 
     def _places(self, ctx: Context, x: Array, *indices: Array) -> tuple[Any, ...]:
-        """The index by which y is a part of x."""
+        """Return the index of x whose result is y."""
         at, xp = self._at(x.ndim), ctx.ops.xp
         if not indices:
             return (*(slice(None) for _ in range(at)), xp.asarray(self.indices))
@@ -374,15 +380,15 @@ class Gather(Layer):
             )
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """The elements; their places are kept."""
+        """Return the elements; their indices are saved."""
         x, *indices = x if isinstance(x, list) else [x]
         places = self._places(ctx, x, *indices)
         ctx.save(places=places, shape=x.shape, given=len(indices))
-        # What NumPy makes of slices beside indices lies in memory in another order.
+        # With slices and indices, NumPy returns another memory order.
         return x[places] if indices else x.take(places[-1], axis=len(places) - 1)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
-        """``dy`` added up at the places; none for the indices."""
+        """Add ``dy`` at the indices of x; None for the indices."""
         dx = ctx.ops.zeros(ctx.saved["shape"], dy)
         ctx.ops.xp.add.at(dx, ctx.saved["places"], dy)
         return [dx, None] if ctx.saved["given"] else dx, {}

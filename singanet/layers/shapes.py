@@ -1,4 +1,4 @@
-"""Layers that reshape, cut, join and pass on values."""
+"""Layers that reshape, split, concatenate and pass on values."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from singanet.types import Array, GivenShape, GivenShapes, InputKind, Shape, Sha
 
 
 class Reshape(Layer):
-    """The elements of each sample, in row-major order, in ``shape``; one extent may be -1.
+    """A layer that reshapes each sample to ``shape``, in row-major order.
 
-    Where samples have an axis of any extent, that -1 stands for it.
+    One extent may be -1; it is then also the axis of any extent, if samples have one.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -71,22 +71,25 @@ class Reshape(Layer):
         return tuple(count // known if extent == -1 else extent for extent in self.shape)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """A view where memory allows."""
+        """Return the reshaped array, if possible a view."""
         ctx.save(x_shape=x.shape)
         shape: Any = self.out_shapes
         return x.reshape(len(x), *shape)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` in the shape of the input."""
+        """Return ``dy`` in the shape of the input."""
         return dy.reshape(ctx.saved["x_shape"]), {}
 
 
 class Flatten(Layer):
-    """Folds the axes from ``axis`` on into one; ``axis`` counts the batch axis.
+    """A layer that merges the axes from ``axis`` into one.
 
-    With 1, the default, each sample becomes one row. With a larger axis the axes before it fold
-    into the batch, as in SINGA: axis 2 turns (N, 64, 12) into (N·64, 12). PyTorch's keep theirs,
-    which is `Reshape` here.
+    Args:
+        name: Name of the layer, a string.
+        axis: Int that counts the batch axis. With 1, the default, each sample becomes one row. A
+            larger axis merges the axes before it into the batch, as in SINGA: axis 2 reshapes (N,
+            64, 12) to (N·64, 12). PyTorch preserves these axes, as `Reshape` does here.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(moves_only=True)
@@ -100,7 +103,7 @@ class Flatten(Layer):
         )
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """s → (∏ s[axis-1:],); a sample of no axes is a row of one."""
+        """s → (∏ s[axis-1:],); a sample without axes is a row of one."""
         if isinstance(in_shapes, list) or max(len(in_shapes), 1) < self.axis:
             raise self.shape_error(
                 f"one input with at least {self.axis} sample axes",
@@ -110,19 +113,20 @@ class Flatten(Layer):
         return (prod(in_shapes[self.axis - 1 :]),)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The same elements in row-major order of the sample."""
+        """Return the elements in the row-major order of the sample."""
         ctx.save(x_shape=x.shape)
         return x.reshape(prod(x.shape[: self.axis]), prod(x.shape[self.axis :]))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` in the shape of the input."""
+        """Return ``dy`` in the shape of the input."""
         return dy.reshape(ctx.saved["x_shape"]), {}
 
 
 class Permute(Layer):
-    """Axis k of the output is axis ``dims[k - 1]`` of the input; both count the batch axis.
+    """A layer that permutes axes: axis k of the output is axis ``dims[k - 1]`` of the input.
 
-    As in Keras, ``dims=(2, 1)`` transposes samples of two axes; the batch axis stays in front.
+    Both count the batch axis, which stays first. As in Keras, ``dims=(2, 1)`` transposes samples of
+    two axes.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -153,17 +157,17 @@ class Permute(Layer):
         return tuple(shape[axis - 1] for axis in self.dims)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """A view."""
+        """Return a view."""
         return x.transpose(0, *self.dims)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """``dy`` with the axes back in their places, as a view."""
+        """Return ``dy`` with the axes in the original order, as a view."""
         back = [self.dims.index(axis) + 1 for axis in range(1, len(self.dims) + 1)]
         return dy.transpose(0, *back), {}
 
 
 class Slice(Layer):
-    """The input cut at each of ``slice_point`` along ``axis``: n points give n + 1 outputs.
+    """A layer that cuts its input at each of ``slice_point``: n points give n + 1 outputs.
 
     ``axis`` counts the batch axis; it is at least 1.
     """
@@ -210,20 +214,20 @@ class Slice(Layer):
         ]
 
     def forward(self, ctx: Context, x: Array) -> list[Array]:
-        """Views of the input."""
+        """Return views of the input."""
         bounds = [0, *self.slice_point, x.shape[self.axis]]
         before = (slice(None),) * self.axis
         return [x[(*before, slice(first, end))] for first, end in itertools.pairwise(bounds)]
 
     def backward(self, ctx: Context, dy: list[Array]) -> tuple[Array, dict[str, Array]]:
-        """The gradients laid end to end again."""
+        """Return the concatenated gradients."""
         return ctx.ops.concat(dy, self.axis), {}
 
 
 class Split(Layer):
-    """``num_outputs`` outputs that are all the input itself.
+    """A layer that returns its input ``num_outputs`` times.
 
-    Any layer's output may feed several layers without it; nets from SINGA have it.
+    Nets from SINGA use it; here the output of any layer may have several readers.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -245,19 +249,23 @@ class Split(Layer):
         return [expect_one_input(self, in_shapes)] * self.num_outputs
 
     def forward(self, ctx: Context, x: Array) -> list[Array]:
-        """The input for every output, without a copy."""
+        """Return the input for every output, without a copy."""
         return [x] * self.num_outputs
 
     def backward(self, ctx: Context, dy: list[Array]) -> tuple[Array, dict[str, Array]]:
-        """The sum of the gradients."""
+        """Return the sum of the gradients."""
         return (dy[0] if len(dy) == 1 else ctx.ops.add_all(dy)), {}
 
 
 class Concat(Layer):
-    """The inputs one after the other along ``axis``, which counts the batch axis; -1 is the last.
+    """A layer that concatenates its inputs along ``axis``.
 
-    Axis 0 stacks batches; axis 1 is the first axis of the sample, the channels of an image. Behind
-    it, where steps are joined with steps, a mask of theirs goes on.
+    Args:
+        name: Name of the layer, a string.
+        axis: Int that counts the batch axis. 0 stacks batches; 1 is the first axis of the sample,
+            the channels of an image; -1 is the last. With a later axis than 1 the mask of the steps
+            remains.
+        input_shape: List of sample shapes, to set the layer up at once.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -279,7 +287,7 @@ class Concat(Layer):
             self.traits = replace(self.traits, masks="keeps")
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Sample shapes that agree but for ``axis`` → one."""
+        """Sample shapes that agree except on ``axis`` → one."""
         shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
         self._expect_fit(shapes)
         if self.axis == 0:
@@ -305,7 +313,7 @@ class Concat(Layer):
             )
 
     def forward(self, ctx: Context, x: Sequence[Array] | Array) -> Array:
-        """One array; the extents of the inputs are kept."""
+        """Return one array; the extents of the inputs are saved."""
         parts: list[Any] = list(x) if isinstance(x, (list, tuple)) else [x]
         self._expect_fit([part.shape[1:] for part in parts])
         axis = self._of(parts[0].ndim)
@@ -313,7 +321,7 @@ class Concat(Layer):
         return ctx.ops.concat(parts, axis)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
-        """The part of ``dy`` that belongs to each input, as views."""
+        """Return the part of ``dy`` for each input, as views."""
         ends = list(accumulate(ctx.saved["extents"]))
         before = (slice(None),) * self._of(dy.ndim)
         parts = [
@@ -323,10 +331,10 @@ class Concat(Layer):
 
 
 class Cast(Layer):
-    """x as ``dtype``: a type of whole numbers, "bool", or "float", which is the net's float type.
+    """A layer that converts x to an integer type, "bool", or "float", the net's float type.
 
-    Floats are cut off towards zero. A float that is cast to the net's own goes through with its
-    gradient; all else has none.
+    Floats are truncated towards zero. Only a float that is cast to the net's own type has a
+    gradient.
     """
 
     traits = Traits(input_kinds=("any",), any_extent=True, masks="keeps")
@@ -355,20 +363,20 @@ class Cast(Layer):
         return expect_one_input(self, in_shapes)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """The numbers as the other type; nothing is kept but whether they were floats."""
+        """Return the numbers in the other type; only whether they were floats is saved."""
         ctx.save(floats=x.dtype.kind == "f")
         return x.astype(ctx.dtype if self.dtype == "float" else self.dtype, copy=False)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
-        """``dy`` for floats."""
+        """Return ``dy`` for floats."""
         return dy if ctx.saved["floats"] and not self.traits.stops_gradient else None, {}
 
 
 class StopGradient(Layer):
-    """y = x, and no gradient goes to x.
+    """A layer that returns x and sends no gradient to it.
 
-    What only such layers read is not entered by backward: its parameters are not trained and its
-    contexts not kept.
+    Backward skips layers that only such layers read: their parameters are not trained and their
+    contexts are not saved.
     """
 
     traits = Traits(moves_only=True, any_extent=True, masks="keeps", stops_gradient=True)
@@ -378,20 +386,20 @@ class StopGradient(Layer):
         return in_shapes
 
     def forward(self, ctx: Context, x: Any) -> Any:
-        """x."""
+        """Return x."""
         return x
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
-        """None."""
+        """Return None: there is no gradient."""
         return [None] * len(dy) if isinstance(dy, list) else None, {}
 
 
 class Dummy(Layer):
-    """y = x; names a place in a net where data go in or gradients come out.
+    """A layer that returns x; it names the place of an input or of a gradient in a net.
 
-    With a ``dtype`` of whole numbers or booleans it is an input for labels or indices, which are
-    fed as that type and have no gradient. With ``sparse`` it is an input for SciPy's sparse
-    matrices, which `Dense` layers alone read.
+    An integer or boolean ``dtype`` is for labels or indices, which are fed as that type and have no
+    gradient. With ``sparse`` it is an input for SciPy's sparse matrices, which only `Dense` layers
+    read.
     """
 
     traits = Traits(moves_only=True, any_extent=True, masks="keeps")
@@ -411,7 +419,7 @@ class Dummy(Layer):
         self.traits = replace(self.traits, input_kinds=kinds, gives_integers=whole, sparse=sparse)
 
     def setup(self, in_shapes: Shapes) -> Shapes:
-        """Any sample shape; (n,) where it is sparse."""
+        """Any sample shape; (n,) if it is sparse."""
         if self.traits.sparse and (self.dtype is not None or not _is_vector(in_shapes)):
             raise self.shape_error(
                 "floats of sample shape (n,), as its input is sparse",
@@ -421,15 +429,15 @@ class Dummy(Layer):
         return in_shapes
 
     def forward(self, ctx: Context, x: Any) -> Any:
-        """x."""
+        """Return x."""
         return x
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
-        """dy."""
+        """Return dy."""
         return dy, {}
 
     def _typed(self, x: Array) -> Array:
-        """``x`` in the type of the input. Errors: a type of which some values would be others."""
+        """Return ``x`` in the type of the input. Errors: a type that would change some values."""
         if self.dtype is None or x.dtype == self.dtype:
             return x
         if not np.can_cast(x.dtype, self.dtype):
@@ -446,12 +454,12 @@ class Dummy(Layer):
 def Input(  # noqa: N802 - reads as the layer it makes
     name: Name = None, shape: GivenShape = REQUIRED, dtype: Any = None, sparse: bool = False
 ) -> Symbol:
-    """A symbol for an array of the sample ``shape`` (no batch axis), fed by ``name``.
+    """Return a symbol for an array of the sample ``shape`` (no batch axis), fed by ``name``.
 
-    ``dtype`` "int64", or another type of whole numbers or booleans, is for labels and indices,
-    which are then fed and used as such. Numbers to compute with are of the net's float type, for
-    which ``dtype`` is None or any float type. With ``sparse`` SciPy's sparse matrices of
-    ``shape`` (n,) are fed, CSR, CSC or COO, for `Dense` layers to read. Errors: other types.
+    An integer or boolean ``dtype``, such as "int64", is for labels and indices, which are fed as
+    that type. Numbers to compute with have the net's float type, for which ``dtype`` is None or any
+    float type. With ``sparse`` the input is SciPy's sparse matrices of ``shape`` (n,), CSR, CSC or
+    COO, which `Dense` layers read. Errors: other types.
     """
     if name is not None and not isinstance(name, str):
         name, shape = None, name
