@@ -22,11 +22,17 @@ from singanet.types import Array, RowSparse
 
 
 class ClipByGlobalNorm(Wrapper):
-    """The gradients of a whole step are scaled so that their joint norm is ≤ ``max_norm``.
+    """Scales the gradients of a whole step so that their joint norm is ≤ ``max_norm``.
 
-    The norm has to be known before the first layer is updated: say it with `knowing`. `net.step`
-    and all above it find it by running forward and backward once before, each layer's gradients
-    dropped once they are read. A norm that is not finite clips nothing, so that it is seen.
+    The norm must be known before the first layer is updated: pass it to `knowing`. `net.step`,
+    `net.fit` and the like compute it in an additional forward and backward pass, and drop each
+    layer's gradients after reading them. If the norm is not finite, nothing is clipped, so that
+    the error is not hidden.
+
+    Args:
+        optimizer: The optimizer of the scaled gradients.
+        max_norm: The largest L2 norm, at least 0.
+
     """
 
     _needs_norm = True
@@ -39,16 +45,16 @@ class ClipByGlobalNorm(Wrapper):
 
     @property
     def knows(self) -> bool:
-        """Whether the norm of the step in work was said."""
+        """Whether the norm of the current step is known."""
         return self._factor is not None
 
     def case(self) -> Hashable:
-        """Whether the norm of the next step was said."""
+        """Return True if the norm of the next step is known."""
         return self.knows
 
     @contextmanager
     def knowing(self, norm: Scale) -> Iterator[None]:
-        """Within the block, ``norm`` is that of all gradients that `update` is given."""
+        """Use ``norm`` as the norm of all gradients of the updates within the block."""
         xp = np if isinstance(norm, (int, float)) else ops_for(norm).xp
         self._factor = within(xp, xp.where(xp.isfinite(norm), norm, 0.0), self.max_norm)
         try:
@@ -57,7 +63,7 @@ class ClipByGlobalNorm(Wrapper):
             self._factor = None
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
-        """As `Wrapper.take`. Errors: `CallOrderError` outside of `knowing`."""
+        """Scale the gradients. Errors: `CallOrderError` outside of `knowing`."""
         if self._factor is None:
             raise CallOrderError(
                 "ClipByGlobalNorm",
@@ -75,13 +81,21 @@ def clip_by_global_norm(
     scale: float = 1.0,
     rehearsal: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> float:
-    """Update so that the norm of all gradients together is ≤ ``max_norm``; returns the norm.
+    """Update by gradients clipped to the joint norm ``max_norm``, and return the norm.
 
-    ``passes()`` runs forward and loss and returns ``net.backward(dy)``; it is called twice, once
-    for the norm and once for the update, so that never more than one layer's gradients exist.
-    It must give the same gradients both times: pass ``rehearsal=net.rehearsal``, and random layers
-    draw the same numbers and running statistics move once. Costs a second forward and backward;
-    clipping the list of all gradients costs their memory instead.
+    ``passes()`` is called twice, once for the norm and once for the update, so that only one
+    layer's gradients exist at a time. The cost is a second forward and backward; clipping the list
+    of all gradients costs their memory instead. Errors: `ArgumentError` if the norm is not finite.
+
+    Args:
+        optimizer: The optimizer.
+        max_norm: The largest L2 norm, at least 0.
+        passes: A function that runs forward and loss and returns ``net.backward(dy)``, with the
+            same gradients both times.
+        scale: A factor of the gradients.
+        rehearsal: The context of the first call. With ``net.rehearsal`` random layers draw the
+            same numbers in both calls, and running statistics change once.
+
     """
     chain = UpdateChain(optimizer)
     limit = at(checked("clip_by_global_norm", "max_norm", max_norm), 0)
@@ -105,9 +119,15 @@ def clip_by_global_norm(
 
 
 class ClipByLayerNorm(Wrapper):
-    """The gradients of one `update` call are scaled so that their joint norm is ≤ ``max_norm``.
+    """Scales the gradients of one `update` call so that their joint norm is ≤ ``max_norm``.
 
-    With the streaming backward that is one layer. Costs a reading of the gradients, no memory.
+    With the streaming backward a call has the gradients of one layer. The cost is one reading of
+    the gradients, without additional memory.
+
+    Args:
+        optimizer: The optimizer of the scaled gradients.
+        max_norm: The largest L2 norm, at least 0.
+
     """
 
     _by_parts = True
@@ -117,7 +137,7 @@ class ClipByLayerNorm(Wrapper):
         self.max_norm = at(checked("ClipByLayerNorm", "max_norm", max_norm), 0)
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
-        """As `Wrapper.take`; the norm is that of ``scale`` · gradients."""
+        """Scale by the norm of ``scale`` · gradients."""
         xp = module_of(values)
         norm = abs(scale) * xp.sqrt(self.joined(squares_of(grads)))
         yield names, values, grads, scale * within(xp, norm, self.max_norm)
@@ -128,12 +148,18 @@ _SEEN = "*/clip.seen."
 
 
 class ClipByRunningNorm(Wrapper):
-    """Gradients times min(1, max_norm / n), n an estimate of the norm of all of them.
+    """Multiplies gradients by min(1, max_norm / n), n an estimate of the norm of a whole step.
 
-    n is the larger of the moving mean of the steps before (``decay`` a step) and of the norm of
-    the layers that this step has handed out so far, so that no layer ever exceeds ``max_norm``.
-    A step ends when a name comes again. The estimate lags behind: after a quiet time a sudden
-    large gradient is clipped from the layer on in which it shows. Costs no pass and no memory.
+    n is the larger of the moving mean of earlier steps' norms and the norm of this step's layers so
+    far, so that no layer exceeds ``max_norm``. A step ends at the first repeated name. A sudden
+    large gradient is clipped from its own layer on, but not in the layers before it. There is no
+    additional pass and no additional memory.
+
+    Args:
+        optimizer: The optimizer of the scaled gradients.
+        max_norm: The largest L2 norm, at least 0.
+        decay: The factor of the moving mean at each step, in [0, 1).
+
     """
 
     _across_layers = True
@@ -144,12 +170,12 @@ class ClipByRunningNorm(Wrapper):
         self.max_norm = at(checked("ClipByRunningNorm", "max_norm", max_norm), 0)
         self.decay = at(checked("ClipByRunningNorm", "decay", decay, 0.0, 1.0), 0)
         self._estimate, self._squares = np.zeros(()), np.zeros(())
-        # In place of a set, for the order and for copies of it.
+        # A dict instead of a set, since it has an order.
         self._seen: dict[str, None] = {}
         self._owners = Owners()
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`: each net has an estimate of its own."""
+        """Switch to the estimate of the net of ``params``."""
         for param in params:
             self._owners.turn(param.name, param.root)
         self._turn_all([param.root for param in params], other)
@@ -161,7 +187,7 @@ class ClipByRunningNorm(Wrapper):
         self._estimate, self._squares, self._seen = found
 
     def _turn_by(self, names: Names, values: Values) -> None:
-        """`turn` in a loop of the user's own, where the first arrays of a step tell the net."""
+        """Switch to the net of ``values`` at the start of a step, for a user's own loop."""
         begins = not self._seen or self._ends_with(names)
         roots = [(name, owner_of(value)) for name, value in zip(names, values, strict=True)]
         known = [(name, root) for name, root in roots if root is not None]
@@ -171,11 +197,11 @@ class ClipByRunningNorm(Wrapper):
 
     @property
     def estimate(self) -> float:
-        """The moving mean of the norms of the steps before; 0 before there is one."""
+        """The moving mean of the norms of earlier steps; 0 before the second step."""
         return float(self._estimate)
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
-        """As `Wrapper.take`; the norm is that of ``scale`` · gradients."""
+        """Scale by the estimate for ``scale`` · gradients."""
         self._turn_by(names, values)
         xp = module_of(values)
         estimate = self._estimate = xp.asarray(self._estimate)
@@ -187,16 +213,16 @@ class ClipByRunningNorm(Wrapper):
         squares = squares + scale * scale * self.joined(squares_of(grads))
         norm = xp.fmax(estimate, xp.sqrt(squares))
         yield names, values, grads, scale * within(xp, norm, self.max_norm)
-        # Only now: an update that was refused leaves the estimate as it was.
+        # After the update, so that a refused update does not change the estimate.
         self._estimate[...], self._squares[...] = estimate, squares
         self.skip(names)
 
     def _ends_with(self, names: Names) -> bool:
-        """Whether a step is over now that the gradients of ``names`` come."""
+        """Return True if the gradients of ``names`` belong to a new step."""
         return any(name in self._seen for name in names)
 
     def case(self) -> Hashable:
-        """The names seen since the step began."""
+        """Return the names of this step so far."""
         return tuple(self._seen)
 
     def skip(self, names: Names) -> None:
@@ -205,7 +231,7 @@ class ClipByRunningNorm(Wrapper):
         self._seen.update(dict.fromkeys(names))
 
     def _own_state(self) -> dict[str, Array]:
-        """As `Wrapper._own_state`: the estimate, and what it is of."""
+        """Return the estimate, the squares of this step and its names."""
         numbers = dict(zip(_KEYS, (self.estimate, float(self._squares)), strict=True))
         numbers.update((_SEEN + name, 1.0) for name in sorted(self._seen))
         return {key: np.array(number, np.float64) for key, number in numbers.items()}
@@ -231,9 +257,14 @@ class ClipByRunningNorm(Wrapper):
 
 
 class ClipByValue(Wrapper):
-    """Every element of a gradient is brought into [−limit, limit].
+    """Clips every element of a gradient to [−limit, limit].
 
-    Costs a clipped copy of the gradients of one layer, for as long as the update lasts.
+    The cost is a clipped copy of the gradients of one layer during its update.
+
+    Args:
+        optimizer: The optimizer of the clipped gradients.
+        limit: The largest absolute value, at least 0.
+
     """
 
     _by_element = True
@@ -243,9 +274,9 @@ class ClipByValue(Wrapper):
         self.limit = at(checked("ClipByValue", "limit", limit), 0)
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
-        """As `Wrapper.take`; the limit is on ``scale`` · gradient.
+        """Clip ``scale`` · gradient.
 
-        Rows of a table that sums those of all processes first are clipped there.
+        A table that sums the rows of all processes first clips these rows itself.
         """
         jobs = [*zip(names, values, grads, strict=True)]
         there = [job for job in jobs if _is_clipped_elsewhere(job[1])]

@@ -1,4 +1,4 @@
-"""Half the memory for parameters and activations: float16, with updates in float32."""
+"""Training in float16 with updates in float32."""
 
 from __future__ import annotations
 
@@ -26,14 +26,21 @@ _MASTER = "master/"
 
 
 class MixedPrecision(Configurable):
-    """Training in float16, for `net.compile`: dynamic loss scaling, and float32 masters.
+    """Training in float16, for `net.compile`: dynamic loss scaling and float32 masters.
 
-    The loss is multiplied by ``scale``, so that small gradients do not vanish in float16. A step
-    whose gradients are not all finite is skipped, parameters, running state, draws and optimizer
-    left as they were, and the scale multiplied by ``backoff``; after ``growth_interval`` good steps
-    in a row it is multiplied by ``growth`` (Micikevicius et al. 2018). Updates change a float32
-    master of each parameter, which is then rounded; a parameter written from elsewhere takes its
-    master along. Holds the float16 gradients of one step, and one float32 copy of what is trained.
+    The loss is multiplied by ``scale``, so that small gradients do not vanish in float16
+    (Micikevicius et al. 2018). If a gradient of a step is not finite, the step is skipped:
+    parameters, running state, draws and the optimizer do not change. Updates change a float32
+    master of each parameter, which is then rounded. A write to a parameter changes its master, too.
+    Memory: the float16 gradients of one step and a float32 copy of the trained parameters.
+
+    Args:
+        dtype: The dtype of parameters and activations, "float16".
+        scale: The first factor of the loss.
+        growth: The factor of the scale after ``growth_interval`` good steps in a row, at least 1.
+        backoff: The factor of the scale after a skipped step, below 1.
+        growth_interval: The number of good steps.
+
     """
 
     _moved = ("scale",)
@@ -49,7 +56,7 @@ class MixedPrecision(Configurable):
     ) -> None:
         where = "MixedPrecision"
         self.dtype = _checked_type(dtype)
-        # An array, so that programs read what it has become.
+        # An array, so that programs read its current value.
         self._first = at(checked(where, "scale", scale, _LEAST), 0)
         self._scale = np.array(self._first)
         self.growth = at(checked(where, "growth", growth, 1.0), 0)
@@ -64,7 +71,7 @@ class MixedPrecision(Configurable):
 
     @property
     def scale(self) -> float:
-        """The factor of the loss."""
+        """The current factor of the loss."""
         return float(self._scale)
 
     @scale.setter
@@ -72,12 +79,12 @@ class MixedPrecision(Configurable):
         self._scale[...] = value
 
     def scaled(self, dy: Array) -> Array:
-        """``dy`` times the scale."""
+        """Return ``dy`` times the scale."""
         xp = ops_for(dy).xp
         return dy * in_type(xp, xp.asarray(self._scale), dy.dtype)
 
     def settle(self, name: str, value: Array) -> Array:
-        """The float32 array behind the parameter ``value``, whatever is in it."""
+        """Return the float32 master of the parameter ``value``, which may be out of date."""
         xp, root = ops_for(value).xp, owner_of(value)
         if root is not None:
             self._owners.turn(name, root, self.masters)
@@ -87,12 +94,12 @@ class MixedPrecision(Configurable):
         elif ops_for(kept).xp.__name__ != xp.__name__:
             kept = self.masters[name] = xp.asarray(kept)
         if root is not None and owner_of(kept) is not root:
-            # By its owner the rule knows whose state is the right one.
+            # The rule finds its state by the owner of the array.
             root.own(kept)
         return kept
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """Have the masters and the scale of the net of ``params``, as `Wrapper.turn`."""
+        """Switch to the masters and the scale of the net of ``params``."""
         for param in params:
             self._owners.turn(param.name, param.root, self.masters)
         roots, now = [param.root for param in params], (self._scale, self.good, self.skipped)
@@ -100,18 +107,18 @@ class MixedPrecision(Configurable):
         self._scale, self.good, self.skipped = self._owners.turn_all(roots, other, now, new)
 
     def master(self, name: str, value: Array) -> Array:
-        """The float32 array behind the parameter ``value``, brought up to date with it."""
+        """Return the float32 master of the parameter ``value``, updated from it."""
         xp = ops_for(value).xp
         kept = self.settle(name, value)
         if type(kept) is not type(value):
-            # Traced where the value is.
+            # Traced if the value is.
             kept = xp.asarray(kept)
-        # Where they differ, somebody wrote to the parameter: a file was loaded, say.
+        # If they differ, the parameter was written to, for example from a file.
         xp.copyto(kept, value, where=kept.astype(value.dtype) != value)
         return kept
 
     def unscaled(self, grad: Grad) -> Grad:
-        """``grad`` / ``scale`` in float32, as a new array."""
+        """Return ``grad`` / ``scale`` in float32, as a new array."""
         if grad is None:
             return None
         if isinstance(grad, tuple):
@@ -124,18 +131,18 @@ class MixedPrecision(Configurable):
         return array.astype("float32") / in_type(xp, xp.asarray(self._scale), np.float32)
 
     def _succeeded(self) -> None:
-        """Count a step that was taken; the scale may grow."""
+        """Count a good step; the scale may grow."""
         self.good += 1
         if self.good == self.growth_interval:
             self.good = 0
             grown = self.scale * self.growth
-            # The loss that it multiplies is a float32.
+            # It multiplies a float32 loss, which must not overflow.
             self.scale = grown if grown < _MOST else self.scale
 
     def failed(self, layer: str) -> None:
-        """Count a step that is skipped since the gradients of ``layer`` are not finite.
+        """Count a skipped step, with non-finite gradients of ``layer``, and reduce the scale.
 
-        Errors: `DataError` where the scale has become so small that this cannot be the reason.
+        Errors: `DataError` if the scale is too small to be the reason.
         """
         self.good = 0
         self.skipped += 1
@@ -149,13 +156,13 @@ class MixedPrecision(Configurable):
         self.scale *= self.backoff
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of the masters, the scale, and the counts."""
+        """Return copies of the masters, the scale, and the counts."""
         numbers = (self.scale, self.good, self.skipped)
         state = {k: np.array(v, np.float64) for k, v in zip(_NUMBERS, numbers, strict=True)}
         return {**state, **{_MASTER + name: a.copy() for name, a in self.masters.items()}}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on where the one of the `state_dict` stood. Errors: an entry is missing or unknown."""
+        """Load the result of `state_dict`. Errors: a missing or unknown entry."""
         masters = {k[len(_MASTER) :]: a for k, a in state.items() if k.startswith(_MASTER)}
         if len(masters) + len(_NUMBERS) != len(state) or any(k not in state for k in _NUMBERS):
             raise DataError(
@@ -171,7 +178,7 @@ class MixedPrecision(Configurable):
 
 
 class NotFiniteError(Exception):
-    """The gradients of ``layer`` are not all finite, so that a step is not taken."""
+    """A step is skipped, since a gradient of ``layer`` is not finite."""
 
     def __init__(self, layer: str) -> None:
         super().__init__(layer)
@@ -179,9 +186,9 @@ class NotFiniteError(Exception):
 
 
 class ScaledUpdates(Wrapper):
-    """Float16 parameters, and gradients times the scale of ``precision``, for ``optimizer``.
+    """A stage that updates the float32 masters of ``precision`` by unscaled gradients.
 
-    It updates the float32 masters by the gradients without the scale, and rounds them.
+    It then rounds the masters to the float16 parameters.
     """
 
     _holds_all = True
@@ -197,67 +204,67 @@ class ScaledUpdates(Wrapper):
             value[...] = master
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`: masters and scale."""
+        """Switch to the masters and the scale of the net of ``params``."""
         self.precision.turn(params, other)
 
     def settle(self, names: Names, values: Values) -> Sequence[Array]:
-        """As `Wrapper.settle`: the masters."""
+        """Create and return the masters."""
         return [self.precision.settle(n, v) for n, v in zip(names, values, strict=True)]
 
     def refresh(self, names: Names, values: Values) -> None:
-        """As `Wrapper.refresh`: the masters."""
+        """Update the masters from ``values``."""
         for name, value in zip(names, values, strict=True):
             self.precision.master(name, value)
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
             yield self.in_float32(*item)
-            # As the walk itself: one layer's gradients are let go before the next one's exist.
+            # Releases one layer's gradients before the next layer's exist.
             del item
 
     def _conclude(self, refused: str | None) -> None:
-        """As `Wrapper._conclude`: count the step, from which the scale follows."""
+        """Count the step and adapt the scale."""
         if refused is None:
             self.precision._succeeded()
         else:
             self.precision.failed(refused)
 
     def updated(self, names: Names, values: Values) -> None:
-        """As `Wrapper.updated`: round the masters."""
+        """Round the masters to the parameters."""
         self.written(names, values)
 
     def written(self, names: Names, values: Values) -> None:
-        """As `Wrapper.written`: round the masters."""
+        """Round the masters to the parameters."""
         for name, value in zip(names, values, strict=True):
             value[...] = self.precision.masters[name]
 
     def case(self) -> Hashable:
-        """Which masters these are: loaded ones are others."""
+        """Return the identity of the masters, which loading changes."""
         return id(self.precision.masters)
 
     def in_float32(
         self, names: Names, values: Values, grads: Grads
     ) -> tuple[Sequence[str], list[Array], list[Grad]]:
-        """Names, masters, and gradients without the scale."""
+        """Return names, masters and unscaled gradients."""
         masters = [self.precision.master(n, v) for n, v in zip(names, values, strict=True)]
         return names, masters, [self.precision.unscaled(grad) for grad in grads]
 
     def around(self, optimizer: Optimizer | Wrapper) -> ScaledUpdates:
-        """Another stage of the same precision, around ``optimizer``."""
+        """Return another stage of the same precision, around ``optimizer``."""
         return ScaledUpdates(optimizer, self.precision)
 
     def unscaled(self, item: LayerGradients) -> LayerGradients:
-        """``item`` with its gradients as they are without the scale."""
+        """Return ``item`` with unscaled gradients."""
         grads: list[Any] = list(map(self.precision.unscaled, item.grads))
         return LayerGradients(item.names, item.values, grads, item.layer)
 
 
 FACTORS = ("bfloat16", "float32_fast", "auto")
-"""Precisions that leave arrays float32, and round what convolutions and products multiply."""
+"""Precisions with float32 arrays that round the factors of convolutions and products."""
 
 
 def as_precision(given: Any) -> MixedPrecision | None:
-    """``given``, or mixed precision of the type ``given`` as text; None for texts in `FACTORS`."""
+    """Return ``given``, a new `MixedPrecision` for "float16", or None for names in `FACTORS`."""
     if given is None or isinstance(given, MixedPrecision) or given in FACTORS:
         return None if isinstance(given, str) else given
     if given != "float16":

@@ -1,4 +1,4 @@
-"""An optimizer around another one."""
+"""Stages around an optimizer."""
 
 from __future__ import annotations
 
@@ -16,39 +16,43 @@ from singanet.params.param import Param, ParamSpec
 from singanet.types import Array
 
 Handed: TypeAlias = tuple[Sequence[str], Sequence[Array], Sequence[Grad], Scale]
-"""Names, values and gradients, and what the gradients are multiplied by."""
+"""Names, values, gradients, and the factor of the gradients."""
 
 
 class Wrapper(Counted, Configurable, ABC):
-    """A stage: it changes gradients on their way to ``optimizer``, which may be a wrapper itself.
+    """A stage, which changes gradients on their way to ``optimizer``.
 
-    It is used like an optimizer: `update`, `register`, `state_dict`. A subclass says in `take`
-    what becomes of the gradients of a layer, or overrides `update` altogether. In a step a stage
-    is asked, in this order: `meet` once a net, `begin`, `previewed` where a stage behind it
-    `_needs_norm`, `take` for each layer, and `end`.
+    It has the methods of an optimizer: `update`, `register`, `state_dict`. A subclass overrides
+    `take` to change the gradients of a layer, or `update`. The calls in a step are, in this order:
+    `meet` once a net, `begin`, `previewed` if an inner stage `_needs_norm`, `take` for each layer,
+    and `end`.
+
+    Args:
+        optimizer: An optimizer or another stage.
+
     """
 
     _reads_gradients: ClassVar[bool] = True
-    """Whether `take` looks at gradients, and does not only hand them on."""
+    """Whether `take` reads gradients."""
     _by_element: ClassVar[bool] = False
-    """Whether each element of a gradient is changed by itself: parts of it may be, elsewhere."""
+    """Whether each element is changed by itself, so that parts of a gradient can be, too."""
     _by_parts: ClassVar[bool] = False
-    """Whether gradients may be parts, others of which other processes have: it asks `joined`."""
+    """Whether it calls `joined`, so that gradients may be spread over processes."""
     _across_layers: ClassVar[bool] = False
-    """Whether what becomes of a layer's gradients depends on those of layers before."""
+    """Whether the result for a layer depends on the gradients of earlier layers."""
     _selects: ClassVar[bool] = False
-    """Whether it hands on gradients of some parameters alone: programs do not make the others."""
+    """Whether it drops gradients of some parameters, so that programs do not compute them."""
     gathers: ClassVar[bool] = False
-    """Whether it hands on what it has gathered over ``every`` steps, see `left`."""
+    """Whether it accumulates gradients over ``every`` steps, see `left`."""
     every: int = 1
     _needs_norm: ClassVar[bool] = False
-    """Whether it is to be told the norm of a step before its first gradients, by `knowing`."""
+    """Whether it needs the norm of a step, by `knowing`, before the first gradients."""
     _holds_all: ClassVar[bool] = False
-    """Whether all gradients of a step have to be there, and finite, before it takes the first."""
+    """Whether all gradients of a step must exist, and be finite, before the first `take`."""
     _waits: ClassVar[bool] = False
     """Whether it is a `Reducer`, which waits for other processes."""
     _over_parts: Callable[[Any], Any] | None = None
-    """What sums a number over the processes that have the other parts of gradients, if any."""
+    """A function that sums a number over the processes with the other parts of gradients."""
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:
         if not is_optimizer(optimizer):
@@ -62,146 +66,146 @@ class Wrapper(Counted, Configurable, ABC):
 
     @property
     def _weighs(self) -> bool:
-        """Whether `begin` has to be called, since what the loss counts decides over gradients."""
+        """Whether gradients depend on the count of the loss, so that `begin` must be called."""
         return False
 
     @property
     def left(self) -> int:
-        """How many steps there are up to the next one whose gradients are handed on, with it."""
+        """The number of steps up to and including the next one that passes gradients on."""
         return 1
 
     @property
     def pending(self) -> bool:
-        """Whether gradients wait here for those of other micro-batches."""
+        """Whether the stage has gradients of an incomplete set of micro-batches."""
         return False
 
     def update(self, names: Names, values: Values, grads: Grads, scale: float = 1.0) -> None:
-        """As `Optimizer.update`."""
+        """Call `Optimizer.update` with the gradients of `take`."""
         for some, their, handed, factor in self.take(names, values, grads, scale):
             self.optimizer.update(some, their, handed, float(factor))
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
-        """What the optimizer inside is to update for the gradients of a layer.
+        """Yield the gradients for the inner optimizer from the gradients of a layer.
 
-        Code after a ``yield`` runs once that update is done. Where the arithmetic is that of
-        arrays, and state is arrays that are changed in place, programs record it; what else
-        decides over it is told by `case`, and goes on by `skip`.
+        Code after a ``yield`` runs after this update. Programs record arithmetic with arrays, and
+        state in arrays that changes in place. `case` returns all other state that the result
+        depends on, and `skip` advances it.
         """
         yield names, values, grads, scale
 
     def joined(self, total: Any) -> Any:
-        """``total``, a sum over the elements of gradients, with the parts that are elsewhere.
+        """Add the parts of other processes to ``total``, a sum over elements of gradients.
 
-        All processes that have parts come here, at the same gradients.
+        All processes with parts make this call for the same gradients.
         """
         return total if self._over_parts is None else self._over_parts(total)
 
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
-        """Train ``net`` from now on, behind the stages ``around``, the first of them outermost."""
+        """Prepare for the training of ``net``; ``around`` are the outer stages, outermost first."""
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """Go on with the state of the net of ``params``, an ``other`` net than the last or not."""
+        """Switch to the state of the net of ``params``, which may be an ``other`` net or not."""
 
     def train(self, names: Iterable[str]) -> None:
-        """The parameters ``names`` are those that are trained from now on."""
+        """Train the parameters ``names`` from now on, and no others."""
 
     def begin(self, count: float | None) -> float | None:
-        """The gradients to come are of a mean over ``count`` positions; None: of a sum.
+        """Start a step with gradients of a mean over ``count`` positions, or None for a sum.
 
-        Returns what the gradients that are handed on are a mean over.
+        Returns the count of the gradients that the stage passes on.
         """
         return count
 
     def previewed(self, items: Iterable[Any]) -> Iterable[Any]:
-        """What would be handed on of the gradients ``items`` of a step, nothing changed.
+        """Return the gradients that `take` would pass on for a step, without changing anything.
 
-        A stage that changes gradients has to override it to stand before one that `_needs_norm`.
+        A stage that changes gradients must override it to be around a stage that `_needs_norm`.
         """
         return items
 
     def _previewed_in_parts(self, items: Iterable[Any]) -> Iterable[Any]:
-        """As `previewed`, for who looks at elements: a gradient may come in several items."""
+        """Call `previewed`; a subclass may split a gradient into several items."""
         return self.previewed(items)
 
     def end(self) -> None:
-        """What is to be done once all updates of a step are; `take` saw every one of them."""
+        """Finish a step, after all its updates."""
 
     def join(self) -> None:
-        """Take part in the steps of other processes without samples, until all have come here.
+        """Take part in the steps of other processes without samples, until all call `join`.
 
-        The `Reducer` inside does so; without one there are no other processes.
+        The inner `Reducer` does so; without a reducer there are no other processes.
         """
         if isinstance(self.optimizer, Wrapper):
             self.optimizer.join()
 
     def _conclude(self, refused: str | None) -> None:
-        """The step was taken, or not, as the gradients of the layer ``refused`` are not finite."""
+        """Record a good step, or a skipped one: ``refused`` names the layer with the cause."""
 
     def refused(self) -> None:
-        """Undo what `begin` did: the step in work failed before its first update."""
+        """Undo `begin`, after a failure before the first update of the step."""
 
     def refresh(self, names: Names, values: Values) -> None:
-        """Bring what `settle` made up to date with ``values``, which somebody may have changed."""
+        """Update the arrays of `settle` from ``values``, which a user may have changed."""
 
     def written(self, names: Names, values: Values) -> None:
-        """Let ``values`` follow what `settle` made, to which somebody wrote; it was no update."""
+        """Update ``values`` from the arrays of `settle` after a write that was not an update."""
 
     def _before_last(self, names: Names, values: Values) -> AbstractContextManager[None]:
-        """Within it the next step is one whose gradients are handed on; then all is as before."""
+        """Make the next step within the block one that passes gradients on; restores the state."""
         return nullcontext()
 
     def updated(self, names: Names, values: Values) -> None:
-        """The parameters ``names`` were changed after `take` went on, or without it."""
+        """Record a change of the parameters ``names`` after `take`, or without it."""
 
     def settle(self, names: Names, values: Values) -> Sequence[Array]:
-        """Make the state of these parameters, so that `take` finds it.
+        """Create the state of these parameters for `take`.
 
-        Returns the arrays that the optimizer inside is to update.
+        Returns the arrays for the inner optimizer to update.
         """
         return values
 
     def case(self) -> Hashable:
-        """What of the state, other than the numbers in its arrays, decides what `take` does."""
+        """Return the state outside of arrays that the result of `take` depends on."""
         return ()
 
     def skip(self, names: Names) -> None:
-        """Go on as `take` does, the arrays apart: a program has changed those."""
+        """Advance the state as `take` does, but not arrays: a program has changed these."""
 
     def _will_change(self, name: str) -> bool:
-        """As `Optimizer._will_change`."""
+        """Call `Optimizer._will_change`."""
         return self.optimizer._will_change(name)
 
     def _expect_rates(self, names: Iterable[str]) -> None:
-        """As `Optimizer._expect_rates`."""
+        """Call `Optimizer._expect_rates`."""
         self.optimizer._expect_rates(names)
 
     @checked_call
     def minimize(self, loss: Any, params: Any = None) -> Update:
-        """As `Optimizer.minimize`."""
+        """Return the update by the mean of the symbol ``loss``, see `Optimizer.minimize`."""
         return Update(self, loss, params)
 
     def register(self, name: str, spec: ParamSpec) -> None:
-        """As `Optimizer.register`."""
+        """Train the parameter ``name`` according to ``spec``, see `Optimizer.register`."""
         self.optimizer.register(name, spec)
 
     def register_all(self, specs: Iterable[ParamSpec]) -> None:
-        """As `Optimizer.register_all`."""
+        """Register every spec under its own name."""
         self.optimizer.register_all(specs)
 
     def state_dict(self) -> dict[str, Array]:
-        """The state of the optimizer inside, and that of the wrapper."""
+        """Return the state of the inner optimizer and of the stage."""
         return {**self.optimizer.state_dict(), **self._own_state()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on exactly where the wrapper of the `state_dict` stood."""
+        """Load the result of `state_dict`."""
         own = {key: array for key, array in state.items() if self._is_own(key)}
-        # Parsed before the optimizer inside changes, taken after it has.
+        # Parsed before the inner optimizer changes, and loaded after it.
         take = self._parsed(own)
         self.optimizer.load_state_dict({k: a for k, a in state.items() if k not in own})
         self._take(take)
 
     def _own_state(self) -> dict[str, Array]:
-        """What the wrapper itself has gathered."""
+        """Return the state of the stage itself."""
         return {}
 
     def _is_own(self, key: str) -> bool:
@@ -211,16 +215,16 @@ class Wrapper(Counted, Configurable, ABC):
         return None
 
     def _take(self, parsed: object) -> None:
-        """Take what `_parsed` made."""
+        """Load the result of `_parsed`."""
 
 
 def is_optimizer(given: Any) -> TypeGuard[Optimizer | Wrapper]:
-    """Whether ``given`` is a rule, or stages around one."""
+    """Whether ``given`` is a rule, or a stage."""
     return isinstance(given, (Optimizer, Wrapper))
 
 
 def rule_of(optimizer: Any) -> Any:
-    """The rule inside of all stages."""
+    """Return the rule inside all stages."""
     while isinstance(optimizer, Wrapper):
         optimizer = optimizer.optimizer
     return optimizer
