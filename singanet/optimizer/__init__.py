@@ -1,9 +1,9 @@
-"""Optimizers, and what goes beside them: schedules, regularizers, constraints, clipping.
+"""Optimizers, schedules, regularizers, constraints and clipping.
 
-`optimizer`, `element_wise` and `state` are the base; rules: `sgd`, `adam`, `factored`. Around one
-stand, by `wrapper` and in a `chain`: `clipping`, `accumulating`, `averaged`, `mixed_precision` and
-the `reducer` between ranks. `schedules` and `hyper` are settings that change, `regularization`
-holds penalties and constraints.
+`optimizer`, `element_wise` and `state` are the base; `sgd`, `adam` and `factored` are the rules.
+`wrapper` is the base of stages, which a `chain` combines: `clipping`, `accumulating`, `averaged`,
+`mixed_precision` and the `reducer` between ranks. `schedules` and `hyper` define hyper-parameters,
+`regularization` penalties and constraints.
 """
 
 from __future__ import annotations

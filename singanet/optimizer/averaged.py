@@ -1,4 +1,4 @@
-"""Averaged values, and updates of one block of parameters at a time."""
+"""Moving averages of parameters, and updates of one block of parameters at a time."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ from singanet.types import Array
 
 
 class Averaged(Wrapper):
-    """a = d a + (1 − d) w, d the ``decay``, once a step, for each w that the step has changed.
+    """Moving averages a = d a + (1 − d) w of each parameter w that a step changes.
 
-    `begin_with` has to be called first. Running state is averaged in the same steps; where
-    gradients are only gathered, or the step is skipped, nothing is. ``averages`` are by name, and
-    no part of `state_dict`; those of parameters that lie side by side do so, too, and move as one.
-    Of parameters in slices each process averages its own.
+    `begin_with` must be called first. Running state is averaged in the same steps. A step that only
+    accumulates gradients or is skipped changes no average. ``averages`` are by name, and not part
+    of `state_dict`. The averages of contiguous parameters are contiguous, too, and updated as one.
+    Each process averages its own slices.
+
+    Args:
+        optimizer: The optimizer.
+        decay: d, in [0, 1).
+
     """
 
     _reads_gradients = False
@@ -38,21 +43,21 @@ class Averaged(Wrapper):
         self.decay = at(checked("Averaged", "decay", decay, 0.0, 1.0), 0)
         self.averages: dict[str, Array] = {}
         self._params: list[Param] = []
-        # Where parameters lie, and the averages beside their buckets, by the ids of these. Those
-        # are kept, so that no others get the ids.
+        # Places of parameters, and averages of their buckets, by the ids of the buckets. A
+        # reference to each bucket prevents reuse of its id.
         self._places: dict[str, tuple[int, int, int]] = {}
         self._beside: dict[int, Array] = {}
         self._buckets: dict[int, Array] = {}
         self._changed: dict[str, None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """The averages without their places, as those go by the ids of buckets."""
+        """Return the averages without places, which depend on the ids of buckets."""
         return {**vars(self), "_params": [], "_places": {}, "_beside": {}, "_buckets": {}}
 
     def begin_with(self, params: Iterable[Param]) -> None:
-        """Let the averages be what ``params`` are now.
+        """Set the averages to the current ``params``.
 
-        They stay the same arrays where the parameters are, so that programs stay, too.
+        If the parameters are the same arrays, so are the averages, so that programs stay valid.
         """
         given = list(params)
         found = {param.name: place_of(param.here) for param in given}
@@ -75,7 +80,7 @@ class Averaged(Wrapper):
         self.averages = averages
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
-        """As `Wrapper.take`; gradients are handed on as they are."""
+        """Pass gradients on unchanged, and record the names of changed parameters."""
         given = [name for name, grad in zip(names, grads, strict=True) if grad is not None]
         changed = [name for name in given if self.optimizer._will_change(name)]
         yield names, values, grads, scale
@@ -85,13 +90,13 @@ class Averaged(Wrapper):
         self._changed.update(dict.fromkeys(names))
 
     def end(self) -> None:
-        """As `Wrapper.end`: a step of the averages."""
+        """Update the averages."""
         if self._changed:
             self.follow(self._changed)
             self._changed.clear()
 
     def follow(self, names: Collection[str]) -> None:
-        """A step of the averages of the parameters ``names``, and of running state."""
+        """Update the averages of the parameters ``names`` and of running state."""
         runs: dict[int, list[tuple[int, int]]] = {}
         for param in self._params:
             name, value = param.name, param.here
@@ -112,7 +117,7 @@ class Averaged(Wrapper):
         value = xp.asarray(value)
         together = average.flags.c_contiguous and value.flags.c_contiguous
         if on_host(xp) and together and average.size > BLOCK:
-            # A block of both stays in the cache, and the difference takes no memory.
+            # A block of both stays in the cache, and the difference needs little memory.
             a, w = average.reshape(-1), value.reshape(-1)
             starts = range(0, a.size, BLOCK)
             parts = [(a[k : k + BLOCK], w[k : k + BLOCK]) for k in starts]
@@ -125,9 +130,9 @@ class Averaged(Wrapper):
 
 
 def average_of(averages: dict[str, Array], param: Param) -> Array:
-    """The average of ``param``, or of the slice of it that is here; so ``averages`` have it then.
+    """Return the average of ``param``, or of this process's slice, and store it in ``averages``.
 
-    A parameter may come into slices after its average has begun.
+    A parameter may be sliced after its average was created.
     """
     found = averages[param.name]
     if found.shape != param.here.shape:
@@ -140,13 +145,13 @@ def _key(place: Place) -> tuple[int, int, int]:
 
 
 def _widened(array: Array) -> Array:
-    """A copy in which small steps are not rounded away, as they were in float16."""
+    """Return a copy in at least float32, since float16 loses small steps."""
     made: Array = array.astype(np.promote_types(array.dtype, np.float32))
     return made
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Ranges that follow on each other as one."""
+    """Merge adjacent ranges."""
     found: Any = None
     for start, stop in sorted(ranges):
         if found is not None and found[1] == start:
@@ -166,19 +171,25 @@ _NUMBERED = re.compile(r"\D*\d+")
 
 
 class BlockCoordinate(Wrapper):
-    """Hands on the gradients of one block of parameters for ``steps`` steps, then of another.
+    """Trains one block of parameters for ``steps`` steps, then another.
 
-    With `Adam` inside this is BAdam (Luo et al. 2024): state is there for the block at work alone,
-    and begins anew with each of its turns; schedules go by the steps of a turn. The others stand
-    still. Each turn through all blocks is in the ``order`` that is asked for, a "random" one by
-    ``seed``. Layers whose names are the same up to their first number are a block, such as all of
-    ``layers/3``; others are one each. A recorded step makes only the gradients that it hands on.
-    Accumulators stand around it: what is gathered for several steps has to be of all of them.
+    With `Adam` this is BAdam (Luo et al. 2024). Only the current block has state, which is created
+    anew in each of its turns. Schedules count the steps of a turn. The parameters of other blocks
+    do not change. Layers with the same name up to the first number are a block, such as all of
+    ``layers/3``; every other layer is a block. A recorded step computes only the gradients of the
+    block. An `Accumulator` must be around the stage, since its steps have gradients of one block.
+
+    Args:
+        optimizer: The optimizer of the current block.
+        steps: Steps from one block to the next.
+        order: The order of blocks in each cycle.
+        seed: The seed of the "random" order.
+
     """
 
     _by_parts = True
     _selects = True
-    # Whose turn it is is known by what the whole net trains.
+    # The current block depends on the parameters of the whole net.
     _across_layers = True
 
     def __init__(
@@ -203,30 +214,30 @@ class BlockCoordinate(Wrapper):
         _expect_steps(optimizer)
         self._blocks: dict[str, list[str]] = {}
         self._block_of: dict[str, str] = {}
-        # Whole steps so far, and the names that have come since: the step is over, or under way.
+        # Number of whole steps so far, and the names of the step after them.
         self._done = 0
         self._seen: dict[str, None] = {}
         self._owners = Owners()
-        # What a rehearsal takes for the block at work.
+        # The current block in a rehearsal.
         self._largest: str | None = None
 
     @property
     def blocks(self) -> Mapping[str, Sequence[str]]:
-        """The parameters of each block, as the net that is trained has them."""
+        """The parameters of each block of the current net."""
         return self._blocks
 
     @property
     def at_work(self) -> str:
-        """The block whose parameters the next step changes; "" before a net was met."""
+        """The block that the next step changes; "" before the first net."""
         return self._at_work(self._done + bool(self._seen))
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`: each net has turns of its own."""
+        """Switch to the steps of the net of ``params``."""
         roots, now, new = [p.root for p in params], (self._done, self._seen), (0, dict[str, None]())
         self._done, self._seen = self._owners.turn_all(roots, other, now, new)
 
     def train(self, names: Iterable[str]) -> None:
-        """As `Wrapper.train`: these are what blocks are made of."""
+        """Divide the parameters ``names`` into blocks."""
         found = blocks_of(names)
         if found == self._blocks:
             return
@@ -237,7 +248,7 @@ class BlockCoordinate(Wrapper):
         self.train(param.name for param in net._execution_plan().trained_params())
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
-        """As `Wrapper.take`. Errors: a parameter that is in no block."""
+        """Pass on the gradients of the current block. Errors: a parameter without a block."""
         check_lists("BlockCoordinate", names, values, grads)
         block = self._at_work(self._done + self._begins(names))
         if self._largest is None:
@@ -246,7 +257,7 @@ class BlockCoordinate(Wrapper):
         if kept:
             some, handed = [names[k] for k in kept], [grads[k] for k in kept]
             yield some, [values[k] for k in kept], handed, scale
-        # Only now: an update that was refused leaves the turn as it was.
+        # After the update, so that a refused update does not change the turn.
         self.skip(names)
 
     def skip(self, names: Names) -> None:
@@ -256,7 +267,7 @@ class BlockCoordinate(Wrapper):
         self._seen.update(dict.fromkeys(names))
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """As `Wrapper.previewed`: None for those that stand still."""
+        """Return the gradients of the current block, and None for other parameters."""
         block = self.at_work
         for names, values, grads in items:
             pairs = zip(names, grads, strict=True)
@@ -264,7 +275,7 @@ class BlockCoordinate(Wrapper):
             del grads
 
     def case(self) -> Hashable:
-        """The block at work."""
+        """Return the current block."""
         return self.at_work if self._largest is None else self._largest
 
     def _will_change(self, name: str) -> bool:
@@ -273,7 +284,7 @@ class BlockCoordinate(Wrapper):
 
     @contextmanager
     def _before_last(self, names: Names, values: Values) -> Iterator[None]:
-        """Within it the block with most elements is at work, and no state is dropped."""
+        """Make the largest block the current one within the block, without dropping state."""
         before = dict(vars(self))
         self.train(names)
         sizes = dict.fromkeys(self._blocks, 0)
@@ -286,7 +297,7 @@ class BlockCoordinate(Wrapper):
             vars(self).update(before)
 
     def _own_state(self) -> dict[str, Array]:
-        """As `Wrapper._own_state`: the steps so far, by which blocks take turns."""
+        """Return the number of steps so far, which determines the current block."""
         return {_DONE: np.array(self._done + bool(self._seen), np.int64)}
 
     def _is_own(self, key: str) -> bool:
@@ -300,11 +311,11 @@ class BlockCoordinate(Wrapper):
         self._done, self._seen = parsed, {}
 
     def _begins(self, names: Names) -> bool:
-        """Whether a step begins now that the gradients of ``names`` come."""
+        """Whether the gradients of ``names`` start a new step."""
         return any(name in self._seen for name in names)
 
     def _at_work(self, done: int) -> str:
-        """The block of the step that comes after ``done`` others."""
+        """Return the block of the step after ``done`` steps."""
         if self._largest is not None:
             return self._largest
         names = list(self._blocks)
@@ -327,14 +338,14 @@ class BlockCoordinate(Wrapper):
         return block
 
     def _forget(self, block: str) -> None:
-        """Drop the state of all that stand still while ``block`` is at work."""
+        """Drop the state of all parameters outside of ``block``."""
         for state in rule_of(self.optimizer).states():
             if state.step and self._block_of.get(state.name) != block:
                 state.forget()
 
 
 def blocks_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """The parameters ``names`` by the layer that each is of, up to its first number."""
+    """Group the parameters ``names`` by layer name up to the first number."""
     found: dict[str, list[str]] = {}
     for name in names:
         layer = name.rpartition("/")[0]
@@ -344,7 +355,7 @@ def blocks_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _expect_steps(optimizer: Optimizer | Wrapper) -> None:
-    """Errors: a rule of a user's own, whose state nobody knows; what gathers over steps."""
+    """Refuse a user's rule, with unknown state, and an optimizer that accumulates over steps."""
     inner: Any = optimizer
     while isinstance(inner, Wrapper) and not inner.gathers:
         inner = inner.optimizer

@@ -1,4 +1,4 @@
-"""The base of update rules."""
+"""The base class of update rules."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def as_regularizer(where: str, given: Any) -> Regularizer | None:
-    """``given``, a regularizer or None; a number is an L2 coefficient."""
+    """Return ``given``, a regularizer or None; a number becomes an `L2Regularizer`."""
     if given is None or isinstance(given, Regularizer):
         return given
     if isinstance(given, (int, float)):
@@ -69,7 +69,7 @@ def as_regularizer(where: str, given: Any) -> Regularizer | None:
 
 
 def as_constraint(where: str, given: Any) -> Constraint | None:
-    """``given``, a constraint or None; a number is the threshold of a `ClipNorm`."""
+    """Return ``given``, a constraint or None; a number becomes a `ClipNorm`."""
     if given is None or isinstance(given, Constraint):
         return given
     if isinstance(given, (int, float)):
@@ -84,14 +84,14 @@ def configured(
     regularizer: Regularizer | None,
     constraint: Constraint | None,
 ) -> ParamState:
-    """The settings of parameter ``name``: by its spec, else by the optimizer."""
+    """Return the settings of parameter ``name`` from its spec, or else from the optimizer."""
     own = as_regularizer(where, spec.regularizer)
     state = ParamState(
         name, own or regularizer, as_constraint(where, spec.constraint) or constraint
     )
     state.lr_mult = at(checked(where, "lr_mult", spec.lr_mult), 0)
     state.decay_mult = at(checked(where, "decay_mult", spec.decay_mult), 0)
-    # As in SINGA: a coefficient of the parameter's own is not multiplied.
+    # As in SINGA: the coefficient of a parameter's own regularizer is not multiplied.
     state.penalty_mult = state.decay_mult if own is None else 1.0
     return state
 
@@ -108,9 +108,14 @@ def _not_one(where: str, expected: str, given: Any) -> ArgumentError:
 class Update:
     """An update by the mean of ``loss``, a symbol of one number a sample.
 
-    ``params`` are the parameters that it changes: names, `Param` objects, layers or nets, one or
-    a list; None takes every trained parameter that the loss depends on. A program of an `Executor`
-    that lists it trains. Errors: a symbol that is not a loss.
+    A program of an `Executor` that lists it trains. Errors: a symbol that is not a loss.
+
+    Args:
+        optimizer: The optimizer.
+        loss: The symbol of the loss.
+        params: The parameters to change: a name, `Param`, layer or net, or a list of these. None
+            is every trained parameter that the loss depends on.
+
     """
 
     __slots__ = ("loss", "optimizer", "params")
@@ -141,7 +146,7 @@ class Update:
 
 
 class Shared(TypedDict, total=False):
-    """Arguments of every rule, by name; the class has their defaults as attributes."""
+    """Keyword arguments of every rule. Their defaults are attributes of the class."""
 
     weight_decay: Hyper | None
     decoupled: bool | None
@@ -152,22 +157,26 @@ class Shared(TypedDict, total=False):
 class Optimizer(Counted, Configurable, ABC):
     """Updates parameters from their gradients, layer by layer in any order.
 
-    ``learning_rate``, which formulas call lr, and other hyper-parameters are numbers or schedules:
-    callables of the parameter's own step, 0 at its first update. ``weight_decay`` w times the
-    parameter's ``decay_mult`` is λ. If ``decoupled`` is False, as in SINGA and in PyTorch's `SGD`
-    and `Adam`, λ · value is added to the gradient, and a ``regularizer`` (or a number, an L2
-    coefficient) takes its place. If it is True, as in Keras and in AdamW, the value decays beside
-    the rule: value −= lr · λ · value comes first, and a regularizer may stand beside it.
-    ``constraint`` bounds gradients or weights (a number: `ClipNorm`). As in SINGA the constraint
-    comes first, then the regularizer, then the rule; what a parameter's own spec says comes before
-    what is said here.
+    Hyper-parameters are numbers or schedules: callables of the parameter's own step, 0 at its first
+    update. As in SINGA, the constraint is applied first, then the regularizer, then the rule. The
+    settings of a parameter's spec precede the arguments of the optimizer.
 
-    State belongs to the parameters that it was made for. The parameters of another net begin anew,
-    whatever their names. When the first net is trained again, its parameters go on where they
-    stood, and so does a schedule that learns. Loaded state goes to the first parameters of its
-    names. Arrays that belong to no net are known by their names alone.
+    Each net has its own state, even if parameters have the same names. If a net is trained again
+    after another one, its parameters and its schedules continue from their state. Loaded state
+    belongs to the first parameters with its names. Arrays without a net are identified by name.
 
-    A subclass names its state arrays in ``slots`` and its hyper-parameters in ``hypers``.
+    A subclass lists its state arrays in ``slots`` and its hyper-parameters in ``hypers``.
+
+    Args:
+        learning_rate: The lr of formulas, a number or schedule. None if every update passes a rate.
+        weight_decay: A number or schedule; times the parameter's ``decay_mult`` it is λ.
+        decoupled: If False, as in SINGA and in PyTorch's `SGD` and `Adam`, λ · value is added to
+            the gradient, instead of a ``regularizer``. If True, as in Keras and AdamW, the step
+            value −= lr · λ · value comes first, and a regularizer is allowed, too.
+        regularizer: A `Regularizer`, or a number, the coefficient of an `L2Regularizer`.
+        constraint: A `Constraint` of gradients or weights, or a number, the threshold of a
+            `ClipNorm`.
+
     """
 
     slots: tuple[str, ...] = ()
@@ -178,21 +187,21 @@ class Optimizer(Counted, Configurable, ABC):
     constraint: Constraint | None = None
     _shared = Shared
     _by_parameter: ClassVar[bool] = True
-    """Whether `state`, `numbers` and `apply_rule` say all of an update, for programs to record."""
+    """Whether `state`, `numbers` and `apply_rule` define an update, so that programs record it."""
     _in_one_call: ClassVar[bool] = False
-    """Whether programs call `apply_rule` as it is: it goes over a parameter block by block."""
+    """Whether programs call `apply_rule` itself, which processes a parameter block by block."""
     each_use: bool = False
-    """Whether a parameter with several uses is updated by the gradient of each as it comes.
+    """Whether a parameter with several uses is updated by the gradient of each use in turn.
 
-    The update by a sum has to be that by one after the other, to rounding.
+    The update by the sum must be equal to these updates, to rounding.
     """
     every: int = 1
-    """Updates that are one step to schedules, more than 1 where a rule gathers micro-batches."""
+    """Updates per step of schedules, more than 1 if a rule accumulates micro-batches."""
     _always_shown = ("learning_rate",)
     _given: Mapping[str, Hyper | None] = {}
 
     def __init_subclass__(cls) -> None:
-        """Hyper-parameters are read at every update."""
+        """Read hyper-parameters at every update."""
         cls._asked_anew = cls.hypers
 
     def __init__(
@@ -234,19 +243,25 @@ class Optimizer(Counted, Configurable, ABC):
         self._buckets = StateBuckets()
 
     def _constructed(self) -> None:
-        """As `Configurable`; a hyper-parameter that differs later was assigned."""
+        """Record the constructor's hyper-parameters, to find assigned ones later."""
         super()._constructed()
         self._given = {name: getattr(self, name) for name in self.hypers}
 
     @checked_call
     def minimize(self, loss: Any, params: Any = None) -> Update:
-        """The update by the mean of ``loss`` as a symbol, for an `Executor`; see `Update`."""
+        """Return the update by the mean of the symbol ``loss``, for an `Executor`.
+
+        Args:
+            loss: The symbol of a loss, one number a sample.
+            params: The parameters to change, see `Update`.
+
+        """
         return Update(self, loss, params)
 
     def register(self, name: str, spec: ParamSpec) -> None:
-        """Train the parameter ``name`` as ``spec`` says; again, or later, is no mistake.
+        """Train the parameter ``name`` with the settings of ``spec``; a later call replaces them.
 
-        That goes before what its net says, until a spec is assigned to the parameter itself.
+        They precede the spec of the parameter, until another spec is assigned to it.
         """
         self._settle_as(name, spec)
         self._told[name] = changes.moment(), spec
@@ -257,15 +272,15 @@ class Optimizer(Counted, Configurable, ABC):
             self.register(spec.name, spec)
 
     def follow(self, params: Iterable[Param]) -> None:
-        """Train the parameters of a net as `_spec_of` says of each."""
+        """Train the parameters of a net with the settings of `_spec_of`."""
         for param in params:
             self._owners.turn(param.name, param.root, self._states)
             self._settle_as(param.name, self._spec_of(param))
 
     def turn(self, params: Sequence[Param]) -> bool:
-        """Go on with the state of the ``params`` of a net, and with what its schedules learnt.
+        """Switch to the state of the ``params`` of a net and of its schedules.
 
-        Returns whether the state of other parameters was there.
+        Returns True if the state of other parameters was in use.
         """
         transposed = [self._owners.turn(p.name, p.root, self._states) for p in params]
         other = any(transposed)
@@ -277,11 +292,11 @@ class Optimizer(Counted, Configurable, ABC):
 
     @property
     def owners(self) -> Owners:
-        """The parameters that its state belongs to."""
+        """The owners of the state."""
         return self._owners
 
     def _spec_of(self, param: Param) -> ParamSpec:
-        """The newest spec of a parameter: from `register`, or assigned to the parameter."""
+        """Return the newest spec of a parameter: from `register`, or assigned to it."""
         when, spec = self._told.get(param.name, (None, param.spec))
         later = when is not None and (param.said is None or when > param.said)
         return spec if later else param.spec
@@ -295,24 +310,31 @@ class Optimizer(Counted, Configurable, ABC):
             self._states[name] = fresh
 
     def update(self, names: Names, values: Values, grads: Grads, scale: float = 1.0) -> None:
-        """Change ``values`` in place by ``scale`` · ``grads``, which are left as they are.
+        """Update ``values`` in place by ``scale`` · ``grads``.
 
-        A gradient has the shape of its value, or is a `RowSparse`: then only those rows of the
-        value and of its state are touched. None skips a parameter. Errors, before anything is
-        changed: lists of unequal length, shapes that differ, a rate that is not finite.
+        Errors, before anything changes: lists of unequal length, shapes that differ, a rate that
+        is not finite.
+
+        Args:
+            names: The name of each parameter.
+            values: The arrays to update.
+            grads: Gradients of the shapes of the values, which do not change. A `RowSparse`
+                changes only its rows of the value and of the state. None skips a parameter.
+            scale: A factor of the gradients.
+
         """
         self._run(names, values, grads, scale, None)
 
     def _update_part(self, names: Names, values: Values, grads: Grads) -> None:
-        """`update` by some of the gradients of a step, of which others come: no step is counted."""
+        """Update by some gradients of a step before others, without counting a step."""
         self._run(names, values, grads, 1.0, None, counts=False)
 
     def apply(
         self, epoch: int, grad: Grad, value: Array, name: str | None = None, step: int = -1
     ) -> Array:
-        """Update one parameter (SINGA's interface); ``value`` is changed and returned.
+        """Update one parameter (SINGA's interface); changes and returns ``value``.
 
-        ``epoch`` and ``step`` are not needed, since steps are counted by name.
+        ``epoch`` and ``step`` are not used, since steps are counted by name.
         """
         self._run([checked_name(type(self).__name__, name)], [value], [grad], 1.0, None)
         return value
@@ -326,35 +348,35 @@ class Optimizer(Counted, Configurable, ABC):
         name: str | None = None,
         step: int = -1,
     ) -> Array:
-        """`apply` at the rate ``learning_rate``, times the parameter's ``lr_mult``."""
+        """Call `apply` with the rate ``lr``, times the parameter's ``lr_mult``."""
         self._run([checked_name(type(self).__name__, name)], [value], [grad], 1.0, float(lr))
         return value
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of all state: ``name/step`` and ``name/slot`` for every parameter updated.
+        """Return copies of all state: ``name/step`` and ``name/slot`` for updated parameters.
 
-        Schedules that learn, like `Plateau`, and numbers that were assigned to hyper-parameters,
-        like ``optimizer.learning_rate = 0.01``, are under ``*``.
+        The keys of schedules with state, like `Plateau`, and of numbers assigned to
+        hyper-parameters, like ``optimizer.learning_rate = 0.01``, start with ``*``.
         """
         return {**dump(self._states, self.slots), **self._hyper_state()}
 
     def _key(self, key: str) -> str:
-        """The ``key`` of a hyper-parameter, which older files know by another word."""
+        """Return the current ``key`` of a hyper-parameter, which older files name otherwise."""
         hyper, dot, rest = key.removeprefix("*/").partition(".")
         return f"*/{aliases(self.hypers).get(hyper, hyper)}{dot}{rest}"
 
     def _hyper_state(self) -> dict[str, Array]:
-        """The entries of `state_dict` under ``*``, which belong to no parameter."""
+        """Return the entries of `state_dict` under ``*``, which belong to no parameter."""
         return dump_hypers(self, self.hypers, self._given)
 
     def _load_hyper_state(self, state: Mapping[str, Array]) -> None:
-        """`load_state_dict` of what `_hyper_state` gave."""
+        """Load the result of `_hyper_state`."""
         load_hypers(type(self).__name__, self, self.hypers, self._given, state)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on exactly where the optimizer of the `state_dict` stood, at its rate.
+        """Load the result of `state_dict`, including an assigned rate.
 
-        Errors, before anything is changed: a slot that is unknown here or missing.
+        Errors, before anything changes: an unknown or missing slot.
         """
         where = type(self).__name__
         learnt = {key: array for key, array in state.items() if key.startswith("*/")}
@@ -369,7 +391,7 @@ class Optimizer(Counted, Configurable, ABC):
             self.state(name).resume(step, arrays)
 
     def _check_loaded(self, values: Mapping[str, Array]) -> None:
-        """Errors: `ShapeError` for loaded state that does not fit its parameter in ``values``."""
+        """Raise `ShapeError` if loaded state does not fit its parameter in ``values``."""
         for state in self._states.values():
             if state.arrays and state.name in values:
                 value = values[state.name]
@@ -408,12 +430,12 @@ class Optimizer(Counted, Configurable, ABC):
             state.step += counts
 
     def state(self, name: str) -> ParamState:
-        """What is known of a parameter, as it was registered or as the optimizer's own settings."""
+        """Return the state of a parameter, created with the optimizer's settings if missing."""
         fresh = ParamState(name, self.regularizer, self.constraint)
         return self._states.setdefault(name, fresh)
 
     def _state_of(self, name: str, value: Array) -> ParamState:
-        """The `state` of the parameter that has the array ``value``, not of a namesake."""
+        """Return the `state` of the parameter with the array ``value``, not of a namesake."""
         root = owner_of(value)
         if root is not None and self._owners.turn(name, root, self._states):
             self._owners.net = nothing
@@ -422,12 +444,12 @@ class Optimizer(Counted, Configurable, ABC):
             state.seen = weakref.ref(value)
         return state
 
-    # -- the rule, for those that carry it out step by step ---------------------------------------
+    # -- the rule, for callers that apply it step by step -----------------------------------------
 
     def settle(self, name: str, value: Array) -> ParamState:
-        """The state of a parameter, made before its first update where it is not there.
+        """Return the state of a parameter, with its arrays created before the first update.
 
-        State that was copied is laid side by side again, where its parameters are.
+        Copied state is made contiguous again if its parameters are.
         """
         state = self._state_of(name, value)
         if state.shape is None:
@@ -440,14 +462,14 @@ class Optimizer(Counted, Configurable, ABC):
         return state
 
     def _will_change(self, name: str) -> bool:
-        """Whether the next gradient of the parameter changes it, and is not only gathered."""
+        """Whether the next gradient of the parameter changes it, and is not just accumulated."""
         step = self.state(name).step
         return (step + 1) // self.every != step // self.every
 
     def _expect_rates(self, names: Iterable[str]) -> None:
-        """Errors: `DataError` where the next rate of one of ``names`` is not finite.
+        """Raise `ArgumentError` if the next rate of one of ``names`` is not finite.
 
-        A user's own schedule is not called, as it may count its calls.
+        A user's schedule is not called, as it may count its calls.
         """
         if self.learning_rate is None or (
             callable(self.learning_rate) and not is_library(type(self.learning_rate))
@@ -460,13 +482,13 @@ class Optimizer(Counted, Configurable, ABC):
                 raise not_finite(type(self).__name__, state.name, rate, step)
 
     def states(self) -> Collection[ParamState]:
-        """The states of all parameters met so far."""
+        """Return the states of all parameters so far."""
         return self._states.values()
 
     def rate(self) -> float | None:
-        """The learning rate of the last update, without any ``lr_mult``; of the first before it.
+        """Return the rate of the last update, or of the first before it, without ``lr_mult``.
 
-        None for an optimizer without a rate of its own.
+        None if the optimizer has no rate.
         """
         done = max((state.step for state in self._states.values()), default=0)
         return (
@@ -476,23 +498,23 @@ class Optimizer(Counted, Configurable, ABC):
         )
 
     def case(self) -> Hashable:
-        """What of the states, other than numbers of `numbers`, decides what `apply_rule` does."""
+        """Return the state other than `numbers` that the result of `apply_rule` depends on."""
         return ()
 
     def numbers(
         self, state: ParamState, lr: float | None = None
     ) -> tuple[float, tuple[float, ...]]:
-        """The regularizer's coefficient, and the rule's own numbers for this step.
+        """Return the regularizer's coefficient, and the numbers of the rule for this step.
 
-        If the decay is `decoupled`, the last is the factor of the value. Errors: a rate that is not
-        finite.
+        If the decay is `decoupled`, the last number is the factor of the value. Errors: a rate
+        that is not finite.
         """
         step = state.step // self.every
         if lr is None:
             rate = self.learning_rate
             if rate is None:
                 raise no_rate(type(self).__name__)
-            # A number is asked for at each step of each parameter.
+            # The fast path, since this runs at each step of each parameter.
             lr = rate if type(rate) is float else at(rate, step)
         rate = lr * state.lr_mult
         if not math.isfinite(rate):
@@ -503,15 +525,15 @@ class Optimizer(Counted, Configurable, ABC):
         scalars = self._scalars(state, rate)
         if not self.decoupled:
             return penalty, scalars
-        # True, a case and no number, where this micro-batch does not change the value.
+        # True, which selects a case, if this micro-batch does not change the value.
         last = (state.step + 1) % self.every == 0
         kept = not last or 1.0 - rate * at(self.weight_decay, step) * state.decay_mult
         return penalty, (*scalars, kept)
 
     def apply_rule(self, update: ParamUpdate) -> None:
-        """Change value and state in place, by the arithmetic of arrays.
+        """Apply constraint, regularizer and rule in place, by arithmetic with arrays.
 
-        The constraint, the regularizer, the rule. No step is counted.
+        It does not count a step.
         """
         constraint = update.state.constraint
         if constraint is not None:
@@ -522,9 +544,9 @@ class Optimizer(Counted, Configurable, ABC):
             constraint.project(update.value)
 
     def _apply_rule_to_rows(self, indices: Array, update: ParamUpdate) -> None:
-        """`apply_rule` for the rows ``indices`` of value and state, whose gradients are given.
+        """Apply the rule to the rows ``indices``, with the gradients of ``update``.
 
-        Rows that are kept by a table are updated there.
+        The rows of an offloaded table are updated by the table.
         """
         elsewhere, constraint = served_by(update.value), update.state.constraint
         rows = RowSparse(indices, update.grad)
@@ -536,17 +558,17 @@ class Optimizer(Counted, Configurable, ABC):
         self._sweep_rows(indices, self._with_decay(update) if self.decoupled else update)
 
     def _with_decay(self, update: ParamUpdate) -> ParamUpdate:
-        """``update`` with the factor of the value, which `numbers` puts last, apart."""
+        """Return ``update`` with the last of its numbers as the factor of the value."""
         *scalars, kept = update.scalars
         return update._replace(scalars=tuple(scalars), kept=kept)
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """Number of elements of each state array of a parameter."""
+        """Return the number of elements of each state array of a parameter."""
         return (math.prod(shape),) * len(self.slots)
 
     @abstractmethod
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        """The numbers that the rule needs in this step, worked out once a parameter."""
+        """Return the numbers of the rule for this step, computed once a parameter."""
 
     @abstractmethod
     def _sweep(self, update: ParamUpdate) -> None:
@@ -554,4 +576,4 @@ class Optimizer(Counted, Configurable, ABC):
 
     @abstractmethod
     def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
-        """`_sweep` for the rows ``indices`` of value and state, whose gradients are given."""
+        """Update the rows ``indices`` of value and state, with the gradients of ``update``."""
