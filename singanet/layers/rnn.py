@@ -85,26 +85,28 @@ class RNN(Layer):
         param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
             full suffix) to its spec.
         input_shape: Sample shape (T, F), to create the parameters at once.
-        dropout: The probability of dropping the output of one stack to the next (Keras' ``dropout``
-            is ``input_dropout`` here).
-        num_layers: Positive int, the number of stacks.
-        input_mode: "linear", or "skip" to add the input to every gate of the first stack without a
-            matrix.
-        bidirectional: Whether to run both directions.
-        return_sequences: Whether to return the outputs of all steps; True by default (Keras:
+
+    Keyword Args:
+        dropout (float): The probability of dropping the output of one stack to the next (Keras'
+            ``dropout`` is ``input_dropout`` here).
+        num_layers (int): Positive int, the number of stacks.
+        input_mode (str): "linear", or "skip" to add the input to every gate of the first stack
+            without a matrix.
+        bidirectional (bool): Whether to run both directions.
+        return_sequences (bool): Whether to return the outputs of all steps; True by default (Keras:
             False).
-        return_state: Whether to return the final states as well.
-        use_bias: Whether to add biases.
-        go_backwards: Whether to process the steps from last to first, and to return outputs in this
-            order.
-        input_dropout: The probability of dropping a feature of a sample at all steps.
-        recurrent_dropout: The probability of dropping a unit of the state as the weights read it,
-            at all steps (Gal and Ghahramani 2016).
-        stateful: None, or an int n, the batch size: each batch starts with the final states of the
-            previous one, in training and evaluation. They are saved as ``state/h`` and ``state/c``,
-            have no gradient, and `reset_state` sets them to zero.
-        activation: "tanh", or "relu" for the modes "tanh" and "relu".
-        recurrent_activation: "sigmoid".
+        return_state (bool): Whether to return the final states as well.
+        use_bias (bool): Whether to add biases.
+        go_backwards (bool): Whether to process the steps from last to first, and to return outputs
+            in this order.
+        input_dropout (float): The probability of dropping a feature of a sample at all steps.
+        recurrent_dropout (float): The probability of dropping a unit of the state as the weights
+            read it, at all steps (Gal and Ghahramani 2016).
+        stateful (int | None): None, or an int n, the batch size: each batch starts with the final
+            states of the previous one, in training and evaluation. They are saved as ``state/h``
+            and ``state/c``, have no gradient, and `reset_state` sets them to zero.
+        activation (str): "tanh", or "relu" for the modes "tanh" and "relu".
+        recurrent_activation (str): "sigmoid".
     """
 
     # Lengths may be integers, and follow all initial states.
