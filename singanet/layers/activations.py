@@ -132,6 +132,13 @@ class PReLU(Layer):
 
     ``a`` has shape (C,), or (1,) with ``channel_shared`` (the default in PyTorch), and starts at
     0.25. He et al., 2015.
+
+    Args:
+        name: Name of the layer, a string.
+        channel_shared: Whether all channels share one slope.
+        a_specs: Dict with the settings of the slope, or a `Param` of another layer to share.
+        input_shape: Sample shape, to create the parameter at once.
+        words: Keras' ``alpha_initializer`` and similar arguments.
     """
 
     traits = Traits(masks="keeps")
@@ -250,6 +257,11 @@ class GLU(Layer):
     """A layer that computes a σ(b) for the halves a, b of the input along ``axis``.
 
     ``axis`` counts the batch axis; -1, the default, is the last one. Dauphin et al., 2017.
+
+    Args:
+        name: Name of the layer, a string.
+        axis: Int that counts the batch axis.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     def __init__(
@@ -310,6 +322,17 @@ class GatedUnit(Layer):
     ReGLU. ``gate_weight`` and ``up_weight`` are (in, units), ``down_weight`` (units, output_dim);
     without ``output_dim`` the output is the product of both. Biases exist only with ``use_bias``.
     For backward the layer saves its input and two arrays of ``units``; separate layers save four.
+
+    Args:
+        name: Name of the layer, a string.
+        units: Positive int, the number of hidden features.
+        output_dim: Int, the number of output features; None for no output product.
+        mode: Name of the function f, "silu" by default.
+        use_bias: Whether to add biases; False by default.
+        W_specs: Dict with the settings of the weights, or a `Param` of another layer to share.
+        b_specs: The same for the biases.
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
     traits = Traits(any_extent=True, masks="keeps")

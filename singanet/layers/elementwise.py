@@ -30,6 +30,11 @@ class Power(Layer):
     """A layer that computes y = x^``exponent``.
 
     If the exponent is not an integer, x must not be negative.
+
+    Args:
+        name: Name of the layer, a string.
+        exponent: Number.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -78,6 +83,12 @@ class Clip(Layer):
     """A layer that limits x to [``low``, ``high``]; None for no limit.
 
     The gradient passes if x is within the limits, ends included.
+
+    Args:
+        name: Name of the layer, a string.
+        low: Number, the lower limit, or None.
+        high: Number, the upper limit, or None.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -129,6 +140,11 @@ class Index(Layer):
     An int selects an element and removes the axis; a range is (start, stop, step). ``a[:, 0, 1:]``
     of a symbol, whose first colon is the batch, creates Index("part", [0, (1, None, None)]). An
     axis of any extent allows the first element, the last, or all, in either direction.
+
+    Args:
+        name: Name of the layer, a string.
+        index: Sequence of ints and (start, stop, step), one for each of the first axes of a sample.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -201,6 +217,16 @@ class Scale(Layer):
 
     ``gamma`` starts at 1; ``use_bias=False`` disables ``beta``. With ``factor`` the layer has no
     parameters.
+
+    Args:
+        name: Name of the layer, a string.
+        factor: Number, a fixed factor; None for the parameter gamma.
+        offset: Number that is added with a fixed factor.
+        use_bias: Whether to add the parameter beta.
+        gamma_specs: Dict with the settings of gamma, or a `Param` of another layer to share.
+        beta_specs: The same for beta.
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -284,6 +310,12 @@ class MatMul(Layer):
     """A layer that computes y = a b for samples (..., M, K) and (..., K, P) with equal other axes.
 
     ``transpose_a`` and ``transpose_b`` transpose the last two axes of that input.
+
+    Args:
+        name: Name of the layer, a string.
+        transpose_a: Whether to transpose the first input.
+        transpose_b: Whether to transpose the second input.
+        input_shape: The two sample shapes, to set the layer up at once.
     """
 
     traits = Traits(any_extent=True)
@@ -359,6 +391,11 @@ class Compare(Combine):
     """A layer that returns a ``how`` b as booleans, for two inputs or one and a ``value``.
 
     ``how`` is "==", "!=", ">", ">=", "<" or "<="; ``a > b`` and ``a <= 0.5`` of symbols create it.
+
+    Args:
+        name: Name of the layer, a string.
+        how: The comparison, a string.
+        value: Number to compare one input with; None for two inputs.
     """
 
     traits = replace(Combine.traits, gives_integers=True, stops_gradient=True)
@@ -388,6 +425,11 @@ class Where(Combine):
 
     The first input is the condition, booleans or integers, the others are a and b. A number ``a``
     or ``b`` replaces that input: ``Where("masked", b=-1e9)(seen, scores)``.
+
+    Args:
+        name: Name of the layer, a string.
+        a: Number in place of the second input, or None.
+        b: Number in place of the third input, or None.
     """
 
     traits = replace(Combine.traits, input_kinds=("integers",))
@@ -528,6 +570,11 @@ class Operation(Combine):
     erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, ...). Of
     two of equal shape: modulo (with the sign of the second), remainder (of the first), power. Step
     functions, such as floor, have no gradient.
+
+    Args:
+        name: Name of the layer, a string.
+        mode: Name of the function.
+        input_shape: Sample shape, or a list of two, to set the layer up at once.
     """
 
     def __init__(

@@ -150,6 +150,10 @@ class SinusoidalPosition(Layer):
 
     p_t,2i = sin(t / 10000^(2i/E)), and p_t,2i+1 is the cosine of the same angle (Vaswani et al.
     2017).
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(any_extent=True, masks="keeps", gives_steps=True)

@@ -158,7 +158,13 @@ class Reduce(Layer):
 
 
 class Expand(Layer):
-    """A layer that broadcasts samples to ``shape``; an axis of -1 does not change."""
+    """A layer that broadcasts samples to ``shape``; an axis of -1 does not change.
+
+    Args:
+        name: Name of the layer, a string.
+        shape: Sequence of ints, the sample shape of the output.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     traits = Traits(moves_only=True)
 
@@ -205,7 +211,13 @@ class Expand(Layer):
 
 
 class RepeatVector(Layer):
-    """A layer that repeats a sample s ``n`` times: (n, *s), a sequence of equal steps."""
+    """A layer that repeats a sample s ``n`` times: (n, *s), a sequence of equal steps.
+
+    Args:
+        name: Name of the layer, a string.
+        n: Positive int, the number of repetitions.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     traits = Traits(moves_only=True, gives_steps=True)
 
@@ -240,6 +252,13 @@ class TopIndices(Layer):
     ``axis`` counts the batch axis. The first index is the largest element, or with
     ``largest=False`` the smallest; of equal ones the first is first. `Gather` with the same axis
     returns the elements, with gradients: together they are ``torch.topk``.
+
+    Args:
+        name: Name of the layer, a string.
+        k: Positive int, the number of indices.
+        axis: Int that counts the batch axis.
+        largest: Whether to return the largest elements, not the smallest.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(gives_integers=True, stops_gradient=True)
@@ -301,6 +320,12 @@ class Gather(Layer):
     of a symbol. Without them a second input of integers has indices for each sample, as in
     `numpy.take_along_axis` and ``torch.gather``: it has as many axes as x, and both broadcast over
     extents of 1. Negative indices count from the end. The gradients of repeated indices are added.
+
+    Args:
+        name: Name of the layer, a string.
+        axis: Int that counts the batch axis.
+        indices: Sequence of ints, or None for a second input.
+        input_shape: Sample shape, or a list of two, to set the layer up at once.
     """
 
     traits = Traits(input_kinds=("any", "integers"), moves_only=True)

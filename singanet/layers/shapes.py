@@ -25,6 +25,11 @@ class Reshape(Layer):
     """A layer that reshapes each sample to ``shape``, in row-major order.
 
     One extent may be -1; it is then also the axis of any extent, if samples have one.
+
+    Args:
+        name: Name of the layer, a string.
+        shape: Sequence of ints, without the batch axis.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -127,6 +132,11 @@ class Permute(Layer):
 
     Both count the batch axis, which stays first. As in Keras, ``dims=(2, 1)`` transposes samples of
     two axes.
+
+    Args:
+        name: Name of the layer, a string.
+        dims: Sequence of ints, the input axes in the order of the output, from 1.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -170,6 +180,12 @@ class Slice(Layer):
     """A layer that cuts its input at each of ``slice_point``: n points give n + 1 outputs.
 
     ``axis`` counts the batch axis; it is at least 1.
+
+    Args:
+        name: Name of the layer, a string.
+        axis: Int that counts the batch axis, at least 1.
+        slice_point: List of ints, the indices of the cuts.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -228,6 +244,11 @@ class Split(Layer):
     """A layer that returns its input ``num_outputs`` times.
 
     Nets from SINGA use it; here the output of any layer may have several readers.
+
+    Args:
+        name: Name of the layer, a string.
+        num_outputs: Positive int.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -335,6 +356,11 @@ class Cast(Layer):
 
     Floats are truncated towards zero. Only a float that is cast to the net's own type has a
     gradient.
+
+    Args:
+        name: Name of the layer, a string.
+        dtype: Name of the type, "float" by default.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(input_kinds=("any",), any_extent=True, masks="keeps")
@@ -400,6 +426,13 @@ class Dummy(Layer):
     An integer or boolean ``dtype`` is for labels or indices, which are fed as that type and have no
     gradient. With ``sparse`` it is an input for SciPy's sparse matrices, which only `Dense` layers
     read.
+
+    Args:
+        name: Name of the layer, a string.
+        name: Name of the layer, a string.
+        input_shape: Sample shape, to set the layer up at once.
+        dtype: Name of an integer type or "bool" for labels and indices; None for floats.
+        sparse: Whether the input is a sparse matrix.
     """
 
     traits = Traits(moves_only=True, any_extent=True, masks="keeps")
