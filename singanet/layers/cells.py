@@ -231,7 +231,7 @@ _ADVICE = (
 class Inputs:
     """The inputs after the sequences: ``states`` states, then the mask or the lengths.
 
-    ``tells`` is "mask", "lengths" or "".
+    ``tells`` is the kind of the last one: "mask", "lengths" or "".
     """
 
     states: int
