@@ -567,9 +567,9 @@ class Operation(Combine):
     """A layer that computes the function ``mode`` of each element of one or two inputs.
 
     Of one: abs, ceil, exp, floor, log, reciprocal, round (halves to even), sign, sqrt, truncate,
-    erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, ...). Of
-    two of equal shape: modulo (with the sign of the second), remainder (of the first), power. Step
-    functions, such as floor, have no gradient.
+    erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, ...).
+    Of two, which broadcast as for `Add`: modulo (with the sign of the second), remainder (of the
+    first), power. Step functions, such as floor, have no gradient.
 
     Args:
         name: Name of the layer, a string.
