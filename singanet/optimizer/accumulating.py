@@ -39,10 +39,20 @@ class AccumulatingAdam(Adam):
     """`Adam` over ``every`` micro-batches, without a buffer for their sum (Zhang et al. 2023).
 
     At the first of k micro-batches m = β₁ m, v = β₂ v; at each m += (1 − β₁) g / k and
-    v += (1 − β₂) (g / k)²; at the last w moves as in Adam. m is that of the mean gradient; v sums
-    squares instead of squaring the sum, which is the same where micro-batches differ by noise
-    alone. Schedules see the number of changes of w. A constraint acts on each micro-batch.
-    Dense gradients only.
+    v += (1 − β₂) (g / k)²; at the last w changes as in Adam. m is the moving mean of the mean
+    gradient. v sums squares instead of squaring the sum, which is equal in expectation if
+    micro-batches differ by noise alone. Schedules count the changes of w. A constraint acts on
+    each micro-batch. Gradients must be dense.
+
+    Args:
+        every: The number k of micro-batches.
+        learning_rate: A number or schedule.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule.
+        epsilon_after_correction: See `Adam`.
+        **shared: See `Optimizer`.
+
     """
 
     def __init__(
@@ -68,7 +78,7 @@ class AccumulatingAdam(Adam):
         super().update(names, values, grads, scale)
 
     def case(self) -> Hashable:
-        """Whether the next micro-batch is the first or last; once for what goes together."""
+        """Whether the next micro-batch is the first or last; one case for equal parameters."""
         turns = (state.step % self.every for state in self.states())
         return together((turn == 0, turn == self.every - 1) for turn in turns)
 
@@ -95,9 +105,16 @@ class AccumulatingAdam(Adam):
 class AccumulatingSGD(SGD):
     """`SGD` with momentum over the mean of ``every`` micro-batches, without a buffer for it.
 
-    h = μ h at the first of them, h += lr g / every at each, w −= h at the last: exactly what
-    `Accumulator` around `SGD` does, and a gradient-sized array less. Schedules see the number of
-    changes of w. A constraint acts on each micro-batch. Dense gradients only.
+    h = μ h at the first micro-batch, h += lr g / every at each, w −= h at the last. The result is
+    the same as with `Accumulator` around `SGD`, without its buffer. Schedules count the changes of
+    w. A constraint acts on each micro-batch. Gradients must be dense.
+
+    Args:
+        every: The number of micro-batches.
+        learning_rate: A number or schedule.
+        momentum: μ in (0, 1), a number or schedule.
+        **shared: See `Optimizer`.
+
     """
 
     def __init__(
@@ -123,7 +140,7 @@ class AccumulatingSGD(SGD):
         super().update(names, values, grads, scale)
 
     def case(self) -> Hashable:
-        """Whether the next micro-batch is the last; once for all parameters that go together."""
+        """Whether the next micro-batch is the last; one case for equal parameters."""
         return together(state.step % self.every == self.every - 1 for state in self.states())
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -143,40 +160,40 @@ class AccumulatingSGD(SGD):
 
 
 class RowSum:
-    """The ``sum`` of row-sparse gradients of a parameter, of the rows that came; None for none."""
+    """The ``sum`` of row-sparse gradients of a parameter, or None before the first gradient."""
 
     def __init__(self, sum: RowSparse | None = None) -> None:
         self.sum = sum
 
     def begin(self, grad: RowSparse, weight: Any) -> RowSparse:
-        """The sum, which is ``weight`` · ``grad`` from now on."""
+        """Set the sum to ``weight`` · ``grad``, and return it."""
         self.sum = self.with_first(grad, weight)
         return self.sum
 
     def add(self, grad: RowSparse, weight: Any) -> RowSparse:
-        """The sum, with ``weight`` · ``grad`` from now on."""
+        """Add ``weight`` · ``grad`` to the sum, and return it."""
         self.sum = self.with_added(grad, weight)
         return self.sum
 
     def with_first(self, grad: RowSparse, weight: Any, share: Any = 1.0) -> RowSparse:
-        """``share`` times what `begin` makes the sum."""
+        """Return ``share`` times the sum after `begin`."""
         return _weighed(_weighed(grad, weight), share)
 
     def with_added(self, grad: RowSparse, weight: Any, share: Any = 1.0) -> RowSparse:
-        """``share`` times what `add` makes the sum."""
+        """Return ``share`` times the sum after `add`."""
         more = _weighed(grad, weight)
         if self.sum is not None:
             more = RowSparse(*ops_for(more.rows).add_rows(self.sum, more))
         return _weighed(more, share)
 
     def dense(self, ops: Ops, like: Array) -> Array:
-        """The sum as an array of the shape of ``like``."""
+        """Return the sum as an array of the shape of ``like``."""
         none: Array = ops.zeros(like.shape, like)
         return none if self.sum is None else ops.add_to_rows(none, *self.sum, out=none)
 
 
 def _weighed(grad: RowSparse, weight: Any) -> RowSparse:
-    """``weight`` · ``grad``."""
+    """Return ``weight`` · ``grad``."""
     if is_one(weight):
         return grad
     xp = ops_for(grad.rows).xp
@@ -184,12 +201,18 @@ def _weighed(grad: RowSparse, weight: Any) -> RowSparse:
 
 
 class Accumulator(Wrapper):
-    """Hands the mean of ``every`` successive gradients of a parameter to the optimizer.
+    """Updates by the mean of ``every`` successive gradients of a parameter.
 
-    Until then its value stands still. Gradients weigh by what the loss of their micro-batch was a
-    mean over, so that theirs is the gradient of one large batch: `net.step` tells it, a loop of
-    your own calls `begin`. ``mean=False`` hands on their plain sum. Costs one buffer of the
-    parameter's size for each parameter; where all gradients are row-sparse, so is the mean.
+    The value does not change before. Gradients are weighted by the count of the loss of their
+    micro-batch, so that the mean is the gradient of one large batch: `net.step` passes the count, a
+    loop of your own calls `begin`. The cost is a buffer of each parameter's size. If all gradients
+    are row-sparse, the mean is row-sparse.
+
+    Args:
+        optimizer: The optimizer of the mean gradients.
+        every: The number of micro-batches.
+        mean: If False, the optimizer receives the sum instead.
+
     """
 
     gathers = True
@@ -198,36 +221,36 @@ class Accumulator(Wrapper):
         super().__init__(optimizer)
         self.every = checked_every("Accumulator", every)
         self.mean = bool(mean)
-        # By name: the sum so far, of rows where all were row-sparse, over how many micro-batches,
-        # how much these weigh together, and whether the sum is of rows, once any came.
+        # By name: the dense sum so far, the sum of rows if all gradients are row-sparse, the number
+        # of micro-batches, their total weight, and whether the sum is row-sparse.
         self._totals: dict[str, Array] = {}
         self._rows: dict[str, RowSum] = {}
         self._counts: dict[str, int] = {}
         self._weights: dict[str, float] = {}
         self._by_rows: dict[str, bool] = {}
         self._owners = Owners()
-        # What the net trains, and with how many micro-batches, of which weight, parameters begin
-        # that it trains only since some were gathered.
+        # The trained parameters; for parameters that join later, the number and weight of the
+        # micro-batches before.
         self._trained: frozenset[str] | None = None
         self._late: dict[str, tuple[int, float]] = {}
-        # The count that weighs 1: the first, so that full micro-batches cost no product. What the
-        # micro-batch in work weighs, and what its sum is multiplied by where only a program's
-        # replay knows that.
+        # The count with weight 1: the first one, so that full micro-batches need no product. Then
+        # the weight of the current micro-batch, and the factor of its sum if a program's replay
+        # computes it.
         self._unit = 0.0
-        # The unit before the step in work, until that step's first gradients come.
+        # The unit before the current step, until the first gradients of the step.
         self._unit_before: float | None = None
         self._weight: Scale = 1.0
         self._share: Scale | None = None
 
     @property
     def _weighs(self) -> bool:
-        """Whether micro-batches weigh by what their losses counted."""
+        """Whether micro-batches are weighted by the counts of their losses."""
         return self.mean
 
     def begin(self, count: float | None = None) -> float | None:
-        """The gradients to come are of a mean over ``count`` positions, until it is said anew.
+        """Weight the next gradients by ``count``, the positions of their mean; None is 1.
 
-        None lets them weigh as much as the others. Returns what the mean in work is over.
+        Returns the count of the current mean.
         """
         weight = 1.0
         if self._unit_before is None:
@@ -243,32 +266,31 @@ class Accumulator(Wrapper):
             self._unit, self._unit_before = self._unit_before, None
 
     def weigh(self, weight: Scale, share: Scale | None = None) -> None:
-        """`begin` with numbers that may be arrays which a program fills.
+        """Set the weight of gradients and the factor of their sum; both may be arrays.
 
-        Gradients weigh ``weight``. The stage hands on ``share`` times their sum, None for the
-        present share.
+        ``share`` None is the current `share`.
         """
         self._weight, self._share = weight, share
 
     @property
     def weight(self) -> Scale:
-        """The weight of the gradients of the micro-batch in work; the first ones weigh 1."""
+        """The weight of the current micro-batch; the first one has weight 1."""
         return self._weight
 
     def counted(self, count: float | None) -> float | None:
-        """What the mean in work is over, with the ``count`` of this micro-batch."""
+        """Return the count of the current mean, including ``count`` of this micro-batch."""
         if count is None:
             return None
         return max(self._weights.values(), default=0.0) * self._unit + count
 
     def share(self, name: str = "") -> float:
-        """The factor of the sum if this micro-batch is the last; by default of any name."""
+        """Return the factor of the sum if this micro-batch is the last; by default of any name."""
         before = self._begun(name or next(iter(self._weights), ""))[1]
         total = before + float(self._weight)
         return 1.0 / total if self.mean and total else 1.0
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
-        """As `Wrapper.take`; nothing is handed on before every ``every``-th call for a name."""
+        """Add the gradients, and pass on the mean at every ``every``-th call for a name."""
         check_lists("Accumulator", names, values, grads)
         for name, value in zip(names, values, strict=True):
             root = owner_of(value)
@@ -278,11 +300,11 @@ class Accumulator(Wrapper):
         for name, (value, grad) in jobs.items():
             total = self._totals.get(name)
             check_fit("Accumulator", name, value, grad, None if total is None else total.shape)
-        # A rate that is refused later is refused after its gradients were added.
+        # Before the sums change: the optimizer would refuse the rate after that.
         self.optimizer._expect_rates(n for n in jobs if self._begun(n)[0] + 1 >= self.every)
         self.settle(list(jobs), [value for value, _ in jobs.values()])
         sums = {name: self._add(name, value, grad, scale) for name, (value, grad) in jobs.items()}
-        # The count goes back only after the update, so that a refused one loses nothing.
+        # The count is reset after the update, so that a refused update loses nothing.
         for share, ready in self._gathered(jobs).items():
             yield (
                 ready,
@@ -293,11 +315,11 @@ class Accumulator(Wrapper):
             self._begin(ready)
 
     def _add(self, name: str, value: Array, grad: Any, scale: Scale) -> Grad:
-        """The sum of the gradients of a parameter, with ``scale`` · ``grad`` from now on."""
+        """Add ``scale`` · ``grad`` to the sum of a parameter, and return the sum."""
         ops, first = ops_for(value), self._counts[name] == 0
         weighted = scale if is_one(self._weight) else scale * self._weight
         by_rows = isinstance(grad, tuple) and (first or self._by_rows.get(name, True))
-        # A replay gathers rows and says no word of it.
+        # A replay adds rows without a note in `_by_rows`.
         was_by_rows = self._by_rows.get(name, self._rows[name].sum is not None)
         self._by_rows[name] = by_rows
         if by_rows:
@@ -313,7 +335,7 @@ class Accumulator(Wrapper):
         return total
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`: gradients that were gathered of another net wait for it."""
+        """Switch to the sums of the net of ``params``."""
         for param in params:
             self._turn(param.name, param.root)
 
@@ -324,7 +346,7 @@ class Accumulator(Wrapper):
         return self._totals, self._rows, self._counts, self._weights, self._by_rows
 
     def drop(self) -> bool:
-        """Forget the micro-batches of the mean in work. Returns whether no mean was handed on."""
+        """Drop the micro-batches of the current mean. Return True if no mean was passed on."""
         begun = [count for count in self._counts.values() if count]
         whole = len(begun) == len(self._counts)
         self._begin(self._counts)
@@ -332,9 +354,9 @@ class Accumulator(Wrapper):
         return whole or not begun
 
     def train(self, names: Iterable[str]) -> None:
-        """Gather for the parameters ``names`` from now on, all at the same micro-batch.
+        """Accumulate for the parameters ``names`` from now on, all at the same micro-batch.
 
-        What is frozen meanwhile loses what was gathered; what is thawed has zeros before.
+        A parameter that is frozen meanwhile loses its sum; a thawed parameter starts from zeros.
         """
         trained = frozenset(names)
         if trained == self._trained:
@@ -349,7 +371,7 @@ class Accumulator(Wrapper):
         self._trained = trained
 
     def settle(self, names: Names, values: Values) -> Sequence[Array]:
-        """As `Wrapper.settle`: a buffer for each of them that has none, and may need one."""
+        """Create missing buffers."""
         for name, value in zip(names, values, strict=True):
             if name not in self._counts:
                 xp, (count, weight) = ops_for(value).xp, self._late.pop(name, (0, 0.0))
@@ -359,9 +381,9 @@ class Accumulator(Wrapper):
         return values
 
     def case(self) -> Hashable:
-        """Of each parameter whether this is the first of its micro-batches, the last, or neither.
+        """Return if a micro-batch is first, last or neither, and if earlier ones have weight 1.
 
-        And whether those before weigh 1. Once for all of them where they go together.
+        There is one entry a parameter, or one entry for all if they are equal.
         """
         if self._is_together():
             turns: Hashable = self._micro_batch(*next(self._gone()))
@@ -370,15 +392,15 @@ class Accumulator(Wrapper):
         return turns, self._unit
 
     def _is_together(self) -> bool:
-        """Whether all parameters have seen as many micro-batches, of the same weights."""
+        """Whether all parameters have the same number and weight of micro-batches."""
         return len(set(self._gone())) == 1
 
     def _is_even(self) -> bool:
-        """Whether all the micro-batches of the means in work weigh 1, this one too."""
+        """Whether all micro-batches of the current means, including this one, have weight 1."""
         return is_one(self._weight) and all(count == weight for count, weight in self._gone())
 
     def _begun(self, name: str) -> tuple[int, float]:
-        """How many micro-batches of the parameter were gathered, and what they weigh."""
+        """Return the number and the weight of the parameter's micro-batches so far."""
         if name in self._counts:
             return self._counts[name], self._weights[name]
         return self._late.get(name, (0, 0.0))
@@ -395,10 +417,10 @@ class Accumulator(Wrapper):
             self._begin(ready)
 
     def _gathered(self, names: Iterable[str]) -> dict[float, list[str]]:
-        """Count a micro-batch; the names whose gradients are to be handed on, by their shares."""
+        """Count a micro-batch, and return the names with a complete mean by their shares."""
         due: dict[float, list[str]] = {}
         self._unit_before = None
-        # In a recording only the replays know it, and count by themselves.
+        # In a recording the weight is an array, and replays count by themselves.
         weight = self._weight if isinstance(self._weight, float) else 1.0
         for name in names:
             self._counts[name] += 1
@@ -418,10 +440,10 @@ class Accumulator(Wrapper):
 
     @contextmanager
     def _before_last(self, names: Names, values: Values) -> Iterator[None]:
-        """Within it the next micro-batch is the last and weighs other than those before.
+        """Make the next micro-batch the last one, with another weight, within the block.
 
-        Afterwards all is as it was, without buffers that were not there. No other micro-batch
-        needs more memory: the sums are there, and the rule within has its state.
+        This micro-batch needs the most memory. Afterwards the state is restored, without the
+        buffers created within the block.
         """
         before = dict(vars(self))
         self._totals, self._rows, self._by_rows = dict(self._totals), dict(self._rows), {}
@@ -441,37 +463,37 @@ class Accumulator(Wrapper):
 
     @property
     def pending(self) -> bool:
-        """Whether gradients wait here for those of other micro-batches."""
+        """Whether the stage has gradients of an incomplete set of micro-batches."""
         return any(self._counts.values())
 
     @property
     def left(self) -> int:
-        """How many micro-batches there are up to the next update."""
+        """The number of micro-batches up to and including the next update."""
         return self.every - max(self._counts.values(), default=0)
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """What `update` would hand on for the gradients ``items`` of a step, nothing changed."""
+        """Yield the gradients that `update` would pass on for a step, without changing anything."""
         for names, values, grads in items:
             yield names, values, self.preview(names, values, grads)
-            # As the walk itself: one layer's gradients are let go before the next one's exist.
+            # Releases one layer's gradients before the next layer's exist.
             del names, values, grads
 
     def _previewed_in_parts(self, items: Iterable[Any]) -> Iterator[Any]:
-        """As `Wrapper._previewed_in_parts`: rows at a time, of which copies are made."""
+        """Yield the gradients of `previewed` by blocks of rows, to copy one block at a time."""
         for item in items:
             for number, name in enumerate(item[0]):
-                # A layer's gradients are let go before the next one's exist: no name has them.
+                # No variable refers to a gradient, so that it is released before the next exists.
                 for part in _parts_of(item[1][number], item[2][number]):
                     yield [name], [item[1][number]], [self._previewed(*_at(item, number), part)]
             del item
 
     def preview(self, names: Names, values: Values, grads: Grads) -> list[Grad]:
-        """What `update` would hand on for these gradients, nothing changed; None if not yet."""
+        """Return the gradients that `update` would pass on, or None before the last micro-batch."""
         given = zip(names, values, grads, strict=True)
         return [self._previewed(name, value, grad) for name, value, grad in given]
 
     def _previewed(self, name: str, value: Array, grad: Grad, part: slice | None = None) -> Grad:
-        """`preview` of one gradient, or of a ``part`` of its rows."""
+        """Return the `preview` of one gradient, or of a ``part`` of its rows."""
         count = self._begun(name)[0] + 1
         if grad is None or count < self.every:
             return None
@@ -495,7 +517,7 @@ class Accumulator(Wrapper):
         return total
 
     def _own_state(self) -> dict[str, Array]:
-        """As `Wrapper._own_state`: gradients and counts."""
+        """Return sums, counts and weights."""
         saved: dict[str, Array] = {}
         for name, count in self._counts.items():
             if count:
@@ -540,17 +562,17 @@ class Accumulator(Wrapper):
         self._counts = {name: count for name, (_, count, *_) in parsed.items()}
         self._weights = {name: weight for name, (_, _, weight, _) in parsed.items()}
         self._unit = next((unit for *_, unit in parsed.values()), 0.0)
-        # What was not gathered for was frozen, and has zeros before where it is thawed.
+        # Parameters without a sum were frozen; if thawed, they start from zeros.
         self._trained = frozenset(parsed) or None
         self.weigh(1.0)
 
 
 _AT_A_TIME = 1 << 20
-"""Elements of a sum that are copied at a time for a look at it."""
+"""Number of elements of a sum copied at a time for a preview."""
 
 
 def _parts_of(value: Array, grad: Grad) -> list[slice | None]:
-    """The rows of a dense gradient that are looked at together; None for all of them."""
+    """Return slices of rows of a dense gradient to preview together; None is all rows."""
     if grad is None or isinstance(grad, tuple) or value.size <= _AT_A_TIME or value.ndim < 2:
         return [None]
     rows = max(1, _AT_A_TIME * len(value) // value.size)
@@ -558,7 +580,7 @@ def _parts_of(value: Array, grad: Grad) -> list[slice | None]:
 
 
 def _at(item: Any, number: int) -> tuple[str, Array, Grad]:
-    """Name, value and gradient of one parameter of a layer."""
+    """Return name, value and gradient of one parameter of a layer."""
     names, values, grads = item
     return names[number], values[number], grads[number]
 
@@ -567,7 +589,7 @@ _PARTS = ("gathered", "gathered_count", "gathered_weight")
 
 
 def _add(ops: Ops, total: Array, grad: Any, scale: Scale, first: bool) -> None:
-    """Add ``scale`` · ``grad`` to ``total``, which begins anew where it is the ``first``."""
+    """Add ``scale`` · ``grad`` to ``total``, or overwrite it if the gradient is the ``first``."""
     xp = ops.xp
     scale = in_type(xp, scale, total.dtype)
     if isinstance(grad, tuple):

@@ -1,4 +1,4 @@
-"""State of an optimizer, its slots, and checks of their names."""
+"""The state of an optimizer, and checks of names, values and gradients."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _T = TypeVar("_T")
 
 
 class ParamState:
-    """Settings of one parameter, how often it was updated, and its state arrays, kept flat.
+    """The settings, the number of updates and the flat state arrays of one parameter.
 
-    ``shape`` is None until the first update since the start or since loading. ``held`` are the
+    ``shape`` is None until the first update after the start or after loading. ``held`` are the
     arrays in memory. ``seen`` is a reference to the parameter's array at the last update, if the
-    parameter is a net's.
+    parameter belongs to a net.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class ParamState:
 
     @property
     def arrays(self) -> list[Array]:
-        """The state arrays, read-only ones where they are kept elsewhere; assigning ends that."""
+        """The state arrays. Offloaded arrays are read-only; an assignment ends the offload."""
         return self.held if self._home is None else self._home()
 
     @arrays.setter
@@ -82,27 +82,27 @@ class ParamState:
 
     @property
     def is_away(self) -> bool:
-        """Whether the arrays are kept elsewhere than in memory."""
+        """Whether the arrays are offloaded."""
         return self._home is not None
 
     def keep_in(
         self, home: Callable[[], list[Array]], kinds: Iterable[tuple[int, np.dtype[Any]]]
     ) -> None:
-        """Let go of the arrays, which ``home`` gives to be read from now on.
+        """Offload the arrays: release them, and read them from ``home`` from now on.
 
-        They have the sizes and types ``kinds``.
+        ``kinds`` are their sizes and dtypes.
         """
         self.held, self._home, self._kinds = [], home, list(kinds)
 
     def kinds(self) -> tuple[list[int], list[np.dtype[Any]]]:
-        """Sizes and types of the arrays, without getting them."""
+        """Return sizes and dtypes of the arrays, without reading them."""
         found = self._kinds
         if self._home is None:
             found = [(array.size, array.dtype) for array in self.held]
         return [size for size, _ in found], [dtype for _, dtype in found]
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """With its arrays, wherever they are."""
+        """Return the attributes, with copies of offloaded arrays."""
         state = {name: getattr(self, name) for name in ParamState.__slots__}
         state["seen"] = nothing
         if self._home is not None:
@@ -116,24 +116,24 @@ class ParamState:
         return scheduled and self.penalty_mult != 0.0
 
     def regularizer_at(self, penalty: Any) -> Regularizer | None:
-        """The regularizer, None if ``penalty`` is 0 and goes on being 0.
+        """Return the regularizer, or None if ``penalty`` is 0 at every step.
 
-        Of a schedule nobody asks the value: it differs from step to step in a recorded rule.
+        The value of a schedule is not used, since it changes from step to step in a recorded rule.
         """
         if self.regularizer is None:
             return None
         return self.regularizer if self.is_scheduled or penalty else None
 
     def settle_as(self, other: ParamState) -> None:
-        """Take the settings of ``other``; steps and arrays stay."""
+        """Copy the settings of ``other``, without steps and arrays."""
         self.lr_mult, self.decay_mult = other.lr_mult, other.decay_mult
         self.penalty_mult = other.penalty_mult
         self.regularizer, self.constraint = other.regularizer, other.constraint
 
     def settle_on(self, value: Array, sizes: Sequence[int], buckets: StateBuckets) -> None:
-        """Make the arrays for ``value``, or bring loaded ones to its device and type.
+        """Create the arrays for ``value``, or convert loaded arrays to its device and dtype.
 
-        They lie in ``buckets``, if the value lies in a bucket and they have its size.
+        They are slices of ``buckets``, if the value is in a bucket and they have its size.
         """
         if is_served(value):
             # The table has them.
@@ -151,46 +151,46 @@ class ParamState:
         self.shape = value.shape
 
     def resume(self, step: int, arrays: Sequence[Array]) -> None:
-        """Go on from ``step`` with the ``arrays`` of a dump, in its shapes."""
+        """Continue from ``step`` with the ``arrays`` of a dump, and remember their shapes."""
         self.step, self.shape = step, None
         self.arrays = [array.reshape(-1) for array in arrays]
         self._loaded = [array.shape for array in arrays]
 
     def shape_of(self, slot: int) -> Shape:
-        """The shape of an array in a dump: the parameter's, if it has as many numbers."""
+        """Return the shape of an array in a dump: the parameter's, if the sizes are equal."""
         if self.shape is None and slot < len(self._loaded):
             return self._loaded[slot]
         size = self.arrays[slot].size
         return self.shape if self.shape is not None and size == prod(self.shape) else (size,)
 
     def forget(self) -> None:
-        """Back to before the first update; the settings stay."""
+        """Reset to the state before the first update, without changing the settings."""
         self.step, self.shape, self.arrays, self._loaded = 0, None, [], []
         self.seen = nothing
 
 
 def nothing() -> None:
-    """A reference to no object, and the mark of an entry that is missing."""
+    """A reference to no object, also the mark of a missing entry."""
 
 
 class Owners:
-    """The parameters that state kept by name belongs to, as several nets may use one name.
+    """The owners of state that is stored by name, since several nets may use the same name.
 
-    While another parameter of a name is trained, the state of the first is laid aside, and it goes
-    when that parameter does. Loaded or copied state goes to the first parameter of its name.
+    While another parameter with the name is trained, the state of the first is stored aside, until
+    that parameter is deleted. Loaded or copied state belongs to the first parameter of its name.
     """
 
     def __init__(self) -> None:
         self.net: Callable[[], Any] = nothing
-        """A reference to the net whose parameters were all turned to last."""
+        """A reference to the current net."""
         self._known: dict[str, weakref.ref[ParamRoot]] = {}
         self._aside: weakref.WeakKeyDictionary[ParamRoot, dict[str, list[Any]]]
         self._aside = weakref.WeakKeyDictionary()
 
     def turn(self, name: str, root: ParamRoot, *kept: dict[str, Any]) -> bool:
-        """Put the state of ``root`` under ``name`` into the dicts ``kept``, none if it is new.
+        """Put the state of ``root``, if any, under ``name`` into the dicts ``kept``.
 
-        Returns whether they had the state of another parameter there.
+        Returns True if they had the state of another parameter there.
         """
         owner = self._known.get(name)
         before = None if owner is None else owner()
@@ -211,10 +211,10 @@ class Owners:
         return True
 
     def turn_all(self, roots: Sequence[ParamRoot], other: bool, now: _T, new: _T) -> _T:
-        """The state of the net with parameters ``roots``: ``new`` if the net has had none yet.
+        """Return the state of the net with parameters ``roots``, or ``new`` if it has none.
 
-        ``now`` is the state of the last net, which is laid aside where this is an ``other`` one.
-        The first parameter stands for the net.
+        ``now`` is the state of the last net, which is stored aside if this is an ``other`` net.
+        The first parameter identifies the net.
         """
         kept = {"*": now}
         if roots and (other or "*" not in self._known):
@@ -222,18 +222,18 @@ class Owners:
         return kept.get("*", new)
 
     def aside(self) -> Iterator[Any]:
-        """Each piece of state that is laid aside."""
+        """Yield each piece of state that is stored aside."""
         for by_name in self._aside.values():
             for entries in by_name.values():
                 yield from (entry for entry in entries if entry is not nothing)
 
     def forget(self) -> None:
-        """Give all state to the first parameters that come, and drop what is laid aside."""
+        """Assign all state to the next parameters of its names, and drop state stored aside."""
         self._known.clear()
         self._aside.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Owners:
-        """The owners among the parameters that were copied along before."""
+        """Return the owners among the parameters copied before."""
         made = Owners()
         for name, owner in self._known.items():
             copied = memo.get(id(owner()))
@@ -250,22 +250,22 @@ class Owners:
 
 @dataclass
 class _StateBucket:
-    """Flat arrays, one a slot, beside those of a bucket; by their start, who has which slices."""
+    """Flat state arrays of a bucket, one a slot; ``taken`` maps a start to name and slices."""
 
     arrays: list[Array]
     taken: dict[int, tuple[str, list[Array]]] = field(default_factory=dict)
 
 
 class StateBuckets:
-    """State of parameters that lie in buckets, as slices of flat arrays in the same order."""
+    """State of parameters in buckets, as slices of flat arrays in the same order."""
 
     def __init__(self) -> None:
         self._known: ByArray[_StateBucket] = ByArray()
 
     def take(self, name: str, value: Array, slots: int) -> list[Array] | None:
-        """The slices of ``name``, as ``value`` lies, one a slot, with whatever is in them.
+        """Return the slices for ``name`` at the place of ``value``, one a slot.
 
-        None if the value is in no bucket, or another name has them.
+        Returns None if the value is in no bucket, or if another name has the slices.
         """
         place = place_of(value)
         if place is None:
@@ -283,7 +283,7 @@ class StateBuckets:
         return arrays
 
     def lacks(self, name: str, value: Array, arrays: list[Array]) -> bool:
-        """Whether ``arrays``, as after copying, could lie here and do not."""
+        """Whether ``arrays`` could be slices of a bucket and are not, as after copying."""
         place = place_of(value)
         if place is None or any((a.size, a.dtype) != (value.size, value.dtype) for a in arrays):
             return False
@@ -292,7 +292,7 @@ class StateBuckets:
         return taken is None or (taken[0] == name and taken[1] is not arrays)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StateBuckets:
-        """An empty one: arrays that were copied are in none of its buckets yet."""
+        """Return an empty object, since copied arrays are in no bucket."""
         return StateBuckets()
 
     def __reduce__(self) -> tuple[type[StateBuckets], tuple[()]]:
@@ -300,17 +300,17 @@ class StateBuckets:
 
 
 def together(cases: Iterable[Hashable]) -> Hashable:
-    """The one case of all parameters, or all of them where they differ."""
+    """Return the common case of all parameters, or all cases if they differ."""
     found = tuple(cases)
     return found[0] if len(set(found)) == 1 else found
 
 
 def dump(states: Mapping[str, ParamState], slots: Sequence[str]) -> dict[str, Array]:
-    """Copies of the state of every parameter updated so far, by ``name/slot``."""
+    """Return copies of the state of every updated parameter, by ``name/slot``."""
     saved: dict[str, Array] = {}
     for name, state in states.items():
         if not state.step or len(state.arrays) < len(slots):
-            # Not updated, or by the table that has its rows.
+            # Not updated, or updated by an offloaded table.
             continue
         saved[f"{name}/step"] = np.array(state.step, np.int64)
         for k, (slot, array) in enumerate(zip(slots, state.arrays, strict=True)):
@@ -321,7 +321,7 @@ def dump(states: Mapping[str, ParamState], slots: Sequence[str]) -> dict[str, Ar
 def parse(
     where: str, saved: Mapping[str, Array], slots: Sequence[str]
 ) -> dict[str, tuple[int, list[Array]]]:
-    """Step and copies of the arrays for every parameter of a dump, checked for gaps."""
+    """Return step and copies of the arrays of every parameter, and check that none is missing."""
     known = ("step", *slots)
     found: dict[str, dict[str, Array]] = {}
     for key, array in saved.items():
@@ -356,7 +356,7 @@ Grads: TypeAlias = Sequence[Grad]
 
 
 def check_lists(where: str, names: Names, values: Sequence[Any], grads: Any) -> None:
-    """The three lists have one length and no name comes twice."""
+    """Check that the three lists have one length and that no name is repeated."""
     if not len(names) == len(values) == len(grads):
         raise ArgumentError(
             where,
@@ -375,7 +375,7 @@ def check_lists(where: str, names: Names, values: Sequence[Any], grads: Any) -> 
 
 
 def check_type(where: str, name: str, dtype: np.dtype[Any]) -> None:
-    """An optimizer updates parameters of the type ``dtype``."""
+    """Check that an optimizer can update parameters of ``dtype``."""
     if dtype.name not in ("float32", "float64"):
         raise _not_float(f"{where}, parameter {name!r}", f"an array of {dtype}")
 
@@ -392,7 +392,7 @@ def _not_float(where: str, received: str) -> ArgumentError:
 
 
 def check_fit(where: str, name: str, value: Any, grad: Any, known: Shape | None) -> None:
-    """``grad`` fits ``value``, and ``value`` the shape its state was made for."""
+    """Check that ``grad`` fits ``value``, and ``value`` the shape of its state."""
     shape = getattr(value, "shape", None)
     if shape is None:
         raise _not_float(f"{where}, parameter {name!r}", type(value).__name__)
@@ -424,7 +424,7 @@ def check_fit(where: str, name: str, value: Any, grad: Any, known: Shape | None)
 
 
 def check_loaded(where: str, state: ParamState, sizes: Sequence[int], value: Array) -> None:
-    """State that was loaded fits the parameter that it meets for the first time."""
+    """Check that loaded state fits its parameter, at the first update."""
     received = tuple(array.size for array in state.arrays)
     if received != tuple(sizes):
         raise ShapeError(
@@ -436,7 +436,7 @@ def check_loaded(where: str, state: ParamState, sizes: Sequence[int], value: Arr
 
 
 def checked_name(where: str, name: str | None) -> str:
-    """``name``, which SINGA lets one leave out."""
+    """Return ``name``, or raise `ArgumentError` if it is None, as in SINGA's interface."""
     if not isinstance(name, str):
         raise ArgumentError(
             where,
@@ -448,7 +448,7 @@ def checked_name(where: str, name: str | None) -> str:
 
 
 def no_rate(where: str) -> ArgumentError:
-    """The error for an update at no rate, which a caller of `apply_with_lr` may leave out."""
+    """Return the error for an update without a rate, which only `apply_with_lr` allows."""
     return ArgumentError(
         where,
         expected="a learning rate",
@@ -458,7 +458,7 @@ def no_rate(where: str) -> ArgumentError:
 
 
 def not_finite(where: str, name: str, rate: float, step: int) -> ArgumentError:
-    """The error for the ``rate`` of parameter ``name`` at ``step``."""
+    """Return the error for the ``rate`` of parameter ``name`` at ``step``."""
     return ArgumentError(
         f"{where}, parameter {name!r}",
         expected="a finite learning rate",
@@ -490,12 +490,12 @@ def _check_rows(where: str, shape: Shape, indices: Array, rows: Array) -> None:
 
 
 def checked_every(where: str, every: SupportsIndex) -> int:
-    """``every``, a number of micro-batches."""
+    """Check ``every``, a number of micro-batches."""
     return checked_count(where, "every", every, 1, advice="1 updates at every micro-batch")
 
 
 def refuse_rows(where: str, names: Names, grads: Grads) -> None:
-    """Raise where a gradient is row-sparse."""
+    """Raise an error if a gradient is row-sparse."""
     for name, grad in zip(names, grads, strict=False):
         if isinstance(grad, tuple):
             raise ArgumentError(
@@ -507,7 +507,7 @@ def refuse_rows(where: str, names: Names, grads: Grads) -> None:
 
 
 def loaded_count(where: str, own: Mapping[str, Array], key: str) -> int:
-    """The number of steps under ``key`` of a stage's state. Errors: none, or no count."""
+    """Return the number of steps under ``key``. Errors: a missing key, or not a count."""
     done = own.get(key)
     if done is None or done.size != 1 or done.dtype.kind not in "iu" or done.min() < 0:
         raise DataError(
@@ -522,9 +522,9 @@ def loaded_count(where: str, own: Mapping[str, Array], key: str) -> int:
 class ParamUpdate(NamedTuple):
     """The arrays of one update of one parameter, and the numbers of its step.
 
-    The gradient is ``grad`` times ``scale``. ``arrays`` is the flat state, which changes in place
-    as ``value`` does. ``penalty`` is the coefficient of the regularizer, ``scalars`` are the rule's
-    own numbers, and by ``kept`` the value is multiplied before the rule: its decay.
+    The gradient is ``grad`` times ``scale``. ``value`` and the flat state ``arrays`` change in
+    place. ``penalty`` is the coefficient of the regularizer, ``scalars`` are the numbers of the
+    rule, and ``kept`` is the factor of the value before the rule, for decoupled decay.
     """
 
     state: ParamState
@@ -538,5 +538,5 @@ class ParamUpdate(NamedTuple):
 
     @property
     def regularizer(self) -> Regularizer | None:
-        """The regularizer, None if its penalty is 0 and stays so."""
+        """The regularizer, or None if its penalty is 0 at every step."""
         return self.state.regularizer_at(self.penalty)
