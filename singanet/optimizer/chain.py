@@ -1,7 +1,4 @@
-"""The chain of transformations of an update.
-
-A rule that treats each element by itself takes them for one parameter.
-"""
+"""The chain of stages and rule of an update, and joint updates of contiguous parameters."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def squares_of(grads: Grads) -> Any:
-    """Σ g² over several gradients; None counts nothing."""
+    """Return Σ g² over several gradients; None counts as 0."""
     total: Any = 0.0
     for grad in grads:
         if grad is not None:
@@ -53,22 +50,27 @@ def norm_of(
     items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[Grad]]],
     joined: Callable[[Any], Any] = lambda total: total,
 ) -> Any:
-    """`global_norm` as an array without axes; of parts ``joined`` sums the squares of all."""
+    """Return `global_norm` as an array without axes; ``joined`` adds the squares of other parts."""
     total: Any = 0.0
     for item in items:
         total = total + squares_of(item[2])
-        # The generator goes on to the next layer only after this one's gradients are let go.
+        # Releases this layer's gradients before the generator computes the next layer's.
         del item
     return root(joined(total))
 
 
 def root(squares: Any) -> Any:
-    """√squares of a sum of squares; 0 where nothing was summed."""
+    """Return the root of a sum of squares; 0 for an empty sum."""
     return math.sqrt(squares) if isinstance(squares, float) else ops_for(squares).xp.sqrt(squares)
 
 
 def global_norm(items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[Grad]]]) -> float:
-    """The L2 norm of all gradients of a backward pass, each layer's dropped once it is read."""
+    """Return the L2 norm of all gradients of a backward pass, one layer at a time.
+
+    Args:
+        items: Names, values and gradients of each layer, as from ``net.backward``.
+
+    """
     return float(norm_of(items))
 
 
@@ -77,20 +79,20 @@ class ToldNorm(Protocol):
 
     @property
     def knows(self) -> bool:
-        """Whether the norm of the step in work was said."""
+        """Whether the norm of the current step is known."""
 
     def knowing(self, norm: Scale) -> AbstractContextManager[None]:
-        """Within the block, ``norm`` is that of all gradients that `take` is given."""
+        """Use ``norm`` as the norm of all gradients of `take` within the block."""
 
     def joined(self, total: Any) -> Any:
-        """As `Wrapper.joined`."""
+        """Add the parts of other processes to ``total``."""
 
 
 class UpdateChain:
-    """The ``stages`` of an optimizer in the order in which gradients meet them, and its ``rule``.
+    """The ``stages`` of an optimizer, outermost first, and its ``rule``.
 
-    It is of the optimizer as it is now: executors make it anew after each change of a stage. What
-    stages do is told by `Wrapper`, so that a user's own takes part as singanet's do.
+    Executors create a new chain after each change of a stage. It calls stages only by the
+    interface of `Wrapper`, so that a user's stage works like singanet's.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -104,23 +106,23 @@ class UpdateChain:
         self.rule: Any = inner
         self.owners = inner.owners if isinstance(inner, Optimizer) else Owners()
         self.reducers = cast("tuple[Reducer, ...]", tuple(s for s in stages if s._waits))
-        # Scaled gradients are all there before the first goes on to the stages behind.
+        # Scaled gradients must all exist before the first reaches the inner stages.
         holds = bool(stages) and stages[0]._holds_all
         self.scaled = cast("ScaledUpdates", stages[0]) if holds else None
         self._weighs = any(stage._weighs for stage in stages)
         self._selects = any(stage._selects for stage in stages)
         self.updated = False
-        """Whether any update of the step in work was made."""
+        """Whether the current step has made any update."""
 
     @property
     def own_rule(self) -> Optimizer | None:
-        """The rule, where it is an `Optimizer` and not a user's class like one."""
+        """The rule, if it is an `Optimizer` and not a user's class with its methods."""
         return self.rule if isinstance(self.rule, Optimizer) else None
 
     def treats_alike(self, param: Param) -> bool:
-        """Whether the rule updates each element of ``param`` by itself: parts of it may be, apart.
+        """Whether the rule updates each element of ``param`` by itself, so that parts can be, too.
 
-        A rule that looks at norms of a whole parameter, or a constraint on them, does not do so.
+        It does not if the rule or a constraint uses norms of the whole parameter.
         """
         alike = isinstance(self.rule, ElementWise) and type(self.rule)._sweep is ElementWise._sweep
         return alike and (self.rule.constraint, self.rule._spec_of(param).constraint) == (
@@ -129,7 +131,7 @@ class UpdateChain:
         )
 
     def updates_by_each_use(self, param: Param) -> bool:
-        """Whether gradients of the uses of ``param`` are applied one by one; see `Optimizer`."""
+        """Whether the gradient of each use of ``param`` is applied in turn; see `Optimizer`."""
         rule = self.own_rule
         if rule is None or self.stages or not rule.each_use:
             return False
@@ -137,14 +139,14 @@ class UpdateChain:
         return state.regularizer is None and state.constraint is None
 
     def case(self) -> Hashable:
-        """The case of the next step's arithmetic; a user's own rule has one case."""
+        """Return the case of the next step's arithmetic; a user's rule has one case."""
         of_rule = self.rule.case() if isinstance(self.rule, Optimizer) else ()
         return (*(stage.case() for stage in self.stages), of_rule)
 
     def slots_of(self, param: Param) -> dict[str, tuple[Shape, np.dtype[Any]]]:
-        """Shape and type of the arrays that the rule keeps of ``param``, by slot.
+        """Return shape and dtype of the state arrays of ``param`` by slot.
 
-        In mixed precision they are those of its master, which is float32.
+        In mixed precision the dtype is float32, as for the master.
         """
         rule = self.own_rule
         if rule is None or not param.trainable:
@@ -154,11 +156,11 @@ class UpdateChain:
         return {slot: (param.shape if size == whole else (size,), dtype) for slot, size in sizes}
 
     def state_bytes(self, param: Param) -> int:
-        """The bytes of these arrays."""
+        """Return the size of the arrays of `slots_of` in bytes."""
         return sum(prod(shape) * dtype.itemsize for shape, dtype in self.slots_of(param).values())
 
     def held_bytes(self) -> int:
-        """The bytes of all state that is in memory now, masters and gathered gradients included."""
+        """Return the bytes of all state in memory, with masters and accumulated gradients."""
         states = () if self.own_rule is None else self.own_rule.states()
         held = [array for state in states for array in state.held]
         if self.scaled is not None:
@@ -168,13 +170,13 @@ class UpdateChain:
         return sum(int(array.nbytes) for array in held)
 
     def rule_type(self, param: Param) -> np.dtype[Any]:
-        """The type of what the rule updates for ``param``."""
+        """Return the dtype of the array that the rule updates for ``param``."""
         return param.array_type if self.scaled is None else np.dtype(np.float32)
 
     # -- before a step ---------------------------------------------------------------------------
 
     def turn(self, net: Any) -> None:
-        """Go on with the state of ``net``, as another net may have been trained since."""
+        """Switch to the state of ``net``, if another net was trained since."""
         if self.owners.net() is not net:
             params, rule = net.params(), self.own_rule
             other = rule is not None and rule.turn(params)
@@ -183,7 +185,7 @@ class UpdateChain:
                 stage.turn(params, other)
 
     def follow(self, net: Any) -> None:
-        """Tell the rule how the parameters of ``net`` are trained, and the stages which."""
+        """Pass the specs of the parameters of ``net`` to the rule, and the names to the stages."""
         self.turn(net)
         if self.stages:
             trained = [param.name for param in net._execution_plan().trained_params()]
@@ -195,12 +197,12 @@ class UpdateChain:
             self.optimizer.register_all(net.param_specs())
 
     def meet(self, net: Any) -> None:
-        """Follow what ``net`` says of its parameters, and let every stage meet it."""
+        """Call `follow`, and `Wrapper.meet` of every stage."""
         self.follow(net)
         in_parts = False
         for place, stage in enumerate(self.stages):
             if stage._over_parts is not None and not in_parts:
-                # It was inside of a reducer before.
+                # The stage was inside a reducer before.
                 stage._over_parts = None
             stage.meet(net, self.stages[:place])
             in_parts = in_parts or (stage._waits and cast("Reducer", stage)._in_parts)
@@ -208,7 +210,7 @@ class UpdateChain:
     # -- within a step ---------------------------------------------------------------------------
 
     def begin(self, count: float | None) -> None:
-        """Tell stages what the loss of a batch is a mean over: a reducer, of all micro-batches."""
+        """Start a step: pass the count of the batch's loss to stages and reducers."""
         own = count
         for stage in self.stages:
             count = stage.begin(count)
@@ -216,18 +218,18 @@ class UpdateChain:
             reducer.batch.weight = own
 
     def agree(self, refused: str | None) -> str | None:
-        """The layer for which the step is ``refused``, here or on another process."""
+        """Return the layer that made this or another process refuse the step, or None."""
         for reducer in self.reducers:
             refused = reducer._agree(refused)
         return refused
 
     def _conclude(self, refused: str | None) -> None:
-        """Tell stages that the step was taken, or the layer for which it was ``refused``."""
+        """Tell the stages that the step succeeded, or that the layer ``refused`` caused a skip."""
         for stage in self.stages:
             stage._conclude(refused)
 
     def refused(self) -> None:
-        """Tell the stages that the step in work failed before its first update."""
+        """Tell the stages that the current step failed before its first update."""
         for stage in self.stages:
             stage.refused()
 
@@ -237,9 +239,9 @@ class UpdateChain:
         on_layer: Callable[[Any], object] | None = None,
         scale: float = 1.0,
     ) -> None:
-        """The updates of a step by the gradients ``items``, each let go before the next exists.
+        """Update by the gradients ``items`` of a step, and release each before the next.
 
-        ``on_layer`` sees them before. Layers without any update nothing.
+        ``on_layer`` is called with each item first. Layers without gradients are skipped.
         """
         last = self.reached()
         update = self.optimizer.update
@@ -255,13 +257,13 @@ class UpdateChain:
             if item[0]:
                 update(*item, *(() if scale == 1.0 else (scale,)))
                 self.updated = True
-            # Else the loop variable would hold this layer's gradients through the next one's.
+            # Releases this layer's gradients before the next layer's exist.
             del item
         for stage in last:
             stage.end()
 
     def reached(self) -> Sequence[Wrapper]:
-        """The stages that the next step reaches; reducers first, which update at its end."""
+        """Return the stages that the next step reaches; reducers, which update last, come first."""
         reached = self.stages
         for number, stage in enumerate(reached, 1):
             if stage.left > 1:
@@ -269,13 +271,13 @@ class UpdateChain:
                 break
         return sorted(reached, key=lambda stage: not stage._waits) if self.reducers else reached
 
-    # -- what has to know all gradients ----------------------------------------------------------
+    # -- stages that need all gradients ----------------------------------------------------------
 
     @cached_property
     def norm(self) -> TwoPasses | None:
-        """The stage that has to know a norm before the first update, if any.
+        """The stage that needs a norm before the first update, if any.
 
-        Errors: such a stage inside of one that changes gradients, and cannot preview them.
+        Errors: an outer stage that changes gradients and has no preview.
         """
         around: list[Wrapper] = []
         for stage in self.stages:
@@ -288,35 +290,35 @@ class UpdateChain:
         return None
 
     def _needs_norm(self) -> bool:
-        """Whether the next step is clipped by a norm that is not known yet."""
+        """Whether the next step needs a norm that is not known."""
         return self.norm is not None and self.norm.due()
 
     def knows_norm(self) -> bool:
-        """Whether somebody has said the norm of the next step: it is made of passes alone."""
+        """Whether the norm of the next step is known, so that it consists of passes alone."""
         return self.norm is not None and self.norm.clip.knows
 
     @property
     def _holds_all(self) -> bool:
-        """Whether something has to see all gradients of a step before any is applied."""
+        """Whether a stage needs all gradients of a step before the first update."""
         return self.scaled is not None or self.norm is not None
 
 
 class TwoPasses(NamedTuple):
-    """A clipping that has to know the norm of a whole step before its first update.
+    """A clipping stage that needs the norm of a whole step before the first update.
 
-    ``gathering`` are the stages before ``clip`` that look at gradients. Accumulators see that norm
-    only where theirs is the last of their micro-batches.
+    ``gathering`` are the stages around ``clip`` that read gradients. If one is an accumulator, only
+    its last micro-batch needs the norm.
     """
 
     gathering: tuple[Wrapper, ...]
     clip: ToldNorm
 
     def due(self) -> bool:
-        """Whether the next step is clipped, and its norm not known yet."""
+        """Whether the next step is clipped by a norm that is not known."""
         return not self.clip.knows and all(stage.left <= 1 for stage in self.gathering)
 
     def previewed(self, items: Iterable[Any]) -> Iterable[Any]:
-        """What ``clip`` would get of the gradients ``items``, large ones in parts."""
+        """Return the gradients that ``clip`` would receive for ``items``, large ones in parts."""
         if not self.gathering:
             return items
         *around, last = self.gathering
@@ -325,14 +327,14 @@ class TwoPasses(NamedTuple):
         return last._previewed_in_parts(items)
 
     def knowing(self, items: Iterable[Any]) -> AbstractContextManager[None]:
-        """Within the block, the norm is that of the gradients ``items``, none of which is kept."""
+        """Compute the norm of the gradients ``items``, and use it within the block."""
         return self.clip.knowing(norm_of(self.previewed(items), self.clip.joined))
 
 
 def within_reduction(
     optimizer: Optimizer | Wrapper, wrap: Callable[[Optimizer | Wrapper], Wrapper]
 ) -> Wrapper:
-    """``wrap`` of ``optimizer``, but inside of a reducer, which has to see gradients before."""
+    """Apply ``wrap`` to ``optimizer``, or to the optimizer inside its reducer, if it has one."""
     if isinstance(optimizer, Wrapper) and optimizer._waits:
         return cast("Reducer", optimizer)._remade(within_reduction(optimizer.optimizer, wrap))
     return wrap(optimizer)
@@ -341,9 +343,9 @@ def within_reduction(
 def with_reduction(
     optimizer: Optimizer | Wrapper, reduce: Callable[[Optimizer | Wrapper], Wrapper]
 ) -> Optimizer | Wrapper:
-    """``optimizer`` with what ``reduce`` makes of its inside, within stages that see no sums.
+    """Return ``optimizer`` with a reducer by ``reduce`` inside its outermost stages.
 
-    Those gather gradients, hold all of them, or look at none: they stay around the reducer.
+    Stages that accumulate gradients, need all of them, or read none stay around the reducer.
     """
     if not isinstance(optimizer, Wrapper) or optimizer._waits:
         return reduce(optimizer)
@@ -354,7 +356,7 @@ def with_reduction(
 
 
 def without_reductions(optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:
-    """``optimizer`` as a process has it that trains alone; its other stages are copies."""
+    """Return ``optimizer`` without reducers, for training in one process; stages are copied."""
     if not isinstance(optimizer, Wrapper):
         return optimizer
     if optimizer._waits:
@@ -365,7 +367,7 @@ def without_reductions(optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:
 
 
 def _expect_preview(stage: Wrapper) -> None:
-    """Errors: a stage that changes gradients, and does not tell beforehand what they become."""
+    """Refuse a stage that changes gradients and does not override `previewed`."""
     if type(stage).previewed is Wrapper.previewed:
         kind = type(stage).__name__
         raise ArgumentError(
@@ -377,21 +379,21 @@ def _expect_preview(stage: Wrapper) -> None:
 
 
 class Neighbour(Protocol):
-    """A parameter's update, of which others may be neighbours."""
+    """The update of a parameter that may have neighbours in a bucket."""
 
     @property
     def place(self) -> Place | None:
-        """Where its value lies."""
+        """The place of the value in its bucket."""
 
     def precedes(self, other: Any) -> bool:
-        """Whether ``other`` comes next, and may be made with it."""
+        """Whether ``other`` comes next and can be updated together with it."""
 
 
 _Neighbour = TypeVar("_Neighbour", bound=Neighbour)
 
 
 def runs(group: Iterable[_Neighbour]) -> Iterator[list[_Neighbour]]:
-    """Members of one bucket in runs of neighbours that may be updated as one."""
+    """Yield members of one bucket in runs of neighbours that can be updated together."""
     run: list[_Neighbour] = []
     for each in sorted(group, key=lambda each: each.place.start if each.place else -1):
         if run and not run[-1].precedes(each):
@@ -405,7 +407,7 @@ def runs(group: Iterable[_Neighbour]) -> Iterator[list[_Neighbour]]:
 def are_neighbours(
     place: Place | None, state: ParamState, next_place: Place | None, next_state: ParamState
 ) -> bool:
-    """Whether the second parameter comes next, its state too, and has the same numbers."""
+    """Whether the second parameter and its state come next, with the same numbers."""
     if place is None or next_place is None or place.stop != next_place.start:
         return False
     if place.bucket is not next_place.bucket:
@@ -419,19 +421,19 @@ def are_neighbours(
 
 
 def onwards(array: Array, size: int, flat: Any) -> Array:
-    """``size`` elements from the first of ``array`` on, which is a part of ``flat``."""
+    """Return ``size`` elements of ``flat`` from the first element of its part ``array`` on."""
     start = (address(array) - address(flat)) // array.itemsize
     whole: Array = flat[start : start + size]
     return whole
 
 
 def alike(state: ParamState) -> tuple[Any, ...]:
-    """The settings that parameters with equal numbers share."""
+    """Return the settings that are equal for parameters with equal numbers."""
     return state.step, state.lr_mult, state.decay_mult, bounds_of(state)
 
 
 def bounds_of(state: ParamState) -> tuple[Any, ...] | None:
-    """The settings of penalty and constraint, which are constants and no numbers of the step."""
+    """Return the settings of penalty and constraint, which do not depend on the step."""
     regularizer, constraint = state.regularizer, state.constraint
     if regularizer is None and constraint is None:
         return None
@@ -441,7 +443,7 @@ def bounds_of(state: ParamState) -> tuple[Any, ...] | None:
 
 
 def has_own_schedules(optimizer: Optimizer, regularizer: Regularizer | None = None) -> bool:
-    """Whether a schedule is a user's: it may count, so it is asked as often as by the layers."""
+    """Whether a schedule is a user's, which may count its calls, one for each parameter."""
     values = [getattr(optimizer, name) for name in optimizer.hypers]
     if regularizer is not None:
         values.append(getattr(regularizer, "coefficient", None))
@@ -449,20 +451,20 @@ def has_own_schedules(optimizer: Optimizer, regularizer: Regularizer | None = No
 
 
 def is_own_schedule(value: object) -> bool:
-    """Whether a hyper-parameter is a schedule of the user's own."""
+    """Whether a hyper-parameter is a user's schedule."""
     return callable(value) and not is_library(type(value))
 
 
 def is_plain(optimizer: Optimizer | Wrapper) -> bool:
-    """Whether `update` does nothing but carry out a rule for each parameter."""
+    """Whether `update` only applies a rule to each parameter."""
     kind = type(optimizer)
     return kind.update is Optimizer.update and kind._run is Optimizer._run
 
 
 def update_rows(rule: Optimizer, name: str, value: Array, grad: RowSparse, scale: float) -> None:
-    """`Optimizer.update` by rows of which somebody has seen that they rise, and fit ``value``.
+    """Call `Optimizer.update` with rows already checked to rise and to fit ``value``.
 
-    The ``rule`` has to be `is_plain`.
+    `is_plain` must be True for the ``rule``.
     """
     state = rule.settle(name, value)
     penalty, scalars = rule.numbers(state)
@@ -472,7 +474,7 @@ def update_rows(rule: Optimizer, name: str, value: Array, grad: RowSparse, scale
 
 
 class _Member(NamedTuple):
-    """A parameter of a `Together`: its gradient is ``part`` of the flat one."""
+    """A parameter of a `Together`, whose gradient is ``part`` of the flat gradient."""
 
     state: ParamState
     arrays: list[Array]
@@ -491,7 +493,7 @@ class _Member(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Members that are one parameter to the rule: all of their values, gradients, and states."""
+    """Members with contiguous values, gradients and states, one parameter for the rule."""
 
     members: list[_Member]
     value: Array
@@ -499,7 +501,7 @@ class _Run(NamedTuple):
     arrays: list[Array]
 
     def holds(self) -> bool:
-        """Whether the states are where they were, and still have the same numbers."""
+        """Whether the states are the same arrays and still have equal numbers."""
         first = self.members[0].state
         if not all(each.state.held is each.arrays for each in self.members):
             return False
@@ -515,12 +517,12 @@ class _Run(NamedTuple):
 
 
 class Together:
-    """The update of ``names`` by one flat gradient, in which theirs stand one after the other.
+    """The update of ``names`` by one flat gradient, the concatenation of their gradients.
 
-    ``values`` that lie side by side in a bucket, in this order, are updated as one where the rule
-    of ``optimizer`` treats each element by itself and they have the same settings, which is asked
-    anew at each update; those of others, and behind stages, one after the other. Both come to the
-    same to the bit.
+    ``values`` that are contiguous in a bucket, in this order, are updated together if the rule of
+    ``optimizer`` is element-wise, has no stages around it, and the settings are equal, which is
+    checked at each update. Otherwise values are updated one by one. The result is the same to the
+    bit.
     """
 
     def __init__(self, optimizer: Optimizer | Wrapper, names: Names, values: Values) -> None:
@@ -531,7 +533,7 @@ class Together:
         self._joins = (
             not chain.stages
             and isinstance(chain.rule, ElementWise)
-            # What a class of a user's own does besides, it does for each parameter.
+            # A user's class may do more, for each parameter.
             and kind._sweep is ElementWise._sweep
             and kind.apply_rule is Optimizer.apply_rule
             and is_plain(chain.rule)
@@ -544,7 +546,7 @@ class Together:
         self._runs: list[_Run] = []
 
     def update(self, grad: Array, scale: float = 1.0) -> None:
-        """Update once by ``scale`` · ``grad``. Errors: as `Optimizer.update`."""
+        """Update once by ``scale`` · ``grad``, with the errors of `Optimizer.update`."""
         rule = self._rule
         if not self._joins or has_own_schedules(rule):
             for name, value, part in zip(self._names, self._values, self._parts, strict=True):
@@ -576,11 +578,11 @@ def _run_of(members: list[_Member]) -> _Run:
 
 
 def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> list[Source]:
-    """What ``optimizer.state_dict()`` gives, without copies and wherever the arrays are.
+    """Return the entries of ``optimizer.state_dict()`` without copies.
 
-    A user's own `state_dict` is asked. The arrays are the optimizer's: to be written before its
-    next step. With ``first_rows`` an optimizer that several processes have parts of gives those of
-    this one, and says there with which rows they begin.
+    A user's `state_dict` is called. The arrays belong to the optimizer: write them before its next
+    step. If the state is spread over processes, ``first_rows`` selects the parts of this process
+    and receives the index of the first row of each.
     """
     from singanet.checkpoint.entry import sources_of
 
@@ -605,13 +607,13 @@ def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> l
 
 
 def _of_parameter(state: ParamState, slots: tuple[str, ...]) -> list[Source]:
-    """As `singanet.optimizer.state.dump` has them."""
+    """Return the entries of `singanet.optimizer.state.dump` for one parameter."""
     from singanet.checkpoint.entry import Source
 
     step = np.array(state.step, np.int64)
     found = [Source(f"{state.name}/step", (), np.dtype("<i8"), lambda: step)]
     sizes, types = state.kinds()
-    # Of what others update there are none.
+    # There are no arrays if another process or a table updates the parameter.
     for k, (slot, size, dtype) in enumerate(zip(slots[: len(sizes)], sizes, types, strict=True)):
         whole = state.shape is not None and size == prod(state.shape)
         shape = state.shape if whole and state.shape is not None else (size,)
