@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def average_state(net: Any, comm: Collectives, samples: float) -> None:
-    """Let the state of the layers of ``net`` be what `Layer.merged_state` makes of all ranks'.
+    """Set the running state of ``net`` on all ranks to the result of `Layer.merged_state`.
 
-    Each weighs by its ``samples``; where no rank has any, all weigh alike. State that is the same
-    on all ranks stays so to the bit.
+    A rank's weight is its ``samples``; if no rank has samples, all weights are equal. State that
+    is equal on all ranks does not change by a bit.
     """
     states = {}
     for layer in net.layers:
@@ -55,45 +55,45 @@ def average_state(net: Any, comm: Collectives, samples: float) -> None:
 
 
 class Cutting(ABC):
-    """The parts of parameters that processes update, each its own, as a few calls in one order.
+    """The division of parameters into parts, each updated by one process.
 
-    Of a step it is asked for each entry of its `Reduction`: `part` of values and gradients, then,
-    once these are updated, `pass_over` and `tell`, and in the same order `hear`. As many as
-    ``ahead`` entries may be updated before others' values are heard.
+    The calls for each entry of a `Reduction` in a step are: `part` of values and gradients, after
+    the update `pass_over` and `tell`, and in the same order `hear`. Up to ``ahead`` entries may be
+    updated before the values of other processes arrive.
     """
 
     ahead: int
 
     @abstractmethod
     def part(self, name: str, array: Any) -> Any:
-        """The part that this process updates of ``array``, or of rows, as large as the parameter.
+        """Return the part of ``array``, or of rows, that this process updates; None if it has none.
 
-        None if it has none: others do.
+        ``array`` has the size of the parameter.
         """
 
     @abstractmethod
     def pass_over(self, names: Names) -> None:
-        """Count an update of the parameters ``names``, of which this process has no `part`."""
+        """Count an update of the parameters ``names``, if this process has no `part` of them."""
 
     @abstractmethod
     def tell(self, names: Names, targets: Sequence[Array], grads: Sequence[Any]) -> None:
-        """Begin to tell others this process's parts of ``targets``, and to hear theirs.
+        """Start the exchange of the parts of ``targets`` between processes.
 
-        They were updated by ``grads``, which are whole.
+        The parts were updated by ``grads``, the whole gradients.
         """
 
     @abstractmethod
     def hear(self) -> None:
-        """Wait for the `tell` that was begun first: its targets are whole then."""
+        """Wait for the oldest `tell`; its targets are then complete."""
 
 
 @dataclass
 class Traffic:
-    """What one process has exchanged with the others so far.
+    """The communication of one process with the others so far.
 
-    ``sums`` were begun, of ``nbytes`` bytes of this process. They were under way for ``busy``
-    seconds, from the beginning of each until it was seen to be done, seconds of several at a time
-    counted once; of these the process has ``waited``, and done something else in the rest.
+    ``sums`` is the number of sums, and ``nbytes`` the bytes of this process in them. ``busy`` is
+    the time in seconds with at least one sum in progress, and ``waited`` the part of this time in
+    which the process waited.
     """
 
     sums: int = 0
@@ -103,11 +103,11 @@ class Traffic:
 
     @property
     def hidden(self) -> float:
-        """The part of the seconds under way in which the process did something else."""
+        """The fraction of the time in progress in which the process did other work."""
         return max(0.0, 1.0 - self.waited / self.busy) if self.busy else 0.0
 
     def __add__(self, other: Traffic) -> Traffic:
-        """Both together."""
+        """Return the sum of both."""
         return Traffic(
             self.sums + other.sums,
             self.nbytes + other.nbytes,
@@ -116,7 +116,7 @@ class Traffic:
         )
 
     def since(self, before: Traffic) -> Traffic:
-        """What was added after ``before``."""
+        """Return the difference to ``before``."""
         return Traffic(
             self.sums - before.sums,
             self.nbytes - before.nbytes,
@@ -125,11 +125,11 @@ class Traffic:
         )
 
     def mean(self, runs: int) -> Traffic:
-        """The traffic of one of ``runs`` runs, on average."""
+        """Return the mean traffic of one of ``runs`` runs."""
         return Traffic(self.sums // runs, self.nbytes // runs, self.busy / runs, self.waited / runs)
 
     def as_dict(self) -> dict[str, float]:
-        """The figures by name."""
+        """Return the figures by name."""
         return {
             "sums": self.sums,
             "bytes": self.nbytes,
@@ -140,37 +140,37 @@ class Traffic:
 
 
 RoundKind: TypeAlias = Literal["step", "preview"]
-"""Of gradients that are updated by, or only looked at."""
+"""The purpose of a round: an update, or a preview of gradients."""
 
 Found: TypeAlias = bool | RowSparse | None
-"""Where the sum of a gradient is: True for the buffer, rows themselves, None if no rank has any."""
+"""The place of the sum of a gradient: True for the buffer, its rows, or None if no rank has any."""
 
 
 class Reduction(ABC):
-    """How the gradients of a step become those of all processes, as a few calls in one order.
+    """The reduction of the gradients of a step over all processes.
 
-    A round is `open`, for each entry `start` and, in the same order, `finish`, and `close`; at most
-    ``window`` entries are under way. By the layers a `GradientRound` makes these calls, and a
-    program has them written down. An entry names the parameters that are reduced by one call. Its
-    dense gradients lie side by side in a flat buffer, and behind them an element for each, which is
-    the reduction's own.
+    The calls of a round are `open`, for each entry `start` and, in the same order, `finish`, and
+    `close`, with at most ``window`` entries in progress. A `GradientRound` makes these calls layer
+    by layer; a program records them. An entry lists the parameters of one reduction. Its dense
+    gradients are contiguous in a flat buffer, followed by an element a gradient for the use of the
+    reduction.
     """
 
     window: int
     traffic: Traffic
     rows_first: bool = False
-    """Whether gradients of rows that tables have go there before the first `finish`."""
+    """Whether tables receive the gradients of their rows before the first `finish`."""
     cutting: Cutting | None = None
-    """Which parts of parameters this process updates, where it is not all of them."""
+    """The parts of parameters that this process updates; None if it updates all of them."""
 
     @property
     @abstractmethod
     def entries(self) -> Sequence[Sequence[str]]:
-        """In the order in which all processes begin them."""
+        """The entries in the order in which all processes start them."""
 
     @property
     def settled(self) -> bool:
-        """Whether the entries are those of all steps to come: then these are recorded."""
+        """Whether the entries are final, so that steps can be recorded."""
         return True
 
     @property
@@ -180,33 +180,33 @@ class Reduction(ABC):
 
     @property
     def factor(self) -> float:
-        """What is finished is to be multiplied by it; known after the first `finish`."""
+        """The factor of finished sums, known after the first `finish`."""
         return 1.0
 
     @property
     def share(self) -> float:
-        """The weight of this process's gradients in the means of all; known as ``factor``."""
+        """The weight of this process's gradients in the means, known when ``factor`` is."""
         return 1.0
 
     @property
     def under_way(self) -> bool:
-        """Whether others may still write to buffers of a round that has no end."""
+        """Whether other processes may still write to buffers of an unfinished round."""
         return False
 
     @abstractmethod
     def value(self, name: str) -> Array:
-        """The parameter."""
+        """Return the array of the parameter."""
 
     def like(self, name: str) -> Array:
-        """An array of the type and shape that gradients of the parameter have."""
+        """Return an array with the dtype and shape of the parameter's gradients."""
         return self.value(name)
 
     def is_rows(self, name: str) -> bool:
-        """Whether gradients of the parameter are rows, and in no buffer."""
+        """Whether gradients of the parameter are row-sparse, and not in the buffer."""
         return False
 
     def room(self, names: Names) -> Array | None:
-        """A buffer of zeros for the dense gradients of an entry, None if it has only rows."""
+        """Return a buffer of zeros for the dense gradients of an entry, or None without any."""
         likes = [self.like(name) for name in names if not self.is_rows(name)]
         if not likes:
             return None
@@ -215,11 +215,11 @@ class Reduction(ABC):
         return made
 
     def module(self, like: Array) -> Any:
-        """The array module of buffers for gradients as ``like``: NumPy, as processes talk so."""
+        """Return the array module of buffers: NumPy, which processes communicate in."""
         return np
 
     def parts(self, names: Names, buffer: Array | None) -> dict[str, Array]:
-        """Where in its ``buffer`` the dense gradients of an entry lie."""
+        """Return views of ``buffer`` for the dense gradients of an entry, by name."""
         parts: dict[str, Array] = {}
         start = 0
         for name in names:
@@ -230,22 +230,22 @@ class Reduction(ABC):
         return parts
 
     def lay(self, part: Array, grad: Array) -> None:
-        """Copy ``grad`` to its ``part`` of a buffer, which may lie on the host alone."""
+        """Copy ``grad`` to its ``part`` of a buffer, which may be on the host."""
         part[...] = ops_for(grad).host(grad) if on_host(ops_for(part).xp) else grad
 
     @abstractmethod
     def open(self, kind: RoundKind) -> None:
-        """Begin a round."""
+        """Start a round."""
 
     def prepare(self, names: Names, given: Mapping[str, Any]) -> Sequence[str]:
-        """The parameters ``names`` with a gradient on any process; ``given`` are this process's.
+        """Return the ``names`` with a gradient on any process; ``given`` are this process's.
 
-        Once steps are ``settled`` these are all names, and no process is asked.
+        If the entries are ``settled``, these are all names, without communication.
         """
         return names
 
     def late(self, gone: Collection[str], given: Mapping[str, Any]) -> Sequence[Sequence[str]]:
-        """Entries of what nobody had in steps before, none of it ``gone``."""
+        """Return entries of parameters without gradients in earlier steps, except ``gone``."""
         return ()
 
     @abstractmethod
@@ -256,54 +256,55 @@ class Reduction(ABC):
         scales: Sequence[Scale | None],
         rows: Mapping[str, RowSparse],
     ) -> None:
-        """Begin an entry, whose gradients are in ``buffer`` and ``rows``.
+        """Start an entry with the gradients in ``buffer`` and ``rows``.
 
-        They are still to be multiplied by ``scales``, None if this process has no gradient.
+        The reduction multiplies them by ``scales``, None if this process has no gradient.
         """
 
     @abstractmethod
     def test(self) -> None:
-        """Carry on what is under way, which nothing else does while the process computes."""
+        """Make progress with started entries, since nothing else does so during computation."""
 
     @abstractmethod
     def finish(self, names: Names, buffer: Array | None) -> list[Found]:
-        """Wait for the entry that was begun first: ``buffer`` then holds what all have of it."""
+        """Wait for the oldest entry; ``buffer`` then contains the sums over all processes."""
 
     @abstractmethod
     def close(self, kind: RoundKind) -> None:
-        """End the round, of which nothing is under way."""
+        """End the round, after all entries are finished."""
 
 
 class Reducer(Wrapper):
-    """A stage that hands on what its ``reduction`` makes of the gradients of several processes.
+    """A stage that reduces gradients over several processes by its ``reduction``.
 
-    Updates come when the others' gradients have, at the latest in `end`; each process makes all
-    of them, those of parameters that it found no gradient for too. `singanet.parallel` has some.
+    An update is made when the gradients of the other processes arrive, at the latest in `end`.
+    Every process makes all updates, even for a parameter without a gradient on this process.
+    `singanet.parallel` has subclasses.
     """
 
     _waits = True
 
     comm: Collectives
-    """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
+    """The communication between ranks, which `fit` uses for all data but gradients."""
     batch: SharedBatch
-    """The shared batch as synchronized layers see it."""
+    """The shared batch for synchronized layers."""
     _serves: ClassVar[bool] = False
-    """Whether it refuses stages around that have a part in what becomes of values."""
+    """Whether it refuses outer stages that influence values."""
     _in_parts: ClassVar[bool] = False
-    """Whether what it hands on may be parts of gradients, see `joined`."""
+    """Whether it may pass on parts of gradients, see `joined`."""
     _copies: ClassVar[int] = 2
-    """Of what is trained, the copies that it holds at most: sums under way, what is sent."""
+    """The largest number of copies of the trained parameters: sums in progress, and sent data."""
 
     reduction: Reduction
-    """How gradients are summed over the ranks; a `local` reducer has no such sums."""
+    """The sum of gradients over the ranks; a `local` reducer has none."""
     _around: tuple[Wrapper, ...] = ()
     _sums: GradientRound | None = None
 
     @abstractmethod
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
-        """Train ``net`` from now on, behind the stages ``around``, the first of them outermost.
+        """Prepare for the training of ``net``; ``around`` are the outer stages, outermost first.
 
-        Errors: processes whose nets or optimizers differ.
+        Errors: nets or optimizers that differ between processes.
         """
 
     @property
@@ -312,25 +313,25 @@ class Reducer(Wrapper):
 
     @property
     def _lone_optimizer(self) -> Optimizer | Wrapper:
-        """The optimizer of a process that trains alone."""
+        """The optimizer for training in one process."""
         return self.optimizer
 
     @property
     @abstractmethod
     def _alone(self) -> bool:
-        """Whether gradients are handed on as they are, as there is no other process."""
+        """Whether gradients are passed on unchanged, since there is no other process."""
 
     def _knows(self, net: Any) -> bool:
-        """Whether ``net`` is the last net that it met."""
+        """Whether ``net`` is the net of the last `meet`."""
         return False
 
     @property
     def _local(self) -> bool:
-        """Whether gradients are handed on as they are, and only `end` asks other processes."""
+        """Whether gradients are passed on unchanged, and only `end` communicates."""
         return False
 
     def _settled(self, name: str, value: Array) -> Array:
-        """The array behind the parameter ``value`` that the optimizer inside is to update."""
+        """Return the array that the inner optimizer updates for the parameter ``value``."""
         values: Values = [value]
         for stage in self._around:
             values = stage.settle([name], values)
@@ -340,7 +341,7 @@ class Reducer(Wrapper):
         return GradientRound(self, self.reduction, self._around, kind, opened)
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
-        """As `Wrapper.take`; what is not there yet comes later, or in `end`."""
+        """Pass on the gradients that are reduced so far; the others follow later, or in `end`."""
         if self._alone:
             return super().take(names, values, grads, scale)
         check_lists(type(self).__name__, names, values, grads)
@@ -349,7 +350,7 @@ class Reducer(Wrapper):
         return self._sums.take(names, values, grads, scale)
 
     def end(self) -> None:
-        """As `Wrapper.end`: what is left is waited for, and updated by."""
+        """Wait for the remaining gradients, and update by them."""
         if self._alone:
             return
         sums = self._sums or self._round_of("step")
@@ -365,34 +366,34 @@ class Reducer(Wrapper):
         return self._local
 
     def _totals(self, counts: Array) -> Array:
-        """The ``counts`` of a batch's loss, summed over all processes.
+        """Return the ``counts`` of a batch's loss, summed over all processes.
 
-        All processes call it, between a forward and its walk back.
+        All processes call it between forward and backward.
         """
         return counts
 
     def joined(self, total: Any) -> Any:
-        """The sum of ``total`` over all processes, where each is handed on parts of gradients.
+        """Return the sum of ``total`` over all processes, if each has parts of gradients.
 
-        It is a sum over those that were handed on here. All processes come here.
+        ``total`` is a sum over the parts of this process. All processes make this call.
         """
         return total
 
     def _spared(self, net: Any) -> int:
-        """The bytes of state that other processes keep of the parameters of ``net``, and not it."""
+        """Return the bytes of state of ``net`` that only other processes store."""
         return 0
 
     def _own_parts(self, first_rows: dict[str, int]) -> list[Source] | None:
-        """The state that this process has, where each has a part of it; None for all of it.
+        """Return the state of this process if it is spread over processes, or None.
 
-        With which rows they begin goes to ``first_rows``, by name, 0 for a whole array.
+        ``first_rows`` receives the index of the first row by name, 0 for a whole array.
         """
         return None
 
     def _own_rows(self, name: str) -> tuple[int, int] | None:
-        """Of a parameter that processes update in rows those of this one: (first, after the last).
+        """Return the range (first, stop) of the parameter's rows that this process updates.
 
-        None for one that each may write as a whole.
+        Returns None if each process may write the whole parameter.
         """
         return None
 
@@ -402,40 +403,40 @@ class Reducer(Wrapper):
         """The bytes that this process has sent and received since the last `begin`."""
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """As `Wrapper.previewed`: those of all processes, summed for it, and again for updates."""
+        """Return reduced gradients; the updates reduce them again."""
         return iter(items) if self._alone else self._round_of("preview").previewed(items)
 
     @abstractmethod
     def _agree(self, refused: str | None) -> str | None:
-        """The layer that vetoes the step on any rank, or None."""
+        """Return the layer that refuses the step on any rank, or None."""
 
     @abstractmethod
     def join(self) -> None:
-        """Take part in the others' steps without samples, until all have come here."""
+        """Take part in the steps of other processes without samples, until all call `join`."""
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
-        """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``.
+        """Merge the running state of ``net`` over all ranks, with the weights ``samples``.
 
-        Parameters too, where a stage lets them differ meanwhile. All ranks come here at the same
-        time: before an evaluation or a checkpoint.
+        Also merges parameters, if a stage lets them differ between ranks. All ranks make this call
+        at the same time: before an evaluation or a checkpoint.
         """
         average_state(net, self.comm, samples)
 
     def _share_batch(self, net: Any) -> None:
-        """Tell the synchronized layers of ``net`` whose batch theirs is a part of."""
+        """Pass the shared batch to the synchronized layers of ``net``."""
         for layer in net.layers:
             layer.share(self.batch)
 
     @abstractmethod
     def _remade(self, optimizer: Optimizer | Wrapper) -> Reducer:
-        """Another stage as this one, around ``optimizer``."""
+        """Return a stage of the same kind around ``optimizer``."""
 
 
 class GradientRound:
-    """A round of ``reduction``, which takes the gradients that come to ``reducer`` in a step.
+    """A round of ``reduction`` for the gradients of ``reducer`` in a step.
 
-    Entries are begun in their order, each once its gradients are there, and in `rest` without.
-    What is handed on goes to what is behind the reducer; stages ``around`` it then see the updates.
+    Entries start in their order: each if its gradients exist, and the others in `rest`. Reduced
+    gradients go to the optimizer inside the reducer; then the stages ``around`` it see the updates.
     """
 
     def __init__(
@@ -452,18 +453,18 @@ class GradientRound:
             reduction.open(kind)
         self._entries = deque(reduction.entries)
         self._given: dict[str, tuple[Any, Scale]] = {}
-        # What this process has had, and what was begun.
+        # Names with a gradient on this process, and names of started entries.
         self._had: set[str] = set()
         self._gone: set[str] = set()
         self._flying: deque[tuple[Sequence[str], Array | None]] = deque()
         self._served: list[tuple[str, Array, Any, Scale]] = []
-        # What was updated here, and not everywhere: names that changed, and all values.
+        # Updates of this process that others may not have yet: changed names, and all values.
         self._told: deque[tuple[list[str], dict[str, Array]]] = deque()
 
     def take(
         self, names: Names, values: Values, grads: Sequence[Any], scale: Scale
     ) -> Iterator[Handed]:
-        """As `Wrapper.take`, of all that is there by now. Errors: a second gradient of a name."""
+        """Yield the gradients that are reduced so far. Errors: a second gradient of a name."""
         some: list[tuple[str, Any]] = []
         for name, value, grad in zip(names, values, grads, strict=True):
             if not is_served(value):
@@ -473,7 +474,7 @@ class GradientRound:
         return self._handed(self._give(some, scale))
 
     def rest(self) -> Iterator[Handed]:
-        """The updates that are left of a step, and its end."""
+        """Yield the remaining gradients of a step, and end the round."""
         first = self._reduction.rows_first
         yield from self._handed(self._begun())
         yield from self._pushed() if first else ()
@@ -484,9 +485,9 @@ class GradientRound:
         self._reduction.close(self._kind)
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """For the gradients ``items`` of this process, layer by layer, those of all.
+        """Yield the reduced gradients for ``items`` of this process, layer by layer.
 
-        Errors: gradients of rows that a table has.
+        Errors: gradients of rows of an offloaded table.
         """
         for item in items:
             for name, value in zip(item[0], item[1], strict=True):
@@ -499,7 +500,7 @@ class GradientRound:
                     )
             names, _, grads = item
             given = [*zip(names, grads, strict=True)]
-            # As the walk itself: one layer's gradients are let go before the next one's exist.
+            # Releases one layer's gradients before the next layer's exist.
             del item, grads
             yield from map(self._multiplied, self._give(given, 1.0))
         yield from map(self._multiplied, chain(self._begun(), self._landed()))
@@ -509,21 +510,21 @@ class GradientRound:
         names, values, grads, factor = handed
         parts = self._parts(names, grads)
         for grad in parts:
-            # Nobody else has it.
+            # There is no other reference to it.
             array: Any = grad[1] if isinstance(grad, tuple) else grad
             if array is not None:
                 array *= factor
         return names, values, parts
 
     def _parts(self, names: Names, arrays: Sequence[Any]) -> Sequence[Any]:
-        """What this process updates, or updates by, of whole ``arrays``; None where others do."""
+        """Return this process's parts of the whole ``arrays``, or None without a part."""
         cutting = self._reduction.cutting
         if cutting is None:
             return arrays
         return [cutting.part(name, array) for name, array in zip(names, arrays, strict=True)]
 
     def _give(self, given: list[tuple[str, Any]], scale: Scale) -> Iterator[Handed]:
-        """Take gradients, begin what is complete, and land what the window is over."""
+        """Record gradients, start complete entries, and finish entries beyond the window."""
         while given:
             name, grad = given.pop(0)
             if name in self._given or name in self._gone:
@@ -542,17 +543,16 @@ class GradientRound:
         self._reduction.test()
 
     def _begun(self) -> Iterator[Handed]:
-        """Begin all that is left."""
+        """Start all remaining entries."""
         while self._entries:
             yield from self._next()
         for entry in self._reduction.late(self._gone, self._given):
             self._start(entry)
 
     def _next(self) -> Iterator[Handed]:
-        """Begin the next entry, and land what the window is over.
+        """Start the next entry, and finish entries beyond the window.
 
-        Processes begin and wait in one order, whenever each has its gradients: none can wait for
-        another that waits for it.
+        All processes start and wait in the same order, so that there is no deadlock.
         """
         self._start(self._entries.popleft())
         while len(self._flying) > self._reduction.window:
@@ -586,7 +586,7 @@ class GradientRound:
         self._flying.append((names, buffer))
 
     def _land(self) -> Iterator[Handed]:
-        """The oldest entry under way, of the parameters that any process has reached."""
+        """Finish the oldest entry, and yield its parameters with a gradient on any process."""
         (names, buffer), reduction = self._flying.popleft(), self._reduction
         found = dict(zip(names, reduction.finish(names, buffer), strict=True))
         parts = reduction.parts(names, buffer)
@@ -600,7 +600,7 @@ class GradientRound:
             yield reached, values, grads, reduction.factor
 
     def _handed(self, landed: Iterator[Handed]) -> Iterator[Handed]:
-        """The updates of ``landed`` that are handed on; the stages around see each of them."""
+        """Yield the updates of ``landed``, and show each to the stages around."""
         optimizer, around = self._reducer.optimizer, self._around
         for names, values, grads, factor in landed:
             changed = [name for name in names if optimizer._will_change(name)]
@@ -621,20 +621,20 @@ class GradientRound:
                 self._heard()
 
     def _cut(self, cutting: Cutting, whole: Handed) -> Iterator[Handed]:
-        """The updates of the parts that are this process's; then the others are told of them.
+        """Yield the updates of this process's parts, then send them to the other processes.
 
-        What is others' has None for a gradient: stages count on all of a layer.
+        The gradient is None without a part, since stages expect all parameters of a layer.
         """
         names, targets, grads, scale = whole
         parts = self._parts(names, targets)
-        # Of what others have the target is as good as any.
+        # Without a part the target is a placeholder.
         own = [t if part is None else part for t, part in zip(targets, parts, strict=True)]
         yield names, own, self._parts(names, grads), scale
         cutting.pass_over([n for n, part in zip(names, parts, strict=True) if part is None])
         cutting.tell(names, targets, grads)
 
     def _heard(self) -> None:
-        """Let the stages around see what all processes have updated."""
+        """Show the updates of all processes to the stages around."""
         changed, by_name = self._told.popleft()
         if self._reduction.cutting is not None:
             self._reduction.cutting.hear()
@@ -642,7 +642,7 @@ class GradientRound:
             stage.updated(changed, [by_name[name] for name in changed])
 
     def _pushed(self) -> Iterator[Handed]:
-        """The gradients of rows that tables have."""
+        """Yield the gradients of the rows of offloaded tables."""
         share = self._reduction.share
         for name, value, grad, scale in self._served:
             yield [name], [value], [grad], scale * share
