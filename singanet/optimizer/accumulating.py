@@ -50,8 +50,8 @@ class AccumulatingAdam(Adam):
         beta_1: β₁ in [0, 1), a number or schedule.
         beta_2: β₂ in [0, 1), a number or schedule.
         epsilon: ε, a number or schedule.
-        epsilon_after_correction: See `Adam`.
-        **shared: See `Optimizer`.
+        epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -113,7 +113,7 @@ class AccumulatingSGD(SGD):
         every: The number of micro-batches.
         learning_rate: A number or schedule.
         momentum: μ in (0, 1), a number or schedule.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 

@@ -33,7 +33,7 @@ class Adam(ElementWise):
         amsgrad: If True, the largest v so far replaces v, as in `AMSGrad`.
         epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch:
             w −= lr m̂ / (√v̂ + ε). The other rules of this module take this argument, too.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -124,7 +124,7 @@ class Adamax(Adam):
         beta_2: β₂ in [0, 1), a number or schedule.
         epsilon: ε, a number or schedule.
         epsilon_in_norm: If True, u = max(β₂ u, |g| + ε), and the divisor is u, as in PyTorch.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -204,7 +204,7 @@ class NAdam(Adam):
         epsilon: ε, a number or schedule.
         momentum_decay: ψ, a number or schedule (Keras: 1).
         epsilon_after_correction: If True, the divisor is √v̂ + ε, as in PyTorch and Keras.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -313,7 +313,7 @@ class LAMB(Adam):
         epsilon: ε, a number or schedule (default in Keras: 1e-7).
         epsilon_after_correction: If True, the quotient is m̂ / (√v̂ + ε), as in the paper and
             in Keras.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -394,7 +394,7 @@ class Lion(ElementWise):
             so that a tenth of Adam's rate is usual.
         beta_1: β₁ in [0, 1), a number or schedule.
         beta_2: β₂ in [0, 1), a number or schedule.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 

@@ -192,8 +192,8 @@ class GaLore(Adam):
         beta_1: β₁ in [0, 1), a number or schedule.
         beta_2: β₂ in [0, 1), a number or schedule.
         epsilon: ε, a number or schedule.
-        epsilon_after_correction: See `Adam`.
-        **shared: See `Optimizer`.
+        epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -320,7 +320,7 @@ class Adafactor(Optimizer):
         epsilon_1: ε₁; None is the resolution of the dtype (Keras: 1e-30).
         epsilon_2: ε₂, the least size of a parameter.
         clip_threshold: d, the largest rms of u.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 

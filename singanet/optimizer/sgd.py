@@ -31,7 +31,7 @@ class SGD(ElementWise):
             rows of it. The result is the same to rounding, and no gradient waits for another.
             It needs an optimizer without momentum, decay, constraint or stages around it, and
             parameters in memory.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -112,7 +112,7 @@ class Nesterov(SGD):
     Args:
         learning_rate: A number or schedule.
         momentum: μ in (0, 1), a number or schedule.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -134,7 +134,7 @@ class AdaGrad(ElementWise):
     Args:
         learning_rate: A number or schedule (default in Keras: 0.001).
         epsilon: ε, a number or schedule.
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -174,7 +174,7 @@ class Adadelta(ElementWise):
         learning_rate: A number or schedule; 1 in the paper (default in Keras: 0.001).
         rho: ρ in [0, 1), a number or schedule (default in Keras: 0.95).
         epsilon: ε, a number or schedule (default in Keras: 1e-7).
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
@@ -225,7 +225,7 @@ class RMSProp(ElementWise):
         centered: If True, the divisor is √(h − m² + ε), m = ρ m + (1 − ρ) g (Graves 2013).
         momentum: μ in [0, 1), a number or schedule. If it is not 0, the step is w −= b with
             b = μ b + lr g / √(...).
-        **shared: See `Optimizer`.
+        **shared: The keyword arguments of `Optimizer`.
 
     """
 
