@@ -113,7 +113,7 @@ def started(fake_mpirun, nothing_left, tmp_path, capfd):
 def test_the_page_tells_the_defaults():
     page = (ROOT / "docs" / "parallel.md").read_text("utf-8")
     for name in ("patience", "stall", "deadline"):
-        (told,) = re.findall(rf"^\| `--{name} S` .*? S seconds \((\d+)\)", page, re.MULTILINE)
+        (told,) = re.findall(rf"^\| `--{name} S` .*\(default (\d+)\)", page, re.MULTILINE)
         assert getattr(JobOptions(1, ()), name) == float(told)
 
 
