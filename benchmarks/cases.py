@@ -88,13 +88,13 @@ def build(model: str) -> singanet.FeedForwardNet:
     """The net, computing its loss and no metric, as the twin in PyTorch does."""
     if model == "64-64-10":
         net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
-        net.add(Dense("fc1", 64, input_shape=(64,)))
+        net.add(Dense("fc1", 64, input_sample_shape=(64,)))
         net.add(Activation("relu"))
         net.add(Dense("fc2", 10))
     elif model in CONVNETS:
         net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
         shape, blocks = CONVNETS[model]
-        given = {"input_shape": shape}
+        given = {"input_sample_shape": shape}
         for k, block in enumerate(blocks):
             if block is None:
                 net.add(MaxPooling2D(f"pool{k}", 2, 2))

@@ -40,7 +40,7 @@ def small() -> singanet.FeedForwardNet:
     net = singanet.FeedForwardNet(
         singanet.loss.SoftmaxCrossEntropy(), singanet.metric.Accuracy(), seed=0
     )
-    net.add(Dense("fc1", 64, input_shape=(64,)))
+    net.add(Dense("fc1", 64, input_sample_shape=(64,)))
     net.add(Activation("relu"))
     net.add(Dense("fc2", 10))
     return net
@@ -54,7 +54,7 @@ def lenet() -> singanet.FeedForwardNet:
 def runs(net: singanet.FeedForwardNet, steps: int) -> dict[str, Callable[[], object]]:
     """An epoch of ``steps`` by each way; all train the same net, which does not change its cost."""
     rng = np.random.default_rng(0)
-    shape = net.nodes()[0].layer.input_shape
+    shape = net.nodes()[0].layer.input_sample_shape
     x = rng.standard_normal((BATCH * steps, *shape)).astype(np.float32)
     y = rng.integers(0, 10, len(x))
     optimizer = singanet.optimizer.SGD(lr=1e-3)

@@ -136,7 +136,7 @@ def chain(kind: str, layers: int) -> tuple[Any, SGD, Any, Any]:
             net.add(BatchNormalization(f"norm{k}"))
         else:
             width = 8 if kind == "even" else widths.randint(4, 96)
-            net.add(Dense(f"fc{k}", width, **({} if k else {"input_shape": (8,)})))
+            net.add(Dense(f"fc{k}", width, **({} if k else {"input_sample_shape": (8,)})))
     optimizer, x = SGD(lr=1e-3), np.ones((4, 8), np.float32)
     y = np.zeros_like(net.forward(False, x))
     net.step(x, y, optimizer)

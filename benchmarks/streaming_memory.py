@@ -49,7 +49,7 @@ def build() -> singanet.FeedForwardNet:
     """The MLP."""
     net = singanet.FeedForwardNet(singanet.loss.SquaredError(), seed=0)
     for k in range(LAYERS):
-        shape = {"input_shape": (WIDTH,)} if k == 0 else {}
+        shape = {"input_sample_shape": (WIDTH,)} if k == 0 else {}
         net.add(Dense(f"fc{k}", WIDTH, **shape))
         net.add(Activation(f"relu{k}"))
     return net

@@ -127,7 +127,7 @@ def _recurrent_half(kind: str) -> Entrant:
 
     from singanet import layers
 
-    first = getattr(layers, kind)("cells", 64, input_shape=(16, 32), return_sequences=False)
+    first = getattr(layers, kind)("cells", 64, input_sample_shape=(16, 32), return_sequences=False)
     net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
     net.add(first)
     net.add(layers.Dense("fc", 10))
