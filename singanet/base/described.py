@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protoco
 
 from singanet.base.elsewhere import is_library
 from singanet.base.words import OWN, REQUIRED, aliases, described, part_words, translated
-from singanet.errors import ConfigError, SignatureError, did_you_mean
+from singanet.errors import ConfigError, SignatureError
 
 _T = TypeVar("_T", bound="Configurable")
 _D = TypeVar("_D", bound="Described")
@@ -40,9 +40,10 @@ class CheckedType(ABCMeta):
         super().__init__(*args, **kwargs)
         code = getattr(cls.__dict__.get("__init__"), "__code__", None)
         if code is not None and cls.__doc__ and is_library(cls):
-            names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-            if "shared" in code.co_varnames:
-                names = (*names, *getattr(cls, "_shared", None).__annotations__)
+            count = code.co_argcount + code.co_kwonlyargcount
+            names = code.co_varnames[1:count]
+            if code.co_varnames[count : count + 1] == ("shared",):
+                names = (*names, *getattr(cls, "_shared", object).__annotations__)
             further = described(names)
             if further:
                 cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{further}"
@@ -402,14 +403,20 @@ def refusal(
     return SignatureError(name, expected=expected, received=received, advice=advice)
 
 
-def unexpected(where: str, word: str, names: Collection[str]) -> SignatureError:
-    """Make the error for an argument ``word`` that is not among ``names``."""
-    return SignatureError(
-        where,
-        expected=f"the arguments {', '.join(names)}",
-        received=f"{word}=",
-        advice=did_you_mean(word, names, "leave it out"),
-    )
+def passed_up(
+    thing: object, kind: type, argument: str, value: Any, words: Mapping[str, Any]
+) -> Any:
+    """Return ``argument`` of ``kind``'s constructor from ``words``, by another name, or ``value``.
+
+    A user's class calls the constructor directly, past `CheckedType`. Errors: `SignatureError` for
+    any other word.
+    """
+    found = translated(argument_names(kind), words)
+    value = found.pop(argument, value)
+    if found:
+        error = f"{', '.join(found)} by another name"
+        raise refusal(type(thing).__name__, _signature(kind), (), found, error)
+    return value
 
 
 _codec: Callable[[], Codec]
@@ -497,9 +504,11 @@ class Counted(metaclass=CountedType):
     _asked_anew: Collection[str] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        name = _redirected(type(self)).get(name, name)
+        public = name[0] != "_"
+        if public:
+            name = _redirected(type(self)).get(name, name)
         super().__setattr__(name, value)
-        if name[0] != "_":
+        if public:
             if name not in self._asked_anew:
                 changes.add()
         elif callable(getattr(type(self), name, None)) or name == "__class__":

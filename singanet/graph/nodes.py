@@ -81,8 +81,10 @@ class Graph:
     def first(self, name: str) -> str:
         """Return the node that reads the inputs of the layer that was added as ``name``."""
         before = self._before.get(name)
-        there = before is not None and self.nodes.get(before.name) is before
-        return before.name if there and before is not None else name
+        # A failed transaction leaves entries whose nodes are not in the graph.
+        if before is not None and self.nodes.get(before.name) is before:
+            return before.name
+        return name
 
     def add(
         self,

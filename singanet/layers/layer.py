@@ -21,12 +21,11 @@ from singanet.base.described import (
     keep,
     misdefined,
     never_began,
+    passed_up,
     shown,
-    unexpected,
 )
 from singanet.base.elsewhere import is_library
 from singanet.base.kinds import snake_case
-from singanet.base.words import translated
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -148,10 +147,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
     ) -> None:
         name = Unnamed(snake_case(type(self).__name__)) if name is None else name
         if words:  # A user's layer calls this by itself, perhaps with input_sample_shape=.
-            words = translated(argument_names(Layer), words)
-            input_shape = words.pop("input_shape", input_shape)
-            for word in words:
-                raise unexpected(type(self).__name__, word, argument_names(Layer))
+            input_shape = passed_up(self, Layer, "input_shape", input_shape, words)
         if not isinstance(name, str):
             raise ArgumentError(
                 type(self).__name__,

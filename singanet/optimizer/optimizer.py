@@ -12,13 +12,12 @@ from singanet.base.described import (
     Configurable,
     Counted,
     Moment,
-    argument_names,
     changes,
     checked_call,
-    unexpected,
+    passed_up,
 )
 from singanet.base.elsewhere import is_library
-from singanet.base.words import OWN, aliases, translated
+from singanet.base.words import OWN, aliases
 from singanet.errors import ArgumentError
 from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import (
@@ -215,10 +214,7 @@ class Optimizer(Counted, Configurable, ABC):
         **words: Any,
     ) -> None:
         if words:  # A user's rule calls this by itself, perhaps with lr=.
-            words = translated(argument_names(Optimizer), words)
-            learning_rate = words.pop("learning_rate", learning_rate)
-            for word in words:
-                raise unexpected(type(self).__name__, word, argument_names(Optimizer))
+            learning_rate = passed_up(self, Optimizer, "learning_rate", learning_rate, words)
         where, rate = type(self).__name__, learning_rate
         self.learning_rate = None if rate is None else checked(where, "learning_rate", rate)
         decay = self.weight_decay if weight_decay is OWN else weight_decay
