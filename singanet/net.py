@@ -75,7 +75,7 @@ class FeedForwardNet(Net):
         optimizer and `freeze` are not copied. ``seed`` seeds layers that are added later. Errors:
         an unknown layer, no layer, or an offloaded net.
         """
-        from singanet.graph.cutting import add_upto
+        from singanet.graph.subgraph import add_upto
 
         self._execution_plan()  # fills empty parameters by this net's own seed
         made = FeedForwardNet(seed=seed)

@@ -315,7 +315,7 @@ _FAR = 1 << 30  # the offset of Windows' locks, so that the text stays readable
 
 
 @dataclass
-class _HeldLock:
+class _FolderLock:
     """A lock of this process, with its owner and users."""
 
     handle: int
@@ -325,7 +325,7 @@ class _HeldLock:
 
 _guard = free_in_children(threading.Lock())
 
-_held: dict[Path, _HeldLock] = {}
+_held: dict[Path, _FolderLock] = {}
 
 
 def hold(folder: Path, owner: object, user: object) -> None:
@@ -339,7 +339,7 @@ def hold(folder: Path, owner: object, user: object) -> None:
         if place in _held and _held[place].owner is not owner:
             raise _refused(folder, _text())
         if place not in _held:
-            _held[place] = _HeldLock(_locked(place / NAME, folder), owner)
+            _held[place] = _FolderLock(_locked(place / NAME, folder), owner)
         _held[place].uses.add(id(user))
 
 

@@ -32,7 +32,7 @@ from singanet.training.display import History
 from singanet.training.feeding import first_of, holds_arrays, take_shape
 from singanet.training.fit import fit, unless_refused
 from singanet.training.options import FitOptions
-from singanet.training.ranks import World, ranks_of
+from singanet.training.ranks import ProcessGroup, ranks_of
 from singanet.training.resident import held_bytes
 from singanet.training.steps import wrapped
 
@@ -133,7 +133,7 @@ def _allowed(
 
 
 def _largest_batch(
-    net: Net, options: FitOptions, ranks: World
+    net: Net, options: FitOptions, ranks: ProcessGroup
 ) -> tuple[int, Any, Iterator[Any] | None]:
     """Return the samples of the largest batch, its targets, and a started iteration, if any."""
     x, y, begun = options.x, options.y, None

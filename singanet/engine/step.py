@@ -58,10 +58,10 @@ class Carrier(Protocol):
     def do(self, name: str, function: Callable[[], object]) -> None:
         """Call ``function``, which computes nothing."""
 
-    def look(self, taken: Taken, layer: str, finite: Array) -> None:
+    def look(self, taken: FiniteCheck, layer: str, finite: Array) -> None:
         """Let ``taken`` know whether gradients of ``layer`` are ``finite``."""
 
-    def agree(self, taken: Taken) -> None:
+    def agree(self, taken: FiniteCheck) -> None:
         """Let ``taken`` decide with other processes, once all gradients are there."""
 
     def knowing(
@@ -81,7 +81,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
     at once or when it is replayed, if the step is not taken; `carry_out` undoes it then.
     """
     norm = step.norm()
-    taken = None if chain.scaled is None else Taken(chain)
+    taken = None if chain.scaled is None else FiniteCheck(chain)
     if taken is not None:
         step.do("begin", taken.begin)
     if step.holds:
@@ -111,7 +111,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
 
 
 def _looked(
-    step: Carrier, taken: Taken | None, items: Iterable[LayerGradients]
+    step: Carrier, taken: FiniteCheck | None, items: Iterable[LayerGradients]
 ) -> Iterator[LayerGradients]:
     """``items``, each looked at where the step may not be ``taken``."""
     for item in items:
@@ -131,7 +131,7 @@ def popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
         yield held.pop()
 
 
-class Taken:
+class FiniteCheck:
     """Looks at all gradients before ``chain`` takes them.
 
     Raises `NotFiniteError` if a gradient is not finite, here or on another process. All processes
@@ -386,10 +386,10 @@ class ByLayers:
     def do(self, name: str, function: Callable[[], object]) -> None:
         function()
 
-    def look(self, taken: Taken, layer: str, finite: Array) -> None:
+    def look(self, taken: FiniteCheck, layer: str, finite: Array) -> None:
         taken.look(layer, finite)
 
-    def agree(self, taken: Taken) -> None:
+    def agree(self, taken: FiniteCheck) -> None:
         taken.agree()
 
     def knowing(

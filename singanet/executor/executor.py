@@ -46,7 +46,7 @@ from singanet.program.programs import programs_of
 from singanet.program.report import ProgramReport
 from singanet.program.trace.recorder import Recorder
 from singanet.training.files import read_session, session_entry
-from singanet.training.ranks import World, ranks_of
+from singanet.training.ranks import ProcessGroup, ranks_of
 from singanet.training.restore import below, check_net, expect_ranks_of_parts, state_here
 from singanet.training.session import named_below
 from singanet.types import Array
@@ -66,7 +66,7 @@ class Trained:
     net: FeedForwardNet
     optimizers: Sequence[Any]
     draws: Sequence[Draw]
-    ranks: World
+    ranks: ProcessGroup
 
     def own_sources(self) -> list[Source]:
         """Return the arrays of this rank: parameters and the state of the optimizers."""

@@ -54,7 +54,7 @@ def average_state(net: Any, comm: Collectives, samples: float) -> None:
             value[...] = ops_for(value).xp.asarray(merged, value.dtype)
 
 
-class Cutting(ABC):
+class ShardPlan(ABC):
     """The division of parameters into parts, each updated by one process.
 
     The calls for each entry of a `Reduction` in a step are: `part` of values and gradients, after
@@ -160,7 +160,7 @@ class Reduction(ABC):
     traffic: Traffic
     rows_first: bool = False
     """Whether tables receive the gradients of their rows before the first `finish`."""
-    cutting: Cutting | None = None
+    cutting: ShardPlan | None = None
     """The parts of parameters that this process updates; None if it updates all of them."""
 
     @property
@@ -620,7 +620,7 @@ class GradientRound:
             while len(self._told) > (0 if cutting is None else cutting.ahead):
                 self._heard()
 
-    def _cut(self, cutting: Cutting, whole: Handed) -> Iterator[Handed]:
+    def _cut(self, cutting: ShardPlan, whole: Handed) -> Iterator[Handed]:
         """Yield the updates of this process's parts, then send them to the other processes.
 
         The gradient is None without a part, since stages expect all parameters of a layer.

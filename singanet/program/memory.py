@@ -37,7 +37,7 @@ from singanet.program.recompute import MemoryTarget, Recompute
 from singanet.program.report import ProgramReport
 from singanet.program.trace.foreign_code import is_own
 from singanet.program.trace.recorder import Recorder, no_collections, rehearse
-from singanet.program.trace.sparse_rows import HeldParameters
+from singanet.program.trace.sparse_rows import NarrowParameters
 from singanet.types import Shape
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _at_last_micro_batch(net: Net, optimizer: Any) -> Iterator[None]:
     """Let accumulators among the stages be before the micro-batch that the update follows."""
     trained = [param for param in net.params() if param.trainable and not param.is_state]
     names = [param.name for param in trained]
-    with HeldParameters(net, trained).standing_in():
+    with NarrowParameters(net, trained).standing_in():
         values = [param.value for param in trained]
     with ExitStack() as stack:
         for stage in UpdateChain(optimizer).stages:

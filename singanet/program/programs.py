@@ -23,7 +23,7 @@ from singanet.errors import CallOrderError
 from singanet.loss.head_loss import FEWEST_ROWS
 from singanet.params.grads import LayerGradients
 from singanet.program.ir import Order, is_dense, order_of, output_slots
-from singanet.program.replay.shared_arena import SharedArena, Wait, facts, facts_of_feed
+from singanet.program.replay.shared_arena import SharedArena, WarmUpPolicy, facts, facts_of_feed
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from singanet.program.report import ProgramReport
     from singanet.program.trace.recorder import Recorder
 
-_NO_WAIT = Wait()
+_NO_WAIT = WarmUpPolicy()
 _RECORDS = Capabilities(records=True)
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
@@ -77,7 +77,7 @@ class Programs:
         # Calls that came, and whether the last one of each was its first.
         self._seen: OrderedDict[Any, bool] = OrderedDict()
         self._refused: dict[Any, tuple[str, int | None]] = {}
-        self._waits: dict[Any, Wait] = {}
+        self._waits: dict[Any, WarmUpPolicy] = {}
         self._arena = SharedArena()
         self._layers = LayerByLayer(self._recomputer)
         self.can = _RECORDS
@@ -369,7 +369,7 @@ class Programs:
         for program in self._known.get(key, ()):
             if program.case == case:
                 self._drop(key, program)
-                self._waits.setdefault(this, Wait()).start(program.replays)
+                self._waits.setdefault(this, WarmUpPolicy()).start(program.replays)
                 if not at_once:
                     return None
                 break
@@ -437,7 +437,7 @@ class Programs:
         if seen is not None:
             # Another try after a while; until then it is told why there is no program.
             self._refused[key] = why, None
-            self._waits.setdefault(key, Wait()).start(0)
+            self._waits.setdefault(key, WarmUpPolicy()).start(0)
         return False
 
     def take(self, program: Replay) -> Array:

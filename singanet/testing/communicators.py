@@ -47,7 +47,7 @@ class FakeCommunicator(Communicator):
     an error.
     """
 
-    def __init__(self, world: _World, members: tuple[int, ...], own: int) -> None:
+    def __init__(self, world: _RankGroup, members: tuple[int, ...], own: int) -> None:
         self.rank, self.size = members.index(own), len(members)
         self.deadline = world.deadline
         self._world, self._members, self._own = world, members, own
@@ -300,7 +300,7 @@ def communicators(
     ``deadline`` is in virtual seconds, ``patience`` in real ones, for threads that never come.
     """
     count = checked_count("communicators", "count", count, 1)
-    world = _World(count, deadline, bandwidth, patience)
+    world = _RankGroup(count, deadline, bandwidth, patience)
     try:
         everyone = tuple(range(count))
         yield Ranks(FakeCommunicator(world, everyone, rank) for rank in everyone)
@@ -308,7 +308,7 @@ def communicators(
         world.end("the block of communicators(...) has ended")
 
 
-class _World:
+class _RankGroup:
     """The state that the ranks share, guarded by ``changed``."""
 
     def __init__(self, size: int, deadline: float, bandwidth: float, patience: float) -> None:
@@ -403,7 +403,7 @@ class _Meeting:
     """A collective operation of all ranks."""
 
     def __init__(
-        self, world: _World, facts: Any, result: Any, first: FakeCommunicator, what: str
+        self, world: _RankGroup, facts: Any, result: Any, first: FakeCommunicator, what: str
     ) -> None:
         self.world, self.facts, self.first, self.what = world, facts, first.rank, what
         self.members = first._members

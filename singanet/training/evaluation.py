@@ -34,7 +34,7 @@ from singanet.training.batches import (
 from singanet.training.compiled import Compiled, expect_compiled
 from singanet.training.feeding import array_batches, holds_arrays, iterated, refuse_with_batches
 from singanet.training.measures import Measures, batch_length
-from singanet.training.ranks import World, ranks_of
+from singanet.training.ranks import ProcessGroup, ranks_of
 from singanet.training.steps import stepper
 from singanet.types import Array
 
@@ -130,7 +130,7 @@ def evaluate(
     """
     measures, first = _measures(net)
     compiled = net.compiled
-    ranks = ranks_of(net, compiled.trained_by) if isinstance(compiled, Compiled) else World()
+    ranks = ranks_of(net, compiled.trained_by) if isinstance(compiled, Compiled) else ProcessGroup()
     if net.loss is None and not measures.metrics:
         raise CallOrderError(
             "net.evaluate",

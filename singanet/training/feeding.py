@@ -27,7 +27,7 @@ from singanet.training.batches import (
     sample_count,
 )
 from singanet.training.options import FitOptions
-from singanet.training.ranks import World
+from singanet.training.ranks import ProcessGroup
 
 _VALIDATION = "net.fit, validation_data"
 
@@ -42,7 +42,7 @@ def holds_arrays(x: Any) -> bool:
 
 
 def training_batches(
-    net: Net, options: FitOptions, ranks: World, begun: Iterator[Any] | None = None
+    net: Net, options: FitOptions, ranks: ProcessGroup, begun: Iterator[Any] | None = None
 ) -> tuple[Batches, Batches | None]:
     """Return batches to train on, and batches to validate on.
 
@@ -98,7 +98,7 @@ def training_batches(
     return batches, validation or _validation_batches(net, options, ranks)
 
 
-def _validation_batches(net: Net, options: FitOptions, ranks: World) -> Batches | None:
+def _validation_batches(net: Net, options: FitOptions, ranks: ProcessGroup) -> Batches | None:
     """Return batches of ``(x, y)``, ``(x, y, sample_weight)`` or a source, in their own order."""
     data, batch_size = options.validation_data, options.micro_batch or options.batch_size
     if data is None:
@@ -122,7 +122,7 @@ def array_batches(
     y: Any,
     sample_weight: Any,
     batch_size: int,
-    ranks: World,
+    ranks: ProcessGroup,
     where: str = "net.fit",
 ) -> ArrayBatches:
     """Return this rank's part of batches of arrays, in their own order."""
@@ -136,7 +136,7 @@ def iterated(
     source: Any,
     steps: int | None,
     class_weight: Mapping[int, float] | None,
-    ranks: World,
+    ranks: ProcessGroup,
     learns: bool = False,
     where: str = "net.fit",
     begun: Iterator[Any] | None = None,

@@ -17,7 +17,7 @@ from singanet.training.course import as_of_rank, is_own, with_all_rows
 from singanet.training.files import Progress, parse_progress
 from singanet.training.measures import load_metrics, mismatch
 from singanet.training.options import Stateful
-from singanet.training.ranks import World
+from singanet.training.ranks import ProcessGroup
 from singanet.training.session import Session, callbacks_by_name, keepers
 from singanet.types import Array, Shape
 
@@ -87,7 +87,7 @@ def _assigned_rates(session: Session) -> dict[str, Array]:
 
 
 def state_here(
-    state: Mapping[str, Array], ranks: World, were: int, shapes: Mapping[str, Shape]
+    state: Mapping[str, Array], ranks: ProcessGroup, were: int, shapes: Mapping[str, Shape]
 ) -> dict[str, Array]:
     """Return the arrays of this one of ``ranks``, from the ``state`` of ``were`` ranks.
 

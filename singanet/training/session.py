@@ -25,7 +25,7 @@ from singanet.training.course import Course
 from singanet.training.files import FORMAT, session_entry
 from singanet.training.measures import Measures, save_metrics
 from singanet.training.options import FitOptions, Stateful
-from singanet.training.ranks import World
+from singanet.training.ranks import ProcessGroup
 from singanet.training.steps import MicroBatches, Step, stepper
 from singanet.types import Array
 
@@ -33,7 +33,7 @@ WHERE = "session.state"
 
 
 def training_sources(
-    course: Course, ranks: World, first_rows: dict[str, int] | None = None
+    course: Course, ranks: ProcessGroup, first_rows: dict[str, int] | None = None
 ) -> list[Source]:
     """Return parameters, optimizer, generator, data position, history, metrics and callbacks.
 
@@ -61,7 +61,7 @@ def training_sources(
 
 
 def own_sources(
-    course: Course, ranks: World, first_rows: dict[str, int] | None = None
+    course: Course, ranks: ProcessGroup, first_rows: dict[str, int] | None = None
 ) -> list[Source]:
     """Return this process's part of `training_sources`, without the progress."""
     begins: dict[str, int] | None = None if first_rows is None else {}
@@ -79,7 +79,7 @@ def own_sources(
     ]
 
 
-def keepers(course: Course, ranks: World) -> dict[str, Stateful]:
+def keepers(course: Course, ranks: ProcessGroup) -> dict[str, Stateful]:
     """Return this rank's objects with a state, except the optimizer, by their keys' prefix."""
     precision = course.compiled.precision
     found: dict[str, Stateful] = {} if precision is None else {"precision": precision}
@@ -104,7 +104,7 @@ def named_below(start: str, sources: Sequence[Source]) -> list[Source]:
 
 def progress_sources(
     course: Course,
-    ranks: World,
+    ranks: ProcessGroup,
     measures: Measures,
     position: Mapping[str, int],
     every: Sequence[Mapping[str, Any]] = (),
@@ -152,7 +152,7 @@ class Session(Course):
         data: Batches,
         validation: Batches | None,
         options: FitOptions,
-        ranks: World,
+        ranks: ProcessGroup,
     ) -> None:
         super().__init__(net, compiled, optimizer, data, validation, options)
         self.ranks = ranks

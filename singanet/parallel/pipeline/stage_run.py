@@ -15,8 +15,8 @@ from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.step import (
     Counts,
+    FiniteCheck,
     StepMetrics,
-    Taken,
     expected_loss,
     gradients_of_loss,
     popped,
@@ -342,10 +342,10 @@ class MicroBatchedStep:
     def do(self, name: str, function: Callable[[], object]) -> None:
         function()
 
-    def look(self, taken: Taken, layer: str, finite: Array) -> None:
+    def look(self, taken: FiniteCheck, layer: str, finite: Array) -> None:
         taken.look(layer, finite)
 
-    def agree(self, taken: Taken) -> None:
+    def agree(self, taken: FiniteCheck) -> None:
         mine = np.array(float(taken.refused))
         if self._row.all_reduce(mine, what="whether all gradients are finite"):
             taken.look("of another stage", np.array(False))

@@ -23,7 +23,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain, state_sources
 from singanet.optimizer.hyper import on_host
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Cutting, RoundKind
+from singanet.optimizer.reducer import RoundKind, ShardPlan
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request, joint
 from singanet.parallel.reductions.all_reduce import AllReduce, Round, listed
@@ -325,7 +325,7 @@ def _is_elsewhere(param: Param) -> bool:
     return not (storage.in_memory or storage.sliced or storage.by_rows)
 
 
-class Parts(Cutting):
+class Parts(ShardPlan):
     """The parts of ``cut`` of the rank of ``owner``, and the exchange of updated values.
 
     Large arrays are gathered in place, small ones together. For row gradients only their rows are

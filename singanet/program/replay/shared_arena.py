@@ -62,7 +62,7 @@ WORTH = 8
 LONGEST = 1 << 10
 
 
-class Wait:
+class WarmUpPolicy:
     """Calls by the layers until the next recording: twice as many after each that did not pay.
 
     A net whose layers are switched between trained and not at every step would else be recorded

@@ -15,8 +15,8 @@ from singanet.engine.fusion import beside
 from singanet.engine.plan import Plan
 from singanet.engine.step import (
     Counts,
+    FiniteCheck,
     StepMetrics,
-    Taken,
     changed,
     differentiated,
     exchanged,
@@ -361,12 +361,12 @@ class RecordedStep:
         """As `Carrier`, at each replay."""
         self._tape.add(function, (), {}, (), "hidden", name=name).barrier = True
 
-    def look(self, taken: Taken, layer: str, finite: Array) -> None:
+    def look(self, taken: FiniteCheck, layer: str, finite: Array) -> None:
         """As `Carrier`, at each replay."""
         look = partial(taken.look, layer)
         self._tape.add(look, (finite,), {}, (), "hidden", name="finite").barrier = True
 
-    def agree(self, taken: Taken) -> None:
+    def agree(self, taken: FiniteCheck) -> None:
         """As `Carrier`, at each replay."""
         if self._updates.reduction is not None:
             self._tape.phase = "communication"

@@ -44,7 +44,7 @@ from singanet.program.trace.losses import (
     copies_shown,
 )
 from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
-from singanet.program.trace.sparse_rows import HeldParameters, sources
+from singanet.program.trace.sparse_rows import NarrowParameters, sources
 from singanet.program.trace.tape import Tape, recording_on
 from singanet.program.trace.traced import plain
 from singanet.program.trace.updates import Member, Numbers, Updates
@@ -94,7 +94,7 @@ class Recorder:
         self.notes: list[str] = []
         self.guard = Guard(net)
         params = net.params()
-        self.held = HeldParameters(self.net, params)
+        self.held = NarrowParameters(self.net, params)
         with self.held.standing_in():
             self.params = [(param, param.value) for param in params]
         self.held.hold(self.tape)

@@ -13,7 +13,14 @@ from singanet.engine.backward import root_of
 from singanet.errors import one_of
 from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.hyper import Scale, is_one, on_host
-from singanet.optimizer.reducer import Cutting, Found, GradientRound, Reducer, Reduction, RoundKind
+from singanet.optimizer.reducer import (
+    Found,
+    GradientRound,
+    Reducer,
+    Reduction,
+    RoundKind,
+    ShardPlan,
+)
 from singanet.optimizer.wrapper import Handed
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
@@ -21,7 +28,7 @@ from singanet.params.storage import is_served
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.trace.layers import is_sparse
-from singanet.program.trace.sparse_rows import HeldParameters, RowsSource, live_rows, source_of
+from singanet.program.trace.sparse_rows import NarrowParameters, RowsSource, live_rows, source_of
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import StepScalar, Traced, number_now, plain, traced
 from singanet.program.trace.traced_stages import TracedStages, expect_recordable, watch_case
@@ -69,7 +76,7 @@ def updates_of(
     chain: UpdateChain,
     guard: Guard,
     trained: Sequence[Param],
-    held: HeldParameters,
+    held: NarrowParameters,
 ) -> Updates | ReducedUpdates:
     """The recorder of the updates of ``chain``. Raises `NotRecordableError`."""
     found = [stage for stage in chain.reducers if not (stage._alone or stage._local)]
@@ -98,7 +105,7 @@ class ReducedUpdates:
         reduction: Reduction,
         guard: Guard,
         trained: Sequence[Param],
-        held: HeldParameters,
+        held: NarrowParameters,
     ) -> None:
         self.tape, self.chain, self.reduction = tape, chain, reduction
         outer = chain.stages[: chain.stages.index(reducer)]
@@ -237,7 +244,7 @@ class WrittenReduction(Reduction):
     ) -> None:
         self.tape, self._made, self._join, self._hosted = tape, made, join, hosted
         self.window, self.traffic, self.rows_first = made.window, made.traffic, made.rows_first
-        self.cutting = None if made.cutting is None else WrittenCutting(self, made.cutting)
+        self.cutting = None if made.cutting is None else RecordedShardPlan(self, made.cutting)
         self._scalars: dict[str, StepScalar] = {}
         # The call by which kernels see the numbers that are known from then on, and these.
         self._weighing: Call | None = None
@@ -409,10 +416,10 @@ class WrittenReduction(Reduction):
         return call
 
 
-class WrittenCutting(Cutting):
+class RecordedShardPlan(ShardPlan):
     """Writes the calls of ``made`` down, beside those of ``written``."""
 
-    def __init__(self, written: WrittenReduction, made: Cutting) -> None:
+    def __init__(self, written: WrittenReduction, made: ShardPlan) -> None:
         self._written, self._made, self.ahead = written, made, made.ahead
 
     def part(self, name: str, array: Any) -> Any:

@@ -154,7 +154,7 @@ def sources(grads: list[Any]) -> list[Any]:
     return [source_of(grad) or grad for grad in grads]
 
 
-class HeldParameters:
+class NarrowParameters:
     """Those of ``params``, by name.
 
     Kernels of products read their matrices as they are. Whoever else asks for an array gets one

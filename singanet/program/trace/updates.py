@@ -40,7 +40,7 @@ from singanet.program.join_lanes import moved, relocated
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.foreign_code import is_own
 from singanet.program.trace.layers import is_sparse
-from singanet.program.trace.sparse_rows import HeldParameters, RowsSource, source_of, sources
+from singanet.program.trace.sparse_rows import NarrowParameters, RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import StepScalar, number_now, plain, traced
 from singanet.program.trace.traced_stages import TracedStages, refusal, schedules_held, watch_case
@@ -157,7 +157,7 @@ Moves = dict[int, tuple[int, int]]
 """By token: the token in which it lies instead, and from which byte on."""
 
 
-class Waiting(NamedTuple):
+class PendingUpdate(NamedTuple):
     """A parameter of ``layer`` whose update waits for others; ``place`` is where its value lies.
 
     A gradient that was ``summed`` is a part of a buffer, where it stays.
@@ -193,7 +193,7 @@ class Waiting(NamedTuple):
         """The flat array in which the value lies."""
         return None if self.place is None else self.place.bucket
 
-    def precedes(self, other: Waiting) -> bool:
+    def precedes(self, other: PendingUpdate) -> bool:
         """Whether ``other`` comes next in the bucket, its state too, and has the same numbers."""
         scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
         beside = not self.summed or (
@@ -205,7 +205,9 @@ class Waiting(NamedTuple):
         )
 
 
-def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple[Numbers, Moves]:
+def joint_update(
+    tape: Tape, rule: ElementWise, run: Sequence[PendingUpdate]
+) -> tuple[Numbers, Moves]:
     """Write the update of ``run`` on the tape: its numbers, and where its gradients are to lie.
 
     Raises `NotRecordableError` where two of them have one gradient.
@@ -284,7 +286,7 @@ class Updates:
         chain: UpdateChain,
         guard: Guard,
         trained: Iterable[Param],
-        held: HeldParameters,
+        held: NarrowParameters,
         summed: bool = False,
     ) -> None:
         self.tape = tape
@@ -321,7 +323,7 @@ class Updates:
         self._together = by_element and self.scaled is None and own
         self._recordable: bool | None = None
         self._whole = False
-        self._waiting: list[Waiting] = []
+        self._waiting: list[PendingUpdate] = []
         self._untraced: dict[int, Array] = {}
         self._moves: dict[int, tuple[int, int]] = {}
 
@@ -488,7 +490,7 @@ class Updates:
             # An interrupted step could not make up for it.
             return False
         place = place_of(value)
-        waiting = Waiting(self.tape.layer, state, value, grad, scale, place, self.summed)
+        waiting = PendingUpdate(self.tape.layer, state, value, grad, scale, place, self.summed)
         if not waiting.fits(self.tape, self._moves):
             return False
         if has_own_schedules(self.rule, state.regularizer):
@@ -547,7 +549,9 @@ class Updates:
         """
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
-        waiting = Waiting(self.tape.layer, numbers.state, value, grad, scale, summed=self.summed)
+        waiting = PendingUpdate(
+            self.tape.layer, numbers.state, value, grad, scale, summed=self.summed
+        )
         if self.rule._in_one_call or name in self.held:
             self._in_one_call(numbers, value, grad, scale)
             self._add(numbers, [waiting], waited)
@@ -594,7 +598,7 @@ class Updates:
         # Rounding draws numbers.
         call.barrier = name in self.held
 
-    def _add(self, numbers: Numbers, group: Sequence[Waiting], waited: bool) -> None:
+    def _add(self, numbers: Numbers, group: Sequence[PendingUpdate], waited: bool) -> None:
         self.numbers.append(numbers)
         # What stages hand on, a step that is interrupted needs only where updates waited for it.
         asked = (not self.stages or waited) and not any(w.summed for w in group)

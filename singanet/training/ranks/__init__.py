@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from singanet.training.ranks.process_group import ProcessGroup
 from singanet.training.ranks.several import FitRanks, ranks_of
-from singanet.training.ranks.world import World
 
-__all__ = ["FitRanks", "World", "ranks_of"]
+__all__ = ["FitRanks", "ProcessGroup", "ranks_of"]

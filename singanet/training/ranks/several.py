@@ -34,9 +34,9 @@ from singanet.training.course import (
 )
 from singanet.training.measures import Measures
 from singanet.training.options import Stateful
-from singanet.training.ranks.world import (
+from singanet.training.ranks.process_group import (
     CALLED_ALIKE,
-    World,
+    ProcessGroup,
     expect_mergeable,
     expect_same,
     expect_same_parameters,
@@ -67,7 +67,7 @@ def waiting(optimizer: Any) -> list[Reducer]:
     return [stage for stage in UpdateChain(optimizer).reducers if stage.comm.size > 1]
 
 
-class FitRanks(World):
+class FitRanks(ProcessGroup):
     """Several processes that train the same net; reducers ``stages`` sum their gradients.
 
     ``at_once`` is True if this rank ends the training before the next step, ``interrupted`` if an
@@ -528,7 +528,7 @@ class StagedRanks(FitRanks):
             return None
 
 
-def ranks_of(net: Any, *optimizers: Any) -> World:
+def ranks_of(net: Any, *optimizers: Any) -> ProcessGroup:
     """Return the ranks that share ``net``, or the ranks that ``optimizers`` reduce with.
 
     This process alone if there are no others, and in hooks that only rank 0 runs.
@@ -543,7 +543,7 @@ def ranks_of(net: Any, *optimizers: Any) -> World:
                 received="rank 0 alone",
                 advice="leave first_rank_only out, so that all ranks run it",
             )
-        return World()
+        return ProcessGroup()
     if placed is not None and placed.comm.size > 1:
         return StagedRanks(stages, placed)
-    return FitRanks(stages, stages[0].comm) if stages else World()
+    return FitRanks(stages, stages[0].comm) if stages else ProcessGroup()

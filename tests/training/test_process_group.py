@@ -14,7 +14,7 @@ from singanet.optimizer import Adam
 from singanet.parallel import AllReduce
 from singanet.parallel.communicators.communicator import SingleProcess
 from singanet.training import Callback
-from singanet.training.ranks import FitRanks, World
+from singanet.training.ranks import FitRanks, ProcessGroup
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((23, 4), np.float32), RNG.integers(0, 2, 23)
@@ -56,7 +56,7 @@ def several(stage):
 
 
 def lone(stage):
-    return World()
+    return ProcessGroup()
 
 
 @pytest.mark.parametrize("given", [{}, {"accumulate": 2}, {"steps_per_epoch": 3}], ids=str)
@@ -77,9 +77,9 @@ def test_it_trains_as_several_ranks_do_of_which_there_is_one(given, monkeypatch)
 
 
 def test_several_ranks_are_asked_what_one_is():
-    asked = {name for name in vars(World) if not name.startswith("_")}
+    asked = {name for name in vars(ProcessGroup) if not name.startswith("_")}
     for name in asked:
-        own, theirs = (inspect.getattr_static(kind, name) for kind in (World, FitRanks))
+        own, theirs = (inspect.getattr_static(kind, name) for kind in (ProcessGroup, FitRanks))
         if callable(own):
             given, taken = (list(inspect.signature(each).parameters) for each in (own, theirs))
             assert given == taken, name

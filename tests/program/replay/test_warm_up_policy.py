@@ -9,7 +9,7 @@ from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
 from singanet.program.replay import replay as recorded
-from singanet.program.replay.shared_arena import LONGEST, WORTH, Wait
+from singanet.program.replay.shared_arena import LONGEST, WORTH, WarmUpPolicy
 
 
 def waited(wait):
@@ -20,11 +20,11 @@ def waited(wait):
 
 
 def test_nothing_to_wait_for_at_first():
-    assert waited(Wait()) == 0
+    assert waited(WarmUpPolicy()) == 0
 
 
 def test_it_doubles_until_a_recording_pays():
-    wait, seen = Wait(), []
+    wait, seen = WarmUpPolicy(), []
     for replays in (0, 1, WORTH - 1, WORTH, 0):
         wait.start(replays)
         seen.append(waited(wait))

@@ -28,7 +28,7 @@ from singanet.training.steps import Step
 from singanet.types import Array
 
 
-class World:
+class ProcessGroup:
     """The processes of a fit or an evaluation, which call each method at the same point.
 
     This class is a single process. ``asked`` is this rank's reason to stop after a step, before the
