@@ -181,7 +181,11 @@ class Guide:
         self.told_defaults: set[str] = set()
         self.cases: dict[tuple[str, str], list[Case]] = {}
         heading = ""
-        text = (PAGES / page).read_text(encoding="utf-8").partition("\n## Each argument\n")[2]
+        text = (
+            (PAGES / page)
+            .read_text(encoding="utf-8")
+            .partition("\n## Arguments of every class\n")[2]
+        )
         for line in text.splitlines():
             if line.startswith("### "):
                 heading = line[4:].strip("`")

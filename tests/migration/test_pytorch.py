@@ -960,7 +960,7 @@ def scaled(pair):
 
 # --- what is what ---------------------------------------------------------------------------------
 
-TABLE = (PAGES / "pytorch.md").read_text("utf-8").partition("\n## What is what\n")[2]
+TABLE = (PAGES / "pytorch.md").read_text("utf-8").partition("\n## Names in PyTorch and here\n")[2]
 WHAT = [line for line in TABLE.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
 CHECKS = {}
 
@@ -1332,7 +1332,7 @@ def elsewhere(rng, tmp_path):
 
 
 @pytest.mark.parametrize("line", WHAT, ids=lambda line: line[2:30])
-def test_what_is_what(line, tmp_path):
+def test_names_as_the_page_has_them(line, tmp_path):
     found = [check for start, check in CHECKS.items() if line.startswith(f"| {start}")]
     assert len(found) == 1, f"write a case for the row: {line}"
     found[0](np.random.default_rng(0), tmp_path)

@@ -1,4 +1,4 @@
-"""The table "What is what" of the guide from Keras, each row run."""
+"""The table "Names in Keras and here" of the guide from Keras, each row run."""
 
 from __future__ import annotations
 
@@ -471,7 +471,7 @@ ROWS = [
     line
     for line in (PAGES / "keras.md")
     .read_text("utf-8")
-    .partition("## What is what\n")[2]
+    .partition("## Names in Keras and here\n")[2]
     .partition("\n## ")[0]
     .splitlines()
     if line.startswith("| ") and not line.startswith("| Keras |")
