@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
@@ -33,16 +32,21 @@ def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
         pass
 
 
-def test_the_nets_of_the_readme_learn(tmp_path, monkeypatch):
-    """As they are written there: at half the loss of guessing or less, on data they never saw."""
+def test_the_nets_of_the_readme_learn_and_print_what_it_shows(tmp_path, monkeypatch, capsys):
+    """Within a tenth of the loss and two hundredths of the accuracy, whatever the kernels."""
     monkeypatch.chdir(tmp_path)
-    losses = []
-    for names in after_each_block(README):
-        data = names["data"]
-        losses.append(names["net"].evaluate(data.x_test, data.y_test).loss)
-    assert len(losses) == 2
-    assert max(losses) < math.log(data.num_classes) / 2
-    assert names["history"]["val_loss"][-1] < math.log(data.num_classes) / 2
+    shown = re.findall(r"^```text\n(.*?)^```$", README.read_text("utf-8"), re.M | re.S)
+    printed = [capsys.readouterr().out for _ in after_each_block(README)]
+    assert len(printed) == len(shown) == 2
+    for ours, theirs in zip(map(_figures, printed), map(_figures, shown), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.1)
+        assert ours["accuracy"] == pytest.approx(theirs["accuracy"], abs=0.02)
+        assert ours["accuracy"] > 0.9
+
+
+def _figures(printed):
+    assert re.fullmatch(r"Evaluation\(loss=[\d.]+, accuracy=[\d.]+\)\n", printed)
+    return {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", printed)}
 
 
 def after_each_block(page):
@@ -91,7 +95,7 @@ def test_the_code_of_all_pages_is_well_typed(tmp_path):
 
 def test_the_readme_shows_two_commands_and_the_streaming_loop():
     text = (ROOT / "README.md").read_text("utf-8")
-    assert text.count("\n") <= 120
+    assert text.count("\n") <= 115
     commands = re.findall(r"^```sh\n(.*?)\n```$", text, re.M | re.S)
     assert len(commands) >= 2
     assert all("\n" not in command for command in commands[:2])

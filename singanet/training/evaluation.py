@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.described import shown
 from singanet.device import Device
 from singanet.engine.executor import plan_of_step
 from singanet.engine.feeds import check_feed
@@ -117,7 +116,11 @@ class Evaluation(tuple[float | None, Any]):
         return self[1]
 
     def __repr__(self) -> str:
-        return shown("Evaluation", self.logs)
+        parts = (
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value!r}"
+            for name, value in self.logs.items()
+        )
+        return f"Evaluation({', '.join(parts)})"
 
 
 def evaluate(
