@@ -23,8 +23,8 @@ import singanet
 ROOT = Path(__file__).resolve().parents[1]
 FILE = Path(__file__).with_suffix(".txt")
 
-WITHOUT_A_PAGE = ["singanet"]
-"""The package itself: its names stand on pages of several rooms."""
+WITHOUT_A_PAGE = ["singanet", "singanet.layers"]
+"""Packages whose names stand on several pages."""
 
 
 def public_modules() -> list[str]:
@@ -34,7 +34,7 @@ def public_modules() -> list[str]:
 
 def references() -> list[str]:
     """What the pages of the reference show, by its dotted name."""
-    pages = "\n".join(page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    pages = "\n".join(page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("**/*.md"))
     return re.findall(r"^::: (\S+)$", pages, re.M)
 
 
