@@ -71,6 +71,15 @@ def test_the_release_has_the_right_to_publish_and_no_password():
     assert "password" not in text.replace("no password", "")
 
 
+def test_the_site_is_published_from_main_after_the_tests():
+    jobs = read("tests.yml")["jobs"]
+    built, published = jobs["docs"]["steps"], jobs["site"]
+    assert built[-1]["with"]["path"] == "site"  # the folder of mkdocs build
+    assert {*published["needs"]} == {"linux", "docs"}
+    assert "refs/heads/main" in published["if"]
+    assert published["permissions"] == {"pages": "write", "id-token": "write"}
+
+
 def test_all_files_name_one_place():
     (place,) = re.findall(r'^Source = "(.+)"$', project(), re.M)
     for name in ("CITATION.cff", "SECURITY.md", "pyproject.toml"):
