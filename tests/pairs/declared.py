@@ -1,4 +1,4 @@
-"""What comes of each pair of features, and the table of it in ``docs/architecture.md``.
+"""What comes of each pair of features, and the table of it in ``docs/features.md``.
 
 ``python -m tests.pairs.declared`` writes that table anew.
 """
@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "features.md"
 BEGIN, END = "<!-- pairs -->\n", "<!-- end of pairs -->\n"
 
 
