@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from tests.public_api import public_names
 
 ENTRY = re.compile(r"^ {4,}(\*{0,2}[\w, *]+?)(?: \([^)]*\))?: \S", re.M)
+SECTION = re.compile(r"^(?:Keyword )?Args:\n((?:\n| .*\n?)*)", re.M)
 SETTING = re.compile("_(initializer|regularizer|constraint)$")
 
 
@@ -82,10 +83,9 @@ def _own_init(kind: type) -> bool:
 
 
 def _entries(text: str) -> set[str]:
-    _, found, section = text.partition("Args:\n")
-    section = re.split(r"^\S", section, maxsplit=1, flags=re.M)[0]
-    names = (name for match in ENTRY.finditer(section) for name in match[1].split(","))
-    return {name.strip(" *") for name in names} if found else set()
+    sections = SECTION.findall(text)
+    matches = (match for section in sections for match in ENTRY.finditer(section))
+    return {name.strip(" *") for match in matches for name in match[1].split(",")}
 
 
 if __name__ == "__main__":

@@ -107,6 +107,11 @@ class RNN(Layer):
             and ``state/c``, have no gradient, and `reset_state` sets them to zero.
         activation (str): "tanh", or "relu" for the modes "tanh" and "relu".
         recurrent_activation (str): "sigmoid".
+        kernel_initializer, kernel_regularizer, kernel_constraint (Any): Keras' settings of
+            ``weight_x``.
+        recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
+            ``weight_h``.
+        bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
     """
 
     # Lengths may be integers, and follow all initial states.
@@ -304,7 +309,7 @@ class RNN(Layer):
         return ops_for(rows[0]).concat(rows, axis=0)
 
     def unpack(self, array: Array) -> None:
-        """Fill the parameters from the packed form.
+        """Fill the parameters from the packed form, an ``array`` of one axis.
 
         Errors: `ShapeError` for another shape; nothing is changed then.
         """
@@ -371,10 +376,37 @@ class LSTM(_OfOneMode):
     Args:
         name: Name of the layer, a string.
         units: Positive int, the size of a state.
-        param_specs: As for `RNN`.
+        param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
+            full suffix) to its spec.
         input_shape: Sample shape (T, F), to create the parameters at once.
-        shared: The keyword arguments of `RNN`, such as ``return_sequences``, which is True by
-            default (Keras: False).
+
+    Keyword Args:
+        dropout (float): The probability of dropping the output of one stack to the next (Keras'
+            ``dropout`` is ``input_dropout`` here).
+        num_layers (int): Positive int, the number of stacks; 1 by default.
+        input_mode (str): "linear", or "skip" to add the input to every gate of the first stack
+            without a matrix.
+        bidirectional (bool): Whether to run both directions; False by default.
+        return_sequences (bool): Whether to return the outputs of all steps; True by default (Keras:
+            False).
+        return_state (bool): Whether to return the final states as well; False by default.
+        use_bias (bool): Whether to add biases; True by default.
+        go_backwards (bool): Whether to process the steps from last to first, and to return outputs
+            in this order.
+        input_dropout (float): The probability of dropping a feature of a sample at all steps.
+        recurrent_dropout (float): The probability of dropping a unit of the state as the weights
+            read it, at all steps (Gal and Ghahramani 2016).
+        stateful (int | None): None, or an int n, the batch size: each batch starts with the final
+            states of the previous one, in training and evaluation. They are saved as ``state/h``
+            and ``state/c``,
+            have no gradient, and `reset_state` sets them to zero.
+        activation (str): "tanh".
+        recurrent_activation (str): "sigmoid".
+        kernel_initializer, kernel_regularizer, kernel_constraint (Any): Keras' settings of
+            ``weight_x``.
+        recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
+            ``weight_h``.
+        bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
     """
 
     mode = "lstm"
@@ -383,7 +415,39 @@ class LSTM(_OfOneMode):
 class GRU(_OfOneMode):
     """`RNN` with ``rnn_mode='gru'``: gates r, z, n, the reset gate after the matrix; state h.
 
-    The arguments are as for `LSTM`.
+    Args:
+        name: Name of the layer, a string.
+        units: Positive int, the size of a state.
+        param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
+            full suffix) to its spec.
+        input_shape: Sample shape (T, F), to create the parameters at once.
+
+    Keyword Args:
+        dropout (float): The probability of dropping the output of one stack to the next (Keras'
+            ``dropout`` is ``input_dropout`` here).
+        num_layers (int): Positive int, the number of stacks; 1 by default.
+        input_mode (str): "linear", or "skip" to add the input to every gate of the first stack
+            without a matrix.
+        bidirectional (bool): Whether to run both directions; False by default.
+        return_sequences (bool): Whether to return the outputs of all steps; True by default (Keras:
+            False).
+        return_state (bool): Whether to return the final states as well; False by default.
+        use_bias (bool): Whether to add biases; True by default.
+        go_backwards (bool): Whether to process the steps from last to first, and to return outputs
+            in this order.
+        input_dropout (float): The probability of dropping a feature of a sample at all steps.
+        recurrent_dropout (float): The probability of dropping a unit of the state as the weights
+            read it, at all steps (Gal and Ghahramani 2016).
+        stateful (int | None): None, or an int n, the batch size: each batch starts with the final
+            states of the previous one, in training and evaluation. They are saved as ``state/h``,
+            have no gradient, and `reset_state` sets them to zero.
+        activation (str): "tanh".
+        recurrent_activation (str): "sigmoid".
+        kernel_initializer, kernel_regularizer, kernel_constraint (Any): Keras' settings of
+            ``weight_x``.
+        recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
+            ``weight_h``.
+        bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
     """
 
     mode = "gru"
@@ -392,7 +456,39 @@ class GRU(_OfOneMode):
 class SimpleRNN(_OfOneMode):
     """`RNN` with ``rnn_mode='tanh'``, the cell of Elman: one matrix each; state h.
 
-    The arguments are as for `LSTM`; ``activation="relu"`` selects ``rnn_mode='relu'``.
+    Args:
+        name: Name of the layer, a string.
+        units: Positive int, the size of a state.
+        param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
+            full suffix) to its spec.
+        input_shape: Sample shape (T, F), to create the parameters at once.
+
+    Keyword Args:
+        dropout (float): The probability of dropping the output of one stack to the next (Keras'
+            ``dropout`` is ``input_dropout`` here).
+        num_layers (int): Positive int, the number of stacks; 1 by default.
+        input_mode (str): "linear", or "skip" to add the input to every gate of the first stack
+            without a matrix.
+        bidirectional (bool): Whether to run both directions; False by default.
+        return_sequences (bool): Whether to return the outputs of all steps; True by default (Keras:
+            False).
+        return_state (bool): Whether to return the final states as well; False by default.
+        use_bias (bool): Whether to add biases; True by default.
+        go_backwards (bool): Whether to process the steps from last to first, and to return outputs
+            in this order.
+        input_dropout (float): The probability of dropping a feature of a sample at all steps.
+        recurrent_dropout (float): The probability of dropping a unit of the state as the weights
+            read it, at all steps (Gal and Ghahramani 2016).
+        stateful (int | None): None, or an int n, the batch size: each batch starts with the final
+            states of the previous one, in training and evaluation. They are saved as ``state/h``,
+            have no gradient, and `reset_state` sets them to zero.
+        activation (str): "tanh", or "relu" for ``rnn_mode='relu'``.
+        recurrent_activation (str): "sigmoid".
+        kernel_initializer, kernel_regularizer, kernel_constraint (Any): Keras' settings of
+            ``weight_x``.
+        recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
+            ``weight_h``.
+        bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
     """
 
     mode = "tanh"
@@ -433,7 +529,10 @@ class StepList:
         self._pass: tuple[Context, list[int]] | None = None
 
     def forward(self, flag: int | bool, inputs: Sequence[Array | None]) -> list[Array]:
-        """Run all steps; if ``flag`` is True or ``kTrain``, a backward may follow."""
+        """Run all steps of ``inputs``, [x1..xT, hx(, cx)]; return [y1..yT, hy(, cy)].
+
+        If ``flag`` is True or ``kTrain``, a backward may follow.
+        """
         layer, count = self.layer, len(self.layer.cell.states)
         self._pass = None
         xs = [x for x in inputs[:-count] if x is not None]
@@ -463,7 +562,11 @@ class StepList:
     def backward(
         self, flag: int | bool, grads: Sequence[Array | None]
     ) -> tuple[list[Array], list[Array]]:
-        """``[dy1..dyT, dhy(, dcy)]`` → ``([dx1..dxT, dhx(, dcx)], [packed gradient])``."""
+        """Return the gradients of the inputs, and the packed gradient of the parameters in a list.
+
+        ``grads`` is ``[dy1..dyT, dhy(, dcy)]``, the result ``([dx1..dxT, dhx(, dcx)], [packed])``.
+        ``flag`` is ignored.
+        """
         if self._pass is None:
             raise CallOrderError(
                 f"StepList of layer {self.layer.name!r}",
@@ -492,10 +595,13 @@ class StepList:
 
 
 def steps_to_padded(steps: Sequence[Array]) -> tuple[Array, Array]:
-    """Return ``steps`` [x1..xT] of shape (batch_t, F) as (N, T, F), zero-padded, and lengths (N,).
+    """Return a list of steps as one zero-padded array (N, T, F), and the lengths (N,).
 
     N is the first batch size; the sizes never grow, so sample n is row n of every step that has it.
     Errors: no step, a growing batch, or steps with different features.
+
+    Args:
+        steps: List of arrays [x1..xT], each (batch_t, F).
     """
     if not steps or steps[0].ndim != 2:
         raise _bad_steps("at least one step of shape (batch, features)", steps)
@@ -514,7 +620,12 @@ def steps_to_padded(steps: Sequence[Array]) -> tuple[Array, Array]:
 
 
 def padded_to_steps(y: Array, sizes: Sequence[int]) -> list[Array]:
-    """Return (N, T, F) as [y1..yT], views of the first ``sizes[t]`` rows of each step."""
+    """Return (N, T, F) as [y1..yT], views of the first ``sizes[t]`` rows of each step.
+
+    Args:
+        y: Array (N, T, F).
+        sizes: T ints, the batch size of each step, at most N.
+    """
     if len(sizes) != y.shape[1] or any(not 0 <= size <= len(y) for size in sizes):
         raise ShapeError(
             "padded_to_steps",
