@@ -158,13 +158,24 @@ class Conv1D(Convolution):
     The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
     (F,). Samples (L,) have one channel. L may be None, for any length, if zeros pad.
 
-    The arguments are as for `Conv2D`, each one int, apart from these.
-
     Args:
+        name: Name of the layer, a string.
+        filters: Positive int, the number of output channels.
+        kernel_size: Positive int, the number of steps in a kernel.
+        strides: Positive int, the steps from one window to the next.
         padding: An int, (before, after), "same", "valid", or "causal", which pads only before, so
-            that no output depends on later steps.
+            that no output depends on later steps; "same" by default (Keras: "valid").
+        dilation_rate: Positive int, the distance of the steps within a kernel.
+        groups: Int that divides the channels and ``filters``; groups are convolved separately.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        padding_mode: Values of the padding: 'zeros', 'reflect', 'replicate' or 'circular'.
         data_format: "channels_last" if samples are (L, C) and outputs (L', F); "channels_first" for
             (C, L). One of them is needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
     _axes = 1
@@ -208,8 +219,25 @@ class Conv2D(Convolution):
 class Conv3D(Convolution):
     """A layer that cross-correlates (C, D, H, W) volumes with ``filters`` kernels.
 
-    ``weight`` has shape (F, C/groups·kd·kh·kw), channel-major; ``bias`` has shape (F,). The
-    arguments are as for `Conv2D`; sizes are an int or (depth, height, width).
+    ``weight`` has shape (F, C/groups·kd·kh·kw), channel-major; ``bias`` has shape (F,).
+
+    Args:
+        name: Name of the layer, a string.
+        filters: Positive int, the number of output channels.
+        kernel_size: An int or (depth, height, width), 3 by default.
+        strides: An int or (depth, height, width).
+        padding: "same" by default (Keras: "valid"), "valid", an int for all sides, or for each of
+            (depth, height, width) an int or (before, after).
+        dilation_rate: An int or (depth, height, width), the distance of the positions in a kernel.
+        groups: Int that divides the channels and ``filters``; groups are convolved separately.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        padding_mode: Values of the padding: 'zeros', 'reflect', 'replicate' or 'circular'.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape (C, D, H, W), to create the parameters at once.
+        words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
     _axes = 3
@@ -335,8 +363,26 @@ def _cuts_of_keras(window: Window, same: bool, extras: Sizes | None) -> Pads:
 class Conv1DTranspose(TransposedConvolution):
     """`Conv2DTranspose` of sequences (C, L), or (L,) of one channel: the output is (F, L').
 
-    ``weight`` has shape (C, F/groups·k), ``bias`` (F,). Arguments are ints; ``padding`` may be
-    (before, after).
+    ``weight`` has shape (C, F/groups·k), ``bias`` (F,).
+
+    Args:
+        name: Name of the layer, a string.
+        filters: Positive int, the number of output channels.
+        kernel_size: Positive int, the number of steps in a kernel.
+        strides: Positive int, the factor by which the length grows.
+        padding: An int, (before, after), or a string, as for `Conv2DTranspose`; "same" by default.
+        output_padding: Int below ``strides``, the steps added at the end; None for strides - 1 with
+            "same", otherwise 0.
+        dilation_rate: Positive int, the distance of the steps within a kernel.
+        groups: Int that divides the channels and ``filters``; groups are convolved separately.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        data_format: "channels_last" if samples are (L, C) and outputs (L', F); "channels_first" for
+            (C, L). One of them is needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
     _axes = 1
@@ -348,22 +394,50 @@ class Conv2DTranspose(TransposedConvolution):
     The output size is (in - 1)·stride - padding + dilation·(kernel - 1) + 1 + ``output_padding``.
     ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
 
-    The arguments are as for `Conv2D`, without ``padding_mode``, apart from these.
-
     Args:
+        name: Name of the layer, a string.
+        filters: Positive int, the number of output channels.
+        kernel_size: An int or (height, width), 3 by default.
+        strides: An int or (height, width), the factor by which the size grows.
         padding: "same" by default, "valid", numbers, or "keras_same" and "keras_valid" for Keras'
             modes "same" and "valid". "keras_same" pads (kernel - stride) // 2 before; with both a
             kernel shorter than the stride gives in·stride.
         output_padding: An int or (height, width) below the strides, rows and columns added at the
             end. By default stride - 1 with "same", so that the size becomes in·stride; otherwise 0.
+        dilation_rate: An int or (height, width), the distance of the positions within a kernel.
+        groups: Int that divides the channels and ``filters``; groups are convolved separately.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape (C, H, W), to create the parameters at once.
+        words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
 
 class Conv3DTranspose(TransposedConvolution):
     """`Conv2DTranspose` of (C, D, H, W) volumes: the output is (F, D', H', W').
 
-    ``weight`` has shape (C, F/groups·kd·kh·kw), ``bias`` (F,). Sizes are ints or (depth, height,
-    width).
+    ``weight`` has shape (C, F/groups·kd·kh·kw), ``bias`` (F,).
+
+    Args:
+        name: Name of the layer, a string.
+        filters: Positive int, the number of output channels.
+        kernel_size: An int or (depth, height, width), 3 by default.
+        strides: An int or (depth, height, width), the factor by which the size grows.
+        padding: Numbers or a string, as for `Conv2DTranspose`; "same" by default.
+        output_padding: An int or (depth, height, width) below the strides, added at the end; None
+            for stride - 1 with "same", otherwise 0.
+        dilation_rate: An int or (depth, height, width), the distance of the positions in a kernel.
+        groups: Int that divides the channels and ``filters``; groups are convolved separately.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape (C, D, H, W), to create the parameters at once.
+        words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
     _axes = 3
@@ -416,7 +490,23 @@ class DepthwiseConvolution(Convolving):
 class DepthwiseConv1D(DepthwiseConvolution):
     """`DepthwiseConv2D` of sequences (C, L), or (L,) of one channel: the output is (C·M, L').
 
-    ``weight`` has shape (C·M, k), ``bias`` (C·M,). Other arguments are as for `Conv1D`.
+    ``weight`` has shape (C·M, k), ``bias`` (C·M,).
+
+    Args:
+        name: Name of the layer, a string.
+        kernel_size: Positive int, the number of steps in a kernel.
+        strides: Positive int, the steps from one window to the next.
+        padding: An int, (before, after), "same" (the default), "valid" or "causal".
+        depth_multiplier: Positive int M, the number of kernels for each channel.
+        dilation_rate: Positive int, the distance of the steps within a kernel.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        data_format: "channels_last" if samples are (L, C) and outputs (L', C·M); "channels_first"
+            for (C, L). One of them is needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``depthwise_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
     _axes = 1
@@ -427,11 +517,23 @@ class DepthwiseConv2D(DepthwiseConvolution):
     """A layer that cross-correlates each channel of images with ``depth_multiplier`` kernels.
 
     Samples are (C, H, W). Output channel c·M + m is channel c under its kernel m. ``weight`` has
-    shape (C·M, kh·kw), ``bias`` (C·M,). The arguments are as for `Conv2D`, without ``filters``,
-    ``groups`` and ``padding_mode``, and with one more.
+    shape (C·M, kh·kw), ``bias`` (C·M,).
 
     Args:
+        name: Name of the layer, a string.
+        kernel_size: An int or (height, width), 3 by default.
+        strides: An int or (height, width).
+        padding: "same" by default (Keras: "valid"), "valid", an int for all sides, or for each of
+            (height, width) an int or (before, after).
         depth_multiplier: Positive int M, the number of kernels for each channel.
+        dilation_rate: An int or (height, width), the distance of the positions within a kernel.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape (C, H, W), to create the parameters at once.
+        words: Keras' ``depthwise_initializer``, ``bias_regularizer`` and similar arguments.
     """
 
 
@@ -525,8 +627,25 @@ class SeparableConvolution(Windowed):
 class SeparableConv1D(SeparableConvolution):
     """`SeparableConv2D` of sequences (C, L), or (L,) of one channel: the output is (F, L').
 
-    ``depthwise_weight`` has shape (C·M, k), ``pointwise_weight`` (F, C·M), ``bias`` (F,). Other
-    arguments are as for `Conv1D`.
+    ``depthwise_weight`` has shape (C·M, k), ``pointwise_weight`` (F, C·M), ``bias`` (F,).
+
+    Args:
+        name: Name of the layer, a string.
+        filters: Positive int, the number of output channels.
+        kernel_size: Positive int, the number of steps in a depthwise kernel.
+        strides: Positive int, the steps from one window to the next.
+        padding: An int, (before, after), "same" (the default), "valid" or "causal".
+        dilation_rate: Positive int, the distance of the steps within a kernel.
+        depth_multiplier: Positive int M, the number of depthwise kernels for each channel.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
+        depthwise_specs: Dict with the settings of ``depthwise_weight``, or a `Param` to share.
+        pointwise_specs: The same for ``pointwise_weight``.
+        b_specs: The same for the bias.
+        data_format: "channels_last" if samples are (L, C) and outputs (L', F); "channels_first" for
+            (C, L). One of them is needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``depthwise_initializer``, ``pointwise_regularizer`` and similar arguments.
     """
 
     _axes = 1
@@ -539,12 +658,22 @@ class SeparableConv2D(SeparableConvolution):
     ``depthwise_weight`` has shape (C·M, kh·kw), ``pointwise_weight`` (filters, C·M), ``bias``
     (filters,); M is ``depth_multiplier``. Sifre, 2014.
 
-    The arguments are as for `Conv2D`, without ``groups`` and ``padding_mode``, apart from these.
-
     Args:
+        name: Name of the layer, a string.
+        filters: Positive int, the number of output channels.
+        kernel_size: An int or (height, width) of the depthwise kernels, 3 by default.
+        strides: An int or (height, width).
+        padding: "same" by default (Keras: "valid"), "valid", an int for all sides, or for each of
+            (height, width) an int or (before, after).
+        dilation_rate: An int or (height, width), the distance of the positions within a kernel.
         depth_multiplier: Positive int M, the number of depthwise kernels for each channel.
+        activation: Name of an activation, a layer, or None for none.
+        use_bias: Whether to add a bias.
         depthwise_specs: Dict with the settings of ``depthwise_weight``, or a `Param` to share.
         pointwise_specs: The same for ``pointwise_weight``.
+        b_specs: The same for the bias.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape (C, H, W), to create the parameters at once.
         words: Keras' ``depthwise_initializer``, ``pointwise_regularizer`` and similar arguments.
     """
 

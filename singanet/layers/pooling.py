@@ -113,7 +113,19 @@ class AvgPooling(Pooling):
 
 
 class MaxPooling1D(MaxPooling):
-    """`MaxPooling2D` of sequences: sample shapes (C, L) → (C, L') and (L,) → (L',)."""
+    """`MaxPooling2D` of sequences: sample shapes (C, L) → (C, L') and (L,) → (L',).
+
+    Args:
+        name: Name of the layer, a string.
+        pool_size: Positive int, the steps in a window; 3 by default (Keras: 2).
+        strides: Positive int, the steps from one window to the next; None for ``pool_size``.
+        padding: "same" by default (Keras: "valid"), "valid", "causal", an int or (before, after).
+        ceil_mode: Whether to round sizes up: the last window may then extend beyond the border.
+        dilation_rate: Positive int, the distance of the steps within a window.
+        data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
+            needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 1
 
@@ -127,22 +139,48 @@ class MaxPooling2D(MaxPooling):
         name: Name of the layer, a string.
         pool_size: An int or (height, width), 3 by default (Keras: 2).
         strides: An int or (height, width); None for ``pool_size``.
-        padding: "same" by default (Keras: "valid"), "valid" or numbers, as for `Conv2D`.
+        padding: "same" by default (Keras: "valid"), "valid", an int for all sides, or for each of
+            (height, width) an int or (before, after).
         ceil_mode: Whether to round sizes up: the last window may then extend beyond the border.
-        dilation_rate: An int or (height, width), the distance of the positions within a window.
-        data_format: As for `Conv2D`, and for `Conv1D` along one axis.
+        dilation_rate: An int or (height, width), the distance of the positions in a window.
+        data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
     """
 
 
 class MaxPooling3D(MaxPooling):
-    """`MaxPooling2D` of volumes: (C, D, H, W) → (C, D', H', W')."""
+    """`MaxPooling2D` of volumes: (C, D, H, W) → (C, D', H', W').
+
+    Args:
+        name: Name of the layer, a string.
+        pool_size: An int or (depth, height, width), 3 by default (Keras: 2).
+        strides: An int or (depth, height, width); None for ``pool_size``.
+        padding: "same" by default (Keras: "valid"), "valid", an int for all sides, or for each of
+            (depth, height, width) an int or (before, after).
+        ceil_mode: Whether to round sizes up: the last window may then extend beyond the border.
+        dilation_rate: An int or (depth, height, width), the distance of the positions in a window.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 3
 
 
 class AvgPooling1D(AvgPooling):
-    """`AvgPooling2D` of sequences: sample shapes (C, L) → (C, L') and (L,) → (L',)."""
+    """`AvgPooling2D` of sequences: sample shapes (C, L) → (C, L') and (L,) → (L',).
+
+    Args:
+        name: Name of the layer, a string.
+        pool_size: Positive int, the steps in a window; 3 by default (Keras: 2).
+        strides: Positive int, the steps from one window to the next; None for ``pool_size``.
+        padding: "same" by default (Keras: "valid"), "valid", "causal", an int or (before, after).
+        ceil_mode: Whether to round sizes up: the last window may then extend beyond the border.
+        count_include_pad: Whether padding counts, as zeros, as by default in PyTorch. By default
+            the mean is over the positions on the sample.
+        data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
+            needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 1
 
@@ -150,16 +188,35 @@ class AvgPooling1D(AvgPooling):
 class AvgPooling2D(AvgPooling):
     """A layer that returns the mean of each window of (C, H, W) images.
 
-    The arguments are as for `MaxPooling2D`, without ``dilation_rate`` and with one more.
-
     Args:
+        name: Name of the layer, a string.
+        pool_size: An int or (height, width), 3 by default (Keras: 2).
+        strides: An int or (height, width); None for ``pool_size``.
+        padding: "same" by default (Keras: "valid"), "valid", an int for all sides, or for each of
+            (height, width) an int or (before, after).
+        ceil_mode: Whether to round sizes up: the last window may then extend beyond the border.
         count_include_pad: Whether padding counts, as zeros, as by default in PyTorch. By default
-            the mean is over the positions on the image.
+            the mean is over the positions on the sample.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
 
 class AvgPooling3D(AvgPooling):
-    """`AvgPooling2D` of volumes: (C, D, H, W) → (C, D', H', W')."""
+    """`AvgPooling2D` of volumes: (C, D, H, W) → (C, D', H', W').
+
+    Args:
+        name: Name of the layer, a string.
+        pool_size: An int or (depth, height, width), 3 by default (Keras: 2).
+        strides: An int or (depth, height, width); None for ``pool_size``.
+        padding: "same" by default (Keras: "valid"), "valid", an int for all sides, or for each of
+            (depth, height, width) an int or (before, after).
+        ceil_mode: Whether to round sizes up: the last window may then extend beyond the border.
+        count_include_pad: Whether padding counts, as zeros, as by default in PyTorch. By default
+            the mean is over the positions on the sample.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 3
 
@@ -280,7 +337,15 @@ class AdaptiveMaxPooling(AdaptivePooling):
 
 
 class AdaptiveAvgPooling1D(AdaptiveAvgPooling):
-    """`AdaptiveAvgPooling2D` of sequences: (C, L) → (C, output_size)."""
+    """`AdaptiveAvgPooling2D` of sequences: (C, L) → (C, output_size).
+
+    Args:
+        name: Name of the layer, a string.
+        output_size: Positive int, the steps of the output; None preserves their number.
+        data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
+            needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 1
 
@@ -292,20 +357,35 @@ class AdaptiveAvgPooling2D(AdaptiveAvgPooling):
 
     Args:
         name: Name of the layer, a string.
-        output_size: An int for all axes, or one for each; None preserves the size of an axis.
-        data_format: As for `Conv2D`, and for `Conv1D` along one axis.
+        output_size: An int, or (height, width); None preserves the size of an axis.
+        data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
     """
 
 
 class AdaptiveAvgPooling3D(AdaptiveAvgPooling):
-    """`AdaptiveAvgPooling2D` of volumes: (C, D, H, W) → (C, *output_size)."""
+    """`AdaptiveAvgPooling2D` of volumes: (C, D, H, W) → (C, *output_size).
+
+    Args:
+        name: Name of the layer, a string.
+        output_size: An int, or (depth, height, width); None preserves the size of an axis.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 3
 
 
 class AdaptiveMaxPooling1D(AdaptiveMaxPooling):
-    """`AdaptiveMaxPooling2D` of sequences: (C, L) → (C, output_size)."""
+    """`AdaptiveMaxPooling2D` of sequences: (C, L) → (C, output_size).
+
+    Args:
+        name: Name of the layer, a string.
+        output_size: Positive int, the steps of the output; None preserves their number.
+        data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
+            needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 1
 
@@ -313,12 +393,25 @@ class AdaptiveMaxPooling1D(AdaptiveMaxPooling):
 class AdaptiveMaxPooling2D(AdaptiveMaxPooling):
     """A layer that returns the largest value of each cell of a grid: (C, H, W) → (C, *output_size).
 
-    The arguments are as for `AdaptiveAvgPooling2D`.
+    Along an axis of n positions, cell i of o has positions ⌊i n/o⌋ to ⌈(i+1) n/o⌉ - 1.
+
+    Args:
+        name: Name of the layer, a string.
+        output_size: An int, or (height, width); None preserves the size of an axis.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
 
 class AdaptiveMaxPooling3D(AdaptiveMaxPooling):
-    """`AdaptiveMaxPooling2D` of volumes: (C, D, H, W) → (C, *output_size)."""
+    """`AdaptiveMaxPooling2D` of volumes: (C, D, H, W) → (C, *output_size).
+
+    Args:
+        name: Name of the layer, a string.
+        output_size: An int, or (depth, height, width); None preserves the size of an axis.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 3
 
@@ -391,43 +484,77 @@ class GlobalMaxPooling(GlobalPooling):
 
 
 class GlobalAvgPooling1D(GlobalAvgPooling):
-    """The mean of each channel over all positions: (C, L) → (C,)."""
+    """A layer that returns the mean of each channel over all positions: (C, L) → (C,).
+
+    Args:
+        name: Name of the layer, a string.
+        keepdims: Whether the axes of positions stay, with size 1.
+        data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
+            needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 1
 
 
 class GlobalAvgPooling2D(GlobalAvgPooling):
-    """The mean of each channel over all positions: (C, H, W) → (C,).
+    """A layer that returns the mean of each channel over all positions: (C, H, W) → (C,).
 
     Args:
         name: Name of the layer, a string.
         keepdims: Whether the axes of positions stay, with size 1.
-        data_format: As for `Conv2D`, and for `Conv1D` along one axis.
+        data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
     """
 
 
 class GlobalMaxPooling1D(GlobalMaxPooling):
-    """The largest value of each channel over all positions: (C, L) → (C,)."""
+    """A layer that returns the largest value of each channel over all positions: (C, L) → (C,).
+
+    Args:
+        name: Name of the layer, a string.
+        keepdims: Whether the axes of positions stay, with size 1.
+        data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
+            needed behind layers whose outputs are (steps, features).
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 1
 
 
 class GlobalMaxPooling2D(GlobalMaxPooling):
-    """The largest value of each channel over all positions: (C, H, W) → (C,).
+    """A layer that returns the largest value of each channel over all positions: (C, H, W) → (C,).
 
-    The arguments are as for `GlobalAvgPooling2D`.
+    Args:
+        name: Name of the layer, a string.
+        keepdims: Whether the axes of positions stay, with size 1.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
 
 class GlobalAvgPooling3D(GlobalAvgPooling):
-    """The mean of each channel over all positions: (C, D, H, W) → (C,)."""
+    """A layer that returns the mean of each channel over all positions: (C, D, H, W) → (C,).
+
+    Args:
+        name: Name of the layer, a string.
+        keepdims: Whether the axes of positions stay, with size 1.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 3
 
 
 class GlobalMaxPooling3D(GlobalMaxPooling):
-    """The largest value of each channel over all positions: (C, D, H, W) → (C,)."""
+    """A layer that returns the largest value of each channel: (C, D, H, W) → (C,).
+
+    Args:
+        name: Name of the layer, a string.
+        keepdims: Whether the axes of positions stay, with size 1.
+        data_format: None, "channels_first" or "NCHW", which are the same.
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     _axes = 3
 
