@@ -222,7 +222,13 @@ class Softmax(_AlongAxis):
 
 
 class LogSoftmax(_AlongAxis):
-    """x - log(sum(exp(x))) along ``axis``, as in `Softmax`; finite even if the softmax is 0."""
+    """A layer that computes x - log(sum(exp(x))) along ``axis``; finite even if the softmax is 0.
+
+    Args:
+        name: Name of the layer, a string.
+        axis: Int that counts the batch axis; 1, the sample's first axis, by default (Keras: -1).
+        input_shape: Sample shape, to set the layer up at once.
+    """
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Return logarithms of probabilities; the output is saved."""

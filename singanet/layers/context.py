@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 class Context:
     """The state of one call of one layer; it belongs to the call, not to the layer.
 
-    ``ops`` are the kernels, ``rng`` the generator of every random draw, ``params`` the parameter
-    arrays by suffix, ``train`` is whether the net is training, and ``dtype`` the net's float type.
     ``needs_input_grad`` is whether `Layer.backward` must return the input gradient,
     ``_needs_param_grads`` whether any parameter gradient; `wants` is true for each of these.
     ``past`` is the layer's `KVCache` for sequences in parts, otherwise None. ``in_shapes`` are the
     input shapes of a user's layer.
+
+    Args:
+        ops: The kernels, an `Ops`.
+        rng: The NumPy generator of every random draw.
+        params: Mapping from the suffix of each parameter to its array.
+        train: Whether the net is training.
+        keep: Whether `save` stores arrays, since a backward follows; None for ``train``.
+        dtype: The net's float type, float32 by default.
     """
 
     __slots__ = (
@@ -100,5 +106,8 @@ class Context:
         return self._needs_param_grads and (self.wanted is None or suffix in self.wanted)
 
     def update_state(self, suffix: str, array: Array) -> None:
-        """Replace the content of the state parameter ``suffix``, a running mean for example."""
+        """Replace the content of the state parameter ``suffix``, a running mean for example.
+
+        ``array`` has the same shape.
+        """
         self.ops.copyto(self.params[suffix], array)

@@ -112,7 +112,12 @@ class AlphaDropout(Dropout):
     """A layer that sets elements to −1.758 with probability ``rate`` in training.
 
     It then scales and shifts all elements, so that mean 0 and variance 1 stay the same, as behind
-    the activation selu. Klambauer et al., 2017. The arguments are as for `Dropout`.
+    the activation selu. Klambauer et al., 2017.
+
+    Args:
+        name: Name of the layer, a string.
+        rate: The probability of dropping, from 0 to below 1; 0.5 by default.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:

@@ -54,7 +54,12 @@ class Combine(Layer):
 
 
 class Add(Combine):
-    """A layer that adds its inputs; `Merge` is the version of SINGA, for inputs of one shape."""
+    """A layer that adds its inputs; `Merge` is the version of SINGA, for inputs of one shape.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: List of the inputs' sample shapes, to set the layer up at once.
+    """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """Return the sum; no array is saved."""
@@ -62,13 +67,13 @@ class Add(Combine):
         return self._combined(ctx, "add", x)
 
     def forward_relu(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """Return the relu of the sum, which is saved."""
+        """Return the relu of the sum of the inputs ``x``; ``ctx`` saves it."""
         y = self._combined(ctx, "add", x, relu=True)
         ctx.save(shapes=[part.shape for part in x], y=y)
         return y
 
     def backward_relu(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """Return ``dy`` for every input if the sum is positive, otherwise 0."""
+        """Return ``dy`` for every input if the sum that ``ctx`` saved is positive, otherwise 0."""
         return self.backward(ctx, ctx.ops.activation_backward("relu", dy, ctx.saved["y"]))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
@@ -78,7 +83,12 @@ class Add(Combine):
 
 
 class Average(Combine):
-    """A layer that divides the sum of k inputs by k."""
+    """A layer that divides the sum of k inputs by k.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: List of the inputs' sample shapes, to set the layer up at once.
+    """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """Return the mean; no array is saved."""
@@ -98,7 +108,12 @@ class Average(Combine):
 
 
 class Maximum(Combine):
-    """A layer that returns the largest input of each element, the first of equal ones."""
+    """A layer that returns the largest input of each element, the first of equal ones.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: List of the inputs' sample shapes, to set the layer up at once.
+    """
 
     chosen: ClassVar[str] = "maximum"
 
@@ -117,7 +132,12 @@ class Maximum(Combine):
 
 
 class Minimum(Maximum):
-    """A layer that returns the smallest input of each element, the first of equal ones."""
+    """A layer that returns the smallest input of each element, the first of equal ones.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: List of the inputs' sample shapes, to set the layer up at once.
+    """
 
     chosen = "minimum"
 
@@ -133,7 +153,12 @@ class _OfTwo(Combine):
 
 
 class Subtract(_OfTwo):
-    """A layer that computes y = a − b for two inputs."""
+    """A layer that computes y = a − b for two inputs.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: List of the two inputs' sample shapes, to set the layer up at once.
+    """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """Return the difference; no array is saved."""
@@ -146,7 +171,12 @@ class Subtract(_OfTwo):
 
 
 class Divide(_OfTwo):
-    """A layer that computes y = a / b for two inputs."""
+    """A layer that computes y = a / b for two inputs.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: List of the two inputs' sample shapes, to set the layer up at once.
+    """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """Return the quotient, which is saved with the inputs."""
@@ -166,6 +196,10 @@ class Dot(Layer):
     """A layer that computes y = Σ a b along the last axis of two inputs: (..., D) → (..., 1).
 
     After `L2Norm` it is the cosine. `MatMul` multiplies every vector with every other one.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: List of the two inputs' sample shapes, to set the layer up at once.
     """
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -197,7 +231,12 @@ def _inner(ops: Ops, a: Array, b: Array) -> Array:
 
 
 class Multiply(Combine):
-    """A layer that multiplies its inputs element by element."""
+    """A layer that multiplies its inputs element by element.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: List of the inputs' sample shapes, to set the layer up at once.
+    """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """Return the product; the inputs are saved."""
@@ -218,6 +257,10 @@ class Merge(Layer):
 
     As an input layer of a net it accepts a list of arrays; ``input_shape`` is then a list, or one
     shape for any number of inputs.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: One sample shape, or a list of them, to set the layer up at once.
     """
 
     traits = Traits(any_extent=True, masks="keeps")

@@ -240,8 +240,9 @@ class Layer(Counted, Configurable, metaclass=LayerType):
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, Mapping[str, Gradient]]:
         """Return the input gradient(s) and the gradient of each parameter by suffix.
 
-        ``dy`` has the form of the result of `forward`; it must not be changed in place. The
-        gradient of an input without one, such as indices, is None.
+        ``dy`` has the form of the result of `forward`; it must not be changed in place. ``ctx`` is
+        the context of the same call. The gradient of an input without one, such as indices, is
+        None.
         """
         raise self.missing("backward")
 
@@ -269,7 +270,10 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         )
 
     def build(self, in_shapes: GivenShapes) -> Shapes:
-        """Run `setup` once; a later call only checks that the shapes are the same."""
+        """Run `setup` for the sample shape(s) ``in_shapes`` once; return the output's shape(s).
+
+        A later call only checks that the shapes are the same.
+        """
         shapes = normal_shapes(in_shapes)
         if self.out_shapes is not None:
             if shapes != self.in_shapes:
@@ -369,10 +373,15 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         default: Initializer | None = None,
         fans: tuple[int, int] = (0, 0),
     ) -> Param:
-        """Create the parameter ``name/suffix``.
+        """Create the parameter ``name/suffix`` and return it.
 
-        Without specs it is Glorot-uniform if ``fans``, the incoming and outgoing connections of a
-        unit, are passed, otherwise zero.
+        Args:
+            suffix: The part of the name behind the layer's, a string such as "weight".
+            shape: Tuple of ints.
+            specs: Dict with the settings of the parameter, a `Param` to share, or None.
+            default: The `Initializer` if ``specs`` has none; None for Glorot-uniform with ``fans``,
+                otherwise zero.
+            fans: The incoming and outgoing connections of a unit, two ints.
         """
         default = default or (_ZERO if fans == (0, 0) else _GLOROT)
         param = make_param(self.name, suffix, shape, specs, default, fans)
@@ -382,7 +391,14 @@ class Layer(Counted, Configurable, metaclass=LayerType):
     def add_state(
         self, suffix: str, shape: Shape, value: float = 0.0, specs: ParamSpecs = None
     ) -> Param:
-        """Create the array ``name/suffix`` that forward updates and no optimizer trains."""
+        """Create the array ``name/suffix`` that forward updates and no optimizer trains; return it.
+
+        Args:
+            suffix: The part of the name behind the layer's, a string such as "mean".
+            shape: Tuple of ints.
+            value: Number, the first value of all elements.
+            specs: As for `add_param`.
+        """
         param = self.add_param(suffix, shape, specs, default=Constant(value))
         param.mark_as_state()
         return param
@@ -443,13 +459,19 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         return [param.spec for param in self.params.values()]
 
     def shape_error(self, expected: str, received: str, advice: str) -> ShapeError:
-        """Return an error about shapes that names this layer."""
+        """Return an error about shapes that names this layer.
+
+        ``expected`` and ``received`` are noun phrases, ``advice`` is what the user can do.
+        """
         return ShapeError(
             f"layer {self.name!r}", expected=expected, received=received, advice=advice
         )
 
     def expect_rank(self, in_shape: Any, rank: int, meaning: str, advice: str) -> Shape:
-        """Return ``in_shape``. Errors: `ShapeError` if it is not one shape of ``rank`` axes."""
+        """Return ``in_shape``. Errors: `ShapeError` if it is not one shape of ``rank`` axes.
+
+        The error has ``meaning``, such as "(channels, length)", as expected shape, and ``advice``.
+        """
         if isinstance(in_shape, list) or len(in_shape) != rank:
             raise self.shape_error(f"one input of sample shape {meaning}", str(in_shape), advice)
         return in_shape

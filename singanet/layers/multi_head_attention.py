@@ -80,8 +80,9 @@ class RelativePositions(Configurable):
     def added(self, ops: Ops, table: Array, queries: int, keys: int, first: Counts = 0) -> Array:
         """Return the summand of the scores (1, heads, queries, keys), a view.
 
-        The positions of queries start at ``first``, the positions of keys at 0. If each sample has
-        its own first position, (N,), the result is (N, heads, queries, keys).
+        ``table`` (buckets, heads) has the parameter, ``ops`` are the kernels. The positions of the
+        ``queries`` start at ``first``, the positions of the ``keys`` at 0. If each sample has its
+        own first position, (N,), the result is (N, heads, queries, keys).
         """
         if not isinstance(first, int):
             each = [self.added(ops, table, queries, keys, one) for one in first.tolist()]
@@ -178,17 +179,26 @@ class QueryKeyNorm(Configurable):
         self.offset = float(offset)
 
     def size(self, heads: int, features: int) -> int:
-        """Return the number of features that are normalised together."""
+        """Return the number of features that are normalised together.
+
+        There are ``heads`` heads of ``features`` features each.
+        """
         return heads * features if self.joint else features
 
     def normed(self, ops: Ops, x: Array, gamma: Array) -> tuple[Array, Kept]:
-        """Return (N, T, heads · d) normalised, and the arrays for `backward`."""
+        """Return ``x`` (N, T, heads · d) normalised, and the arrays for `backward`.
+
+        ``gamma`` is ``query_gamma`` or ``key_gamma``; ``ops`` are the kernels.
+        """
         rows = x.reshape(-1, len(gamma))
         y, unit, inverse = rms_norm(ops, rows, gamma, self.epsilon, self.offset)
         return y.reshape(x.shape), (unit, inverse)
 
     def backward(self, ops: Ops, dy: Array, gamma: Array, kept: Kept) -> tuple[Array, Array]:
-        """Return the gradients of (N, T, heads · d) and of gamma."""
+        """Return the gradients of (N, T, heads · d) and of ``gamma``, given ``dy`` and ``kept``.
+
+        ``kept`` are the arrays that `normed` returned; ``ops`` are the kernels.
+        """
         rows = dy.reshape(-1, len(gamma))
         dx, dgamma = rms_norm_backward(ops, rows, gamma, kept, self.offset)
         assert dgamma is not None

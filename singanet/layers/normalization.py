@@ -299,12 +299,17 @@ class RMSNorm(LayerNorm):
 
     ``gamma`` has the shape of these axes and starts at 1. Zhang and Sennrich, 2019.
 
-    The arguments are as for `LayerNorm`, without ``center``, ``scale`` and beta, apart from these.
-
     Args:
+        name: Name of the layer, a string.
+        axis: Int, the first normalised axis, counting the batch axis; -1, the default, for the last
+            one: the features of each step of a sequence (L, D).
         epsilon: Positive number, 1e-6 by default (PyTorch: the resolution of the type).
         affine: False for no gamma.
         offset: Number; the factor is offset + gamma, and gamma starts at 1 - offset. Gemma has 1.
+        activation: Name of an activation, a layer, or None for none.
+        gamma_specs: Dict with the settings of gamma, or a `Param` of another layer to share.
+        input_shape: Sample shape, to create the parameter at once.
+        words: Keras' ``gamma_initializer``, ``gamma_regularizer`` and ``gamma_constraint``.
     """
 
     def __init__(
@@ -358,10 +363,18 @@ class GroupNorm(Layer):
     Samples are (C, ...). Each group is normalised over its channels and all positions. ``gamma``
     and ``beta`` have shape (C,). The variance is the biased one. Wu and He, 2018.
 
-    The arguments are as for `LayerNorm`, without ``axis`` and with one more.
-
     Args:
+        name: Name of the layer, a string.
         groups: Positive int that divides the channels, the number of groups; 32 by default.
+        epsilon: Positive number, 1e-5 by default (Keras: 1e-3).
+        affine: False for neither gamma nor beta.
+        center: Whether to add beta.
+        scale: Whether to multiply by gamma.
+        activation: Name of an activation, a layer, or None for none.
+        gamma_specs: Dict with the settings of gamma, or a `Param` of another layer to share.
+        beta_specs: The same for beta.
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
     """
 
     _units_axis = 1
@@ -440,9 +453,20 @@ class GroupNorm(Layer):
 class InstanceNorm(GroupNorm):
     """A layer that normalises each channel of each sample over its positions.
 
-    It is a `GroupNorm` with one group for each channel of samples (C, positions...), and has the
-    same arguments without ``groups``. ``affine`` is True by default (PyTorch: False). Ulyanov et
+    It is a `GroupNorm` with one group for each channel of samples (C, positions...). Ulyanov et
     al., 2016.
+
+    Args:
+        name: Name of the layer, a string.
+        epsilon: Positive number, 1e-5 by default.
+        affine: False for neither gamma nor beta; True by default (PyTorch: False).
+        center: Whether to add beta.
+        scale: Whether to multiply by gamma.
+        activation: Name of an activation, a layer, or None for none.
+        gamma_specs: Dict with the settings of gamma, or a `Param` of another layer to share.
+        beta_specs: The same for beta.
+        input_shape: Sample shape, to create the parameters at once.
+        words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
     """
 
     def __init__(
@@ -659,7 +683,7 @@ class BatchNormalization(Layer):
         return self._normalised(ctx, x, relu=False)
 
     def forward_relu(self, ctx: Context, x: Array) -> Array:
-        """Return the relu of the normalised ``x``."""
+        """Return the relu of the normalised ``x``; ``ctx`` saves the arrays for backward."""
         return self._normalised(ctx, x, relu=True)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
@@ -676,7 +700,10 @@ class BatchNormalization(Layer):
         return dx if dx.shape == shape else dx.reshape(shape), grads
 
     def backward_relu(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Return the gradients of x, gamma and beta, given the gradient of the relu's output."""
+        """Return the gradients of x, gamma and beta in the call ``ctx``, given the relu's output's.
+
+        ``dy`` is the gradient of the relu's output.
+        """
         return self.backward(ctx, dy)
 
     def _normalised(self, ctx: Context, x: Array, relu: bool) -> Array:

@@ -377,7 +377,7 @@ class RotaryEmbedding(Configurable):
         return int(scaling.factor * scaling.longest) if isinstance(scaling, Dynamic) else 0
 
     def era(self, steps: int) -> int:
-        """Return a number that is equal for texts with equal angles.
+        """Return a number that is equal for texts with equal angles as one of ``steps`` steps.
 
         A text with that number of steps has the same angles.
         """
@@ -404,7 +404,7 @@ class RotaryEmbedding(Configurable):
         """Rotate ``x`` (..., T, d) at positions from ``first``; with ``back`` apply the transpose.
 
         Samples (N, heads, T, d) may have their own first positions, (N,). ``texts`` has the length
-        of the text of each step, if it is not the number of steps.
+        of the text of each step, if it is not the number of steps; ``ops`` are the kernels.
         """
         steps, size = x.shape[-2:]
         if texts is not None and self.era(steps):

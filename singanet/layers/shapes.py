@@ -403,6 +403,10 @@ class StopGradient(Layer):
 
     Backward skips layers that only such layers read: their parameters are not trained and their
     contexts are not saved.
+
+    Args:
+        name: Name of the layer, a string.
+        input_shape: Sample shape, to set the layer up at once.
     """
 
     traits = Traits(moves_only=True, any_extent=True, masks="keeps", stops_gradient=True)
@@ -428,7 +432,6 @@ class Dummy(Layer):
     read.
 
     Args:
-        name: Name of the layer, a string.
         name: Name of the layer, a string.
         input_shape: Sample shape, to set the layer up at once.
         dtype: Name of an integer type or "bool" for labels and indices; None for floats.
