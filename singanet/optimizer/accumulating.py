@@ -51,8 +51,16 @@ class AccumulatingAdam(Adam):
         beta_2: β₂ in [0, 1), a number or schedule.
         epsilon: ε, a number or schedule.
         epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     def __init__(
@@ -113,8 +121,16 @@ class AccumulatingSGD(SGD):
         every: The number of micro-batches.
         learning_rate: A number or schedule.
         momentum: μ in (0, 1), a number or schedule.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     def __init__(
@@ -266,7 +282,7 @@ class Accumulator(Wrapper):
             self._unit, self._unit_before = self._unit_before, None
 
     def weigh(self, weight: Scale, share: Scale | None = None) -> None:
-        """Set the weight of gradients and the factor of their sum; both may be arrays.
+        """Set the ``weight`` of gradients and the factor of their sum; both may be arrays.
 
         ``share`` None is the current `share`.
         """
@@ -284,7 +300,10 @@ class Accumulator(Wrapper):
         return max(self._weights.values(), default=0.0) * self._unit + count
 
     def share(self, name: str = "") -> float:
-        """Return the factor of the sum if this micro-batch is the last; by default of any name."""
+        """Return the factor of the sum if this micro-batch is the last.
+
+        It is for the parameter ``name``; by default for any.
+        """
         before = self._begun(name or next(iter(self._weights), ""))[1]
         total = before + float(self._weight)
         return 1.0 / total if self.mean and total else 1.0
@@ -488,7 +507,10 @@ class Accumulator(Wrapper):
             del item
 
     def preview(self, names: Names, values: Values, grads: Grads) -> list[Grad]:
-        """Return the gradients that `update` would pass on, or None before the last micro-batch."""
+        """Return the gradients that `update` would pass on, or None before the last micro-batch.
+
+        ``names``, ``values`` and ``grads`` are as for `update`, an entry for each parameter.
+        """
         given = zip(names, values, grads, strict=True)
         return [self._previewed(name, value, grad) for name, value, grad in given]
 

@@ -33,8 +33,16 @@ class Adam(ElementWise):
         amsgrad: If True, the largest v so far replaces v, as in `AMSGrad`.
         epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch:
             w −= lr m̂ / (√v̂ + ε). The other rules of this module take this argument, too.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots: tuple[str, ...] = ("first", "second")
@@ -124,8 +132,16 @@ class Adamax(Adam):
         beta_2: β₂ in [0, 1), a number or schedule.
         epsilon: ε, a number or schedule.
         epsilon_in_norm: If True, u = max(β₂ u, |g| + ε), and the divisor is u, as in PyTorch.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots = ("first", "norm")
@@ -174,6 +190,24 @@ class AdamW(Adam):
 
     λ is ``weight_decay``, 0.01 as in PyTorch (Keras: 0.004), times the parameter's ``decay_mult``.
     State: as `Adam`.
+
+    Args:
+        learning_rate: A number or schedule.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule.
+        amsgrad: If True, the largest v so far replaces v, as in `AMSGrad`.
+        epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch.
+
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0.01 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first, the default; if False, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     weight_decay = 0.01
@@ -185,6 +219,24 @@ class AMSGrad(Adam):
     """`Adam` with the largest v so far in place of v (Reddi et al. 2018), before its correction.
 
     State: m, v and the largest v, three arrays a parameter.
+
+    Args:
+        learning_rate: A number or schedule.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule.
+        amsgrad: It has no effect, since the rule always takes the largest v.
+        epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch.
+
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots = ("first", "second", "largest")
@@ -204,8 +256,16 @@ class NAdam(Adam):
         epsilon: ε, a number or schedule.
         momentum_decay: ψ, a number or schedule (Keras: 1).
         epsilon_after_correction: If True, the divisor is √v̂ + ε, as in PyTorch and Keras.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     hypers = (*Adam.hypers, "momentum_decay")
@@ -271,8 +331,26 @@ class RAdam(Adam):
     """w −= r α m / (√v + ε) if ρ > 5, else w −= lr m̂ (Liu et al. 2020; PyTorch's form).
 
     ρ∞ = 2 / (1 − β₂) − 1, ρ = ρ∞ − 2 t β₂ᵗ / (1 − β₂ᵗ), and
-    r² = (ρ − 4)(ρ − 2) ρ∞ / ((ρ∞ − 4)(ρ∞ − 2) ρ). `Adam` explains α, m̂ and the arguments;
-    PyTorch's RAdam has ``epsilon_after_correction=False``. State: m and v, two arrays a parameter.
+    r² = (ρ − 4)(ρ − 2) ρ∞ / ((ρ∞ − 4)(ρ∞ − 2) ρ). `Adam` explains α and m̂; PyTorch's RAdam has
+    ``epsilon_after_correction=False``. State: m and v, two arrays a parameter.
+
+    Args:
+        learning_rate: A number or schedule.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule.
+        amsgrad: Only False.
+        epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch.
+
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -313,8 +391,16 @@ class LAMB(Adam):
         epsilon: ε, a number or schedule (default in Keras: 1e-7).
         epsilon_after_correction: If True, the quotient is m̂ / (√v̂ + ε), as in the paper and
             in Keras.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0.01 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): True: w −= lr λ w comes first; None, the default: λ w is part of r;
+            False: λ w is added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     weight_decay = 0.01
@@ -394,8 +480,16 @@ class Lion(ElementWise):
             so that a tenth of Adam's rate is usual.
         beta_1: β₁ in [0, 1), a number or schedule.
         beta_2: β₂ in [0, 1), a number or schedule.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first, the default; if False, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots = ("first",)

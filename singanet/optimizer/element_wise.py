@@ -26,6 +26,19 @@ class ElementWise(Optimizer):
     non-contiguous arrays are one block. If ``_only_with_rate`` is True, the rule uses the gradient
     only in a product with its first number; the scale is multiplied into this number, which saves
     a sweep.
+
+    Args:
+        learning_rate: A number or schedule. None if every update passes a rate.
+
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     _only_with_rate: ClassVar[bool] = False

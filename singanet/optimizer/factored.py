@@ -129,7 +129,25 @@ class FactoredAdam(Adam):
     v = R C / mean(R), where R and C are moving means of g² over columns and over rows (Shazeer,
     Stern 2018, section 3). Parameters of more than two axes are reshaped to (shape[0], the rest);
     parameters of one axis have a full v, as in `AdamW`. A row-sparse gradient changes m and R of
-    its rows, and C from these rows alone. The arguments are as for `Adam`.
+    its rows, and C from these rows alone.
+
+    Args:
+        learning_rate: A number or schedule.
+        beta_1: β₁ in [0, 1), a number or schedule.
+        beta_2: β₂ in [0, 1), a number or schedule.
+        epsilon: ε, a number or schedule.
+        amsgrad: Only False.
+        epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch.
+
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first, the default; if False, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots = ("first", "rows", "columns", "full")
@@ -193,8 +211,16 @@ class GaLore(Adam):
         beta_2: β₂ in [0, 1), a number or schedule.
         epsilon: ε, a number or schedule.
         epsilon_after_correction: If True, ε is added after the bias correction, as in PyTorch.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first, the default; if False, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots = ("basis", "first", "second")
@@ -320,8 +346,16 @@ class Adafactor(Optimizer):
         epsilon_1: ε₁; None is the resolution of the dtype (Keras: 1e-30).
         epsilon_2: ε₂, the least size of a parameter.
         clip_threshold: d, the largest rms of u.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first, the default; if False, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots = ("rows", "columns", "full")
@@ -395,7 +429,24 @@ class AdaLomo(Adafactor):
 
     A step changes each parameter by up to ``learning_rate`` of its size, without a factor 1 / √t.
     The decay w −= lr λ w comes first. With the streaming backward this is the fused update of the
-    paper, with the gradients of one layer at a time. The arguments are as for `Adafactor`.
+    paper, with the gradients of one layer at a time.
+
+    Args:
+        learning_rate: lr, a number or schedule.
+        beta_2_decay: The exponent of 1 − β, see `Adafactor`.
+        epsilon_1: ε₁; None is the resolution of the dtype.
+        epsilon_2: ε₂, the least size of a parameter.
+        clip_threshold: d, the largest rms of u.
+
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first, the default; if False, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     def __init__(

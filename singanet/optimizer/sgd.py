@@ -31,8 +31,16 @@ class SGD(ElementWise):
             rows of it. The result is the same to rounding, and no gradient waits for another.
             It needs an optimizer without momentum, decay, constraint or stages around it, and
             parameters in memory.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     hypers = (*ElementWise.hypers, "momentum", "dampening")
@@ -112,8 +120,16 @@ class Nesterov(SGD):
     Args:
         learning_rate: A number or schedule.
         momentum: μ in (0, 1), a number or schedule.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     def __init__(
@@ -134,8 +150,16 @@ class AdaGrad(ElementWise):
     Args:
         learning_rate: A number or schedule (default in Keras: 0.001).
         epsilon: ε, a number or schedule.
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots = ("square",)
@@ -174,8 +198,16 @@ class Adadelta(ElementWise):
         learning_rate: A number or schedule; 1 in the paper (default in Keras: 0.001).
         rho: ρ in [0, 1), a number or schedule (default in Keras: 0.95).
         epsilon: ε, a number or schedule (default in Keras: 1e-7).
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots = ("square", "moved")
@@ -225,8 +257,16 @@ class RMSProp(ElementWise):
         centered: If True, the divisor is √(h − m² + ε), m = ρ m + (1 − ρ) g (Graves 2013).
         momentum: μ in [0, 1), a number or schedule. If it is not 0, the step is w −= b with
             b = μ b + lr g / √(...).
-        **shared: The keyword arguments of `Optimizer`.
 
+    Keyword Args:
+        weight_decay (Hyper | None): λ, a number or schedule, 0 by default; times the parameter's
+            ``decay_mult``.
+        decoupled (bool | None): Whether w −= lr λ w comes first; if False, the default, λ w is
+            added to g.
+        regularizer (Regularizer | float | None): The penalty; a number is the coefficient of an
+            `L2Regularizer`.
+        constraint (Constraint | float | None): The bound of gradients or weights; a number is the
+            threshold of a `ClipNorm`.
     """
 
     slots: tuple[str, ...] = ("square",)
