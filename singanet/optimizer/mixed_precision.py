@@ -84,7 +84,10 @@ class MixedPrecision(Configurable):
         return dy * in_type(xp, xp.asarray(self._scale), dy.dtype)
 
     def settle(self, name: str, value: Array) -> Array:
-        """Return the float32 master of the parameter ``value``, which may be out of date."""
+        """Return the float32 master of the parameter ``value``, which may be out of date.
+
+        ``name`` is the full name of the parameter.
+        """
         xp, root = ops_for(value).xp, owner_of(value)
         if root is not None:
             self._owners.turn(name, root, self.masters)
@@ -99,7 +102,10 @@ class MixedPrecision(Configurable):
         return kept
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """Switch to the masters and the scale of the net of ``params``."""
+        """Switch to the masters and the scale of the net of ``params``.
+
+        ``other`` is whether it is another net than before.
+        """
         for param in params:
             self._owners.turn(param.name, param.root, self.masters)
         roots, now = [param.root for param in params], (self._scale, self.good, self.skipped)
@@ -107,7 +113,7 @@ class MixedPrecision(Configurable):
         self._scale, self.good, self.skipped = self._owners.turn_all(roots, other, now, new)
 
     def master(self, name: str, value: Array) -> Array:
-        """Return the float32 master of the parameter ``value``, updated from it."""
+        """Return the float32 master of the parameter ``value`` by its ``name``, updated from it."""
         xp = ops_for(value).xp
         kept = self.settle(name, value)
         if type(kept) is not type(value):
@@ -162,7 +168,7 @@ class MixedPrecision(Configurable):
         return {**state, **{_MASTER + name: a.copy() for name, a in self.masters.items()}}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Load the result of `state_dict`. Errors: a missing or unknown entry."""
+        """Load ``state``, the result of `state_dict`. Errors: a missing or unknown entry."""
         masters = {k[len(_MASTER) :]: a for k, a in state.items() if k.startswith(_MASTER)}
         if len(masters) + len(_NUMBERS) != len(state) or any(k not in state for k in _NUMBERS):
             raise DataError(

@@ -263,12 +263,12 @@ class Optimizer(Counted, Configurable, ABC):
         self._told[name] = changes.moment(), spec
 
     def register_all(self, specs: Iterable[ParamSpec]) -> None:
-        """`register` every spec under its own name."""
+        """`register` each of ``specs`` under its own name."""
         for spec in specs:
             self.register(spec.name, spec)
 
     def follow(self, params: Iterable[Param]) -> None:
-        """Train the parameters of a net with the settings of `_spec_of`."""
+        """Train ``params``, the parameters of a net, with the settings of `_spec_of`."""
         for param in params:
             self._owners.turn(param.name, param.root, self._states)
             self._settle_as(param.name, self._spec_of(param))
@@ -330,7 +330,8 @@ class Optimizer(Counted, Configurable, ABC):
     ) -> Array:
         """Update one parameter (SINGA's interface); changes and returns ``value``.
 
-        ``epoch`` and ``step`` are not used, since steps are counted by name.
+        ``grad`` is its gradient and ``name`` its full name. ``epoch`` and ``step`` are not used,
+        since steps are counted by name.
         """
         self._run([checked_name(type(self).__name__, name)], [value], [grad], 1.0, None)
         return value
@@ -344,7 +345,10 @@ class Optimizer(Counted, Configurable, ABC):
         name: str | None = None,
         step: int = -1,
     ) -> Array:
-        """Call `apply` with the rate ``lr``, times the parameter's ``lr_mult``."""
+        """Call `apply` with the rate ``lr``, times the parameter's ``lr_mult``.
+
+        ``epoch``, ``grad``, ``value``, ``name`` and ``step`` are as for `apply`.
+        """
         self._run([checked_name(type(self).__name__, name)], [value], [grad], 1.0, float(lr))
         return value
 
@@ -370,7 +374,7 @@ class Optimizer(Counted, Configurable, ABC):
         load_hypers(type(self).__name__, self, self.hypers, self._given, state)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Load the result of `state_dict`, including an assigned rate.
+        """Load ``state``, the result of `state_dict`, including an assigned rate.
 
         Errors, before anything changes: an unknown or missing slot.
         """
@@ -426,7 +430,10 @@ class Optimizer(Counted, Configurable, ABC):
             state.step += counts
 
     def state(self, name: str) -> ParamState:
-        """Return the state of a parameter, created with the optimizer's settings if missing."""
+        """Return the state of the parameter ``name``.
+
+        It is created with the optimizer's settings if missing.
+        """
         fresh = ParamState(name, self.regularizer, self.constraint)
         return self._states.setdefault(name, fresh)
 
@@ -443,9 +450,10 @@ class Optimizer(Counted, Configurable, ABC):
     # -- the rule, for callers that apply it step by step -----------------------------------------
 
     def settle(self, name: str, value: Array) -> ParamState:
-        """Return the state of a parameter, with its arrays created before the first update.
+        """Return the state of the parameter ``name``, with arrays for the shape of ``value``.
 
-        Copied state is made contiguous again if its parameters are.
+        They are created before the first update. Copied state is made contiguous again if its
+        parameters are.
         """
         state = self._state_of(name, value)
         if state.shape is None:
@@ -502,8 +510,9 @@ class Optimizer(Counted, Configurable, ABC):
     ) -> tuple[float, tuple[float, ...]]:
         """Return the regularizer's coefficient, and the numbers of the rule for this step.
 
-        If the decay is `decoupled`, the last number is the factor of the value. Errors: a rate
-        that is not finite.
+        ``state`` is the state of the parameter, ``lr`` the rate before its ``lr_mult``; None for
+        the optimizer's. If the decay is `decoupled`, the last number is the factor of the value.
+        Errors: a rate that is not finite.
         """
         step = state.step // self.every
         if lr is None:
@@ -527,9 +536,9 @@ class Optimizer(Counted, Configurable, ABC):
         return penalty, (*scalars, kept)
 
     def apply_rule(self, update: ParamUpdate) -> None:
-        """Apply constraint, regularizer and rule in place, by arithmetic with arrays.
+        """Apply constraint, regularizer and rule to the arrays of ``update``, in place.
 
-        It does not count a step.
+        It computes with arrays alone, and does not count a step.
         """
         constraint = update.state.constraint
         if constraint is not None:

@@ -28,9 +28,10 @@ class Regularizer(Counted, Configurable, ABC):
         self.coefficient = checked(type(self).__name__, "coefficient", coefficient)
 
     def apply(self, epoch: int, value: Array, grad: Array, step: int = -1) -> Array:
-        """Return ``grad`` plus the penalty's gradient, as a new array (SINGA's interface).
+        """Return ``grad`` plus the gradient of the penalty on ``value`` (SINGA's interface).
 
-        ``epoch`` is not used; ``step`` is used if the coefficient is a schedule.
+        The result is a new array. ``epoch`` is not used; ``step`` is used if the coefficient is a
+        schedule.
         """
         xp = ops_for(value).xp
         out: Array = xp.empty_like(grad)
@@ -39,11 +40,18 @@ class Regularizer(Counted, Configurable, ABC):
 
     @abstractmethod
     def add(self, xp: Any, value: Array, grad: Array, coefficient: float, out: Array) -> None:
-        """Compute ``out`` = ``grad`` plus the penalty's gradient; ``out`` may not be ``grad``."""
+        """Compute ``out`` = ``grad`` plus the gradient of the penalty on ``value``.
+
+        ``coefficient`` is its current number, ``xp`` the array module. ``out`` may not be ``grad``.
+        """
 
 
 class L1Regularizer(Regularizer):
-    """c |w| for every element w: g + c sign(w), with sign(0) = 0."""
+    """c |w| for every element w: g + c sign(w), with sign(0) = 0.
+
+    Args:
+        coefficient: c, at least 0, a number or schedule.
+    """
 
     def add(self, xp: Any, value: Array, grad: Array, coefficient: float, out: Array) -> None:
         """Compute ``out`` = g + c sign(w)."""
@@ -53,7 +61,11 @@ class L1Regularizer(Regularizer):
 
 
 class L2Regularizer(Regularizer):
-    """½ c w² for every element w: g + c w. SINGA's ``L2Regularizer``; Keras' L2(l2) is c = 2 l2."""
+    """½ c w² for every element w: g + c w. SINGA's ``L2Regularizer``; Keras' L2(l2) is c = 2 l2.
+
+    Args:
+        coefficient: c, at least 0, a number or schedule.
+    """
 
     def add(self, xp: Any, value: Array, grad: Array, coefficient: float, out: Array) -> None:
         """Compute ``out`` = g + c w."""
@@ -84,10 +96,13 @@ class Constraint(Counted, Configurable):
         return scale
 
     def project(self, value: Array) -> None:
-        """Constrain the updated parameter, or its updated rows, in place."""
+        """Constrain the updated parameter ``value``, or its updated rows, in place."""
 
     def apply(self, epoch: int, value: Array, grad: Array, step: int = -1) -> Array:
-        """Return the constrained gradient, a new array (SINGA's interface). Uses ``grad`` alone."""
+        """Return the constrained gradient, a new array (SINGA's interface).
+
+        It uses ``grad`` alone, not ``epoch``, ``value`` and ``step``.
+        """
         return grad * in_type(ops_for(grad).xp, self.factor(grad), grad.dtype)
 
 
@@ -169,6 +184,9 @@ class L2Constraint(Constraint):
 
     It scales up as well as down, and its target depends on the size: use `ClipNorm` to bound a
     norm. A zero gradient stays zero; SINGA divides by zero.
+
+    Args:
+        threshold: The norm of the result over its number of elements, above 0.
     """
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
@@ -184,6 +202,9 @@ class ClipNorm(Constraint):
     """g · min(1, threshold / ‖g‖), ‖g‖ the L2 norm of the whole gradient.
 
     A number as the argument ``constraint`` is the threshold of a ClipNorm, as in SINGA's documents.
+
+    Args:
+        threshold: The largest norm, above 0.
     """
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:

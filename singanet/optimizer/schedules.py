@@ -103,7 +103,7 @@ class Chained(Schedule):
         return found
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Load the state of each part."""
+        """Load the state of each part from ``state``, the result of `state_dict`."""
         for k, part in enumerate(self.parts):
             if isinstance(part, Learning):
                 start = f"{k}."
@@ -390,7 +390,7 @@ class Plateau(Schedule):
         return self.value
 
     def observe(self, metric: float) -> None:
-        """Record the metric of an epoch. NaN does not count as an improvement."""
+        """Record ``metric``, the metric of an epoch. NaN does not count as an improvement."""
         seen = self.sign * float(metric)
         # An infinite best has no fraction: infinity times zero is NaN.
         unit = 1.0 if self.absolute or not math.isfinite(self.best) else abs(self.best)
@@ -417,7 +417,7 @@ class Plateau(Schedule):
         return {"value": self.value, "best": self.best, **counts}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from the state of another `Plateau`."""
+        """Continue from ``state``, the result of `state_dict` of another `Plateau`."""
         if sorted(state) != ["best", "resting", "value", "waited"]:
             raise DataError(
                 "Plateau.load_state_dict",

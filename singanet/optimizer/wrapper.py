@@ -80,16 +80,21 @@ class Wrapper(Counted, Configurable, ABC):
         return False
 
     def update(self, names: Names, values: Values, grads: Grads, scale: float = 1.0) -> None:
-        """Call `Optimizer.update` with the gradients of `take`."""
+        """Call `Optimizer.update` with the gradients of `take`.
+
+        ``names``, ``values`` and ``grads`` have an entry for each parameter; ``scale`` is the
+        factor of the gradients.
+        """
         for some, their, handed, factor in self.take(names, values, grads, scale):
             self.optimizer.update(some, their, handed, float(factor))
 
     def take(self, names: Names, values: Values, grads: Grads, scale: Scale) -> Iterator[Handed]:
         """Yield the gradients for the inner optimizer from the gradients of a layer.
 
-        Code after a ``yield`` runs after this update. Programs record arithmetic with arrays, and
-        state in arrays that changes in place. `case` returns all other state that the result
-        depends on, and `skip` advances it.
+        ``names``, ``values`` and ``grads`` have an entry for each parameter; ``scale`` is the
+        factor of the gradients. Code after a ``yield`` runs after this update. Programs record
+        arithmetic with arrays, and state in arrays that changes in place. `case` returns all other
+        state that the result depends on, and `skip` advances it.
         """
         yield names, values, grads, scale
 
@@ -119,7 +124,8 @@ class Wrapper(Counted, Configurable, ABC):
     def previewed(self, items: Iterable[Any]) -> Iterable[Any]:
         """Return the gradients that `take` would pass on for a step, without changing anything.
 
-        A stage that changes gradients must override it to be around a stage that `_needs_norm`.
+        ``items`` are the gradients of the step. A stage that changes gradients must override it to
+        be around a stage that `_needs_norm`.
         """
         return items
 
@@ -145,20 +151,29 @@ class Wrapper(Counted, Configurable, ABC):
         """Undo `begin`, after a failure before the first update of the step."""
 
     def refresh(self, names: Names, values: Values) -> None:
-        """Update the arrays of `settle` from ``values``, which a user may have changed."""
+        """Update the arrays of `settle` from ``values``, which a user may have changed.
+
+        ``names`` are the names of the parameters.
+        """
 
     def written(self, names: Names, values: Values) -> None:
-        """Update ``values`` from the arrays of `settle` after a write that was not an update."""
+        """Update ``values`` from the arrays of `settle` after a write that was not an update.
+
+        ``names`` are the names of the parameters.
+        """
 
     def _before_last(self, names: Names, values: Values) -> AbstractContextManager[None]:
         """Make the next step within the block one that passes gradients on; restores the state."""
         return nullcontext()
 
     def updated(self, names: Names, values: Values) -> None:
-        """Record a change of the parameters ``names`` after `take`, or without it."""
+        """Record a change of the parameters ``names`` after `take`, or without it.
+
+        ``values`` are their arrays after the change.
+        """
 
     def settle(self, names: Names, values: Values) -> Sequence[Array]:
-        """Create the state of these parameters for `take`.
+        """Create the state of the parameters ``names`` with the arrays ``values`` for `take`.
 
         Returns the arrays for the inner optimizer to update.
         """
@@ -169,7 +184,10 @@ class Wrapper(Counted, Configurable, ABC):
         return ()
 
     def skip(self, names: Names) -> None:
-        """Advance the state as `take` does, but not arrays: a program has changed these."""
+        """Advance the state for ``names`` as `take` does, but not arrays.
+
+        A program has changed these.
+        """
 
     def _will_change(self, name: str) -> bool:
         """Call `Optimizer._will_change`."""
@@ -181,7 +199,10 @@ class Wrapper(Counted, Configurable, ABC):
 
     @checked_call
     def minimize(self, loss: Any, params: Any = None) -> Update:
-        """Return the update by the mean of the symbol ``loss``, see `Optimizer.minimize`."""
+        """Return the update of ``params`` by the mean of the symbol ``loss``.
+
+        The arguments are as for `Update`.
+        """
         return Update(self, loss, params)
 
     def register(self, name: str, spec: ParamSpec) -> None:
@@ -189,7 +210,7 @@ class Wrapper(Counted, Configurable, ABC):
         self.optimizer.register(name, spec)
 
     def register_all(self, specs: Iterable[ParamSpec]) -> None:
-        """Register every spec under its own name."""
+        """Register each of ``specs`` under its own name."""
         self.optimizer.register_all(specs)
 
     def state_dict(self) -> dict[str, Array]:
@@ -197,7 +218,7 @@ class Wrapper(Counted, Configurable, ABC):
         return {**self.optimizer.state_dict(), **self._own_state()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Load the result of `state_dict`."""
+        """Load ``state``, the result of `state_dict`."""
         own = {key: array for key, array in state.items() if self._is_own(key)}
         # Parsed before the inner optimizer changes, and loaded after it.
         take = self._parsed(own)
