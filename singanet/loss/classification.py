@@ -95,9 +95,15 @@ class SigmoidCrossEntropy(_TwoTerms):
 class BinaryCrossEntropy(_TwoTerms):
     """−y log x − (1 − y) log(1 − x) for probabilities ``x``, the outputs of a sigmoid.
 
-    Shapes and arguments are as for `SigmoidCrossEntropy`, which is more accurate if the scores
-    before the sigmoid are available. The logarithm's argument is at least the smallest normal
-    number of the dtype. In the gradient x and 1 − x are at least the dtype's resolution.
+    Shapes are as for `SigmoidCrossEntropy`, which is more accurate if the scores before the sigmoid
+    are available. The logarithm's argument is at least the smallest normal number of the dtype. In
+    the gradient x and 1 − x are at least the dtype's resolution.
+
+    Args:
+        pos_weight: Factors of the first term: a number, or one for every class (the last axis).
+        class_weight: Factors of both terms: a number, or one for every class.
+        reduction: "mean" or "sum", see `Loss`.
+        label_smoothing: s in [0, 1), replaces y by (1 − s) y + s / 2.
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
@@ -358,10 +364,18 @@ class SoftmaxCrossEntropy(_OfClasses):
 class CategoricalCrossEntropy(_OfClasses):
     """−Σ_j t_j log x_j for probabilities ``x`` (B, ..., C), the outputs of a `Softmax`.
 
-    Targets and arguments are as for `SoftmaxCrossEntropy`, which is more accurate if the scores
-    before the softmax are available: a probability that float32 rounds to 0 has no gradient here.
-    Rows of ``x`` must sum to 1 within 0.001. In logarithms and quotients x is at least the
-    smallest normal number of the dtype. Gradient of a position: −t / x.
+    Targets are as for `SoftmaxCrossEntropy`, which is more accurate if the scores before the
+    softmax are available: a probability that float32 rounds to 0 has no gradient here. Rows of
+    ``x`` must sum to 1 within 0.001. In logarithms and quotients x is at least the smallest normal
+    number of the dtype. Gradient of a position: −t / x.
+
+    Args:
+        label_smoothing: s in [0, 1), replaces t by (1 − s) t + s / C (Szegedy et al. 2016).
+        ignore_index: An integer label (PyTorch: -100) or None. Positions with this label have no
+            loss and no gradient, and the mean is over the others.
+        reduction: "mean" or "sum", see `Loss`.
+        class_weight: One factor w_j ≥ 0 of t_j for every class, after the smoothing. The mean
+            divides by positions; PyTorch's divides by weights.
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
@@ -537,6 +551,9 @@ class KLDivergence(Loss):
     PyTorch's "mean" divides by C, too. 0 log 0 is 0. Rows of ``t`` must be non-negative and sum to
     1 within 0.001. The loss is the cross-entropy minus the entropy of the targets, and 0 for equal
     distributions. Gradient of a position: softmax(x) − t.
+
+    Args:
+        reduction: "mean" or "sum", see `Loss`.
     """
 
     link_name = "softmax"

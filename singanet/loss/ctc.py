@@ -93,7 +93,6 @@ class CTC(Loss):
         reduction: "mean" or "sum", see `Loss`.
         per_label: If True, the loss of a sample is divided by the number of its labels for
             reduction "mean", as in PyTorch; if False never, as in Keras.
-
     """
 
     link_name = "softmax"
@@ -133,7 +132,10 @@ class CTC(Loss):
         return xp.where(missing[:, :, None], sure, moved), y, *weight
 
     def greedy(self, x: Array, mask: Array | None = None) -> list[list[int]]:
-        """Return the labels of the likeliest path of each sample of scores (B, T, C)."""
+        """Return the labels of the likeliest path of each sample of scores ``x`` (B, T, C).
+
+        ``mask`` (B, T) is 0 at frames that do not count; None for none.
+        """
         return best_path(x, self.blank, mask)
 
     def beam(
@@ -141,7 +143,8 @@ class CTC(Loss):
     ) -> list[list[tuple[list[int], float]]]:
         """Return up to ``width`` label sequences and log-probabilities a sample, the best first.
 
-        Uses prefix beam search (Hannun et al. 2014) with ``width`` prefixes a frame.
+        ``x`` (B, T, C) are scores; ``mask`` (B, T) is 0 at frames that do not count. Uses prefix
+        beam search (Hannun et al. 2014) with ``width`` prefixes a frame.
         """
         return beam_search(x, self.blank, checked_count("CTC.beam", "width", width, 1), mask)
 

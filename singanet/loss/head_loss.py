@@ -362,7 +362,9 @@ class MultiLoss(Counted, Configurable):
     ) -> Array:
         """Return the weighted sum of the losses, shape (B,).
 
-        Errors: a name without a loss, missing outputs or targets, and the errors of the losses.
+        ``x`` and ``y`` are dicts of outputs and targets; ``flag`` is True or ``kTrain`` if a
+        backward may follow. ``sample_weight`` is passed to each loss. Errors: a name without a
+        loss, missing outputs or targets, and the errors of the losses.
         """
         _check_names("outputs", x, (*self.losses, *self.masks.values()))
         _check_names("targets", y, self.losses)
@@ -403,12 +405,15 @@ class MultiLoss(Counted, Configurable):
         y: Mapping[str, Array],
         sample_weight: Array | None = None,
     ) -> float:
-        """Return the mean of `forward` as a float; 0 for an empty batch."""
+        """Return the mean of `forward` as a float; 0 for an empty batch.
+
+        ``flag``, ``x``, ``y`` and ``sample_weight`` are as for `forward`.
+        """
         values = self.forward(flag, x, y, sample_weight)
         return float(values.mean()) if values.size else 0.0
 
     def count(self, x: Mapping[str, Array], y: Mapping[str, Array]) -> dict[str, float]:
-        """Return `Loss.count` by output, since each output has its own mean."""
+        """Return `Loss.count` by output, for the dicts ``x`` and ``y``."""
         return {
             name: float(loss._count_there(x[name], y[name], x[self.masks[name]] != 0))
             if name in self.masks
@@ -442,7 +447,10 @@ class MultiLoss(Counted, Configurable):
         return (x[self.masks[name]],) if name in self.masks else ()
 
     def link(self, x: Mapping[str, Array]) -> dict[str, Array]:
-        """Apply the link of its loss to every output; an output without a loss is unchanged."""
+        """Apply the link of its loss to every output in the dict ``x``.
+
+        An output without a loss is unchanged.
+        """
         return {
             name: self.losses[name].link(out) if name in self.losses else out
             for name, out in x.items()

@@ -264,8 +264,9 @@ class Loss(Counted, Configurable, ABC):
     ) -> tuple[Array, Any, Any]:
         """Return the losses (B,) of `forward`, arrays for `_gradient_masked`, and the count.
 
-        The mean of the losses is the mean over all positions; `_count_there` counts these.
-        Errors: `ShapeError` if ``weight`` has the shape of neither samples nor positions.
+        ``x`` are outputs, ``y`` targets, ``ops`` the kernels, and ``mask`` is 0 at steps that do
+        not count. The mean of the losses is the mean over all positions; `_count_there` counts
+        these. Errors: `ShapeError` if ``weight`` has the shape of neither samples nor positions.
         """
         if mask is None:
             losses, saved = self.compute(ops, x, y)
@@ -276,7 +277,11 @@ class Loss(Counted, Configurable, ABC):
         return self.averaged(ops, losses, count, weight), (saved, mask), count
 
     def averaged(self, ops: Ops, losses: Array, count: Any, weight: Array | None) -> Array:
-        """Average losses of positions (B, ...) to losses (B,); may change ``losses`` in place."""
+        """Average losses of positions (B, ...) to losses (B,); may change ``losses`` in place.
+
+        ``count`` is the number of positions with a loss, ``weight`` a factor of each sample or
+        position or None, and ``ops`` are the kernels.
+        """
         batch = len(losses)
         if weight is not None and weight.ndim > 1:
             if weight.shape != losses.shape[: weight.ndim]:
@@ -359,7 +364,10 @@ class Loss(Counted, Configurable, ABC):
     def evaluate(
         self, flag: bool | int, x: Array, y: Array, sample_weight: Array | None = None
     ) -> float:
-        """Return the mean of `forward` as a float; 0 for an empty batch."""
+        """Return the mean of `forward` as a float; 0 for an empty batch.
+
+        ``flag``, ``x``, ``y`` and ``sample_weight`` are as for `forward`.
+        """
         losses = self.forward(flag, x, y, sample_weight)
         return float(losses.mean()) if losses.size else 0.0
 
@@ -389,11 +397,17 @@ class Loss(Counted, Configurable, ABC):
 
     @abstractmethod
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """Return new losses per position (B, ...), 0 if ignored, and values for `gradient`."""
+        """Return new losses per position (B, ...), 0 if ignored, and values for `gradient`.
+
+        ``x`` are outputs, ``y`` targets, both with a batch axis; ``ops`` are the kernels.
+        """
 
     @abstractmethod
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """Return the gradient of the sum over all positions, a new array for the caller."""
+        """Return the gradient of the sum over all positions, a new array for the caller.
+
+        ``saved`` is the second result of `compute`; ``ops`` are the kernels.
+        """
 
     def _checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:
         """Convert ``weight`` to the dtype of ``x``. Errors: a shape that does not fit ``x``."""

@@ -17,6 +17,9 @@ class SquaredError(Loss):
     A sample's value is the mean over its elements, so that `evaluate` is SINGA's
     Σ ½ (x − y)² / number of elements, and the gradient is (x − y) / number of elements;
     ``reduction="sum"`` gives SINGA's gradient x − y.
+
+    Args:
+        reduction: "mean" or "sum", see `Loss`.
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -37,6 +40,9 @@ class MeanSquaredError(Loss):
     """(x − y)² for ``x`` and ``y`` of one shape (B, ...); a position is an element.
 
     It is twice `SquaredError`, which has SINGA's factor ½.
+
+    Args:
+        reduction: "mean" or "sum", see `Loss`.
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -55,6 +61,9 @@ class MeanAbsoluteError(Loss):
     """|x − y| for ``x`` and ``y`` of one shape (B, ...); a position is an element.
 
     Gradient of an element: sign(x − y), 0 if they are equal.
+
+    Args:
+        reduction: "mean" or "sum", see `Loss`.
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -123,6 +132,9 @@ class Poisson(Loss):
 
     Both have one shape (B, ...). Counts may be fractions, but not negative. The constant log y!
     of −log P(y) is omitted. `predict` returns the rates. Gradient: exp(x) − y.
+
+    Args:
+        reduction: "mean" or "sum", see `Loss`.
     """
 
     def link(self, x: Array) -> Array:
@@ -160,6 +172,9 @@ class GaussianNLL(Loss):
     ``x`` is (B, ..., 2 D), the D means and then the D logarithms, and ``y`` (B, ..., D): a
     position is a row. The constant ½ log 2π is omitted. Gradients, over D: (μ − y) exp(−s), and
     ½ (1 − (y − μ)² exp(−s)). Nix and Weigend, 1994.
+
+    Args:
+        reduction: "mean" or "sum", see `Loss`.
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -194,6 +209,9 @@ class CosineSimilarity(Loss):
     """−cos(x, y) for vectors ``x`` and ``y`` (B, ..., D); a position is one vector.
 
     It is −1 for the same direction, 1 for opposite directions, and 0 if a vector is zero.
+
+    Args:
+        reduction: "mean" or "sum", see `Loss`.
     """
 
     def count(self, x: Array, y: Array) -> float:
