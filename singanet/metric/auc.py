@@ -20,11 +20,16 @@ class AUC(Metric):
     or (B, 1). With ``average`` "macro" x is (B, C) and y (B,) or (B, 1) the classes: each class is
     measured against the rest, by probabilities if the loss has a link, and the result is the mean
     over the classes that occurred. Or y (B, C) is 0 and 1 for each of C labels, and the mean is
-    over the labels with both values. ``curve`` "pr" replaces the area under the ROC curve by the
-    area under precision over recall, as steps: average precision. The result is exact, from all
-    scores in memory: 9 bytes a sample for one column, 17 for two, as the difference of
-    probabilities near 0 and 1 would lose digits, 9 C for C classes or labels, and 8 more with
-    weights. It is NaN before a positive and a negative.
+    over the labels with both values.
+
+    The result is exact, from all scores in memory: 9 bytes a sample for one column, 17 for two, as
+    the difference of probabilities near 0 and 1 would lose digits, 9 C for C classes or labels, and
+    8 more with weights. It is NaN before a positive and a negative.
+
+    Args:
+        curve: "roc" for the area under the ROC curve, or "pr" for the area under precision over
+            recall, as steps: average precision.
+        average: "macro" for the mean over classes or labels; None for a single positive class.
     """
 
     better = "max"

@@ -131,6 +131,9 @@ class Accuracy(MeanMetric):
     ``y`` is integer labels (B, ...) or (B, ..., 1), or rows in the shape of ``x`` whose largest
     element is the class. Of equal scores the lowest class comes first; a NaN score is never right.
     For (B, T, C) a sample's value is the mean over its positions.
+
+    Args:
+        top_k: Positive int, the number of highest scores.
     """
 
     better = "max"
@@ -166,8 +169,11 @@ class BinaryAccuracy(MeanMetric):
     """1 if x > ``threshold`` agrees with ``y``, 0 or 1; a sample's value is the mean.
 
     ``x`` is (B,) or (B, 1) for one output and (B, ..., C) for C labels; ``y`` has its shape, or
-    (B,) for (B, 1). In a net ``x`` is the output after the loss's link, so 0.5 is a probability.
-    With ``all_labels`` a sample counts as 1 only if every label is right. A NaN score is a 0.
+    (B,) for (B, 1). In a net ``x`` is the output after the loss's link. A NaN score is a 0.
+
+    Args:
+        threshold: Finite number; 0.5 is a probability.
+        all_labels: Whether a sample counts as 1 only if every label is right, otherwise as 0.
     """
 
     better = "max"
@@ -245,6 +251,9 @@ class Precision(MeanMetric):
 
     SINGA's definition. Of equal scores the lowest class comes first. A ``top_k`` above C counts all
     C classes and divides by ``top_k``.
+
+    Args:
+        top_k: Positive int, the number of highest scores.
     """
 
     better = "max"
@@ -262,6 +271,9 @@ class Recall(MeanMetric):
 
     SINGA's definition, except that a row without a label counts as 0 instead of dividing by zero.
     Of equal scores the lowest class comes first.
+
+    Args:
+        top_k: Positive int, the number of highest scores.
     """
 
     better = "max"
@@ -373,7 +385,12 @@ class _ByClass(Metric):
 class FBeta(_ByClass):
     """(1 + β²) tp / ((1 + β²) tp + β² fn + fp): the harmonic mean that weighs recall by β².
 
-    ``average`` and ``threshold`` are as for `PrecisionScore` (van Rijsbergen 1979).
+    van Rijsbergen 1979.
+
+    Args:
+        beta: β, above 0; 2 weighs recall more than precision, 0.5 less.
+        average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
+        threshold: Finite number above which a label is predicted; None for the highest score.
     """
 
     def __init__(
@@ -395,7 +412,12 @@ class FBeta(_ByClass):
 
 
 class F1(FBeta):
-    """2 tp / (2 tp + fp + fn): `FBeta` with β = 1."""
+    """2 tp / (2 tp + fp + fn): `FBeta` with β = 1.
+
+    Args:
+        average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
+        threshold: Finite number above which a label is predicted; None for the highest score.
+    """
 
     def __init__(self, average: str | None = "macro", threshold: float | None = None) -> None:
         super().__init__(1.0, average, threshold)
@@ -407,10 +429,14 @@ class PrecisionScore(_ByClass):
     SINGA's `Precision` differs: it counts the highest scores of a sample. Without ``threshold`` the
     class of a position is the one with its highest score, as for `Accuracy`. With one, ``x`` (B,)
     or (B, ..., C) and 0 or 1 in ``y`` have one shape, and a label is predicted if x > threshold: in
-    a net x is the output after the loss's link, so 0.5 is a probability. ``average``: "macro", the
-    mean over classes that occur in targets or predictions; "weighted", by the frequency in targets;
-    "micro", from the summed counts; None returns an array, one value a class. A class that never
-    occurs counts as 0.
+    a net x is the output after the loss's link, so 0.5 is a probability. A class that never occurs
+    counts as 0.
+
+    Args:
+        average: "macro", the mean over classes that occur in targets or predictions; "weighted", by
+            the frequency in targets; "micro", from the summed counts; None for an array, one value
+            a class.
+        threshold: Finite number above which a label is predicted; None for the highest score.
     """
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
@@ -420,8 +446,11 @@ class PrecisionScore(_ByClass):
 class RecallScore(_ByClass):
     """tp / (tp + fn): the fraction of targets that are predicted.
 
-    SINGA's `Recall` differs: it counts the highest scores of a sample. ``average`` and
-    ``threshold`` are as for `PrecisionScore`.
+    SINGA's `Recall` differs: it counts the highest scores of a sample.
+
+    Args:
+        average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
+        threshold: Finite number above which a label is predicted; None for the highest score.
     """
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
@@ -431,8 +460,11 @@ class RecallScore(_ByClass):
 class IOU(_ByClass):
     """tp / (tp + fp + fn): intersection over union of predictions and targets (Jaccard 1912).
 
-    By default the mean over classes (mIoU), the usual measure of segmentation. ``average`` and
-    ``threshold`` are as for `PrecisionScore`.
+    By default the mean over classes (mIoU), the usual measure of segmentation.
+
+    Args:
+        average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
+        threshold: Finite number above which a label is predicted; None for the highest score.
     """
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:

@@ -102,7 +102,10 @@ class Metric(Configurable):
         self.reset()
 
     def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> Any:
-        """Return the `result` of this batch alone, ``of_none`` for an empty one."""
+        """Return the `result` of this batch alone, ``of_none`` for an empty one.
+
+        ``x``, ``y`` and ``weight`` are as for `update`.
+        """
         alone = self.anew()
         alone.update(x, y, *(() if weight is None else (weight,)))
         return alone.number()
@@ -154,18 +157,25 @@ class Metric(Configurable):
         """Return the measure of at least one sample."""
 
     def targets(self, ops: Ops, x: Array, y: Array) -> Array:
-        """Return the label of each row, (R,), of scores in the shape of ``x``; reads no scores."""
+        """Return the label of each row, (R,), of scores in the shape of ``x``; reads no scores.
+
+        ``y`` are the targets of the batch; ``ops`` are the kernels.
+        """
         raise NotImplementedError
 
     def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
-        """Return a value for each row of scores (R, C), (R,), from these and ``by_rows`` alone.
+        """Return a value for each row of scores ``x`` (R, C), (R,), from these and ``by_rows``.
 
-        A recorded step replays its kernels without calling it.
+        ``labels`` (R,) are from `targets`; ``ops`` are the kernels. A recorded step replays its
+        kernels without calling it.
         """
         raise NotImplementedError
 
     def gather(self, found: Array, y: Array, weight: Array | None = None) -> None:
-        """`update` with the result of `rows`, (B, ...) for a batch or (N,) for positions."""
+        """`update` with ``found``, the result of `rows`: (B, ...), or (N,) for positions.
+
+        ``y`` and ``weight`` are as for `update`.
+        """
         raise NotImplementedError
 
     def _row_settings(self) -> Hashable:
@@ -180,7 +190,7 @@ class Metric(Configurable):
         return {name: getattr(self, name) for name in self.gathered}
 
     def merge(self, state: Mapping[str, Any]) -> None:
-        """Add the `state` of another metric with the same settings.
+        """Add ``state``, the `state` of another metric with the same settings.
 
         Numbers and arrays are added, lists joined; None is skipped.
         """
@@ -246,7 +256,7 @@ class MeanMetric(Metric):
     gathered = ("samples", "_sum", "_count")
 
     def forward(self, x: Array, y: Array) -> Array:
-        """Return a value for every sample, shape (B,)."""
+        """Return a value for every sample of outputs ``x`` and targets ``y``, shape (B,)."""
         ops, x, y = self._outputs(x, y)
         return mean_over(self.values(ops, x, y), 1)
 
@@ -291,7 +301,10 @@ class MeanMetric(Metric):
 
     @abstractmethod
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        """Return a float64 value for every sample, or for each position of it: (B, ...)."""
+        """Return a float64 value for every sample, or for each position of it: (B, ...).
+
+        ``x`` are outputs, ``y`` targets; ``ops`` are the kernels.
+        """
 
 
 def mean_over(values: Array, rank: int) -> Array:

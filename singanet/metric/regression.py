@@ -113,7 +113,10 @@ _AT_A_TIME = 1 << 20
 class Perplexity(Metric):
     """exp of the mean cross-entropy in nats over all positions of scores ``x`` (B, ..., C).
 
-    ``y`` is integer labels (B, ...) or (B, ..., 1); labels equal to ``ignore_index`` do not count.
+    ``y`` is integer labels (B, ...) or (B, ..., 1).
+
+    Args:
+        ignore_index: An integer label whose positions do not count, or None.
     """
 
     better = "min"
@@ -183,6 +186,10 @@ class LabelErrorRate(Metric):
     S'); targets (B, S) and labels are filled up with ``padding``. An edit inserts, deletes or
     replaces a label (Levenshtein 1966). For words or characters it is the word or character error
     rate; it may exceed 1.
+
+    Args:
+        blank: Int from 0, the class of the blank in scores.
+        padding: The label that fills targets and decoded labels up.
     """
 
     better = "min"
