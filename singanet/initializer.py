@@ -95,7 +95,11 @@ def check_not_negative(initializer: object, **numbers: float) -> None:
 
 @dataclass(frozen=True)
 class Constant(Initializer):
-    """Every element is ``value``."""
+    """An initializer that sets every element to ``value``.
+
+    Args:
+        value: Finite number.
+    """
 
     value: float = 0.0
 
@@ -111,7 +115,12 @@ class Constant(Initializer):
 
 @dataclass(frozen=True)
 class Uniform(Initializer):
-    """Uniform over [low, high)."""
+    """An initializer that draws from the uniform distribution over [low, high).
+
+    Args:
+        low: Finite number, the lower bound, at most ``high``.
+        high: Finite number, the upper bound.
+    """
 
     low: float
     high: float
@@ -135,7 +144,12 @@ class Uniform(Initializer):
 
 @dataclass(frozen=True)
 class Gaussian(Initializer):
-    """Normal with the given ``mean`` and standard deviation ``std``."""
+    """An initializer that draws from a normal distribution.
+
+    Args:
+        mean: Finite number, the mean.
+        std: Number, at least 0, the standard deviation.
+    """
 
     mean: float
     std: float
@@ -153,10 +167,14 @@ class Gaussian(Initializer):
 
 @dataclass(frozen=True)
 class TruncatedNormal(Gaussian):
-    """Normal, redrawn if it is further than two ``std`` from ``mean``.
+    """An initializer that draws as `Gaussian`, and again if further than two ``std`` from ``mean``.
 
     PyTorch's trunc_normal_ redraws outside of absolute bounds, by default -2 and 2, for any
     ``std``.
+
+    Args:
+        mean: Finite number, the mean before the truncation.
+        std: Number, at least 0, the standard deviation before the truncation.
     """
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
@@ -172,6 +190,9 @@ class Orthogonal(Initializer):
     """``gain`` times orthonormal rows or columns, whichever are fewer (Saxe et al. 2014).
 
     A shape of more than two axes is reshaped to (shape[0], product of the rest).
+
+    Args:
+        gain: Finite number, the factor; 1 by default.
     """
 
     # The draw, and four temporary arrays of NumPy's QR decomposition.
@@ -195,7 +216,11 @@ class Orthogonal(Initializer):
 
 @dataclass(frozen=True)
 class Eye(Initializer):
-    """``gain`` on the diagonal of a matrix, zero elsewhere."""
+    """``gain`` on the diagonal of a matrix, zero elsewhere.
+
+    Args:
+        gain: Finite number, the element on the diagonal; 1 by default.
+    """
 
     gain: float = 1.0
 
@@ -214,6 +239,11 @@ class Dirac(Initializer):
 
     So a convolution copies its channels, in each of ``groups`` separately. A weight of two axes,
     such as (F, C·kh·kw) of `Conv2D`, needs the ``kernel``, (kh, kw); Zagoruyko and Komodakis, 2017.
+
+    Args:
+        kernel: Sequence of positive ints, the extents of the window; None if the weight's shape has
+            them, (F, C, kh, kw).
+        groups: Positive int that divides the filters.
     """
 
     kernel: Sequence[int] | None = None
@@ -349,10 +379,15 @@ class LecunTruncated(LecunNormal):
 
 @dataclass(frozen=True)
 class VarianceScaling(Scaled):
-    """Variance ``scale`` / n, n by ``mode``: fan_in, fan_out, or fan_avg, the mean of both.
+    """An initializer of variance ``scale`` / n, with n by ``mode``.
 
-    ``distribution`` is uniform, normal (Keras' untruncated_normal), or truncated_normal, as in
-    Keras. For a gain of PyTorch pass its square as ``scale``.
+    For a gain of PyTorch pass its square as ``scale``.
+
+    Args:
+        scale: Number, at least 0.
+        mode: "fan_in", "fan_out", or "fan_avg", the mean of both.
+        distribution: "truncated_normal" as in Keras, "uniform", or "normal", Keras'
+            "untruncated_normal".
     """
 
     scale: float = 1.0
@@ -443,8 +478,12 @@ def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
 
     gaussian and truncated_normal need ``mean`` and ``std``, uniform ``low`` and ``high``; constant
     accepts ``value`` (0), orthogonal and eye ``gain`` (1), variance_scaling and dirac the arguments
-    of `VarianceScaling` and `Dirac`. Other keys are ignored. Errors, with ``where`` at the start:
-    an unknown name; a key that is missing or not a number.
+    of `VarianceScaling` and `Dirac`. Errors: an unknown name; a key that is missing or not a
+    number.
+
+    Args:
+        spec: Mapping with "init" and the arguments of the initializer; other keys are ignored.
+        where: String at the start of errors.
     """
     init = spec.get("init")
     if isinstance(init, Initializer):

@@ -490,12 +490,17 @@ class Dummy(Layer):
 def Input(  # noqa: N802 - reads as the layer it makes
     name: Name = None, shape: GivenShape = REQUIRED, dtype: Any = None, sparse: bool = False
 ) -> Symbol:
-    """Return a symbol for an array of the sample ``shape`` (no batch axis), fed by ``name``.
+    """Return a symbol for an array of the sample ``shape``, fed by ``name``.
 
-    An integer or boolean ``dtype``, such as "int64", is for labels and indices, which are fed as
-    that type. Numbers to compute with have the net's float type, for which ``dtype`` is None or any
-    float type. With ``sparse`` the input is SciPy's sparse matrices of ``shape`` (n,), CSR, CSC or
-    COO, which `Dense` layers read. Errors: other types.
+    Errors: other types than those below.
+
+    Args:
+        name: Name of the input, a string; by default "input" and a number.
+        shape: Sample shape, a tuple of ints without the batch axis; None for any extent.
+        dtype: Integer or boolean type, such as "int64", for labels and indices, which are fed as
+            that type; None or any float type for numbers, which have the net's float type.
+        sparse: Whether the input is SciPy's sparse matrices of ``shape`` (n,), CSR, CSC or COO,
+            which `Dense` layers read.
     """
     if name is not None and not isinstance(name, str):
         name, shape = None, name

@@ -18,8 +18,13 @@ from singanet.types import Shape
 class Recipe:
     """The default training settings of a net.
 
-    ``lr`` is the maximum learning rate of the run. ``optimizer`` is a name that `singanet train
-    --optimizer` takes. ``augment`` shifts training images by a few pixels.
+    Args:
+        epochs: Int, the passes over the data.
+        batch_size: Int, the samples of a batch.
+        optimizer: A name that `singanet train --optimizer` takes.
+        lr: The maximum learning rate of the run.
+        weight_decay: λ of the optimizer, a number.
+        augment: Whether to shift training images by a few pixels.
     """
 
     epochs: int = 20
@@ -32,11 +37,19 @@ class Recipe:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A row of the table: a name, its ``builder`` as "file.function" and the ``options`` for it.
+    """A row of the table of models.
 
-    ``task`` is the kind of data. ``input_shape`` and ``num_classes`` are defaults. ``parameters``
-    counts the trainable numbers at these defaults: weights, biases, and the scales and offsets of
-    normalisation, without running means and variances.
+    Args:
+        name: Name of the model, a string.
+        description: One line about it.
+        builder: The function that builds it, as "file.function".
+        options: Mapping of arguments for the builder.
+        input_shape: Default sample shape, a tuple of ints.
+        num_classes: Default number of classes, an int.
+        task: The kind of data, such as "classification" or "text".
+        recipe: Default `Recipe`.
+        parameters: Number of trainable numbers at these defaults: weights, biases, and the scales
+            and offsets of normalisation, without running means and variances.
     """
 
     name: str
@@ -373,7 +386,11 @@ def entries() -> list[ModelEntry]:
 
 
 def find(name: str) -> ModelEntry:
-    """Return the entry ``name``. Errors: `UnknownNameError` if there is none."""
+    """Return the entry ``name``. Errors: `UnknownNameError` if there is none.
+
+    Args:
+        name: Name of a model, a string.
+    """
     if name not in _BY_NAME:
         raise UnknownNameError(
             f"model {name!r}",
@@ -391,11 +408,17 @@ def build(
     seed: int | None = None,
     **options: Any,
 ) -> FeedForwardNet:
-    """Build the net ``name`` for samples of ``input_shape``, with a loss and a metric.
+    """Build the net ``name`` with a loss and a metric.
 
-    Shape and classes default to the entry's; ``options`` go to its builder. Errors:
-    `UnknownNameError` for an unknown name or option; `ArgumentError` if a shape or number of
-    classes is not positive; `ShapeError` if a layer refuses the shape.
+    Errors: `UnknownNameError` for an unknown name or option; `ArgumentError` if a shape or number
+    of classes is not positive; `ShapeError` if a layer refuses the shape.
+
+    Args:
+        name: Name of a model, as `singanet models` prints it.
+        input_shape: Sample shape without the batch axis; None for the entry's.
+        num_classes: Positive int; None for the entry's.
+        seed: Int, the seed of the first values; None for the next of `set_seed`.
+        **options: Arguments of the model's builder.
     """
     entry = find(name)
     shape = _checked_shape(name, entry.input_shape if input_shape is None else input_shape)
