@@ -36,12 +36,17 @@ class Decoder:
     Sequences may differ in length: `read` takes parts of different lengths, `back` removes the last
     steps, `fork` copies sequences, `joined` concatenates decoders.
 
-    ``fixed`` are inputs without a time axis, such as the output of an encoder: the same at every
-    call. If attention windows drop old steps, the last ``spare`` steps can still be removed.
-
     Errors: `ArgumentError` if parts of a sequence have other outputs than the whole, if layers
     count steps and neither the net nor ``max_length`` sets their number, or if the net is on
     several ranks or has a forward of its own.
+
+    Args:
+        net: The net, on one process.
+        max_length: Positive int, the most steps of a sequence; None for the net's own maximum.
+        fixed: Dict of inputs without a time axis, such as the output of an encoder: the same at
+            every call.
+        spare: Int from 0, the number of last steps that can still be removed if attention windows
+            drop old steps.
     """
 
     def __init__(
@@ -152,12 +157,13 @@ class Decoder:
         return out if self.net.loss is None else self.net.loss.link(out)
 
     def read(self, parts: Sequence[Any], anew: Collection[int] = ()) -> Array:
-        """Read the next steps of each sequence, (t, ...) with its own t; return the last outputs.
+        """Read the next steps of each sequence; return the outputs (N, ...) at the last of them.
 
-        The outputs (N, ...) equal the outputs of each sequence read alone: nothing is padded, and
-        sequences with equal t run as one batch. The rows ``anew`` start new sequences with their
-        parts. Errors: as a call, which leave the sequences unchanged; `ArgumentError` if the net
-        has several sequence inputs or outputs.
+        ``parts`` are arrays (t, ...), one a sequence, each with its own t. The outputs equal the
+        outputs of each sequence read alone: nothing is padded, and sequences with equal t run as
+        one batch. The rows ``anew`` start new sequences with their parts. Errors: as a call, which
+        leave the sequences unchanged; `ArgumentError` if the net has several sequence inputs or
+        outputs.
         """
         if len(self._sequences) > 1 or len(self._plan.outputs) > 1:
             raise ArgumentError(
@@ -229,7 +235,7 @@ class Decoder:
 
     @classmethod
     def joined(cls, decoders: Sequence[Decoder]) -> Decoder:
-        """Return one decoder with the sequences of several decoders, of any lengths.
+        """Return one decoder with the sequences of ``decoders``, a list, of any lengths.
 
         Errors: `ArgumentError` if the nets or limits differ or the list is empty; `CallOrderError`
         if a decoder has read nothing.

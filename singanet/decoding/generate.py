@@ -135,12 +135,14 @@ def _probabilities(host: Callable[[Array], Array], out: object, axes: int) -> Ar
 class Sampling:
     """A sampling rule: temperature, then top-k and nucleus (top-p) truncation.
 
-    A token of probability p is drawn with a probability proportional to p^(1/``temperature``);
-    temperature 0 takes the most likely token, the first of equals. ``top_k`` limits the draw to the
-    k most likely tokens; ``top_p`` then limits it to the smallest set of this total probability
-    (Holtzman et al. 2020).
-
     Errors: `ArgumentError` if ``temperature`` < 0, ``top_k`` < 1 or ``top_p`` is outside (0, 1].
+
+    Args:
+        temperature: Number from 0. A token of probability p is drawn with a probability
+            proportional to p^(1/temperature); 0 takes the most likely token, the first of equals.
+        top_k: Positive int, the number of most likely tokens among which to draw; None for all.
+        top_p: Number in (0, 1]; it then limits the draw to the smallest set of this total
+            probability (Holtzman et al. 2020). None for all.
     """
 
     temperature: float = 1.0
@@ -156,7 +158,10 @@ class Sampling:
             raise _wrong("top_p", "above 0 and up to 1", self.top_p, "0.9 is usual")
 
     def draw(self, probabilities: Array, rng: np.random.Generator) -> Array:
-        """Draw one index (N,) for each row of ``probabilities`` (N, C), a random number a row."""
+        """Draw one index (N,) for each row of ``probabilities`` (N, C).
+
+        It takes one random number of ``rng`` a row.
+        """
         return self.chosen(probabilities, rng.random(len(probabilities)))
 
     def chosen(self, probabilities: Array, chances: Array) -> Array:
@@ -216,13 +221,16 @@ def _wrong(what: str, expected: str, received: object, advice: str) -> ArgumentE
 
 
 class DraftModel:
-    """A draft model for speculative decoding: it proposes ``ahead`` tokens to a larger net.
+    """A draft model for speculative decoding: it proposes tokens to a larger net.
 
     The larger net checks them in one forward pass and accepts each with the probability that makes
     the text a sample of its own distribution (Leviathan et al. 2023). At temperature 0 the tokens
-    are exactly the larger net's. ``net`` must have the larger net's vocabulary. ``acceptance`` is
-    the fraction of accepted tokens. ``prefix`` is a decoder of ``net`` that has read the common
-    prefix of all prompts.
+    are exactly the larger net's. ``acceptance`` is the fraction of accepted tokens.
+
+    Args:
+        net: A net of the larger net's vocabulary.
+        ahead: Positive int, the number of tokens that it proposes at a time.
+        prefix: A `Decoder` of ``net`` that has read the common prefix of all prompts, or None.
     """
 
     def __init__(self, net: Net, ahead: int = 4, prefix: Decoder | None = None) -> None:
@@ -325,15 +333,23 @@ class Generated(NamedTuple):
 
 
 class Writer:
-    """An endless iterator over the continuations of ``prompts``, arrays (P,) of tokens.
+    """An endless iterator over the continuations of prompts.
 
     Each round returns the next tokens of each active row, by row number: one token, or one or
-    several with a ``draft``. ``decoder`` reads the prompts and is not changed; its one sequence, if
-    any, is the prefix of all prompts. The draws of a row do not depend on the lengths of other
-    rows. At the decoder's limit a text restarts with the last half of the limit.
+    several with a ``draft``. The draws of a row do not depend on the lengths of other rows. At the
+    decoder's limit a text restarts with the last half of the limit.
 
     Errors: `ArgumentError` if the outputs are not probabilities or the draft has another
     vocabulary.
+
+    Args:
+        decoder: The `Decoder` that reads the prompts, and is not changed; its one sequence, if any,
+            is the prefix of all prompts.
+        prompts: Sequence of arrays (P,) of tokens.
+        sampling: The rule of the draws, a `Sampling`.
+        rng: The NumPy generator of the draws.
+        draft: A `DraftModel`, or None.
+        max_length: Int, the most steps of the draft if its net has no maximum; or None.
     """
 
     def __init__(
@@ -458,7 +474,19 @@ def generate(
     draft: Net | DraftModel | None = None,
     prefix: Decoder | None = None,
 ) -> list[Generated]:
-    """Generate text; the arguments are described at `FeedForwardNet.generate`."""
+    """Generate text as `FeedForwardNet.generate`; return ids and their log-probabilities.
+
+    Args:
+        net: A net of probabilities (N, T, C).
+        prompts: Array (N, P) of ids, or N arrays of any length.
+        length: Positive int, the most ids after each prompt.
+        sampling: The rule of the draws, a `Sampling`.
+        seed: Int, the seed of the draws; None for the next of `set_seed`.
+        stop: An id or a sequence of ids that ends a text, or several of them; None for none.
+        max_length: Int, the most steps of the net; None for its own maximum.
+        draft: A smaller net of the same vocabulary or a `DraftModel`, which proposes ids; or None.
+        prefix: A `Decoder` of ``net`` that has read one sequence, which precedes each prompt.
+    """
     checked_count("net.generate", "length", length, 1)
     rows, stops = _checked(prompts), _stops(stop)
     small = DraftModel(draft) if isinstance(draft, Net) else draft

@@ -258,7 +258,20 @@ def gradients(
     train: bool = False,
     unreachable: str = "error",
 ) -> dict[N, Array]:
-    """Compute `FeedForwardNet.gradients`."""
+    """Return the gradients of ``ys`` by each of ``xs``, by their names, in new arrays.
+
+    Errors: as for `FeedForwardNet.gradients`.
+
+    Args:
+        net: The net.
+        ys: Names of layers, ``(layer, index)`` for one of several outputs, or "loss".
+        xs: Names of layers (their outputs), inputs and parameters; ``"<layer>/input"`` for the
+            input of a layer.
+        feed: Dict of the inputs, with "targets" for "loss", and optionally "sample_weight".
+        dys: The initial gradients by y; None for ones.
+        train: Whether to run a training forward.
+        unreachable: "zeros" for zeros, or "error", the default, if an x does not affect ys.
+    """
     question = asked_of(net, "net.gradients", ys, xs, feed, dys, train, unreachable)
     return collected(net, question, net.executor.gradients(net, question.asked))
 
@@ -284,7 +297,19 @@ def iter_gradients(
     train: bool = False,
     unreachable: str = "error",
 ) -> Iterator[LayerGradients]:
-    """Compute `FeedForwardNet.iter_gradients`."""
+    """Yield the gradients of `gradients` layer by layer from the last, as `LayerGradients`.
+
+    See `FeedForwardNet.iter_gradients`.
+
+    Args:
+        net: The net.
+        ys: As for `gradients`.
+        xs: As for `gradients`.
+        feed: As for `gradients`.
+        dys: As for `gradients`.
+        train: Whether to run a training forward.
+        unreachable: "zeros" for zeros, or "error", the default, if an x does not affect ys.
+    """
     where = "net.iter_gradients"
     question = asked_of(net, where, ys, xs, feed, dys, train, unreachable, True)
     return _answers(net, question, net.executor.gradients(net, question.asked))
@@ -293,7 +318,17 @@ def iter_gradients(
 def jacobian(
     net: Net, ys: Y | Sequence[Y], xs: N | Sequence[N], feed: Any
 ) -> dict[Y, dict[N, Array]]:
-    """Compute `FeedForwardNet.jacobian`."""
+    """Return the gradient of every element of each y by each x, in evaluation: ``[y][x]``.
+
+    Its shape is y's shape followed by x's, both with the batch axis. It takes a forward and a
+    backward pass for every element of y. Errors: as for `gradients`; a y of several arrays.
+
+    Args:
+        net: The net.
+        ys: One name or a list of names, as for `gradients`.
+        xs: As for `gradients`.
+        feed: As for `gradients`.
+    """
     where = "net.jacobian"
     asked_of(net, where, ys, xs, feed)
     # Names have the types of ys and xs.

@@ -84,7 +84,20 @@ def hessian_vector_product(
     vectors: Directions,
     dys: Any = None,
 ) -> dict[N, Array]:
-    """Compute `FeedForwardNet.hessian_vector_product`."""
+    """Return the derivative of the gradients of ``ys`` by ``xs`` along ``vectors``.
+
+    The derivative is exact, in evaluation and float64, on the net's device. Errors: as for
+    `gradients`; a vector of another shape; layers and losses that cannot be recorded.
+
+    Args:
+        net: The net.
+        ys: As for `gradients`.
+        xs: As for `gradients`.
+        feed: As for `gradients`.
+        vectors: Dict of directions by name, of anything that ``xs`` accepts, in ``xs`` or not;
+            other arrays are constant.
+        dys: As for `gradients`.
+    """
     if not isinstance(vectors, Mapping) or not vectors:
         raise ArgumentError(
             f"{_WHERE}, argument vectors",
