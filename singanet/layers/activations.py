@@ -60,6 +60,11 @@ class Activation(Layer):
         mode: Name of the function, "relu" by default.
         alpha: The number in the formula; None for the default of the function.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Activation(mode="relu", input_shape=(3,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[-1.0, 0.0, 2.0]]))
+        array([[0., 0., 2.]], dtype=float32)
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -139,6 +144,11 @@ class PReLU(Layer):
         a_specs: Dict with the settings of the slope, or a `Param` of another layer to share.
         input_shape: Sample shape, to create the parameter at once.
         words: Keras' ``alpha_initializer`` and similar arguments.
+
+    Examples:
+        >>> layer = singanet.layers.PReLU(input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[-1.0, 2.0]]))
+        array([[-0.25,  2.  ]], dtype=float32)
     """
 
     traits = Traits(masks="keeps")
@@ -208,6 +218,11 @@ class Softmax(_AlongAxis):
         name: Name of the layer, a string.
         axis: Int that counts the batch axis; 1, the sample's first axis, by default (Keras: -1).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Softmax(input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[0.0, 0.0]]))
+        array([[0.5, 0.5]], dtype=float32)
     """
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -228,6 +243,11 @@ class LogSoftmax(_AlongAxis):
         name: Name of the layer, a string.
         axis: Int that counts the batch axis; 1, the sample's first axis, by default (Keras: -1).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.LogSoftmax(input_shape=(1,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[3.0]]))
+        array([[0.]], dtype=float32)
     """
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -268,6 +288,11 @@ class GLU(Layer):
         name: Name of the layer, a string.
         axis: Int that counts the batch axis.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 64))
+        >>> singanet.layers.GLU()(x).shape
+        (10, 32)
     """
 
     def __init__(
@@ -339,6 +364,11 @@ class GatedUnit(Layer):
         b_specs: The same for the biases.
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 64))
+        >>> singanet.layers.GatedUnit(units=256, output_dim=64)(x).shape
+        (10, 64)
     """
 
     traits = Traits(any_extent=True, masks="keeps")

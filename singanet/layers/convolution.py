@@ -176,6 +176,11 @@ class Conv1D(Convolution):
             (C, L). One of them is needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 20))
+        >>> singanet.layers.Conv1D(filters=16, kernel_size=5, padding="causal")(x).shape
+        (16, 20)
     """
 
     _axes = 1
@@ -213,6 +218,13 @@ class Conv2D(Convolution):
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape (C, H, W), to create the parameters at once.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> layer = singanet.layers.Conv2D(filters=8, kernel_size=3, input_shape=(3, 32, 32))
+        >>> layer.get_output_sample_shape()
+        (8, 32, 32)
+        >>> layer.params["weight"].shape
+        (8, 27)
     """
 
 
@@ -238,6 +250,11 @@ class Conv3D(Convolution):
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape (C, D, H, W), to create the parameters at once.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (3, 8, 16, 16))
+        >>> singanet.layers.Conv3D(filters=16, kernel_size=3, strides=2)(x).shape
+        (16, 4, 8, 8)
     """
 
     _axes = 3
@@ -383,6 +400,11 @@ class Conv1DTranspose(TransposedConvolution):
             (C, L). One of them is needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10))
+        >>> singanet.layers.Conv1DTranspose(filters=4, kernel_size=3, strides=2)(x).shape
+        (4, 20)
     """
 
     _axes = 1
@@ -413,6 +435,11 @@ class Conv2DTranspose(TransposedConvolution):
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape (C, H, W), to create the parameters at once.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.Conv2DTranspose(filters=4, kernel_size=3, strides=2)(x).shape
+        (4, 20, 20)
     """
 
 
@@ -438,6 +465,11 @@ class Conv3DTranspose(TransposedConvolution):
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape (C, D, H, W), to create the parameters at once.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 4, 10, 10))
+        >>> singanet.layers.Conv3DTranspose(filters=4, kernel_size=3, strides=2)(x).shape
+        (4, 8, 20, 20)
     """
 
     _axes = 3
@@ -507,6 +539,11 @@ class DepthwiseConv1D(DepthwiseConvolution):
             for (C, L). One of them is needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``depthwise_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10))
+        >>> singanet.layers.DepthwiseConv1D(kernel_size=3, depth_multiplier=2)(x).shape
+        (16, 10)
     """
 
     _axes = 1
@@ -534,6 +571,11 @@ class DepthwiseConv2D(DepthwiseConvolution):
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape (C, H, W), to create the parameters at once.
         words: Keras' ``depthwise_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.DepthwiseConv2D(kernel_size=3, depth_multiplier=2)(x).shape
+        (16, 10, 10)
     """
 
 
@@ -646,6 +688,11 @@ class SeparableConv1D(SeparableConvolution):
             (C, L). One of them is needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``depthwise_initializer``, ``pointwise_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10))
+        >>> singanet.layers.SeparableConv1D(filters=16, kernel_size=3)(x).shape
+        (16, 10)
     """
 
     _axes = 1
@@ -675,6 +722,11 @@ class SeparableConv2D(SeparableConvolution):
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape (C, H, W), to create the parameters at once.
         words: Keras' ``depthwise_initializer``, ``pointwise_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.SeparableConv2D(filters=16, kernel_size=3)(x).shape
+        (16, 10, 10)
     """
 
 
@@ -692,6 +744,11 @@ class Pad(Spatial):
         data_format: "channels_last" if the channels are the last axis, which is not padded:
             sequences (T, F) take 1 for the steps.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (3, 32, 32))
+        >>> singanet.layers.Pad(padding=(1, 2))(x).shape
+        (3, 34, 36)
     """
 
     def __init__(
@@ -757,6 +814,11 @@ class EndPadding(Pad):
         padding: Int, the number of rows and columns.
         value: The number in them.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (3, 32, 32))
+        >>> singanet.layers.EndPadding(padding=1)(x).shape
+        (3, 33, 33)
     """
 
     def __init__(
@@ -793,6 +855,11 @@ class Cropping(Spatial):
         cropping: Elements to remove, in the form of ``padding`` of `Pad`.
         data_format: As for `Pad`.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (3, 32, 32))
+        >>> singanet.layers.Cropping(cropping=2)(x).shape
+        (3, 28, 28)
     """
 
     traits = Traits(moves_only=True)

@@ -144,6 +144,13 @@ class Dense(Layer):
         W_transpose: Whether the weight is stored as (out, in).
         input_shape: Sample shape (without the batch axis), to create the parameters at once.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> layer = singanet.layers.Dense(units=10, activation="relu", input_shape=(64,))
+        >>> layer.get_output_sample_shape()
+        (10,)
+        >>> layer.params["weight"].shape
+        (64, 10)
     """
 
     traits = Traits(any_extent=True, masks="keeps", takes_sparse=True, owns_gradients=True)
@@ -319,6 +326,11 @@ class Weight(Layer):
         shape: Shape of the parameter, without the batch axis.
         W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
         input_shape: Sample shape of the input, to create the parameter at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 64))
+        >>> singanet.layers.Weight(shape=(1, 64))(x).shape
+        (1, 64)
     """
 
     traits = Traits(input_kinds=("any",), any_extent=True, stops_gradient=True)

@@ -24,6 +24,11 @@ class Dropout(Layer):
         name: Name of the layer, a string.
         rate: The probability of dropping, from 0 to below 1; 0.5 by default.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Dropout(rate=0.5, input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[1.0, 2.0]]))
+        array([[1., 2.]], dtype=float32)
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -79,6 +84,11 @@ class SpatialDropout(Dropout):
             features of sequences (T, F). 0 drops whole samples, as for a branch of a residual net
             in stochastic depth (Huang et al., 2016).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.SpatialDropout(rate=0.2)(x).shape
+        (8, 10, 10)
     """
 
     def __init__(
@@ -118,6 +128,11 @@ class AlphaDropout(Dropout):
         name: Name of the layer, a string.
         rate: The probability of dropping, from 0 to below 1; 0.5 by default.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.AlphaDropout(rate=0.1, input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[1.0, 2.0]]))
+        array([[1., 2.]], dtype=float32)
     """
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
@@ -148,6 +163,11 @@ class GaussianNoise(Layer):
         name: Name of the layer, a string.
         stddev: Positive number, 0.1 by default.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.GaussianNoise(stddev=0.1, input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[1.0, 2.0]]))
+        array([[1., 2.]], dtype=float32)
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -186,6 +206,11 @@ class Masking(Layer):
         name: Name of the layer, a string.
         mask_value: The number that fills masked steps, 0.0 by default.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 8))
+        >>> singanet.layers.Masking()(x).mask.shape
+        (10,)
     """
 
     traits = Traits(gives_integers=True, any_extent=True, begins_mask=True, stops_gradient=True)

@@ -35,6 +35,11 @@ class Power(Layer):
         name: Name of the layer, a string.
         exponent: Number.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Power(exponent=2, input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[3.0, 4.0]]))
+        array([[ 9., 16.]], dtype=float32)
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -89,6 +94,11 @@ class Clip(Layer):
         low: Number, the lower limit, or None.
         high: Number, the upper limit, or None.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Clip(low=0.0, high=1.0, input_shape=(3,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[-1.0, 0.5, 2.0]]))
+        array([[0. , 0.5, 1. ]], dtype=float32)
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -145,6 +155,11 @@ class Index(Layer):
         name: Name of the layer, a string.
         index: Sequence of ints and (start, stop, step), one for each of the first axes of a sample.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Index(index=[1], input_shape=(3,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[5.0, 6.0, 7.0]]))
+        array([6.], dtype=float32)
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -227,6 +242,11 @@ class Scale(Layer):
         beta_specs: The same for beta.
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
+
+    Examples:
+        >>> layer = singanet.layers.Scale(factor=2.0, offset=1.0, input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[1.0, 2.0]]))
+        array([[3., 5.]], dtype=float32)
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -316,6 +336,11 @@ class MatMul(Layer):
         transpose_a: Whether to transpose the first input.
         transpose_b: Whether to transpose the second input.
         input_shape: The two sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (4, 3)), singanet.Input("b", (2, 3))
+        >>> singanet.layers.MatMul(transpose_b=True)(a, b).shape
+        (4, 2)
     """
 
     traits = Traits(any_extent=True)
@@ -396,6 +421,12 @@ class Compare(Combine):
         name: Name of the layer, a string.
         how: The comparison, a string.
         value: Number to compare one input with; None for two inputs.
+
+    Examples:
+        >>> x = singanet.Input("x", (3,))
+        >>> y = singanet.layers.Compare(how=">", value=0)(x)
+        >>> singanet.FeedForwardNet(inputs=[x], outputs=[y]).predict(np.array([[-1.0, 0.0, 2.0]]))
+        array([[False, False,  True]])
     """
 
     traits = replace(Combine.traits, gives_integers=True, stops_gradient=True)
@@ -430,6 +461,11 @@ class Where(Combine):
         name: Name of the layer, a string.
         a: Number in place of the second input, or None.
         b: Number in place of the third input, or None.
+
+    Examples:
+        >>> seen, x = singanet.Input("seen", (5,), dtype="bool"), singanet.Input("x", (5,))
+        >>> singanet.layers.Where(b=-1e9)(seen, x).shape
+        (5,)
     """
 
     traits = replace(Combine.traits, input_kinds=("integers",))
@@ -575,6 +611,11 @@ class Operation(Combine):
         name: Name of the layer, a string.
         mode: Name of the function.
         input_shape: Sample shape, or a list of two, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Operation(mode="abs", input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[-1.0, 2.0]]))
+        array([[1., 2.]], dtype=float32)
     """
 
     def __init__(

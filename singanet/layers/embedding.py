@@ -39,6 +39,11 @@ class ClassToken(Layer):
         count: Positive int, the number of rows.
         W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
         input_shape: Sample shape (T, E), to create the parameter at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (16, 64))
+        >>> singanet.layers.ClassToken(count=1)(x).shape
+        (17, 64)
     """
 
     traits = Traits(any_extent=True, gives_steps=True)
@@ -87,6 +92,11 @@ class PositionEmbedding(Layer):
         max_length: Int, the length of the longest sequence; None for T, if T is known.
         W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
         input_shape: Sample shape (T, E), to create the parameter at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 64))
+        >>> singanet.layers.PositionEmbedding()(x).shape
+        (10, 64)
     """
 
     traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
@@ -154,6 +164,11 @@ class SinusoidalPosition(Layer):
     Args:
         name: Name of the layer, a string.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 64))
+        >>> singanet.layers.SinusoidalPosition()(x).shape
+        (10, 64)
     """
 
     traits = Traits(any_extent=True, masks="keeps", gives_steps=True)
@@ -187,6 +202,12 @@ class Positions(Layer):
         name: Name of the layer, a string.
         padding_index: Int, the index of padding.
         input_shape: Sample shape (T,), to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (4,), dtype="int64")
+        >>> y = singanet.layers.Positions(padding_index=1)(x)
+        >>> singanet.FeedForwardNet(inputs=[x], outputs=[y]).predict(np.array([[7, 8, 9, 1]]))
+        array([[2, 3, 4, 1]])
     """
 
     traits = Traits(
@@ -251,6 +272,11 @@ class Cache(Configurable):
         capacity: A fraction of the rows, up to 1.0 for all, or an int, their number.
         pull_bound: Int; a row is read again after more than this number of updates of the table.
         push_bound: Int; the sum of a row's gradients is pushed after more than this number of them.
+
+    Examples:
+        >>> cache = singanet.layers.Cache(policy="lru", capacity=0.1)
+        >>> singanet.layers.Embedding(input_dim=1000, output_dim=64, cache=cache).cache.policy
+        'lru'
     """
 
     def __init__(
@@ -352,6 +378,13 @@ class Embedding(Layer):
             PyTorch: momentum and weight decay change every row at every step.
         input_shape: Sample shape, to create the parameter at once.
         words: Keras' ``embeddings_initializer`` and similar arguments.
+
+    Examples:
+        >>> layer = singanet.layers.Embedding(input_dim=1000, output_dim=64, input_shape=(20,))
+        >>> layer.get_output_sample_shape()
+        (20, 64)
+        >>> layer.params["weight"].shape
+        (1000, 64)
     """
 
     traits = Traits(

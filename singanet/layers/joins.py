@@ -59,6 +59,11 @@ class Add(Combine):
     Args:
         name: Name of the layer, a string.
         input_shape: List of the inputs' sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (5,))
+        >>> singanet.layers.Add()(a, b).shape
+        (5,)
     """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
@@ -88,6 +93,11 @@ class Average(Combine):
     Args:
         name: Name of the layer, a string.
         input_shape: List of the inputs' sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (5,))
+        >>> singanet.layers.Average()(a, b).shape
+        (5,)
     """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
@@ -113,6 +123,11 @@ class Maximum(Combine):
     Args:
         name: Name of the layer, a string.
         input_shape: List of the inputs' sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (5,))
+        >>> singanet.layers.Maximum()(a, b).shape
+        (5,)
     """
 
     chosen: ClassVar[str] = "maximum"
@@ -137,6 +152,11 @@ class Minimum(Maximum):
     Args:
         name: Name of the layer, a string.
         input_shape: List of the inputs' sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (5,))
+        >>> singanet.layers.Minimum()(a, b).shape
+        (5,)
     """
 
     chosen = "minimum"
@@ -158,6 +178,11 @@ class Subtract(_OfTwo):
     Args:
         name: Name of the layer, a string.
         input_shape: List of the two inputs' sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (5,))
+        >>> singanet.layers.Subtract()(a, b).shape
+        (5,)
     """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
@@ -176,6 +201,11 @@ class Divide(_OfTwo):
     Args:
         name: Name of the layer, a string.
         input_shape: List of the two inputs' sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (5,))
+        >>> singanet.layers.Divide()(a, b).shape
+        (5,)
     """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
@@ -200,6 +230,11 @@ class Dot(Layer):
     Args:
         name: Name of the layer, a string.
         input_shape: List of the two inputs' sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (5,))
+        >>> singanet.layers.Dot()(a, b).shape
+        (1,)
     """
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -236,6 +271,11 @@ class Multiply(Combine):
     Args:
         name: Name of the layer, a string.
         input_shape: List of the inputs' sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (5,))
+        >>> singanet.layers.Multiply()(a, b).shape
+        (5,)
     """
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
@@ -261,6 +301,11 @@ class Merge(Layer):
     Args:
         name: Name of the layer, a string.
         input_shape: One sample shape, or a list of them, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (5,))
+        >>> singanet.layers.Merge()(a, b).shape
+        (5,)
     """
 
     traits = Traits(any_extent=True, masks="keeps")

@@ -57,6 +57,12 @@ class RelativePositions(Configurable):
         max_distance: Int, the distance at which the last bucket starts.
         bidirectional: Whether later keys have buckets of their own; otherwise they have the bucket
             of distance 0.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 64))
+        >>> relative = singanet.layers.RelativePositions(buckets=32)
+        >>> singanet.layers.MultiHeadAttention(num_heads=4, relative=relative)(x).shape
+        (10, 64)
     """
 
     def __init__(
@@ -160,6 +166,12 @@ class QueryKeyNorm(Configurable):
         joint: Whether to normalise the features of all heads together, with gammas (heads · d,), as
             in OLMo 2.
         offset: Number that is added to gamma.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 64))
+        >>> norm = singanet.layers.QueryKeyNorm()
+        >>> singanet.layers.MultiHeadAttention(num_heads=4, norm=norm)(x).shape
+        (10, 64)
     """
 
     def __init__(self, epsilon: float = 1e-6, joint: bool = False, offset: float = 0.0) -> None:
@@ -266,6 +278,14 @@ class MultiHeadAttention(Layer):
         relative: `RelativePositions`, or None.
         relative_specs: Settings of ``relative_weight``, or a `Param` of another layer to share.
         words: Keras' ``kernel_initializer``, ``bias_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 64))
+        >>> singanet.layers.MultiHeadAttention(num_heads=4, causal=True)(x).shape
+        (10, 64)
+        >>> memory = singanet.Input("memory", (20, 32))
+        >>> singanet.layers.MultiHeadAttention(num_heads=4)(x, memory).shape
+        (10, 64)
     """
 
     traits = Traits(any_extent=True, gives_steps=True)

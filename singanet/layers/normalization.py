@@ -40,6 +40,11 @@ class L2Norm(Layer):
         name: Name of the layer, a string.
         epsilon: Positive number, 1e-8 by default.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.L2Norm(input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[3.0, 4.0]])).round(3)
+        array([[0.6, 0.8]], dtype=float32)
     """
 
     def __init__(
@@ -86,6 +91,11 @@ class LRN(Layer):
         mode: Only 'cross_channel'.
         k: Positive number.
         input_shape: Sample shape (C, ...), to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.LRN(size=3)(x).shape
+        (8, 10, 10)
     """
 
     def __init__(
@@ -193,6 +203,11 @@ class LayerNorm(Layer):
         beta_specs: The same for beta.
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
+
+    Examples:
+        >>> layer = singanet.layers.LayerNorm(input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[3.0, 1.0]])).round(3)
+        array([[ 1., -1.]], dtype=float32)
     """
 
     traits = Traits(any_extent=True)
@@ -310,6 +325,11 @@ class RMSNorm(LayerNorm):
         gamma_specs: Dict with the settings of gamma, or a `Param` of another layer to share.
         input_shape: Sample shape, to create the parameter at once.
         words: Keras' ``gamma_initializer``, ``gamma_regularizer`` and ``gamma_constraint``.
+
+    Examples:
+        >>> layer = singanet.layers.RMSNorm(input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[2.0, 2.0]])).round(3)
+        array([[1., 1.]], dtype=float32)
     """
 
     def __init__(
@@ -375,6 +395,11 @@ class GroupNorm(Layer):
         beta_specs: The same for beta.
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.GroupNorm(groups=4)(x).shape
+        (8, 10, 10)
     """
 
     _units_axis = 1
@@ -467,6 +492,11 @@ class InstanceNorm(GroupNorm):
         beta_specs: The same for beta.
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.InstanceNorm()(x).shape
+        (8, 10, 10)
     """
 
     def __init__(
@@ -602,6 +632,11 @@ class BatchNormalization(Layer):
         gamma_specs: The same for gamma.
         input_shape: Sample shape, to create the parameters at once.
         words: Keras' ``gamma_initializer``, ``beta_regularizer`` and similar arguments.
+
+    Examples:
+        >>> layer = singanet.layers.BatchNormalization(input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[1.0, -1.0]])).round(3)
+        array([[ 1., -1.]], dtype=float32)
     """
 
     synchronized: bool = False

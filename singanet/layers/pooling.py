@@ -125,6 +125,11 @@ class MaxPooling1D(MaxPooling):
         data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
             needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10))
+        >>> singanet.layers.MaxPooling1D(pool_size=2, padding="valid")(x).shape
+        (8, 5)
     """
 
     _axes = 1
@@ -145,6 +150,11 @@ class MaxPooling2D(MaxPooling):
         dilation_rate: An int or (height, width), the distance of the positions in a window.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.MaxPooling2D(pool_size=2, padding="valid")(x).shape
+        (8, 5, 5)
     """
 
 
@@ -161,6 +171,11 @@ class MaxPooling3D(MaxPooling):
         dilation_rate: An int or (depth, height, width), the distance of the positions in a window.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 4, 10, 10))
+        >>> singanet.layers.MaxPooling3D(pool_size=2, padding="valid")(x).shape
+        (8, 2, 5, 5)
     """
 
     _axes = 3
@@ -180,6 +195,11 @@ class AvgPooling1D(AvgPooling):
         data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
             needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10))
+        >>> singanet.layers.AvgPooling1D(pool_size=2, padding="valid")(x).shape
+        (8, 5)
     """
 
     _axes = 1
@@ -199,6 +219,11 @@ class AvgPooling2D(AvgPooling):
             the mean is over the positions on the sample.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.AvgPooling2D(pool_size=2, padding="valid")(x).shape
+        (8, 5, 5)
     """
 
 
@@ -216,6 +241,11 @@ class AvgPooling3D(AvgPooling):
             the mean is over the positions on the sample.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 4, 10, 10))
+        >>> singanet.layers.AvgPooling3D(pool_size=2, padding="valid")(x).shape
+        (8, 2, 5, 5)
     """
 
     _axes = 3
@@ -345,6 +375,11 @@ class AdaptiveAvgPooling1D(AdaptiveAvgPooling):
         data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
             needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10))
+        >>> singanet.layers.AdaptiveAvgPooling1D(output_size=2)(x).shape
+        (8, 2)
     """
 
     _axes = 1
@@ -360,6 +395,11 @@ class AdaptiveAvgPooling2D(AdaptiveAvgPooling):
         output_size: An int, or (height, width); None preserves the size of an axis.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.AdaptiveAvgPooling2D(output_size=2)(x).shape
+        (8, 2, 2)
     """
 
 
@@ -371,6 +411,11 @@ class AdaptiveAvgPooling3D(AdaptiveAvgPooling):
         output_size: An int, or (depth, height, width); None preserves the size of an axis.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 4, 10, 10))
+        >>> singanet.layers.AdaptiveAvgPooling3D(output_size=2)(x).shape
+        (8, 2, 2, 2)
     """
 
     _axes = 3
@@ -385,6 +430,11 @@ class AdaptiveMaxPooling1D(AdaptiveMaxPooling):
         data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
             needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10))
+        >>> singanet.layers.AdaptiveMaxPooling1D(output_size=2)(x).shape
+        (8, 2)
     """
 
     _axes = 1
@@ -400,6 +450,11 @@ class AdaptiveMaxPooling2D(AdaptiveMaxPooling):
         output_size: An int, or (height, width); None preserves the size of an axis.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.AdaptiveMaxPooling2D(output_size=2)(x).shape
+        (8, 2, 2)
     """
 
 
@@ -411,6 +466,11 @@ class AdaptiveMaxPooling3D(AdaptiveMaxPooling):
         output_size: An int, or (depth, height, width); None preserves the size of an axis.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 4, 10, 10))
+        >>> singanet.layers.AdaptiveMaxPooling3D(output_size=2)(x).shape
+        (8, 2, 2, 2)
     """
 
     _axes = 3
@@ -492,6 +552,11 @@ class GlobalAvgPooling1D(GlobalAvgPooling):
         data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
             needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10))
+        >>> singanet.layers.GlobalAvgPooling1D()(x).shape
+        (8,)
     """
 
     _axes = 1
@@ -505,6 +570,11 @@ class GlobalAvgPooling2D(GlobalAvgPooling):
         keepdims: Whether the axes of positions stay, with size 1.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.GlobalAvgPooling2D()(x).shape
+        (8,)
     """
 
 
@@ -517,6 +587,11 @@ class GlobalMaxPooling1D(GlobalMaxPooling):
         data_format: "channels_last" for samples (L, C), "channels_first" for (C, L). One of them is
             needed behind layers whose outputs are (steps, features).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10))
+        >>> singanet.layers.GlobalMaxPooling1D()(x).shape
+        (8,)
     """
 
     _axes = 1
@@ -530,6 +605,11 @@ class GlobalMaxPooling2D(GlobalMaxPooling):
         keepdims: Whether the axes of positions stay, with size 1.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.GlobalMaxPooling2D()(x).shape
+        (8,)
     """
 
 
@@ -541,6 +621,11 @@ class GlobalAvgPooling3D(GlobalAvgPooling):
         keepdims: Whether the axes of positions stay, with size 1.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 4, 10, 10))
+        >>> singanet.layers.GlobalAvgPooling3D()(x).shape
+        (8,)
     """
 
     _axes = 3
@@ -554,6 +639,11 @@ class GlobalMaxPooling3D(GlobalMaxPooling):
         keepdims: Whether the axes of positions stay, with size 1.
         data_format: None, "channels_first" or "NCHW", which are the same.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 4, 10, 10))
+        >>> singanet.layers.GlobalMaxPooling3D()(x).shape
+        (8,)
     """
 
     _axes = 3
@@ -571,6 +661,11 @@ class Upsampling2D(Layer):
         interpolation: 'nearest' repeats pixels; 'bilinear' interpolates between pixel centres
             (corners not aligned, as in Keras and by default in PyTorch).
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (3, 32, 32))
+        >>> singanet.layers.Upsampling2D(size=2)(x).shape
+        (3, 64, 64)
     """
 
     def __init__(

@@ -35,6 +35,11 @@ class Reduce(Layer):
         axis: One axis or several, counting the batch axis; None for all but the batch.
         keepdims: Whether reduced axes stay, with size 1.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Reduce(mode="sum", input_shape=(3,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[1.0, 2.0, 3.0]]))
+        array([6.], dtype=float32)
     """
 
     traits = Traits(any_extent=True)
@@ -164,6 +169,11 @@ class Expand(Layer):
         name: Name of the layer, a string.
         shape: Sequence of ints, the sample shape of the output.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (4, 1))
+        >>> singanet.layers.Expand(shape=(-1, 3))(x).shape
+        (4, 3)
     """
 
     traits = Traits(moves_only=True)
@@ -217,6 +227,11 @@ class RepeatVector(Layer):
         name: Name of the layer, a string.
         n: Positive int, the number of repetitions.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (5,))
+        >>> singanet.layers.RepeatVector(n=3)(x).shape
+        (3, 5)
     """
 
     traits = Traits(moves_only=True, gives_steps=True)
@@ -259,6 +274,11 @@ class TopIndices(Layer):
         axis: Int that counts the batch axis.
         largest: Whether to return the largest elements, not the smallest.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.TopIndices(k=2, input_shape=(3,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[5.0, 7.0, 6.0]]))
+        array([[1, 2]])
     """
 
     traits = Traits(gives_integers=True, stops_gradient=True)
@@ -326,6 +346,11 @@ class Gather(Layer):
         axis: Int that counts the batch axis.
         indices: Sequence of ints, or None for a second input.
         input_shape: Sample shape, or a list of two, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Gather(indices=[0, 2], input_shape=(3,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[5.0, 6.0, 7.0]]))
+        array([[5., 7.]], dtype=float32)
     """
 
     traits = Traits(input_kinds=("any", "integers"), moves_only=True)

@@ -112,6 +112,11 @@ class RNN(Layer):
         recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
             ``weight_h``.
         bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 8))
+        >>> singanet.layers.RNN(units=32, rnn_mode="gru", bidirectional=True)(x).shape
+        (10, 64)
     """
 
     # Lengths may be integers, and follow all initial states.
@@ -407,6 +412,11 @@ class LSTM(_OfOneMode):
         recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
             ``weight_h``.
         bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 8))
+        >>> singanet.layers.LSTM(units=32)(x).shape
+        (10, 32)
     """
 
     mode = "lstm"
@@ -448,6 +458,11 @@ class GRU(_OfOneMode):
         recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
             ``weight_h``.
         bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 8))
+        >>> singanet.layers.GRU(units=32, return_sequences=False)(x).shape
+        (32,)
     """
 
     mode = "gru"
@@ -489,6 +504,11 @@ class SimpleRNN(_OfOneMode):
         recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
             ``weight_h``.
         bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 8))
+        >>> singanet.layers.SimpleRNN(units=32, return_sequences=False)(x).shape
+        (32,)
     """
 
     mode = "tanh"
@@ -656,6 +676,11 @@ class TimeDistributed(Layer):
         name: Name of the layer, a string.
         layer: The `Layer` to apply.
         input_shape: Sample shape (T, ...), to create the parameters at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 8))
+        >>> singanet.layers.TimeDistributed(layer=singanet.layers.Dense(units=3))(x).shape
+        (10, 3)
     """
 
     traits = Traits(any_extent=True, masks="keeps", gives_steps=True)

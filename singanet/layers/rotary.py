@@ -326,6 +326,12 @@ class RotaryEmbedding(Configurable):
         scaling: For sequences longer than in training, as in a model's config.json: a mapping of
             ``rope_type``, "linear", "dynamic", "yarn", "llama3" or "longrope", with the parameters
             of that type (``factor``, ``original_max_position_embeddings``, ...).
+
+    Examples:
+        >>> x = singanet.Input("x", (10, 64))
+        >>> rotary = singanet.layers.RotaryEmbedding(theta=10000.0)
+        >>> singanet.layers.MultiHeadAttention(num_heads=4, rotary=rotary)(x).shape
+        (10, 64)
     """
 
     def __init__(

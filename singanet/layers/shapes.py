@@ -30,6 +30,11 @@ class Reshape(Layer):
         name: Name of the layer, a string.
         shape: Sequence of ints, without the batch axis.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (6, 4))
+        >>> singanet.layers.Reshape(shape=(3, -1))(x).shape
+        (3, 8)
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -95,6 +100,11 @@ class Flatten(Layer):
             larger axis merges the axes before it into the batch, as in SINGA: axis 2 reshapes (N,
             64, 12) to (N·64, 12). PyTorch preserves these axes, as `Reshape` does here.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (8, 10, 10))
+        >>> singanet.layers.Flatten()(x).shape
+        (800,)
     """
 
     traits = Traits(moves_only=True)
@@ -137,6 +147,11 @@ class Permute(Layer):
         name: Name of the layer, a string.
         dims: Sequence of ints, the input axes in the order of the output, from 1.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (4, 3))
+        >>> singanet.layers.Permute(dims=(2, 1))(x).shape
+        (3, 4)
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -186,6 +201,11 @@ class Slice(Layer):
         axis: Int that counts the batch axis, at least 1.
         slice_point: List of ints, the indices of the cuts.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (5,))
+        >>> [y.shape for y in singanet.layers.Slice(axis=1, slice_point=[2])(x)]
+        [(2,), (3,)]
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -249,6 +269,11 @@ class Split(Layer):
         name: Name of the layer, a string.
         num_outputs: Positive int.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> x = singanet.Input("x", (5,))
+        >>> [y.shape for y in singanet.layers.Split(num_outputs=2)(x)]
+        [(5,), (5,)]
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -287,6 +312,11 @@ class Concat(Layer):
             the channels of an image; -1 is the last. With a later axis than 1 the mask of the steps
             remains.
         input_shape: List of sample shapes, to set the layer up at once.
+
+    Examples:
+        >>> a, b = singanet.Input("a", (5,)), singanet.Input("b", (2,))
+        >>> singanet.layers.Concat(axis=1)(a, b).shape
+        (7,)
     """
 
     traits = Traits(moves_only=True, any_extent=True)
@@ -361,6 +391,11 @@ class Cast(Layer):
         name: Name of the layer, a string.
         dtype: Name of the type, "float" by default.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.Cast(dtype="int64", input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[1.5, -1.5]]))
+        array([[ 1, -1]])
     """
 
     traits = Traits(input_kinds=("any",), any_extent=True, masks="keeps")
@@ -407,6 +442,11 @@ class StopGradient(Layer):
     Args:
         name: Name of the layer, a string.
         input_shape: Sample shape, to set the layer up at once.
+
+    Examples:
+        >>> layer = singanet.layers.StopGradient(input_shape=(2,))
+        >>> singanet.FeedForwardNet([layer]).predict(np.array([[1.0, 2.0]]))
+        array([[1., 2.]], dtype=float32)
     """
 
     traits = Traits(moves_only=True, any_extent=True, masks="keeps", stops_gradient=True)
@@ -436,6 +476,11 @@ class Dummy(Layer):
         input_shape: Sample shape, to set the layer up at once.
         dtype: Name of an integer type or "bool" for labels and indices; None for floats.
         sparse: Whether the input is a sparse matrix.
+
+    Examples:
+        >>> x = singanet.Input("x", (5,))
+        >>> singanet.layers.Dummy()(x).shape
+        (5,)
     """
 
     traits = Traits(moves_only=True, any_extent=True, masks="keeps")
