@@ -66,6 +66,10 @@ class SigmoidCrossEntropy(_TwoTerms):
         reduction: "mean" or "sum", see `Loss`.
         label_smoothing: s in [0, 1), replaces y by (1 − s) y + s / 2.
 
+    Examples:
+        >>> x, y = np.array([[2.0], [-1.0]]), np.array([[1], [0]])
+        >>> round(singanet.loss.SigmoidCrossEntropy().evaluate(False, x, y), 4)
+        0.2201
     """
 
     link_name = "sigmoid"
@@ -104,6 +108,11 @@ class BinaryCrossEntropy(_TwoTerms):
         class_weight: Factors of both terms: a number, or one for every class.
         reduction: "mean" or "sum", see `Loss`.
         label_smoothing: s in [0, 1), replaces y by (1 − s) y + s / 2.
+
+    Examples:
+        >>> x, y = np.array([[0.9], [0.2]]), np.array([[1], [0]])
+        >>> round(singanet.loss.BinaryCrossEntropy().evaluate(False, x, y), 4)
+        0.1643
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
@@ -133,6 +142,10 @@ class SigmoidFocal(Loss):
             as Keras' BinaryFocalCrossentropy does unless ``apply_class_balancing`` is True.
         reduction: "mean" or "sum", see `Loss`.
 
+    Examples:
+        >>> x, y = np.array([[2.0], [-1.0]]), np.array([[1], [0]])
+        >>> round(singanet.loss.SigmoidFocal(gamma=2.0).evaluate(False, x, y), 4)
+        0.0122
     """
 
     link_name = "sigmoid"
@@ -317,6 +330,10 @@ class SoftmaxCrossEntropy(_OfClasses):
         class_weight: One factor w_j ≥ 0 of t_j for every class, after the smoothing. The mean
             divides by positions; PyTorch's divides by weights.
 
+    Examples:
+        >>> x, y = np.array([[2.0, 0.0]]), np.array([0])
+        >>> round(singanet.loss.SoftmaxCrossEntropy().evaluate(False, x, y), 4)
+        0.1269
     """
 
     link_name = "softmax"
@@ -376,6 +393,11 @@ class CategoricalCrossEntropy(_OfClasses):
         reduction: "mean" or "sum", see `Loss`.
         class_weight: One factor w_j ≥ 0 of t_j for every class, after the smoothing. The mean
             divides by positions; PyTorch's divides by weights.
+
+    Examples:
+        >>> x, y = np.array([[0.9, 0.1]]), np.array([0])
+        >>> round(singanet.loss.CategoricalCrossEntropy().evaluate(False, x, y), 4)
+        0.1054
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
@@ -406,6 +428,10 @@ class SoftmaxFocal(_OfClasses):
         class_weight: α, one factor ≥ 0 for every class. Keras' CategoricalFocalCrossentropy
             weighs all classes by 0.25.
 
+    Examples:
+        >>> x, y = np.array([[2.0, 0.0]]), np.array([0])
+        >>> round(singanet.loss.SoftmaxFocal(gamma=2.0).evaluate(False, x, y), 4)
+        0.0018
     """
 
     link_name = "softmax"
@@ -520,6 +546,10 @@ class Hinge(Loss):
         squared: If True, the loss is squared.
         reduction: "mean" or "sum", see `Loss`.
 
+    Examples:
+        >>> x, y = np.array([[2.0], [0.5]]), np.array([[1], [1]])
+        >>> round(singanet.loss.Hinge().evaluate(False, x, y), 4)
+        0.25
     """
 
     def __init__(self, margin: float = 1.0, squared: bool = False, reduction: str = "mean") -> None:
@@ -554,6 +584,11 @@ class KLDivergence(Loss):
 
     Args:
         reduction: "mean" or "sum", see `Loss`.
+
+    Examples:
+        >>> x, y = np.array([[0.0, 0.0]]), np.array([[0.9, 0.1]])
+        >>> round(singanet.loss.KLDivergence().evaluate(False, x, y), 4)
+        0.3681
     """
 
     link_name = "softmax"

@@ -64,6 +64,10 @@ class HeadLoss(Layer):
         loss: A `SoftmaxCrossEntropy` without ``class_weight``; None is ``SoftmaxCrossEntropy()``.
         input_shape: The sample shapes of the inputs, if the layer is the first one.
 
+    Examples:
+        >>> x, y = singanet.Input("x", (64,)), singanet.Input("y", (), dtype="int64")
+        >>> singanet.loss.HeadLoss("loss", singanet.layers.Dense("head", 1000))(x, y).shape
+        ()
     """
 
     traits = Traits(input_kinds=("floats", "integers"), any_extent=True, owns_gradients=True)
@@ -301,6 +305,12 @@ class MultiLoss(Counted, Configurable):
         masks: By the name of the output, the name of an output (B, T) that masks its steps, in its
             loss and in the metrics of `fit`.
 
+    Examples:
+        >>> parts = {"a": singanet.loss.MeanSquaredError(), "b": singanet.loss.MeanAbsoluteError()}
+        >>> loss = singanet.loss.MultiLoss(parts, weights={"b": 0.5})
+        >>> one, zero = np.ones((1, 1)), np.zeros((1, 1))
+        >>> loss.evaluate(False, {"a": one, "b": one}, {"a": zero, "b": zero})
+        1.5
     """
 
     _asked_anew = ("parts",)

@@ -20,6 +20,11 @@ class SquaredError(Loss):
 
     Args:
         reduction: "mean" or "sum", see `Loss`.
+
+    Examples:
+        >>> x, y = np.array([[1.0, 3.0]]), np.array([[0.0, 0.0]])
+        >>> round(singanet.loss.SquaredError().evaluate(False, x, y), 4)
+        2.5
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -43,6 +48,11 @@ class MeanSquaredError(Loss):
 
     Args:
         reduction: "mean" or "sum", see `Loss`.
+
+    Examples:
+        >>> x, y = np.array([[1.0, 3.0]]), np.array([[0.0, 0.0]])
+        >>> round(singanet.loss.MeanSquaredError().evaluate(False, x, y), 4)
+        5.0
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -64,6 +74,11 @@ class MeanAbsoluteError(Loss):
 
     Args:
         reduction: "mean" or "sum", see `Loss`.
+
+    Examples:
+        >>> x, y = np.array([[1.0, 3.0]]), np.array([[0.0, 0.0]])
+        >>> round(singanet.loss.MeanAbsoluteError().evaluate(False, x, y), 4)
+        2.0
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -87,6 +102,10 @@ class Huber(Loss):
         delta: δ, above 0.
         reduction: "mean" or "sum", see `Loss`.
 
+    Examples:
+        >>> x, y = np.array([[0.5, 3.0]]), np.array([[0.0, 0.0]])
+        >>> round(singanet.loss.Huber(delta=1.0).evaluate(False, x, y), 4)
+        1.3125
     """
 
     def __init__(self, delta: float = 1.0, reduction: str = "mean") -> None:
@@ -117,6 +136,10 @@ class SmoothL1(Huber):
         beta: β, above 0.
         reduction: "mean" or "sum", see `Loss`.
 
+    Examples:
+        >>> x, y = np.array([[0.5, 3.0]]), np.array([[0.0, 0.0]])
+        >>> round(singanet.loss.SmoothL1(beta=1.0).evaluate(False, x, y), 4)
+        1.3125
     """
 
     def __init__(self, beta: float = 1.0, reduction: str = "mean") -> None:
@@ -135,6 +158,11 @@ class Poisson(Loss):
 
     Args:
         reduction: "mean" or "sum", see `Loss`.
+
+    Examples:
+        >>> x, y = np.array([[0.0]]), np.array([[2.0]])
+        >>> round(singanet.loss.Poisson().evaluate(False, x, y), 4)
+        1.0
     """
 
     def link(self, x: Array) -> Array:
@@ -175,6 +203,11 @@ class GaussianNLL(Loss):
 
     Args:
         reduction: "mean" or "sum", see `Loss`.
+
+    Examples:
+        >>> x, y = np.array([[1.0, 0.0]]), np.array([[3.0]])
+        >>> round(singanet.loss.GaussianNLL().evaluate(False, x, y), 4)
+        2.0
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -212,6 +245,11 @@ class CosineSimilarity(Loss):
 
     Args:
         reduction: "mean" or "sum", see `Loss`.
+
+    Examples:
+        >>> x, y = np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]])
+        >>> round(singanet.loss.CosineSimilarity().evaluate(False, x, y), 4)
+        -0.7071
     """
 
     def count(self, x: Array, y: Array) -> float:
@@ -249,6 +287,10 @@ class Dice(Loss):
         smooth: ε, above 0. The loss of an empty channel with p = 0 is 0.
         reduction: "mean" or "sum", see `Loss`.
 
+    Examples:
+        >>> x, y = np.array([[9.0, -9.0]]), np.array([[1.0, 0.0]])
+        >>> round(singanet.loss.Dice().evaluate(False, x, y), 4)
+        0.0001
     """
 
     link_name = "sigmoid"
@@ -293,6 +335,10 @@ class TripletMargin(Loss):
         margin: The margin, above 0.
         reduction: "mean" or "sum", see `Loss`.
 
+    Examples:
+        >>> x, y = np.array([[[0.0], [0.5], [1.0]]]), np.array([1])
+        >>> round(singanet.loss.TripletMargin().evaluate(False, x, y), 4)
+        0.5
     """
 
     def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:

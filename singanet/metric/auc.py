@@ -30,6 +30,11 @@ class AUC(Metric):
         curve: "roc" for the area under the ROC curve, or "pr" for the area under precision over
             recall, as steps: average precision.
         average: "macro" for the mean over classes or labels; None for a single positive class.
+
+    Examples:
+        >>> x, y = np.array([0.9, 0.4, 0.6, 0.2]), np.array([1, 0, 1, 0])
+        >>> singanet.metric.AUC().evaluate(x, y)
+        1.0
     """
 
     better = "max"

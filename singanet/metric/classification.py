@@ -134,6 +134,11 @@ class Accuracy(MeanMetric):
 
     Args:
         top_k: Positive int, the number of highest scores.
+
+    Examples:
+        >>> x, y = np.array([[0.9, 0.1], [0.6, 0.4]]), np.array([0, 1])
+        >>> singanet.metric.Accuracy().evaluate(x, y)
+        0.5
     """
 
     better = "max"
@@ -174,6 +179,11 @@ class BinaryAccuracy(MeanMetric):
     Args:
         threshold: Finite number; 0.5 is a probability.
         all_labels: Whether a sample counts as 1 only if every label is right, otherwise as 0.
+
+    Examples:
+        >>> x, y = np.array([0.9, 0.4, 0.6, 0.2]), np.array([1, 0, 0, 0])
+        >>> singanet.metric.BinaryAccuracy().evaluate(x, y)
+        0.75
     """
 
     better = "max"
@@ -200,6 +210,13 @@ class ConfusionMatrix(Metric):
     `result` is integers, or with weights floats, their sums. ``x`` (B, ..., C) are scores, ``y``
     integer labels or rows as for `Accuracy`; the predicted class is the first with the highest
     score. `evaluate` is the fraction on the diagonal.
+
+    Examples:
+        >>> metric = singanet.metric.ConfusionMatrix()
+        >>> metric.update(np.array([[0.9, 0.1], [0.6, 0.4]]), np.array([0, 1]))
+        >>> metric.result()
+        array([[1, 0],
+               [1, 0]])
     """
 
     gathered = ("samples", "counts")
@@ -254,6 +271,11 @@ class Precision(MeanMetric):
 
     Args:
         top_k: Positive int, the number of highest scores.
+
+    Examples:
+        >>> x, y = np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]])
+        >>> singanet.metric.Precision(top_k=2).evaluate(x, y)
+        0.5
     """
 
     better = "max"
@@ -274,6 +296,11 @@ class Recall(MeanMetric):
 
     Args:
         top_k: Positive int, the number of highest scores.
+
+    Examples:
+        >>> x, y = np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]])
+        >>> singanet.metric.Recall(top_k=2).evaluate(x, y)
+        0.5
     """
 
     better = "max"
@@ -391,6 +418,11 @@ class FBeta(_ByClass):
         beta: β, above 0; 2 weighs recall more than precision, 0.5 less.
         average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
         threshold: Finite number above which a label is predicted; None for the highest score.
+
+    Examples:
+        >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+        >>> round(singanet.metric.FBeta(beta=2.0).evaluate(x, np.array([0, 1, 1])), 4)
+        0.6944
     """
 
     def __init__(
@@ -417,6 +449,11 @@ class F1(FBeta):
     Args:
         average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
         threshold: Finite number above which a label is predicted; None for the highest score.
+
+    Examples:
+        >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+        >>> round(singanet.metric.F1().evaluate(x, np.array([0, 1, 1])), 4)
+        0.6667
     """
 
     def __init__(self, average: str | None = "macro", threshold: float | None = None) -> None:
@@ -437,6 +474,11 @@ class PrecisionScore(_ByClass):
             the frequency in targets; "micro", from the summed counts; None for an array, one value
             a class.
         threshold: Finite number above which a label is predicted; None for the highest score.
+
+    Examples:
+        >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+        >>> round(singanet.metric.PrecisionScore().evaluate(x, np.array([0, 1, 1])), 4)
+        0.75
     """
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
@@ -451,6 +493,11 @@ class RecallScore(_ByClass):
     Args:
         average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
         threshold: Finite number above which a label is predicted; None for the highest score.
+
+    Examples:
+        >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+        >>> round(singanet.metric.RecallScore().evaluate(x, np.array([0, 1, 1])), 4)
+        0.75
     """
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
@@ -465,6 +512,11 @@ class IOU(_ByClass):
     Args:
         average: "macro", "weighted", "micro" or None, as for `PrecisionScore`.
         threshold: Finite number above which a label is predicted; None for the highest score.
+
+    Examples:
+        >>> x = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+        >>> round(singanet.metric.IOU().evaluate(x, np.array([0, 1, 1])), 4)
+        0.5
     """
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:

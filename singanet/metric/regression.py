@@ -17,7 +17,13 @@ from singanet.types import Array
 
 
 class MeanAbsoluteError(MeanMetric):
-    """|x − y|, mean over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
+    """|x − y|, mean over all elements, for ``x`` and ``y`` of one shape (B, ...).
+
+    Examples:
+        >>> x, y = np.array([[1.0], [3.0]]), np.array([[0.0], [0.0]])
+        >>> singanet.metric.MeanAbsoluteError().evaluate(x, y)
+        2.0
+    """
 
     better = "min"
 
@@ -27,7 +33,13 @@ class MeanAbsoluteError(MeanMetric):
 
 
 class RootMeanSquaredError(MeanMetric):
-    """√ of the mean of (x − y)² over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
+    """√ of the mean of (x − y)² over all elements, for ``x`` and ``y`` of one shape (B, ...).
+
+    Examples:
+        >>> x, y = np.array([[3.0], [3.0]]), np.array([[0.0], [0.0]])
+        >>> singanet.metric.RootMeanSquaredError().evaluate(x, y)
+        3.0
+    """
 
     better = "min"
 
@@ -47,6 +59,11 @@ class R2(Metric):
 
     ``x`` and ``y`` have one shape (B, ...). An element with a constant target counts as 1 if it is
     predicted exactly, otherwise as 0.
+
+    Examples:
+        >>> x, y = np.array([[1.0], [2.0], [2.5]]), np.array([[1.0], [2.0], [3.0]])
+        >>> singanet.metric.R2().evaluate(x, y)
+        0.875
     """
 
     better = "max"
@@ -117,6 +134,11 @@ class Perplexity(Metric):
 
     Args:
         ignore_index: An integer label whose positions do not count, or None.
+
+    Examples:
+        >>> x, y = np.array([[0.0, 0.0]]), np.array([0])
+        >>> singanet.metric.Perplexity().evaluate(x, y)
+        2.0
     """
 
     better = "min"
@@ -190,6 +212,11 @@ class LabelErrorRate(Metric):
     Args:
         blank: Int from 0, the class of the blank in scores.
         padding: The label that fills targets and decoded labels up.
+
+    Examples:
+        >>> x, y = np.array([[1, 2, -1]]), np.array([[1, 3, -1]])
+        >>> singanet.metric.LabelErrorRate().evaluate(x, y)
+        0.5
     """
 
     better = "min"
