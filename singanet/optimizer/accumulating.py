@@ -61,6 +61,12 @@ class AccumulatingAdam(Adam):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> optimizer = singanet.optimizer.AccumulatingAdam(every=2, learning_rate=0.1)
+        >>> [optimizer.apply(0, g, w, "w").round(4).tolist() for _ in range(2)]
+        [[1.0, 1.0], [0.8586, 1.1414]]
     """
 
     def __init__(
@@ -131,6 +137,12 @@ class AccumulatingSGD(SGD):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> optimizer = singanet.optimizer.AccumulatingSGD(every=2, learning_rate=0.1)
+        >>> [optimizer.apply(0, g, w, "w").round(4).tolist() for _ in range(2)]
+        [[1.0, 1.0], [0.9, 1.05]]
     """
 
     def __init__(
@@ -229,6 +241,12 @@ class Accumulator(Wrapper):
         every: The number of micro-batches.
         mean: If False, the optimizer receives the sum instead.
 
+    Examples:
+        >>> w, g = np.ones(2), np.array([3.0, -4.0])
+        >>> sgd = singanet.optimizer.SGD(learning_rate=0.1)
+        >>> optimizer = singanet.optimizer.Accumulator(sgd, every=2)
+        >>> [optimizer.update(["w"], [w], [g]) or w.round(4).tolist() for _ in range(2)]
+        [[1.0, 1.0], [0.7, 1.4]]
     """
 
     gathers = True

@@ -43,6 +43,11 @@ class Adam(ElementWise):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.Adam(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.9, 1.1])
     """
 
     slots: tuple[str, ...] = ("first", "second")
@@ -142,6 +147,11 @@ class Adamax(Adam):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.Adamax(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.9, 1.1])
     """
 
     slots = ("first", "norm")
@@ -208,6 +218,11 @@ class AdamW(Adam):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.AdamW(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.899, 1.099])
     """
 
     weight_decay = 0.01
@@ -237,6 +252,11 @@ class AMSGrad(Adam):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.AMSGrad(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.9, 1.1])
     """
 
     slots = ("first", "second", "largest")
@@ -266,6 +286,11 @@ class NAdam(Adam):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.NAdam(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.8944, 1.1056])
     """
 
     hypers = (*Adam.hypers, "momentum_decay")
@@ -351,6 +376,11 @@ class RAdam(Adam):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.RAdam(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.9 , 1.05])
     """
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
@@ -401,6 +431,11 @@ class LAMB(Adam):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.LAMB(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.899, 1.099])
     """
 
     weight_decay = 0.01
@@ -490,6 +525,11 @@ class Lion(ElementWise):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.Lion(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.9, 1.1])
     """
 
     slots = ("first",)

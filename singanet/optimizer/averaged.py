@@ -185,6 +185,13 @@ class BlockCoordinate(Wrapper):
         order: The order of blocks in each cycle.
         seed: The seed of the "random" order.
 
+    Examples:
+        >>> optimizer = singanet.optimizer.BlockCoordinate(singanet.optimizer.SGD(0.1), steps=50)
+        >>> layers = [singanet.layers.Dense(name, 2, input_shape=(2,)) for name in ("a", "b")]
+        >>> net = singanet.FeedForwardNet(layers, loss=singanet.loss.SquaredError())
+        >>> losses = net.step(np.ones((1, 2)), np.ones((1, 2)), optimizer)
+        >>> optimizer.blocks
+        {'a': ['a/weight', 'a/bias'], 'b': ['b/weight', 'b/bias']}
     """
 
     _by_parts = True

@@ -33,6 +33,14 @@ class ClipByGlobalNorm(Wrapper):
         optimizer: The optimizer of the scaled gradients.
         max_norm: The largest L2 norm, at least 0.
 
+    Examples:
+        >>> w, g = np.ones(2), np.array([3.0, -4.0])
+        >>> sgd = singanet.optimizer.SGD(learning_rate=0.1)
+        >>> optimizer = singanet.optimizer.ClipByGlobalNorm(sgd, max_norm=1.0)
+        >>> with optimizer.knowing(5.0):
+        ...     optimizer.update(["w"], [w], [g])
+        >>> w.round(4)
+        array([0.94, 1.08])
     """
 
     _needs_norm = True
@@ -128,6 +136,13 @@ class ClipByLayerNorm(Wrapper):
         optimizer: The optimizer of the scaled gradients.
         max_norm: The largest L2 norm, at least 0.
 
+    Examples:
+        >>> w, g = np.ones(2), np.array([3.0, -4.0])
+        >>> sgd = singanet.optimizer.SGD(learning_rate=0.1)
+        >>> optimizer = singanet.optimizer.ClipByLayerNorm(sgd, max_norm=1.0)
+        >>> optimizer.update(["w"], [w], [g])
+        >>> w.round(4)
+        array([0.94, 1.08])
     """
 
     _by_parts = True
@@ -160,6 +175,13 @@ class ClipByRunningNorm(Wrapper):
         max_norm: The largest L2 norm, at least 0.
         decay: The factor of the moving mean at each step, in [0, 1).
 
+    Examples:
+        >>> w, g = np.ones(2), np.array([3.0, -4.0])
+        >>> sgd = singanet.optimizer.SGD(learning_rate=0.1)
+        >>> optimizer = singanet.optimizer.ClipByRunningNorm(sgd, max_norm=1.0)
+        >>> optimizer.update(["w"], [w], [g])
+        >>> w.round(4)
+        array([0.94, 1.08])
     """
 
     _across_layers = True
@@ -265,6 +287,13 @@ class ClipByValue(Wrapper):
         optimizer: The optimizer of the clipped gradients.
         limit: The largest absolute value, at least 0.
 
+    Examples:
+        >>> w, g = np.ones(2), np.array([3.0, -4.0])
+        >>> sgd = singanet.optimizer.SGD(learning_rate=0.1)
+        >>> optimizer = singanet.optimizer.ClipByValue(sgd, limit=1.0)
+        >>> optimizer.update(["w"], [w], [g])
+        >>> w.round(4)
+        array([0.9, 1.1])
     """
 
     _by_element = True

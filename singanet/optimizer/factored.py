@@ -148,6 +148,12 @@ class FactoredAdam(Adam):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones((2, 2)), np.array([[1.0, -0.5], [0.5, 1.0]])
+        >>> singanet.optimizer.FactoredAdam(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([[0.8735, 1.0632],
+               [0.9368, 0.8735]])
     """
 
     slots = ("first", "rows", "columns", "full")
@@ -221,6 +227,12 @@ class GaLore(Adam):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones((4, 4)), np.eye(4)
+        >>> optimizer = singanet.optimizer.GaLore(learning_rate=0.1, rank=1)
+        >>> optimizer.apply(0, g, w, "w").shape
+        (4, 4)
     """
 
     slots = ("basis", "first", "second")
@@ -356,6 +368,11 @@ class Adafactor(Optimizer):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.Adafactor(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.9, 1.1])
     """
 
     slots = ("rows", "columns", "full")
@@ -447,6 +464,11 @@ class AdaLomo(Adafactor):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.AdaLomo(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.9, 1.1])
     """
 
     def __init__(

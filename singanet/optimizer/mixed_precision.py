@@ -41,6 +41,13 @@ class MixedPrecision(Configurable):
         backoff: The factor of the scale after a skipped step, below 1.
         growth_interval: The number of good steps.
 
+    Examples:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("fc", 2, input_shape=(3,))])
+        >>> precision = singanet.optimizer.MixedPrecision()
+        >>> sgd, loss = singanet.optimizer.SGD(0.1), singanet.loss.SquaredError()
+        >>> net.compile(sgd, loss, mixed_precision=precision)
+        >>> precision.scale, net.params()[0].value.dtype
+        (32768.0, dtype('float16'))
     """
 
     _moved = ("scale",)

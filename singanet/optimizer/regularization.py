@@ -51,6 +51,11 @@ class L1Regularizer(Regularizer):
 
     Args:
         coefficient: c, at least 0, a number or schedule.
+
+    Examples:
+        >>> w, g = np.array([2.0, -3.0]), np.zeros(2)
+        >>> singanet.optimizer.L1Regularizer(0.1).apply(0, w, g)
+        array([ 0.1, -0.1])
     """
 
     def add(self, xp: Any, value: Array, grad: Array, coefficient: float, out: Array) -> None:
@@ -65,6 +70,11 @@ class L2Regularizer(Regularizer):
 
     Args:
         coefficient: c, at least 0, a number or schedule.
+
+    Examples:
+        >>> w, g = np.array([2.0, -3.0]), np.zeros(2)
+        >>> singanet.optimizer.L2Regularizer(0.1).apply(0, w, g)
+        array([ 0.2, -0.3])
     """
 
     def add(self, xp: Any, value: Array, grad: Array, coefficient: float, out: Array) -> None:
@@ -116,6 +126,11 @@ class MaxNorm(Constraint):
             (in, out) (Srivastava et al. 2014). (1, 2, 3) bounds each kernel of a convolution
             (Keras: [0, 1, 2]).
 
+    Examples:
+        >>> w = np.array([3.0, -4.0])
+        >>> singanet.optimizer.MaxNorm(1.0).project(w)
+        >>> w
+        array([ 0.6, -0.8])
     """
 
     max_value: float
@@ -187,6 +202,11 @@ class L2Constraint(Constraint):
 
     Args:
         threshold: The norm of the result over its number of elements, above 0.
+
+    Examples:
+        >>> w, g = np.zeros(2), np.array([3.0, -4.0])
+        >>> singanet.optimizer.L2Constraint(1.0).apply(0, w, g)
+        array([ 1.2, -1.6])
     """
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
@@ -205,6 +225,11 @@ class ClipNorm(Constraint):
 
     Args:
         threshold: The largest norm, above 0.
+
+    Examples:
+        >>> w, g = np.zeros(2), np.array([3.0, -4.0])
+        >>> singanet.optimizer.ClipNorm(1.0).apply(0, w, g)
+        array([ 0.6, -0.8])
     """
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:

@@ -70,6 +70,10 @@ class Chained(Schedule):
         milestones: Steps in rising order, one for each part but the first. At a milestone the
             next part starts.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.Chained([0.1, 0.01], milestones=[10])
+        >>> [round(schedule(step), 4) for step in (0, 9, 10)]
+        [0.1, 0.1, 0.01]
     """
 
     def __init__(self, parts: Sequence[Hyper], milestones: Sequence[int]) -> None:
@@ -117,6 +121,10 @@ class Constant(Schedule):
     Args:
         value: The value, a finite number.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.Constant(0.1)
+        >>> [round(schedule(step), 4) for step in (0, 100)]
+        [0.1, 0.1]
     """
 
     def __init__(self, value: float) -> None:
@@ -138,6 +146,10 @@ class Cosine(Schedule):
         end_learning_rate: The rate from ``decay_steps`` on. Keras' ``alpha`` is a fraction of the
             initial rate instead.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.Cosine(0.1, decay_steps=100)
+        >>> [round(schedule(step), 4) for step in (0, 50, 100)]
+        [0.1, 0.05, 0.0]
     """
 
     def __init__(
@@ -166,6 +178,10 @@ class CosineRestarts(Schedule):
         t_mul: An integer: the length of a cycle over the length of the previous one (Keras: 2).
         m_mul: The height of a cycle above the end rate over the height of the previous one.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.CosineRestarts(0.1, first_decay_steps=100)
+        >>> [round(schedule(step), 4) for step in (0, 50, 100)]
+        [0.1, 0.05, 0.1]
     """
 
     def __init__(
@@ -208,6 +224,10 @@ class Cyclic(Schedule):
         shrink: Factor of the height for each cycle; ½ is PyTorch's triangular2.
         decay: Factor of the height for each step, PyTorch's exp_range.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.Cyclic(low=0.0, high=0.1, up=10)
+        >>> [round(schedule(step), 4) for step in (0, 10, 15, 20)]
+        [0.0, 0.1, 0.05, 0.0]
     """
 
     def __init__(
@@ -243,6 +263,10 @@ class Exponential(Schedule):
         decay_rate: The factor, at least 0.
         staircase: If True, the exponent is ⌊step / decay_steps⌋, as in SINGA.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.Exponential(0.1, decay_steps=10, decay_rate=0.5)
+        >>> [round(schedule(step), 4) for step in (0, 10, 20)]
+        [0.1, 0.05, 0.025]
     """
 
     def __init__(
@@ -271,6 +295,10 @@ class MultiStep(Schedule):
         milestones: Steps in rising order.
         factor: The factor of the rate at each milestone, at least 0.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.MultiStep(0.1, milestones=[10, 20])
+        >>> [round(schedule(step), 4) for step in (0, 10, 20)]
+        [0.1, 0.01, 0.001]
     """
 
     def __init__(
@@ -304,6 +332,10 @@ class OneCycle(Schedule):
         start_div: The first rate is peak / start_div.
         final_div: The rate of the last step and of later steps is peak / (start_div · final_div).
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.OneCycle(peak=0.1, steps=100)
+        >>> [round(schedule(step), 4) for step in (0, 29, 99)]
+        [0.004, 0.1, 0.0]
     """
 
     def __init__(
@@ -352,6 +384,12 @@ class Plateau(Schedule):
         cooldown: Observations after a drop that are not counted.
         absolute: If True, ``threshold`` is in the unit of the metric.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.Plateau(0.1, patience=1)
+        >>> schedule.observe(1.0)
+        >>> schedule.observe(1.0)
+        >>> round(schedule(0), 4)
+        0.01
     """
 
     _moving = ("value", "best", "waited", "resting")
@@ -440,6 +478,10 @@ class Polynomial(Schedule):
         power: The exponent, at least 0.
         end_learning_rate: The rate from ``decay_steps`` on (Keras' default: 0.0001).
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.Polynomial(0.1, decay_steps=10)
+        >>> [round(schedule(step), 4) for step in (0, 5, 10)]
+        [0.1, 0.05, 0.0]
     """
 
     def __init__(
@@ -471,6 +513,10 @@ class Step(Schedule):
         every: Steps from one drop to the next.
         factor: The factor of the rate at a drop, at least 0.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.Step(0.1, every=10)
+        >>> [round(schedule(step), 4) for step in (0, 10, 20)]
+        [0.1, 0.01, 0.001]
     """
 
     def __init__(self, initial_learning_rate: float, every: int, factor: float = 0.1) -> None:
@@ -496,6 +542,10 @@ class WarmUp(Schedule):
         steps: Steps of the rise; 0 leaves it out.
         start: The rate that the rise starts from.
 
+    Examples:
+        >>> schedule = singanet.optimizer.schedules.WarmUp(0.1, steps=4)
+        >>> [round(schedule(step), 4) for step in (0, 1, 2, 3, 4)]
+        [0.02, 0.04, 0.06, 0.08, 0.1]
     """
 
     def __init__(self, after: Hyper, steps: int, start: float = 0.0) -> None:

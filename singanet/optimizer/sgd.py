@@ -41,6 +41,11 @@ class SGD(ElementWise):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.SGD(learning_rate=0.1, momentum=0.9).apply(0, g, w, "w").round(4)
+        array([0.9 , 1.05])
     """
 
     hypers = (*ElementWise.hypers, "momentum", "dampening")
@@ -130,6 +135,11 @@ class Nesterov(SGD):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.Nesterov(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.81 , 1.095])
     """
 
     def __init__(
@@ -160,6 +170,11 @@ class AdaGrad(ElementWise):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.AdaGrad(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.9, 1.1])
     """
 
     slots = ("square",)
@@ -208,6 +223,11 @@ class Adadelta(ElementWise):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.Adadelta(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.9997, 1.0003])
     """
 
     slots = ("square", "moved")
@@ -267,6 +287,11 @@ class RMSProp(ElementWise):
             `L2Regularizer`.
         constraint (Constraint | float | None): The bound of gradients or weights; a number is the
             threshold of a `ClipNorm`.
+
+    Examples:
+        >>> w, g = np.ones(2), np.array([1.0, -0.5])
+        >>> singanet.optimizer.RMSProp(learning_rate=0.1).apply(0, g, w, "w").round(4)
+        array([0.6838, 1.3162])
     """
 
     slots: tuple[str, ...] = ("square",)
