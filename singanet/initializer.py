@@ -99,6 +99,12 @@ class Constant(Initializer):
 
     Args:
         value: Finite number.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> singanet.initializer.Constant(0.5)(rng, (2, 2), (0, 0))
+        array([[0.5, 0.5],
+               [0.5, 0.5]])
     """
 
     value: float = 0.0
@@ -120,6 +126,12 @@ class Uniform(Initializer):
     Args:
         low: Finite number, the lower bound, at most ``high``.
         high: Finite number, the upper bound.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.Uniform(low=-0.1, high=0.1)(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.06
     """
 
     low: float
@@ -149,6 +161,12 @@ class Gaussian(Initializer):
     Args:
         mean: Finite number, the mean.
         std: Number, at least 0, the standard deviation.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.Gaussian(mean=0.0, std=0.1)(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.1
     """
 
     mean: float
@@ -175,6 +193,12 @@ class TruncatedNormal(Gaussian):
     Args:
         mean: Finite number, the mean before the truncation.
         std: Number, at least 0, the standard deviation before the truncation.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.TruncatedNormal(mean=0.0, std=0.1)(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.09
     """
 
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
@@ -193,6 +217,12 @@ class Orthogonal(Initializer):
 
     Args:
         gain: Finite number, the factor; 1 by default.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.Orthogonal()(rng, (4, 2), (4, 2))
+        >>> np.allclose(w.T @ w, np.eye(2))
+        True
     """
 
     # The draw, and four temporary arrays of NumPy's QR decomposition.
@@ -220,6 +250,12 @@ class Eye(Initializer):
 
     Args:
         gain: Finite number, the element on the diagonal; 1 by default.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> singanet.initializer.Eye()(rng, (2, 3), (0, 0))
+        array([[1., 0., 0.],
+               [0., 1., 0.]])
     """
 
     gain: float = 1.0
@@ -244,6 +280,13 @@ class Dirac(Initializer):
         kernel: Sequence of positive ints, the extents of the window; None if the weight's shape has
             them, (F, C, kh, kw).
         groups: Positive int that divides the filters.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> singanet.initializer.Dirac()(rng, (1, 1, 3, 3), (0, 0))
+        array([[[[0., 0., 0.],
+                 [0., 1., 0.],
+                 [0., 0., 0.]]]])
     """
 
     kernel: Sequence[int] | None = None
@@ -318,7 +361,14 @@ class Scaled(Initializer):
 
 
 class GlorotNormal(Scaled):
-    """N(0, 2 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
+    """N(0, 2 / (fan_in + fan_out)) (Glorot and Bengio 2010).
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.GlorotNormal()(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.06
+    """
 
     def _variance(self, fan_in: int, fan_out: int) -> float:
         """The variance of one element."""
@@ -326,13 +376,27 @@ class GlorotNormal(Scaled):
 
 
 class GlorotUniform(GlorotNormal):
-    """U(-b, b), b = sqrt(6 / (fan_in + fan_out)): SINGA's ``xavier``."""
+    """U(-b, b), b = sqrt(6 / (fan_in + fan_out)): SINGA's ``xavier``.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.GlorotUniform()(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.06
+    """
 
     _uniform = True
 
 
 class HeNormal(Scaled):
-    """N(0, 2 / fan_in) (He et al. 2015): SINGA's ``msra``."""
+    """N(0, 2 / fan_in) (He et al. 2015): SINGA's ``msra``.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.HeNormal()(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.14
+    """
 
     def _variance(self, fan_in: int, fan_out: int) -> float:
         """The variance of one element."""
@@ -340,13 +404,27 @@ class HeNormal(Scaled):
 
 
 class HeUniform(HeNormal):
-    """U(-b, b), b = sqrt(6 / fan_in) (He et al. 2015)."""
+    """U(-b, b), b = sqrt(6 / fan_in) (He et al. 2015).
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.HeUniform()(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.14
+    """
 
     _uniform = True
 
 
 class LecunNormal(Scaled):
-    """N(0, 1 / fan_in) (LeCun et al. 1998)."""
+    """N(0, 1 / fan_in) (LeCun et al. 1998).
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.LecunNormal()(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.1
+    """
 
     def _variance(self, fan_in: int, fan_out: int) -> float:
         """The variance of one element."""
@@ -354,25 +432,53 @@ class LecunNormal(Scaled):
 
 
 class LecunUniform(LecunNormal):
-    """U(-b, b), b = sqrt(3 / fan_in) (LeCun et al. 1998)."""
+    """U(-b, b), b = sqrt(3 / fan_in) (LeCun et al. 1998).
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.LecunUniform()(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.1
+    """
 
     _uniform = True
 
 
 class GlorotTruncated(GlorotNormal):
-    """`GlorotNormal` truncated at two deviations, with its variance: Keras' glorot_normal."""
+    """`GlorotNormal` truncated at two deviations, with its variance: Keras' glorot_normal.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.GlorotTruncated()(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.06
+    """
 
     _truncated = True
 
 
 class HeTruncated(HeNormal):
-    """`HeNormal` truncated at two deviations, with its variance: Keras' he_normal."""
+    """`HeNormal` truncated at two deviations, with its variance: Keras' he_normal.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.HeTruncated()(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.14
+    """
 
     _truncated = True
 
 
 class LecunTruncated(LecunNormal):
-    """`LecunNormal` truncated at two deviations, with its variance: Keras' lecun_normal."""
+    """`LecunNormal` truncated at two deviations, with its variance: Keras' lecun_normal.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.LecunTruncated()(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.1
+    """
 
     _truncated = True
 
@@ -388,6 +494,12 @@ class VarianceScaling(Scaled):
         mode: "fan_in", "fan_out", or "fan_avg", the mean of both.
         distribution: "truncated_normal" as in Keras, "uniform", or "normal", Keras'
             "untruncated_normal".
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> w = singanet.initializer.VarianceScaling(scale=2.0)(rng, (100, 400), (100, 400))
+        >>> round(float(w.std()), 2)
+        0.14
     """
 
     scale: float = 1.0
