@@ -1,0 +1,63 @@
+"""The examples of docstrings print what they say."""
+
+import doctest
+import importlib
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import initializer, layers, loss, metric, optimizer
+from singanet.optimizer import schedules
+
+ROOT = Path(singanet.__file__).parent
+MODULES = [
+    ".".join(("singanet", *path.relative_to(ROOT).with_suffix("").parts))
+    for path in sorted(ROOT.rglob("*.py"))
+    if ">>> " in path.read_text("utf-8")
+]
+FAMILIES = {
+    layers: layers.Layer,
+    loss: loss.Loss,
+    metric: metric.Metric,
+    optimizer: (
+        optimizer.Optimizer,
+        optimizer.Wrapper,
+        optimizer.Regularizer,
+        optimizer.Constraint,
+    ),
+    schedules: schedules.Schedule,
+    initializer: initializer.Initializer,
+}
+
+ONLY_BASES = {"Constraint", "ElementWise", "Layer", "Schedule", "Wrapper"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_print_what_they_say(module):
+    """With ``np`` and ``singanet`` alone, as after two imports."""
+    names = {"np": np, "singanet": singanet}
+    tests = doctest.DocTestFinder(exclude_empty=True).find(
+        importlib.import_module(module), globs=names
+    )
+    runner, told = doctest.DocTestRunner(), []
+    for each in tests:
+        singanet.set_seed(0)
+        runner.run(each, out=told.append)
+    assert runner.tries > 0
+    assert not runner.failures, "".join(told)
+
+
+@pytest.mark.parametrize("room", FAMILIES, ids=lambda room: room.__name__)
+def test_each_class_has_an_example(room):
+    classes = [kind for kind in vars(room).values() if inspect.isclass(kind)]
+    without = {
+        kind.__name__
+        for kind in classes
+        if issubclass(kind, FAMILIES[room])
+        and not inspect.isabstract(kind)
+        and ">>> " not in kind.__doc__
+    }
+    assert without <= ONLY_BASES
