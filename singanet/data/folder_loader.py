@@ -37,12 +37,15 @@ MAX_PIXELS = 1 << 25
 
 
 def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_PIXELS) -> Array:
-    """Read an image file: uint8 (3, H, W), red, green and blue; or with ``grayscale`` (1, H, W).
-
-    It reads BMP, GIF, JPEG, PNG, PPM, TIFF and WebP.
+    """Read an image file as uint8 (C, H, W); C is 3, red, green and blue, or 1.
 
     Errors: `DataError` naming a file that is missing, truncated, not an image, larger than
     ``max_pixels``, or deeper than 8 bits a channel, which a conversion would silently clip.
+
+    Args:
+        path: Path of a BMP, GIF, JPEG, PNG, PPM, TIFF or WebP file.
+        grayscale: Whether to convert to one channel of gray; otherwise to red, green and blue.
+        max_pixels: Int, the most pixels (height × width) that are read.
     """
     opener = pillow()
     where = f"image file {str(path)!r}"
@@ -107,16 +110,42 @@ _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".
 
 
 class FolderLoader(Described):
-    """Batches of the images in ``folder``, whose subfolders are the classes.
+    """A loader of the images in ``folder``, whose subfolders are the classes.
 
-    Classes are numbered in the order of their sorted names; ``files`` and ``labels`` list the
-    images. ``classes`` names them in the order of their numbers instead, such as ``train.classes``
-    for a test folder that lacks some of them. Batches are ``(x, y)``: float32 (N, C, H, W) in [0,
-    1], C 3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width) resizes; without it all
-    images must have one size. ``transforms`` (`singanet.data.transforms`) change uint8 (C, H, W)
-    before that, with a generator of seed, epoch and file. A file of more than ``max_pixels`` is
-    refused. Order, sharding and position are as in `ArrayLoader`. Errors: `DataError` naming a
-    folder without images or not in ``classes``, or a broken file.
+    Batches are ``(x, y)``: float32 (N, C, H, W) in [0, 1], C 3 or 1, and int32 (N,). Images are
+    read batch by batch. ``files`` and ``labels`` list them, ``classes`` the names. Order, sharding
+    and position are as in `ArrayLoader`. Needs pillow: ``pip install 'singanet[images]'``.
+
+    Errors: `DataError` naming a folder without images or not in ``classes``, or a broken file.
+
+    Args:
+        folder: Path of a folder with a subfolder of images for each class.
+        batch_size: Positive int, the samples in a batch of one rank; with ``split_batches`` of all
+            ranks.
+        size: ``(height, width)`` to which images are resized (bicubic) after ``transforms``. None
+            keeps their sizes, which must be equal within a batch.
+        grayscale: Whether images have one channel of gray; otherwise red, green and blue.
+        transforms: Functions of `singanet.data.transforms`, applied to each image, uint8 (C, H, W),
+            in this order. An image's generator depends on seed, epoch and file.
+        shuffle: Whether each epoch has an order of its own; otherwise the order of ``files``.
+        seed: Int from 0 on, the seed of the orders and of ``transforms``.
+        drop_last: Whether to drop samples that do not fill a batch on every rank. Otherwise the
+            last batch is smaller.
+        rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
+        world_size: Int, the number of processes that train together.
+        max_pixels: Int, the most pixels of an image, as in `read_image`.
+        split_batches: Whether each rank has a part of every batch, as in `ArrayLoader`.
+        classes: The names of the subfolders in the order of their labels, such as ``train.classes``
+            for a test folder that lacks some of them. None for the sorted names of the subfolders.
+
+    Example:
+        >>> import pathlib, PIL.Image
+        >>> for name in ("cat", "dog"):
+        ...     pathlib.Path("images", name).mkdir(parents=True)
+        ...     PIL.Image.new("RGB", (8, 6)).save(f"images/{name}/1.png")
+        >>> loader = singanet.data.FolderLoader("images", batch_size=2, size=(4, 4))
+        >>> loader.classes, [x.shape for x, y in loader]
+        (('cat', 'dog'), [(2, 3, 4, 4)])
     """
 
     def __init__(
@@ -179,7 +208,7 @@ class FolderLoader(Described):
             yield self._batch(epoch, places), labels
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of ``epoch``."""
+        """Go to the start of ``epoch``, an int from 0 on."""
         self._places.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
@@ -187,7 +216,7 @@ class FolderLoader(Described):
         return self._places.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position. Errors: `ArgumentError` if files or settings differ."""
+        """Go to the position ``state``. Errors: `ArgumentError` if files or settings differ."""
         self._places.load_state_dict(state)
 
     def _batch(self, epoch: int, places: Array) -> Array:

@@ -34,7 +34,7 @@ class Loader(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position saved by `state_dict`."""
+        """Go to the position ``state``, a result of `state_dict`."""
         ...
 
 
@@ -89,27 +89,41 @@ def restored_position(
 
 
 class ArrayLoader(Described):
-    """Batches ``(x, y)`` of arrays or dicts of arrays that share their first axis.
-
-    ``x`` may be a sparse matrix of SciPy; its batches are `singanet.types.CSRMatrix`. ``x`` and
-    ``y`` may be data frames; their batches are columns by name, as `fit` and `step` accept them.
+    """A loader of batches ``(x, y)`` of arrays, frames or dicts of them, whose rows are samples.
 
     Each epoch has one permutation, drawn from ``(seed, epoch)`` alone. Rank *r* takes its positions
     r, r + world_size, ..., so every sample is in exactly one rank's shard, and the first ``n %
     world_size`` shards have one sample more. The k-th batches of all ranks together are the k-th
-    batch of one process with ``batch_size × world_size``. ``drop_last`` drops samples that do not
-    fill a batch on every rank, and all ranks run equally many steps. Otherwise the last batch is
-    smaller, and if fewer samples than ranks remain, later ranks run one step less.
-
-    With ``split_batches`` the ``batch_size`` is that of all ranks together, whatever their number:
-    each has a part of every batch, which may be empty, and all run equally many steps. A position
-    is also valid for another number of ranks if all ranks together have the same batch size.
+    batch of one process with ``batch_size × world_size``. If fewer samples than ranks remain at the
+    end of an epoch, later ranks run one step less, unless ``drop_last`` or ``split_batches``.
 
     An iteration continues from the current position to the end of the epoch; the next iteration is
     the next epoch. `set_epoch` selects another.
 
-    ``transforms`` (`singanet.data.transforms`) change images ``x`` (N, C, H, W), each with a
-    generator of seed, epoch and sample index, so that they depend on neither ranks nor resumption.
+    Args:
+        x: Array (N, ...), N samples; a sparse matrix of SciPy (N, D), whose batches are
+            `singanet.types.CSRMatrix`; a data frame, whose batches are columns by name, as `fit`
+            and `step` accept them; or a dict of these by the names of the net's inputs.
+        y: The targets of the N samples, in one of these forms except a sparse matrix.
+        batch_size: Positive int, the samples in a batch of one rank; with ``split_batches`` of all
+            ranks.
+        shuffle: Whether each epoch has an order of its own; otherwise the order of the arrays.
+        seed: Int from 0 on, the seed of the orders and of ``transforms``.
+        drop_last: Whether to drop samples that do not fill a batch on every rank, so that all ranks
+            run equally many steps. Otherwise the last batch is smaller.
+        rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
+        world_size: Int, the number of processes that train together.
+        split_batches: Whether each rank has a part of every batch, which may be empty. All ranks
+            then run equally many steps. A position is also valid for another number of ranks if all
+            ranks together have the same batch size.
+        transforms: Functions of `singanet.data.transforms`, which change images ``x`` (N, C, H, W)
+            in this order. An image's generator depends on seed, epoch and sample index, and on
+            neither ranks nor resumption.
+
+    Example:
+        >>> loader = singanet.data.ArrayLoader(np.zeros((10, 3)), np.arange(10), batch_size=4)
+        >>> [len(y) for x, y in loader]
+        [4, 4, 2]
     """
 
     def __init__(
@@ -195,7 +209,7 @@ class ArrayLoader(Described):
             yield x, _take(self.y, rows)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of ``epoch``."""
+        """Go to the start of ``epoch``, an int from 0 on."""
         self.epoch = checked_count("ArrayLoader", "epoch", epoch, 0)
         self.position = 0
 
@@ -204,7 +218,7 @@ class ArrayLoader(Described):
         return {"epoch": self.epoch, "position": self.position, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position saved by `state_dict`; the following batches are bit-identical.
+        """Go to the position ``state`` of `state_dict`; the following batches are bit-identical.
 
         Errors: `ArgumentError` if the data or the settings differ; the position is then unchanged.
         """
@@ -299,13 +313,25 @@ def _common_length(x: Array | Mapping[str, Array], y: Array | Mapping[str, Array
 
 
 class GeneratorLoader(Described):
-    """Batches from ``source(epoch)``, called anew for each epoch.
+    """A loader of the batches that a function ``source(epoch)`` makes, called anew for each epoch.
 
-    ``source`` takes the number of the epoch and returns an iterable of ``(x, y)``. If it depends on
-    nothing else, a restored position is exact: the batches before it are drawn again and dropped.
-    With several processes rank *r* takes the batches r, r + world_size, ...; the first ranks may
-    take one more. Its length is unknown. A position is also valid for another number of ranks:
-    batches that any rank took are not repeated.
+    The length is unknown. If ``source`` depends on the epoch alone, a restored position is exact:
+    the batches before it are made again and dropped. With several processes rank *r* takes the
+    batches r, r + world_size, ...; the first ranks may take one more. A position is also valid for
+    another number of ranks: batches that any rank took are not repeated.
+
+    Args:
+        source: Function that takes the number of the epoch, from 0 on, and returns an iterable of
+            tuples ``(x, y)``.
+        rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
+        world_size: Int, the number of processes that train together.
+
+    Example:
+        >>> def source(epoch):
+        ...     yield np.full((2, 3), epoch), np.zeros(2)
+        >>> loader = singanet.data.GeneratorLoader(source)
+        >>> [float(x.mean()) for x, y in [*loader, *loader]]
+        [0.0, 1.0]
     """
 
     _may_be_empty = False
@@ -378,7 +404,10 @@ class GeneratorLoader(Described):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position, also of another number of ranks. Errors: `ArgumentError`."""
+        """Go to the position ``state``, also of another number of ranks.
+
+        Errors: `ArgumentError`.
+        """
         where, most = "GeneratorLoader", 1 << 62
         epoch, position = restored_position(where, state, {}, most)
         before = int(state.get("before", 0))

@@ -22,7 +22,7 @@ _LOOK = 0.5
 
 
 class Prefetch(Described):
-    """The batches of ``loader``, at most ``capacity`` of them prepared ahead by a thread.
+    """A loader whose batches a thread prepares ahead.
 
     The position counts the batches *yielded*, not the prepared ones: after a restore the next batch
     is the one after the last yielded. If an iteration ends early, by ``break``, `close` or an
@@ -30,8 +30,17 @@ class Prefetch(Described):
     next iteration waits for it and does so. An error in the thread is raised here with its
     traceback. One iteration runs at a time: a new one closes the old.
 
-    ``each`` is called with every batch, in the thread, and returns the batch to yield:
-    ``net.device.carrier()`` copies it to the net's device.
+    Args:
+        loader: The loader that makes the batches: any object with ``__iter__``, ``state_dict`` and
+            ``load_state_dict``.
+        capacity: Positive int, the most batches that are prepared ahead.
+        each: Function that the thread calls with every batch, and that returns the batch to yield:
+            ``net.device.carrier()`` copies it to the net's device. None for the batch itself.
+
+    Example:
+        >>> loader = singanet.data.ArrayLoader(np.zeros((6, 2)), np.arange(6), 3, shuffle=False)
+        >>> [y.tolist() for x, y in singanet.data.Prefetch(loader)]
+        [[0, 1, 2], [3, 4, 5]]
     """
 
     def __init__(
@@ -102,7 +111,7 @@ class Prefetch(Described):
         return self._walker is not None or self._ahead
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position; close a running iteration."""
+        """Go to the position ``state`` of `state_dict`; close a running iteration."""
         self.close()
         self._put_back()
         self.loader.load_state_dict(state)

@@ -43,9 +43,12 @@ def pillow() -> ModuleType:
 
 
 def resize(image: Array, rng: np.random.Generator | None = None, *, size: Size) -> Array:
-    """Resize the image; one number is the shorter side, with the aspect ratio kept.
+    """Resize the image by Pillow's bicubic interpolation.
 
-    Pillow interpolates (bicubic).
+    Args:
+        image: Array (C, H, W).
+        rng: Unused; the loaders pass a generator to every transform.
+        size: ``(height, width)``, or an int for the shorter side; the aspect ratio is then kept.
     """
     height, width = image.shape[1:]
     if isinstance(size, (tuple, list)):
@@ -66,7 +69,15 @@ def crop(
     size: Size,
     position: str = "center",
 ) -> Array:
-    """Return the part of ``size`` at a ``position``. Errors: a size larger than the image."""
+    """Return the part of ``size`` at a ``position``. Errors: a size larger than the image.
+
+    Args:
+        image: Array (C, H, W).
+        rng: Unused; the loaders pass a generator to every transform.
+        size: ``(height, width)``, or an int for a square.
+        position: "center", "left", "right", "top", "bottom", "left_top", "left_bottom", "right_top"
+            or "right_bottom".
+    """
     if position not in POSITIONS:
         raise ArgumentError(
             "crop, position",
@@ -82,7 +93,14 @@ def crop(
 
 
 def random_crop(image: Array, rng: np.random.Generator, *, size: Size, pad: int = 0) -> Array:
-    """Return the part of ``size`` at a random position, after padding by ``pad`` zeros."""
+    """Return the part of ``size`` at a random position.
+
+    Args:
+        image: Array (C, H, W).
+        rng: The `numpy.random.Generator` to draw from.
+        size: ``(height, width)``, or an int for a square.
+        pad: Int from 0 on, the zeros that are first added at each side.
+    """
     height, width = _sides("random_crop", size)
     pad = checked_count("random_crop", "pad", pad, 0)
     image = np.pad(image, ((0, 0), (pad, pad), (pad, pad))) if pad else image
@@ -98,9 +116,16 @@ def random_resized_crop(
     area: tuple[float, float] = (0.08, 1.0),
     aspect: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Array:
-    """Resize a random part to ``size``: a fraction in ``area``, of an ``aspect`` (width by height).
+    """Resize a random part to ``size``.
 
     After ten parts that do not fit it is the largest square in the middle.
+
+    Args:
+        image: Array (C, H, W).
+        rng: The `numpy.random.Generator` to draw from.
+        size: ``(height, width)``, or an int for a square.
+        area: The least and the largest fraction of the image's area.
+        aspect: The least and the largest ratio of width to height.
     """
     size, (height, width) = _sides("random_resized_crop", size), image.shape[1:]
     for _ in range(10):
@@ -112,7 +137,13 @@ def random_resized_crop(
 
 
 def random_flip(image: Array, rng: np.random.Generator, *, axis: int = -1) -> Array:
-    """Flip left and right with probability ½; with ``axis=-2`` top and bottom."""
+    """Flip the image with probability ½.
+
+    Args:
+        image: Array (C, H, W).
+        rng: The `numpy.random.Generator` to draw from.
+        axis: -1 to flip left and right, -2 to flip top and bottom.
+    """
     return np.flip(image, axis) if rng.integers(2) else image
 
 
@@ -120,6 +151,11 @@ def random_color(image: Array, rng: np.random.Generator, *, by: float = 0.2) -> 
     """Multiply brightness, contrast and saturation by random numbers from 1 − ``by`` to 1 + ``by``.
 
     Integers stay from 0 to 255.
+
+    Args:
+        image: Array (C, H, W).
+        rng: The `numpy.random.Generator` to draw from.
+        by: Number from 0 to 1.
     """
     if not 0 <= by <= 1:
         raise ArgumentError(
@@ -145,7 +181,15 @@ def random_erase(
     aspect: tuple[float, float] = (0.3, 3.3),
     value: float = 0.0,
 ) -> Array:
-    """Set a random part to ``value`` with probability ½ (Zhong et al. 2017, random erasing)."""
+    """Set a random part to ``value`` with probability ½ (Zhong et al. 2017, random erasing).
+
+    Args:
+        image: Array (C, H, W).
+        rng: The `numpy.random.Generator` to draw from.
+        area: The least and the largest fraction of the image's area.
+        aspect: The least and the largest ratio of width to height.
+        value: Number that the part is set to.
+    """
     if rng.integers(2):
         return image
     height, width = image.shape[1:]
