@@ -19,17 +19,41 @@ _TOO_LONG = ("refuse", "skip", "cut")
 
 
 class Chat(TokenLoader):
-    """Batches of conversations from ``.jsonl`` files, in the form of `TokenLoader`.
+    """A loader of conversations in ``.jsonl`` files, with batches as in `TokenLoader`.
 
     A line is ``{"messages": [{"role": "user", "content": "..."}, ...]}`` or ``{"prompt": "...",
     "answer": "..."}``. The model's chat template renders messages, with the line's "tools" if it
     has some, and prompts with answers. If the model has no template, the prompt precedes its answer
-    unchanged. Targets are the answers with their end tokens; all tokens without ``answers_only``.
-    ``too_long`` handles a conversation of more than ``length + 1`` tokens: "refuse" raises an
-    error, "skip" drops it, "cut" truncates it.
+    unchanged. Targets are the answers with their end tokens.
 
     Errors: `DataError` with file and line for a conversation that is invalid, too long or without
     an answer.
+
+    Args:
+        paths: Path of a ``.jsonl`` file or a folder of them, or a list of paths.
+        tokenizer: The `Tokenizer` of the model.
+        batch_size: Positive int, the rows of a batch of one rank.
+        length: Positive int, the most tokens of a row, T.
+        answers_only: Whether only the answers are targets; otherwise all tokens.
+        too_long: Treatment of a conversation of more than ``length + 1`` tokens: "refuse" raises an
+            error, "skip" drops it, "cut" truncates it.
+        pad_to: Lengths, each at most ``length``, to one of which a batch is padded; each text then
+            has its own row. Empty to pack texts into rows of ``length`` tokens.
+        inputs: Names of the arrays of ``x``: "input_ids", "segments" and "attention_mask". None for
+            "input_ids" and "segments", with ``pad_to`` for "input_ids" and "attention_mask".
+        shuffle: Whether each epoch has an order of its own, of blocks and of rows in a block.
+        seed: Int from 0 on, the seed of the orders.
+        window: Positive int, the bytes of a file that are read at a time: a block.
+        rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
+        world_size: Int, the number of processes that train together.
+
+    Example:
+        >>> import pathlib, tokenizers
+        >>> letters = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "c": 2}, []))
+        >>> tokenizer = singanet.data.Tokenizer(letters)
+        >>> _ = pathlib.Path("chats.jsonl").write_text('{"prompt": "ab", "answer": "ca"}')
+        >>> [y.tolist() for x, y in singanet.data.Chat("chats.jsonl", tokenizer, 1, length=4)]
+        [[[-100, 2, 0, -100]]]
     """
 
     def __init__(
@@ -138,12 +162,35 @@ class Chat(TokenLoader):
 
 
 class TextFolder(TokenLoader):
-    """Batches of plain texts in ``paths``, a folder, a file or several, as in `TokenLoader`.
+    """A loader of plain texts in ``.txt`` and ``.jsonl`` files, with batches as in `TokenLoader`.
 
     A ``.txt`` file is one text; a ``.jsonl`` file has one a line, ``{"text": "..."}``. A text gets
     the model's special tokens, and ``eos_token`` at its end if the model has one. A text longer
     than ``length`` continues in another row. A file larger than ``window`` is cut at line ends, and
     the pair of tokens at the cut is dropped.
+
+    Args:
+        paths: Path of a file or a folder, or a list of paths.
+        tokenizer: The `Tokenizer` of the model.
+        batch_size: Positive int, the rows of a batch of one rank.
+        length: Positive int, the most tokens of a row, T.
+        pad_to: Lengths, each at most ``length``, to one of which a batch is padded; each text then
+            has its own row. Empty to pack texts into rows of ``length`` tokens.
+        inputs: Names of the arrays of ``x``: "input_ids", "segments" and "attention_mask". None for
+            "input_ids" and "segments", with ``pad_to`` for "input_ids" and "attention_mask".
+        shuffle: Whether each epoch has an order of its own, of blocks and of rows in a block.
+        seed: Int from 0 on, the seed of the orders.
+        window: Positive int, the bytes of a file that are read at a time: a block.
+        rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
+        world_size: Int, the number of processes that train together.
+
+    Example:
+        >>> import pathlib, tokenizers
+        >>> letters = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "c": 2}, []))
+        >>> tokenizer = singanet.data.Tokenizer(letters)
+        >>> _ = pathlib.Path("text.txt").write_text("abca")
+        >>> [y.tolist() for x, y in singanet.data.TextFolder("text.txt", tokenizer, 1, length=3)]
+        [[[1, 2, 0]]]
     """
 
     def tokens_of(self, record: TextRecord) -> list[Fragment]:

@@ -337,6 +337,14 @@ class TextStream:
 
     `push` returns new and final text; it holds back an incomplete character. All returned texts
     together, with `close`'s, are `Tokenizer.decode` of all tokens.
+
+    Args:
+        decode: Function that returns the text of a list of ids.
+
+    Example:
+        >>> stream = singanet.data.TextStream(lambda ids: bytes(ids).decode("utf-8", "replace"))
+        >>> [stream.push(byte) for byte in "né".encode()]
+        ['n', '', 'é']
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
@@ -345,7 +353,7 @@ class TextStream:
         self._given = 0
 
     def push(self, *ids: int) -> str:
-        """Return the text that these tokens complete, "" while a character is incomplete."""
+        """Return the text that the tokens ``ids`` complete, "" while a character is incomplete."""
         self._ids += map(int, ids)
         text = self._decode(self._ids)
         # An incomplete character is decoded as the replacement character.

@@ -41,17 +41,15 @@ class RowPlace(NamedTuple):
 
 
 class TokenLoader(Described):
-    """Batches ``(x, y)`` of tokens, read from disk as they are needed.
+    """The base class of loaders of batches ``(x, y)`` of tokens, read from disk as they are needed.
 
     ``x`` is a dict of ``inputs``, (N, T) int32 each, or the array if there is one: "input_ids";
     "segments", which number the texts of a row from 1; "attention_mask", 1 for tokens. Both are 0
     for padding. ``y`` (N, T) int32 are the next tokens, -100 for positions without a target: for
     ``SoftmaxCrossEntropy(ignore_index=-100)``. A token and its target belong to the same text.
 
-    Without ``pad_to`` texts are packed into rows of ``length`` tokens. With ``pad_to``, a list of
-    lengths, each text has its own row, and a batch is padded to the least of these lengths, or
-    ``length``, that fits its texts. A batch always has ``batch_size`` rows; the last ones of an
-    epoch may be padding.
+    With ``pad_to`` a batch is padded to the least of these lengths, or ``length``, that fits its
+    texts. A batch always has ``batch_size`` rows; the last ones of an epoch may be padding.
 
     Files are read in blocks of ``window`` bytes, one at a time. ``(seed, epoch)`` determine the
     order of blocks in an epoch, and of rows in a block. Rank *r* takes the rows r, r + world_size,
@@ -60,6 +58,21 @@ class TokenLoader(Described):
     product is the same. An iteration continues from the current position to the end of the epoch.
 
     Errors: `DataError` with file and line for invalid text.
+
+    Args:
+        paths: Path of a file or a folder, or a list of paths.
+        tokenizer: The `Tokenizer` of the model.
+        batch_size: Positive int, the rows of a batch of one rank.
+        length: Positive int, the most tokens of a row, T.
+        pad_to: Lengths, each at most ``length``, to one of which a batch is padded; each text then
+            has its own row. Empty to pack texts into rows of ``length`` tokens.
+        inputs: Names of the arrays of ``x``: "input_ids", "segments" and "attention_mask". None for
+            "input_ids" and "segments", with ``pad_to`` for "input_ids" and "attention_mask".
+        shuffle: Whether each epoch has an order of its own, of blocks and of rows in a block.
+        seed: Int from 0 on, the seed of the orders.
+        window: Positive int, the bytes of a file that are read at a time: a block.
+        rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
+        world_size: Int, the number of processes that train together.
     """
 
     def __init__(
@@ -142,8 +155,9 @@ class TokenLoader(Described):
     def keep_back(self: Loader, share: float) -> Loader:
         """Split off the last blocks for validation; return a loader of these, in order.
 
-        They are the fewest blocks that have ``share`` of the bytes. Both loaders start at their
-        first batch. Errors: `DataError` if there are too few blocks for both.
+        They are the fewest blocks that have ``share``, a number between 0 and 1, of the bytes. Both
+        loaders start at their first batch. Errors: `DataError` if there are too few blocks for
+        both.
         """
         other = copy(self)
         self.files, other.files = self.files.parted(share)
@@ -153,7 +167,7 @@ class TokenLoader(Described):
         return other
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of ``epoch``."""
+        """Go to the start of ``epoch``, an int from 0 on."""
         self.epoch = checked_count(type(self).__name__, "epoch", epoch, 0)
         self.position, self._next = 0, RowPlace(0, 0)
 
@@ -163,7 +177,7 @@ class TokenLoader(Described):
         return {**own, "block": self._next.block, "row": self._next.row, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position; the following batches are bit-identical.
+        """Go to the position ``state`` of `state_dict`; the following batches are bit-identical.
 
         Errors: `ArgumentError` if the files, the tokenizer or the settings differ; the position is
         then unchanged.

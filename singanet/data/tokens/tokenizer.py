@@ -23,15 +23,26 @@ _WHERE = "Tokenizer"
 
 
 class Tokenizer:
-    """Converts text to ids and back by ``backend``, a `tokenizers.Tokenizer`.
+    """A tokenizer, which converts text to ids and back.
 
-    ``bos_token``, ``eos_token`` and ``pad_token`` are the strings that begin, end and pad a text;
-    ``bos_id``, ``eos_id`` and ``pad_id`` are their ids, None if the model has none.
-    ``chat_template`` is the Jinja template of its conversations.
+    ``bos_id``, ``eos_id`` and ``pad_id`` are the ids of the special tokens, None if the model has
+    none. `of` reads the folder of a published model, `of_gguf` the metadata of a GGUF file. Needs
+    the extra ``text``: pip install 'singanet[text]'. Errors: `BackendError` without it; `DataError`
+    for a token that is not in the vocabulary.
 
-    `of` reads the folder of a published model, `of_gguf` the metadata of a GGUF file. Needs the
-    extra ``text``: pip install 'singanet[text]'. Errors: `BackendError` without it; `DataError` for
-    a token that is not in the vocabulary.
+    Args:
+        backend: A `tokenizers.Tokenizer`, whose truncation and padding are switched off.
+        bos_token: The token at the beginning of a text, a string; None if the model has none.
+        eos_token: The token at the end of a text, a string or None.
+        pad_token: The token that pads a text, a string or None.
+        chat_template: The Jinja template of the model's conversations, a string; None if it has
+            none.
+
+    Example:
+        >>> import tokenizers
+        >>> letters = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+        >>> singanet.data.Tokenizer(letters).encode("abb").tolist()
+        [0, 1, 1]
     """
 
     def __init__(
@@ -208,7 +219,10 @@ class Tokenizer:
             return str(self.backend.decode(flat.tolist(), skip_special_tokens=not special))
 
     def stream(self, special: bool = False) -> TextStream:
-        """Return a decoder of ids that arrive one by one; it holds back incomplete characters."""
+        """Return a decoder of ids that arrive one by one; it holds back incomplete characters.
+
+        ``special`` includes special tokens in the text.
+        """
         return TextStream(lambda ids: self.decode(ids, special))
 
     def _chat_text(self, messages: Sequence[Message], ask: bool = False, **variables: Any) -> str:
@@ -220,15 +234,21 @@ class Tokenizer:
         return self._checked_template(messages).text(messages, ask, variables)
 
     def prompt(self, messages: Sequence[Message], **variables: Any) -> Array:
-        """Return the ids that precede the next answer, (T,) int32, for `net.generate`."""
+        """Return the ids that precede the next answer, (T,) int32, for `net.generate`.
+
+        ``messages`` are dicts such as ``{"role": "user", "content": "..."}``; templates may use
+        more entries, and ``**variables`` such as ``tools``. Errors: `DataError` without a template,
+        or with the template's error.
+        """
         return self.encode(self._chat_text(messages, True, **variables), special=False)
 
     def chat(self, messages: Sequence[Message], **variables: Any) -> tuple[Array, Array]:
         """Return the conversation as ids (T,) int32, and which of them are answers (T,) bool.
 
-        An answer is the assistant's text with its end token: the text that ``{% generation %}``
-        marks if the template has it, or else the text after a request for an answer. Errors:
-        `DataError` as for `_chat_text`, and if answers cannot be separated from the rest.
+        ``messages`` and ``**variables`` are as for `prompt`. An answer is the assistant's text with
+        its end token: the text that ``{% generation %}`` marks if the template has it, or else the
+        text after a request for an answer. Errors: `DataError` as for `prompt`, and if answers
+        cannot be separated from the rest.
         """
         text, spans = self._checked_template(messages).answers(messages, variables)
         made = self._encoding(text, special=False)
