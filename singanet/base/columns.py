@@ -22,7 +22,7 @@ class Columns(dict[str, Any]):
         return len(next(iter(self.values()), ()))
 
     def take(self, rows: Any) -> Columns:
-        """Return some of the rows: an index, a mask or a slice."""
+        """Return the rows ``rows`` of each column: an array of indices, a mask or a slice."""
         return Columns({name: _array(column)[rows] for name, column in self.items()})
 
 

@@ -14,9 +14,15 @@ from singanet.types import Array, Shape
 class Dataset:
     """Samples and labels for training and testing.
 
-    ``x_*``: float32, (N, C, H, W) for images, (N, D) for vectors. ``y_*``: int32 (N,), or (N, H, W)
-    for every pixel, each in [0, num_classes). `_from_arrays` checks its arguments; the constructor
-    does not.
+    The constructor does not check its arguments; `singanet.data.load` does.
+
+    Args:
+        name: The name of the data set.
+        x_train: The samples to train on, float32: (N, C, H, W) for images, (N, D) for vectors.
+        y_train: Their labels, int32 in [0, num_classes): (N,), or (N, H, W) for every pixel.
+        x_test: The samples to test on, as ``x_train``.
+        y_test: Their labels, as ``y_train``.
+        num_classes: The number of classes.
     """
 
     name: str

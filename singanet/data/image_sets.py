@@ -241,10 +241,12 @@ _HUNDRED = _Form("CIFAR-100", ("train",), "test", ("coarse_labels", "fine_labels
 def cifar10(path: str | Path, checksums: bool = True) -> Dataset:
     """Read CIFAR-10: 50,000 and 10,000 images (3, 32, 32) of 10 classes; nothing is downloaded.
 
-    ``path`` is the folder with ``data_batch_1`` ... ``test_batch`` (with ``.bin`` for the binary
-    version), its parent folder, or the published archive, which is compared with its published
-    checksum unless ``checksums`` is False. Errors: `DataError` naming the file and the invalid byte
-    or entry.
+    Errors: `DataError` naming the file and the invalid byte or entry.
+
+    Args:
+        path: Path of the folder with ``data_batch_1`` ... ``test_batch`` (with ``.bin`` for the
+            binary version), of its parent folder, or of the published archive.
+        checksums: Whether to compare an archive with its published checksum (MD5).
     """
     return _load(_TEN, path, checksums, 0)
 
@@ -252,8 +254,13 @@ def cifar10(path: str | Path, checksums: bool = True) -> Dataset:
 def cifar100(path: str | Path, labels: str = "fine", checksums: bool = True) -> Dataset:
     """Read CIFAR-100: 50,000 and 10,000 images (3, 32, 32), 100 classes; nothing is downloaded.
 
-    ``labels="coarse"`` uses the 20 superclasses. ``path`` is the folder with ``train`` and ``test``
-    (with ``.bin`` for the binary version), or as for `cifar10`, as are the errors.
+    Errors: `DataError` naming the file and the invalid byte or entry.
+
+    Args:
+        path: Path of the folder with ``train`` and ``test`` (with ``.bin`` for the binary version),
+            of its parent folder, or of the published archive.
+        labels: "fine" for the 100 classes, "coarse" for the 20 superclasses.
+        checksums: Whether to compare an archive with its published checksum (MD5).
     """
     if labels not in ("fine", "coarse"):
         raise ArgumentError(
@@ -341,9 +348,12 @@ _PIECE = 1 << 20
 def read_idx(path: str | Path, max_bytes: int | None = None) -> Array:
     """Read the array in an IDX file, with or without gzip.
 
-    ``max_bytes`` limits the size that the header may claim, by default 1 GiB, and eight times the
-    file size plus 48 MB for a gzip file. Errors: `DataError` naming the file and the first invalid
-    byte.
+    Errors: `DataError` naming the file and the first invalid byte.
+
+    Args:
+        path: Path of the file.
+        max_bytes: Int, the most bytes that the header may claim. None for 1 GiB, and for a gzip
+            file eight times its size plus 48 MiB.
     """
     where = f"IDX file {str(path)!r}"
     with open_data_file(path) as stream:
@@ -430,10 +440,13 @@ _FILES = {
 def mnist(folder: str | Path, checksums: bool = True) -> Dataset:
     """Read MNIST, or a data set of the same form, from ``folder``; nothing is downloaded.
 
-    The files are ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the two ``t10k-``
-    ones, with or without ``.gz``. Packed ones are compared with the checksums of MNIST and
-    Fashion-MNIST; pass ``checksums=False`` for another set of this form. Errors: `DataError` naming
-    the file, and the invalid byte.
+    Errors: `DataError` naming the file, and the invalid byte.
+
+    Args:
+        folder: Path of the folder with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and
+            the two ``t10k-`` files, with or without ``.gz``.
+        checksums: Whether to compare ``.gz`` files with the published checksums (MD5) of MNIST and
+            Fashion-MNIST; False for another set of this form.
     """
     found = [_find(path_of(folder, "folder"), name) for name in _FILES]
     if checksums:

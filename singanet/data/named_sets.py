@@ -19,11 +19,14 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:
     """Load the packaged data set of that name, or the data set at a path.
 
-    A path is a folder or archive of MNIST, CIFAR-10 or CIFAR-100 (`mnist`, `cifar10`, `cifar100`),
-    or an ``.npz`` file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``: samples (N, H, W),
-    (N, C, H, W) or (N, D), uint8 (scaled to [0, 1]) or float; labels (N,), or (N, H, W) for every
-    pixel, integers. ``max_bytes`` limits the memory of its arrays. Errors: `UnknownNameError` for
-    an unknown name, `DataError` for an invalid file.
+    Errors: `UnknownNameError` for an unknown name, `DataError` for an invalid file.
+
+    Args:
+        name_or_path: "digits" or "scenes"; or the path of a folder or archive of MNIST, CIFAR-10 or
+            CIFAR-100 (`mnist`, `cifar10`, `cifar100`), or of an ``.npz`` file with ``x_train``,
+            ``y_train``, ``x_test`` and ``y_test``: samples (N, H, W), (N, C, H, W) or (N, D), uint8
+            (divided by 255) or float; labels (N,), or (N, H, W) for every pixel, integers.
+        max_bytes: Int, the most bytes of memory for the arrays of an ``.npz`` file.
     """
     name = str(path_of(name_or_path, "name_or_path"))
     if name in _EMBEDDED:
@@ -56,7 +59,12 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
 def load_test(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:
     """Load only the test samples: ``x_test`` and ``y_test`` of an ``.npz`` file.
 
-    Such a data set has no training samples; its labels define the number of classes.
+    Such a data set has no training samples; its labels define the number of classes. Other data
+    sets are loaded whole.
+
+    Args:
+        name_or_path: As for `load`.
+        max_bytes: Int, the most bytes of memory for the arrays of an ``.npz`` file.
     """
     name = str(path_of(name_or_path, "name_or_path"))
     if not name.lower().endswith(".npz") or not os.path.isfile(name):

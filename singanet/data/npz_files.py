@@ -200,8 +200,13 @@ def read_npz(
 ) -> dict[str, Array]:
     """Read the arrays ``names`` of the archive at ``path``, and no others.
 
-    ``max_bytes`` limits the arrays' memory, with at least four bytes an element, since they become
-    float32. Errors: `DataError` naming the file and the array.
+    Errors: `DataError` naming the file and the array.
+
+    Args:
+        path: Path of the ``.npz`` file.
+        names: Names of arrays in the file: booleans, integers or floats.
+        max_bytes: Int, the most bytes of memory for the arrays, counted with at least four bytes an
+            element, since they become float32.
     """
     where = f"data file {str(path)!r}"
     with open_data_file(path) as stream:

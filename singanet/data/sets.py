@@ -51,6 +51,9 @@ def scenes(seed: int = 0) -> Dataset:
 
     A scene has three of `digits`, each in its own quarter, on uniform noise up to 0.5. Every digit
     is in two scenes; training and test scenes share none.
+
+    Args:
+        seed: Int from 0 on, the seed of the scenes.
     """
     source, rng = digits(), np.random.default_rng(seed)
     x_train, y_train = _pasted(source.x_train, source.y_train, rng)
@@ -83,10 +86,18 @@ _FILES = Path(__file__).parent / "files"
 class TabularDataset:
     """Rows of a table and a label for each, for training and testing.
 
-    ``x_*`` are dicts: ``"categorical"``, int32 (N, C), column *c* in [0, cardinalities[c]);
-    ``"numeric"``, float32 (N, D), with mean 0 and variance 1 over the training rows. ``y_*``: int32
-    (N,), 0 or 1. ``categories`` has the values of each categorical column in the order of their
-    numbers; a range for ids without a meaning.
+    Args:
+        name: The name of the data set.
+        x_train: The rows to train on, a dict: ``"categorical"``, int32 (N, C), column *c* in [0,
+            cardinalities[c]); ``"numeric"``, float32 (N, D), with mean 0 and variance 1 over these
+            rows.
+        y_train: Their labels, int32 (N,), 0 or 1.
+        x_test: The rows to test on, as ``x_train``.
+        y_test: Their labels, as ``y_train``.
+        categories: Dict of the values of each categorical column in the order of their ids; a range
+            for ids without a meaning.
+        numeric: The names of the numeric columns.
+        label: The meanings of the labels 0 and 1.
     """
 
     name: str
@@ -109,9 +120,10 @@ class TabularDataset:
         return len(self.label)
 
     def shifted(self, categorical: Array) -> Array:
-        """Return categorical columns with disjoint ids: each column starts after the last.
+        """Return ids with an offset for each column, so that no two columns share an id.
 
-        One embedding of ``sum(cardinalities)`` rows then serves all columns, as a wide part needs.
+        ``categorical`` are ids (N, C), such as ``x_train["categorical"]``. One embedding of
+        ``sum(cardinalities)`` rows then serves all columns, as a wide part needs.
         """
         starts = np.cumsum((0, *self.cardinalities[:-1]))
         return categorical + starts.astype(categorical.dtype)
@@ -180,15 +192,20 @@ _SHARE = 0.256  # of clicks, as in the published data
 def clicks(
     rows: int = 100_000, scale: float = 1.0, exponent: float = 1.1, seed: int = 0
 ) -> TabularDataset:
-    """Generate ``rows`` of click data with Criteo's fields: 26 of ids, 13 of measures.
+    """Generate click data with Criteo's fields: 26 of ids, 13 of measures.
 
-    Field sizes are Criteo's times ``scale``, at least two. The frequency of an id with rank r is
-    proportional to the integral of x^-``exponent`` from r to r + 1 (a Zipf tail), and ranks are
-    scattered over the field. The log odds of a click are the sum of a weight for each id, products
-    of neighbouring fields, and weighted measures; a quarter of the rows are clicks. The weights
-    depend on ``seed`` and ``scale``, not on ``rows``; the true model has an AUC of 0.87. The last
-    fifth is for testing. Errors: fewer than ten rows, a scale outside of (0, 1], an exponent that
-    is not above 0.
+    The frequency of an id with rank r is proportional to the integral of x^-``exponent`` from r to
+    r + 1 (a Zipf tail), and ranks are scattered over the field. The log odds of a click are the sum
+    of a weight for each id, products of neighbouring fields, and weighted measures; a quarter of
+    the rows are clicks. The weights depend on ``seed`` and ``scale``, not on ``rows``; the true
+    model has an AUC of 0.87. The last fifth is for testing.
+
+    Args:
+        rows: Int from 10 on, the number of rows.
+        scale: Number in (0, 1], the sizes of the fields relative to Criteo's; each has at least two
+            ids.
+        exponent: Positive number, the exponent of the frequencies of ids.
+        seed: Int from 0 on, the seed of the weights and rows.
     """
     rows = checked_count("clicks", "argument rows", rows, 10)
     _expect(is_number(scale) and 0 < scale <= 1, "scale", "above 0 and at most 1", scale)
@@ -266,11 +283,13 @@ def movielens(folder: str | Path | None = None) -> TabularDataset:
     """Read 100,000 ratings of 1,682 movies by 943 people; the label is at least four stars of five.
 
     Harper and Konstan, "The MovieLens Datasets", ACM TiiS 5 (2015). GroupLens forbids
-    redistribution without permission, so the files are not shipped: ``folder`` has ``u.data`` and
-    ``u.user``, and None uses the copy in an installed package ``recbole``, which is not imported.
-    Columns are the person, the movie, the person's sex and occupation, and the age. Every fifth
-    rating, in the order of the file, is for testing. Errors: `DataError` for missing files and
-    invalid lines.
+    redistribution without permission, so the files are not shipped. Columns are the person, the
+    movie, the person's sex and occupation, and the age. Every fifth rating, in the order of the
+    file, is for testing. Errors: `DataError` for missing files and invalid lines.
+
+    Args:
+        folder: Path of the folder with ``u.data`` and ``u.user`` of MovieLens 100K. None uses the
+            copy in an installed package ``recbole``, which is not imported.
     """
     place = _installed() if folder is None else path_of(folder, "folder")
     people = {

@@ -184,8 +184,18 @@ class Table(Configurable):
     from 2 the values in their order. A missing number becomes the median; numbers are scaled to
     mean 0 and variance 1 over the fitted rows, as float32; a constant column becomes 0. ``net.table
     = table`` lets a net take raw frames, and is saved with the net. Errors: names that repeat or
-    are in `GROUPS`; values that repeat or have other types; numbers that are not finite; deviations
-    that are not above 0.
+    are "categorical" or "numeric"; invalid values and numbers.
+
+    Args:
+        categories: Dict of the values of each categorical column by its name: all text or all
+            numbers, each once.
+        measures: Dict of four values for each numeric column by its name: median, mean, standard
+            deviation above 0, and whether an indicator of missing values follows the column.
+
+    Example:
+        >>> table = singanet.data.Table.of({"city": ["Bonn", "Ulm", "Ulm"], "age": [20, 30, 40]})
+        >>> table({"city": ["Ulm", "Paris"], "age": [30, 40]})["categorical"].tolist()
+        [[3], [0]]
     """
 
     def __init__(
@@ -211,11 +221,15 @@ class Table(Configurable):
     ) -> Table:
         """Fit a table to a frame, or to a dict of columns by name.
 
-        Columns of text are categories, and so are the numbers in ``categorical``; other numbers and
-        booleans are measures. Columns in ``leave_out`` are ignored, for example targets. Values
-        that occur fewer than ``min_count`` times count as unknown. None, NaN and pandas' NA are
-        missing. Errors: no row; a column of dates, of other objects, of text and numbers, of
+        Columns of text are categories; numbers and booleans are measures. None, NaN and pandas' NA
+        are missing. Errors: no row; a column of dates, of other objects, of text and numbers, of
         infinity, or without any value.
+
+        Args:
+            frame: Data frame of pandas, polars, pyarrow and the like, or a dict of columns.
+            categorical: Names of columns of numbers that are categories too.
+            leave_out: Names of columns to ignore, such as the targets.
+            min_count: Positive int; values that occur less often in a category count as unknown.
         """
         where = "Table.of"
         least = checked_count(where, "min_count", min_count, 1)
@@ -278,9 +292,10 @@ class Table(Configurable):
         return self.arrays(frame, list(names), "Table")
 
     def arrays(self, frame: Any, names: Sequence[str], where: str) -> dict[str, Array]:
-        """Return the arrays for the inputs ``names`` of a net; ``where`` is for errors.
+        """Return the arrays of the rows of ``frame`` for the inputs ``names`` of a net.
 
-        A net's single input with another name gets the measures if the table has no categories.
+        ``where`` is the text that errors begin with. A net's single input with another name gets
+        the measures if the table has no categories.
         """
         names = list(names)
         known = [*GROUPS, *self.categories, *self.measures]

@@ -25,9 +25,18 @@ _PLAYS = Path(__file__).parent / "files" / "plays.txt.gz"
 class TextDataset:
     """A text as numbers: ``train`` and ``validation``, int32 ids of its characters in order.
 
-    ``characters`` is the sorted vocabulary; the id of a character is its index in it. The last
-    fraction ``validation`` of the text is for validation. Errors: `DataError` for a text too short
-    to have both parts.
+    ``characters`` is the sorted vocabulary; the id of a character is its index in it. Errors:
+    `DataError` for a text too short to have both parts.
+
+    Args:
+        text: The text, a string.
+        name: The name of the text in errors and in its repr.
+        validation: Number between 0 and 1, the fraction of the text, at its end, for validation.
+
+    Example:
+        >>> text = singanet.data.TextDataset("banana" * 5)
+        >>> text.characters, text.encode("nab").tolist(), text.decode([1, 0])
+        ('abn', [2, 0, 1], 'ba')
     """
 
     def __init__(self, text: str, name: str = "text", validation: float = 0.1) -> None:
@@ -70,6 +79,11 @@ class TextDataset:
         """Read the text of a file; line ends become newlines.
 
         Errors: `DataError` for a missing file, or naming the byte that is not ``encoding``.
+
+        Args:
+            path: Path of the file.
+            encoding: Name of the text's encoding, as in `open`.
+            validation: Number between 0 and 1, the fraction for validation.
         """
         where = f"text file {str(path)!r}"
         file = path_of(path)
@@ -168,14 +182,27 @@ def _code_points(text: str) -> Array:
 
 
 class TextLoader(Described):
-    """Batches ``(x, y)`` of ids, both (batch_size, length); ``y`` is ``x`` shifted by one.
+    """A loader of batches ``(x, y)`` of ids (batch_size, length); ``y`` is ``x`` shifted by one.
 
     The ids are cut into ``batch_size × world_size`` rows of equal length; rank *r* has the
     batch_size rows from ``r × batch_size``. Row *i* of a batch continues in row *i* of the next, so
     a recurrent net may keep its state through an epoch; at the start of one (``position == 0``) it
-    must reset it. The last batch is shorter, or dropped with ``drop_last``; less than one id a row
-    at the end of the ids is unused. An iteration continues from the current position, as in
-    `ArrayLoader`, also with another number of ranks that have as many rows together.
+    must reset it. Less than one id a row at the end of the ids is unused. An iteration continues
+    from the current position, as in `ArrayLoader`, also with another number of ranks that have as
+    many rows together.
+
+    Args:
+        ids: Array of integers (N,), such as ``TextDataset.train``.
+        batch_size: Positive int, the rows of a batch of one rank.
+        length: Positive int, the ids of a row of a batch.
+        drop_last: Whether to drop the last batch of an epoch if it is shorter than ``length``.
+        rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
+        world_size: Int, the number of processes that train together.
+
+    Example:
+        >>> loader = singanet.data.TextLoader(np.arange(7), batch_size=1, length=3)
+        >>> [(x.tolist(), y.tolist()) for x, y in loader]
+        [([[0, 1, 2]], [[1, 2, 3]]), ([[3, 4, 5]], [[4, 5, 6]])]
     """
 
     def __init__(
@@ -235,7 +262,7 @@ class TextLoader(Described):
         return {"epoch": self.epoch, "position": self.position, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position. Errors: `ArgumentError` if text or settings differ."""
+        """Go to the position ``state``. Errors: `ArgumentError` if text or settings differ."""
         where = "TextLoader"
         self.epoch, self.position = restored_position(where, state, self._identity(), len(self))
 
