@@ -38,13 +38,29 @@ if TYPE_CHECKING:
 class FeedForwardNet(Net):
     """A net of layers in topological order, whose `backward` yields gradients layer by layer.
 
-    ``FeedForwardNet([layer, ...], loss=..., metric=...)`` is a chain; named nets may be among the
-    layers. ``FeedForwardNet(loss, metric)`` is empty, and `add` builds it. ``inputs`` and
-    ``outputs`` are symbols, and make a net of the layers between them. `train`, `step`, `evaluate`
-    and `predict` use ``loss`` and ``metric``. A net needs a ``name`` to be nested in another.
-    ``seed`` fixes the initial parameters and every random draw; None takes the next seed after
-    `singanet.set_seed`, or a fresh one. Errors: arguments of other types; the errors of `add`. See
-    `Net` for the attributes. Each method imports its room when called.
+    A list of layers is a chain. Without layers and symbols the net is empty, and `add` builds it.
+    ``loss``, ``metric``, ``seed``, ``rng``, ``device`` and ``dtype`` are attributes. Errors:
+    arguments of other types; the errors of `add`.
+
+    Args:
+        layers: List of layers, in which named nets may stand for their layers; or a loss, as the
+            first argument of an empty net.
+        metric: The `Metric` that `train`, `step` and `evaluate` compute, or None.
+        loss: The `Loss` that `train`, `step` and `evaluate` use, and whose link `predict` applies;
+            a `MultiLoss` for several outputs; None until `compile` sets one.
+        inputs: Symbol or symbols of `Input`, for a net of the layers between them and ``outputs``.
+        outputs: Symbol or symbols that the net computes.
+        name: The name of the net, a string, which it needs to be nested in another.
+        seed: Int from 0 on, which fixes the initial parameters and every random draw. None takes
+            the next seed after `singanet.set_seed`, or a fresh one.
+
+    Example:
+        >>> Dense = singanet.layers.Dense
+        >>> net = singanet.FeedForwardNet([Dense("hidden", 8), Dense("out", 3)], seed=0)
+        >>> net.compile("adam", "softmax_cross_entropy", ["accuracy"])
+        >>> history = net.fit(np.eye(6), np.arange(6) % 3, epochs=2, verbose=False)
+        >>> len(history["loss"]), net.predict(np.eye(6)).shape
+        (2, (6, 3))
     """
 
     if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
@@ -72,8 +88,13 @@ class FeedForwardNet(Net):
         """Return a net of the layers that ``layers`` depend on, with ``layers`` as its outputs.
 
         Use it to put a new head on a trained net. Both nets share the layers; loss, metric,
-        optimizer and `freeze` are not copied. ``seed`` seeds layers that are added later. Errors:
-        an unknown layer, no layer, or an offloaded net.
+        optimizer and `freeze` are not copied. Errors: an unknown layer, no layer, or an offloaded
+        net.
+
+        Args:
+            layers: Layers of this net, or their names.
+            seed: Int from 0 on, the seed of layers that are added later; None as for the
+                constructor.
         """
         from singanet.graph.subgraph import add_upto
 
@@ -87,14 +108,18 @@ class FeedForwardNet(Net):
     def as_type(self, dtype: Any, rounding: str | None = None) -> None:
         """Convert every parameter to a float type, and compute in it from now on.
 
-        "bfloat16" stores weight matrices and embedding tables in two bytes a number and computes in
-        float32; kernels may round the rows that they multiply by such a matrix. ``rounding`` rounds
-        the updates: "stochastic", the default, draws from ``net.rng``; "remainder" also stores the
-        lower 16 bits, so updates equal those in float32. "float32_fast" stores float32, but
-        convolutions and products round their operands to bfloat16. Errors: `ArgumentError` if
-        ``dtype`` is not a float type; `BackendError` for "float32_fast" if the kernels or the
-        processor lack such products; `CallOrderError` for "bfloat16" if the net is offloaded,
-        nested or on several ranks.
+        Errors: `ArgumentError` if ``dtype`` is not a float type; `BackendError` for "float32_fast"
+        if the kernels or the processor lack such products; `CallOrderError` for "bfloat16" if the
+        net is offloaded, nested or on several ranks.
+
+        Args:
+            dtype: "float32", "float64" or "float16", or the NumPy type. "bfloat16" stores weight
+                matrices and embedding tables in two bytes a number and computes in float32; kernels
+                may round the rows that they multiply by such a matrix. "float32_fast" stores
+                float32, but convolutions and products round their operands to bfloat16.
+            rounding: The rounding of updates in "bfloat16": "stochastic", which None means, draws
+                from ``net.rng``; "remainder" also stores the lower 16 bits, so updates equal those
+                in float32.
         """
         from singanet.engine.holding import hold_as
 
@@ -115,13 +140,20 @@ class FeedForwardNet(Net):
         the blocks Q8_0 and Q4_1 of llama.cpp, about 1.06 and 0.63 bytes a number. Embedding tables
         always get 8 bits. Matrices stay as they are if 32 does not divide their inputs. Products
         are computed in float32; for few rows kernels may quantize the activations by blocks too.
-        With ``data``, typical inputs of the net, the other inputs compensate each input's rounding
-        error (GPTQ, Frantar et al. 2022).
 
         A quantized net refuses training steps, except for the pairs that `adapt` adds.
-        ``as_type("float32")`` restores arrays. Returns a report of the cost, with the loss on ``x``
-        and ``y`` (as for `evaluate`) before and after if they are passed. Errors: another type; the
-        errors of ``as_type("bfloat16")``.
+        ``as_type("float32")`` restores arrays. Returns a report of the cost. Errors: another type;
+        the errors of ``as_type("bfloat16")``.
+
+        Args:
+            dtype: "int8" or "int4".
+            x: Samples to compute the loss on before and after, as for `evaluate`; None for no loss.
+            y: Their targets, as for `evaluate`.
+            batch_size: Positive int, the samples that are computed at a time; None for 32 of ``x``
+                and 4 of ``data``.
+            data: Typical inputs of the net, for "int4". The other inputs of a matrix then
+                compensate each input's rounding error (GPTQ, Frantar et al. 2022). None rounds each
+                weight by itself.
         """
         from singanet.training.evaluation import quantize
 
@@ -138,15 +170,19 @@ class FeedForwardNet(Net):
         """Freeze the net and add trainable low-rank pairs (LoRA) of rank ``lora`` to its weights.
 
         A weight W (in, out) then computes x W + (alpha / lora) (x A) B. A (in, lora) is drawn and B
-        (lora, out) is zero, so outputs do not change at first (Hu et al. 2021). ``where`` is
-        "attention" for the projections of all attention layers, "all" for every weight of these, of
-        `GatedUnit` and of `Dense`, or names and patterns ("layers/*/unit", "*/query_weight") of
-        layers or weights. Weights that are shared, that read sparse inputs or that belong to a
-        nested net are skipped. ``alpha`` is ``lora`` by default; ``dropout`` is the probability of
-        dropping an input of a pair in training. Pairs are parameters of their layers,
-        ``<layer>/<weight>.lora_a`` and ``.lora_b``. Returns the names of the adapted weights.
-        Errors: a rank above that of a weight; a name that matches nothing; a net that has pairs
-        already, is offloaded, nested in another or an Executor's.
+        (lora, out) is zero, so outputs do not change at first (Hu et al. 2021). Weights that are
+        shared, that read sparse inputs or that belong to a nested net are skipped. Pairs are
+        parameters of their layers, ``<layer>/<weight>.lora_a`` and ``.lora_b``. Returns the names
+        of the adapted weights. Errors: a rank above that of a weight; a name that matches nothing;
+        a net that has pairs already, is offloaded, nested in another or an Executor's.
+
+        Args:
+            lora: Positive int, the rank of the pairs.
+            where: "attention" for the projections of all attention layers; "all" for every weight
+                of these, of `GatedUnit` and of `Dense`; or names and patterns of layers or weights,
+                such as "layers/*/unit" and "*/query_weight".
+            alpha: Number, the scale of the pairs times ``lora``; None for ``lora``.
+            dropout: The probability of dropping an input of a pair in training.
         """
         from singanet.engine.adapting import adapt
 
@@ -174,34 +210,82 @@ class FeedForwardNet(Net):
         mixed_precision: MixedPrecision | str | None = None,
         weighted_metrics: Given | None = None,
     ) -> None:
-        """Set the optimizer, loss and metrics of `fit`; None keeps the net's own loss and metric.
+        """Set the optimizer, loss and metrics of `fit`.
 
-        Each is an object or a name: "adam", "mse", "accuracy". A metric is named after its class
-        (``accuracy``), or by its key in a dict; the first becomes the net's metric. For several
-        outputs the keys are names of output layers, each with one metric or a list, which get the
-        names ``<output>_accuracy``. ``weighted_metrics`` count the weights of samples and classes.
-        ``mixed_precision`` "float16", or a `MixedPrecision`, converts the net to that type.
-        "float32_fast" and "bfloat16" let products round their operands to bfloat16 if the processor
-        supports it; "bfloat16" also stores arrays in it that only oneDNN's kernels touch. "auto" is
-        "bfloat16" if that is faster. `as_type` converts back. Errors: an argument that is not an
+        A metric is named after its class (``accuracy``), or by its key in a dict; the first becomes
+        the net's metric. `as_type` undoes ``mixed_precision``. Errors: an argument that is not an
         optimizer, loss or metric; `BackendError` for an unsupported precision. On an error the net
         is unchanged.
+
+        Args:
+            optimizer: An optimizer, or its name, such as "adam", with Keras' learning rate.
+            loss: A loss, or its name, such as "mse"; a `MultiLoss` for several outputs. None for
+                the net's own loss.
+            metrics: A metric or its name, such as "accuracy", a list of these, or a dict by name;
+                for several outputs a dict by output layer, whose metrics get the names
+                ``<output>_accuracy``. None for the net's own metric.
+            mixed_precision: "float16", or a `MixedPrecision`, converts the net to that type and
+                scales the loss. "float32_fast" and "bfloat16" let products round their operands to
+                bfloat16 if the processor supports it; "bfloat16" also stores arrays in it that only
+                oneDNN's kernels touch. "auto" is "bfloat16" if that is faster. None computes in the
+                net's type.
+            weighted_metrics: Metrics, given as ``metrics``, that count the weights of samples and
+                classes.
         """
         from singanet.training.compiled import compile_net
 
         compile_net(self, optimizer, loss, metrics, mixed_precision, weighted_metrics)
 
     @made_of(FitOptions)
-    def fit(self, options: FitOptions) -> History:
+    def fit(self, options: FitOptions) -> History:  # noqa: D417 - its arguments are FitOptions'
         """Train from ``initial_epoch`` up to epoch ``epochs``, by the streaming backward.
 
-        With a ``memory_budget``, bytes or a text such as "600MB", steps run as `plan` finds; a
-        budget that is too small is refused before the first step. If nothing else is enough, the
-        net is offloaded to an ``offload_folder``, and stays there. All arguments:
-        https://github.com/singanet/singanet/blob/main/docs/training.md Errors before the first
-        step: arguments out of range; a net that is not compiled; data that do not fit or are empty;
-        errors of callbacks. Errors later: targets that do not fit; data that end early; errors of
-        data or callbacks, which ``on_error`` receives.
+        Returns a `History`: lists of the loss, the metrics and the learning rate by epoch. A second
+        call continues the training. Errors before the first step: arguments out of range; a net
+        that is not compiled; data that do not fit or are empty; a budget that is too small; errors
+        of callbacks. Errors later: targets that do not fit; data that end early; errors of data or
+        callbacks, which ``on_error`` receives.
+
+        Args:
+            x: The samples: an array (N, ...), a list, a data frame, or a sparse matrix; for several
+                inputs a dict by name, or a list in their order. Or a source of batches ``(x, y)``
+                or ``(x, y, sample_weight)`` instead of ``x`` and ``y``: a loader, another iterable,
+                or a function of the epoch that returns one.
+            y: The targets of the samples: an array, or for several outputs a dict or list like
+                ``x``.
+            batch_size: Positive int, the samples of a step if ``x`` are samples; the last batch of
+                an epoch may be smaller.
+            epochs: Positive int, the number of the epoch to stop at; epochs count from 0.
+            validation_data: ``(x, y)``, ``(x, y, sample_weight)`` or a source of batches, evaluated
+                after each epoch; its measures are named ``val_loss``, ``val_accuracy`` and so on.
+            validation_split: Number in [0, 1), the fraction of the samples, at their end, to
+                evaluate instead of training on them.
+            callbacks: List of callbacks of `singanet.training.callbacks`, or your own.
+            shuffle: Whether each epoch has an order of its own, drawn from the net's seed and the
+                epoch's number; a source has its own order.
+            class_weight: Dict of weights, numbers from 0 on, by class, for integer, 0/1 or one-hot
+                targets; other classes weigh 1.
+            sample_weight: Array (N,) of factors of the samples' losses, or of the shape of
+                positions, such as (N, T). The mean still divides by the number of samples.
+            initial_epoch: Int from 0 on, the number of the first epoch.
+            resume: Path of a training checkpoint of `ModelCheckpoint`, or of its folder, or a state
+                to continue from exactly. A folder without a checkpoint starts a new training.
+            clip: Positive number, the bound on gradients; None for none.
+            clip_by: The bounded quantity: "layer", the norm of each layer's gradients; "global",
+                the norm of all, which takes a second forward and backward pass; "running", an
+                estimate of it; "value", each element.
+            accumulate: Positive int, the number of batches whose mean gradient makes one update;
+                batches left at the end of the fit wait for the next one.
+            steps_per_epoch: Positive int, the batches of an epoch; None for all, which endless
+                sources do not have.
+            drop_last: Whether to drop a last batch of arrays that is smaller than ``batch_size``.
+            verbose: Whether to print a progress line for each epoch on standard error.
+            memory_budget: The most memory of a step: bytes, or a text such as "600MB". Steps then
+                run as `plan` finds. None for no bound.
+            allow: The ways to save memory that a budget may use: "recompute", "micro-batches",
+                "light state" and "offload".
+            offload_folder: Path of a folder to which the net is offloaded if no other way is
+                enough; it stays offloaded after the fit. None for no offloading.
         """
         if options.within_budget:
             from singanet.budget import fit_within
@@ -225,10 +309,17 @@ class FeedForwardNet(Net):
 
         The compiled net trains for ``steps`` steps, and the rate grows by the same factor each
         step. The test stops early if the loss rises far above its start. The training's state is
-        copied first and restored exactly, also after an error. ``x`` and ``y`` are as for `fit`;
-        the test reads the next batches. Errors: a net that is not compiled; rates that do not rise;
-        fewer than 10 steps; an iterator, whose batches would be lost; an optimizer without a rate;
-        several processes.
+        copied first and restored exactly, also after an error. Errors: a net that is not compiled;
+        rates that do not rise; an iterator, whose batches would be lost; an optimizer without a
+        rate; several processes.
+
+        Args:
+            x: The samples, as for `fit`; a loader is read from its next batch.
+            y: The targets, as for `fit`.
+            batch_size: Positive int, the samples of a step if ``x`` are samples.
+            low: Positive number, the first rate.
+            high: Number above ``low``, the last rate.
+            steps: Int from 10 on, the number of rates.
         """
         from singanet.training.rate_range import find_lr
 
@@ -241,10 +332,15 @@ class FeedForwardNet(Net):
         """Return ``(loss, metric)`` without training; None for a loss or metric that is not set.
 
         The result's ``.logs`` has all measures by name: the loss, the losses of several outputs,
-        and every compiled metric. ``batch_size`` samples are computed at a time, with None all of
-        them; the measures cover all samples together. A custom metric that only judges single
-        batches gets all samples at once. Without ``y``, ``x`` is a loader or another iterable of
-        batches ``(x, y)`` or ``(x, y, sample_weight)``.
+        and every compiled metric. They cover all samples together. A custom metric that only judges
+        single batches gets all samples at once.
+
+        Args:
+            x: The samples, as for `fit`; without ``y`` a loader or another iterable of batches
+                ``(x, y)`` or ``(x, y, sample_weight)``.
+            y: The targets, as for `fit`.
+            batch_size: Positive int, the samples that are computed at a time; None for all at once.
+            sample_weight: Array of the samples' weights, as for `fit`; None for 1.
         """
         from singanet.training.evaluation import evaluate
 
@@ -264,10 +360,15 @@ class FeedForwardNet(Net):
     ) -> Array | dict[str, Array]:
         """Return the net's output for ``x``, after the link of the loss: softmax, sigmoid or none.
 
-        The result is an array, or for several outputs a dict by output name. ``by_name`` returns a
-        dict for one output too, so that type checkers know the type. ``batch_size`` samples are
-        computed at a time, with None all of them, which a net needs if samples affect each other.
-        ``x`` may also be a loader or another iterable of batches ``x`` or ``(x, ...)``.
+        The result is an array, or for several outputs a dict by output name.
+
+        Args:
+            x: The samples, as for `fit`, or a loader or another iterable of batches ``x`` or ``(x,
+                ...)``.
+            batch_size: Positive int, the samples that are computed at a time; None for all at once,
+                which a net needs if samples affect each other.
+            by_name: Whether to return a dict for one output too, so that type checkers know the
+                type.
         """
         from singanet.training.evaluation import by_output_name, predict
 
@@ -290,14 +391,21 @@ class FeedForwardNet(Net):
 
     @checked_call
     def train_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, Any]:
-        """Run one streaming step with the compiled optimizer; return loss and metrics before it."""
+        """Run one streaming step with the compiled optimizer; return loss and metrics before it.
+
+        ``x``, ``y`` and ``sample_weight`` are the arrays of one batch, as for `fit`. The result is
+        a dict by name.
+        """
         from singanet.training.evaluation import train_on_batch
 
         return train_on_batch(self, x, y, sample_weight)
 
     @checked_call
     def test_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, Any]:
-        """Return the loss and the compiled metrics of a batch, without training."""
+        """Return the loss and the compiled metrics of a batch by name, without training.
+
+        ``x``, ``y`` and ``sample_weight`` are the arrays of one batch, as for `fit`.
+        """
         from singanet.training.evaluation import test_on_batch
 
         return test_on_batch(self, x, y, sample_weight)
@@ -314,15 +422,20 @@ class FeedForwardNet(Net):
     ) -> dict[N, Array]:
         """Return the gradients of ``ys`` by each of ``xs``, by their names.
 
-        ``ys`` are layers, ``(layer, index)`` for one of several outputs, or "loss", for which
-        ``feed`` has "targets", and optionally "sample_weight", in addition to the inputs. ``xs``
-        are layers (their outputs), inputs and parameters. An input has the name of its `Input`; the
-        input of another layer is ``"<layer>/input"``, or ``"input"`` if the net has one input.
-        ``dys``, by y, are the initial gradients; None means ones. ``train`` runs a training
-        forward. ``unreachable="zeros"`` returns zeros for an x that does not affect ys. Only layers
-        between xs and ys run. The caller owns every array. Errors: unknown names; integer arrays;
-        no path from an x to ys; a wrong shape. The guide:
-        https://github.com/singanet/singanet/blob/main/docs/gradients.md.
+        Only layers between xs and ys run. The caller owns every array. Errors: unknown names;
+        integer arrays; no path from an x to ys; a wrong shape.
+
+        Args:
+            ys: Name of a layer, ``(layer, index)`` for one of several outputs, or "loss"; or a list
+                of these.
+            xs: Name, or list of names, of layers (their outputs), inputs and parameters. An input
+                has the name of its `Input`; the input of another layer is ``"<layer>/input"``, or
+                ``"input"`` if the net has one input.
+            feed: The inputs, an array or a dict by name; for "loss" a dict that also has "targets",
+                and may have "sample_weight".
+            dys: The initial gradients by y, or an array for one y; None for ones.
+            train: Whether to run a training forward.
+            unreachable: "error", or "zeros" to return zeros for an x that does not affect ys.
         """
         from singanet.gradients import gradients
 
@@ -342,7 +455,8 @@ class FeedForwardNet(Net):
 
         An item has a layer's parameters among ``xs`` in ``names, values, grads``, and the gradients
         of its outputs and inputs, by their names in ``xs``, in ``output_grads``. A table's gradient
-        is `RowSparse`. Values may be updated in place.
+        is `RowSparse`. Values may be updated in place. ``ys``, ``feed``, ``dys``, ``train`` and
+        ``unreachable`` are as for `gradients`.
         """
         from singanet.gradients import iter_gradients
 
@@ -355,7 +469,8 @@ class FeedForwardNet(Net):
         """Return the gradient of every element of each y by each x, in evaluation: ``[y][x]``.
 
         Its shape is y's shape followed by x's, both with the batch axis. It takes a forward and a
-        backward pass for every element of y. Errors: as for `gradients`; a y of several arrays.
+        backward pass for every element of y. ``ys``, ``xs`` and ``feed`` are as for `gradients`.
+        Errors: as for `gradients`; a y of several arrays.
         """
         from singanet.gradients import jacobian
 
@@ -368,9 +483,9 @@ class FeedForwardNet(Net):
         """Return the derivative of the gradients of ``ys`` by ``xs`` along ``vectors``.
 
         ``vectors`` are directions by name, of anything that ``xs`` accepts, in ``xs`` or not; other
-        arrays are constant. The derivative is exact: forward and backward, in evaluation, carry
-        tangents in float64, on the net's device. Errors: as for `gradients`; a vector of another
-        shape; layers and losses that cannot be recorded.
+        arrays are constant. ``feed`` and ``dys`` are as for `gradients`. The derivative is exact:
+        forward and backward, in evaluation, carry tangents in float64, on the net's device. Errors:
+        as for `gradients`; a vector of another shape; layers and losses that cannot be recorded.
         """
         from singanet.gradients import hessian_vector_product
 
@@ -380,10 +495,13 @@ class FeedForwardNet(Net):
     def summary(self, batch_size: int | None = None, extent: int | None = None) -> str:
         """Return a table of the layers: output shapes, parameters, multiply-adds, sources; totals.
 
-        ``batch_size`` adds the bytes a sample that each layer stores for backward, and the peak of
-        a training step of ``batch_size`` samples. Two steps of 2 and 3 samples of ones measure
-        them, and leave the net unchanged. ``extent`` replaces axes of any extent there. Errors:
-        arguments that are not positive ints; no ``extent`` if an input needs it.
+        Errors: arguments that are not positive ints; no ``extent`` if an input needs it.
+
+        Args:
+            batch_size: Positive int, the samples of a training step whose peak memory is added,
+                with the bytes a sample that each layer stores for backward; None for neither. Two
+                steps of 2 and 3 samples of ones measure them, and leave the net unchanged.
+            extent: Positive int that replaces axes of any extent in these steps.
         """
         from singanet.summary import summary_table
 
@@ -395,10 +513,13 @@ class FeedForwardNet(Net):
 
     @checked_call
     def plot(self, path: str | PathLike[str] | None = None) -> str:
-        """Draw the graph as SVG; return its text, and write it to ``path``, a .svg or .png file.
+        """Draw the graph as SVG, and return its text.
 
         Layers are below their sources, with shapes and parameter counts. Errors: another suffix;
         `FileAccessError`; `BackendError` for .png without the extra ``report``.
+
+        Args:
+            path: Path of a .svg or .png file to write as well; None for none.
         """
         from singanet.picture import plot_net
 
@@ -425,6 +546,10 @@ class FeedForwardNet(Net):
         """Build the net that `to_config` described, with fresh parameters.
 
         Its classes are singanet's or registered. Errors: `ConfigError`, `UnknownNameError`.
+
+        Args:
+            config: The result of `to_config`.
+            seed: Int from 0 on, the seed of the net; None as for the constructor.
         """
         from singanet.saving.nets import net_from_config
 
@@ -434,10 +559,14 @@ class FeedForwardNet(Net):
     def save_model(self, f: str | PathLike[str], training: bool = True) -> None:
         """Write the whole net to one file, from which `singanet.load_model` builds it again.
 
-        With ``training`` the file includes what `compile` set: optimizer with its state, metrics,
-        mixed precision. Name the file ``name.singanet``. It is written atomically, one array at a
-        time. Errors: `ConfigError` for a class that is neither singanet's nor registered;
-        `ArgumentError` for a suffix of another format; `FileAccessError`.
+        It is written atomically, one array at a time. Errors: `ConfigError` for a class that is
+        neither singanet's nor registered; `ArgumentError` for a suffix of another format;
+        `FileAccessError`.
+
+        Args:
+            f: Path of the file, ``name.singanet``.
+            training: Whether the file includes the settings of `compile`: optimizer with its state,
+                metrics, mixed precision.
         """
         from singanet.saving.whole_model import save_model
 
@@ -458,15 +587,25 @@ class FeedForwardNet(Net):
     ) -> None:
         """Write all parameters, running state included, to ``f``, atomically.
 
-        ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or 'keras-legacy'.
-        None goes by the suffix; without a suffix it writes SINGA's snapshot, ``f.bin`` and
-        ``f.desc``. ``data_format`` is the data format of the Keras model that will load the file,
-        which also takes the state of ``optimizer``. ``layout="torch"`` writes a '.safetensors' file
-        for PyTorch's ``load_state_dict``: a layer becomes the module of its name, with dots for
-        slashes, or of the name in ``rename``. Snapshots and pickles store a recurrent layer's
-        weights as one array. ``buffer_size`` is SINGA's and unused here; a SINGA that reads the
-        records needs one above the largest. Errors: `FileAccessError`; arrays that the format
-        cannot store; the suffix of another program's files.
+        Snapshots and pickles store a recurrent layer's weights as one array. Errors:
+        `FileAccessError`; arrays that the format cannot store; the suffix of another program's
+        files.
+
+        Args:
+            f: Path of the file.
+            buffer_size: Unused, an argument of SINGA; a SINGA that reads the records needs a buffer
+                above the largest.
+            use_pickle: Whether None as ``format`` means "pickle".
+            format: "snapshot", "pickle", "hdf5", "npz", "safetensors", "keras" or "keras-legacy".
+                None for the format of the suffix; without a suffix SINGA's snapshot, ``f.bin`` and
+                ``f.desc``.
+            data_format: The data format of the Keras model that will load the file: "channels_last"
+                or "channels_first".
+            optimizer: The optimizer whose state a Keras file includes; None for no state.
+            layout: "torch" to write a '.safetensors' file for PyTorch's ``load_state_dict``: a
+                layer becomes the module of its name, with dots for slashes. None for the net's own
+                names.
+            rename: Dict of the modules' names in that file by layer name.
         """
         from singanet.saving.parameters import save_parameters
 
@@ -493,16 +632,30 @@ class FeedForwardNet(Net):
         """Read parameters from ``f`` into the net's arrays, and report how each was matched.
 
         The file's content decides its format, not its name. Files of Keras and of every SINGA since
-        1.0.0 are read too. ``rename`` maps names in the file to names in the net.
-        ``layout="torch"`` reads a state dict of PyTorch, the default for '.pt' files: modules match
-        by name, by ``rename``, by a unique shape or by the numbers in their names, with
-        ``by_order`` the rest by order; matrices are transposed. ``layout``, "torch" or "singanet",
-        is required if ``rename`` maps a name with dots to a square matrix. ``key`` is the entry of
-        a training checkpoint that contains the weights. ``strict`` refuses missing, extra and
-        unfitting arrays; ``cast`` converts types; ``optimizer`` takes the state in a Keras file.
-        The whole file is checked first: on an error the net is unchanged. Errors:
-        `StateMismatchError`, whose ``report`` is a table of both sides, `FileFormatError`,
+        1.0.0 are read too. The whole file is checked first: on an error the net is unchanged.
+        Errors: `StateMismatchError`, whose ``report`` is a table of both sides, `FileFormatError`,
         `ChecksumError`, `VersionError`, `FileAccessError`.
+
+        Args:
+            f: Path of the file; of a snapshot without its suffix; or of the folder of an offloaded
+                net or a published model.
+            buffer_size: Unused, an argument of SINGA.
+            use_pickle: Whether None as ``format`` means "pickle".
+            format: The format of the file, as for `save`; None recognizes it by the content.
+            rename: Dict from names in the file to names in the net.
+            strict: Whether to refuse missing, extra and unfitting arrays; otherwise they are
+                reported.
+            cast: Whether to convert arrays of other types.
+            data_format: The data format of the Keras model that wrote the file: "channels_last" or
+                "channels_first".
+            optimizer: The optimizer that takes the state in a Keras file; None to skip it.
+            layout: "torch" for a state dict of PyTorch, the default for '.pt' files: modules match
+                by name, by ``rename``, by a unique shape or by the numbers in their names; matrices
+                are transposed. "singanet" for the net's own names. It is required if ``rename``
+                maps a name with dots to a square matrix.
+            key: The entry of a training checkpoint of PyTorch that contains the weights.
+            by_order: Whether modules of PyTorch that nothing else matches are matched by their
+                order.
         """
         from singanet.saving.parameters import LoadRules, load_parameters
 
@@ -523,14 +676,20 @@ class FeedForwardNet(Net):
         """Store parameters and optimizer state in ``folder``, and at most ``keep`` bytes in memory.
 
         The arrays of a layer are read ahead and written back while its neighbours compute; results
-        are bit-identical. After every step the folder is a checkpoint, which `load` reads;
-        ``resume`` continues from an earlier process's folder. ``activations`` also offloads the
-        arrays that layers store for backward, and counts them in ``keep``, bytes or a text with a
-        unit. The state is that of ``optimizer``, by default the compiled one, or of the one passed
-        to `step`. Errors: `FileAccessError` for a folder that is read-only, in use, full or has
-        other files; a ``keep`` too small for a layer; files of another net (`StateMismatchError`)
-        or optimizer (`DataError`). On an error net and folder are unchanged. The guide:
-        https://github.com/singanet/singanet/blob/main/docs/offload.md.
+        are bit-identical. After every step the folder is a checkpoint, which `load` reads. Errors:
+        `FileAccessError` for a folder that is read-only, in use, full or has other files; a
+        ``keep`` too small for a layer; files of another net (`StateMismatchError`) or optimizer
+        (`DataError`). On an error net and folder are unchanged.
+
+        Args:
+            folder: Path of a new or empty folder, or with ``resume`` of an earlier process's
+                folder.
+            keep: The most memory for the arrays: bytes, or a text such as "256MB".
+            activations: Whether to offload the arrays that layers store for backward too, and to
+                count them in ``keep``.
+            optimizer: The optimizer whose state is stored; None for the compiled one, or else the
+                one passed to `step`.
+            resume: Whether to continue from the files in ``folder``.
         """
         from singanet.offload import offload
 
@@ -549,11 +708,15 @@ class FeedForwardNet(Net):
     ) -> Decoder:
         """Return an object that reads sequences in parts and caches the layers' earlier steps.
 
-        ``decoder(x)`` returns `predict` of the whole sequences at the steps ``x``. It has memory
-        for ``max_length`` steps, by default the net's own maximum; ``fixed`` are inputs without
-        steps. Sequences may differ in length, be copied and roll back, by up to ``spare`` steps if
-        sliding windows drop older ones; see `Decoder`. Errors: a net whose outputs for parts differ
-        from those for the whole.
+        ``decoder(x)`` returns `predict` of the whole sequences at the steps ``x``. Sequences may
+        differ in length, be copied and roll back; see `Decoder`. Errors: a net whose outputs for
+        parts differ from those for the whole.
+
+        Args:
+            max_length: Positive int, the most steps of a sequence; None for the net's own maximum.
+            fixed: Dict of the inputs without steps, by name.
+            spare: Int from 0 on, the steps by which sequences can roll back if sliding windows drop
+                older ones.
         """
         from singanet.decoding import Decoder
 
@@ -574,17 +737,28 @@ class FeedForwardNet(Net):
         draft: FeedForwardNet | DraftModel | None = None,
         prefix: Decoder | None = None,
     ) -> list[Array]:
-        """Continue each of ``prompts``, an array (N, P) of ids or N arrays of any length.
+        """Continue each of ``prompts``; return the new ids of each, (T,).
 
-        Ids are drawn by the net's probabilities to the power of 1 / ``temperature``; 0 takes the
-        likeliest. ``top_k`` and ``top_p`` are as for `Sampling`. A row ends after ``length`` ids,
-        or at the first ``stop``, an id or a sequence of ids. A `decoder` caches earlier steps; past
-        ``max_length`` steps it reads the last half again. The same ``seed`` and prompts give the
-        same ids, and prompts do not affect each other. ``draft``, a smaller net of the same
-        vocabulary or a `DraftModel`, proposes ids that this net verifies; their distribution is the
-        same. ``prefix``, a `decoder` of this net that has read one sequence, precedes each prompt.
-        `decoding.generate` also returns the ids' probabilities. Errors: a net whose output is not
-        probabilities (N, T, C); a draft of another vocabulary; the errors of `decoder`.
+        A `decoder` caches earlier steps. The same ``seed`` and prompts give the same ids, and
+        prompts do not affect each other. `decoding.generate` also returns the ids' probabilities.
+        Errors: a net whose output is not probabilities (N, T, C); a draft of another vocabulary;
+        the errors of `decoder`.
+
+        Args:
+            prompts: Array (N, P) of ids, or N arrays of ids of any length.
+            length: Positive int, the most ids to draw for a prompt.
+            temperature: Number from 0 on: ids are drawn by the net's probabilities to the power of
+                1 / ``temperature``; 0 takes the likeliest.
+            top_k: Positive int, the number of likeliest ids to draw from; None for all.
+            top_p: Number in (0, 1], the probability of the likeliest ids to draw from; None for 1.
+            seed: Int from 0 on, the seed of the draws; None takes one as the constructor does.
+            stop: An id, or a list of ids and of sequences of ids, after which a row ends; None for
+                none.
+            max_length: Positive int, the most steps that the decoder caches; past it the last half
+                is read again. None for the net's own maximum.
+            draft: A smaller net of the same vocabulary, or a `DraftModel`, that proposes ids for
+                this net to verify; the distribution of the ids is the same.
+            prefix: A `decoder` of this net that has read one sequence, which precedes each prompt.
         """
         from singanet.decoding import Sampling, generate
 
@@ -605,14 +779,19 @@ class FeedForwardNet(Net):
     ) -> Program:
         """Record a training step, or without ``y`` and ``optimizer`` an evaluation, as a program.
 
-        The batch gives the shapes; net and optimizer do not change. With ``rerecord`` the program
-        records again for other shapes and after changes of the net; else it refuses them.
-        ``recompute`` selects which arrays a step drops after forward and computes again for
-        backward: "none"; "cheap", memory-bound operations if that lowers the peak; "blocks", all
-        but the arrays between blocks; or a number of bytes for the arena, which may repeat products
-        and convolutions too. None is `programs.recompute`. Results are bit-identical. Errors:
-        targets without an optimizer or the reverse; an arena that cannot fit the bytes; the errors
-        of the net.
+        Net and optimizer do not change. Results are bit-identical. Errors: targets without an
+        optimizer or the reverse; an arena that cannot fit the bytes; the errors of the net.
+
+        Args:
+            x: The inputs of a batch, as for `forward`; they define the shapes.
+            y: The targets of the batch.
+            optimizer: The optimizer of the step.
+            rerecord: Whether the program records again for other shapes and after changes of the
+                net; otherwise it refuses them.
+            recompute: The arrays that a step drops after forward and computes again for backward:
+                "none"; "cheap", memory-bound operations if that lowers the peak; "blocks", all but
+                the arrays between blocks; or a number of bytes for the arena, which may repeat
+                products and convolutions too. None for `programs.recompute`.
         """
         from singanet.program.program import Program
 
@@ -630,9 +809,13 @@ class FeedForwardNet(Net):
         """Return the planned bytes of a recorded training step of ``batch_size`` samples.
 
         A rehearsal on ones finds them and leaves the net unchanged; the loss's own arrays are not
-        counted. The state is that of ``optimizer``, by default the compiled one. ``extent``
-        replaces axes of any extent; ``recompute`` is as for `record`. Errors: numbers that are not
-        positive ints; an arena that cannot fit the bytes.
+        counted. Errors: numbers that are not positive ints; an arena that cannot fit the bytes.
+
+        Args:
+            batch_size: Positive int, the samples of the step.
+            optimizer: The optimizer whose state counts; None for the compiled one.
+            extent: Positive int that replaces axes of any extent.
+            recompute: As for `record`.
         """
         from singanet.program.memory import planned_memory
         from singanet.training.compiled import alone
@@ -652,13 +835,21 @@ class FeedForwardNet(Net):
     ) -> MemoryPlan:
         """Find the fastest way to run steps of ``batch_size`` samples within ``memory_budget``.
 
-        It tries in this order the ways in ``allow``: unchanged, "recompute", "micro-batches",
-        "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". The state is that
-        of ``optimizer``, by default the compiled one. The budget is bytes or a text such as
-        "600MB"; None lists every way. With ``ranks`` the budget is for each of ``ranks`` processes
-        that train by `parallel.Sharded`. Nothing runs, and the net is unchanged. Errors: a budget
-        that is too small, with the smallest that works and how; numbers that are not positive ints;
-        a net that is offloaded or cannot be recorded.
+        Nothing runs, and the net is unchanged. Errors: a budget that is too small, with the
+        smallest that works and how; numbers that are not positive ints; a net that is offloaded or
+        cannot be recorded.
+
+        Args:
+            batch_size: Positive int, the samples of a step.
+            optimizer: The optimizer whose state counts; None for the compiled one.
+            memory_budget: The most memory of a step: bytes, or a text such as "600MB". None lists
+                every way.
+            extent: Positive int that replaces axes of any extent.
+            allow: The ways to try, in this order, after the unchanged step: "recompute",
+                "micro-batches", "light state" (other losses: an Adam becomes a `FactoredAdam`),
+                "offload".
+            ranks: Positive int, the number of processes that train by `parallel.Sharded`; each has
+                the budget.
         """
         from singanet.budget import of_one_rank, plan_memory
         from singanet.training.compiled import alone
@@ -676,10 +867,14 @@ class FeedForwardNet(Net):
         A training step and a prediction of a `predictor` are rehearsed on ones, which leaves the
         net unchanged. Each different convolution then runs alone by the routes that estimates do
         not rule out. The choices are stored for later processes in the file ``SINGANET_ROUTES``, or
-        in the user's cache folder; cases in it are not measured unless ``again``. Last bits may
-        differ afterwards. ``extent`` replaces axes of any extent. Errors: a ``batch_size`` or
+        in the user's cache folder. Last bits may differ afterwards. Errors: a ``batch_size`` or
         ``extent`` that is not a positive int; kernels other than oneDNN's, such as a device's; a
         file that cannot be written.
+
+        Args:
+            batch_size: Positive int, the samples of the batch.
+            extent: Positive int that replaces axes of any extent.
+            again: Whether to measure cases that the file has already.
         """
         from singanet.program.tuning import tune_kernels
 
@@ -690,10 +885,14 @@ class FeedForwardNet(Net):
 def load_model(path: str | PathLike[str], training: bool = True) -> FeedForwardNet:
     """Build the net that `FeedForwardNet.save_model` wrote to ``path``, without its code.
 
-    It predicts and continues training exactly as the saved net. ``training=False`` skips optimizer
-    and metrics. Classes are singanet's own and those given to `singanet.register`; no code in the
-    file runs. Errors: `UnknownNameError` for another class; `ConfigError`; `FileFormatError`;
-    `StateMismatchError`; `ChecksumError`; `VersionError`.
+    It predicts and continues training exactly as the saved net. Classes are singanet's own and
+    those given to `singanet.register`; no code in the file runs. Errors: `UnknownNameError` for
+    another class; `ConfigError`; `FileFormatError`; `StateMismatchError`; `ChecksumError`;
+    `VersionError`.
+
+    Args:
+        path: Path of the file.
+        training: Whether to read the optimizer, its state and the metrics too.
     """
     from singanet.saving.whole_model import read_model
 
