@@ -48,14 +48,9 @@ _TYPES = ("float32", "float64", "float16", "bfloat16", "float32_fast")
 
 
 class Net(GraphBuilder):
-    """A net of layers, sorted topologically, with a backward that hands gradients out.
+    """A net of layers in topological order, whose backward yields gradients layer by layer.
 
-    ``FeedForwardNet([layer, ...], loss=..., metric=...)`` is a chain; nets with a name may stand
-    among the layers. ``FeedForwardNet(loss, metric)`` is empty, to be built with `add`; with
-    ``inputs`` and ``outputs`` it is what was drawn with symbols. ``loss`` and ``metric`` serve
-    `train`, `step`, `evaluate` and `predict`. ``name`` is needed to nest the net in another.
-    ``seed`` fixes the initial parameters and every random draw; None takes the next one after
-    `singanet.set_seed`, or a fresh one. Errors: arguments of other kinds, and those of `add`.
+    `singanet.FeedForwardNet` describes the arguments and attributes.
     """
 
     def __init__(
@@ -75,7 +70,7 @@ class Net(GraphBuilder):
         parts, self.loss = told_apart(layers, loss)
         self.metric = checked_metric(metric)
         self.most_steps: int | None = None
-        """How many steps its sequences may have, where the net is for any number and knows."""
+        """The maximum number of steps of a sequence, if the net sets one besides its shapes."""
         self.seed = next_seed() if seed is None else checked_count("net", "seed", seed, 0)
         self.rng = np.random.default_rng(self.seed)
         self.device = get_default_device()
@@ -90,7 +85,7 @@ class Net(GraphBuilder):
         self.start(parts, inputs, outputs)
 
     def make_executor(self) -> NetExecutor[Net]:
-        """The executor of a new net: it runs the layers, one after the other."""
+        """Return the executor of a new net: it runs the layers one by one."""
         return LayerByLayer()
 
     def __repr__(self) -> str:
@@ -105,9 +100,10 @@ class Net(GraphBuilder):
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers in topological order, each once; among the ready ones as they were added.
+        """The layers in topological order, each once.
 
-        Those of a nested net stand where it was nested, with its name before theirs.
+        Layers that are ready at once are in the order of addition. The layers of a nested net are
+        at its position, with its name before theirs.
         """
         return list({id(step.layer): step.layer for step in self._execution_plan().steps}.values())
 
@@ -168,7 +164,7 @@ class Net(GraphBuilder):
 
     @property
     def version(self) -> int:
-        """Another number after each change of the graph, freezing included."""
+        """A number that is different after each change of the graph, freezing included."""
         return self._graph.version
 
     @property
@@ -229,26 +225,26 @@ class Net(GraphBuilder):
     # -- parameters -------------------------------------------------------------------------
 
     def params(self) -> list[Param]:
-        """All parameters in layer order, a shared one once."""
+        """Return all parameters in layer order, a shared one once."""
         params = [param for layer in self.layers for param in layer.params.values()]
         return list({id(param): param for param in params}.values())
 
     def param_names(self) -> list[str]:
-        """Parameter names in topological layer order; running state included."""
+        """Return the parameters' names in layer order, running state included."""
         return [param.name for param in self.params()]
 
     def param_values(self) -> list[Array]:
-        """The live parameter arrays, in the order of `param_names`."""
+        """The arrays of the parameters, not copies, in the order of `param_names`."""
         return [param.value for param in self.params()]
 
     def param_specs(self) -> list[ParamSpec]:
-        """The training settings, in the order of `param_names`."""
+        """Return the training settings, in the order of `param_names`."""
         return [param.spec for param in self.params()]
 
     def buckets(self) -> list[Bucket]:
-        """The flat arrays in which small parameters lie side by side, and where in them.
+        """Return the flat arrays that contain several small parameters, and the places of these.
 
-        Their order is that of a walk back, from the last layer to the first. Parameters that are
+        Their order is that of backward, from the last layer to the first. Parameters that are
         large, were assigned, or were not trained when the net filled them are in none.
         """
         return buckets_of((param.name, param.value) for param in self._walk_back_params())
@@ -265,24 +261,24 @@ class Net(GraphBuilder):
 
     @checked_call
     def freeze(self, layer: Layer | GraphBuilder | str) -> None:
-        """Freeze all layers before ``layer``, a layer or nested net that they lead to.
+        """Freeze all layers on which ``layer``, a layer, a nested net or its name, depends.
 
-        In a training forward they run as in evaluation and keep nothing for backward, which does
-        not enter them. ``layer`` itself is trained, as in SINGA; to fix it as well, set
-        its ``trainable`` to False. Further calls freeze further layers. A parameter that unfrozen
-        layers share is trained by their gradients alone. Errors: an unknown layer.
+        In a training forward they run as in evaluation and store nothing for backward, which skips
+        them. ``layer`` itself is trained, as in SINGA; set its ``trainable`` to False to freeze it
+        as well. Further calls freeze further layers. A parameter that unfrozen layers share is
+        trained by their gradients alone. Errors: an unknown layer.
         """
         for name in self._use_of(layer):
             self._graph.freeze(name)
 
     @checked_call
     def unfreeze(self, layer: Layer | GraphBuilder | str | None = None) -> None:
-        """Undo `freeze` of ``layer``, or every one of them. Errors: one that was not called."""
+        """Undo `freeze` of ``layer``, or every `freeze`. Errors: a layer that was not frozen."""
         for name in [None] if layer is None else self._use_of(layer):
             self._graph.unfreeze(name)
 
     def frozen(self) -> list[str]:
-        """The names of the frozen layers, in topological order."""
+        """Return the names of the frozen layers, in topological order."""
         return [step.name for step in self._execution_plan().steps if step.frozen]
 
     @property
@@ -295,15 +291,19 @@ class Net(GraphBuilder):
 
     @trainable.setter
     def trainable(self, flag: bool) -> None:
+        """Whether any parameter is trained; assigning sets all of them except running state.
+
+        A nested net shares its parameters, and so this setting, with the nets that contain it.
+        """
         for layer in self.layers:
             layer.trainable = flag
 
     @checked_call
     def to_device(self, device: Device) -> None:
-        """Move every parameter to ``device`` and run there from now on.
+        """Move every parameter to ``device``, a `singanet.device.Device`, and compute there.
 
-        Weights in fewer bits are moved as they are. Errors: a net that is not in memory, whole;
-        what is no device.
+        Quantized and bfloat16 weights are moved in their format. Errors: a net that is offloaded or
+        on several ranks; another object.
         """
         if not isinstance(device, Device):
             raise ArgumentError(
@@ -325,11 +325,11 @@ class Net(GraphBuilder):
 
     @checked_call
     def as_type(self, dtype: Any) -> None:
-        """Convert every parameter, and compute in this float type from now on.
+        """Convert every parameter to the float type ``dtype``, and compute in it from now on.
 
-        "float32_fast" is float32 in all arrays, with convolutions and products that round what they
-        multiply to bfloat16. Errors: `ArgumentError` for no float type, `BackendError` for this one
-        where the kernels or the processor have no such products.
+        "float32_fast" stores float32, but convolutions and products round their operands to
+        bfloat16. Errors: `ArgumentError` for another type; `BackendError` for "float32_fast" if the
+        kernels or the processor lack such products.
         """
         narrow = isinstance(dtype, str) and dtype == "float32_fast"
         try:
@@ -367,9 +367,10 @@ class Net(GraphBuilder):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """By input the columns of the frame whose features it was trained on, in their order.
+        """The columns of the frame that each input was trained on, in their order.
 
-        Later frames have to have these, in whichever order; emptied, the next one may have others.
+        Later frames must have these columns, in any order; after ``net.columns.clear()`` the next
+        frame may have others.
         """
         return self.intake.columns
 
@@ -383,6 +384,10 @@ class Net(GraphBuilder):
 
     @table.setter
     def table(self, table: Table | None) -> None:
+        """The `singanet.data.Table` that converts raw frames to the net's inputs; None for none.
+
+        It is saved with the net. Errors: `ArgumentError` for another object.
+        """
         from singanet.data.table import Table
 
         if not isinstance(table, (Table, type(None))):
@@ -412,11 +417,16 @@ class Net(GraphBuilder):
     def forward(self, flag: int | bool, x: Any, output: Iterable[str] = ()) -> Any:
         """Run the net on ``x`` and return its output.
 
-        ``flag`` is True or ``kTrain``, or False or ``kEval``. ``x`` is the array (batch axis
-        first) of the single input, or a dict from layer name to array. With one output layer and
-        no ``output`` that array is returned, otherwise a dict from layer name to array(s), which
-        holds the layers named in ``output`` as well. A training forward keeps what `backward`
-        needs. Errors: an unknown, missing or extra name; a shape that does not fit.
+        The result is an array; for several outputs, or with ``output``, a dict of arrays by layer
+        name. A training forward stores the arrays that `backward` needs. Errors: an unknown,
+        missing or extra name; a wrong shape.
+
+        Args:
+            flag: True or ``singanet.kTrain`` for training, False or ``singanet.kEval`` for
+                evaluation.
+            x: The inputs of a batch, batch axis first: an array, or for several inputs a dict by
+                layer name.
+            output: Names of further layers whose outputs the result includes.
         """
         train = is_training(flag)
         plan = self._execution_plan()
@@ -442,16 +452,18 @@ class Net(GraphBuilder):
     def backward(
         self, dy: Any, output: Iterable[str] = ()
     ) -> Generator[LayerGradients, None, None]:
-        """Walk back from ``dy`` and yield ``(names, values, grads)`` after each layer.
+        """Yield ``(names, values, grads)`` of each layer, from the last to the first.
 
-        ``dy`` is the gradient of the single output, or a dict from the name of an output (or of a
-        layer named in forward's ``output``) to its gradient. Before each yield the layer's
-        context and incoming gradient are released, and the net keeps no reference to ``grads``;
-        ``values`` may be updated in place. ``item.output_grads`` maps each layer named in
-        ``output`` and passed so far to the gradient of its output: zeros if none comes, None for
-        whole numbers. Name a layer below frozen layers, or below untrained parameters, in
-        forward's ``output`` too: else nothing is kept there. Errors: no training forward before,
-        or already used; a wrong name or shape.
+        Before each yield the layer's context and incoming gradient are released, and the net keeps
+        no reference to ``grads``; ``values`` may be updated in place. Errors: no training forward
+        before, or one whose backward has run; a wrong name or shape.
+
+        Args:
+            dy: The gradient of the output, an array; or a dict of the gradients by the names of
+                outputs, or of layers in forward's ``output``.
+            output: Names of layers whose outputs' gradients are in ``item.output_grads``, a dict,
+                after these layers: zeros if none arrives, None for integers. A layer below frozen
+                layers or below untrained parameters must be in forward's ``output`` too.
         """
         if self._pass is None:
             raise CallOrderError(
@@ -485,10 +497,11 @@ class Net(GraphBuilder):
 
     @checked_call
     def train(self, x: Any, y: Any) -> tuple[list[Gradient | None], tuple[float, float | None]]:
-        """All gradients of a batch at once, and ``(loss, metric)``.
+        """Return all gradients of a batch at once, and ``(loss, metric)``.
 
-        The gradients stand in the order of `param_names`, None for what is not trained. This
-        holds every gradient in memory; `step` and `backward` do not.
+        ``x`` and ``y`` are the arrays of the batch. The gradients are in the order of
+        `param_names`, None for parameters that are not trained. All of them are in memory together;
+        use `step` or `backward` to avoid that.
         """
         from singanet.engine.step import StepMetrics, gradients_of_loss, measure_of
 
@@ -520,11 +533,19 @@ class Net(GraphBuilder):
         sample_weight: Array | None = None,
         measure: Measure = None,
     ) -> tuple[float, float | None]:
-        """The streaming loop for one batch: each layer is updated, then its gradients dropped.
+        """Train on one batch: update each layer, and then drop its gradients.
 
-        ``on_layer`` sees each layer's gradients before they are applied; ``measure(output, y)``
-        takes the place of the metric. Returns ``(loss, metric)`` from before the update. With
-        `ClipByGlobalNorm` forward and backward run twice, and draw the same numbers.
+        Returns ``(loss, metric)`` from before the update. With `ClipByGlobalNorm` forward and
+        backward run twice, and draw the same numbers.
+
+        Args:
+            x: The inputs of the batch, as for `forward`.
+            y: The targets of the batch: an array, or for several outputs a dict by layer name.
+            optimizer: The optimizer of `singanet.optimizer` that updates the parameters.
+            on_layer: Function that is called with each layer's gradients, as `backward` yields
+                them, before its update.
+            sample_weight: Array (N,) of factors of the samples' losses.
+            measure: Function ``measure(output, y)`` whose result replaces the metric's.
         """
         if measure is None and self.metric is not None:
             from singanet.engine.step import measure_of
@@ -546,10 +567,10 @@ class Net(GraphBuilder):
 
     @contextmanager
     def rehearsal(self, only_failed: bool = False) -> Iterator[None]:
-        """Undo at the end what the forwards inside did to the generator and to running state.
+        """Return a context that undoes at its end any change of the generator and running state.
 
-        A pass that is run again after it draws the same numbers and moves the state once. With
-        ``only_failed`` it is undone where an error ends it.
+        A pass that is repeated afterwards draws the same numbers and updates the state once. With
+        ``only_failed`` it undoes them only after an error.
         """
         before = Before(self, self._execution_plan().settings().state)
         done = False
@@ -562,7 +583,7 @@ class Net(GraphBuilder):
 
 
 def expect_in_memory(params: Iterable[Param], where: str) -> None:
-    """Errors: `CallOrderError` unless all ``params`` are in memory."""
+    """Refuse ``params`` that are not in memory. Errors: `CallOrderError`."""
     for param in params:
         if not param.storage.in_memory:
             raise CallOrderError(
@@ -574,7 +595,7 @@ def expect_in_memory(params: Iterable[Param], where: str) -> None:
 
 
 def expect_whole(net: Net, where: str) -> None:
-    """Errors: a net that is offloaded or on several ranks, whose executor knows its parameters."""
+    """Refuse a net that is offloaded or on several ranks. Errors: `CallOrderError`."""
     can = net.executor.can
     if not (can.records or can.holds):
         raise CallOrderError(
