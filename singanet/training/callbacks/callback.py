@@ -14,11 +14,21 @@ if TYPE_CHECKING:
 
 
 class Callback(Described):
-    """Base class of callbacks, whose hooks `fit` calls; hooks that are not overridden cost nothing.
+    """The base class of callbacks, whose hooks `fit` calls.
 
-    ``self.session`` is the running fit: its net, optimizer, epoch, batch, step, the ``layer`` of
-    the current gradients, and ``stop(reason)``. Epochs and batches count from 0. If a callback
-    raises, the fit ends with that error, and the net stays usable.
+    Hooks that are not overridden cost nothing. ``self.session`` is the running fit: its net,
+    optimizer, epoch, batch, step, the ``layer`` of the current gradients, and ``stop(reason)``.
+    Epochs and batches count from 0. If a callback raises, the fit ends with that error, and the net
+    stays usable.
+
+    Example:
+        >>> class Epochs(singanet.training.Callback):
+        ...     def on_epoch_end(self, epoch, logs):
+        ...         logs["twice"] = 2.0 * epoch
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> net.fit(np.eye(2), np.eye(2), epochs=2, callbacks=[Epochs()], verbose=False)["twice"]
+        [0.0, 2.0]
     """
 
     _session: Session | None = None
@@ -57,20 +67,26 @@ class Callback(Described):
         """Run before the first batch of ``epoch``; again if the fit resumes within the epoch."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Run after validation; numbers added to ``logs`` are recorded in the history too."""
+        """Run after the validation of ``epoch``.
+
+        ``logs`` has the epoch's measures by name; numbers that are added to it are recorded in the
+        history too.
+        """
 
     def on_batch_begin(self, batch: int) -> None:
-        """Run before a step."""
+        """Run before the step with ``batch``, its number in the epoch."""
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Run after a step; ``logs`` has the batch's loss before the update."""
+        """Run after the step with ``batch``; ``logs`` has its loss before the update."""
 
     def on_layer_gradients(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
     ) -> None:
-        """Run on a layer's gradients before their update; do not store references to them.
+        """Run on a layer's gradients ``grads`` before their update.
 
-        The lists are empty for a layer without parameters; ``session.layer`` is its name.
+        Do not store references to them. ``names`` and ``values`` are the names and arrays of its
+        parameters. The lists are empty for a layer without parameters; ``session.layer`` is its
+        name.
         """
 
     def on_stop(self) -> None:
@@ -84,4 +100,4 @@ class Callback(Described):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Restore the state from `state_dict`."""
+        """Restore ``state``, a result of `state_dict`."""

@@ -35,14 +35,26 @@ from singanet.types import Array
 
 
 class EMA(Callback):
-    """Exponential moving average a = d a + (1 − d) w of every parameter and running state w.
+    """Computes exponential moving averages a = d a + (1 − d) w of parameters and running state.
 
-    ``decay`` is d; a starts as w. It is updated after every step that updates parameters: not while
-    gradients accumulate, or if mixed precision skips the step. With ``keep_at_end`` the averages
-    become the net's parameters if the fit ends without an error. Otherwise they stay in
-    ``averages`` by name until the next fit, and ``with ema.applied(net):`` puts them into the net
-    temporarily. Costs one copy of all parameters; ranks with slices of parameters average their
-    slices.
+    An average a starts as the parameter w. It is updated after every step that updates parameters:
+    not while gradients accumulate, or if mixed precision skips the step. It costs one copy of all
+    parameters; ranks with slices of parameters average their slices. ``averages`` are the averages
+    by name.
+
+    Args:
+        decay: Number in [0, 1), d.
+        keep_at_end: Whether the averages become the net's parameters if the fit ends without an
+            error. Otherwise they stay in ``averages`` until the next fit, and ``with
+            ema.applied(net):`` puts them into the net temporarily.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> ema = singanet.training.callbacks.EMA(0.9)
+        >>> history = net.fit(np.eye(2), np.eye(2), epochs=3, callbacks=[ema], verbose=False)
+        >>> sorted(ema.averages)
+        ['out/bias', 'out/weight']
     """
 
     _ends_first = True
@@ -88,7 +100,7 @@ class EMA(Callback):
 
     @contextmanager
     def applied(self, net: Net) -> Iterator[None]:
-        """Within the block the averages are the parameters of ``net``."""
+        """Return a context in which the averages are the parameters of ``net``."""
         changing = [param for param in net.params() if not param.is_constant]
         own = {param.name: param.here.copy() for param in changing}
         try:
@@ -110,7 +122,7 @@ class EMA(Callback):
         return dict(self.averages)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Restore the averages; a rank with slices takes its own rows.
+        """Restore the averages in ``state``; a rank with slices takes its own rows.
 
         Errors: `StateMismatchError` for the averages of another net.
         """
@@ -142,22 +154,44 @@ class EMA(Callback):
 class ModelCheckpoint(Callback):
     """Writes the whole training state to ``folder``, and the best weights.
 
-    After every ``every_epochs`` epochs it writes ``epoch-0003.npz``, and keeps the last ``keep``.
-    ``step.npz`` is written after every ``every_steps`` steps, and after the first step that ends
-    ``every_minutes`` after the last file, by ``clock``, in seconds. ``stopped.npz`` is written if
-    the fit stops within an epoch, or ends with an error between two steps. ``net.fit(...,
+    Files are ``epoch-0003.npz`` and so on; ``step.npz`` within epochs; ``stopped.npz`` if the fit
+    stops within an epoch, or ends with an error between two steps; and ``best.npz``. ``net.fit(...,
     resume=folder)`` resumes exactly from the file with the most steps; an error or interrupt within
-    a step writes nothing. ``best.npz`` has only the parameters, by name, of the epoch with the best
-    ``monitor``; None writes none. Files are written atomically. With ``format="sharded"`` they are
-    an index and a file of each rank, which all ranks write at the same time. A lock stops other
-    trainings from writing to the folder meanwhile.
+    a step writes nothing. Files are written atomically. A lock stops other trainings from writing
+    to the folder meanwhile.
 
-    With ``asynchronous`` a background thread writes a copy of the state while training continues;
-    the files are the same to the bit. The copy stays in memory until it is written. Only one write
-    is in flight: the next file, the end of the fit, an interrupt and an error wait for it. An error
-    of writing is raised at the end of the next step, by the next file or at the end of the fit.
-    With several ranks each writes its part of a sharded file. At the end of a step the training
-    threads agree that all parts are written, so that only one thread uses MPI.
+    With ``asynchronous`` the files are the same to the bit. The copy stays in memory until it is
+    written. Only one write is in flight: the next file, the end of the fit, an interrupt and an
+    error wait for it. An error of writing is raised at the end of the next step, by the next file
+    or at the end of the fit. With several ranks each writes its part of a sharded file. At the end
+    of a step the training threads agree that all parts are written, so that only one thread uses
+    MPI.
+
+    Args:
+        folder: Path of the folder, which is made if it is missing.
+        monitor: Name of the measure by which the best epoch is chosen, such as "val_loss"; its
+            parameters are written to ``best.npz``. "auto" for ``val_loss``, or ``loss`` without
+            validation; None writes no best weights.
+        mode: "min" or "max", the better direction; "auto" for the measure's own: "min" for losses,
+            `Metric.better` for metrics.
+        keep: Positive int, the number of epochs' files to keep: the last ones.
+        every_epochs: Positive int, the epochs between two files; the last epoch always has one.
+        every_steps: Positive int, the steps between two writes of ``step.npz``; None for none.
+        format: "npz", "safetensors" or "hdf5"; or "sharded" for an index and a file of each rank,
+            which all ranks write at the same time.
+        every_minutes: Positive number; ``step.npz`` is written after the first step that ends so
+            long after the last file. None for none.
+        clock: Function that returns the time in seconds.
+        asynchronous: Whether a background thread writes a copy of the state while training
+            continues.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> saving = singanet.training.callbacks.ModelCheckpoint("run", keep=2)
+        >>> history = net.fit(np.eye(2), np.eye(2), epochs=3, callbacks=[saving], verbose=False)
+        >>> sorted(path.name for path in saving.folder.glob("epoch*"))
+        ['epoch-0002.npz', 'epoch-0003.npz']
     """
 
     _runs_last = True

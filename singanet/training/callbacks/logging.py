@@ -28,10 +28,21 @@ from singanet.types import Array, Gradient, RowSparse
 
 
 class CSVLogger(Callback):
-    """Writes ``epoch`` and all measures to ``path``, flushed after every epoch.
+    """Writes a line with the epoch and all measures after every epoch.
 
     The columns are the first epoch's. A resumed training writes the earlier epochs again, from its
     history; any other starts a new file. The old file stays until the new one is complete.
+
+    Args:
+        path: Path of the file, in an existing folder or a new one.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> log = singanet.training.callbacks.CSVLogger("log.csv")
+        >>> history = net.fit(np.eye(2), np.eye(2), epochs=3, callbacks=[log], verbose=False)
+        >>> [line.split(",")[0] for line in log.path.read_text().splitlines()]
+        ['epoch', '0', '1', '2']
     """
 
     first_rank_only = True
@@ -85,11 +96,23 @@ def _writer(file: TextIO) -> Any:
 
 
 class JSONLinesLogger(Callback):
-    """Appends ``{"event": "epoch", "epoch", "step", "seconds", measures...}`` to ``path``.
+    """Appends ``{"event": "epoch", "epoch", "step", "seconds", measures...}`` to a file.
 
-    With ``every_steps`` also a line ``{"event": "step", ...}`` every ``every_steps`` steps. Unless
-    the training is resumed, it starts a new file. Numbers that are not finite are written as null,
-    since JSON has no such numbers.
+    Unless the training is resumed, it starts a new file. Numbers that are not finite are written as
+    null, since JSON has no such numbers.
+
+    Args:
+        path: Path of the file.
+        every_steps: Positive int, the steps between two lines ``{"event": "step", ...}`` with the
+            step's loss; None for none.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> log = singanet.training.callbacks.JSONLinesLogger("log.jsonl")
+        >>> history = net.fit(np.eye(2), np.eye(2), epochs=2, callbacks=[log], verbose=False)
+        >>> log.path.read_text().count('"event": "epoch"')
+        2
     """
 
     first_rank_only = True
@@ -147,12 +170,24 @@ class EpochStatistics(TypedDict):
 
 
 class LayerStatistics(Callback):
-    """For every parameter and epoch: mean and largest gradient norm, and the weights' norm.
+    """Records the norms of every parameter's gradients and values in each epoch.
 
     ``epochs`` is a list of ``{"epoch", "parameters": {name: {"gradient_norm", "gradient_norm_max",
-    "weight_norm"}}}``, also written to ``path`` as JSON lines if given. It reads every
-    ``every_steps``-th step: gradients before any clipping, and the weights' norm before the last of
-    these steps. A resumed training continues the earlier epochs, in ``epochs`` and in the file.
+    "weight_norm"}}}``, with the mean and the largest norm of the gradients. Gradients are read
+    before any clipping, and the weights' norm before the last of the steps that are read. A resumed
+    training continues the earlier epochs, in ``epochs`` and in the file.
+
+    Args:
+        path: Path of a file to write the epochs to as JSON lines; None for none.
+        every_steps: Positive int; every ``every_steps``-th step is read.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> norms = singanet.training.callbacks.LayerStatistics()
+        >>> history = net.fit(np.eye(2), np.eye(2), epochs=2, callbacks=[norms], verbose=False)
+        >>> sorted(norms.epochs[1]["parameters"]["out/weight"])
+        ['gradient_norm', 'gradient_norm_max', 'weight_norm']
     """
 
     first_rank_only = True
@@ -251,10 +286,19 @@ def _without_nan(value: object) -> object:
 
 
 class LayerTiming(Callback):
-    """Seconds in each layer's forward and backward, over the whole fit, validation included.
+    """Measures the seconds of each layer's forward and backward.
 
-    ``forward`` and ``backward`` map layer names to seconds, `table` formats them. Costs two clock
-    reads a call. On a GPU kernels run asynchronously, so only their launch is timed.
+    They are summed over the whole fit, validation included. ``forward`` and ``backward`` map layer
+    names to seconds, `table` formats them. It costs two clock reads a call. On a GPU kernels run
+    asynchronously, so only their launch is timed.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> timing = singanet.training.callbacks.LayerTiming()
+        >>> history = net.fit(np.eye(2), np.eye(2), epochs=2, callbacks=[timing], verbose=False)
+        >>> list(timing.forward)[1:], timing.backward["out"] > 0
+        (['out'], True)
     """
 
     def __init__(self) -> None:
@@ -306,12 +350,27 @@ def _clocked(call: Callable[..., Any], seconds: dict[str, float], name: str) -> 
 
 
 class MemoryCheck(Callback):
-    """Measures the peak memory of a fit, and reports at its end the error of the prediction.
+    """Measures the peak memory of a fit, and prints at its end the error of a prediction.
 
-    ``predicted`` and ``budget`` are bytes beyond ``before``, the bytes of the process when the fit
-    begins. ``measured`` is the peak so far, None if the system does not report it. It is read after
-    each step, and on the CPU at the end from the system's record of peaks, if this fit has set it;
-    on another ``device`` it is the bytes of arrays there. ``stream`` None is standard error.
+    ``measured`` is the peak so far, in bytes beyond ``before``; None if the system does not report
+    it. It is read after each step, and on the CPU at the end from the system's record of peaks, if
+    this fit has set it; on another device it is the bytes of arrays there.
+
+    Args:
+        predicted: Int, the predicted peak in bytes beyond ``before``.
+        budget: Int, the bytes beyond ``before`` above which the report says so; None for none.
+        before: Int, the bytes of the process before the fit; None reads them when it begins.
+        stream: File to print to; None for standard error.
+        device: The net's device; None for the CPU.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> import io
+        >>> memory = singanet.training.callbacks.MemoryCheck(10**6, stream=io.StringIO())
+        >>> history = net.fit(np.eye(2), np.eye(2), callbacks=[memory], verbose=False)
+        >>> memory.predicted
+        1000000
     """
 
     _runs_last = True
@@ -385,8 +444,19 @@ _MB = 10**6
 class MemoryLine(Callback):
     """Writes a line an epoch: resident memory, its peak, and the most bytes of gradients.
 
-    ``gradient_bytes`` is the largest sum of gradients yielded together, by one layer. ``stream``
-    None is standard error.
+    ``gradient_bytes`` is the largest sum of gradients that one layer yields together.
+
+    Args:
+        stream: File to write to; None for standard error.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> import io
+        >>> line = singanet.training.callbacks.MemoryLine(io.StringIO())
+        >>> history = net.fit(np.eye(2), np.eye(2), callbacks=[line], verbose=False)
+        >>> line.gradient_bytes
+        24
     """
 
     first_rank_only = True

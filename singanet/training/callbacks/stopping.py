@@ -30,8 +30,18 @@ class StopOnNaN(Callback):
     One more forward of the batch finds the cause: the data, or the first layer in forward order
     whose output is not finite, or else the first in backward order whose gradient is not.
     ``history.stopped`` describes it, and ``layer`` is the layer's name (None for the data and the
-    loss). With ``error`` the fit raises a `DataError` instead. Checks every gradient, which costs a
-    read and a boolean for each number.
+    loss). It checks every gradient, which costs a read and a boolean for each number.
+
+    Args:
+        error: Whether the fit raises a `DataError` instead of ending without an error.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> check = singanet.training.callbacks.StopOnNaN()
+        >>> history = net.fit(np.full((2, 2), np.nan), np.eye(2), callbacks=[check], verbose=False)
+        >>> history.stopped[:31]
+        'data x: expected finite numbers'
     """
 
     def __init__(self, error: bool = False) -> None:
@@ -107,11 +117,19 @@ def _finite(value: Any) -> bool:
 
 
 class StopOnSignal(Callback):
-    """SIGINT and SIGTERM let the current step finish, then end the fit without an error.
+    """Lets the current step finish at SIGINT or SIGTERM, and then ends the fit without an error.
 
     ``received`` is the signal, or None; `ModelCheckpoint` saves the training state. A second signal
     acts as without this callback. Outside the main thread, which alone receives signals in Python,
     it does nothing.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> signals = singanet.training.callbacks.StopOnSignal()
+        >>> history = net.fit(np.eye(2), np.eye(2), callbacks=[signals], verbose=False)
+        >>> signals.received is None
+        True
     """
 
     def __init__(self) -> None:
@@ -142,10 +160,21 @@ class StopOnSignal(Callback):
 
 
 class LearningRate(Callback):
-    """Sets the optimizer's rate to ``schedule(epoch)`` at the start of every epoch.
+    """Sets the optimizer's learning rate at the start of every epoch.
 
-    A schedule with two required arguments also gets the rate of the previous epoch. For schedules
-    by step use `singanet.optimizer.schedules` as the optimizer's rate.
+    For schedules by step use `singanet.optimizer.schedules` as the optimizer's rate.
+
+    Args:
+        schedule: Function that takes the epoch's number, from 0 on, and returns the rate, a number
+            from 0 on. If it requires a second argument, it also gets the rate of the previous
+            epoch.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> rates = singanet.training.callbacks.LearningRate(lambda epoch: 0.5**epoch)
+        >>> net.fit(np.eye(2), np.eye(2), epochs=3, callbacks=[rates], verbose=False)["lr"]
+        [1.0, 0.5, 0.25]
     """
 
     def __init__(self, schedule: Callable[[int], float] | Callable[[int, float], float]) -> None:
@@ -185,12 +214,22 @@ def _needs_two(schedule: Callable[..., float]) -> bool:
 
 
 class Monitor:
-    """The best value of the measure ``name`` so far.
+    """The best value of a measure so far.
 
-    ``mode`` is "min", "max" or "auto". "auto" is "min" for losses, and `Metric.better` of the class
-    for metrics; it is refused for other measures. A value is better if it beats the best by more
-    than ``min_delta``; NaN never is. ``name`` "auto" is ``val_loss``, or ``loss`` without
-    validation.
+    A value is better if it beats the best by more than ``min_delta``; NaN never is.
+
+    Args:
+        where: The text that errors begin with, such as the callback's name.
+        name: Name of the measure; "auto" for ``val_loss``, or ``loss`` without validation.
+        mode: "min" or "max", the better direction; "auto" for the measure's own: "min" for losses,
+            `Metric.better` for metrics. "auto" is refused for other measures.
+        min_delta: Number, whose absolute value is the least improvement.
+
+    Example:
+        >>> monitor = singanet.training.callbacks.Monitor("mine", "loss")
+        >>> monitor.begin(["loss"])
+        >>> [monitor.better(loss) for loss in (0.5, 0.7, 0.4)], monitor.best
+        ([True, False, True], 0.4)
     """
 
     def __init__(self, where: str, name: str, mode: str = "auto", min_delta: float = 0.0) -> None:
@@ -259,12 +298,28 @@ class Monitor:
 
 
 class EarlyStopping(Callback):
-    """Stops when ``monitor`` has not improved for ``patience`` epochs, as Keras' does.
+    """Stops when a measure has not improved for ``patience`` epochs, as Keras' does.
 
-    ``restore_best_weights`` restores the parameters and running state of ``best_epoch`` when the
-    fit ends without an error; it costs one copy of all parameters. ``monitor``, ``mode`` and
-    ``min_delta`` are as for `Monitor`. The restored weights replace the averages of an `EMA`, which
-    stay in its ``averages``.
+    ``best_epoch`` is the epoch of the best value. The restored weights replace the averages of an
+    `EMA`, which stay in its ``averages``.
+
+    Args:
+        monitor: Name of the measure, such as "val_loss"; "auto" for ``val_loss``, or ``loss``
+            without validation.
+        patience: Int from 0 on, the epochs without improvement after which it stops.
+        min_delta: Number, the least improvement that counts.
+        mode: "min" or "max", the better direction; "auto" for the measure's own: "min" for losses,
+            `Metric.better` for metrics.
+        restore_best_weights: Whether to restore the parameters and running state of ``best_epoch``
+            when the fit ends without an error; costs one copy of all parameters.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> early = singanet.training.callbacks.EarlyStopping("loss", patience=1, min_delta=9)
+        >>> history = net.fit(np.eye(2), np.eye(2), epochs=5, callbacks=[early], verbose=False)
+        >>> len(history["loss"]), early.best_epoch
+        (2, 0)
     """
 
     def __init__(
@@ -332,10 +387,29 @@ class EarlyStopping(Callback):
 
 
 class ReduceOnPlateau(Callback):
-    """Passes ``monitor`` to a `Plateau` schedule after every epoch.
+    """Passes a measure to a `Plateau` schedule after every epoch, which lowers the learning rate.
 
     The schedule belongs to the optimizer, so its state is saved with it. If the optimizer's rate is
-    a number, it becomes a `Plateau` with the other arguments.
+    a number, it becomes a `Plateau` with the arguments below.
+
+    Args:
+        monitor: Name of the measure, such as "val_loss"; "auto" for ``val_loss``, or ``loss``
+            without validation.
+        factor: Number in (0, 1) by which the rate is multiplied.
+        patience: Int from 0 on, the epochs without improvement before the rate is lowered.
+        threshold: Number from 0 on, the least improvement that counts, relative to the best value.
+        min_lr: Number from 0 on, below which the rate does not fall.
+        mode: "min" or "max", the better direction; "auto" for the measure's own: "min" for losses,
+            `Metric.better` for metrics.
+        cooldown: Int from 0 on, the epochs after a change of the rate that do not count.
+        absolute: Whether ``threshold`` is a difference instead.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> lower = singanet.training.callbacks.ReduceOnPlateau("loss", patience=0, threshold=0.9)
+        >>> net.fit(np.eye(2), np.eye(2), epochs=3, callbacks=[lower], verbose=False)["lr"]
+        [0.01, 0.01, 0.001]
     """
 
     def __init__(

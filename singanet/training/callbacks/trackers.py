@@ -24,12 +24,24 @@ _WHERE = "OptunaPruning"
 
 
 class OptunaPruning(Callback):
-    """Reports ``monitor`` to Optuna's ``trial`` after each epoch, and ends pruned trials.
+    """Reports a measure to Optuna after each epoch, and ends pruned trials.
 
     The fit then stops as usual: files are closed, folders unlocked, the best weights restored.
-    After that `fit` raises `optuna.TrialPruned`, on rank 0 if there are several. ``monitor`` "auto"
-    is ``val_loss``, or ``loss`` without validation. Needs the package optuna: ``pip install
-    optuna``.
+    After that `fit` raises `optuna.TrialPruned`, on rank 0 if there are several. Needs the package
+    optuna: ``pip install optuna``.
+
+    Args:
+        trial: An `optuna.Trial` of a study with one objective, whose direction is the measure's.
+        monitor: Name of the measure, such as "val_loss"; "auto" for ``val_loss``, or ``loss``
+            without validation.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> def objective(trial):
+        ...     pruning = singanet.training.callbacks.OptunaPruning(trial, "loss")
+        ...     return net.fit(np.eye(2), np.eye(2), callbacks=[pruning], verbose=False)["loss"][-1]
+        >>> optuna.create_study().optimize(objective, n_trials=20)  # doctest: +SKIP
     """
 
     first_rank_only = True
@@ -95,10 +107,20 @@ _WRITERS = (
 
 
 class TensorBoard(Callback):
-    """Writes every measure of an epoch as a scalar to ``folder``, at the epoch's number.
+    """Writes every measure of an epoch as a scalar, at the epoch's number.
 
-    With ``every_steps`` also the loss of a step, as ``step/loss``. Needs the package tensorboardX
-    or tensorboard: ``pip install tensorboardX``.
+    Needs the package tensorboardX or tensorboard: ``pip install tensorboardX``.
+
+    Args:
+        folder: Path of the folder with the event files.
+        every_steps: Positive int, the steps between two losses of a step, ``step/loss``; None for
+            none.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> board = singanet.training.callbacks.TensorBoard("runs/first")
+        >>> net.fit(np.eye(2), np.eye(2), callbacks=[board])  # doctest: +SKIP
     """
 
     first_rank_only = True
@@ -211,10 +233,21 @@ class MLflow(Callback):
     """Logs to the active MLflow run, or to a new one that ends with the fit.
 
     Parameters are ``settings`` and the settings of the fit, unless the run has them already.
-    Metrics are an epoch's measures at its number, and with ``every_steps`` the loss of a step as
-    ``step/loss``. `mlflow.set_tracking_uri` and `mlflow.set_experiment` select the store.
-    ``run_id`` is the run's. Needs the package mlflow: ``pip install mlflow-skinny``, and sqlalchemy
-    and alembic for runs in a local file.
+    Metrics are an epoch's measures at its number. `mlflow.set_tracking_uri` and
+    `mlflow.set_experiment` select the store. ``run_id`` is the run's. Needs the package mlflow:
+    ``pip install mlflow-skinny``, and sqlalchemy and alembic for runs in a local file.
+
+    Args:
+        settings: Dict of further parameters of the run, which override the fit's settings of the
+            same name; None for none.
+        every_steps: Positive int, the steps between two losses of a step, ``step/loss``; None for
+            none.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> log = singanet.training.callbacks.MLflow({"dataset": "eye"})  # doctest: +SKIP
+        >>> net.fit(np.eye(2), np.eye(2), callbacks=[log])  # doctest: +SKIP
     """
 
     first_rank_only = True
@@ -271,11 +304,25 @@ def _named(name: str) -> str:
 class WandB(Callback):
     """Logs to the active run of Weights & Biases, or to a new one that ends with the fit.
 
-    A new run belongs to ``project``, in the folder ``wandb`` of ``folder``; with ``mode`` "offline"
-    nothing leaves this machine until ``wandb sync`` is called. Its configuration is ``settings``
-    and the settings of the fit. A row has the measures of an epoch, with ``epoch`` and ``step``;
-    with ``every_steps`` also the loss of a step, as ``step/loss``. Needs the package wandb: ``pip
+    A row has the measures of an epoch, with ``epoch`` and ``step``. Needs the package wandb: ``pip
     install wandb``.
+
+    Args:
+        project: Name of the project of a new run; None for wandb's default.
+        folder: Path of the folder in which a new run writes its folder ``wandb``; None for wandb's
+            default.
+        mode: "online", "offline" or "disabled", as in `wandb.init`; with "offline" nothing leaves
+            this machine until ``wandb sync`` is called. None for wandb's default.
+        settings: Dict of further settings in the run's configuration, which override the fit's
+            settings of the same name; None for none.
+        every_steps: Positive int, the steps between two losses of a step, ``step/loss``; None for
+            none.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "mse")
+        >>> log = singanet.training.callbacks.WandB("tests", mode="offline")  # doctest: +SKIP
+        >>> net.fit(np.eye(2), np.eye(2), callbacks=[log])  # doctest: +SKIP
     """
 
     first_rank_only = True
