@@ -70,7 +70,7 @@ class Net(GraphBuilder):
         parts, self.loss = told_apart(layers, loss)
         self.metric = checked_metric(metric)
         self.most_steps: int | None = None
-        """The maximum number of steps of a sequence, if the net sets one besides its shapes."""
+        """The maximum number of steps of a sequence if inputs have any number; None if unknown."""
         self.seed = next_seed() if seed is None else checked_count("net", "seed", seed, 0)
         self.rng = np.random.default_rng(self.seed)
         self.device = get_default_device()

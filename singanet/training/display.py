@@ -174,10 +174,17 @@ def filled(parts: Sequence[str], width: int | None) -> str:
 
 
 class History(dict[str, list[float]]):
-    """Lists by name, ``history["val_loss"]``, one value an epoch; ``epochs`` are their numbers.
+    """Lists of measures by name, with one value an epoch: ``history["val_loss"]``.
 
-    A name that an epoch did not measure is NaN there. ``stopped`` is the reason for an early end,
-    None if there was none.
+    ``epochs`` are the numbers of the epochs. A measure that an epoch lacks is NaN there.
+    ``stopped`` is the reason for an early end, None if there was none.
+
+    Example:
+        >>> history = singanet.training.History()
+        >>> history.record(0, {"loss": 0.5})
+        >>> history.record(1, {"loss": 0.25})
+        >>> history["loss"], history.row(1)
+        ([0.5, 0.25], {'loss': 0.25})
     """
 
     def __init__(self) -> None:
@@ -189,7 +196,7 @@ class History(dict[str, list[float]]):
         __getattr__ = missing_attribute
 
     def record(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Append the values of ``epoch``."""
+        """Append ``logs``, the values of ``epoch`` by name."""
         for name in logs:
             if name not in self:
                 self[name] = [math.nan] * len(self.epochs)
@@ -209,11 +216,13 @@ class History(dict[str, list[float]]):
         return {name: values[index] for name, values in self.items()}
 
     def plot(self, path: str | PathLike[str] | None = None) -> str:
-        """Draw training and validation of each quantity in a chart, as SVG.
+        """Draw training and validation of each quantity in a chart, and return the SVG text.
 
-        Returns its text, and writes it to ``path``, a .svg file, if given. Epochs are counted from
-        1, as in the progress line. Errors: `ArgumentError` for another suffix; `FileAccessError`;
-        `BackendError` without the extra ``report``.
+        Epochs are counted from 1, as in the progress line. Errors: `ArgumentError` for another
+        suffix; `FileAccessError`; `BackendError` without the extra ``report``.
+
+        Args:
+            path: Path of a .svg file to write as well; None for none.
         """
         where = "history.plot"
         return write_chart(lambda: line_charts(where, curves(self)), where, path)

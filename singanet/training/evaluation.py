@@ -88,10 +88,10 @@ def _gathered_by_rows(net: Net, x: Any, y: Any, weight: Any, measures: Measures)
 
 
 class Evaluation(tuple[float | None, Any]):
-    """``(loss, metric)``, as it unpacks; None for a loss or metric that the net lacks.
+    """The result of `FeedForwardNet.evaluate`, a tuple ``(loss, metric)``.
 
-    ``logs`` has all measures by the names of `History`: the loss, the loss of each of several
-    outputs (``<output>_loss``), and every metric.
+    Each is None if the net lacks it. ``logs`` has all measures by the names of `History`: the loss,
+    the loss of each of several outputs (``<output>_loss``), and every metric.
     """
 
     logs: dict[str, Any]
@@ -301,10 +301,14 @@ _SHOWN = 3
 class Quantization:
     """The result of `FeedForwardNet.quantize`.
 
-    ``errors`` has the relative error of each parameter: the root mean square of the difference
-    divided by the root mean square of the values. ``nbytes`` are the bytes of all parameters before
-    and after. ``losses`` are the losses before and after on the given data, or None;
-    ``perplexities`` are their exponentials if the loss is a cross-entropy of classes.
+    Args:
+        dtype: "int8" or "int4".
+        errors: The relative error of each parameter by name: the root mean square of the difference
+            divided by the root mean square of the values.
+        nbytes: The bytes of all parameters before and after.
+        losses: The losses before and after on the given data, or None.
+        perplexities: The exponentials of the losses if the loss is a cross-entropy of classes, or
+            None.
     """
 
     dtype: str

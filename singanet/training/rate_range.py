@@ -30,10 +30,14 @@ _DIVERGED = 4.0
 
 @dataclass(frozen=True)
 class RateRange:
-    """The tried rates, and the loss before the update by each.
+    """The result of `FeedForwardNet.find_lr`: learning rates and the losses with them.
 
     The test ends early, with fewer rates, if the loss is not finite or rises above four times the
     losses at the lowest tenth of the rates.
+
+    Args:
+        rates: The tried rates, ascending.
+        losses: The loss of the batch before the update by each rate.
     """
 
     rates: Sequence[float]
@@ -65,11 +69,14 @@ class RateRange:
         return self.rates[lowest] / 10.0
 
     def plot(self, path: str | PathLike[str] | None = None) -> str:
-        """Draw both losses over the rate, and the suggested rate, as SVG.
+        """Draw both losses over the rate, and the suggested rate, and return the SVG text.
 
         Losses above twice those at the lowest rates are omitted, since they would flatten the rest.
-        Returns its text, and writes it to ``path``, a .svg file, if given. Errors: `ArgumentError`
-        for another suffix; `FileAccessError`; `BackendError` without the extra ``report``.
+        Errors: `ArgumentError` for another suffix; `FileAccessError`; `BackendError` without the
+        extra ``report``.
+
+        Args:
+            path: Path of a .svg file to write as well; None for none.
         """
         top = 2.0 * max(map(abs, self.losses[: _first(len(self.losses))]))
         lines = {

@@ -139,9 +139,19 @@ def progress_sources(
 
 
 class Session(Course):
-    """A fit in progress, for callbacks and training checkpoints.
+    """A fit in progress, for callbacks and training checkpoints; `FeedForwardNet.fit` makes it.
 
-    ``names`` are the keys of an epoch's logs, ``ranks`` the processes that train together.
+    ``epoch`` of ``epochs`` and ``batch`` count from 0; after a step they are the next step's.
+    ``step`` counts the steps of the whole training. ``names`` are the names of an epoch's measures.
+
+    Args:
+        net: The net that trains.
+        compiled: The optimizer, loss and metrics that `compile` set.
+        optimizer: The optimizer, with the clip and the accumulation of `fit` around it.
+        data: The batches to train on.
+        validation: The batches to validate on, or None.
+        options: The arguments of `fit`.
+        ranks: The processes that train together.
     """
 
     def __init__(
@@ -171,7 +181,7 @@ class Session(Course):
         self.names += ranks.counted
 
     def stop(self, reason: str) -> None:
-        """End the training after the current step; the first reason counts.
+        """End the training after the current step for ``reason``, a text; the first reason counts.
 
         With several ranks any may call it; all end after the same step.
         """
@@ -252,7 +262,7 @@ class Session(Course):
         return training_sources(self, self.ranks)
 
     def write(self, path: Path) -> None:
-        """Write `_sources` to ``path``, in the format of its suffix; all ranks call it.
+        """Write the state to ``path``, in the format of its suffix; all ranks call it.
 
         Rank 0 writes; in a sharded file every rank writes its part. Errors: as for `state`, and of
         files.
