@@ -145,13 +145,17 @@ def expect_labels(where: str, labels: Sequence[str], classes: int) -> None:
 def plot_confusion(
     counts: Any, path: str | PathLike[str] | None = None, labels: Sequence[str] = ()
 ) -> str:
-    """Draw ``counts`` (C, C), the result of `ConfusionMatrix` with true classes as rows, as SVG.
+    """Draw a confusion matrix, and return the SVG text.
 
     The colour of a cell is its share of its row; the share of correct predictions is next to each
-    row. Returns the text, and writes it to ``path``, a .svg file, if given. ``labels`` name the
-    classes; by default they are numbered. Errors: `ArgumentError` for counts that are not a square
-    of numbers >= 0, for more than 200 classes, for another number of labels, for another suffix;
-    `FileAccessError`; `BackendError` without the extra ``report``.
+    row. Errors: `ArgumentError` for counts that are not a square of numbers >= 0, for more than 200
+    classes, for another number of labels, for another suffix; `FileAccessError`; `BackendError`
+    without the extra ``report``.
+
+    Args:
+        counts: Array (C, C), the result of the metric `ConfusionMatrix`, with true classes as rows.
+        path: Path of a .svg file to write as well; None for none.
+        labels: The names of the classes; () to number them.
     """
     where, matrix = "plot_confusion", np.asarray(counts)
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
@@ -169,11 +173,15 @@ def plot_confusion(
 
 
 def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | None = None) -> Path:
-    """Write the page of a run folder and return its path, ``report.html`` in it by default.
+    """Write the page of a run folder, and return its path.
 
     The page shows the existing files of `recorders`, in light or dark as the reader prefers. It
     loads nothing, runs nothing, and forbids both. Errors: as `read_run`; `FileAccessError` if the
     page cannot be written; `BackendError` without the extra ``report``.
+
+    Args:
+        run_folder: Path of the folder.
+        path: Path of the page, a .html file; None for ``report.html`` in the folder.
     """
     run = read_run(run_folder)
     target = path_of(run_folder, "run_folder") / PAGE if path is None else path_of(path)
@@ -367,13 +375,16 @@ class StepCurve:
 
 
 class LivePage(Callback):
-    """A callback that updates ``report.html`` in ``folder`` during a run; browsers reload it.
+    """A callback that updates ``report.html`` during a run; browsers reload it.
 
     The page shows the files of the other `recorders`, and the loss by step. It is written
     atomically, at most every three seconds, and takes at most a twentieth of the time. An error
-    during training ends the updates with a warning, but not the training. Without ``ends`` the run
-    continues after the fit, until `finish` is called. Errors: `BackendError` without the extra
-    ``report``.
+    during training ends the updates with a warning, but not the training. Errors: `BackendError`
+    without the extra ``report``.
+
+    Args:
+        folder: Path of the run folder.
+        ends: Whether the run ends with the fit; otherwise it continues until `finish` is called.
     """
 
     _runs_last = True
@@ -452,8 +463,12 @@ class LivePage(Callback):
 def follow(run_folder: str | PathLike[str], path: str | PathLike[str] | None = None) -> Path:
     """Repeat `write_report` while a process trains in ``run_folder``; browsers reload the page.
 
-    Returns when the training has ended. After an interrupt the page does not reload any more.
-    Errors: the errors of `write_report`.
+    Returns the page's path when the training has ended. After an interrupt the page does not reload
+    any more. Errors: the errors of `write_report`.
+
+    Args:
+        run_folder: Path of the folder.
+        path: Path of the page, a .html file; None for ``report.html`` in the folder.
     """
     target = path_of(run_folder, "run_folder") / PAGE if path is None else path_of(path)
     try:
@@ -483,12 +498,16 @@ _MOST_ROWS = 1000
 def write_comparison(
     run_folders: Iterable[str | PathLike[str]], path: str | PathLike[str] = COMPARISON
 ) -> Path:
-    """Write one page of several run folders to ``path``, and return it.
+    """Write one page of several run folders, and return its path.
 
     A chart for each measure has a line for each run; tables have the settings and results. For more
     than 16 runs, each 16 have their own charts. The page is like the page of `write_report`.
     Errors: as `read_run` for every folder; `ArgumentError` for fewer than two folders, or a
     repeated one; `FileAccessError` if the page cannot be written.
+
+    Args:
+        run_folders: Paths of the folders, two or more.
+        path: Path of the page, a .html file.
     """
     folders = paths_of(run_folders, "run_folders")
     twice = [f for k, f in enumerate(folders) if f.resolve() in {o.resolve() for o in folders[:k]}]

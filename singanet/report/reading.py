@@ -67,7 +67,22 @@ NORMS = ("gradient_norm", "gradient_norm_max", "weight_norm")
 
 @dataclass
 class Run:
-    """The contents of ``folder``; missing parts are empty."""
+    """The contents of a run folder, as `read_run` returns it; missing parts are empty.
+
+    Args:
+        folder: Path of the folder.
+        config: The settings of the fit and of the user, by name.
+        figures: Further figures of the run, by name.
+        outcome: The reason of the end and the best epoch, by name.
+        samples: Texts that a language model has written, by name.
+        summary: The text of `FeedForwardNet.summary`.
+        picture: The SVG text of `FeedForwardNet.plot`.
+        history: The `History` of the measures.
+        layers: The epochs of `LayerStatistics`.
+        memory: The lines of `MemoryLog`.
+        labels: The names of the classes.
+        confusion: The rows of the confusion matrix, true classes as rows.
+    """
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
@@ -94,6 +109,9 @@ def read_run(folder: str | PathLike[str]) -> Run:
     The last line of a log may be incomplete, as after a kill. Errors: `FileAccessError` if the
     folder is missing or has none of the files, or if a link points outside; `DataError` for a file
     with other contents, with the line.
+
+    Args:
+        folder: Path of the folder.
     """
     folder = path_of(folder, "folder")
     if not any((folder / name).is_file() for name in WRITTEN):

@@ -49,8 +49,11 @@ class RunNotes(Callback):
     is refused, and so are files that link elsewhere. Files of an earlier run in the folder are
     removed, unless the training is resumed.
 
-    The configuration has ``settings`` and the arguments of the fit: optimizer and loss by their
-    `to_config`, epochs, seed, type, device. Values without a JSON type are written by `repr`.
+    Args:
+        folder: Path of the run folder, which is made if it is missing.
+        settings: Dict of settings that the configuration has besides the arguments of the fit:
+            optimizer and loss by their `to_config`, epochs, seed, type, device. Values without a
+            JSON type are written by `str`. None for none.
     """
 
     first_rank_only = True
@@ -116,11 +119,23 @@ class RunNotes(Callback):
 
 
 class ConfusionLog(Callback):
-    """A callback that writes the confusion matrix of the validation data to ``path`` at the end.
+    """A callback that writes the confusion matrix of the validation data at the end.
 
     It takes one pass over the data. Nothing is written without validation data, for a loss other
-    than `SoftmaxCrossEntropy`, for several outputs, or after an error. ``labels`` name the classes;
-    by default they are numbered.
+    than `SoftmaxCrossEntropy`, for several outputs, or after an error.
+
+    Args:
+        path: Path of the JSON file.
+        labels: The names of the classes; () to number them.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "softmax_cross_entropy")
+        >>> data = np.eye(2), np.arange(2)
+        >>> log = singanet.report.ConfusionLog("confusion.json", ["no", "yes"])
+        >>> history = net.fit(*data, callbacks=[log], validation_data=data, verbose=False)
+        >>> "yes" in log.path.read_text()
+        True
     """
 
     _runs_last = True
@@ -175,11 +190,24 @@ def write_confusion(path: Path, counts: Array, labels: Sequence[str] = ()) -> No
 class MemoryLog(Callback):
     """A callback that writes ``{"seconds", "epoch", "step", "resident", "peak", "gradients"}``.
 
-    ``path`` gets a JSON line after the first step, then after a step every ``every_seconds``, and
+    The file gets a JSON line after the first step, then after a step every ``every_seconds``, and
     after every epoch. ``resident`` and ``peak`` are the bytes of the process now and at most so
     far, null if the system does not report them. ``gradients`` is the largest size of gradients of
     one layer since the last line. A resumed training appends to the file and continues its seconds;
     any other starts a new file.
+
+    Args:
+        path: Path of the file.
+        every_seconds: Number from 0 on, the least seconds between two lines of steps.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "softmax_cross_entropy")
+        >>> data = np.eye(2), np.arange(2)
+        >>> log = singanet.report.MemoryLog("memory.jsonl")
+        >>> history = net.fit(*data, callbacks=[log], verbose=False)
+        >>> '"epoch": 0' in log.path.read_text()
+        True
     """
 
     first_rank_only = True
@@ -263,9 +291,22 @@ def recorders(
 ) -> list[Callback]:
     """Return the callbacks that write all files of `write_report` to ``folder``.
 
-    ``settings`` are added to the configuration, ``labels`` name the classes, and norms of gradients
-    are computed every ``every_steps`` steps. ``live`` adds a `LivePage`, which updates the page
-    during the training.
+    Args:
+        folder: Path of the run folder, which is made if it is missing.
+        settings: Dict of settings to add to the configuration, as for `RunNotes`.
+        labels: The names of the classes; () to number them.
+        every_steps: Positive int; the norms of gradients of every ``every_steps``-th step are
+            computed.
+        live: Whether to add a `LivePage`, which updates the page during the training.
+
+    Example:
+        >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
+        >>> net.compile("sgd", "softmax_cross_entropy")
+        >>> data = np.eye(2), np.arange(2)
+        >>> callbacks = singanet.report.recorders("run", {"dataset": "eye"})
+        >>> history = net.fit(*data, epochs=2, callbacks=callbacks, verbose=False)
+        >>> singanet.report.read_run("run").history["loss"] == history["loss"]
+        True
     """
     folder = path_of(folder, "folder")
     return [
