@@ -218,20 +218,38 @@ class Estimator(BaseEstimator):
 class Classifier(ClassifierMixin, Estimator):
     """A scikit-learn classifier: a net with one output a class, trained by cross-entropy.
 
-    ``net`` is the name of a ready net, a list of layers, to which a `Dense` of one output a class
-    is appended, or a function ``(features, classes) -> net``. ``features`` is an int for
-    two-dimensional ``X`` and otherwise the shape of a sample. ``optimizer``, ``loss`` and
-    ``metrics`` are passed to `compile`; the loss must predict class probabilities. The net computes
-    in float32 if ``X`` is float32, and otherwise in float64.
+    The net computes in float32 if ``X`` is float32, and otherwise in float64. After a fit ``net_``
+    is the net, ``history_`` the return value of `FeedForwardNet.fit` and ``classes_`` the labels.
+    Errors: `DataError` if all labels are equal; the errors of scikit-learn's checks and of `fit`.
 
-    ``early_stopping`` reserves ``validation_fraction`` of the samples. The fit stops after
-    ``patience`` epochs without a lower validation loss and restores the best parameters.
-    ``class_weight`` is a dict by class, or "balanced"; only the ratios of weights matter.
-    ``random_state`` seeds the parameters, the order of the samples and the validation split.
+    Args:
+        net: Name of a ready net of `singanet.models`; a list of layers, to which a `Dense` of one
+            output a class is appended; or a function ``(features, classes) -> FeedForwardNet``,
+            whose ``features`` is an int for two-dimensional ``X`` and otherwise the shape of a
+            sample.
+        optimizer: An optimizer or its name, as for `FeedForwardNet.compile`; each fit copies it.
+        loss: A loss or its name, which predicts class probabilities; None for
+            `SoftmaxCrossEntropy`.
+        metrics: A metric, list or dict of metrics, as for `FeedForwardNet.compile`; () for none.
+        epochs: Positive int, the number of epochs of `fit`.
+        batch_size: Positive int, the samples of a step and of a prediction.
+        class_weight: Dict of weights by class, or "balanced"; only their ratios matter. None for
+            equal weights.
+        early_stopping: Whether to stop after ``patience`` epochs without a lower validation loss,
+            and to restore the best parameters.
+        validation_fraction: Number in (0, 1), the fraction of the samples that early stopping
+            reserves for validation.
+        patience: Int from 0 on, in epochs.
+        callbacks: List of callbacks of `singanet.training.callbacks`.
+        random_state: Int, `numpy.random.RandomState` or None, the seed of the parameters, the order
+            of the samples and the validation split.
+        verbose: Whether to print a progress line for each epoch.
 
-    After a fit ``net_`` is the net, ``history_`` the return value of `fit` and ``classes_`` the
-    labels. Errors: `DataError` if all labels are equal; the errors of scikit-learn's checks and of
-    `fit`.
+    Example:
+        >>> model = singanet.sklearn.Classifier("mlp", epochs=20, random_state=0)
+        >>> x = np.repeat(np.eye(2), 20, axis=0)
+        >>> model.fit(x, ["a"] * 20 + ["b"] * 20).predict([[1.0, 0.0]]).tolist()
+        ['a']
     """
 
     classes_: Array
@@ -268,7 +286,14 @@ class Classifier(ClassifierMixin, Estimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
-        """Train a new net on samples ``X`` (N, ...) and labels ``y`` (N,) of any type."""
+        """Train a new net on samples and labels; return the classifier.
+
+        Args:
+            X: Array of samples (N, ...).
+            y: Array of labels (N,), numbers or text.
+            sample_weight: Array of weights (N,) from 0 on, of which only the ratios matter; None
+                for equal weights.
+        """
         x, labels = self._labelled(X, y, reset=True)
         classes = np.unique(labels)
         weights = self._weights(x, self._by_class(labels, sample_weight))
@@ -280,10 +305,16 @@ class Classifier(ClassifierMixin, Estimator):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> Classifier:
-        """Train for one more epoch; the first call lists all ``classes``.
+        """Train for one more epoch; return the classifier.
 
         Errors: `CallOrderError` if the first call has no classes; `DataError` if a later call has
         other classes or a label is not among them.
+
+        Args:
+            X: Array of samples (N, ...).
+            y: Array of labels (N,).
+            classes: All classes, which the first call needs; later None or the same.
+            sample_weight: Array of weights (N,), as for `fit`.
         """
         first = not hasattr(self, "net_")
         if first and classes is None:
@@ -317,11 +348,11 @@ class Classifier(ClassifierMixin, Estimator):
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probability of each of ``classes_``, (N, C)."""
+        """Return the probability of each of ``classes_`` for samples ``X`` (N, ...), (N, C)."""
         return self._outputs(X)
 
     def predict(self, X: Any) -> Array:
-        """Return the most likely class of each sample, (N,)."""
+        """Return the most likely class of each of the samples ``X`` (N, ...), (N,)."""
         chosen = self._outputs(X).argmax(axis=1)
         return np.asarray(self.classes_[chosen])
 
@@ -364,10 +395,36 @@ class Classifier(ClassifierMixin, Estimator):
 class Regressor(RegressorMixin, Estimator):
     """A scikit-learn regressor: a net with one output a target.
 
-    The arguments are described at `Classifier`; ``loss`` defaults to the mean squared error.
     Targets are not scaled. Training is slow if they are far from mean 0 and variance 1;
-    ``sklearn.compose.TransformedTargetRegressor`` scales them. After a fit ``net_`` is the net and
-    ``history_`` the return value of `fit`.
+    ``sklearn.compose.TransformedTargetRegressor`` scales them. The net computes in float32 if ``X``
+    is float32, and otherwise in float64. After a fit ``net_`` is the net and ``history_`` the
+    return value of `FeedForwardNet.fit`.
+
+    Args:
+        net: Name of a ready net of `singanet.models`; a list of layers, to which a `Dense` of one
+            output a target is appended; or a function ``(features, targets) -> FeedForwardNet``,
+            whose ``features`` is an int for two-dimensional ``X`` and otherwise the shape of a
+            sample.
+        optimizer: An optimizer or its name, as for `FeedForwardNet.compile`; each fit copies it.
+        loss: A loss or its name; None for `MeanSquaredError`.
+        metrics: A metric, list or dict of metrics, as for `FeedForwardNet.compile`; () for none.
+        epochs: Positive int, the number of epochs of `fit`.
+        batch_size: Positive int, the samples of a step and of a prediction.
+        early_stopping: Whether to stop after ``patience`` epochs without a lower validation loss,
+            and to restore the best parameters.
+        validation_fraction: Number in (0, 1), the fraction of the samples that early stopping
+            reserves for validation.
+        patience: Int from 0 on, in epochs.
+        callbacks: List of callbacks of `singanet.training.callbacks`.
+        random_state: Int, `numpy.random.RandomState` or None, the seed of the parameters, the order
+            of the samples and the validation split.
+        verbose: Whether to print a progress line for each epoch.
+
+    Example:
+        >>> model = singanet.sklearn.Regressor("mlp", epochs=50, random_state=0)
+        >>> x = np.linspace(-1, 1, 64)[:, None]
+        >>> bool(model.fit(x, x[:, 0]).score(x, x[:, 0]) > 0.9)
+        True
     """
 
     def __init__(
@@ -400,7 +457,14 @@ class Regressor(RegressorMixin, Estimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
-        """Train a new net on samples ``X`` (N, ...) and targets ``y``, (N,) or (N, targets)."""
+        """Train a new net on samples and targets; return the regressor.
+
+        Args:
+            X: Array of samples (N, ...).
+            y: Array of targets, (N,) or (N, targets).
+            sample_weight: Array of weights (N,) from 0 on, of which only the ratios matter; None
+                for equal weights.
+        """
         x, targets = self._targets(X, y, reset=True)
         weights = self._weights(x, sample_weight)
         self._train(self._begin_targets(x, targets), x, self._rows(targets), weights)
@@ -408,7 +472,13 @@ class Regressor(RegressorMixin, Estimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
-        """Train for one more epoch."""
+        """Train for one more epoch; return the regressor.
+
+        Args:
+            X: Array of samples (N, ...).
+            y: Array of targets, (N,) or (N, targets).
+            sample_weight: Array of weights (N,), as for `fit`.
+        """
         first = not hasattr(self, "net_")
         x, targets = self._targets(X, y, reset=first)
         weights = self._weights(x, sample_weight)
@@ -418,7 +488,7 @@ class Regressor(RegressorMixin, Estimator):
         return self
 
     def predict(self, X: Any) -> Array:
-        """Return the predicted targets, in the shape of the targets of the fit."""
+        """Return the targets of samples ``X`` (N, ...), in the shape of the fit's targets."""
         found = self._outputs(X)
         return found[:, 0] if self._flat else found
 
