@@ -471,7 +471,12 @@ def _box(box: Box) -> str:
 
 
 def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
-    """Return the picture as SVG text, for `FeedForwardNet.plot`; write a .svg or .png file."""
+    """Return the picture of ``net`` as SVG text, for `FeedForwardNet.plot`.
+
+    Args:
+        net: The net.
+        path: Path of a .svg or .png file to write as well; None for none.
+    """
     target = None if path is None else path_of(path)
     if target is not None:
         expect_suffix("net.plot,", target, (".svg", ".png"))
@@ -487,9 +492,12 @@ def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
 
 
 def net_html(net: Net) -> str:
-    """Return the table and the picture as HTML, the picture in a frame that scrolls.
+    """Return the table and the picture of a net as HTML, the picture in a frame that scrolls.
 
     A net without layers is a line of text.
+
+    Args:
+        net: The net.
     """
     from singanet.summary import summary_html
 

@@ -56,10 +56,15 @@ Count = Callable[[Any, list[Shape], list[Shape]], int | None]
 
 
 def multiply_adds(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int | None:
-    """Return the count for sample shapes that are known along every axis.
+    """Return the multiply-adds of ``layer`` for a sample, or None if they are unknown.
 
     A class outside singanet may define ``multiply_adds(in_shapes, out_shapes)``. Without it, or if
-    an axis is -1, the count is None, unknown.
+    an axis is -1, the count is None.
+
+    Args:
+        layer: A layer with parameters.
+        in_shapes: The shapes of its inputs, without the batch axis.
+        out_shapes: The shapes of its outputs, without the batch axis.
     """
     if any(axis < 0 for shape in (*in_shapes, *out_shapes) for axis in shape):
         return None
@@ -147,10 +152,18 @@ _COUNTS: dict[type, Count] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One use of a layer.
+    """One use of a layer, a row of the summary.
 
-    ``parameters`` and ``trained`` count elements that no row before has counted; ``shared_with``
-    names the row whose parameters these are. ``multiply_adds`` is None if unknown.
+    Args:
+        name: The layer's name.
+        kind: The name of its class.
+        out_shapes: The shapes of its outputs, without the batch axis; -1 for any extent.
+        parameters: The number of elements of parameters that no row before has counted.
+        trained: The number of these that are trained.
+        multiply_adds: The multiply-adds for a sample, None if unknown.
+        sources: The names of the layers that it reads.
+        shared_with: The name of the row whose parameters these are, or None.
+        frozen: Whether it is frozen.
     """
 
     name: str
@@ -172,7 +185,9 @@ class Row:
 def layer_rows(net: Net, known: Mapping[str, list[Shape]] | None = None) -> list[Row]:
     """Return a `Row` for each use of a layer, in topological order.
 
-    ``known`` has the output sample shapes by name, for nets with unknown axes.
+    Args:
+        net: The net.
+        known: Dict of the outputs' sample shapes by layer name, for nets with unknown axes.
     """
     rows: list[Row] = []
     owner: dict[int, str] = {}
@@ -228,8 +243,12 @@ _BATCHES = (2, 3)
 class Footprint:
     """The memory of a training step for any batch size; each sample adds the same amount.
 
-    ``shapes`` are output sample shapes by name, every axis known; the measured steps have 2 and 3
-    samples.
+    `measure` makes it.
+
+    Args:
+        shapes: The outputs' sample shapes by layer name, with every axis known.
+        small: The measured step of 2 samples.
+        large: The measured step of 3 samples.
     """
 
     shapes: dict[str, list[Shape]]
@@ -237,22 +256,25 @@ class Footprint:
     large: _MeasuredStep
 
     def kept(self, name: str, batch_size: int = 1) -> int:
-        """Return the bytes that ``name`` stores for backward, not the caller or earlier layers."""
+        """Return the bytes that the layer ``name`` stores for backward, of ``batch_size`` samples.
+
+        Arrays of the caller and of earlier layers are not counted.
+        """
         return _line(self.small.kept[name], self.large.kept[name], batch_size)
 
     def all_kept(self, batch_size: int = 1) -> int:
-        """Return the sum of `kept` over all layers."""
+        """Return the sum of `kept` over all layers for ``batch_size`` samples."""
         return sum(self.kept(name, batch_size) for name in self.small.kept)
 
     def fed(self, batch_size: int) -> int:
-        """Return the bytes of the inputs."""
+        """Return the bytes of the inputs for ``batch_size`` samples."""
         return _line(self.small.fed, self.large.fed, batch_size)
 
     def peak(self, batch_size: int) -> tuple[int, str]:
-        """Return the peak bytes in addition to parameters and inputs, and the layer at the peak.
+        """Return the peak bytes beyond parameters and inputs, and the layer at the peak.
 
-        They are stored activations, activations still to be read, and gradients. Scratch memory of
-        kernels and the state of the optimizer are not included.
+        They are stored activations, activations still to be read, and gradients of ``batch_size``
+        samples. Scratch memory of kernels and the state of the optimizer are not included.
         """
         units, ops = self.small.units, self.small.units.kept()
         moments = zip(units.live(ops), self.large.units.live(ops), strict=True)
@@ -264,8 +286,12 @@ class Footprint:
 def measure(net: Net, extent: int | None = None) -> Footprint:
     """Run two training steps, of 2 and 3 samples of ones, and measure their memory.
 
-    The net's generator and running state are restored. ``extent`` replaces axes of any extent.
-    Errors: such axes without ``extent``; errors of layers in their computation.
+    The net's generator and running state are restored. Errors: axes of any extent without
+    ``extent``; errors of layers in their computation.
+
+    Args:
+        net: The net.
+        extent: Positive int that replaces axes of any extent.
     """
     plan, device = net._execution_plan(), net.device
     params = roots_in([param.value for param in net.params()])
@@ -376,9 +402,14 @@ _RIGHT = ("parameters", "kept bytes", "multiply-adds")
 def summary_table(
     net: Net, batch_size: int | None = None, extent: int | None = None, planned: object = None
 ) -> str:
-    """Return one line per layer, then totals; `FeedForwardNet.summary` describes the arguments.
+    """Return one line per layer, then totals; `FeedForwardNet.summary` calls it.
 
-    ``planned`` is the memory of a recorded step, if there is one.
+    Args:
+        net: The net.
+        batch_size: Positive int, the samples of a training step whose memory is added; None for
+            none.
+        extent: Positive int that replaces axes of any extent.
+        planned: The `PeakMemory` of a recorded step, which is added to the totals; None for none.
     """
     rows, footprint = _look_at(net, batch_size, extent)
     table = [list(columns(footprint)), *cells(rows, footprint)]
