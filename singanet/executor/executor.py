@@ -229,19 +229,30 @@ ASKED = 8
 
 
 class Executor(metaclass=CheckedType):
-    """Programs by name over one graph of symbols: ``Executor({"train": [loss, step], ...})``.
+    """Programs by name over one graph of symbols, which share layers, parameters and the generator.
 
-    ``programs`` maps names to lists of the results of a run: symbols of outputs, losses, metrics,
-    gradients, and updates (``optimizer.minimize(loss)``). A program with an update trains, with
-    dropout and batch statistics; any other evaluates. All share layers, parameters and the
-    generator.
+    A program with an update trains, with dropout and batch statistics; any other evaluates. The
+    attribute ``net`` is the whole graph as a net. Errors: `ArgumentError` if a list contains
+    another object, if two optimizers update one parameter, or if a program's loaders differ in
+    their number of batches; `GraphError` if two inputs have one name.
 
-    ``seed`` fixes initial parameters and random draws, like a net's; ``device`` is the device of
-    the arrays. With a communicator as ``parallel``, such as ``singanet.parallel.init()``, gradients
-    are reduced over its ranks. The attribute ``net`` is the whole graph as a net. Errors:
-    `ArgumentError` if a list contains another object, if two optimizers update one parameter, or if
-    a program's loaders differ in their number of batches; `GraphError` if two inputs have one name.
-    The guide is https://github.com/singanet/singanet/blob/main/docs/executor.md.
+    Args:
+        programs: Dict of lists of the results of a run, by program: symbols of outputs, losses,
+            metrics, gradients, and updates (``optimizer.minimize(loss)``).
+        seed: Int from 0 on, the seed of initial parameters and random draws; None as for
+            `FeedForwardNet`.
+        device: The `singanet.device.Device` of the arrays; None for the default device.
+        parallel: A communicator, such as ``singanet.parallel.init()``, over whose ranks gradients
+            are reduced; None for one process.
+
+    Example:
+        >>> x, y = singanet.Input("x", (2,)), singanet.Input("y", (1,))
+        >>> out = singanet.layers.Dense("out", 1)(x)
+        >>> loss = singanet.loss.MeanSquaredError()(out, y)
+        >>> step = singanet.optimizer.SGD(0.1).minimize(loss)
+        >>> executor = singanet.Executor({"train": [loss, step], "infer": [out]}, seed=0)
+        >>> executor.run("infer", {"x": np.eye(2)})[0].shape
+        (2, 1)
     """
 
     if not TYPE_CHECKING:  # type checkers would accept any name otherwise
@@ -300,11 +311,16 @@ class Executor(metaclass=CheckedType):
     ) -> list[Any]:
         """Run program ``name`` on the arrays of ``feed``; return its values in order.
 
-        ``feed`` has an array for each input, by symbol or name; loaders fill inputs that are not in
-        it. A loss gives its mean as a float, a metric its value for the batch, an update None, and
-        any other symbol a new array. All values are from before the update. ``outputs`` replace the
-        program's list. Errors: `UnknownNameError` if the program or an input is unknown, or an
-        input is missing; errors of layers and losses if arrays have another shape or dtype.
+        A loss gives its mean as a float, a metric its value for the batch, an update None, and any
+        other symbol a new array. All values are from before the update. Errors: `UnknownNameError`
+        if the program or an input is unknown, or an input is missing; errors of layers and losses
+        if arrays have another shape or dtype.
+
+        Args:
+            name: Name of the program.
+            feed: Dict of an array for each input, by symbol or name; loaders fill inputs that are
+                not in it.
+            outputs: List of results that replaces the program's list; None for the program's.
         """
         program = self._programs.get(name)
         if program is None or outputs is not None:
@@ -353,15 +369,19 @@ class Executor(metaclass=CheckedType):
 
     @checked_call
     def plot(self, name: str, path: str | PathLike[str] | None = None) -> str:
-        """Return a picture of the program's graph as SVG text, see `FeedForwardNet.plot`."""
+        """Return a picture of the graph of program ``name`` as SVG text, see `FeedForwardNet.plot`.
+
+        ``path`` is a .svg or .png file to write as well, or None.
+        """
         return self.as_net(name).plot(path)
 
     @checked_call
     def memory(self, name: str, shapes: Feed) -> PeakMemory:
         """Return the bytes of arrays in program ``name`` for ``shapes``, batch axis first.
 
-        It is rehearsed on ones, or zeros for integers, and changes nothing. On a device they are
-        bytes of its memory. Errors: like `run` for its feed.
+        ``shapes`` has a shape for each input, by symbol or name. The run is rehearsed on ones, or
+        zeros for integers, and changes nothing. On a device they are bytes of its memory. Errors:
+        like `run` for its feed.
         """
         program = self._named(name)
         expect_alone(f"program {name!r}, memory", program.optimizer)

@@ -43,7 +43,13 @@ Head: TypeAlias = Symbol | None
 
 
 class GradientSymbol:
-    """The gradient of Σ ``ys`` · ``dys`` by ``x``, a symbol or parameter, see `gradients`."""
+    """A symbol of the gradient of Σ y · dy by ``x``; `gradients` makes it.
+
+    Args:
+        ys: The symbols y.
+        x: A symbol, a parameter, or a parameter's name.
+        dys: A symbol or None for each y, as for `gradients`; () for None each.
+    """
 
     __slots__ = ("dys", "x", "ys")
 
@@ -68,13 +74,17 @@ def gradients(
     xs: Sequence[Symbol | Param | str] | Symbol | Param | str,
     dys: Head | Sequence[Head] = None,
 ) -> list[GradientSymbol]:
-    """Return the gradients of the sum of ``ys`` by each of ``xs``.
+    """Return the gradients of the sum of ``ys`` by each of ``xs``, a `GradientSymbol` each.
 
-    ``xs`` are symbols, or parameters by name or as `Param`. A y that is a loss, one number a
-    sample, counts as its mean; any other y counts as the sum of its elements. With a symbol in
-    ``dys``, of the shape of its y, y counts as Σ y · dy, with dy constant. Layers compute in
-    evaluation mode, as in `FeedForwardNet.gradients`. Errors: `ArgumentError` if an argument has
-    another type, or if ``dys`` have another number or shape.
+    A y that is a loss, one number a sample, counts as its mean; any other y counts as the sum of
+    its elements. Layers compute in evaluation mode, as in `FeedForwardNet.gradients`. Errors:
+    `ArgumentError` if an argument has another type, or if ``dys`` have another number or shape.
+
+    Args:
+        ys: A symbol, or a list of symbols.
+        xs: A symbol, a parameter, a parameter's name, or a list of these.
+        dys: A symbol of the shape of y for each y, which then counts as Σ y · dy with dy constant;
+            or None for each or all.
     """
     heads = _listed(ys, "the symbol of a loss, or several")
     among = [xs] if isinstance(xs, (Symbol, Param, str)) else list(xs)
@@ -185,11 +195,15 @@ def from_loader(
     """Return symbols ``x, y`` for the batches of ``loader``; for dicts of arrays, dicts of symbols.
 
     A program that reads these symbols draws a batch at each run, unless they are fed, and starts
-    the next epoch after the last batch. Programs that read the same symbols share one position. A
-    dict has a loader for each program, by name; other programs have to be fed. The next batch
-    determines shapes and dtypes, and remains the next one. ``names`` are the names of the inputs;
-    dicts in batches are named by their keys. Errors: `ArgumentError` if an object is not a loader;
-    `DataError` if it has no batch, or if the loaders' batches differ in shape or dtype.
+    the next epoch after the last batch. Programs that read the same symbols share one position. The
+    next batch determines shapes and dtypes, and remains the next one. Errors: `ArgumentError` if an
+    object is not a loader; `DataError` if it has no batch, or if the loaders' batches differ in
+    shape or dtype.
+
+    Args:
+        loader: A loader of batches ``(x, y)``; or a dict with a loader for each program, by name,
+            and other programs have to be fed.
+        names: The names of the two inputs; dicts in batches are named by their keys.
     """
     loaders: Mapping[Any, Any] = loader if isinstance(loader, Mapping) else {None: loader}
     draws = {program: Draw(each, []) for program, each in loaders.items()}
