@@ -505,6 +505,10 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
     Images are (C, H, W) here, whatever the archive's data format. Errors: `FileFormatError` for a
     damaged archive or a layer outside the table, naming it; `UnsafeFileError` if the weights could
     not fill the parameters; `FileAccessError`.
+
+    Args:
+        path: Path of the ``.keras`` file.
+        seed: Int from 0 on, the seed of the net; None as for `FeedForwardNet`.
     """
     path = path_of(path)
     where = f"keras archive {str(path)!r}"
@@ -544,10 +548,14 @@ def save_model(
 ) -> None:
     """Write the weights of ``net`` as a Keras model with the description of the archive ``like``.
 
-    ``net`` is the net that `load_model` built from ``like``, for example after training. The new
-    archive has the model's description without the arguments of its compile, for
+    The new archive has the model's description without the arguments of its compile, for
     ``keras.models.load_model``. Errors: `ArgumentError` if the net has other parameters; the errors
     of `load_model`; `FileAccessError`.
+
+    Args:
+        net: The net that `load_model` built from ``like``, for example after training.
+        path: Path of the ``.keras`` file to write.
+        like: Path of the Keras archive.
     """
     path, like = path_of(path), path_of(like, "like")
     where = f"keras archive {str(like)!r}"

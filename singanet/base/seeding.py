@@ -17,8 +17,11 @@ def set_seed(seed: int | None) -> None:
     """Derive the seeds of all nets built from now on without one from ``seed``.
 
     The first such net gets the first seed of a sequence, the next the second, and so on; earlier
-    nets, and nets with ``seed=``, are not affected. None returns to fresh seeds from the operating
-    system. NumPy's global generator is not changed, since nothing here uses it.
+    nets, and nets with ``seed=``, are not affected. NumPy's global generator is not changed, since
+    nothing here uses it.
+
+    Args:
+        seed: Int from 0 on; None returns to fresh seeds from the operating system.
     """
     global _sequence
     if seed is None:

@@ -10,11 +10,11 @@ from singanet.types import Array, Gradient, RowSparse, Shape
 
 
 class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
-    """The item that backward yields for a layer; unpacks as ``names, values, grads``.
+    """The item that backward yields for a layer, a tuple ``(names, values, grads)``.
 
-    ``values`` are the live parameter arrays; a gradient may be `RowSparse`. ``output_grads``
-    maps each layer that was asked for and passed so far to the gradient of its output, zeros if
-    none came; ``layer`` is the name of this one.
+    ``values`` are the arrays of the parameters, not copies; a gradient may be `RowSparse`.
+    ``output_grads`` maps each layer of backward's ``output`` that has run so far to the gradient of
+    its output, zeros if none arrived; ``layer`` is the name of this layer.
     """
 
     layer: str

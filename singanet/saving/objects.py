@@ -47,9 +47,11 @@ _INITIALIZERS = public_classes(initializer, Initializer)
 def register(name: str) -> Callable[[_C], _C]:
     """Return a decorator that registers a user's class under ``name`` for configurations.
 
-    Choose a name with a version that outlives the code, such as ``"acme.swish.v1"``. Errors:
-    `ArgumentError` if the name is taken, or if the class is not a layer, loss, metric, optimizer or
-    part of one.
+    Errors: `ArgumentError` if the name is taken, or if the class is not a layer, loss, metric,
+    optimizer or part of one.
+
+    Args:
+        name: A name with a version that outlives the code, such as ``"acme.swish.v1"``.
     """
 
     def enter(kind: _C) -> _C:

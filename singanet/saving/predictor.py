@@ -41,11 +41,23 @@ _FILE = "predictor.singanet"
 
 
 class Predictor(CompiledNet):
-    """A net with constant parameters; `FeedForwardNet.predictor` makes it.
+    """A net with constant parameters that only predicts; `FeedForwardNet.predictor` makes it.
 
     ``predictor(x)`` returns ``net.predict(x)`` at the time of its creation, up to rounding. Several
     threads may call it. ``inputs`` and ``outputs`` describe its arrays, ``nbytes`` is the size of
     the constants, ``notes`` lists the parts that run as Python.
+
+    Args:
+        net: The net with its constants, which `FeedForwardNet.predictor` or `load` makes.
+        names: The names of its inputs, in order.
+        about: The description that `save` writes.
+
+    Example:
+        >>> Dense = singanet.layers.Dense
+        >>> net = singanet.FeedForwardNet([Dense("out", 2, input_shape=(3,))], seed=0)
+        >>> predictor = net.predictor()
+        >>> np.allclose(predictor(np.eye(3)), net.predict(np.eye(3)), atol=1e-6)
+        True
     """
 
     def __init__(self, net: ConstantNet, names: Sequence[str], about: Mapping[str, Any]) -> None:
@@ -88,7 +100,7 @@ class Predictor(CompiledNet):
             return cls(constant, input_names(net), about)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write net and constants atomically to one portable file.
+        """Write net and constants atomically to one portable file at ``path``.
 
         Errors: `ConfigError` if a class is neither singanet's nor registered, `ArgumentError` for a
         suffix of another format, `FileAccessError`.
@@ -152,7 +164,14 @@ def _unpickled(kind: type[Predictor], raw: bytes) -> Predictor:
 
 
 def load_predictor(path: str | os.PathLike[str]) -> Predictor:
-    """Load a predictor; see `Predictor.load`."""
+    """Load the predictor that `Predictor.save` wrote.
+
+    On the same machine it predicts the same bits. Nothing in the file is run. Errors: as
+    `load_model`.
+
+    Args:
+        path: Path of the file.
+    """
     return Predictor.load(path)
 
 
