@@ -423,7 +423,8 @@ class FeedForwardNet(Net):
         """Return the gradients of ``ys`` by each of ``xs``, by their names.
 
         Only layers between xs and ys run. The caller owns every array. Errors: unknown names;
-        integer arrays; no path from an x to ys; a wrong shape.
+        integer arrays; no path from an x to ys; a wrong shape. The guide:
+        https://github.com/singanet/singanet/blob/main/docs/gradients.md.
 
         Args:
             ys: Name of a layer, ``(layer, index)`` for one of several outputs, or "loss"; or a list
@@ -679,7 +680,8 @@ class FeedForwardNet(Net):
         are bit-identical. After every step the folder is a checkpoint, which `load` reads. Errors:
         `FileAccessError` for a folder that is read-only, in use, full or has other files; a
         ``keep`` too small for a layer; files of another net (`StateMismatchError`) or optimizer
-        (`DataError`). On an error net and folder are unchanged.
+        (`DataError`). On an error net and folder are unchanged. The guide:
+        https://github.com/singanet/singanet/blob/main/docs/offload.md.
 
         Args:
             folder: Path of a new or empty folder, or with ``resume`` of an earlier process's

@@ -234,7 +234,8 @@ class Executor(metaclass=CheckedType):
     A program with an update trains, with dropout and batch statistics; any other evaluates. The
     attribute ``net`` is the whole graph as a net. Errors: `ArgumentError` if a list contains
     another object, if two optimizers update one parameter, or if a program's loaders differ in
-    their number of batches; `GraphError` if two inputs have one name.
+    their number of batches; `GraphError` if two inputs have one name. The guide:
+    https://github.com/singanet/singanet/blob/main/docs/executor.md.
 
     Args:
         programs: Dict of lists of the results of a run, by program: symbols of outputs, losses,
