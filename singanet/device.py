@@ -25,7 +25,12 @@ if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
 
 @dataclass(frozen=True)
 class Device:
-    """A device for arrays, with its kernels."""
+    """A device for arrays.
+
+    ``name`` is "cpu" or such as "cuda:0", ``ops`` are the kernels, and ``index`` is the number of
+    the GPU, None for the CPU. ``changes`` are the functions that changed the plain device's
+    kernels, in order, for pickles.
+    """
 
     name: str
     ops: Ops
@@ -150,7 +155,13 @@ def get_default_device() -> Device:
 
 
 def cuda(index: int = 0) -> Device:
-    """Return the CUDA device ``index``. Errors: CuPy or the device is missing."""
+    """Return a CUDA device.
+
+    Errors: `BackendError` without CuPy or a driver; `ArgumentError` if there is no such device.
+
+    Args:
+        index: Number of the GPU, from 0.
+    """
     try:
         import cupy
     except ImportError as error:

@@ -118,17 +118,27 @@ class RankLostError(RankError):
 
 
 def one_of(names: Iterable[str], limit: int = 12) -> str:
-    """Format ``names`` as a list, each once, at most ``limit``."""
+    """Return a text that lists names, each once.
+
+    Args:
+        names: The names.
+        limit: Maximum number of names; the text then ends with their count.
+    """
     known = list(dict.fromkeys(names))
     shown = ", ".join(repr(name) for name in known[:limit])
     return shown + (f", ... ({len(known)} in all)" if len(known) > limit else "")
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return advice with the closest of ``names``, or ``otherwise`` if none is close.
+    """Return advice with the known name closest to ``name``.
 
     Of equally close names, such as resnet20 and resnet32 to resnet21, it is the one with the
     nearest number at its end.
+
+    Args:
+        name: The unknown name.
+        names: The known names.
+        otherwise: The advice if no known name is close.
     """
     known: dict[str, str] = {}
     for each in names:

@@ -92,9 +92,10 @@ _KINDS = "biuf"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An array in a file: ``dtype`` is the dtype when read, ``stored`` the bytes in the file.
+    """An array in a file: its ``name``, ``shape`` and ``dtype`` in memory.
 
-    ``kind`` is the file's type if NumPy has none, such as ``BF16`` or ``Q8_0``.
+    ``stored`` is the number of bytes in the file, and ``checksum`` a text, empty if the file has
+    none. ``kind`` is the file's type if NumPy has none, such as ``BF16`` or ``Q8_0``.
     """
 
     name: str
@@ -112,10 +113,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An array to write; ``fetch`` computes it when it is written.
+    """An array to write as ``name``, of this ``shape`` and ``dtype``.
 
-    ``parts``, if set, yields it in runs of rows, for formats that write in pieces. ``kind`` is the
-    type of the words if NumPy has none.
+    ``fetch`` computes it when it is written. ``parts``, if set, yields it in runs of rows, for
+    formats that write in pieces. ``kind`` is the type of the words if NumPy has none.
     """
 
     name: str

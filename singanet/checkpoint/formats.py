@@ -86,11 +86,17 @@ _OTHERS = {"torch": Format("torch", (), "torch", "TorchReader", "")}
 def write_state(
     path: str | os.PathLike[str], state: State, format: str | None = None, **options: Any
 ) -> None:
-    """Write ``state``, a dict from name to array, to ``path`` atomically.
+    """Write arrays to ``path`` atomically.
 
-    ``format`` is a name of `FORMATS`; None follows the suffix, and without a suffix writes a
-    snapshot. Arrays are written one at a time, so at most one is copied. Errors:
-    `UnknownNameError`, `FileAccessError`, and the errors of the format.
+    Arrays are written one at a time, so at most one is copied. Errors: `UnknownNameError`,
+    `FileAccessError`, and the errors of the format.
+
+    Args:
+        path: Path of the file.
+        state: Dict from name to array.
+        format: Name of one of `FORMATS`. None follows the suffix; without a suffix a snapshot is
+            written.
+        **options: Keyword arguments of the format's writer.
     """
     path = checked_path(path)
     expect_file(path, path)  # otherwise a snapshot would be written to /dev/null.bin
@@ -108,11 +114,15 @@ def write_state(
 def open_state(path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Reader:
     """Open the checkpoint at ``path``: its table is read and checked, its arrays are not.
 
-    ``format`` None detects the format from the file's first bytes, not from its name. ``path`` may
-    be the prefix of a snapshot, a name without ``.pickle``, or the folder of an offloaded net or a
-    published model (``model.safetensors``, an index of shards, and so on). With ``layers`` of the
-    net, the Keras formats use the net's names and layouts. Errors: `FileAccessError`,
-    `FileFormatError`.
+    Errors: `FileAccessError`, `FileFormatError`.
+
+    Args:
+        path: Path of a file, the prefix of a snapshot, a name without ``.pickle``, or the folder of
+            an offloaded net or a published model (``model.safetensors``, an index of shards, and so
+            on).
+        format: Name of the format. None detects it from the first bytes, not from the name.
+        **options: Keyword arguments of the format's reader, such as the ``layers`` of the net: with
+            them the Keras formats use the net's names and layouts.
     """
     path = _file_of(checked_path(path))
     name = format or by_content(path)
@@ -144,7 +154,12 @@ def format_named(name: str) -> Format:
 
 
 def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
-    """Return the name of the format to write to ``path``: ``format``, or by the suffix."""
+    """Return the name of the format to write to a file. Errors: `UnknownNameError`.
+
+    Args:
+        path: Path of the file, whose suffix decides if there is no ``format``.
+        format: Name of one of `FORMATS`, or None.
+    """
     return format_named(format or by_suffix(path)).name
 
 

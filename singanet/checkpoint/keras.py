@@ -22,12 +22,12 @@ from singanet.types import Array, Shape
 
 @dataclass(frozen=True)
 class LayerDescription:
-    """A layer with parameters: its Keras class, its name, and name and shape by suffix.
+    """A layer with parameters: ``kind`` is its Keras class, ``name`` its name.
 
-    ``lay`` returns the arrays in the other library, or raises an error that explains why there are
-    none. ``apart`` returns the separate arrays of one parameter each, for files that split joined
-    arrays. ``fixed`` are the suffixes that no optimizer trains. ``place`` is the group in a Keras
-    file, if known.
+    ``params`` maps a suffix to name and shape in the net. ``lay`` returns the arrays in the other
+    library, or raises an error that explains why there are none. ``apart`` returns the separate
+    arrays of one parameter each, for files that split joined arrays. ``fixed`` are the suffixes
+    that no optimizer trains. ``place`` is the group in a Keras file, if known.
     """
 
     kind: str

@@ -110,7 +110,11 @@ class Mismatch:
 
 @dataclass
 class LoadReport:
-    """Matched, renamed, missing and extra arrays; ``missing`` and ``extra`` map names to shapes."""
+    """The result of `match`: ``matched`` and ``mismatched`` arrays of the file ``where``.
+
+    ``missing`` and ``extra`` map the names of arrays that only the net or only the file has to
+    shapes.
+    """
 
     where: str
     matched: list[Match] = field(default_factory=list)
@@ -119,7 +123,7 @@ class LoadReport:
     extra: dict[str, Shape] = field(default_factory=dict)
 
     def add(self, found: Match | Mismatch) -> None:
-        """Add a match or mismatch."""
+        """Add ``found``, a match or mismatch."""
         if isinstance(found, Match):
             self.matched.append(found)
         else:
@@ -231,7 +235,7 @@ def _cut(text: str, longest: int) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """An array of the net: its shape and dtype, and the rule for its lookup.
+    """An array of the net, with ``shape`` and ``dtype``; ``rule`` explains its lookup in a report.
 
     For a read-only array, ``has`` tests whether an array has the same values. ``older_dtype`` is a
     narrower dtype of earlier versions, which is widened.
@@ -254,9 +258,16 @@ def match(
 ) -> LoadReport:
     """Find the entry of every target: by ``rename``, by its own name, by the rules in order.
 
-    ``rename`` maps names in the file to names in the net; ``cast`` allows other dtypes. A file of
-    ``singa`` with kernels of four axes has Caffe's transposed matrices. Errors: `UnknownNameError`
-    and `ArgumentError` for an invalid ``rename``.
+    Errors: `UnknownNameError` and `ArgumentError` for an invalid ``rename``.
+
+    Args:
+        entries: Dict from name to `Entry`, the arrays of the file.
+        targets: Dict from name to `Target`, the arrays of the net.
+        rename: Dict from names in the file to names in the net.
+        cast: Whether other dtypes match, too.
+        where: Name of the file in errors and in the report.
+        singa: Whether SINGA wrote the file; with kernels of four axes its matrices are Caffe's,
+            transposed.
     """
     free = weights(entries)
     asked = _asked(checked_rename(rename, where), free, targets, where)
@@ -378,7 +389,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Packed:
-    """One array, ``name``, of ``members``: `fetch` packs them, `assign` unpacks it."""
+    """One array ``name`` of the file that contains the arrays ``members`` of the net.
+
+    ``target`` is its shape and dtype. ``fetch`` packs the members into it, ``assign`` unpacks it.
+    """
 
     name: str
     target: Target
@@ -408,7 +422,14 @@ def fold(targets: Mapping[str, Target], packed: Sequence[Packed]) -> dict[str, T
 
 
 def pack(state: State, packed: Sequence[Packed]) -> list[Source]:
-    """Return ``state`` with each of ``packed`` instead of its members, packed when written."""
+    """Return the sources of a state with packed arrays instead of their members.
+
+    Arrays are packed when they are written.
+
+    Args:
+        state: Dict from name to array, or a sequence of `Source`.
+        packed: The packed arrays.
+    """
     return list(
         _in_place(
             {source.name: source for source in sources_of(state, "state")},
@@ -446,12 +467,20 @@ def load_into(
 ) -> LoadReport:
     """Call ``assign(name, array)`` for every target in the file, and report the rest.
 
-    ``strict`` refuses a file with missing, extra or mismatched arrays; otherwise these targets stay
-    unchanged. All arrays are read and their checksums verified before the first assignment, so a
-    damaged file changes nothing. Ctrl-C takes effect before the first or after the last assignment.
-    A read-only target is not assigned: an array fits if it has the same values. The members of each
-    of ``packed`` may be stored as its single array. Errors: `StateMismatchError`, whose ``report``
-    has the table; the errors of `Reader.read`.
+    All arrays are read and their checksums verified before the first assignment, so a damaged file
+    changes nothing. Ctrl-C takes effect before the first or after the last assignment. A read-only
+    target is not assigned: an array fits if it has the same values. Errors: `StateMismatchError`,
+    whose ``report`` has the table; the errors of `Reader.read`.
+
+    Args:
+        reader: The opened file.
+        targets: Dict from name to `Target`, the arrays of the net.
+        assign: Function of name and array that stores the array in the net.
+        rename: Dict from names in the file to names in the net.
+        strict: Whether to refuse a file with missing, extra or mismatched arrays. If False, these
+            targets stay unchanged.
+        cast: Whether to convert arrays of other dtypes. If False, they are mismatched.
+        packed: Arrays whose members may be stored as a single array.
     """
     rename = checked_rename(rename, reader.where)
     packs = {each.name: each for each in in_file(packed, reader.entries, targets, rename)}

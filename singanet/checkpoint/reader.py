@@ -34,10 +34,13 @@ _MOST_NAMES = 100
 
 
 class Reader(ABC):
-    """A reader of a file's arrays; nothing is allocated for them before `read`.
+    """A reader of the file ``path``; nothing is allocated for its arrays before `read`.
 
     ``entries`` lists them by name in file order, ``version`` names the writer, and ``metadata`` has
     the strings stored with the arrays. Use it in a ``with`` statement.
+
+    Args:
+        path: Path of the file.
     """
 
     format = ""
@@ -68,7 +71,7 @@ class Reader(ABC):
             return self._read(self._known(name))
 
     def pieces(self, name: str) -> Iterator[Array]:
-        """Yield the array in runs of rows of a few MB if the format supports it; otherwise whole.
+        """Yield the array ``name`` in runs of rows of a few MB, or whole if the format has none.
 
         The checksum is verified after the last one. Errors: as for `read`.
         """

@@ -233,14 +233,20 @@ def write_folder(
     dtype: StoredType = None,
     files: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write ``state`` into ``folder`` as transformers does; return the path written.
+    """Write arrays into a folder as transformers does; return the path written.
 
-    The path is ``model.safetensors``, or above ``shard_bytes`` an index; its shards have at most
-    ``shard_bytes`` bytes or one array. Floats are written as ``dtype``: a name, or a dict from
-    array to name. Arrays are fetched one at a time. Until all is written the folder is unchanged;
-    then the files of an older state are removed. ``files`` are texts by name, such as
-    ``config.json``; they are written before the weights and moved into place after them. Errors:
-    `ArgumentError`, `FileAccessError`, and the errors of the format.
+    The path is ``model.safetensors``, or the index of several shards. Arrays are fetched one at a
+    time. Until all is written the folder is unchanged; then the files of an older state are
+    removed. Errors: `ArgumentError`, `FileAccessError`, and the errors of the format.
+
+    Args:
+        folder: Path of the folder, which is created if needed.
+        state: Dict from name to array, or a sequence of `Source`.
+        shard_bytes: Maximum bytes of a file, except for a shard of a single array.
+        dtype: Type of floats in the files, "float32", "float16" or "bfloat16", or a dict from array
+            to type. None keeps their types.
+        files: Texts by file name, such as ``config.json``, which are written before the weights and
+            moved into place after them.
     """
     folder = path_of(folder, "folder")
     where = f"folder {str(folder)!r}"

@@ -32,11 +32,16 @@ def convert(
 ) -> str:
     """Write the arrays of ``source`` to ``target``, one at a time; return a summary.
 
-    ``net``, any object with `load` and `save`, supplies names and layouts: older names become
-    current ones, and Keras files can be read and written. ``format`` None follows the suffix of
-    ``target``. ``dtype`` is the type of floats in safetensors, shards and GGUF, in the format's
-    notation; bfloat16 is preserved by default. Errors: `ArgumentError` for a Keras file without a
-    net; the errors of reading and writing.
+    Errors: `ArgumentError` for a Keras file without a net; the errors of reading and writing.
+
+    Args:
+        source: Path of a checkpoint in any format.
+        target: Path to write.
+        net: Net, or any object with `load` and `save`, that supplies names and layouts: older names
+            become current ones, and Keras files can be read and written.
+        format: Name of a format, such as "npz". None follows the suffix of ``target``.
+        dtype: Type of floats in safetensors, shards and GGUF, "float32", "float16" or "bfloat16",
+            and "q8_0" for GGUF. None keeps the types of ``source``.
     """
     name = format_for(target, format)
     if dtype is not None and (net is not None or name not in _TYPED):
@@ -100,10 +105,14 @@ class Difference:
 
 
 def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
-    """Compare the checkpoints ``a`` and ``b``, in any formats, one array at a time.
+    """Compare two checkpoints in any formats, one array at a time.
 
     If one is a training or a whole model and the other has weights alone, the net's arrays are
     compared. Errors: as for `open_state` and `Reader.read`.
+
+    Args:
+        a: Path of a checkpoint.
+        b: Path of the other one.
     """
     rows: list[tuple[object, ...]] = [("name", "in A", "in B", "differ", "most")]
     same = 0
@@ -154,10 +163,15 @@ _VALUES = ("min", "max", "mean", "NaN")
 
 
 def inspect(path: str | os.PathLike[str], format: str | None = None, values: bool = True) -> str:
-    """Return format, version and a table of the arrays of the checkpoint at ``path``.
+    """Return format, version and a table of the arrays of a checkpoint as text.
 
-    Without ``values`` only the table is read, however large the file; with them every array is
-    read, one at a time, and its checksum verified. Errors: as for `open_state` and `Reader.read`.
+    Errors: as for `open_state` and `Reader.read`.
+
+    Args:
+        path: Path of the checkpoint.
+        format: Name of its format. None detects it from the content.
+        values: Whether to read every array, one at a time, verify its checksum and show its least,
+            greatest and mean value. If False, only the file's table is read.
     """
     with open_state(path, format) as reader:
         rows: list[tuple[object, ...]] = [_HEAD + (_VALUES if values else ())]

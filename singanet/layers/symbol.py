@@ -39,10 +39,12 @@ _stage: ContextVar[int | None] = ContextVar("stage", default=None)
 
 @contextmanager
 def stage(number: int | None) -> Iterator[None]:
-    """Assign layers that are called or added within the block to this stage of a pipeline.
+    """Assign layers that are called or added within the block to a stage of a pipeline.
 
-    Stages count from 0; the inner one of two nested blocks applies. Errors: a number that is not a
-    stage.
+    The inner one of two nested blocks applies. Errors: a number that is not a stage.
+
+    Args:
+        number: Number of the stage, from 0, or None for no stage.
     """
     checked = None if number is None else checked_count("parallel.stage", "number", number, 0)
     token = _stage.set(checked)

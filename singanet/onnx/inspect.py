@@ -16,6 +16,9 @@ def inspect(path: str | os.PathLike[str]) -> str:
 
     Operators that `load` does not support are marked. No net is built. Errors: `FileAccessError`,
     `FileFormatError`, `UnsafeFileError`.
+
+    Args:
+        path: Path of an ``.onnx`` file.
     """
     graph, _ = read(path)
     counts = Counter(node.op for node in graph.nodes)

@@ -179,15 +179,21 @@ def load(
 ) -> FeedForwardNet:
     """Load the graph of an ``.onnx`` file as a net with its weights, to predict and to train.
 
-    Inputs and outputs have the names in the file, and batches come first. In the graph samples are
-    stacked along ``batch_axis`` of every input; with None a whole array is one sample. ``shapes``
-    sets sample shapes by input, if the file has free axes. The net may take about eight times the
-    file's size, or ``max_bytes``. No code of the file runs, and external data are read from the
-    file's folder only.
+    Inputs and outputs have the names in the file, and batches come first. No code of the file runs,
+    and external data are read from the file's folder only.
 
     Errors: `FileFormatError` if the file is damaged or has unsupported operators, listing them;
     `UnsafeFileError` if it asks for more memory than its size allows, or for files outside the
     folder; `FileAccessError`; `ArgumentError` if ``shapes`` names other inputs.
+
+    Args:
+        path: Path of the file.
+        shapes: Dict from input to sample shape (without the batch axis), for inputs with free axes.
+        batch_axis: Axis of every input of the graph along which samples are stacked. With None a
+            whole array is one sample.
+        max_bytes: Maximum bytes of the net. None allows about eight times the size of the file.
+        seed: Seed of the net's random numbers, such as dropout's. None takes the next
+            seed after `singanet.set_seed`, or a fresh one.
     """
     graph, budget = read(path, max_bytes)
     given = dict(shapes or {})

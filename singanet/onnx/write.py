@@ -210,16 +210,21 @@ def save(
     opset: int = 17,
     external_data: bool = False,
 ) -> None:
-    """Write ``net`` in evaluation mode as an ONNX graph of operators of ``opset``, 17 to 23.
+    """Write ``net`` in evaluation mode as an ONNX graph.
 
     Inputs and outputs have the net's names and a free batch size. Parameters are initializers with
     their own names. The graph of a `Predictor` computes its predictions: with folded
-    normalisations, and the loss's link at the end. With ``external_data``, or above 2 GB, arrays
-    are written to a second file, ``<name>.<token>.data``. A graph has no losses, metrics and
-    optimizers.
+    normalisations, and the loss's link at the end. A graph has no losses, metrics and optimizers.
 
     Errors: `ArgumentError` if layers have no form in ONNX, listing them, or for an unknown opset or
     suffix; `FileAccessError`. An existing file is then unchanged.
+
+    Args:
+        net: A net, or a `Predictor`.
+        f: Path of the file, which ends in ``.onnx``.
+        opset: Version of ONNX's operators, 17 to 23.
+        external_data: Whether to write arrays to a second file, ``<name>.<token>.data``, as is done
+            for more than 2 GB.
     """
     path = path_of(f, "f")
     expect_suffix(_WHERE, path, (".onnx",))

@@ -33,14 +33,20 @@ class Hybrid(AllReduce):
 
     Servers store the tables and apply the rule of ``optimizer`` to them; a process without servers
     stores them itself. A step pulls the rows that it looks up, unless the `layers.Cache` of the
-    Embedding has them, and pushes their gradients, each weighed as in the mean of all ranks. With
-    "bsp" the pushes of all ranks in a step are one update, as in one process. With "asp" the push
-    of each rank is an update of its own, applied at once. Steps are recorded. `unify`, which pushes
-    pending gradients, precedes evaluations and checkpoints. ``lookups`` has the counts and the
-    traffic.
+    Embedding has them, and pushes their gradients, each weighed as in the mean of all ranks. Steps
+    are recorded. `unify`, which pushes pending gradients, precedes evaluations and checkpoints.
+    ``lookups`` has the counts and the traffic. A `meet` before the first pass avoids tables in the
+    worker's memory.
 
-    A `meet` before the first pass avoids tables in the worker's memory. ``comm`` are the workers
-    and ``servers`` the server ranks, by default as ``singanet launch --servers`` sets them.
+    Args:
+        optimizer: The optimizer, or a stage around one, of the dense parameters and the tables.
+        comm: Communicator of the workers, by default of all ranks that are not servers.
+        window: Maximum number of sums in flight, a positive int.
+        dtype: "float16" to send gradients in half the bytes, or None, as for `AllReduce`.
+        consistency: "bsp" or "asp". With "bsp" the pushes of all ranks in a step are one update of
+            the tables, as in one process. With "asp" the push of each rank is an update of its own,
+            applied at once.
+        servers: The server ranks, by default as ``singanet launch --servers`` sets them.
     """
 
     _serves = True

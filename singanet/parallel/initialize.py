@@ -37,11 +37,14 @@ def init(device: Device | None = None) -> Communicator:
     """Return the communicator of this process, the same object at every call.
 
     It is an `MpiCommunicator` if an MPI launcher has started the process, else `SingleProcess`,
-    without loading MPI. It is an `NcclCommunicator` if there are other ranks and ``device`` is a
-    GPU; then all ranks must make this call. The servers of the job are not among the ranks. Unless
-    ``OMP_NUM_THREADS`` is set, the ranks of one machine share its cores. Errors: `BackendError` if
-    mpi4py or CuPy's NCCL is missing, or if several processes were started that cannot communicate:
-    each would train by itself.
+    without loading MPI. The servers of the job are not among the ranks. Unless ``OMP_NUM_THREADS``
+    is set, the ranks of one machine share its cores. Errors: `BackendError` if mpi4py or CuPy's
+    NCCL is missing, or if several processes were started that cannot communicate: each would train
+    by itself.
+
+    Args:
+        device: Device of the net. If it is a GPU and there are other ranks, the communicator is an
+            `NcclCommunicator`; then all ranks must make this call.
     """
     world = _world()
     if device is None or device.index is None or world.size == 1:

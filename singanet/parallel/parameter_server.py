@@ -99,20 +99,28 @@ Consistency: TypeAlias = Literal["asp", "bsp", "ssp"]
 class ParameterServer(RankReducer):
     """Updates by ``optimizer`` on servers, each with a share of the parameters.
 
-    With "bsp" the gradients of a step, weighed by samples, are one update, for which all workers
-    wait: p workers train as one process. With "asp" the gradients of each worker are an update of
-    their own, applied at once, and no worker waits. "ssp" is "asp" with a bound: no worker is more
-    than ``staleness`` steps ahead of the slowest one. A worker pushes gradients during backward,
-    small ones at the end of the step, and pulls new values in `end`. Of an Embedding a worker has
-    only rows: a step pulls the rows that its batch looks up and pushes their gradients, or updates
-    them in the `layers.Cache`. If stages around this one read values, a worker has whole tables,
-    and pulls the rows that any worker has changed.
+    A worker pushes gradients during backward, small ones at the end of the step, and pulls new
+    values in `end`. Of an Embedding a worker has only rows: a step pulls the rows that its batch
+    looks up and pushes their gradients, or updates them in the `layers.Cache`. If stages around
+    this one read values, a worker has whole tables, and pulls the rows that any worker has changed.
 
-    ``snapshots`` is a folder in which every server writes its part after each ``every`` steps; a
-    job starts from it, with ``restored`` steps. Clipping by value belongs inside, and with "bsp"
-    clipping by the global norm, too, for which the workers sum their gradients. Accumulation
-    belongs outside. ``comm`` are the workers and ``servers`` the server ranks, by default as
-    ``singanet launch --servers`` sets them. A single process without servers trains by itself.
+    Clipping by value belongs inside, and with "bsp" clipping by the global norm, too, for which the
+    workers sum their gradients. Accumulation belongs outside. A single process without servers
+    trains by itself.
+
+    Args:
+        optimizer: The optimizer, or a stage around one, that the servers apply.
+        consistency: "bsp": the gradients of a step, weighed by samples, are one update, for which
+            all workers wait; p workers train as one process. "asp": the gradients of each worker
+            are an update of their own, applied at once, and no worker waits. "ssp": "asp" with a
+            bound, ``staleness``.
+        staleness: Maximum number of steps that a worker may be ahead of the slowest one, with
+            "ssp" only.
+        comm: Communicator of the workers, by default of all ranks that are not servers.
+        servers: The server ranks, by default as ``singanet launch --servers`` sets them.
+        snapshots: Path of a folder to which every server writes its part. A job starts from it,
+            with ``restored`` steps. None writes nothing.
+        every: Number of steps between two snapshots, a positive int.
     """
 
     comm: Communicator

@@ -27,17 +27,27 @@ _TOLERANCE = 1e-3
 
 
 class SplitDense(Dense):
-    """`Dense` with a slice of the matrix W on each rank of ``comm``.
+    """`Dense` with a slice of the matrix W on each rank.
 
-    All ranks get the same samples. "columns": a rank computes its part of the outputs, and the
-    parts are gathered; backward sums the input gradients. "rows": a rank takes its part of the
-    inputs, and the products are summed; backward gathers the input gradients. The slices are
-    contiguous, the first ones larger by at most one, with the initial values of one `Dense`. With
-    "rows" each rank has the whole bias. Steps are not recorded. Norms of gradients cover one slice,
-    so clip only by value.
+    All ranks get the same samples. The slices are contiguous, the first ones larger by at most one,
+    with the initial values of one `Dense`. Steps are not recorded. Norms of gradients cover one
+    slice, so clip only by value.
 
     Errors: `ArgumentError` if there are fewer columns or rows than ranks; `RankError` if ranks get
     different samples.
+
+    Args:
+        name: Name of the layer, a string.
+        units: Positive int, the number of output features.
+        split: "columns": a rank computes its part of the outputs, and the parts are gathered;
+            backward sums the input gradients. "rows": a rank takes its part of the inputs, and the
+            products are summed; backward gathers the input gradients.
+        comm: Communicator of the ranks, by default `parallel.init()`.
+        use_bias: Whether to add a bias; with "rows" each rank has all of it.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        b_specs: The same for the bias.
+        W_transpose: Whether the weight is stored as (out, in).
+        input_shape: Sample shape (without the batch axis), to create the parameters at once.
     """
 
     traits = replace(Dense.traits, takes_sparse=False)
@@ -102,11 +112,19 @@ class SplitDense(Dense):
 
 
 class SplitEmbedding(Embedding):
-    """`Embedding` with a slice of the table on each rank of ``comm``.
+    """`Embedding` with a slice of the table on each rank.
 
-    All ranks get the same samples. "rows": a rank looks up the ids of its rows, and the results are
-    summed. "columns": a rank looks up a part of every row, and the parts are gathered. Otherwise it
-    works like `SplitDense`.
+    All ranks get the same samples. Otherwise it works like `SplitDense`.
+
+    Args:
+        name: Name of the layer, a string.
+        input_dim: Positive int; indices go from 0 to ``input_dim`` - 1.
+        output_dim: Positive int, the size of a row.
+        split: "rows": a rank looks up the indices of its rows, and the results are summed.
+            "columns": a rank looks up a part of every row, and the parts are gathered.
+        comm: Communicator of the ranks, by default `parallel.init()`.
+        W_specs: Dict with the settings of the weight, or a `Param` of another layer to share.
+        input_shape: Sample shape, to create the parameter at once.
     """
 
     def __init__(

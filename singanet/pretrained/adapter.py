@@ -204,13 +204,17 @@ class _PairPlace(NamedTuple):
 
 
 def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
-    """Write the low-rank pairs of ``net``, from `net.adapt`, to a ``folder`` that peft reads.
+    """Write the low-rank pairs of a net to a folder that peft reads.
 
     The folder gets ``adapter_config.json`` and ``adapter_model.safetensors``, with names such as
     ``base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight``, without the base model.
     Errors: `ArgumentError` if the net has no pairs, pairs of several dropouts, a pair of a weight
     that is part of a larger matrix in the files (as in Phi-3 and GPT-2), or other trainable
     parameters, which would be lost; `FileAccessError`.
+
+    Args:
+        net: A net from `load` or `build`, with pairs from `net.adapt`.
+        folder: Path of the folder, which is created if needed.
     """
     path = path_of(folder, "folder")
     places = _places(net)
@@ -269,14 +273,17 @@ def _savable(net: PretrainedNet, places: Mapping[str, _PairPlace]) -> dict[str, 
 
 
 def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str]:
-    """Add the low-rank pairs of an adapter, written by peft or `save_adapter`, to ``net``.
+    """Add the low-rank pairs of an adapter to a net; return the names of the adapted weights.
 
-    The net is frozen as by `net.adapt`; the names of the adapted weights are returned. PiSSA and
-    OLoRA subtract the first B0 A0 from the weights. Here the weights are unchanged: A0 and B0 are
-    recomputed from them, and the pair has twice the rank and the product B A - B0 A0. Everything is
-    read and checked before any change. Errors: `ConfigError` naming the settings that would change
-    the model; `StateMismatchError` if arrays do not match the net; the errors of `net.adapt`;
-    `FileFormatError`, `FileAccessError`.
+    The net is frozen as by `net.adapt`. PiSSA and OLoRA subtract the first B0 A0 from the weights.
+    Here the weights are unchanged: A0 and B0 are recomputed from them, and the pair has twice the
+    rank and the product B A - B0 A0. Everything is read and checked before any change. Errors:
+    `ConfigError` naming the settings that would change the model; `StateMismatchError` if arrays do
+    not match the net; the errors of `net.adapt`; `FileFormatError`, `FileAccessError`.
+
+    Args:
+        net: The net of the base model, from `load` or `build`.
+        folder: Path of a folder written by peft or `save_adapter`.
     """
     path = path_of(folder, "folder")
     if path.exists() and not (path / CONFIG).is_file():

@@ -134,10 +134,16 @@ def _impossible(error: SingaNetError, where: str) -> ConfigError:
 def build(
     config: Mapping[str, Any], *, inputs: Sequence[str] | None = None, seed: int | None = None
 ) -> PretrainedNet:
-    """Build a net of the architecture in ``config``, with parameters drawn from ``seed``.
+    """Build a net of the architecture in a config, with random parameters.
 
-    ``config`` is the content of a config.json, with ``model_type`` and ``architectures``. `save`
-    writes the net like a loaded one. Errors: as for `load` for a config.
+    `save` writes the net like a loaded one. Errors: as for `load` for a config.
+
+    Args:
+        config: Content of a config.json, with ``model_type`` and ``architectures``.
+        inputs: Names of the net's inputs, such as "attention_mask"; None takes the usual ones of
+            the model's family.
+        seed: Seed of the parameters and of dropout. None takes the next seed after
+            `singanet.set_seed`, or a fresh one.
     """
     made = make(config, "pretrained.build, config", inputs=inputs, seed=seed)
     made.net.origin = Origin(dict(config), stored_arrays(made.drawing.places.values()), {}, {}, {})
@@ -207,25 +213,33 @@ def load(
     keep: int | str = "256MB",
     recompute: Recompute = "none",
 ) -> PretrainedNet:
-    """Load the model in a ``folder`` written by transformers as a net with its parameters.
+    """Load the model in a folder written by transformers as a net with its parameters.
 
-    If no such folder exists, a name such as "HuggingFaceTB/SmolLM2-135M" is a model on Hugging
-    Face's hub (the extra ``hub``). Its files come from the cache or are downloaded; ``revision`` is
-    a branch, tag or commit. Inputs and outputs have transformers' names. The families:
-    https://github.com/singanet/singanet/blob/main/docs/pretrained.md
+    Inputs and outputs have transformers' names. The families:
+    https://github.com/singanet/singanet/blob/main/docs/pretrained.md. Only files in the folder are
+    read. Errors: `ConfigError` naming unsupported settings; `StateMismatchError` if arrays are
+    missing, unexpected or of another shape, before any allocation; `FileFormatError`,
+    `FileAccessError`.
 
-    ``dtype`` is the net's float type, "float32", "float64", "float16" or "bfloat16" (with the
-    ``rounding`` of updates, see `FeedForwardNet.as_type`); arrays are converted one by one. "int8"
-    and "int4" quantize weights in blocks, see `FeedForwardNet.quantize`; blocks of a GGUF file in
-    Q8_0, Q4_0 or Q4_1 are used unchanged. ``inputs`` are the net's inputs, ``seed`` is for dropout.
-
-    With ``offload_folder`` the parameters are written there one by one, and at most ``keep`` bytes
-    stay in memory, as by `FeedForwardNet.offload`; so a net may exceed memory. ``recompute`` saves
-    memory in training, see `FeedForwardNet.record`.
-
-    Only files in the folder are read. Errors: `ConfigError` naming unsupported settings;
-    `StateMismatchError` if arrays are missing, unexpected or of another shape, before any
-    allocation; `FileFormatError`, `FileAccessError`.
+    Args:
+        folder: Path of the folder, or of a GGUF file. If it does not exist, a name such as
+            "HuggingFaceTB/SmolLM2-135M" is a model on Hugging Face's hub (the extra ``hub``), whose
+            files come from the cache or are downloaded.
+        dtype: Float type of the net, "float32", "float64", "float16" or "bfloat16"; arrays are
+            converted one by one. "int8" and "int4" quantize weights in blocks, see
+            `FeedForwardNet.quantize`; blocks of a GGUF file in Q8_0, Q4_0 or Q4_1 are used
+            unchanged.
+        inputs: Names of the net's inputs, such as "attention_mask"; None takes the usual ones of
+            the model's family.
+        seed: Seed of dropout. None takes the next seed after `singanet.set_seed`, or a fresh one.
+        rounding: "stochastic" (the default) or "remainder", the rounding of updates with
+            "bfloat16", see `FeedForwardNet.as_type`.
+        revision: Branch, tag or commit of a model on the hub.
+        offload_folder: Path of a folder to which the parameters are written one by one, as by
+            `FeedForwardNet.offload`; so a net may exceed memory.
+        keep: Maximum bytes in memory with ``offload_folder``, an int or a text with a unit.
+        recompute: Recomputation in training, which saves memory: "none", "cheap", "blocks" or a
+            number of bytes, see `FeedForwardNet.record`.
     """
     if dtype not in _TYPES:
         raise ArgumentError(

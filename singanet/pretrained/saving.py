@@ -174,22 +174,25 @@ def save(
     shard_bytes: int = SHARD_BYTES,
     merged: bool = False,
 ) -> None:
-    """Write ``net``, from `load` or `build`, to a ``folder`` that transformers reads.
+    """Write a net to a folder that transformers reads.
 
-    For a net from elsewhere, such as `singanet.load_model`, ``like`` is a folder of the model,
-    whose parameters the net's replace. The folder is created if needed. It gets the net's
-    config.json, the parameters with their original names and shapes, written one at a time, and the
-    other files, such as the tokenizer's. Floats are written as ``dtype``, "float32", "float16" or
-    "bfloat16", by default in the net's types. Above ``shard_bytes`` they go into several files.
+    The folder gets the net's config.json, the parameters with their original names and shapes,
+    written one at a time, and the other files, such as the tokenizer's. Errors: `ArgumentError` for
+    another net or dtype, or for numbers outside the dtype's range; `FileAccessError`.
 
-    A name that ends in ``.gguf`` writes a file of llama.cpp instead. If the net or ``like`` came
-    from such a file, its metadata, tokenizer and settings are written again. If it came from a
-    folder, the metadata follow from its config and tokenizer.json. ``dtype`` may then also be
-    "q8_0": weights in blocks of 32 integers and a scale.
-
-    The model's files have no low-rank pairs. ``merged`` adds them to copies of the weights, one at
-    a time, and leaves the net unchanged. Errors: `ArgumentError` for another net or dtype, or for
-    numbers outside the dtype's range; `FileAccessError`.
+    Args:
+        net: A net from `load` or `build`, or with ``like`` from elsewhere.
+        folder: Path of the folder, which is created if needed. A name that ends in ``.gguf`` writes
+            a file of llama.cpp instead. If the net or ``like`` came from such a file, its metadata,
+            tokenizer and settings are written again. If it came from a folder, the metadata follow
+            from its config and tokenizer.json.
+        dtype: Type of floats in the files, "float32", "float16" or "bfloat16", and for GGUF "q8_0":
+            weights in blocks of 32 integers and a scale. None writes the net's types.
+        like: Path of a folder of the model, whose parameters the net's replace; for a net from
+            elsewhere, such as `singanet.load_model`.
+        shard_bytes: Bytes above which the parameters are written to several files.
+        merged: Whether to add low-rank pairs, which the model's files cannot store, to copies of
+            the weights, one at a time. The net is unchanged.
     """
     path = path_of(folder, "folder")
     origin = (

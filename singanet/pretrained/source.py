@@ -200,11 +200,14 @@ _FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
 
 
 def tokenizer(folder: str | os.PathLike[str], *, revision: str | None = None) -> Tokenizer:
-    """Return the tokenizer of a model in a folder, in a GGUF file or on the hub, as in `load`.
+    """Return the tokenizer of a model. It needs the extra ``text``.
 
-    Needs the extra ``text``. Errors: `BackendError` without it; `DataError` if files are missing or
-    damaged, or if a GGUF file's vocabulary is not byte-level BPE; `FileFormatError`,
-    `FileAccessError`.
+    Errors: `BackendError` without it; `DataError` if files are missing or damaged, or if a GGUF
+    file's vocabulary is not byte-level BPE; `FileFormatError`, `FileAccessError`.
+
+    Args:
+        folder: Path of the model's folder or GGUF file, or its name on Hugging Face's hub.
+        revision: Branch, tag or commit of a model on the hub.
     """
     path = folder_of(folder, revision)
     if path.is_dir() and not any((path / name).exists() for name in _FILES):

@@ -338,10 +338,13 @@ _NAMES = ("frozen", "untrained", "recomputed", "kept")
 
 
 def net_to_proto(config: Mapping[str, Any]) -> NetConfig:
-    """Convert ``config``, from `FeedForwardNet.to_config`, to a message.
+    """Convert a configuration to a message.
 
     Errors: `ConfigError` for keys or values outside the schema, such as ints beyond 64 bits, or for
     another version.
+
+    Args:
+        config: Dict from `FeedForwardNet.to_config`.
     """
     check_version(config)
     try:
@@ -353,9 +356,12 @@ def net_to_proto(config: Mapping[str, Any]) -> NetConfig:
 
 
 def net_from_proto(message: NetConfig | bytes) -> dict[str, Any]:
-    """Convert a message or its bytes to a configuration for `FeedForwardNet.from_config`.
+    """Convert a message to a configuration for `FeedForwardNet.from_config`.
 
     Errors: `ConfigError` if the bytes are not such a message, or for another version.
+
+    Args:
+        message: A ``NetConfig``, or its bytes.
     """
     if isinstance(message, bytes):
         try:

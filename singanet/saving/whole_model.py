@@ -147,7 +147,12 @@ def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
 
 
 def is_model_file(path: str | os.PathLike[str], kind: FileKind = MODEL) -> bool:
-    """Return whether ``path`` is a file of ``kind``, whole or damaged after its header."""
+    """Return whether a file contains a whole model, intact or damaged after its header.
+
+    Args:
+        path: Path of the file.
+        kind: ``MODEL``, or ``PREDICTOR`` for a predictor.
+    """
     path = path_of(path)
     try:
         if not path.is_file() or by_content(path) != CONTAINER:

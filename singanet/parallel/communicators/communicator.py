@@ -74,7 +74,10 @@ class Communicator(ABC):
     def start_all_reduce(
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
-        """Reduce ``array`` over all ranks in place by sum, maximum or minimum, and return it."""
+        """Start to reduce ``array`` over all ranks in place; the result is the array.
+
+        ``op`` is "sum", "max" or "min"; ``what`` names the operation in errors.
+        """
 
     @abstractmethod
     def _start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
@@ -143,12 +146,18 @@ class Communicator(ABC):
         """Wake the rank ``to`` if it waits in `_next_message`: a message is on its way."""
 
     def all_reduce(self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce") -> Array:
-        """Reduce ``array`` over all ranks in place by sum, maximum or minimum, and return it."""
+        """Reduce ``array`` over all ranks in place, and return it.
+
+        ``op`` is "sum", "max" or "min"; ``what`` names the operation in errors.
+        """
         reduced: Array = self.start_all_reduce(array, op, what).wait()
         return reduced
 
     def all_gather(self, array: Array, what: str = "an all-gather") -> list[Array]:
-        """Return the arrays of all ranks, which may differ in length along axis 0."""
+        """Return the arrays of all ranks, which may differ in length along axis 0.
+
+        ``array`` is this rank's; ``what`` names the operation in errors.
+        """
         gathered: list[Array] = self._start_all_gather(array, what).wait()
         return gathered
 
@@ -160,21 +169,31 @@ class Communicator(ABC):
         return whole
 
     def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
-        """Copy ``array`` of ``root`` to all ranks, and return it."""
+        """Copy ``array`` of ``root`` to all ranks, and return it.
+
+        ``what`` names the operation in errors.
+        """
         received: Array = self._start_broadcast(array, root, what).wait()
         return received
 
     def send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> None:
-        """Send ``array`` to the rank ``to``, and wait."""
+        """Send ``array`` to the rank ``to``, and wait.
+
+        Messages with one ``tag``, an int, from one rank to another arrive in order. ``what`` names
+        the operation in errors.
+        """
         self._start_send(array, to, tag, what).wait()
 
     def receive(self, array: Array, source: int, tag: int = 0, what: str = "a receive") -> Array:
-        """Wait for a message of ``source``, write it to ``array`` and return that."""
+        """Wait for a message of ``source`` with ``tag``, write it to ``array`` and return that.
+
+        ``what`` names the operation in errors.
+        """
         received: Array = self._start_receive(array, source, tag, what).wait()
         return received
 
     def barrier(self, what: str = "a barrier") -> None:
-        """Wait until all ranks have made this call."""
+        """Wait until all ranks have made this call; ``what`` names it in errors."""
         self._start_barrier(what).wait()
 
     def _count_reduced(self, nbytes: int) -> None:

@@ -143,6 +143,7 @@ _RANK = f"{os.sep}launch{os.sep}rank.py"
 
 
 def _unchanged(program: Sequence[str]) -> Sequence[str]:
+    """Return ``program``."""
     return program
 
 

@@ -199,6 +199,9 @@ def launch(options: JobOptions) -> int:
 
     Errors: `BackendError` on systems other than Linux, without MPI, without hosts in the hosts
     file, or for an allocation that cannot be parsed.
+
+    Args:
+        options: The program, its ranks and machines, and the rules for restarts.
     """
     if sys.platform != "linux":
         raise BackendError(

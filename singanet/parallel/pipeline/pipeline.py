@@ -54,26 +54,29 @@ T = TypeVar("T")
 
 
 class Pipeline:
-    """Lets each rank compute one stage of ``net``, which batches go through in micro-batches.
+    """Lets each rank compute one stage of a net, which batches go through in micro-batches.
 
     From then on ``net.step``, ``fit``, ``evaluate`` and ``predict``, called on all ranks with the
-    same batch, go through all stages; loss and metric are told to all. A rank has the parameters
-    of its stage alone, and the optimizer's state of them. A step is one update by the mean over
-    the whole batch, as with `Accumulator`; `BatchNormalization` sees micro-batches.
-
-    ``stages`` are the first layers of stages 1, 2, ...; or "balance": the slowest stage is as quick
-    as can be, with at most ``memory`` bytes a stage, where that is said, for micro-batches of
-    ``samples``. Layers are weighed by their shapes, the same in each run; with "measure" they are
-    timed on rank 0. None takes them as drawn with `parallel.stage`, or else balances. ``places``
-    tells where each layer is, and a training state of `fit` has it.
-
-    A batch is cut into ``micro_batches`` that are as equal as can be. ``schedule`` is "1f1b" or
-    "gpipe". With several ``replicas`` the ranks are so many rows of stages, rank = replica * stages
-    + stage, each for a part of the batch: ``AllReduce(optimizer, pipeline.replicas)`` sums their
-    gradients.
+    same batch, go through all stages, and all ranks get loss and metric. A rank has the parameters
+    of its stage alone, and their optimizer state. A step is one update by the mean over the whole
+    batch, as with `Accumulator`; `BatchNormalization` sees micro-batches. ``places`` maps layers to
+    stages; a training state of `fit` includes it.
 
     Errors: ranks that are no multiple of ``replicas``; another number of stages than ranks in a
     row; a net that another executor carries out; nets that differ between ranks.
+
+    Args:
+        net: The net.
+        stages: Names of the first layers of stages 1, 2, ..., or "balance", so that the slowest
+            stage is as quick as possible by the layers' shapes, or "measure", by their times on
+            rank 0. None takes the stages drawn with `parallel.stage`, or otherwise balances.
+        micro_batches: Number of parts of a batch, as equal as possible; a positive int.
+        schedule: "1f1b" or "gpipe", see `parallel.schedule`.
+        comm: Communicator of the ranks, by default `parallel.init()`.
+        replicas: Number of rows of stages, each for a part of the batch: rank = replica * stages +
+            stage. ``AllReduce(optimizer, pipeline.replicas)`` sums their gradients.
+        memory: Maximum bytes of a stage if stages are balanced, or None.
+        samples: Samples of a micro-batch, for ``memory``; a positive int.
     """
 
     can = Capabilities(
@@ -151,7 +154,7 @@ class Pipeline:
     # -- what executors do ----------------------------------------------------------------------
 
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
-        """As `NetExecutor`; the outputs are told to all ranks of the row."""
+        """Compute the outputs of ``net`` for ``feed`` and of layers ``asked``, on all ranks."""
         part, cuts = self._current(net), self._cuts(feed)
         run = StageRun(part, self._wire, feed, cuts)
         here = [name for name in asked if self.places[name] == self.stage]
@@ -179,9 +182,10 @@ class Pipeline:
         return found
 
     def step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
-        """As `NetExecutor`; a metric is the mean of those of the micro-batches, weighed by samples.
+        """Take the training step ``request`` of ``net``, as `NetExecutor`.
 
-        A step that ends with an error has changed no parameter.
+        A metric is the mean over micro-batches, weighed by samples. A step that ends with an error
+        has changed no parameter.
         """
         part, optimizer = self._current(net), request.optimizer
         chain = UpdateChain(optimizer)
@@ -228,11 +232,14 @@ class Pipeline:
         return lambda own: own.of_all(chain, synchronized)
 
     def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
-        """As `NetExecutor`. Errors: always, as a pass of one's own has no micro-batches."""
+        """Refuse a training forward of ``net``: it has no micro-batches.
+
+        ``feed`` and ``asked`` are as for `evaluate`.
+        """
         raise self._refused("a training forward, or net.train")
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
-        """As `NetExecutor`. Errors: always."""
+        """Refuse the gradients ``asked`` of ``net``."""
         raise self._refused("net.gradients")
 
     def _expect_same_stage(self, chain: UpdateChain) -> None:
@@ -259,7 +266,7 @@ class Pipeline:
         )
 
     def owner(self, name: str) -> int:
-        """The first rank that updates the parameter. Errors: KeyError for none of the net's."""
+        """Return the first rank that updates the parameter ``name``. Errors: KeyError."""
         return self._users[name][0]
 
     # -- the whole net --------------------------------------------------------------------------

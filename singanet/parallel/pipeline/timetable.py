@@ -22,12 +22,15 @@ class Op(NamedTuple):
 
 
 def schedule(name: str, stages: int, micro_batches: int) -> list[list[Op]]:
-    """The actions of each of ``stages`` on ``micro_batches``, in order.
+    """Return the actions of each stage of a pipeline, in order. Errors: an unknown name.
 
-    "gpipe" (Huang et al. 2019): all forwards, then all backwards; every stage holds the contexts
-    of all micro-batches. "1f1b" (Narayanan et al. 2019, with a flush at each step): stage k of p
-    runs p − 1 − k forwards ahead, then one forward and one backward in turns, and holds p − k at
-    most. Errors: an unknown name, a count that is not positive.
+    Args:
+        name: "gpipe" (Huang et al. 2019): all forwards, then all backwards; every stage stores the
+            contexts of all micro-batches. "1f1b" (Narayanan et al. 2019, with a flush at each
+            step): stage k of p runs p − 1 − k forwards ahead, then one forward and one backward in
+            turns, and stores the contexts of at most p − k.
+        stages: Number of stages, a positive int.
+        micro_batches: Number of micro-batches, a positive int.
     """
     if name not in NAMES:
         raise UnknownNameError(

@@ -306,21 +306,24 @@ class AllReduce(RankReducer):
     """Updates by the mean of the gradients of all ranks, each weighed by its samples.
 
     p ranks with batches of b train as one process with batches of p · b. Weighed gradients are
-    copied to buffers, small ones together, and summed during backward, ``window`` sums at a time.
-    Finished sums are applied at the next call of `update`, the remaining ones in `end`. A parameter
-    that one rank did not reach has zero gradients there; a parameter that no rank reached is not
-    updated. Row-sparse gradients stay row-sparse: their rows are gathered. Rows of served tables
-    are sent to the tables at the end, weighed like the others. Steps are recorded; then gradients
-    are summed in place. ``traffic`` counts the exchanges.
+    copied to buffers, small ones together, and summed during backward. Finished sums are applied at
+    the next call of `update`, the remaining ones in `end`. A parameter that one rank did not reach
+    has zero gradients there; a parameter that no rank reached is not updated. Row-sparse gradients
+    stay row-sparse: their rows are gathered. Rows of served tables are sent to the tables at the
+    end, weighed like the others. Steps are recorded; then gradients are summed in place.
+    ``traffic`` counts the exchanges.
 
-    With ``dtype="float16"`` gradients are sent in half the bytes and added in float32. It is for
-    slow networks; on one host the rounding takes longer than it saves. Numbers too large for
-    float16 are clipped, and counted in ``overflowed``.
+    Clipping belongs inside, ``AllReduce(ClipByGlobalNorm(SGD(...), 1.0))``, accumulation outside,
+    for one reduction per update. `net.step` and `fit` make the calls that your own loop needs:
+    `meet`, `begin`, `end`, `join`.
 
-    ``comm`` is by default `parallel.init()`. Clipping belongs inside,
-    ``AllReduce(ClipByGlobalNorm(SGD(...), 1.0))``, accumulation outside, for one reduction per
-    update. `net.step` and `fit` make the calls that your own loop needs: `meet`, `begin`, `end`,
-    `join`.
+    Args:
+        optimizer: The optimizer, or a stage around one, that updates by the mean gradients.
+        comm: Communicator of the ranks, by default `parallel.init()`.
+        window: Maximum number of sums in flight, a positive int.
+        dtype: "float16" to send gradients in half the bytes and add them in float32, or None for
+            their own dtype. It is for slow networks; on one host the rounding takes longer than it
+            saves. Numbers too large for float16 are clipped, and counted in ``overflowed``.
     """
 
     def __init__(

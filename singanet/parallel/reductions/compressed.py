@@ -279,21 +279,27 @@ _FIRST = 0.25
 class SparseAllReduce(AllReduce):
     """`AllReduce` of the elements of largest magnitude; the others are sent later.
 
-    Each rank sends exactly ceil(ratio · n) of n elements, with ``ratio`` 0.001 by default, or with
-    ``threshold`` all elements of at least this magnitude, in the unit of the rank's part of the
-    mean. It warns after ten steps in which it sent nothing. Unsent elements are added to the next
-    gradient (``error_feedback``: Strom 2015, Aji and Heafield 2017), which takes one array per
-    parameter. Small parameters share one choice. Row-sparse gradients are sent whole. Inner stages
-    receive the sum as an ordinary gradient, zero for elements that no rank has sent. A single
-    process trains by whole gradients.
-
-    As in Deep Gradient Compression (Lin et al. 2018) ``momentum`` is summed before the choice,
-    instead of the rule's momentum, and the first ``warm_up`` steps send more: from 1 / 4 down to
-    the ratio geometrically. It is for slow networks: on one host the choice costs more than the
-    sending.
+    It warns after ten steps in which it sent nothing. Small parameters share one choice. Row-sparse
+    gradients are sent whole. Inner stages receive the sum as an ordinary gradient, zero for
+    elements that no rank has sent. A single process trains by whole gradients. It is for slow
+    networks: on one host the choice costs more than the sending.
 
     `state_dict` has the unsent gradients of its rank; a training state of `fit` includes all ranks.
     A rank does not load the unsent gradients of another one.
+
+    Args:
+        optimizer: The optimizer, or a stage around one, that updates by the sparse means.
+        comm: Communicator of the ranks, by default `parallel.init()`.
+        ratio: Share of elements that is sent, in (0, 1]: exactly ceil(ratio · n) of n elements.
+            None is 0.001, unless there is a ``threshold``.
+        threshold: Least magnitude of the elements that are sent instead, in the unit of the rank's
+            part of the mean.
+        error_feedback: Whether to add unsent elements to the next gradient (Strom 2015, Aji and
+            Heafield 2017), which takes one array per parameter.
+        momentum: Momentum in [0, 1) that is summed before the choice, instead of the rule's
+            momentum, as in Deep Gradient Compression (Lin et al. 2018).
+        warm_up: Number of first steps that send more, from 1 / 4 down to the ratio geometrically.
+        window: Maximum number of sums in flight, a positive int.
     """
 
     _kept: Unsent
@@ -595,18 +601,27 @@ def _spread(message: Array, arrays: Sequence[Array]) -> None:
 
 
 class PowerSGD(AllReduce):
-    """`AllReduce` of matrices by factors of ``rank`` columns (Vogels et al. 2019).
+    """`AllReduce` of matrices by low-rank factors (Vogels et al. 2019).
 
     The sum of gradients M of m × n numbers is approximated by P Qᵀ, from one step of the power
-    iteration with ``rank`` columns: rank · (m + n) numbers are sent. With ``warm_start`` it starts
-    with the Q of the previous step. The difference of P Qᵀ from a rank's own M is added to its next
-    gradient (``error_feedback``), which takes one array per parameter. Parameters of more than two
-    axes count as (shape[0], the rest). Vectors are sent whole, as are matrices whose factors are
-    not at least ``gain`` times smaller; row-sparse gradients are sent as rows. Inner stages receive
-    the sum as an ordinary gradient. A single process trains by whole gradients.
+    iteration with ``rank`` columns: rank · (m + n) numbers are sent. Parameters of more than two
+    axes count as (shape[0], the rest). Vectors are sent whole; row-sparse gradients are sent as
+    rows. Inner stages receive the sum as an ordinary gradient. A single process trains by whole
+    gradients.
 
     It is for slow networks: each gradient is multiplied four times. Unsent gradients are in
     `state_dict`, on each rank its own, as in `SparseAllReduce`.
+
+    Args:
+        optimizer: The optimizer, or a stage around one, that updates by the approximated means.
+        comm: Communicator of the ranks, by default `parallel.init()`.
+        rank: Number of columns of the factors, a positive int.
+        warm_start: Whether to start with the Q of the previous step.
+        error_feedback: Whether to add the difference of P Qᵀ from a rank's own M to its next
+            gradient, which takes one array per parameter.
+        gain: Least ratio of the sizes of a matrix and its factors; matrices below it are sent
+            whole.
+        window: Maximum number of sums in flight, a positive int.
     """
 
     _kept: Directions

@@ -256,11 +256,16 @@ class LocalUpdates(RankReducer):
 
 
 class LocalSGD(LocalUpdates):
-    """Local SGD: each rank takes ``every`` steps, then all values are averaged (Stich 2019).
+    """Local SGD: ranks take several steps alone, then all values are averaged (Stich 2019).
 
-    It sends 1/``every`` of the bytes of `AllReduce`. ``optimizer`` may be any rule; each rank has
-    its own state. With ``every=1`` and a rule without state it trains like `AllReduce`.
-    `LocalUpdates` has the details.
+    It sends 1/``every`` of the bytes of `AllReduce`. With ``every=1`` and a rule without state it
+    trains like `AllReduce`. `LocalUpdates` has the details.
+
+    Args:
+        optimizer: The optimizer, or a stage around one; each rank has its own state.
+        comm: Communicator of the ranks, by default `parallel.init()`.
+        every: Number of steps between two averages, a positive int.
+        window: Maximum number of sums in flight, a positive int.
     """
 
     def __init__(
@@ -275,11 +280,17 @@ class LocalSGD(LocalUpdates):
 
 
 class PartialUpdate(LocalUpdates):
-    """Local updates with an average of one of ``partitions`` of the values after each step.
+    """Local updates with an average of one of several partitions of the values after each step.
 
     The partitions take turns, and have equal numbers of elements: it sends 1/``partitions`` of the
     bytes of `AllReduce`. It follows SINGA's ``backward_and_partial_update``, whose partitions are
     tensors. `LocalUpdates` has the details.
+
+    Args:
+        optimizer: The optimizer, or a stage around one; each rank has its own state.
+        comm: Communicator of the ranks, by default `parallel.init()`.
+        partitions: Number of partitions, a positive int.
+        window: Maximum number of sums in flight, a positive int.
     """
 
     def __init__(

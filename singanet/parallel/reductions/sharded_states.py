@@ -498,17 +498,23 @@ class Sharded(AllReduce):
     """`AllReduce` with a shard of the state on each rank (ZeRO, Rajbhandari et al. 2020).
 
     Each of p ranks updates 1/p of the rows of every parameter, and sends the values to the others
-    while backward continues. ``level`` 1 sums gradients on all ranks. Level 2 reduce-scatters large
-    gradients, so that a rank has only its part of a sum, with the traffic of `AllReduce`. With
-    level 3 ranks store only their part of large parameters: the net runs by layers, whose values
-    are gathered one layer ahead of forward and backward, and dropped afterwards; all ranks make the
-    same calls of the net. Parameters of at most ``smallest`` bytes go whole to one rank each, as do
-    parameters with rules that are not elementwise (`LAMB`, `Adafactor`, constraints). A single rank
-    is the plain rule.
+    while backward continues. Parameters with rules that are not elementwise (`LAMB`, `Adafactor`,
+    constraints) go whole to one rank each. A single rank is the plain rule.
 
     All ranks call ``state_dict``, which returns the whole state on each; any number of ranks can
     load it. Clipping belongs inside; a user's own stage there must work `_by_element` or
     `_by_parts`.
+
+    Args:
+        optimizer: The optimizer, or a stage around one, whose state is sharded.
+        comm: Communicator of the ranks, by default `parallel.init()`.
+        level: 1 sums gradients on all ranks. 2 reduce-scatters large gradients, so that a rank has
+            only its part of a sum, with the traffic of `AllReduce`. With 3 ranks store only their
+            part of large parameters: the net runs by layers, whose values are gathered one layer
+            ahead of forward and backward, and dropped afterwards; all ranks make the same calls of
+            the net.
+        window: Maximum number of sums in flight. None is 4, and 1 with level 3.
+        smallest: Maximum bytes of a parameter that is not sharded, but goes whole to one rank.
     """
 
     _in_parts = True
