@@ -10,10 +10,10 @@ from singanet.base.kinds import bytes_text
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes by what they are for: "arena", "parameters", "optimizer state", ...
+    """Bytes of memory: ``parts`` maps "arena", "parameters", "optimizer state", ... to bytes.
 
-    ``outside`` of the count are pages of libraries' files, by the library: the system has each
-    once for all processes, and drops it where memory is short.
+    ``outside`` has the pages of libraries' files, which are not counted, by library: the system has
+    each once for all processes, and drops it if memory is short.
     """
 
     parts: Mapping[str, int]
@@ -25,7 +25,7 @@ class PeakMemory:
         return sum(self.parts.values())
 
     def after(self, filling: int) -> PeakMemory:
-        """The same of a net whose parameters are filled first, which takes so many bytes."""
+        """Return the peak including ``filling`` bytes, the peak while the parameters are filled."""
         parts = {**self.parts, "filling": max(0, filling - self.total)}
         return replace(self, parts=parts)
 

@@ -31,13 +31,21 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A training step of ``net`` with ``optimizer``, or without one an evaluation, recorded.
+    """A recorded training step of a net, or without an optimizer a recorded evaluation.
 
-    ``x`` and ``y`` are a batch of the shapes to come. Recording rehearses the step and leaves net
-    and optimizer as they were. With ``rerecord`` `run` records again for other shapes and after
-    changes of the net, else it refuses them. ``recompute`` is the level of recomputation, None for
-    that of ``net.programs``. Errors: targets without an optimizer or the reverse,
-    a number of bytes too small for the arena, and the net's own errors.
+    Recording rehearses the step and leaves net and optimizer as they were. Errors: targets without
+    an optimizer or the reverse, a number of bytes too small for the arena, and the net's own
+    errors.
+
+    Args:
+        net: The net.
+        x: Inputs of a batch of the shapes to come, as for `net.step`.
+        y: Targets of the batch, or None for an evaluation.
+        optimizer: Optimizer, or a stage around one, or None for an evaluation.
+        rerecord: Whether `run` records again for other shapes and after changes of the net. If
+            False, it refuses them.
+        recompute: Recomputation: "none", "cheap", "blocks" or a number of bytes, see
+            `FeedForwardNet.record`. None is the level of ``net.programs``.
     """
 
     def __init__(
@@ -83,8 +91,9 @@ class Program:
     ) -> Any:
         """Replay on a batch: a step gives ``(loss, metric)``, an evaluation the net's output.
 
-        ``timed`` measures every kernel for `report`. Errors: other shapes or a changed net, where
-        it was not made to record again; another thread than the one that recorded.
+        ``x``, ``y`` and ``sample_weight`` are inputs, targets and weights of samples, as for
+        `net.step`. ``timed`` measures every kernel for `report`. Errors: other shapes or a changed
+        net without ``rerecord``; another thread than the one that recorded.
         """
         feed = self._feed(x)
         self._expect_recorded(feed, y, sample_weight)

@@ -56,10 +56,15 @@ def programs_of(net: Net) -> Programs:
 
 
 class Programs:
-    """Programs by what determines them, and one arena that they take turns with.
+    """Recorded programs of a net by their arguments, and one arena that they use in turn.
 
-    A call is recorded when it comes again, or ``at_once``, which saves the memory of a first one
-    by the layers. Where ``enabled`` is False every call runs the layers.
+    A call is recorded at its second run, or at its first with ``at_once``, which saves the memory
+    of a first run by the layers.
+
+    Args:
+        enabled: Whether to record. If False, every call runs the layers.
+        recompute: Recomputation in training, see `FeedForwardNet.record`.
+        held: Whether the weights of the net are quantized or bfloat16.
     """
 
     placed = None
@@ -128,7 +133,10 @@ class Programs:
         self.hold(other.can.holds)
 
     def level(self, where: str, value: Recompute | None) -> Recompute:
-        """``value``, or for None that of these programs. Errors: what is no level."""
+        """Return ``value``, or for None the level of these programs.
+
+        ``where`` names the argument in errors. Errors: `ArgumentError` for another level.
+        """
         from singanet.program.recompute import checked_recompute
 
         return self.recompute if value is None else checked_recompute(where, value)
@@ -145,7 +153,10 @@ class Programs:
         asked: tuple[str, ...],
         other: Plan | None = None,
     ) -> dict[str, Any]:
-        """As `NetExecutor`: replayed where a program is there; with ``other`` plans none is."""
+        """Compute outputs of ``net`` and of layers ``asked`` for ``feed``, by a program or layers.
+
+        With a plan ``other`` than the net's, the layers run.
+        """
         if other is not None and self.at_once:
             # What the layers make would lie beside the arena of the steps.
             self._let_go()
@@ -172,7 +183,10 @@ class Programs:
         asked: tuple[str, ...],
         other: Plan | None = None,
     ) -> Pass:
-        """As `NetExecutor`: replayed where a program is there; with ``other`` plans none is."""
+        """Run a training forward of ``net`` on ``feed``, by a program if one exists.
+
+        With layers ``asked``, or a plan ``other`` than the net's, the layers run.
+        """
         if other is not None:
             return self._layers.forward(net, feed, asked, other=other)
         # The order of sums, and so the last bit, depends on how gradients lie.
@@ -199,7 +213,7 @@ class Programs:
             self._orders[slot] = order if is_dense(order) else None
 
     def step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
-        """As `NetExecutor`: replayed where a program is there and nobody looks at the gradients."""
+        """Take the training step ``request`` of ``net``, by a program if one exists."""
         thread = threading.get_ident()
         if self._stepping == thread:
             self._expect_no_step_below()
@@ -265,7 +279,7 @@ class Programs:
                 self.give_back(arena)
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
-        """As `NetExecutor`: replayed where a program is there."""
+        """Yield the gradients ``asked`` of ``net``, by a program if one exists."""
         given = facts_of_feed(asked.feed), facts(asked.targets), facts(asked.weight)
         key = self._key(net, "gradients", *asked.key, *given)
         found = self._find(net, key, lambda r: r.gradients(asked), plan=asked.plan)
@@ -276,7 +290,7 @@ class Programs:
         return replayed_gradients(net, found, asked, self.take, self.give_back)
 
     def register(self, net: Net, optimizer: Any) -> UpdateChain:
-        """As `LayerByLayer.register`."""
+        """Return the chain of ``optimizer`` for ``net``, as `LayerByLayer.register`."""
         return self._layers.register(net, optimizer)
 
     def _find_step(
@@ -451,5 +465,5 @@ class Programs:
             program.forget()
 
     def give_back(self, arena: Array) -> None:
-        """Let the next replay have the memory."""
+        """Let the next replay use ``arena``."""
         self._arena.give_back(arena)

@@ -44,14 +44,15 @@ __all__: list[str] = []
 class ProgramReport:
     """Figures of a program; ``str`` gives them as tables, `as_dict` as data for JSON.
 
-    ``seconds`` has the time of each kernel, None if they were not measured; ``notes`` name what
-    does not run as kernels; ``kept_bytes`` is the size of the arena without recomputation;
-    ``recomputed`` tells which layers are recomputed, and why: its ``str`` is a table; ``traffic``
-    is what a run exchanges with other processes, None if it was not measured; ``launches`` is what
-    the host asks a device for at a replay, None on the CPU and before the first; ``undo_bytes`` is
-    the size of the copy of running state that a refused step goes back to. Sizes within the
-    arena are rounded up as in `Layout`, sizes of parameters and constants outside are not. Errors:
-    another number of seconds than kernels.
+    ``kernels`` and ``buffers`` are the program's, ``layout`` has the offsets of buffers in the
+    arena, and ``rank`` is the rank that made the report. ``seconds`` has the time of each kernel,
+    None if they were not measured; ``notes`` name steps that do not run as kernels; ``kept_bytes``
+    is the size of the arena without recomputation; ``recomputed`` has the recomputed layers, with
+    reasons: its ``str`` is a table; ``traffic`` is the exchange of a run with other processes, None
+    if it was not measured; ``launches`` are the host's requests to a device at a replay, None on
+    the CPU and before the first; ``undo_bytes`` is the size of the copy of running state that a
+    refused step restores. Sizes within the arena are rounded up as in `Layout`, sizes of parameters
+    and constants outside are not. Errors: another number of seconds than kernels.
     """
 
     kernels: Sequence[Kernel]
@@ -128,10 +129,10 @@ class ProgramReport:
         return shares(self, lambda kernel: kernel.layer or OUTSIDE)
 
     def table(self, level: int = 1) -> str:
-        """Text at one of the levels of SINGA's profiling.
+        """Return the report as text at one of the levels of SINGA's profiling.
 
-        0 is the memory alone; 1 adds the phases, 2 every kernel, 3 the kernels of communication.
-        Errors: another level.
+        ``level`` 0 is the memory alone; 1 adds the phases, 2 every kernel, 3 the kernels of
+        communication. Errors: another level.
         """
         if level not in (0, 1, 2, 3):
             raise ArgumentError(

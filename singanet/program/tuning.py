@@ -278,9 +278,9 @@ def _room_for(array: Array) -> Array:
 
 @dataclass(frozen=True)
 class RouteTimes:
-    """A convolution kernel that is called ``calls`` times a step, and its seconds by route.
+    """The measured ``seconds`` by route of a kernel for ``case``, called ``calls`` times a step.
 
-    ``estimate`` is the route taken without measuring, ``chosen`` the route taken now.
+    ``estimate`` is the route chosen without measuring, ``chosen`` the route used now.
     """
 
     case: Case
@@ -292,7 +292,7 @@ class RouteTimes:
 
 @dataclass(frozen=True)
 class TuningReport:
-    """The cases measured with ``threads``; ``known`` ones were measured before.
+    """The kernels measured with ``threads``, as ``rows``; ``known`` ones were measured before.
 
     ``path`` is the file with the choices.
     """
@@ -345,7 +345,14 @@ _WHERE = "net.tune_kernels"
 
 
 def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> TuningReport:
-    """See `FeedForwardNet.tune_kernels`."""
+    """Measure the kernels of convolutions, as `FeedForwardNet.tune_kernels` does.
+
+    Args:
+        net: The net.
+        batch_size: Number of samples, a positive int.
+        extent: Length of axes of any extent, or None.
+        again: Whether to measure cases in the stored file, too.
+    """
     from singanet.engine.backward import ones
 
     size = checked_count(_WHERE, "batch_size", batch_size, 1)

@@ -45,6 +45,11 @@ class FakeCommunicator(Communicator):
     they get an error at once. An array in flight contains NaN, so that reads of it are noticed.
     Ranks that are ``_on_device`` accept device arrays, too. If a rank dies by `die`, the others get
     an error.
+
+    Args:
+        world: State that all ranks share.
+        members: Numbers in ``world`` of the ranks of this communicator, in order.
+        own: Number of this rank in ``world``.
     """
 
     def __init__(self, world: _RankGroup, members: tuple[int, ...], own: int) -> None:
@@ -248,7 +253,11 @@ class _DeathError(BaseException):
 
 
 class Ranks(list[FakeCommunicator]):
-    """The communicators of all ranks, in order."""
+    """The communicators of all ranks, in order.
+
+    Args:
+        iterable: The communicators.
+    """
 
     def run(self, work: Callable[[FakeCommunicator], T]) -> list[T]:
         """Run ``work(comm)`` for every rank in a thread; return the results in the order of ranks.
@@ -295,9 +304,13 @@ def communicators(
     bandwidth: float = 1e9,
     patience: float = 60.0,
 ) -> Iterator[Ranks]:
-    """Make ``count`` ranks in this process, one per thread; ``comms.run(work)`` starts them.
+    """Make ranks in this process, one per thread; ``comms.run(work)`` starts them.
 
-    ``deadline`` is in virtual seconds, ``patience`` in real ones, for threads that never come.
+    Args:
+        count: Number of ranks, a positive int.
+        deadline: Virtual seconds after which a wait is an error.
+        bandwidth: Virtual bytes per second.
+        patience: Real seconds to wait for threads that never come.
     """
     count = checked_count("communicators", "count", count, 1)
     world = _RankGroup(count, deadline, bandwidth, patience)

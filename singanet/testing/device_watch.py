@@ -97,8 +97,9 @@ class DeviceWatch:
     ``launches`` are kernels launched one by one, ``graphs`` launched graphs, and ``in_graphs`` the
     kernels in these. ``reads`` are values read by the host, which waits for the device; ``waits``
     are waits for streams and events. ``to_device`` and ``to_host`` are moved arrays, with their
-    bytes. ``live_bytes`` is the live memory allocated since the start, ``most_bytes`` its maximum.
-    ``places`` counts reads, waits and transfers by line.
+    bytes in ``to_device_bytes`` and ``to_host_bytes``. ``live_bytes`` is the live memory allocated
+    since the start without ``graph_bytes``, the memory of graphs, and ``most_bytes`` its maximum.
+    ``places`` counts reads, waits and transfers by line. The kinds in ``refuse`` are refused.
     """
 
     refuse: frozenset[str] = frozenset()
@@ -146,8 +147,11 @@ _watches: list[DeviceWatch] = []
 def watch_device(*, refuse: Collection[str] = ()) -> Iterator[DeviceWatch]:
     """Count the operations of strict devices in the block, of all threads.
 
-    Kinds in ``refuse`` ("reads", "waits", "transfers") raise `DeviceUseError` at their line.
-    Errors: another name.
+    Errors: `ArgumentError` for another kind.
+
+    Args:
+        refuse: Kinds of operations ("reads", "waits", "transfers") that raise `DeviceUseError` at
+            their line.
     """
     if isinstance(refuse, str) or not set(refuse) <= set(KINDS):
         raise ArgumentError(

@@ -26,7 +26,10 @@ class GradientError(SingaNetError, AssertionError):
 
 @dataclass(frozen=True)
 class GradientRow:
-    """One comparison of slopes along a direction: by differences and by backward."""
+    """The slope along a direction, ``numerical`` by differences and ``analytic`` by backward.
+
+    ``what`` names the input or parameter.
+    """
 
     what: str
     numerical: float
@@ -52,11 +55,19 @@ def check_gradients(
 ) -> list[GradientRow]:
     """Compare ``layer.backward`` with central differences, and return every comparison.
 
-    ``x`` is one array (batch first) or a list. Each float input and each trained parameter is moved
-    by ``step`` along random directions, in float64, with the same random draws and running state in
-    each evaluation. The layer is restored. Inputs of a layer that stops gradients are not compared.
-    Errors: `GradientError` naming the worst input or parameter if the relative error exceeds
-    ``tolerance``.
+    Each float input and each trained parameter is moved along random directions, in float64, with
+    the same random draws and running state in each evaluation. The layer is restored. Inputs of a
+    layer that stops gradients are not compared. Errors: `GradientError` naming the worst input or
+    parameter.
+
+    Args:
+        layer: The layer, which is built if needed.
+        x: An array (batch first), or a list of several inputs.
+        train: Whether to call forward as in training.
+        seed: Seed of the draws and directions.
+        directions: Number of directions for each input and parameter.
+        step: Distance along a direction.
+        tolerance: Maximum relative error.
     """
     many = isinstance(x, (list, tuple))
     inputs = [_double(part) for part in (x if many else [x])]
@@ -109,7 +120,15 @@ def check_net_gradients(
     """Compare the gradients of ``net.backward`` with central differences of a training forward.
 
     Every output of the net gets a random gradient. The net's parameters, dtype and generator are
-    restored. Errors: `GradientError`.
+    restored. Errors: `GradientError` naming the worst parameter.
+
+    Args:
+        net: The net.
+        x: An array (batch first), or a dict from input to array.
+        seed: Seed of the draws and directions.
+        directions: Number of directions for each parameter.
+        step: Distance along a direction.
+        tolerance: Maximum relative error.
     """
     params = net.params()
     dtype, generator = net.dtype, net.rng

@@ -190,14 +190,15 @@ class LayerCase:
         raise TypeError("a LayerCase defines make()")
 
     def expected(self, params: dict[str, Array], x: Any) -> Any:
-        """Return the evaluation output for NumPy arrays, by an independent formula.
+        """Return the evaluation output for ``x`` and ``params`` by an independent formula.
 
-        None skips the check of values, for a layer with random output.
+        Both are NumPy arrays, ``params`` by suffix. None skips the check of values, for a layer
+        with random output.
         """
         raise TypeError("a LayerCase defines expected()")
 
     def draw(self, rng: np.random.Generator, batch: int) -> Any:
-        """Return random float64 inputs of this batch size, as NumPy arrays."""
+        """Return random float64 inputs of ``batch`` samples, NumPy arrays drawn from ``rng``."""
         if isinstance(self.in_shapes, list):
             return [rng.standard_normal((batch, *shape)) for shape in self.in_shapes]
         return rng.standard_normal((batch, *self.in_shapes))
@@ -216,7 +217,10 @@ class LayerCase:
     def run(
         self, layer: Layer, x: Any, train: bool, keep: bool = True, seed: int = 0
     ) -> tuple[Context, Any]:
-        """Call forward once in a new context; ``seed`` determines its random draws."""
+        """Call ``layer.forward`` on ``x`` in a new context, and return context and output.
+
+        ``train`` and ``keep`` are of the context; ``seed`` determines its random draws.
+        """
         parts = parts_of(x)
         params = {suffix: param.value for suffix, param in layer.params.items()}
         dtype = next((p.dtype for p in parts if p.dtype.kind == "f"), np.dtype(np.float32))
@@ -224,7 +228,7 @@ class LayerCase:
         return ctx, layer.forward(ctx, x)
 
     def run_backward(self, layer: Layer, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
-        """Call backward, and make row-sparse gradients of parameters dense."""
+        """Call ``layer.backward`` on ``ctx`` and ``dy``, and make row-sparse gradients dense."""
         dx, grads = layer.backward(ctx, dy)
         shapes = {suffix: param.shape for suffix, param in layer.params.items()}
         return dx, {
@@ -232,12 +236,15 @@ class LayerCase:
         }
 
     def inputs(self, xp: Any, dtype: Any, batch: int | None = None, seed: int = 0) -> Any:
-        """Return random inputs in ``xp``; integer inputs stay integers."""
+        """Return random inputs of ``dtype`` in ``xp``; integer inputs stay integers.
+
+        ``batch`` is the number of samples, by default the attribute; ``seed`` determines the draws.
+        """
         drawn = self.draw(np.random.default_rng(seed), self.batch if batch is None else batch)
         return map_parts(lambda a: xp.asarray(a.astype(dtype) if a.dtype.kind == "f" else a), drawn)
 
     def gradient_like(self, y: Any, seed: int = 5) -> Any:
-        """Return a random gradient in the form of the output ``y``."""
+        """Return a random gradient in the form of the output ``y``, drawn from ``seed``."""
         rng = np.random.default_rng(seed)
         return map_parts(
             lambda a: ops_for(a).xp.asarray(rng.standard_normal(a.shape).astype(a.dtype)), y
@@ -246,6 +253,7 @@ class LayerCase:
     # -- the checks -------------------------------------------------------------------------
 
     def test_forward_equals_the_formula(self, xp: Any) -> None:
+        """Compare outputs in ``xp`` with `expected`."""
         layer = self.built(xp, np.float64)
         x = self.inputs(xp, np.float64)
         params = {suffix: on_host(param.value) for suffix, param in layer.params.items()}
@@ -258,6 +266,7 @@ class LayerCase:
             np.testing.assert_allclose(on_host(got), want, rtol=1e-10, atol=1e-10)
 
     def test_output_has_the_shape_that_setup_promised(self, xp: Any) -> None:
+        """Compare shapes of outputs in ``xp`` with `setup`."""
         layer = self.built(xp)
         _, y = self.run(layer, self.inputs(xp, np.float32), train=False)
         promised = layer.get_output_sample_shape()
@@ -272,6 +281,7 @@ class LayerCase:
             )
 
     def test_keeps_the_float_type(self, xp: Any) -> None:
+        """Check that arrays in ``xp`` have the dtype of the input."""
         for dtype in (np.float32, np.float64):
             for train in self._modes:
                 layer = self.built(xp, dtype)
@@ -285,6 +295,7 @@ class LayerCase:
                 assert {part.dtype for part in floats if part is not None} <= {np.dtype(dtype)}
 
     def test_takes_an_empty_batch(self, xp: Any) -> None:
+        """Run the layer in ``xp`` on no samples."""
         for train in self._modes:
             layer = self.built(xp)
             before = [on_host(param.value).copy() for param in layer.params.values()]
@@ -298,6 +309,7 @@ class LayerCase:
                 np.testing.assert_array_equal(on_host(param.value), value)
 
     def test_a_sample_alone_equals_itself_in_a_batch(self, xp: Any) -> None:
+        """Compare a sample in ``xp`` alone and in a batch."""
         layer = self.built(xp, np.float64)
         x = self.inputs(xp, np.float64, batch=4)
         _, whole = self.run(layer, x, train=False)
@@ -307,6 +319,7 @@ class LayerCase:
             np.testing.assert_allclose(on_host(got), on_host(want[:share]), rtol=1e-10, atol=1e-12)
 
     def test_memory_layout_does_not_matter(self, xp: Any) -> None:
+        """Compare results in ``xp`` for several strides."""
         for case in (self, *self._narrowed()):
             layer = case.built(xp, np.float64)
             x = case.inputs(xp, np.float64)
@@ -344,6 +357,7 @@ class LayerCase:
         return found
 
     def test_changes_neither_input_nor_gradient(self, xp: Any) -> None:
+        """Check that arrays in ``xp`` are not changed."""
         for train in self._modes:
             layer = self.built(xp)
             x = self.inputs(xp, np.float32)
@@ -358,6 +372,7 @@ class LayerCase:
                 np.testing.assert_array_equal(on_host(now), on_host(then))
 
     def test_several_forwards_may_be_in_flight(self, xp: Any) -> None:
+        """Compare passes in ``xp`` one by one and interleaved."""
         for train in self._modes:
             layer = self.built(xp, np.float64)
             xs = [self.inputs(xp, np.float64, seed=seed) for seed in (1, 2)]
@@ -375,6 +390,7 @@ class LayerCase:
                     np.testing.assert_array_equal(on_host(grad), on_host(grads2[suffix]))
 
     def test_holds_no_array_between_calls(self, xp: Any) -> None:
+        """Check that the layer stores no array of ``xp``."""
         for train in self._modes:
             layer = self.built(xp)
             before = arrays_on(layer)
@@ -383,6 +399,7 @@ class LayerCase:
             assert arrays_on(layer) == before
 
     def test_parameter_gradients_do_not_need_the_input_gradient(self, xp: Any) -> None:
+        """Compare parameter gradients in ``xp`` without the input gradient."""
         layer = self.built(xp, np.float64)
         ctx, y = self.run(layer, self.inputs(xp, np.float64), train=False)
         dy = self.gradient_like(y)
@@ -394,6 +411,7 @@ class LayerCase:
             np.testing.assert_array_equal(on_host(grad), on_host(alone[suffix]))
 
     def test_input_gradients_do_not_need_those_of_parameters(self, xp: Any) -> None:
+        """Compare input gradients in ``xp`` without parameter gradients."""
         layer = self.built(xp, np.float64)
         ctx, y = self.run(layer, self.inputs(xp, np.float64), train=False)
         dy = self.gradient_like(y)
@@ -406,6 +424,7 @@ class LayerCase:
                 np.testing.assert_array_equal(on_host(one), on_host(two))
 
     def test_evaluation_keeps_nothing(self, xp: Any) -> None:
+        """Check that an evaluation in ``xp`` saves no array."""
         layer = self.built(xp)
         ctx, _ = self.run(layer, self.inputs(xp, np.float32), train=False, keep=False)
         assert ctx.saved == {}
