@@ -85,7 +85,7 @@ LABELS = {
     "bools": (lambda: fit(y=Y > 1), "y.astype(int)", lambda: fit(y=(Y > 1).astype(int))),
     "more classes than outputs": (
         lambda: fit(y=Y + 1),
-        "as many outputs as there are classes",
+        "one output for every class",
         lambda: fit(y=Y + 1, units=4),
     ),
     "labels that PyTorch leaves out": (
@@ -96,7 +96,7 @@ LABELS = {
     "none": (lambda: fit(y=None), "pass it twice", lambda: fit_numbers(X)),
     "fewer than samples": (
         lambda: fit(y=Y[:5]),
-        "give each sample its target",
+        "pass a target for every sample",
         lambda: fit(x=X[:5], y=Y[:5]),
     ),
     "one number": (lambda: fit(y=3), "an array of all samples", lambda: fit(y=np.full(12, 2))),

@@ -147,7 +147,7 @@ def is_training(flag: bool | int) -> bool:
         "flag",
         expected=f"True or kTrain ({kTrain}), False or kEval ({kEval})",
         received=repr(flag),
-        advice="pass one of these",
+        advice="pass True or False",
     )
 
 

@@ -62,7 +62,7 @@ def columns_of(where: str, frame: Any, only: Iterable[str] | None = None) -> Col
     """Return the columns of a frame, or of a dict of columns, with values of any type.
 
     With ``only`` return just these, in their order. Errors: columns with one name, of unequal
-    length, of other shapes; a missing one of ``only``.
+    length, of other shapes; a missing column of ``only``.
     """
     labels = _labels(where, frame)
     if only is not None:
@@ -83,7 +83,7 @@ def columns_of(where: str, frame: Any, only: Iterable[str] | None = None) -> Col
     if len(set(lengths.values())) > 1:
         raise DataError(
             where,
-            expected="equally many rows in all columns",
+            expected="the same number of rows in all columns",
             received=", ".join(f"{name}: {length}" for name, length in lengths.items())[:160],
             advice="take all columns from one table",
         )
@@ -146,7 +146,7 @@ def _labels(where: str, frame: Any) -> dict[str, Any]:
         twice = [name for name in found if [str(label) for label in labels].count(name) > 1]
         raise DataError(
             where,
-            expected="columns with names, each of its own",
+            expected="columns with distinct names",
             received=f"several called {one_of(twice, 6)}" if twice else "no column",
             advice="rename the columns" if twice else "check how the table was read",
         )

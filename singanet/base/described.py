@@ -240,9 +240,9 @@ def _no_argument(thing: Configurable, name: str, received: str) -> ConfigError:
     kind = type(thing).__name__
     return ConfigError(
         f"{kind}, attribute {name!r}",
-        expected="a value that an argument of the constructor gives",
+        expected="a value from an argument of the constructor",
         received=received[:200],
-        advice=f"construct a {kind} with the settings that it is to have",
+        advice=f"construct a {kind} with these settings",
     )
 
 

@@ -317,7 +317,7 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
         error = NoNameError if known and _is_imported() else NoAttributeError
         raise error(
             room,
-            expected=f"one of its {len(names)} names, which dir({room}) lists",
+            expected=f"a name of {len(names)}, which dir({room}) lists",
             received=repr(name),
             advice=f"it is {here} here" if here else instead,
         )
@@ -346,7 +346,7 @@ def expect_here(thing: object, name: str) -> None:
         if name in _ATTRIBUTES.get(kind.__name__, ()):
             raise NoAttributeError(
                 type(thing).__name__,
-                expected="an attribute that it has",
+                expected="an existing attribute",
                 received=f".{name}",
                 advice=_ATTRIBUTES[kind.__name__][name],
             )
@@ -391,7 +391,7 @@ def _places(room: str) -> dict[str, str]:
 
 
 def is_library(kind: type) -> bool:
-    """Return whether the class is one of singanet's."""
+    """Return whether the class is singanet's."""
     return kind.__module__.partition(".")[0] == "singanet"
 
 

@@ -443,6 +443,6 @@ def _refused(folder: Path, who: str) -> FileAccessError:
     return FileAccessError(
         f"folder {str(folder)!r}",
         expected="no other training in it",
-        received=f"one of {who.strip() or 'another process'}",
+        received=f"a training of {who.strip() or 'another process'}",
         advice="wait until it has ended, or choose another folder",
     )

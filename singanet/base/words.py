@@ -216,9 +216,9 @@ def _two(word: str, value: Any) -> Sequence[Any]:
 def _twice(here: str, one: str, other: str) -> SignatureError:
     return SignatureError(
         f"argument {here}",
-        expected="one word for it",
+        expected="one name for the argument",
         received=f"{one}= and {other}=",
-        advice="leave one of them out",
+        advice="omit one",
     )
 
 

@@ -127,7 +127,7 @@ def _allowed(
             f"{_WHERE}, offload_folder",
             expected=f"a folder, since {OFFLOAD!r} is allowed",
             received="None",
-            advice="name one that is empty or new",
+            advice="name an empty or a new folder",
         )
     return allow
 

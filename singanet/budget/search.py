@@ -165,7 +165,7 @@ class _Search:
     """A search over ways, with the tried ones in ``table``.
 
     It searches for the least memory with whole batches and with single samples: any size between
-    needs more than one of these. So a budget is refused if none of these fits, and any larger
+    needs more than a sample. So a budget is refused if none of these fits, and any larger
     budget than an accepted one is accepted.
     """
 
@@ -260,7 +260,7 @@ class _Search:
         return found[0], found[-1] if found[-1].peak <= limit else None
 
     def _fitting(self, micro: int, light: bool) -> Iterator[Way]:
-        """Yield the plain way, and the fastest within the limit or the one of least memory."""
+        """Yield the plain way, and the fastest within the limit or the way of least memory."""
         plain, limit = self._way(micro, self.level, light), self.limit or 0
         yield plain
         if plain.peak <= limit or not self.recomputes:

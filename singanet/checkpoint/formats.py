@@ -94,7 +94,7 @@ def write_state(
     Args:
         path: Path of the file.
         state: Dict from name to array.
-        format: Name of one of `FORMATS`. None follows the suffix; without a suffix a snapshot is
+        format: Name in `FORMATS`. None follows the suffix; without a suffix a snapshot is
             written.
         **options: Keyword arguments of the format's writer.
     """
@@ -146,7 +146,7 @@ def format_named(name: str) -> Format:
     if name not in FORMATS:
         raise UnknownNameError(
             "argument format",
-            expected=f"one of {one_of(FORMATS)}",
+            expected=one_of(FORMATS),
             received=repr(name),
             advice=did_you_mean(name, FORMATS, "omit it to use the suffix"),
         )
@@ -158,7 +158,7 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
 
     Args:
         path: Path of the file, whose suffix decides if there is no ``format``.
-        format: Name of one of `FORMATS`, or None.
+        format: Name in `FORMATS`, or None.
     """
     return format_named(format or by_suffix(path)).name
 

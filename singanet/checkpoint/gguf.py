@@ -97,7 +97,7 @@ def parse(stream: BinaryIO, size: int, where: str) -> GgufTable:
     header.alignment = _alignment(header.values, where)
     split = header.values.get("split.count", 0)
     if not isinstance(split, (str, list, np.ndarray)) and split > 1:
-        raise broken(where, "a model in one file", f"one of {split} parts").advising(
+        raise broken(where, "a model in one file", f"a part of {split}").advising(
             "join the parts with llama.cpp's gguf-split --merge"
         )
     begin = cursor.at

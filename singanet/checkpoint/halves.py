@@ -66,7 +66,7 @@ def expect_types(dtype: StoredType, known: Sequence[str], where: str) -> None:
         if name not in known:
             raise ArgumentError(
                 f"{where}, argument dtype",
-                expected=f"one of {one_of(known)}, or a dict from name to one",
+                expected=f"{one_of(known)}, or a dict from array to type",
                 received=repr(name)[:60],
                 advice="omit it to write arrays in their own types",
             )

@@ -430,7 +430,7 @@ def _check(where: str, sources: Sequence[Source]) -> None:
             if above in names:
                 raise ArgumentError(
                     where,
-                    expected="names without one that is the folder of another",
+                    expected="no name that is the folder of another",
                     received=f"{above!r} and {name!r}",
                     advice="rename one, or use safetensors, npz or a snapshot",
                 )

@@ -425,7 +425,7 @@ def _by_name(
         raise ArgumentError(
             where,
             expected="every array as a parameter of a layer, and every parameter as an array",
-            received=f"{homeless[0]!r}, only one of the two",
+            received=f"{homeless[0]!r}, only one of both",
             advice="save the state of the net itself",
         )
     return sources

@@ -21,7 +21,7 @@ def named_net(
     input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
 ) -> FeedForwardNet:
-    """Return the net for ``singanet command``: a ready net, or one of a run, file or folder.
+    """Return the net for ``singanet command``: a ready net, or the net of a run, file or folder.
 
     Errors: an unknown name; a shape with a run or file.
     """

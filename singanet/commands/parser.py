@@ -56,7 +56,7 @@ class RootParser(CommandParser):
 
         Its docstring is the help. Arguments before ``*`` are positional; ``root`` receives this
         parser. A function that trains has more options: ``before``, then the fields of `RunOptions`
-        except ``without``. It receives only the ones that the user passes, as files may set the
+        except ``without``. It receives only options that the user passes, as files may set the
         others.
         """
         text, _, rest = cleandoc(function.__doc__ or "").partition("\n\n")

@@ -139,7 +139,7 @@ def _check_samples(name: str, key: str, x: Array) -> None:
         )
     if x.size == 0:
         raise _refused(
-            name, key, "at least one sample and no empty axis", f"shape {x.shape}", "put data in"
+            name, key, "at least one sample and no empty axis", f"shape {x.shape}", "add samples"
         )
 
 
@@ -184,7 +184,7 @@ def _check_agreement(name: str, samples: dict[str, Array], labels: dict[str, Arr
             "y_test",
             f"labels of {labels['y_train'].ndim} axes as in 'y_train'",
             f"shape {labels['y_test'].shape}",
-            "give both a label a sample, or both one a pixel",
+            "give both one label per sample, or both one label per pixel",
         )
 
 
@@ -195,7 +195,7 @@ def _check_lengths(name: str, x_key: str, x: Array, y_key: str, y: Array) -> Non
             y_key,
             f"{len(x)} labels, one for each sample of {x_key!r}",
             f"{len(y)}",
-            "give each sample its label",
+            "give every sample a label",
         )
 
 

@@ -294,7 +294,7 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
             "FolderLoader, classes",
             expected="the names of all classes in the order of their numbers, each once",
             received=f"{classes!r}",
-            advice="give a list such as the classes of the loader that is trained from",
+            advice="pass a list, such as the classes of the training loader",
         )
     return names
 

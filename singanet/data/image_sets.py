@@ -42,7 +42,7 @@ def open_data_file(path: str | Path) -> IO[bytes]:
 
 
 def check_md5(path: str | Path, published: Sequence[str], advice: str) -> None:
-    """Check that the file has one of the published MD5s. Errors: `DataError` with them.
+    """Check that the file has a published MD5. Errors: `DataError` with them.
 
     MD5, which the publishers use, detects a damaged copy, not a deliberate forgery.
     """
@@ -223,7 +223,7 @@ _PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class _Form:
-    """The layout of one of the two sets: its files, and the labels before each image."""
+    """The layout of a set: its files, and the labels before each image."""
 
     name: str
     train: tuple[str, ...]
@@ -480,8 +480,8 @@ def _find(folder: Path, name: str) -> Path:
         f"data folder {str(folder)!r}",
         expected=f"the file {name!r}, with .gz or without",
         received="no such file" if os.path.isdir(folder) else "no such folder",
-        advice="get MNIST's four files from yann.lecun.com/exdb/mnist or one of its mirrors and "
-        "put them there",
+        advice="get MNIST's four files from yann.lecun.com/exdb/mnist or a mirror and put "
+        "them there",
     )
 
 

@@ -155,7 +155,7 @@ class ArrayLoader(Described):
                 f"{where}, transforms",
                 expected="images x, a NumPy array (N, C, H, W)",
                 received=f"{type(self.x).__name__} {getattr(self.x, 'shape', '')}".strip(),
-                advice="leave transforms out, or change batches by a GeneratorLoader",
+                advice="omit transforms, or change batches by a GeneratorLoader",
             )
         if len(self) == 0:
             raise DataError(
@@ -179,7 +179,7 @@ class ArrayLoader(Described):
 
     @property
     def _smallest_batch(self) -> int:
-        """The samples of the smallest batch of this rank, the last one of an epoch.
+        """The samples of the smallest batch of this rank, the last in an epoch.
 
         With ``split_batches`` the smallest of any rank, apart from empty ones.
         """
@@ -297,17 +297,17 @@ def _common_length(x: Array | Mapping[str, Array], y: Array | Mapping[str, Array
                 raise DataError(
                     f"ArrayLoader, {name}",
                     expected="an array whose first axis is the samples",
-                    received=f"{type(array).__name__} of no axis",
-                    advice="give numpy.asarray(...) of a batch of samples",
+                    received=f"{type(array).__name__} without axes",
+                    advice="pass numpy.asarray(...) of a batch of samples",
                 )
             lengths[name] = int(shape[0])
     if len(set(lengths.values())) != 1:
         raise DataError(
             "ArrayLoader",
-            expected="arrays with equally many samples",
+            expected="arrays with the same number of samples",
             received=", ".join(f"{name}: {length}" for name, length in lengths.items())
             or "no array",
-            advice="give each sample its label",
+            advice="give every sample a label",
         )
     return next(iter(lengths.values()))
 

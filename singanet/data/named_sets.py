@@ -35,8 +35,8 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
     if path.suffix == "" and path.name == name and not os.path.exists(path):
         raise UnknownNameError(
             f"data {name!r}",
-            expected=f"one of {one_of(_EMBEDDED)}, or a path",
-            received=f"{name!r}, which is neither",
+            expected=f"{one_of(_EMBEDDED)}, or a path",
+            received=repr(name),
             advice=did_you_mean(name, _EMBEDDED, "check the name"),
         )
     if is_mnist(path):

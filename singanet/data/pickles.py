@@ -108,7 +108,7 @@ def recognise(value: Any, size: int, refuse: Refusal, unsafe: Refusal) -> Pickle
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         if isinstance(error, SingaNetError):
             raise
-        raise refuse(expected, f"an array put together otherwise ({error})"[:200]) from None
+        raise refuse(expected, f"an array built otherwise ({error})"[:200]) from None
     return Pickled(axes, dtype, bool(fortran), data)
 
 

@@ -302,9 +302,9 @@ def movielens(folder: str | Path | None = None) -> TabularDataset:
     if strangers:
         raise DataError(
             f"MovieLens file {str(ratings)!r}",
-            expected="ratings by people of the other file",
-            received=f"some by {strangers[0]}",
-            advice="take both files of one set",
+            expected="ratings by users in the other file",
+            received=f"a rating by {strangers[0]}",
+            advice="use both files of one set",
         )
     users, user = np.unique(table[:, 0], return_inverse=True)
     movies, movie = np.unique(table[:, 1], return_inverse=True)

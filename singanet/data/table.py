@@ -66,7 +66,7 @@ def values_of(at: str, column: Array) -> list[Any]:
             at,
             expected="text or numbers alone",
             received="both",
-            advice="convert it with column.astype(str), or read it anew",
+            advice="convert it with column.astype(str), or read it again",
         )
     return values
 
@@ -88,7 +88,7 @@ def _other_kind(at: str, received: str) -> DataError:
         at,
         expected="text or numbers",
         received=f"values of type {received}",
-        advice="make numbers of dates and the like, or leave it out: leave_out=[...]",
+        advice="convert dates and the like to numbers, or omit it: leave_out=[...]",
     )
 
 
@@ -101,7 +101,7 @@ def floats_of(at: str, column: Array, values: list[Any] | None = None) -> Array:
         if is_text([value for value in values if value is not None]):
             raise DataError(
                 at,
-                expected="numbers, as it was learnt of",
+                expected="numbers, as in training",
                 received="text",
                 advice="read the column as before",
             )
@@ -118,7 +118,7 @@ def expect_finite(at: str, numbers: Array) -> None:
         raise DataError(
             at,
             expected="numbers that fit into float32 after scaling, or missing values",
-            received=f"{wrong} that are infinite or too large",
+            received=f"{wrong} infinite or too large values",
             advice="replace them, by NaN if the value is missing",
         )
 
@@ -247,9 +247,9 @@ class Table(Configurable):
             if not present:
                 raise DataError(
                     at,
-                    expected="a value in some row",
-                    received=f"{len(values)} rows without any",
-                    advice="leave it out: leave_out=[...]",
+                    expected="a value in at least one row",
+                    received=f"{len(values)} rows without a value",
+                    advice="omit it: leave_out=[...]",
                 )
             if isinstance(present[0], str) or name in categorical:
                 met = Counter(map(whole, present))
@@ -305,7 +305,7 @@ class Table(Configurable):
             if name not in known:
                 raise UnknownNameError(
                     where,
-                    expected=f"inputs called {one_of(GROUPS)}, or as columns of the table",
+                    expected=f"inputs with the names {one_of(GROUPS)}, or of columns of the table",
                     received=repr(name),
                     advice=did_you_mean(name, known, "give the net's inputs these names"),
                 )
@@ -347,7 +347,7 @@ class Table(Configurable):
             kinds = ("numbers", "text")
             raise DataError(
                 at,
-                expected=f"{kinds[bool(learnt)]}, as it was learnt of",
+                expected=f"{kinds[bool(learnt)]}, as in training",
                 received=kinds[bool(given)],
                 advice="read the column as before",
             )
@@ -371,7 +371,7 @@ def _expect_names(categories: Collection[str], measures: Collection[str]) -> Non
         if not isinstance(name, str) or name in GROUPS or names.count(name) > 1:
             raise ArgumentError(
                 "Table",
-                expected=f"columns with names of their own, other than {one_of(GROUPS)}",
+                expected=f"columns with distinct names, other than {one_of(GROUPS)}",
                 received=repr(name)[:80],
                 advice="rename the column",
             )
@@ -380,7 +380,7 @@ def _expect_names(categories: Collection[str], measures: Collection[str]) -> Non
             "Table",
             expected="a column",
             received="none",
-            advice="leave out fewer columns",
+            advice="omit fewer columns",
         )
 
 

@@ -94,12 +94,12 @@ class TextDataset:
                 where,
                 expected=f"text in {encoding}",
                 received=f"byte 0x{error.object[error.start]:02x} at {error.start}",
-                advice="pass the encoding the file was written in",
+                advice="pass the encoding of the file",
             ) from error
         except LookupError as error:
             raise UnknownNameError(
                 where,
-                expected="an encoding that Python knows",
+                expected="an encoding known to Python",
                 received=f"{encoding!r}",
                 advice="most text is 'utf-8'",
             ) from error
@@ -124,7 +124,7 @@ class TextDataset:
                 f"text {self.name!r}",
                 expected=f"the characters {self.characters!r}",
                 received=f"{text[int(strange[0])]!r} at index {int(strange[0])}",
-                advice="leave it out or put another in its place",
+                advice="remove or replace it",
             )
         return places.astype(np.int32)
 

@@ -81,9 +81,9 @@ def crop(
     if position not in POSITIONS:
         raise ArgumentError(
             "crop, position",
-            expected=f"one of {one_of(POSITIONS)}",
+            expected=one_of(POSITIONS),
             received=f"{position!r}",
-            advice="take one of these",
+            advice="choose a listed name",
         )
     height, width = _sides("crop", size)
     lower, right = _room(image, height, width)
@@ -228,7 +228,7 @@ def transformed(
             kind = type(made).__name__
             raise DataError(
                 f"{where}, transform {getattr(transform, '__name__', transform)!r}",
-                expected=f"an array (C, H, W) of {image.dtype}, as it was given",
+                expected=f"an array (C, H, W) of {image.dtype}, like its input",
                 received=f"{made.dtype} {made.shape}" if isinstance(made, np.ndarray) else kind,
                 advice="return numpy.asarray(...).astype(image.dtype)",
             )
@@ -259,8 +259,8 @@ def _room(image: Array, height: int, width: int) -> tuple[int, int]:
     if lower < 0 or right < 0:
         raise ArgumentError(
             "crop, size",
-            expected=f"a part of at most {image.shape[1:]}, the image's (height, width)",
+            expected=f"an area of at most {image.shape[1:]}, the image's (height, width)",
             received=f"{height, width}",
-            advice="resize the image first, pad it, or take a smaller part",
+            advice="resize the image first, pad it, or crop a smaller area",
         )
     return lower, right

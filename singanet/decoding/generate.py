@@ -241,7 +241,7 @@ class DraftModel:
             raise ArgumentError(
                 "DraftModel, argument prefix",
                 expected="a decoder of the net itself, of one sequence",
-                received=f"one of {prefix.samples} sequences",
+                received=f"a decoder of {prefix.samples} sequences",
                 advice="make it by net.decoder(), and read ids[None]",
             )
 
@@ -533,7 +533,7 @@ def _expect_prefix(net: Net, prefix: Decoder, steps: int, max_length: int | None
         raise ArgumentError(
             "net.generate, argument prefix",
             expected="a decoder of this net that has read one sequence, and no max_length",
-            received=f"one of {prefix.samples} sequences"
+            received=f"a decoder of {prefix.samples} sequences"
             + ", of another net" * (prefix.net is not net),
             advice="decoder = net.decoder(max_length); decoder.read([ids])",
         )

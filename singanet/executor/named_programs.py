@@ -229,7 +229,7 @@ class NamedProgram:
     def _updated_by(self, head: str, update: Update) -> list[Param]:
         """Return the parameters that ``update`` changes.
 
-        Errors: `ArgumentError` if there are none, or if one of its ``params`` has no gradient.
+        Errors: `ArgumentError` if there are none, or if a parameter of ``params`` has no gradient.
         """
         where = f"{self.where}, argument params of minimize"
         asked = None
@@ -427,8 +427,10 @@ class NamedProgram:
             raise UnknownNameError(
                 f"{self.where}, argument feed",
                 expected=f"the inputs {one_of(self.inputs)}",
-                received=f"none for {missing[0]!r}" if missing else "one by symbol and by name",
-                advice=f"add an array for {missing[0]!r}" if missing else "leave one of them out",
+                received=f"none for {missing[0]!r}"
+                if missing
+                else "an array by symbol and by name",
+                advice=f"add an array for {missing[0]!r}" if missing else "omit one",
             )
         for one, mine in drawn:
             batch = one.next()

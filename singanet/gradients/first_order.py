@@ -465,7 +465,7 @@ def _heads(resolver: Resolver, ys: Names, dys: Any) -> tuple[list[Head], Any]:
                 f"{resolver.where}, dys of {name!r}",
                 expected=f"a list of {len(outputs)} arrays, one for each output",
                 received=f"a list of {len(parts)}" if parts[0] is not dy else "one array",
-                advice=f"or name one of them, as in ys=[({name!r}, 0)]",
+                advice=f"or name one output, as in ys=[({name!r}, 0)]",
             )
         for (k, slot, step), part in zip(outputs, parts, strict=True):
             part = own_arrays(f"{resolver.where}, dys of {name!r}", part)

@@ -184,7 +184,7 @@ def _shifts(
                 f"{_WHERE}, vector of {target.name!r}",
                 expected=f"a list of {len(step.out_slots)} arrays, one for each output",
                 received=f"{len(parts)}",
-                advice=f"or name one of them: ({target.name!r}, 0)",
+                advice=f"or name one output: ({target.name!r}, 0)",
             )
         for k, part in enumerate(parts):
             _expect_array(target.name, part)

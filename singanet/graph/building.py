@@ -51,7 +51,7 @@ def two_ways() -> ArgumentError:
         "FeedForwardNet",
         expected="a list of layers, or inputs= and outputs=",
         received="both",
-        advice="leave one of them out",
+        advice="omit one",
     )
 
 
@@ -61,13 +61,13 @@ def closed(net: str | None, nested: bool) -> CallOrderError:
         return CallOrderError(
             f"net {net!r}",
             expected="layers to be added before it is nested in another net",
-            received="one afterwards",
+            received="a layer added afterwards",
             advice="add it to the outer net",
         )
     return CallOrderError(
         "net" if net is None else f"net {net!r}",
         expected="a known input shape before layers are added to a list",
-        received="a list whose first layer has none",
+        received="a first layer without input_shape",
         advice="put all layers into the list, or call net.build(shape) first",
     )
 
@@ -135,7 +135,7 @@ def unread_mask(name: str) -> GraphError:
     return GraphError(
         f"net, output {name!r}",
         expected="outputs without a mask, or with their masks among the outputs",
-        received="an output that has a mask",
+        received="an output with a mask",
         advice="draw the net with symbols: outputs=[y, y.mask] and MultiLoss(masks=...), or"
         " y.mask = None if targets mark the steps that count",
     )
@@ -146,7 +146,7 @@ def masked_by_add(name: str) -> ArgumentError:
     return ArgumentError(
         f"net.add of layer {name!r}",
         expected="a layer without a mask: masks need a list of layers, or symbols",
-        received="one that starts a mask",
+        received="a layer that creates a mask",
         advice="write FeedForwardNet([...]), or draw the net with symbols",
     )
 
@@ -322,7 +322,7 @@ class GraphBuilder(metaclass=CheckedType):
         """Add ``layer``, or a net with a name, after ``src`` and return it.
 
         The first may be an `Input`. ``src`` is None for the last addition (an input, if there is
-        none), a layer or nested net, a name, ``(layer, index)`` for one of several outputs, a list
+        none), a layer or nested net, a name, ``(layer, index)`` for an output of several, a list
         of these, or ``[]`` for another input of the net. A name may be a later layer's. A nested
         net's layers become layers of this net, called ``net/layer``. Errors: `GraphError` if a name
         is used twice, `ShapeError` if the layer refuses the shape; the net does not change then.

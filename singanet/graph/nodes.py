@@ -130,8 +130,8 @@ class Graph:
         if name in self.nodes:
             raise GraphError(
                 f"layer {name!r}",
-                expected="a name that no other layer of the net has",
-                received="the same name a second time",
+                expected="a name that no other layer has",
+                received="the name of another layer",
                 advice="rename one; to use one layer twice, call it on symbols",
             )
 
@@ -282,7 +282,7 @@ def _output_index(node: Node, edge: InputSource, source: Node) -> int:
     if not 0 <= index < count:
         raise GraphError(
             f"layer {node.name!r}",
-            expected=f"one of the {count} outputs of {source.name!r}",
+            expected=f"an output of {source.name!r} below {count}",
             received=f"output {index}",
             advice=advice,
         )

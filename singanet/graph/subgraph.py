@@ -73,7 +73,7 @@ def _expect_whole(needed: Iterable[Node]) -> None:
             raise ArgumentError(
                 f"net.upto, layer {node.name!r}",
                 expected="layers of the net, or nested nets as a whole",
-                received=f"one inside {node.within!r}",
+                received=f"a layer inside {node.within!r}",
                 advice=f"cut that: net.nested[{node.within!r}].upto({inner!r})",
             )
         if node.whole is not None and node.whole not in {other.name for other in needed}:

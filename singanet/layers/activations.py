@@ -84,32 +84,31 @@ class Activation(Layer):
         if mode is None and name in _OTHERS:
             raise ArgumentError(
                 f"layer {name!r}",
-                expected=f"a function among {one_of(ACTIVATIONS, 20)}",
-                received=f"the name of another function, {name!r}, alone",
-                advice=f"{_OTHERS[name]}, or name the layer otherwise",
+                expected=one_of(ACTIVATIONS, 20),
+                received=f"{name!r}, the name of another function",
+                advice=f"{_OTHERS[name]}, or choose another name for the layer",
             )
         super().__init__(name, input_shape)
         mode = "relu" if mode is None else mode
         if not isinstance(mode, str) or mode not in ACTIVATIONS:
             raise UnknownNameError(
                 f"layer {name!r}, argument mode",
-                expected=f"one of {one_of(ACTIVATIONS)}",
+                expected=one_of(ACTIVATIONS),
                 received=repr(mode),
-                advice=did_you_mean(str(mode), ACTIVATIONS, "choose one of these"),
+                advice=did_you_mean(str(mode), ACTIVATIONS, "choose a listed name"),
             )
         if alpha is not None and mode not in _WITH_ALPHA:
             raise ArgumentError(
                 f"layer {name!r}, argument alpha",
-                expected=f"a function that has one, {one_of(_WITH_ALPHA)}",
-                received=f"alpha={alpha!r} of {mode}",
-                advice="leave it out, or say mode='leaky_relu' for a slope below zero",
+                expected=f"a function with alpha, {one_of(_WITH_ALPHA)}",
+                received=f"alpha={alpha!r} for {mode}",
+                advice="omit it, or pass mode='leaky_relu' for a slope below zero",
             )
         positive = mode in ("celu", "softcap")
         if alpha is not None and (not is_number(alpha) or (positive and alpha <= 0)):
             raise ArgumentError(
                 f"layer {name!r}, argument alpha",
-                expected="a finite number, for celu and softcap a positive one, or None for the"
-                " usual one",
+                expected="a finite number, positive for celu and softcap, or None for the default",
                 received=repr(alpha),
                 advice="use for example alpha=0.01 for leaky_relu",
             )

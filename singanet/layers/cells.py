@@ -179,7 +179,7 @@ def normal_specs(layer: str, specs: RNNSpecs) -> ParamSpecs | Mapping[str, Param
             f"layer {layer!r}, argument param_specs",
             expected="one spec, or a dict from array to spec",
             received=f"a list of {len(specs)}",
-            advice="pass {'weight_x': {...}, 'bias_x': {...}} for different ones",
+            advice="pass {'weight_x': {...}, 'bias_x': {...}} for different specs",
         )
     only: ParamSpecs = specs[0]
     return only
@@ -284,7 +284,7 @@ def read_skips(layer: Layer, ops: Ops, tells: str, given: Array, n: int, steps: 
 def read_whole_lengths(layer: Layer, ops: Ops, lengths: Array, n: int, steps: int) -> Array:
     """Return ``lengths`` (N,) or (N, 1) as N integers.
 
-    Errors: a number of lengths other than N; one that is not an integer, or outside 0 to ``steps``.
+    Errors: a number of lengths other than N; a length that is not an integer from 0 to ``steps``.
     """
     if lengths.size != n or lengths.ndim > 2:
         raise layer.shape_error(

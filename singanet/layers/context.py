@@ -91,8 +91,8 @@ class Context:
         if nameless:
             raise SignatureError(
                 "ctx.save",
-                expected="values with a name each",
-                received=f"{len(nameless)} without",
+                expected="a name for each value",
+                received=f"{len(nameless)} values without a name",
                 advice="write ctx.save(x=x), and ctx.saved['x'] in backward",
             )
         if self.keep:

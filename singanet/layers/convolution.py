@@ -303,9 +303,9 @@ class TransposedConvolution(Convolving):
         if any(extra >= s for extra, s in zip(self.output_padding, step, strict=True)):
             raise ArgumentError(
                 f"layer {name!r}, argument output_padding",
-                expected=f"less than the strides {step}",
+                expected=f"numbers below the strides {step}",
                 received=repr(extras),
-                advice="more than that adds rows that no input reaches",
+                advice="reduce it: more would add rows that no input reaches",
             )
 
     def setup(self, in_shapes: Any) -> Shapes:

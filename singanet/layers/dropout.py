@@ -222,7 +222,7 @@ class Masking(Layer):
         if not is_number(mask_value):
             raise ArgumentError(
                 f"layer {name!r}, argument mask_value",
-                expected="the number that fills steps that are not there",
+                expected="the number that fills padded steps",
                 received=repr(mask_value),
                 advice="pad with 0",
             )

@@ -178,7 +178,7 @@ class Index(Layer):
                 f"layer {name!r}, argument index",
                 expected="ints, or (start, stop, step) of ints and Nones, for the sample's axes",
                 received=repr(index)[:80],
-                advice="leave the batch axis out; on symbols write a[:, 0]",
+                advice="omit the batch axis; on symbols write a[:, 0]",
             )
         self.index = [tuple(k) if isinstance(k, (tuple, list)) else int(k) for k in index]
 
@@ -267,14 +267,14 @@ class Scale(Layer):
         if not is_number(offset) or (offset and factor is None):
             raise ArgumentError(
                 f"layer {name!r}, argument offset",
-                expected="a number, beside a factor",
+                expected="a number, with a factor",
                 received=f"offset={offset!r}, factor={factor!r}",
                 advice="pass factor=1.0 to add a number alone",
             )
         if factor is not None and not is_number(factor):
             raise ArgumentError(
                 f"layer {name!r}, argument factor",
-                expected="a number, or None for a factor a channel that is learned",
+                expected="a number, or None for a learned factor per channel",
                 received=repr(factor),
                 advice="use Multiply for the product of two inputs",
             )
@@ -476,9 +476,9 @@ class Where(Combine):
         if None not in (self.a, self.b):
             raise ArgumentError(
                 f"layer {name!r}",
-                expected="a number in the place of a or of b, or of none",
+                expected="a number for a or for b, not for both",
                 received=f"a={a!r}, b={b!r}",
-                advice="make numbers of the condition by Cast",
+                advice="convert the condition to numbers by Cast",
             )
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -526,7 +526,7 @@ def _number_or_none(name: str, what: str, value: Any) -> float | None:
             f"layer {name!r}, argument {what}",
             expected="a number, or None for an input",
             received=repr(value),
-            advice=f"draw the layer with a symbol in the place of {what}",
+            advice=f"call the layer with a symbol for {what}",
         )
     return value
 
@@ -625,9 +625,9 @@ class Operation(Combine):
         if not isinstance(mode, str) or mode not in OPERATIONS:
             raise UnknownNameError(
                 f"layer {name!r}, argument mode",
-                expected=f"one of {one_of(OPERATIONS)}",
+                expected=one_of(OPERATIONS),
                 received=repr(mode),
-                advice=did_you_mean(str(mode), OPERATIONS, "choose one of these"),
+                advice=did_you_mean(str(mode), OPERATIONS, "choose a listed name"),
             )
         self.mode = mode
         self.traits = replace(self.traits, stops_gradient=not OPERATIONS[mode].gradients)

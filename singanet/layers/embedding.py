@@ -299,7 +299,7 @@ class Cache(Configurable):
                 "Cache, capacity",
                 expected="a fraction of the rows, above 0 and up to 1.0, or an int of rows",
                 received=repr(capacity),
-                advice="0.1 keeps every tenth row",
+                advice="0.1 caches a tenth of the rows",
             )
         self.policy = policy.lower()
         self.capacity = capacity

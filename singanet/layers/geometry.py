@@ -165,7 +165,7 @@ class Spatial(Layer):
                 f"layer {self.name!r}, argument data_format",
                 expected=known,
                 received=repr(data_format),
-                advice="say how samples lie: (channels, steps), or (steps, channels)"
+                advice="pass the layout of samples: (channels, steps), or (steps, channels)"
                 if one
                 else "transpose the images: x.transpose(0, 3, 1, 2)",
             )

@@ -130,9 +130,9 @@ class KVCache:
             return starts
         raise CallOrderError(
             "ctx.before",
-            expected="sequences that have as many steps each",
+            expected="sequences with equal numbers of steps",
             received=f"{starts.tolist()[:8]} steps",
-            advice="let the layer go by ctx.starts, a number for each, or decode them apart",
+            advice="use ctx.starts, a number for each sequence, or decode them one by one",
         )
 
     @property
@@ -233,14 +233,14 @@ class KVCache:
         if of_states or early:
             raise CallOrderError(
                 "decoder.back",
-                expected="layers that keep earlier steps"
-                + f", of windows {self.spare} more than they show" * bool(early),
-                received="one that keeps its last state alone"
+                expected="layers that store earlier steps"
+                + f", for windows {self.spare} in addition" * bool(early),
+                received="a layer that stores only its last state"
                 if of_states
                 else f"{most(self._starts - starts)} steps",
-                advice="fork the decoder before, and go on with the fork"
+                advice="fork the decoder earlier, and continue with the fork"
                 if of_states
-                else "make it by net.decoder(spare=...), as many steps as are taken back",
+                else "build it with net.decoder(spare=...), the number of steps to take back",
             )
 
     def go_back(self, starts: Counts) -> None:
@@ -295,7 +295,7 @@ class KVCache:
         shapes = [array.shape for arrays in self._left.values() for array in arrays]
         if any(not shape or shape[0] != samples for shape in shapes):
             raise ShapeError(
-                f"layer {layer!r}, what it left by ctx.past.put",
+                f"layer {layer!r}, ctx.past.put",
                 expected=f"arrays ({samples}, ...), a row for each sequence",
                 received=str(shapes),
                 advice="put the axis of samples first",

@@ -153,14 +153,14 @@ class Layer(Counted, Configurable, metaclass=LayerType):
                 type(self).__name__,
                 expected="a name that is a string, as the first argument",
                 received=repr(name),
-                advice="name the layer, for example 'conv1', or leave the name out",
+                advice="name the layer, for example 'conv1', or omit the name",
             )
         if trouble := name_trouble(name):
             raise ArgumentError(
                 type(self).__name__,
                 expected=NAMES,
                 received=trouble,
-                advice="name the layer, for example 'conv1': files go by names",
+                advice="name the layer, for example 'conv1': files use names",
             )
         self.name = name
         self.input_shape = input_shape
@@ -360,7 +360,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
             raise CallOrderError(
                 f"layer {self.name!r}",
                 expected="known input shapes",
-                received="a layer that was not set up",
+                received="a layer without shapes",
                 advice="add it to a net, or pass input_shape",
             )
         return self.out_shapes
@@ -441,7 +441,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
                 f"layer {self.name!r}, recompute",
                 expected="True, False or None",
                 received=repr(flag),
-                advice="None leaves it to the level of net.programs.recompute",
+                advice="None follows net.programs.recompute",
             )
         self._recompute = None if flag is None else bool(flag)
 
@@ -561,8 +561,8 @@ def expect_one_of(layer: str, what: str, value: Any, known: Iterable[str]) -> st
     if value not in names:
         raise UnknownNameError(
             f"layer {layer!r}, argument {what}",
-            expected=f"one of {one_of(names)}",
+            expected=one_of(names),
             received=repr(value),
-            advice=did_you_mean(str(value), names, "choose one of these"),
+            advice=did_you_mean(str(value), names, "choose a listed name"),
         )
     return str(value)

@@ -184,7 +184,7 @@ class QueryKeyNorm(Configurable):
                     f"QueryKeyNorm, {name}",
                     expected="a positive number" if name == "epsilon" else "a finite number",
                     received=repr(value),
-                    advice="leave it out for the usual one",
+                    advice="omit it for the default",
                 )
         self.epsilon = float(epsilon)
         self.joint = bool(joint)
@@ -264,8 +264,8 @@ class MultiHeadAttention(Layer):
         num_kv_heads: Int, the number of heads of keys and values; each serves num_heads /
             num_kv_heads heads of queries (Ainslie et al. 2023). None for ``num_heads``.
         output_dim: Int, the number of output features; None for E.
-        mask: "boolean" for a mask that is 0 if a query does not see a key; "added" for one that is
-            added to the scores and has a gradient; None for no mask.
+        mask: "boolean" for a mask that is 0 if a query does not see a key; "added" for a mask
+            that is added to the scores and has a gradient; None for no mask.
         rotary: A `RotaryEmbedding` of queries and keys, or None.
         norm: A `QueryKeyNorm`, or None.
         return_weights: Whether to return the weights as well.
@@ -387,7 +387,7 @@ class MultiHeadAttention(Layer):
                 f"layer {self.name!r}, argument {what}",
                 expected=expected,
                 received=value,
-                advice=f"leave {what} out, or pass such a value",
+                advice=f"omit {what}, or pass such a value",
             )
 
     def _reads_mask(self, shapes: Sequence[Shape]) -> int | None:

@@ -117,7 +117,7 @@ class LRN(Layer):
                 f"layer {name!r}",
                 expected="an odd size, mode='cross_channel', alpha at least 0, k above 0",
                 received=f"size={size}, mode={mode!r}, alpha={alpha!r}, beta={beta!r}, k={k!r}",
-                advice="the window lies over the channels, with as many on both sides",
+                advice="pass an odd size: the window is centered on a channel",
             )
         self.size = size
         self.alpha = float(alpha)
@@ -351,9 +351,9 @@ class RMSNorm(LayerNorm):
         if not is_number(offset) or (offset and not affine):
             raise ArgumentError(
                 f"layer {name!r}, argument offset",
-                expected="a number, beside a gamma",
+                expected="a number, with affine=True unless it is 0",
                 received=f"offset={offset!r}, affine={affine!r}",
-                advice="leave it out; Gemma's norms have offset=1.0",
+                advice="omit it; Gemma's norms have offset=1.0",
             )
         self.offset = float(offset)
         self._usual_gamma = 1.0 - self.offset
@@ -751,7 +751,7 @@ class BatchNormalization(Layer):
             if count == 1:
                 raise DataError(
                     f"layer {self.name!r}",
-                    expected="more than one value a channel in a training batch",
+                    expected="more than one value per channel in a training batch",
                     received=f"a batch of shape {x.shape}",
                     advice="leave out a last batch of one sample, fit(drop_last=True), use another "
                     "batch_size, or freeze the layer",

@@ -287,7 +287,8 @@ class AdaptivePooling(Spatial):
         if len(sizes) != self._axes or not all(size is None or is_int(size) for size in sizes):
             raise ArgumentError(
                 f"layer {name!r}, argument output_size",
-                expected=f"a positive int, or {self._axes} of them or Nones, behind the channels",
+                expected=f"a positive int, or {self._axes} positive ints or Nones for the axes"
+                " after the channels",
                 received=repr(output_size),
                 advice="None keeps the size along its axis",
             )

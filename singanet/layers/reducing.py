@@ -190,9 +190,9 @@ class Expand(Layer):
         if not several or not all(is_int(size, -1) and size != 0 for size in shape):
             raise ArgumentError(
                 f"layer {name!r}, argument shape",
-                expected="an extent for each axis of the sample, -1 for the one that is there",
+                expected="a size for each axis of the sample, -1 to keep its size",
                 received=repr(shape),
-                advice="leave the batch axis out",
+                advice="omit the batch axis",
             )
         self.shape = tuple(shape)
 

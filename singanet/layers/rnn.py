@@ -163,9 +163,8 @@ class RNN(Layer):
         self.num_layers = expect_int(name, "num_layers", self.num_layers, most=1000)
         if self.dropout and self.num_layers == 1:
             warnings.warn(
-                f"layer {name!r}: dropout={self.dropout} drops what goes from one stack to the"
-                f" next, and there is one; say input_dropout={self.dropout} for Keras' dropout, or"
-                " num_layers=2",
+                f"layer {name!r}: dropout={self.dropout} applies between stacks, but there is one;"
+                f" pass input_dropout={self.dropout} for Keras' dropout, or num_layers=2",
                 UserWarning,
                 stacklevel=2,
             )
@@ -248,7 +247,7 @@ class RNN(Layer):
                 f"layer {self.name!r}",
                 expected="layers without states of single samples, for several processes",
                 received=f"stateful={self.stateful}",
-                advice="hand the states on as inputs and outputs",
+                advice="pass the states as inputs and outputs",
             )
 
     def skips(self, stack: int) -> bool:
@@ -349,8 +348,8 @@ class RNN(Layer):
         if not self.params:
             raise CallOrderError(
                 f"layer {self.name!r}",
-                expected="a layer that was set up",
-                received="one without parameters",
+                expected="a built layer",
+                received="a layer without parameters",
                 advice="add it to a net, or pass input_shape and call get_output_sample_shape()",
             )
 
@@ -591,7 +590,7 @@ class StepList:
             raise CallOrderError(
                 f"StepList of layer {self.layer.name!r}",
                 expected="a training forward before each backward",
-                received="none, or one whose backward was already taken",
+                received="none, or a second backward",
                 advice="call forward(True, inputs) first",
             )
         (ctx, sizes), count = self._pass, len(self.layer.cell.states)
@@ -651,7 +650,7 @@ def padded_to_steps(y: Array, sizes: Sequence[int]) -> list[Array]:
             "padded_to_steps",
             expected=f"{y.shape[1]} batch sizes of at most {len(y)}",
             received=f"{list(sizes)[:12]}",
-            advice="pass the batch sizes of the list that was padded",
+            advice="pass the batch sizes of the padded list",
         )
     return [y[:size, t] for t, size in enumerate(sizes)]
 
@@ -661,7 +660,7 @@ def _bad_steps(expected: str, steps: Sequence[Array]) -> ShapeError:
         "steps_to_padded",
         expected=expected,
         received=f"shapes {[tuple(step.shape) for step in steps[:12]]}",
-        advice="sort the samples so that their lengths fall",
+        advice="sort the samples by decreasing length",
     )
 
 

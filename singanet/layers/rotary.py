@@ -201,7 +201,7 @@ def scaling_of(given: Any) -> Scaling:
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise UnknownNameError(
             where,
-            expected=f"a mapping whose rope_type is one of {one_of(SCALINGS)}",
+            expected=f"a mapping with a rope_type among {one_of(SCALINGS)}",
             received=repr(given if kind is None else kind),
             advice=did_you_mean(str(kind), list(SCALINGS), "plain positions have scaling=None"),
         )
@@ -212,7 +212,7 @@ def scaling_of(given: Any) -> Scaling:
                 where,
                 expected=f"for rope_type {kind!r} the parameters {one_of(known)}",
                 received=repr(name),
-                advice=did_you_mean(str(name), list(known), "leave it out"),
+                advice=did_you_mean(str(name), list(known), "remove it"),
             )
     missing = [name for name, f in known.items() if f.default is MISSING and name not in given]
     if missing:
@@ -220,16 +220,16 @@ def scaling_of(given: Any) -> Scaling:
             where,
             expected=f"for rope_type {kind!r} also {' and '.join(missing)}",
             received=one_of(given),
-            advice="take all that the config.json of the model says",
+            advice="copy all of them from the model's config.json",
         )
     values = {name: _value(name, given[name]) for name in known if name in given}
     made: Scaling = SCALINGS[kind](**values)
     if isinstance(made, LongRope) and len(made.short_factor) != len(made.long_factor):
         raise ArgumentError(
             where,
-            expected="as many numbers in long_factor as in short_factor, one a pair",
+            expected="long_factor and short_factor of equal length, one number for each pair",
             received=f"{len(made.long_factor)} and {len(made.short_factor)}",
-            advice="take what the config.json of the model says",
+            advice="copy it from the model's config.json",
         )
     for less, more in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
         low, high = (getattr(made, name, 0.0) for name in (less, more))
@@ -238,7 +238,7 @@ def scaling_of(given: Any) -> Scaling:
                 where,
                 expected=f"{less} below {more}",
                 received=f"{low} and {high}",
-                advice="the two may have been given the other way round",
+                advice="exchange the two",
             )
     return made
 
@@ -264,7 +264,7 @@ def _value(name: str, value: Any) -> Any:
             f"RotaryEmbedding, scaling, {name}",
             expected=wanted,
             received=repr(value),
-            advice="take what the config.json of the model says",
+            advice="copy it from the model's config.json",
         )
     return value
 
@@ -353,9 +353,9 @@ class RotaryEmbedding(Configurable):
         if not is_number(fraction) or not 0.0 < fraction <= 1.0:
             raise ArgumentError(
                 "RotaryEmbedding, fraction",
-                expected="a number above 0 and up to 1, the part of a head that is turned",
+                expected="a number above 0 and up to 1, the rotated share of a head",
                 received=repr(fraction),
-                advice="leave it out to turn all features",
+                advice="omit it to rotate all features",
             )
         self.theta = float(theta)
         self.interleaved = interleaved

@@ -52,9 +52,9 @@ class Reshape(Layer):
         if not good or extents.count(-1) > 1:
             raise ArgumentError(
                 f"layer {name!r}, argument shape",
-                expected="positive ints, of which one may be -1 for what remains",
+                expected="positive ints, and at most one -1 for the remaining elements",
                 received=repr(shape),
-                advice="leave the batch axis out",
+                advice="omit the batch axis",
             )
         self.shape = tuple(int(extent) for extent in extents)
 
@@ -170,7 +170,7 @@ class Permute(Layer):
                 f"layer {name!r}, argument dims",
                 expected="each of the sample's axes 1, 2, ... once",
                 received=repr(dims),
-                advice="use (2, 1) to transpose; axis 0, the batch, is left out",
+                advice="use (2, 1) to transpose; omit axis 0, the batch",
             )
         self.dims = tuple(int(axis) for axis in dims)
 
@@ -411,7 +411,7 @@ class Cast(Layer):
         if kind.kind not in "iubf" or (kind.kind == "f" and dtype != "float"):
             raise ArgumentError(
                 f"layer {name!r}, argument dtype",
-                expected="'float', 'bool' or a type of whole numbers",
+                expected="'float', 'bool' or an integer type",
                 received=repr(dtype),
                 advice="the net's float type is set by net.as_type",
             )
@@ -524,7 +524,7 @@ class Dummy(Layer):
         if not np.can_cast(x.dtype, self.dtype):
             raise DataError(
                 f"input {self.name!r}",
-                expected=f"{self.dtype}, or what it holds exactly",
+                expected=f"{self.dtype}, or numbers that it represents exactly",
                 received=f"an array of type {x.dtype}",
                 advice=f"convert it with array.astype('{self.dtype}')",
             )
@@ -574,8 +574,8 @@ def _checked_type(name: str, dtype: Any) -> np.dtype[Any]:
     if found is None or found.kind not in "iub":
         raise ArgumentError(
             f"input {name!r}, argument dtype",
-            expected="a type of whole numbers or booleans; of floats all are the net's",
+            expected="an integer type or 'bool'; floats have the net's type",
             received=repr(dtype),
-            advice="write 'int64' for labels and indices; leave it out for numbers",
+            advice="write 'int64' for labels and indices; omit it for floats",
         )
     return found

@@ -297,7 +297,7 @@ def expect_axes_said(layer: Any, above: Iterable[Any]) -> None:
                 expected=f"'channels_last' or 'channels_first' behind {source.name!r},"
                 " whose outputs are (steps, features)",
                 received="None, which slides along the last axis",
-                advice="say data_format='channels_last' to slide along the steps",
+                advice="pass data_format='channels_last' to slide along the steps",
             )
         if traits.masks != "keeps":
             return
@@ -329,10 +329,9 @@ def travelled(
     if not use:
         raise GraphError(
             f"layer {layer.name!r}",
-            expected="inputs without a mask, since it would mix steps that are not there with"
-            " others",
-            received="one that has a mask",
-            advice="take it off: x.mask = None; of a recurrent layer return the last states, or"
+            expected="inputs without a mask, since it would mix padded steps with others",
+            received="an input with a mask",
+            advice="remove it: x.mask = None; return the last states of a recurrent layer, or"
             " pool the steps by Reduce(..., axes=1)",
         )
     if at is not None:
@@ -340,9 +339,9 @@ def travelled(
     if any(mask is not there[0] for mask in there):
         raise GraphError(
             f"layer {layer.name!r}",
-            expected="inputs that have one mask",
-            received=f"{len(there)} of them",
-            advice="say which it is: give the other inputs mask = None",
+            expected="inputs with one mask",
+            received=f"{len(there)} masks",
+            advice="choose one: set mask = None for the other inputs",
         )
     return None, there[0] if use == "keeps" else None
 
@@ -352,16 +351,16 @@ def _expect_steps(layer: Any, shape: Shape, mask: Shape) -> None:
     if shape[:1] != mask:
         raise GraphError(
             f"layer {layer.name!r}",
-            expected=f"an output whose first axis are the steps of its mask, {mask}",
+            expected=f"an output with the steps of its mask, {mask}, as first axis",
             received=f"sample shape {shape}",
-            advice="take the mask off the input: x.mask = None",
+            advice="remove the mask of the input: x.mask = None",
         )
 
 
 def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[Application]:
     """Return all calls that ``outputs`` depend on, in order of creation.
 
-    Errors: an `Input` that the outputs need and ``inputs`` omits, or one that they do not need.
+    Errors: an `Input` that the outputs need and ``inputs`` omits, or an unneeded `Input`.
     """
     found: dict[int, Application] = {}
     stack = [symbol.call for symbol in outputs]
@@ -377,7 +376,7 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[A
             "net",
             expected=f"inputs={_listed(needed.values())}, on which the outputs depend",
             received=f"inputs={_listed(given.values())}",
-            advice="name exactly the Input symbols that the outputs are computed from",
+            advice="pass exactly the Input symbols that the outputs depend on",
         )
     return [found[born] for born in sorted(found)]
 
@@ -398,7 +397,7 @@ def _kinds_moved(layer: Any, inputs: Sequence[Symbol]) -> set[str]:
 
 
 def _expect_kinds(layer: Any, inputs: Sequence[Symbol]) -> None:
-    """Errors: integers for a layer that reads floats, or floats for one that reads indices."""
+    """Errors: integers for a layer that reads floats, or floats for a layer that reads indices."""
     moved = _kinds_moved(layer, inputs) if layer.traits.moves_only else set()
     for k, symbol in enumerate(inputs):
         wanted = layer._input_kind(k) if hasattr(layer, "_input_kind") else "any"
@@ -409,7 +408,7 @@ def _expect_kinds(layer: Any, inputs: Sequence[Symbol]) -> None:
             raise ArgumentError(
                 f"layer {layer.name!r}" + (f", input {k}" if len(inputs) > 1 else ""),
                 expected="floats to compute with" if floats else "whole numbers or booleans",
-                received=f"what comes of {name!r}, {'whole numbers' if floats else 'floats'}",
+                received=f"outputs of {name!r}, {'whole numbers' if floats else 'floats'}",
                 advice="put .astype('float') or an Embedding between"
                 if floats
                 else "start from Input(name, shape, dtype='int64'), or put .astype('int64')",

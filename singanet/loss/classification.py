@@ -205,7 +205,7 @@ class _TermWeights:
             if weight.ndim and weight.shape != x.shape[-1:]:
                 raise ShapeError(
                     self._where,
-                    expected=f"{weight.size} classes, as there are weights",
+                    expected=f"{weight.size} classes, one for each weight",
                     received=f"outputs of shape {x.shape}",
                     advice="give one weight for every class, or a single number",
                 )
@@ -225,7 +225,7 @@ def _term_weights(where: str, positive: Weight, both: Weight) -> _TermWeights | 
         if not fits or not np.isfinite(array).all() or array.min() < 0:
             raise ArgumentError(
                 f"{where}({name}=)",
-                expected="a finite number >= 0, or a sequence with one for every class",
+                expected="a finite number >= 0, or a sequence of a number for every class",
                 received=f"{type(weight).__name__} of shape {array.shape}",
                 advice="weights above 1 make a class count more",
             )
@@ -248,7 +248,7 @@ class _OfClasses(Loss):
         if ignore_index is not None and not is_int(ignore_index, -(1 << 63)):
             raise ArgumentError(
                 f"{type(self).__name__}(ignore_index=)",
-                expected="an int, the label of positions without one, or None",
+                expected="an int, the label of ignored positions, or None",
                 received=repr(ignore_index),
                 advice="-100 is PyTorch's",
             )
@@ -307,7 +307,7 @@ class _OfClasses(Loss):
             if len(self._class_weight) != x.shape[-1]:
                 raise ShapeError(
                     f"{name}(class_weight=)",
-                    expected=f"{len(self._class_weight)} classes, as there are weights",
+                    expected=f"{len(self._class_weight)} classes, one for each weight",
                     received=f"outputs of shape {x.shape}",
                     advice="give one weight for every class",
                 )
@@ -530,7 +530,7 @@ def _expect_parts(name: str, target: Array) -> None:
     raise DataError(
         name,
         expected="target rows of non-negative numbers with a positive, finite sum",
-        received=f"another kind of row at index {wrong}",
+        received=f"another row at index {wrong}",
         advice="give every sample at least one class, or pass integer labels",
     )
 

@@ -117,7 +117,7 @@ class CTC(Loss):
                 "CTC(padding=)",
                 expected="a negative int, or the blank",
                 received=repr(padding),
-                advice="pad with what is no label",
+                advice="pad with a number that is not a label",
             )
         self.padding = padding
         self.zero_infinity = zero_infinity
@@ -199,7 +199,7 @@ class CTC(Loss):
                 expected=f"scores of shape (batch, frames, classes), of more than {self.blank}"
                 " classes, the blank among them",
                 received=f"outputs of shape {x.shape}",
-                advice="let the net yield a row of scores a frame",
+                advice="end the net in a layer with a row of scores for every frame",
             )
         if y.dtype.kind not in "iu" or y.ndim != 2 or len(y) != len(x):
             raise DataError(
@@ -302,8 +302,8 @@ def _expect_labels(classes: int, blank: int, padding: int, y: Array) -> None:
         at = int(wrong.reshape(-1).argmax())
         raise DataError(
             "CTC",
-            expected=f"labels from 0 to {classes - 1} but the blank, {blank}, and only {padding}"
-            " behind them",
+            expected=f"labels from 0 to {classes - 1} except the blank, {blank}, and then"
+            f" only {padding}",
             received=f"{int(y.reshape(-1)[at])} at index {tuple(divmod(at, y.shape[1]))}",
-            advice="pad at the end alone",
+            advice="pad only at the end",
         )

@@ -355,7 +355,7 @@ class MultiLoss(Counted, Configurable):
                     f"MultiLoss(masks=), output {name!r}",
                     expected="a Loss, whose steps can be masked",
                     received=type(losses[name]).__name__,
-                    advice="derive it from Loss, or leave the mask out",
+                    advice="derive it from Loss, or omit the mask",
                 )
         self.masks = CountedDict(masks or {})
         self.losses = CountedDict(losses)
@@ -399,7 +399,7 @@ class MultiLoss(Counted, Configurable):
             raise CallOrderError(
                 "MultiLoss.backward",
                 expected="a training forward before it",
-                received="none, or one whose backward was run already",
+                received="none, or a second backward",
                 advice="call forward(True, x, y) first",
             )
         self._ready = False

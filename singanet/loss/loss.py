@@ -89,7 +89,7 @@ class LossLayer(Layer):
 
 
 def reciprocal(ops: Ops, count: Any, x: Array) -> Any:
-    """Return 1 / count, or 1 if it is 0: a float, or for an array one of the dtype of ``x``."""
+    """Return 1 / count, or 1 if it is 0: a float, or if it is an array, of the dtype of ``x``."""
     if isinstance(count, (int, float)):
         return 1.0 / count if count else 1.0
     return ops.divide(1.0, ops.maximum(count.astype(x.dtype), 1))
@@ -108,14 +108,14 @@ def drawn(loss: Any, own_passes: bool, scores: Any, y: Any, weight: Any, name: s
             f"{kind}, as a symbol",
             expected="reduction='mean', since updates go by the mean",
             received=f"reduction={loss.reduction!r}",
-            advice="leave it out, and raise the learning rate by the batch's size",
+            advice="omit it, and multiply the learning rate by the batch size",
         )
     if not own_passes:
         raise CallOrderError(
             f"{kind}, as a symbol",
-            expected="a loss made of compute and gradient",
-            received="one with a forward or backward of its own, which a symbol does not call",
-            advice="put what they do into compute and gradient",
+            expected="a loss that overrides only compute and gradient",
+            received="a loss with its own forward or backward, which a symbol does not call",
+            advice="move their code into compute and gradient",
         )
     for what, symbol in (("y", y), ("sample_weight", weight)):
         if isinstance(symbol, Symbol) and _is_trained(symbol):
@@ -213,12 +213,12 @@ class Loss(Counted, Configurable, ABC):
                 type(self).__name__,
                 expected="outputs that are floats with a batch axis",
                 received=f"outputs of type {x.dtype} and shape {x.shape}",
-                advice="let the net end in a layer that yields floats",
+                advice="end the net in a layer with float outputs",
             )
         if is_sparse(y):
             raise DataError(
                 type(self).__name__,
-                expected="targets in an array",
+                expected="a dense array of targets",
                 received=f"a sparse {type(y).__name__}",
                 advice="pass y.toarray(), or the labels as integers",
             )
@@ -243,8 +243,8 @@ class Loss(Counted, Configurable, ABC):
             raise CallOrderError(
                 f"{type(self).__name__}.backward",
                 expected="a training forward before it",
-                received="none, or one whose backward was run already",
-                advice="call forward(True, x, y) first; evaluation keeps nothing",
+                received="none, or a second backward",
+                advice="call forward(True, x, y) first; evaluation saves nothing",
             )
         ops, saved, scale, sample_weight, kind = self._kept.pop()
         dx = self._gradient_masked(ops, saved)
@@ -430,7 +430,7 @@ class Loss(Counted, Configurable, ABC):
             f"{type(self).__name__}, sample_weight",
             expected=f"one weight a sample, shape {shape[:1]}{each}",
             received=f"shape {weight.shape}",
-            advice="weigh whole samples, or each of what the loss counts as a position",
+            advice="pass a weight for each sample, or for each position of the loss",
         )
 
 
@@ -447,7 +447,7 @@ def counted_positions(x: Array, y: Array, there: Array | None, *weight: Array) -
             "a metric under a mask",
             expected=f"outputs and targets of the steps of the mask, {there.shape}",
             received=f"shapes {x.shape} and {y.shape}",
-            advice="take the mask off where targets are no steps",
+            advice="remove the mask if targets are not steps",
         )
     xp = ops_for(x).xp
     spreads = (xp.broadcast_to(spread(w, there), there.shape)[there] for w in weight)
@@ -560,14 +560,14 @@ class _ExpectClasses:
 
     def _refuse(self, labels: Array, wrong: int) -> None:
         shape, label = self._shape, int(labels[wrong])
-        fewer = f"say ignore_index={label} if such positions have no label, else mend the labels"
+        fewer = f"pass ignore_index={label} if such positions have no label, or correct the labels"
         raise DataError(
             self._where,
             expected=f"labels from 0 to {shape[-1] - 1}",
             received=f"label {label} at index {_index(wrong, shape[:-1])}",
             advice=fewer
             if label < 0
-            else "give the net as many outputs as there are classes, or mend the labels",
+            else "give the net one output for every class, or correct the labels",
         )
 
 

@@ -262,7 +262,7 @@ class CosineSimilarity(Loss):
                 "CosineSimilarity",
                 expected="outputs of shape (batch, ..., features)",
                 received=f"outputs of shape {x.shape}",
-                advice="let the net yield a vector a sample",
+                advice="end the net in a layer with a vector for every sample",
             )
         y = real_targets("CosineSimilarity", x, y)
         length = ops.sqrt(ops.maximum((x * x).sum(axis=-1, keepdims=True), _TINY))
@@ -376,5 +376,5 @@ def _expect_sides(y: Array) -> None:
             "TripletMargin",
             expected="targets among -1, 0 and 1",
             received=f"{float(y[wrong][0]):g}",
-            advice="pass 1 where the second vector is the one that is alike, as in most triplets",
+            advice="pass 1 if the second vector is the positive one, as usual",
         )

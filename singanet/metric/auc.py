@@ -116,7 +116,7 @@ class AUC(Metric):
                 "AUC(average='macro')",
                 expected="scores (B, C) and labels (B,) or (B, 1), or 0 and 1 (B, C)",
                 received=f"outputs of shape {x.shape} and targets of shape {y.shape}",
-                advice="leave average out for one score a sample",
+                advice="omit average for one score per sample",
             )
         if y.shape == x.shape:
             if y.dtype.kind not in "fiub" or not bool(((y == 0) | (y == 1)).all()):

@@ -37,7 +37,7 @@ class MetricSymbol:
                     f"{type(metric).__name__}, as a symbol",
                     expected="symbols of scores and targets",
                     received=type(given).__name__,
-                    advice="draw them from Input; for arrays call metric.evaluate(x, y)",
+                    advice="build them from Input; for arrays call metric.evaluate(x, y)",
                 )
         self.metric, self.scores, self.targets = metric, scores, targets
         self.mask = scores.mask
@@ -63,7 +63,7 @@ class Metric(Configurable):
     and lists, ``gathered`` names them, so that several processes can measure together; other state
     needs its own `merge`.
 
-    A sample of weight w counts as w samples, one of weight 0 not at all. An `update` without
+    A sample of weight w counts as w samples, and of weight 0 not at all. An `update` without
     ``weight`` is allowed, except for ``weighted_metrics`` of `FeedForwardNet.compile`.
     """
 

@@ -106,7 +106,7 @@ def vgg(
     if depth not in _CONVOLUTIONS:
         raise ArgumentError(
             "vgg, argument depth",
-            expected=f"one of {one_of(map(str, _CONVOLUTIONS))}",
+            expected=one_of(map(str, _CONVOLUTIONS)),
             received=repr(depth),
             advice="choose a depth from this list",
         )

@@ -394,7 +394,7 @@ def find(name: str) -> ModelEntry:
     if name not in _BY_NAME:
         raise UnknownNameError(
             f"model {name!r}",
-            expected=f"one of {one_of(_BY_NAME, 60)}",
+            expected=one_of(_BY_NAME, 60),
             received=repr(name),
             advice=did_you_mean(name, _BY_NAME, "see the list that singanet models prints"),
         )

@@ -266,7 +266,7 @@ class _Export:
             raise ArgumentError(
                 _WHERE,
                 expected="a net of float16, float32 or float64",
-                received=f"one of {dtype}",
+                received=f"a net of {dtype}",
                 advice="call net.as_type('float32') first",
             )
         self.graph = WrittenGraph(opset, dtype)

@@ -196,7 +196,7 @@ class Chooser(Protocol):
     """The number of changes of choices; recorded programs are stale after one."""
 
     def choose(self, ops: Any, case: Any, estimates: Mapping[str, float]) -> str:
-        """Return one of the routes that are possible for ``case``, by their estimated costs."""
+        """Return a possible route for ``case``, by the estimated costs of all."""
 
 
 def cheapest(estimates: Mapping[str, float]) -> str:

@@ -83,7 +83,7 @@ def choose() -> Ops:
     if asked and asked not in NAMES:
         raise UnknownNameError(
             VARIABLE,
-            expected=f"one of {one_of(NAMES)}",
+            expected=one_of(NAMES),
             received=repr(asked),
             advice=did_you_mean(asked, NAMES, "leave it unset for the best available"),
         )

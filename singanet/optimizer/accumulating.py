@@ -157,7 +157,7 @@ class AccumulatingSGD(SGD):
         if not self.slots:
             raise ArgumentError(
                 "AccumulatingSGD(momentum=)",
-                expected="a momentum above 0, whose state holds the sum",
+                expected="a momentum above 0, since its state stores the sum",
                 received=repr(momentum),
                 advice="use Accumulator(SGD(...)) without momentum",
             )

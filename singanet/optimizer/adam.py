@@ -72,9 +72,9 @@ class Adam(ElementWise):
         if amsgrad and (kind._rule is not Adam._rule or kind._sweep is not Adam._sweep):
             raise ArgumentError(
                 f"{where}(amsgrad=)",
-                expected="Adam or AdamW, whose rule may take the largest v",
+                expected="Adam or AdamW",
                 received=where,
-                advice="leave it out",
+                advice="omit it",
             )
         if amsgrad:
             self.slots = ("first", "second", "largest")

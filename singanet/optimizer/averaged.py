@@ -215,7 +215,7 @@ class BlockCoordinate(Wrapper):
                 f"{where}, argument order",
                 expected="'random', 'ascending' or 'descending'",
                 received=repr(order),
-                advice="the paper takes 'random'",
+                advice="the paper uses 'random'",
             )
         self.order: Order = order
         _expect_steps(optimizer)
@@ -338,8 +338,10 @@ class BlockCoordinate(Wrapper):
         if block is None:
             raise UnknownNameError(
                 f"BlockCoordinate, parameter {name!r}",
-                expected="a parameter of the net that it has met",
-                received="another" if self._block_of else "one, before any net was met",
+                expected="a parameter of the registered net",
+                received="a parameter of another net"
+                if self._block_of
+                else "a parameter before meet(net)",
                 advice="train by net.step or net.fit, or call meet(net) first",
             )
         return block
@@ -372,7 +374,7 @@ def _expect_steps(optimizer: Optimizer | Wrapper) -> None:
         raise ArgumentError(
             "BlockCoordinate",
             expected="an optimizer of singanet's, which updates at each step",
-            received=f"{kind}, which gathers over steps" if gathers else kind,
+            received=f"{kind}, which accumulates over steps" if gathers else kind,
             advice=f"write {kind}(BlockCoordinate(...), every)"
             if gathers
             else "derive it from singanet.optimizer.Optimizer",
@@ -381,6 +383,6 @@ def _expect_steps(optimizer: Optimizer | Wrapper) -> None:
         raise ArgumentError(
             "BlockCoordinate",
             expected="a rule that updates at each step",
-            received=f"{kind}, which gathers over {inner.every}",
+            received=f"{kind}, which accumulates over {inner.every} steps",
             advice="write Accumulator(BlockCoordinate(...), every)",
         )

@@ -163,7 +163,7 @@ class MixedPrecision(Configurable):
             raise DataError(
                 f"layer {layer!r}, gradient",
                 expected=f"finite numbers at some loss scale down to {_LEAST:g}",
-                received=f"NaN or infinity at every one, {self.skipped} steps skipped",
+                received=f"NaN or infinity at every scale, {self.skipped} steps skipped",
                 advice="lower the learning rate, check the data, or train in float32",
             )
         self.scale *= self.backoff
@@ -182,7 +182,7 @@ class MixedPrecision(Configurable):
                 "MixedPrecision.load_state_dict",
                 expected=f"{one_of(_NUMBERS)} and masters",
                 received=one_of(sorted(state), 6) or "nothing",
-                advice="load what MixedPrecision.state_dict gave",
+                advice="load a state_dict of MixedPrecision",
             )
         self.scale = float(state["scale"])
         self.good, self.skipped = int(state["good"]), int(state["skipped"])
@@ -287,7 +287,7 @@ def as_precision(given: Any) -> MixedPrecision | None:
             expected=f"{one_of(names)} or a MixedPrecision",
             received=repr(given)[:60],
             advice=did_you_mean(
-                str(given).replace("fp", "float"), names, "leave it out to train in float32"
+                str(given).replace("fp", "float"), names, "omit it to train in float32"
             ),
         )
     return MixedPrecision(given)
@@ -299,6 +299,6 @@ def _checked_type(dtype: Any) -> str:
             "MixedPrecision(dtype=)",
             expected="'float16'",
             received=repr(dtype),
-            advice=f"{one_of(FACTORS)} go to net.compile by name, without a scale",
+            advice=f"pass {one_of(FACTORS)} to net.compile by name",
         )
     return "float16"

@@ -100,7 +100,7 @@ def _not_one(where: str, expected: str, given: Any) -> ArgumentError:
         where,
         expected=expected,
         received=type(given).__name__,
-        advice="see singanet.optimizer for what there is",
+        advice="see singanet.optimizer for the classes",
     )
 
 
@@ -127,7 +127,7 @@ class Update:
                 where,
                 expected="the symbol of a loss, of one number a sample",
                 received="an input" if getattr(loss, "shape", None) == () else received[:60],
-                advice="draw one: SoftmaxCrossEntropy()(scores, y); Add joins several",
+                advice="build one: SoftmaxCrossEntropy()(scores, y); Add sums several",
             )
         if params is not None:
             params = tuple(params) if isinstance(params, (list, tuple, set)) else (params,)
@@ -136,7 +136,7 @@ class Update:
                     f"{where}, argument params",
                     expected="at least one parameter, layer or net",
                     received="none",
-                    advice="None takes all that the loss depends on",
+                    advice="omit it for all parameters that the loss depends on",
                 )
         self.optimizer, self.loss, self.params = optimizer, loss, params
 
@@ -230,7 +230,7 @@ class Optimizer(Counted, Configurable, ABC):
                     where,
                     expected="weight_decay or a regularizer",
                     received="both",
-                    advice="weight_decay is an L2Regularizer: leave one of them out",
+                    advice="weight_decay is an L2Regularizer: omit one",
                 )
             self.regularizer = L2Regularizer(self.weight_decay)
         self._states: dict[str, ParamState] = {}
@@ -471,7 +471,7 @@ class Optimizer(Counted, Configurable, ABC):
         return (step + 1) // self.every != step // self.every
 
     def _expect_rates(self, names: Iterable[str]) -> None:
-        """Raise `ArgumentError` if the next rate of one of ``names`` is not finite.
+        """Raise `ArgumentError` if the next rate of a parameter in ``names`` is not finite.
 
         A user's schedule is not called, as it may count its calls.
         """

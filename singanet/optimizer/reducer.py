@@ -125,7 +125,7 @@ class Traffic:
         )
 
     def mean(self, runs: int) -> Traffic:
-        """Return the mean traffic of one of ``runs`` runs."""
+        """Return the mean traffic per run of ``runs`` runs."""
         return Traffic(self.sums // runs, self.nbytes // runs, self.busy / runs, self.waited / runs)
 
     def as_dict(self) -> dict[str, float]:
@@ -495,7 +495,7 @@ class GradientRound:
                     raise ArgumentError(
                         f"{type(self._reducer).__name__}, parameter {name!r}",
                         expected="a norm of gradients that all ranks see",
-                        received="rows that a table has, others on each rank",
+                        received="rows of a table, which differ between ranks",
                         advice="clip by value, or by the norm of each layer",
                     )
             names, _, grads = item

@@ -98,7 +98,7 @@ class Constraint(Counted, Configurable):
                 f"{type(self).__name__}(threshold=)",
                 expected="a number above 0",
                 received=repr(threshold),
-                advice="leave the constraint out, or freeze the parameter",
+                advice="omit the constraint, or freeze the parameter",
             )
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:

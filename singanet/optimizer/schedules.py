@@ -85,9 +85,9 @@ class Chained(Schedule):
         if not rising or len(self.milestones) != len(self.parts) - 1:
             raise ArgumentError(
                 "Chained(milestones=)",
-                expected=f"{max(len(self.parts) - 1, 1)} steps that rise, one less than parts",
+                expected=f"{max(len(self.parts) - 1, 1)} increasing steps, one fewer than parts",
                 received=repr(list(milestones)),
-                advice="Chained([rise, fall], [100]) goes over to the second at step 100",
+                advice="Chained([rise, fall], [100]) switches to the second at step 100",
             )
 
     def __call__(self, step: int) -> float:
@@ -310,7 +310,7 @@ class MultiStep(Schedule):
         if self.milestones != sorted(self.milestones):
             raise ArgumentError(
                 "MultiStep(milestones=)",
-                expected="steps that rise",
+                expected="increasing steps",
                 received=repr(list(milestones)),
                 advice="sort them",
             )
@@ -461,7 +461,7 @@ class Plateau(Schedule):
                 "Plateau.load_state_dict",
                 expected="'best', 'resting', 'value' and 'waited'",
                 received=one_of(sorted(state)) or "nothing",
-                advice="load what Plateau.state_dict gave",
+                advice="load a state_dict of Plateau",
             )
         self.value, self.best = float(state["value"]), float(state["best"])
         self.waited, self.resting = int(state["waited"]), int(state["resting"])

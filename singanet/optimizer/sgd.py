@@ -75,9 +75,9 @@ class SGD(ElementWise):
         if self.dampening != 0.0 and (nesterov or self.momentum == 0.0):
             raise ArgumentError(
                 f"{type(self).__name__}(dampening=)",
-                expected="a momentum above 0, and not Nesterov's",
+                expected="a momentum above 0, without nesterov=True",
                 received=f"momentum={momentum!r}, nesterov={nesterov}",
-                advice="leave dampening out",
+                advice="omit dampening",
             )
         self.each_use = bool(each_use)
         if self.each_use and (
@@ -87,7 +87,7 @@ class SGD(ElementWise):
                 f"{type(self).__name__}(each_use=)",
                 expected="neither momentum nor decay nor a constraint: they need the sum",
                 received=repr(self),
-                advice="leave each_use out",
+                advice="omit each_use",
             )
         if self.momentum != 0.0:
             self.slots = ("momentum",)

@@ -360,7 +360,7 @@ def check_lists(where: str, names: Names, values: Sequence[Any], grads: Any) -> 
     if not len(names) == len(values) == len(grads):
         raise ArgumentError(
             where,
-            expected="as many names as values and gradients",
+            expected="equal numbers of names, values and gradients",
             received=f"{len(names)} names, {len(values)} values and {len(grads)} gradients",
             advice="pass one item of net.backward as it is",
         )
@@ -368,7 +368,7 @@ def check_lists(where: str, names: Names, values: Sequence[Any], grads: Any) -> 
         twice = next(name for name in names if list(names).count(name) > 1)
         raise ArgumentError(
             where,
-            expected="names that differ, since state is kept by name",
+            expected="different names, since state is stored by name",
             received=f"{twice!r} more than once",
             advice="sum the gradients of a shared parameter",
         )
@@ -401,16 +401,16 @@ def check_fit(where: str, name: str, value: Any, grad: Any, known: Shape | None)
     if known is not None and known != shape:
         raise ShapeError(
             f"{where}, parameter {name!r}",
-            expected=f"shape {known}, which its state has",
+            expected=f"shape {known}, as in its state",
             received=f"a value of shape {shape}",
             advice="give every parameter its own name, or start a new optimizer",
         )
     if not isinstance(grad, tuple) and isinstance(value, ServedStandIn):
         raise ArgumentError(
             f"{where}, parameter {name!r}",
-            expected="gradients of the rows that were looked up, since a table has them",
+            expected="gradients of looked-up rows, since the parameter is a table",
             received="a gradient of all rows",
-            advice="let an Embedding alone read the table",
+            advice="let only Embeddings read the table",
         )
     if isinstance(grad, tuple):
         _check_rows(f"{where}, parameter {name!r}", shape, *grad)
@@ -440,7 +440,7 @@ def checked_name(where: str, name: str | None) -> str:
     if not isinstance(name, str):
         raise ArgumentError(
             where,
-            expected="the parameter's name, since state is kept by name",
+            expected="the parameter's name, since state is stored by name",
             received=f"name={name!r}",
             advice="pass name=",
         )
@@ -463,7 +463,7 @@ def not_finite(where: str, name: str, rate: float, step: int) -> ArgumentError:
         f"{where}, parameter {name!r}",
         expected="a finite learning rate",
         received=f"{rate} at step {step}",
-        advice="mend the schedule or the multiplier",
+        advice="correct the schedule or the multiplier",
     )
 
 
@@ -483,9 +483,9 @@ def _check_rows(where: str, shape: Shape, indices: Array, rows: Array) -> None:
     if not bool(xp.all(indices[1:] > indices[:-1])) or first < 0 or last >= shape[0]:
         raise DataError(
             where,
-            expected=f"row indices that rise strictly from 0 to below {shape[0]}",
+            expected=f"strictly increasing row indices from 0 to below {shape[0]}",
             received=f"{indices.size} indices from {first} to {last}",
-            advice="sort them and sum the rows of equal ones",
+            advice="sort them and sum the rows of equal indices",
         )
 
 
@@ -501,8 +501,8 @@ def refuse_rows(where: str, names: Names, grads: Grads) -> None:
             raise ArgumentError(
                 f"{where}, parameter {name!r}",
                 expected="a dense gradient",
-                received="a row-sparse one",
-                advice="use Accumulator, which keeps track of the rows",
+                received="a row-sparse gradient",
+                advice="use Accumulator, which tracks the rows",
             )
 
 

@@ -71,7 +71,7 @@ class Wrapper(Counted, Configurable, ABC):
 
     @property
     def left(self) -> int:
-        """The number of steps up to and including the next one that passes gradients on."""
+        """The number of steps up to the next step that passes gradients on, included."""
         return 1
 
     @property
@@ -163,7 +163,7 @@ class Wrapper(Counted, Configurable, ABC):
         """
 
     def _before_last(self, names: Names, values: Values) -> AbstractContextManager[None]:
-        """Make the next step within the block one that passes gradients on; restores the state."""
+        """Pass gradients on at the next step within the block; restores the state."""
         return nullcontext()
 
     def updated(self, names: Names, values: Values) -> None:

@@ -162,7 +162,7 @@ class ParameterServer(RankReducer):
                     expected="ClipByValue: a server has some of the gradients, one at a time;"
                     " or ClipByGlobalNorm around all, with 'bsp'",
                     received=kind,
-                    advice="clip by one of these, or train by AllReduce",
+                    advice="clip by these, or train by AllReduce",
                 )
         if self._ranks is not None:
             self._told = self._ranks.world.exchanged
@@ -218,7 +218,7 @@ class ParameterServer(RankReducer):
                 "ParameterServer and ClipByGlobalNorm",
                 expected="one precision, as in mixed precision each worker skips steps of its own",
                 received="mixed precision, and a norm over all workers",
-                advice="remove one of them, or train by AllReduce",
+                advice="remove one, or train by AllReduce",
             )
         if self._ranks is None:
             self._meets(net, around)

@@ -194,7 +194,7 @@ class _Slices:
         if extent < size:
             raise ArgumentError(
                 f"layer {layer.name!r}, split",
-                expected=f"at least one of {extent} for each of {size} ranks",
+                expected=f"at most {extent} ranks, the extent of axis {axis}",
                 received=f"{size} ranks",
                 advice="split the other axis, or start fewer processes",
             )

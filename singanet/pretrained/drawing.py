@@ -329,7 +329,7 @@ class Family:
         if not isinstance(named, list) or named[0] not in self.architectures:
             raise ConfigError(
                 f"{where}, architectures",
-                expected=f"one of {one_of(self.architectures)}",
+                expected=one_of(self.architectures),
                 received=repr(named)[:80],
                 advice="save the model as such a class with transformers",
             )

@@ -24,7 +24,7 @@ def family_of(values: Mapping[str, Any], where: str) -> Family:
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(
             f"{where}, model_type",
-            expected=f"one of {one_of(FAMILIES, 40)}",
+            expected=one_of(FAMILIES, 40),
             received=repr(kind)[:80],
             advice=did_you_mean(str(kind), FAMILIES, "build such a net by layers"),
         )

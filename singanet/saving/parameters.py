@@ -77,7 +77,7 @@ def save_parameters(
         if name not in _PLAIN or layout != "torch":
             raise ArgumentError(
                 f"file {str(f)!r}, argument {'layout' if layout == 'torch' else 'rename'}",
-                expected=f"layout='torch' in a file of one of {', '.join(_PLAIN)}",
+                expected=f"{', '.join(_PLAIN)} for layout='torch'",
                 received=f"layout {layout!r}, format {name!r}",
                 advice="write '.safetensors', which safetensors.torch.load_file reads",
             )

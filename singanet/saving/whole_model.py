@@ -399,7 +399,7 @@ def _built(cls: type[_Net], about: dict[str, Any], reader: Reader, training: boo
         params = distinct(distinct_params(net.nodes()))
         rounding = about.get("rounding")
         if rounding not in (None, *ROUNDINGS):
-            raise wrong("the model", f"one of {one_of(ROUNDINGS)} under 'rounding'", repr(rounding))
+            raise wrong("the model", f"{one_of(ROUNDINGS)} under 'rounding'", repr(rounding))
         first = None if rounding is None else partial(_hold, net, rounding)
         fill({param.name: param for param in params}, reader, NET, first)
         net._regroup()

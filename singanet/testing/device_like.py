@@ -117,8 +117,8 @@ class DeviceArray:
 
     def __array__(self, *options: Any, **named: Any) -> Any:
         raise TypeError(
-            f"NumPy, given an array of the device: expected NumPy arrays; received one of shape"
-            f" {self._near.shape}; copy it to the host with array.get()"
+            f"NumPy, given an array of the device: expected NumPy arrays; received an array of"
+            f" shape {self._near.shape}; copy it to the host with array.get()"
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:

@@ -81,7 +81,7 @@ def _labels(y: Any) -> Array:
     if rows or ndim not in (1, 2) or not (real or labels.dtype.kind in "iub"):
         raise DataError(
             "net.fit, class_weight",
-            expected="labels, one a sample: integers, or 0 and 1; or one-hot rows of a single 1",
+            expected="one label per sample: integers, 0 and 1, or one-hot rows",
             received=f"targets of shape {labels.shape} and type {labels.dtype}"
             if ndim
             else f"a {type(y).__name__}",
@@ -191,9 +191,9 @@ def sample_count(
     if len(set(lengths.values())) > 1:
         raise DataError(
             where,
-            expected="equally many samples everywhere",
+            expected="the same number of samples in all arrays",
             received=", ".join(f"{name}: {length}" for name, length in lengths.items()),
-            advice="give each sample its target",
+            advice="pass a target for every sample",
         )
     count = next(iter(lengths.values()))
     if count == 0 and not may_be_empty:
@@ -506,7 +506,7 @@ class IteratedBatches(Batches):
         if self._largest is not None and count > self._largest:
             raise DataError(
                 "net.fit, memory_budget",
-                expected=f"batches of at most {self._largest} samples, as the steps were planned",
+                expected=f"batches of at most {self._largest} samples, as planned",
                 received=f"a batch of {count}",
                 advice="let the first batch be the largest, or set batch_size of the source",
             )

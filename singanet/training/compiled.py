@@ -126,7 +126,7 @@ def compile_net(
         raise ArgumentError(
             "net.compile, mixed_precision",
             expected="a FeedForwardNet, all of it on this rank",
-            received=f"a {type(net).__name__} on several",
+            received=f"a {type(net).__name__} on several ranks",
             advice="compile it before parallel.Pipeline(net)",
         )
     narrow = _narrow_type(net, mixed_precision)
@@ -202,8 +202,8 @@ def expect_compiled(net: Net, where: str) -> Compiled:
     if not isinstance(net.compiled, Compiled):
         raise CallOrderError(
             where,
-            expected="a net that was compiled",
-            received="one that was not",
+            expected="a compiled net",
+            received="a net that is not compiled",
             advice="call net.compile(optimizer, loss, metrics) first",
         )
     return net.compiled
@@ -241,8 +241,8 @@ def expect_weighing(metric: Metric) -> None:
         raise ArgumentError(
             "net.compile, weighted_metrics",
             expected="metrics whose update takes (x, y, weight)",
-            received=f"{type(metric).__name__}, whose takes {signature(metric.update)}",
-            advice="let update take weight=None, or name it in metrics, which see no weights",
+            received=f"{type(metric).__name__}, whose update takes {signature(metric.update)}",
+            advice="let update take weight=None, or pass it in metrics, which get no weights",
         ) from None
 
 
@@ -269,7 +269,7 @@ def _expect_distinct(named: Mapping[str, Metric], loss: Any) -> None:
     if reserved or len({id(metric) for metric in named.values()}) != len(named):
         raise ArgumentError(
             "net.compile, metrics",
-            expected="metrics that differ, under names other than 'loss' and 'val_...'",
+            expected="different metrics, with names other than 'loss' and 'val_...'",
             received=one_of(reserved) or "one object more than once",
             advice="rename them, and construct one metric for each name",
         )

@@ -201,7 +201,7 @@ class _Mail:
 
 
 def is_own(key: str) -> bool:
-    """Return whether ``key`` is one of `own_entries`."""
+    """Return whether ``key`` is in `own_entries`."""
     return key.split("/", 1)[0] in (_OWN, _ABSENT)
 
 

@@ -347,15 +347,15 @@ def quantize(
         raise CallOrderError(
             "net.quantize, x",
             expected="a net with a loss, to measure before and after",
-            received="one without",
-            advice="leave x out, or give the net a loss",
+            received="a net without a loss",
+            advice="omit x, or give the net a loss",
         )
     if data is not None and dtype != "int4":
         raise ArgumentError(
             "net.quantize",
-            expected='data=None, or "int4": blocks of 8 bits are made of the weights alone',
+            expected='data=None, or "int4": blocks of 8 bits are computed from the weights alone',
             received=f"data with {dtype!r}",
-            advice='leave data out, or pass "int4"',
+            advice='omit data, or pass "int4"',
         )
     before = None if x is None else evaluate(net, x, y, batch_size or USUAL_BATCH).loss
     whole = sum(param.nbytes for param in net.params())
@@ -381,7 +381,7 @@ def _by_rows(net: Net, dtype: str, data: Any, batch_size: int | None) -> dict[st
             where,
             expected="at least one row",
             received="none",
-            advice="leave data out, and blocks are made of the weights alone",
+            advice="omit data to compute blocks from the weights alone",
         )
     if not all(map(_is_finite, parts)):
         raise DataError(

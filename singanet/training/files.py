@@ -51,7 +51,7 @@ def read_session(
         raise refused("its entry 'session'", "none")
     entry = np.asarray(state["session"])
     if entry.dtype != np.uint8:
-        raise refused("an entry 'session' of text", f"one of type {entry.dtype}")
+        raise refused("an entry 'session' of text", f"an entry of type {entry.dtype}")
     about = read_json(entry.tobytes(), Budget(entry.size, refused))
     if not isinstance(about, dict) or about.get("format") != kind:
         found = about.get("format") if isinstance(about, dict) else about
@@ -62,7 +62,7 @@ def read_session(
             where,
             expected=f"version 1 to {VERSION}",
             received=f"version {version!r}"[:60],
-            advice="upgrade singanet to go on from it",
+            advice="upgrade singanet to resume from it",
         )
     return about
 
@@ -128,7 +128,7 @@ def _steps(path: Path) -> int | None:
 
 
 def _tell(error: FileFormatError) -> None:
-    warnings.warn(f"passed over: {str(error).splitlines()[0]}"[:400], RuntimeWarning, stacklevel=4)
+    warnings.warn(f"skipped: {str(error).splitlines()[0]}"[:400], RuntimeWarning, stacklevel=4)
 
 
 def _none(folder: Path) -> FileAccessError:
@@ -255,7 +255,7 @@ _MOST = 1 << 53
 
 @dataclass(frozen=True)
 class RankProgress:
-    """The position of one of several ranks in data and random numbers, and its sample count."""
+    """The position of a rank in data and random numbers, and its sample count."""
 
     data: dict[str, int]
     generator: dict[str, Any]

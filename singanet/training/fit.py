@@ -78,7 +78,7 @@ def _expect_enough(net: Net, data: Batches) -> None:
                 f"net.fit, layer {step.name!r}",
                 expected=f"training batches of at least {step.layer.traits.fewest_samples} samples",
                 received=f"a last batch of {data.smallest}",
-                advice="leave it out with drop_last=True (of fit, or of your loader), or change "
+                advice="omit it with drop_last=True (of fit, or of your loader), or change "
                 "batch_size",
             )
 

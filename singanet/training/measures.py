@@ -237,7 +237,7 @@ def _part(what: str, given: Any, name: str, metric: str) -> Array:
         known = list(given) if isinstance(given, Mapping) else []
         raise UnknownNameError(
             f"metric {metric!r}",
-            expected=f"{what} among which it finds its own",
+            expected=f"{what} with the key {name!r}",
             received=one_of(known) or f"a {type(given).__name__}",
             advice=did_you_mean(name, known, "name them: metrics={'output': [Accuracy()]}"),
         )

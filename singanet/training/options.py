@@ -79,7 +79,7 @@ class FitOptions:
                 "net.fit",
                 expected="validation_data or validation_split",
                 received="both",
-                advice="leave one of them out",
+                advice="omit one",
             )
         if not isinstance(self.callbacks, Iterable):
             raise ArgumentError(

@@ -125,7 +125,7 @@ def find_lr(
         raise RankError(
             where,
             expected="one process",
-            received="several that train together",
+            received="several processes that train together",
             advice="call it in a single process, and compile with the suggested rate",
         )
     test = _RangeTest(np.geomspace(low, high, steps))
@@ -157,7 +157,7 @@ class _RangeTest(Callback):
                 "net.find_lr",
                 expected="an optimizer with a learning rate",
                 received=f"a {type(self.session.rule).__name__}, which has none",
-                advice="compile the net with one that has",
+                advice="compile the net with such an optimizer",
             )
         self._state = self.session.state()
 

@@ -42,7 +42,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     else:
         were = max(len(progress.ranks), 1)
         if "drawn" in progress.data:
-            expected = f"{were} ranks, as they were, for data that keep no position"
+            expected = f"{were} ranks, as before, for data without a saved position"
             raise mismatch("net.fit, resume", expected, str(ranks.size))
         expect_ranks_of_parts("net.fit, resume", ranks.size, were, state)
         like = net.rng.bit_generator
@@ -89,7 +89,7 @@ def _assigned_rates(session: Session) -> dict[str, Array]:
 def state_here(
     state: Mapping[str, Array], ranks: ProcessGroup, were: int, shapes: Mapping[str, Shape]
 ) -> dict[str, Array]:
-    """Return the arrays of this one of ``ranks``, from the ``state`` of ``were`` ranks.
+    """Return the arrays of this rank, from the ``state`` of ``were`` ranks.
 
     If the number of ranks is the same, they are this rank's own. Otherwise they are the common
     ones, with the arrays of ``shapes`` joined from all ranks.

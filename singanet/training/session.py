@@ -314,7 +314,7 @@ class Session(Course):
                 "session.state",
                 expected="the end of a step or of an epoch",
                 received="a call within a step",
-                advice="ask in on_batch_end, on_epoch_end or on_stop",
+                advice="call it in on_batch_end, on_epoch_end or on_stop",
             )
 
 

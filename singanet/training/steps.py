@@ -47,9 +47,9 @@ def wrapped(
     if clip_by not in WAYS:
         raise UnknownNameError(
             "net.fit, clip_by",
-            expected=f"one of {one_of(WAYS)}",
+            expected=one_of(WAYS),
             received=repr(clip_by),
-            advice=did_you_mean(str(clip_by), WAYS, "choose one of these"),
+            advice=did_you_mean(str(clip_by), WAYS, "choose a listed name"),
         )
     if clip is not None:
         way = WAYS[clip_by]

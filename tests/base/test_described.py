@@ -28,7 +28,10 @@ from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
     ("make", "words"),
     [
         (lambda: Dense("fc"), r"nothing for units; write Dense\(units=...\)"),
-        (lambda: Dense("fc", units=3, num_output=3), "one word for it; received units= and num_"),
+        (
+            lambda: Dense("fc", units=3, num_output=3),
+            "one name for the argument; received units=",
+        ),
         (
             lambda: Dense(3, kernel_initializer="he_normal", W_specs={}),
             "received W_specs= and kernel",

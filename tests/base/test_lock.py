@@ -41,7 +41,7 @@ def holder(tmp_path):
 def test_another_process_is_refused_by_name_until_the_first_dies(tmp_path, holder):
     me, user = object(), object()
     with pytest.raises(
-        FileAccessError, match=rf"received one of process {holder.pid} on \S+; wait"
+        FileAccessError, match=rf"received a training of process {holder.pid} on \S+; wait"
     ):
         hold(tmp_path, me, user)
     holder.send_signal(signal.SIGKILL)

@@ -246,7 +246,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_run(tmp_path, small, re
     said = refused("train", "--from", path, "--data", tmp_path / "more.npz", "--out", out)
     assert "received shape (1, 8, 8) and 12 classes" in said
     assert "add --data" in refused("train", "--from", path, "--out", out)
-    assert "one of them; received both" in refused("train", "mlp", "--from", path, "--data", small)
+    assert "not both; received both" in refused("train", "mlp", "--from", path, "--data", small)
     assert "or --from FILE" in refused("train", "--data", small)
     pixels = np.zeros((12, 8, 8), np.int64)
     np.savez(tmp_path / "pixels.npz", x_train=x, y_train=pixels, x_test=x, y_test=pixels)

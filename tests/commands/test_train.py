@@ -500,7 +500,7 @@ def test_quiet_says_nothing_on_the_way(small, capsys):
 
 def test_options_that_a_kind_of_net_cannot_take_are_one_line(small, refused):
     said = refused("train", "autoencoder", "--data", small, "--class-weight", "0=2")
-    assert "labels, one a sample" in said
+    assert "one label per sample" in said
 
 
 @pytest.mark.parametrize("model", ["char_rnn", "transformer"])
@@ -508,7 +508,7 @@ def test_classes_of_many_positions_are_not_weighted(model, tmp_path, refused):
     play = tmp_path / "play.txt"
     play.write_text("to be or not to be that is the question\n" * 60)
     options = ["--epochs", "1", "--batch-size", "4", "--class-weight", "0=2"]
-    assert "one a sample" in refused("train", model, "--data", play, *options)
+    assert "one label per sample" in refused("train", model, "--data", play, *options)
 
 
 @pytest.mark.parametrize(
@@ -560,7 +560,7 @@ def test_a_folder_with_a_training_under_way_is_refused_by_the_name_of_its_proces
             assert process.stderr.readline().startswith("epoch")
         before = (out / "config.json").read_bytes()
         said = refused("train", "--out", out, "--resume", "--quiet")
-        assert f"no other training in it; received one of process {process.pid} on" in said
+        assert f"no other training in it; received a training of process {process.pid} on" in said
         assert "with config.json" in refused(*argv)
         assert (out / "config.json").read_bytes() == before
     finally:

@@ -157,12 +157,12 @@ def test_any_rows_become_finite_numbers_and_ids_within_their_sizes(learnt, other
         ({"a": ["x", 1]}, "'a': expected text or numbers alone; received both"),
         ({"a": np.zeros(2, "M8[s]")}, "received values of type datetime64"),
         ({"a": [b"x"]}, "values of type bytes"),
-        ({"a": [1.0, float("inf")]}, "1 that are infinite"),
-        ({"a": [1, 10**400]}, "1 that are infinite"),
+        ({"a": [1.0, float("inf")]}, "1 infinite or too large"),
+        ({"a": [1, 10**400]}, "1 infinite or too large"),
         ({"a": [1e308, -1e308, 1e308]}, "infinite or too large"),
-        ({"a": [None, NONE]}, "2 rows without any"),
-        ({"a": []}, "0 rows without any"),
-        ({"a": [1], "b": [1, 2]}, "equally many rows"),
+        ({"a": [None, NONE]}, "2 rows without a value"),
+        ({"a": []}, "0 rows without a value"),
+        ({"a": [1], "b": [1, 2]}, "the same number of rows"),
         ({}, "received no column"),
         ({"numeric": [1]}, "other than 'categorical', 'numeric'"),
     ],
@@ -185,7 +185,7 @@ def test_arguments_are_checked(table):
         with pytest.raises(UnknownNameError, match=message):
             table({"age": [1]}, names)
     for rows, message in [
-        ({"city": [1.0], "zip": [1]}, "expected text, as it was learnt of; received numbers"),
+        ({"city": [1.0], "zip": [1]}, "expected text, as in training; received numbers"),
         ({"city": ["x"], "zip": ["7"]}, "expected numbers"),
     ]:
         with pytest.raises(DataError, match=message):

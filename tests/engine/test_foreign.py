@@ -106,7 +106,7 @@ class Scale(Layer):
     ("where", "wrong", "words"),
     [
         ("forward", lambda ctx, x: x * ctx.params["b"], r"of ctx.params: 'w'; received .*\['b'\]"),
-        ("forward", lambda ctx, x: ctx.save(x), r"ctx.save: expected values with a name"),
+        ("forward", lambda ctx, x: ctx.save(x), r"ctx.save: expected a name for each value"),
         ("forward", lambda ctx, x: x * (1 + 0j), r"received an array of type complex64"),
         ("forward", lambda ctx, x: np.array([[None] * 4] * 3), r"received an array of type object"),
         ("backward", lambda ctx, dy: (ctx.saved["y"], {}), r"of ctx.saved: 'x'; received .*'y'"),

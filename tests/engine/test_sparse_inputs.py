@@ -249,7 +249,7 @@ def test_other_sizes_and_types_are_refused():
     broken.indices[3] = 99
     with pytest.raises(DataError, match="'x', input: expected a sparse matrix whose entries"):
         one.forward(False, broken)
-    with pytest.raises(DataError, match="SoftmaxCrossEntropy: expected targets in an array"):
+    with pytest.raises(DataError, match="SoftmaxCrossEntropy: expected a dense array of targets"):
         one.step(table(), scipy.sparse.csr_array(np.eye(20, 3)), SGD(0.1))
 
 

@@ -81,7 +81,7 @@ def test_an_unknown_source_is_named_with_the_closest_name():
 def test_a_name_used_twice_is_refused_and_the_net_is_as_it_was():
     net = FeedForwardNet()
     net.add(dummy("a"))
-    with pytest.raises(GraphError, match="layer 'a'.*same name a second time"):
+    with pytest.raises(GraphError, match="layer 'a'.*the name of another layer"):
         net.add(dummy("a"))
     assert [layer.name for layer in net.layers] == ["a"]
     net.add(dummy("b"))

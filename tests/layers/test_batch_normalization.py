@@ -184,7 +184,7 @@ def test_one_value_a_channel_is_refused_in_training_as_by_pytorch(shape):
     x = np.ones(shape, np.float32)
     net = singanet.FeedForwardNet([BatchNormalization("bn", input_sample_shape=shape[1:])])
     before = [value.copy() for value in net.param_values()]
-    with pytest.raises(DataError, match="layer 'bn': expected more than one value a channel"):
+    with pytest.raises(DataError, match="layer 'bn': expected more than one value per channel"):
         net.forward(True, x)
     assert all(map(np.array_equal, before, net.param_values()))
     assert net.forward(False, x).shape == shape

@@ -105,5 +105,5 @@ def test_refuses_another_size_and_stays_as_it_was(shape):
 
 @pytest.mark.parametrize("method", ["pack", "gates", "_packed_size"])
 def test_needs_a_layer_that_was_set_up(method):
-    with pytest.raises(CallOrderError, match="layer 'r': expected a layer that was set up"):
+    with pytest.raises(CallOrderError, match="layer 'r': expected a built layer"):
         getattr(LSTM("r", 3), method)()

@@ -303,10 +303,10 @@ LLAMA = {"rope_type": "llama3", **SCALINGS["llama3"]}
 @pytest.mark.parametrize(
     ("scaling", "error", "match"),
     [
-        ("linear", UnknownNameError, "a mapping whose rope_type is one of 'linear'"),
-        ({"factor": 2.0}, UnknownNameError, "a mapping whose rope_type is one of 'linear'"),
+        ("linear", UnknownNameError, "a mapping with a rope_type among 'linear'"),
+        ({"factor": 2.0}, UnknownNameError, "a mapping with a rope_type among 'linear'"),
         ({"rope_type": "lama3"}, UnknownNameError, "llama3"),
-        ({"rope_type": ["linear"]}, UnknownNameError, "rope_type is one of"),
+        ({"rope_type": ["linear"]}, UnknownNameError, "a rope_type among"),
         ({"rope_type": "linear", "factor": 2.0, "beta_fast": 1}, UnknownNameError, "beta_fast"),
         ({"rope_type": "dynamic", "factor": 2.0}, ArgumentError, f"also {ORIGINAL}"),
         ({"rope_type": "linear", "factor": 0.0}, ArgumentError, "factor: expected a positive"),
@@ -320,7 +320,7 @@ LLAMA = {"rope_type": "llama3", **SCALINGS["llama3"]}
         ({"rope_type": "longrope", "short_factor": [], "long_factor": [1.0], ORIGINAL: 8},
          ArgumentError, "short_factor: expected a list of positive numbers"),
         ({"rope_type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [1.0], ORIGINAL: 8},
-         ArgumentError, "as many numbers in long_factor"),
+         ArgumentError, "long_factor and short_factor of equal length"),
     ],
 )  # fmt: skip
 def test_refuses_scalings_that_have_no_sense(scaling, error, match):

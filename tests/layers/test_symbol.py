@@ -153,7 +153,7 @@ def test_kinds_that_do_not_fit_are_refused_when_drawn():
     whole, plain = Input("whole", (2,), "int64"), Input("plain", (2, 3))
     computed = Dense("fc", 2)(Input("x", (3,)))
     for draw, words in (
-        (lambda: Dense("it", 1)(whole), "floats to compute with; received what comes of 'whole'"),
+        (lambda: Dense("it", 1)(whole), "floats to compute with; received outputs of 'whole'"),
         (lambda: Add("it")(computed, whole), "input 1: expected floats"),
         (lambda: Embedding("it", 3, 2)(computed), "whole numbers or booleans; received .* 'fc'"),
         (lambda: Chosen("it")(computed, plain), "input 0: expected whole numbers"),

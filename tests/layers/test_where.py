@@ -105,7 +105,7 @@ def test_a_mask_is_fed_as_booleans():
         (lambda: Compare("it", ">", "1"), ArgumentError, "argument value"),
         (lambda: Compare("it", ">").build((3,)), ShapeError, "2 inputs"),
         (lambda: Compare("it", ">", 1).build([(3,), (3,)]), ShapeError, "1 inputs"),
-        (lambda: Where("it", 1.0, 2.0), ArgumentError, "or of none"),
+        (lambda: Where("it", 1.0, 2.0), ArgumentError, "not for both"),
         (lambda: Where("it", a="x"), ArgumentError, "argument a"),
         (lambda: Where("it").build([(3,), (3,)]), ShapeError, "3 inputs"),
         (lambda: Where("it", 0.0).build([(3,), (4,)]), ShapeError, "agree"),

@@ -57,7 +57,7 @@ def test_each_word_is_the_first_one(name, word, here):
     one, other = (kind("it", **arguments, **{key: value}) for key in (here, word))
     assert one.arguments == other.arguments
     assert one.arguments[here] == value
-    with pytest.raises(SignatureError, match=rf"{here}: expected one word for it; received"):
+    with pytest.raises(SignatureError, match=rf"{here}: expected one name for the"):
         kind("it", **arguments, **{here: value, word: value})
 
 
@@ -137,7 +137,7 @@ def test_singas_pad_goes_before_its_border_mode_and_padding_has_one_word():
     both = layers.Conv2D("it", 2, border_mode="valid", pad=1)
     assert both.window == layers.Conv2D("it", 2, padding=1).window
     for more in ({"pad": 1}, {"border_mode": "same"}, {"pad": 1, "border_mode": "same"}):
-        with pytest.raises(SignatureError, match="padding: expected one word for it"):
+        with pytest.raises(SignatureError, match="padding: expected one name for the argument"):
             layers.Conv2D("it", 2, padding=1, **more)
 
 

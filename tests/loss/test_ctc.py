@@ -137,7 +137,7 @@ def test_refuses_other_labels(y: Any, words: str) -> None:
 
 
 def test_refuses_other_scores_and_arguments() -> None:
-    with pytest.raises(ShapeError, match="a row of scores a frame"):
+    with pytest.raises(ShapeError, match="a row of scores for every frame"):
         CTC(blank=5).forward(False, np.zeros((1, 4, 5)), np.array([[1]]))
     with pytest.raises(ShapeError, match="CTC, mask"):
         CTC().forward(False, np.zeros((1, 4, 5)), np.array([[1]]), mask=np.ones((1, 3)))

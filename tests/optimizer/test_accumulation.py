@@ -276,5 +276,5 @@ def test_bad_counts(every: Any) -> None:
 
 
 def test_folding_into_sgd_needs_momentum() -> None:
-    with pytest.raises(ArgumentError, match="whose state holds the sum"):
+    with pytest.raises(ArgumentError, match="its state stores the sum"):
         AccumulatingSGD(2, lr=0.1, momentum=0.0)

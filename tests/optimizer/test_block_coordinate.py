@@ -193,7 +193,7 @@ class Mine(Optimizer):
         (lambda: BlockCoordinate(SGD(lr=1), steps=0), "steps"),
         (lambda: BlockCoordinate(SGD(lr=1), order="up"), "order"),
         (lambda: BlockCoordinate(SGD(lr=1), seed=-1), "seed"),
-        (lambda: BlockCoordinate(Accumulator(SGD(lr=1), 2)), "which gathers over steps"),
+        (lambda: BlockCoordinate(Accumulator(SGD(lr=1), 2)), "which accumulates over steps"),
         (lambda: BlockCoordinate(AccumulatingAdam(every=2)), "gathers over 2"),
         (lambda: BlockCoordinate(Mine()), "gathers over 2"),
     ],
@@ -204,7 +204,7 @@ def test_what_cannot_be(make, message):
 
 
 def test_a_net_has_to_be_met():
-    with pytest.raises(UnknownNameError, match=r"before any net was met.*meet\(net\)"):
+    with pytest.raises(UnknownNameError, match=r"a parameter before meet\(net\)"):
         rule().update(["a/b"], [np.ones(2)], [np.ones(2)])
     net, optimizer = net_of(), rule()
     optimizer.meet(net)

@@ -230,7 +230,7 @@ def test_after_an_error_among_the_sums_no_step_is_taken(takes):
             net.step(X, Y, optimizer)
         except KeyError:
             assert type(begun[1]) is (DeviceArray if takes else np.ndarray)
-            with pytest.raises(CallOrderError, match="left by an error"):
+            with pytest.raises(CallOrderError, match="an error ended the last step"):
                 net.step(X, Y, optimizer)
             for old, new in zip(before, net.param_values(), strict=True):
                 np.testing.assert_array_equal(old.get(), new.get())

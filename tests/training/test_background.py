@@ -276,7 +276,7 @@ def test_nets_that_keep_to_so_much_memory_are_refused(build, data, tmp_path):
     )
     wide.compile(adam())
     wide.offload(tmp_path / "net", keep="1MB")
-    with pytest.raises(ArgumentError, match=r"in a folder.*leave asynchronous out"):
+    with pytest.raises(ArgumentError, match=r"in a folder.*omit asynchronous"):
         wide.fit(data[0], data[0][:, :3], callbacks=[checkpoint], verbose=False)
     wide.onload()
     assert not (tmp_path / "run").exists()

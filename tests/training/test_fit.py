@@ -652,7 +652,7 @@ class TestLastBatches:
         net = self.made()
         before = [value.copy() for value in net.param_values()]
         words = r"layer 'bn': expected training batches of at least 2 samples; received a last "
-        with pytest.raises(DataError, match=words + "batch of 1; leave it out with drop_last=True"):
+        with pytest.raises(DataError, match=words + "batch of 1; omit it with drop_last=True"):
             net.fit(*self.data(samples), batch_size=size, verbose=False)
         loader = ArrayLoader(*self.data(samples), size)
         with pytest.raises(DataError, match="drop_last=True"):
@@ -671,7 +671,7 @@ class TestLastBatches:
     def test_a_generators_batch_of_one_is_refused_when_it_comes(self):
         x, y = self.data(9)
         net = self.made()
-        with pytest.raises(DataError, match=r"layer 'bn'.*more than one value a channel"):
+        with pytest.raises(DataError, match=r"layer 'bn'.*more than one value per channel"):
             net.fit(iter([(x[:8], y[:8]), (x[8:], y[8:])]), verbose=False)
 
     def test_frozen_or_of_images_one_sample_will_do(self):
@@ -704,7 +704,7 @@ class TestLastBatches:
 def test_class_weights_of_targets_that_are_no_classes(y):
     net = singanet.FeedForwardNet([Dense("d", 4, input_sample_shape=(2,))], loss=SquaredError())
     net.compile(SGD(lr=0.1))
-    with pytest.raises(DataError, match="one-hot rows of a single 1"):
+    with pytest.raises(DataError, match="or one-hot rows"):
         net.fit(np.ones((3, 2)), y, class_weight={1: 10.0}, verbose=False)
 
 

@@ -170,7 +170,7 @@ def test_other_columns_are_refused_and_leave_the_net_as_it_was(columns):
         ([True, None], "received values of type 'bool', 'NoneType'"),
         (np.zeros(2, "M8[s]"), "type datetime64"),
         (np.zeros((2, 2)), "a value a row"),
-        (np.zeros(3), "equally many rows in all columns; received a: 3, b: 2"),
+        (np.zeros(3), "the same number of rows in all columns; received a: 3, b: 2"),
     ],
 )
 def test_what_is_no_number_is_refused(column, message):

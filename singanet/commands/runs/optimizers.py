@@ -79,7 +79,7 @@ def make_optimizer(
     ``accumulate`` micro-batches. Errors: an unknown name; a rate that is not a positive number.
     """
     if name not in _MAKERS:
-        raise unknown(f"optimizer {name!r}", name, _MAKERS, "choose one of these")
+        raise unknown(f"optimizer {name!r}", name, _MAKERS, "choose a listed name")
     rate = positive(f"{USUAL_RATES[name]} is usual for {name}")
     OptionHint("lr", float, bound=rate).check(lr)
     make = partial(_MAKERS[name][0], every=accumulate) if name in FOLDING else _MAKERS[name][0]

@@ -66,7 +66,7 @@ def own_recipe(model: str | None, from_: str | None, method: str | None = None) 
     """
     if (model is None) == (from_ is None):
         received = "neither" if model is None else f"both: {model!r} and {from_!r}"
-        raise refusal("MODEL, --from", "one of them", received, "a file's net needs no MODEL")
+        raise refusal("MODEL, --from", "one, not both", received, "a file's net needs no MODEL")
     if model is not None:
         return find(model).recipe
     if from_ is None or not is_published(from_):

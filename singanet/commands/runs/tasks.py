@@ -70,7 +70,7 @@ EVALUATION_BATCH, TABLE_BATCH = 256, 1024
 
 
 class BatchShare(NamedTuple):
-    """The ``rank`` of one of ``world_size`` processes that share each batch."""
+    """The ``rank`` of a process among ``world_size`` that share each batch."""
 
     rank: int
     world_size: int

@@ -106,7 +106,7 @@ class Chat(TokenLoader):
                     record.where,
                     expected=f"a conversation of at most {self.length + 1} tokens",
                     received=f"{len(ids)}",
-                    advice="take a larger length, or too_long='skip' or 'cut'",
+                    advice="pass a larger length, or too_long='skip' or 'cut'",
                 )
             ids, answers = ids[: self.length + 1], answers[: self.length + 1]
         if not self.answers_only:

@@ -142,11 +142,11 @@ class ChatTemplate:
         if asked is not None and whole.startswith(asked):
             begin = len(asked)
         elif not whole.startswith(before):
-            raise _ambiguous(f"one that begins {before[-60:]!r}")
+            raise _ambiguous(f"a text that begins {before[-60:]!r}")
         end = len(whole) - len(behind[-1]) if behind else -1
         if len(behind) != 1 or end < begin or not whole.endswith(behind[0]):
             content = str(messages[k].get("content"))
-            raise _ambiguous(f"one that another follows, {content[:60]!r}")
+            raise _ambiguous(f"another text after the answer {content[:60]!r}")
         return begin, end + self._closing(own, behind[0])
 
     def _closing(self, own: str, behind: str) -> int:
@@ -167,7 +167,7 @@ _NO_ANSWER = "zqxj"
 def _ambiguous(received: str) -> DataError:
     return DataError(
         "chat template",
-        expected="a template in whose text the answers can be found",
+        expected="a template whose text shows the answers",
         received=received,
         advice="mark the answers in the template by {% generation %} ... {% endgeneration %},"
         " or learn the whole conversations: answers_only=False",

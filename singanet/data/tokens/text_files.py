@@ -69,7 +69,7 @@ class TextFiles:
                 f"text files {[str(path) for path in given][:3]}",
                 expected=f"files whose names end in {' or '.join(SUFFIXES)}",
                 received="none",
-                advice="check the path; bring other formats to one of these",
+                advice="check the path; convert files of other formats",
             )
         self.sizes = {file: _size(file) for file in files}
         self.blocks = _blocks(self.sizes, window)
@@ -78,7 +78,7 @@ class TextFiles:
     def parted(self, share: float) -> tuple[TextFiles, TextFiles]:
         """Split off the last blocks: the fewest that have ``share`` of the bytes.
 
-        Errors: `DataError` if one of the sides would have no block.
+        Errors: `DataError` if a side would have no block.
         """
         sizes = [sum(part.end - part.begin for part in block) for block in self.blocks]
         cut, taken, wanted = len(sizes), 0, share * sum(sizes)
@@ -90,7 +90,7 @@ class TextFiles:
                 f"text files {[str(path) for path in self.sizes][:3]}",
                 expected="blocks of text on both sides of the split",
                 received=f"{len(sizes)} in all",
-                advice="read smaller blocks (window), or take a file of its own to validate with",
+                advice="read smaller blocks (window), or pass a separate file for validation",
             )
         found = copy(self), copy(self)
         for each, part in zip(found, (slice(cut), slice(cut, None)), strict=True):
@@ -121,7 +121,7 @@ def _found(path: Path) -> list[Path]:
                 f"text file {str(path)!r}",
                 expected=f"a name that ends in {' or '.join(SUFFIXES)}",
                 received=repr(path.suffix),
-                advice="rename it, or bring it to one of these formats",
+                advice="rename it, or convert it to such a format",
             )
         return [path]
     return sorted(
@@ -223,7 +223,7 @@ def decoded(path: Path, place: int, raw: bytes) -> str:
 def _entry(path: Path, place: int, line: bytes) -> Mapping[str, Any]:
     def refuse(expected: str, received: str) -> DataError:
         return DataError(
-            _where(path, place), expected=expected, received=received, advice="mend the line"
+            _where(path, place), expected=expected, received=received, advice="correct the line"
         )
 
     raw = line.removeprefix(b"\xef\xbb\xbf") if place == 0 else line

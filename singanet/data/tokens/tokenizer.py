@@ -142,9 +142,9 @@ class Tokenizer:
         if found is None:
             raise DataError(
                 f"{_WHERE}, {name}",
-                expected=f"one of the {self.vocabulary_size} tokens",
+                expected=f"a token of the vocabulary of {self.vocabulary_size}",
                 received=repr(token)[:80],
-                advice="leave it out, or add it to the vocabulary and to the model's table first",
+                advice="omit it, or add it to the vocabulary and to the model's table first",
             )
         return int(found)
 

@@ -304,7 +304,7 @@ def _read_json(folder: Path, name: str, most: int) -> tuple[bytes, dict[str, Any
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) < len(pairs):
-            raise refuse("names that come once in an object", f"one of {list(made)[:3]} twice")
+            raise refuse("each name once in an object", f"a name among {list(made)[:3]} twice")
         return made
 
     found = read_json(raw, Budget(len(raw), refuse, nodes=8_000_000), name, once)

@@ -536,7 +536,7 @@ class Job:
         return rank, int(reports[0]["status"]) if reports else status, self._end_of_log(rank)
 
     def _reports(self) -> list[dict[str, Any]]:
-        """Return the error reports, oldest first; one of rank 0 of the same kind goes before."""
+        """Return the error reports, oldest first; the same kind on rank 0 comes first."""
         found = [json.loads(path.read_text(encoding="utf-8")) for path in self._report_paths()]
         found.sort(key=lambda report: report["time"])
         alike = [r for r in found if r["rank"] == 0 and r["kind"] == found[0]["kind"]]

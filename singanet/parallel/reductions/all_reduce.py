@@ -118,7 +118,7 @@ class Round(Reduction):
             raise CallOrderError(
                 "AllReduce",
                 expected="the end of the previous step",
-                received="another step: the last one was left by an error, and others may wait",
+                received="another step: an error ended the last step, and other ranks may wait",
                 advice="end all ranks, and resume from a checkpoint",
             )
         count = self._owner._count
@@ -433,7 +433,7 @@ class Unsent(Kept):
             if found is not None and found.size != like(param).size:
                 raise ShapeError(
                     f"{self._where}, parameter {param.name!r}",
-                    expected=f"{like(param).size} unsent elements, as many as it has",
+                    expected=f"{like(param).size} unsent elements, the size of the parameter",
                     received=f"{found.size}",
                     advice=f"load the state of the same net, or make a new {self._where}",
                 )
@@ -463,7 +463,7 @@ class Unsent(Kept):
                 found[slot][name] = np.array(array)
         if (found[_SUM] or found[_MOMENTUM]) and tuple(whose[:2].tolist()) != (rank, size):
             warnings.warn(
-                f"rank {rank} of {size} goes on from the state of rank {whose[0]} of {whose[1]}: "
+                f"rank {rank} of {size} resumes from the state of rank {whose[0]} of {whose[1]}: "
                 "its unsent gradients are dropped, and this rank starts with nothing unsent",
                 RuntimeWarning,
                 stacklevel=4,

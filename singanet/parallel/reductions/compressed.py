@@ -323,7 +323,7 @@ class SparseAllReduce(AllReduce):
                 where,
                 expected="ratio= or threshold=",
                 received=f"ratio={ratio!r} and threshold={threshold!r}",
-                advice="remove one of them",
+                advice="remove one",
             )
         super().__init__(optimizer, comm, window)
         self._least: float | None = None
@@ -367,7 +367,7 @@ class SparseAllReduce(AllReduce):
         if steps and self.ratio is None:
             raise ArgumentError(
                 f"{type(self).__name__}(warm_up=)",
-                expected="a ratio, at which it ends",
+                expected="a ratio, which the warm-up reaches",
                 received=f"threshold={self.threshold!r}",
                 advice="give a ratio in place of the threshold",
             )

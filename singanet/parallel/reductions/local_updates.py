@@ -280,7 +280,7 @@ class LocalSGD(LocalUpdates):
 
 
 class PartialUpdate(LocalUpdates):
-    """Local updates with an average of one of several partitions of the values after each step.
+    """Local updates with an average of a partition of the values after each step.
 
     The partitions take turns, and have equal numbers of elements: it sends 1/``partitions`` of the
     bytes of `AllReduce`. It follows SINGA's ``backward_and_partial_update``, whose partitions are

@@ -115,7 +115,7 @@ class Order:
     ) -> None:
         """Start with ``net``; ``settled`` returns the array of a parameter that is updated.
 
-        ``masters`` means that this array is a separate one of another dtype.
+        ``masters`` means that this array is separate, of another dtype.
         """
         self.masters = masters
         layers, self.kinds, self.settled = _trained(net), {}, settled
@@ -232,8 +232,8 @@ def _agreed(comm: Communicator, numbers: Array) -> Announcement:
         left = [int(n) for n in weights]
         raise RankError(
             where,
-            expected="in mixed precision, as many micro-batches per update on all ranks",
-            received=f"{left} left on the ranks",
+            expected="in mixed precision, equal numbers of micro-batches per update on all ranks",
+            received=f"{left} micro-batches left on the ranks",
             advice="accumulate alike on all ranks; a rank without samples runs empty batches",
         )
     even = not summed and len(set(weights)) == 1 and weights[0] > 0
@@ -326,7 +326,7 @@ class RankReducer(Reducer):
                 f"{type(self).__name__}(comm=)",
                 expected="a Communicator",
                 received=type(comm).__name__,
-                advice="omit it, or pass parallel.init() or one of testing.communicators(n)",
+                advice="omit it, or pass parallel.init() or a rank of testing.communicators(n)",
             )
         self.batch = SharedBatch(self.comm)
         # A file may be loaded by other processes.
@@ -339,7 +339,7 @@ class RankReducer(Reducer):
                     type(self).__name__,
                     expected="a rule, or clipping, inside",
                     received=kind,
-                    advice="remove one of them"
+                    advice="remove one"
                     if stage._waits
                     else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
                 )
@@ -578,7 +578,7 @@ class RankReducer(Reducer):
                 if name not in self.order.by_name and served_by(value) is None:
                     raise UnknownNameError(
                         f"{type(self).__name__}, parameter {name!r}",
-                        expected=f"one of {one_of(sorted(self.order.by_name), 6)}",
+                        expected=one_of(sorted(self.order.by_name), 6),
                         received=repr(name),
                         advice="call meet(net) on all ranks with the trained net",
                     )

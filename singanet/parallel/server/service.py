@@ -432,7 +432,7 @@ class Service:
     def _split_where_mixed(self, step: _Step) -> None:
         """Split flat gradients of shards that also have separate ones: each shard has one update.
 
-        A worker sends separate gradients if one of them does not exist, or has rows for the first
+        A worker sends separate gradients if a gradient does not exist, or has rows for the first
         time.
         """
         seen = [number for numbers in step.flat for number in numbers]
@@ -620,7 +620,7 @@ def serve(ranks: ServerRanks) -> None:
 
 
 class Server:
-    """One of the server ``ranks``, with its services."""
+    """A server among ``ranks``, with its services."""
 
     def __init__(self, ranks: ServerRanks) -> None:
         self._ranks, self._world = ranks, ranks.world

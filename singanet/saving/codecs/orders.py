@@ -378,7 +378,7 @@ def _listed(shapes: Any) -> list[Shape]:
 
 def _refused(node: Any, received: str) -> ArgumentError:
     return ArgumentError(
-        f"layer {node.name!r}, as one of Keras",
+        f"layer {node.name!r}, in Keras",
         expected="elements that Keras with channels last can have in the same order",
         received=received,
         advice="add Permute((2, 3, 1)) before the Flatten of images, pass data_format="

@@ -498,7 +498,7 @@ def _bidirectional(d: DescribedLayer) -> list[Layer]:
     inner = d.config["layer"]
     kind = inner["class_name"]
     if kind not in _MODES:
-        raise unknown(d.where, f"one of {', '.join(_MODES)} inside", str(kind)[:60])
+        raise unknown(d.where, f"{', '.join(_MODES)} inside", str(kind)[:60])
     back = d.config.get("backward_layer") or {}
     described, other = (
         DescribedLayer(each["config"], d.shapes, d.data_format, d.where, d.prefix)

@@ -51,7 +51,7 @@ class Callback(Described):
         if self._session is None:
             raise CallOrderError(
                 type(self).__name__,
-                expected="a fit under way",
+                expected="a running fit",
                 received="none",
                 advice="pass it in net.fit(..., callbacks=[...])",
             )

@@ -224,7 +224,7 @@ class ModelCheckpoint(Callback):
                 f"{where}, format",
                 expected=one_of(known),
                 received=repr(format),
-                advice=did_you_mean(format, FORMATS, "npz is the usual one"),
+                advice=did_you_mean(format, FORMATS, "npz is usual"),
             )
         self.every_minutes = _checked_minutes(where, every_minutes)
         self.clock = clock
@@ -371,7 +371,7 @@ def _expect_room(params: Iterable[Param]) -> None:
                 "ModelCheckpoint, asynchronous",
                 expected="a net in memory, since a copy of its state is written",
                 received=f"{param.name!r}, which is {param.storage.place}",
-                advice=f"leave asynchronous out, or {param.storage.way_back}",
+                advice=f"omit asynchronous, or {param.storage.way_back}",
             )
 
 

@@ -197,7 +197,7 @@ class LearningRate(Callback):
                 f"LearningRate, epoch {epoch}",
                 expected="a finite rate >= 0",
                 received=repr(rate),
-                advice="mend the schedule",
+                advice="correct the schedule",
             )
         self.session.rule.learning_rate = float(rate)
 
@@ -259,11 +259,11 @@ class Monitor:
         if self.name not in known:
             raise UnknownNameError(
                 f"{self._where}, monitor",
-                expected=f"one of {one_of(known)}",
+                expected=one_of(known),
                 received=repr(self.name),
                 advice="pass validation_data to net.fit"
                 if self.name.startswith("val_") and "val_loss" not in known
-                else did_you_mean(self.name, known, "choose one of these"),
+                else did_you_mean(self.name, known, "choose a listed name"),
             )
         self.direction = self._asked(metrics or {}) if self.mode == "auto" else self.mode
         self.best = math.nan

@@ -94,8 +94,8 @@ class OptunaPruning(Callback):
             raise ArgumentError(
                 f"{_WHERE}, trial",
                 expected="a trial of a study with one objective",
-                received=f"one with {len(directions)}",
-                advice="leave the callback out: Optuna prunes no trial of several objectives",
+                received=f"a study with {len(directions)} objectives",
+                advice="omit the callback: Optuna does not prune trials of several objectives",
             )
         return "max" if directions[0] == "MAXIMIZE" else "min"
 
@@ -230,7 +230,7 @@ _LONGEST_NAME, _LONGEST_VALUE = 250, 500
 
 
 class MLflow(Callback):
-    """Logs to the active MLflow run, or to a new one that ends with the fit.
+    """Logs to the active MLflow run, or to a new run that ends with the fit.
 
     Parameters are ``settings`` and the settings of the fit, unless the run has them already.
     Metrics are an epoch's measures at its number. `mlflow.set_tracking_uri` and
@@ -302,7 +302,7 @@ def _named(name: str) -> str:
 
 
 class WandB(Callback):
-    """Logs to the active run of Weights & Biases, or to a new one that ends with the fit.
+    """Logs to the active run of Weights & Biases, or to a new run that ends with the fit.
 
     A row has the measures of an epoch, with ``epoch`` and ``step``. Needs the package wandb: ``pip
     install wandb``.

@@ -60,7 +60,7 @@ class ProcessGroup:
 
     @property
     def has_measured(self) -> bool:
-        """Whether restored measures count on this rank, one of all."""
+        """Whether this is the rank with the restored measures."""
         return True
 
     @property
@@ -277,7 +277,7 @@ def expect_same_parameters(comm: Collectives, here: Net) -> None:
                 raise RankError(
                     f"parameter {name!r}",
                     expected="the same values on all ranks",
-                    received=f"others on rank {rank} than on rank 0",
+                    received=f"other values on rank {rank} than on rank 0",
                     advice="change parameters on all ranks alike, in callbacks too",
                 )
 

@@ -135,8 +135,8 @@ class FitRanks(ProcessGroup):
                     where,
                     expected=f"the batches of rank {own[0]} of {own[1]}",
                     received=f"a loader of rank {its} of {count}",
-                    advice="pass rank=comm.rank and world_size=comm.size; of data that are this "
-                    "rank's part already pass a function: lambda epoch: loader",
+                    advice="pass rank=comm.rank and world_size=comm.size; if the data are "
+                    "this rank's part already, pass a function: lambda epoch: loader",
                 )
 
     def share(self, data: Batches) -> Batches:
@@ -425,7 +425,7 @@ def _within_a_step(callback: Stateful, stop: StopTraining) -> RankError:
     return RankError(
         type(callback).__name__,
         expected="a fit of several ranks to end between two steps",
-        received=f"an end within one: {stop}"[:400],
+        received=f"an end within a step: {stop}"[:400],
         advice="call session.stop(reason), which all ranks follow after the step",
     )
 
@@ -541,7 +541,7 @@ def ranks_of(net: Any, *optimizers: Any) -> ProcessGroup:
                 "a callback with first_rank_only",
                 expected="all ranks in every pass of a net whose parameters are in slices",
                 received="rank 0 alone",
-                advice="leave first_rank_only out, so that all ranks run it",
+                advice="omit first_rank_only, so that all ranks run it",
             )
         return ProcessGroup()
     if placed is not None and placed.comm.size > 1:

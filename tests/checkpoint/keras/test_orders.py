@@ -258,7 +258,7 @@ def drawn_by_hand(kind: str) -> FeedForwardNet:
 def test_what_no_order_makes_equal_is_refused_by_name(tmp_path: Any, kind: str) -> None:
     net = drawn_by_hand(kind)
     file = tmp_path / "m.weights.h5"
-    with pytest.raises(ArgumentError, match=r"layer 'join.*', as one of Keras: .* same order"):
+    with pytest.raises(ArgumentError, match=r"layer 'join.*', in Keras: .* same order"):
         net.save(file)
     assert not file.exists()
     net.save(file, data_format="channels_first")

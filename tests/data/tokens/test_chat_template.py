@@ -124,7 +124,7 @@ def test_an_end_that_is_no_special_token_belongs_to_the_answer():
 def test_answers_that_cannot_be_told_are_refused():
     backwards = "{% for m in messages|reverse %}{{ m.content }}"
     for more in ("{{ m.content }}|{% endfor %}", "{{ m.content | length }}|{% endfor %}"):
-        with pytest.raises(DataError, match="answers can be found.*answers_only=False"):
+        with pytest.raises(DataError, match="whose text shows the answers.*answers_only=False"):
             answers_in(backwards + more)
 
 

@@ -145,7 +145,7 @@ def test_a_name_that_comes_twice_is_refused(tmp_path, folder):
     made = shutil.copytree(folder, tmp_path / "model")
     text = (made / "tokenizer.json").read_text()
     (made / "tokenizer.json").write_text('{"normalizer": {"type": "Unheard"},' + text.lstrip()[1:])
-    with pytest.raises(DataError, match="names that come once"):
+    with pytest.raises(DataError, match="each name once"):
         Tokenizer.of(made)
 
 

@@ -677,7 +677,10 @@ def test_a_threshold_replaces_the_warm_up_too():
         (lambda: SparseAllReduce(SGD(lr=0.1), ratio=1.5), "at most 1"),
         (lambda: SparseAllReduce(SGD(lr=0.1), threshold=float("inf")), "from 0 on"),
         (lambda: SparseAllReduce(SGD(lr=0.1), threshold=True), "from 0 on"),
-        (lambda: SparseAllReduce(SGD(lr=0.1), threshold=0.1, warm_up=3), "at which it ends"),
+        (
+            lambda: SparseAllReduce(SGD(lr=0.1), threshold=0.1, warm_up=3),
+            "the warm-up reaches",
+        ),
         (
             lambda: SparseAllReduce(SGD(lr=0.1, momentum=0.9), momentum=0.9),
             "a rule without momentum",

@@ -129,7 +129,7 @@ class Tensor:
         """Return the axis in the net of a graph axis. Errors: the axis of the samples."""
         k = axis + self.rank if axis < 0 else axis
         if not 0 <= k < self.rank:
-            raise RefusedError(f"one of {self.rank} axes", f"axis {axis}")
+            raise RefusedError(f"an axis of {self.rank} axes", f"axis {axis}")
         if k == self.axis:
             raise RefusedError(
                 "an operation within samples", f"axis {axis}, the axis of the samples"
@@ -148,7 +148,7 @@ Value = Known | Tensor
 def norm_axis(axis: int, rank: int) -> int:
     """Return ``axis`` counted from the front. Errors: `RefusedError` if it does not exist."""
     if not -rank <= axis < rank:
-        raise RefusedError(f"one of {rank} axes", f"axis {axis}")
+        raise RefusedError(f"an axis of {rank} axes", f"axis {axis}")
     return axis % rank if rank else 0
 
 
