@@ -90,7 +90,7 @@ LABELS = {
     ),
     "labels that PyTorch leaves out": (
         lambda: fit(y=np.where(Y, Y, -100)),
-        "say ignore_index=-100",
+        "pass ignore_index=-100",
         lambda: fit(y=np.where(Y, Y, -100), used=loss.SoftmaxCrossEntropy(ignore_index=-100)),
     ),
     "none": (lambda: fit(y=None), "pass it twice", lambda: fit_numbers(X)),

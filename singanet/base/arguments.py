@@ -190,20 +190,20 @@ class Budget:
     ``refuse(expected, received)``.
     """
 
-    __slots__ = ("_depth", "_left", "_nodes", "_nodes_left", "_size", "refuse")
+    __slots__ = ("_depth", "_nodes", "_nodes_left", "_remaining", "_size", "refuse")
 
     def __init__(self, size: int, refuse: Refusal, nodes: int = 1_000_000) -> None:
         self.refuse = refuse
         self._size = size
-        self._left = FLOOR + TIMES * size
+        self._remaining = FLOOR + TIMES * size
         self._nodes = self._nodes_left = nodes
         self._depth = 0
 
     def spend(self, nbytes: int = 0, nodes: int = 1) -> None:
         """Subtract ``nbytes`` and ``nodes`` from the budget."""
-        self._left -= nbytes
+        self._remaining -= nbytes
         self._nodes_left -= nodes
-        if self._left < 0:
+        if self._remaining < 0:
             most = FLOOR + TIMES * self._size
             raise self.refuse(f"contents of at most {most} bytes of memory", "more")
         if self._nodes_left < 0:
@@ -211,7 +211,7 @@ class Budget:
 
     def has(self, nbytes: int) -> bool:
         """Return whether ``nbytes`` are left for a temporary object; charge an eighth of them."""
-        if nbytes > self._left:
+        if nbytes > self._remaining:
             return False
         self.spend(nbytes // 8)
         return True
@@ -219,7 +219,7 @@ class Budget:
     def grant(self, size: int) -> None:
         """Add another file of ``size`` bytes."""
         self._size += size
-        self._left += TIMES * size
+        self._remaining += TIMES * size
 
     @contextmanager
     def deeper(self, most: int = DEEPEST) -> Iterator[None]:

@@ -153,7 +153,7 @@ class LentMemory:
     between versions.
     """
 
-    __slots__ = ("_lent", "_memory", "_of", "_whole", "nbytes")
+    __slots__ = ("_last_view", "_memory", "_of", "_whole", "nbytes")
 
     def __init__(self, owner: Array) -> None:
         self.nbytes = int(owner.nbytes)
@@ -162,7 +162,7 @@ class LentMemory:
         # a memoryview for NumPy's arrays, a pointer for a device's.
         self._memory: Any = owner.data
         self._whole: weakref.ref[Array] | None = None
-        self._lent: weakref.ref[Array] | None = None
+        self._last_view: weakref.ref[Array] | None = None
 
     @property
     def is_lent(self) -> bool:
@@ -171,14 +171,14 @@ class LentMemory:
 
     def lend(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
         """Return all of it as an array of ``shape``: the lent one if that is still alive."""
-        lent = None if self._lent is None else self._lent()
+        lent = None if self._last_view is None else self._last_view()
         if lent is None:
             whole = None if self._whole is None else self._whole()
             if whole is None:
                 whole = self._new()
                 self._whole = weakref.ref(whole)
             lent = whole.view(dtype).reshape(shape)
-            self._lent = weakref.ref(lent)
+            self._last_view = weakref.ref(lent)
         return lent
 
     def _new(self) -> Array:

@@ -341,7 +341,7 @@ class Checksum:
         return self.digest().hex()
 
 
-class Beside:
+class ChecksumThread:
     """A thread that computes checksums while the caller reads or writes; both release the GIL."""
 
     def __init__(self) -> None:
@@ -363,7 +363,7 @@ class Beside:
         if last is not None:
             last.result()
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> ChecksumThread:
         return self
 
     def __exit__(
@@ -383,21 +383,21 @@ def bytes_of(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
 
 
-def write_bytes(stream: BinaryIO, data: memoryview, beside: Beside) -> bytes:
+def write_bytes(stream: BinaryIO, data: memoryview, hasher: ChecksumThread) -> bytes:
     """Write ``data`` and return its checksum, computed in parallel."""
-    return write_pieces(stream, [data], beside)
+    return write_pieces(stream, [data], hasher)
 
 
-def write_pieces(stream: BinaryIO, pieces: Iterable[memoryview], beside: Beside) -> bytes:
+def write_pieces(stream: BinaryIO, pieces: Iterable[memoryview], hasher: ChecksumThread) -> bytes:
     """Write ``pieces`` and return their checksum; each is released before the next is requested."""
     checksum = Checksum()
     for data in pieces:
-        beside.update(checksum, data)
+        hasher.update(checksum, data)
         left = data
         while left:
             # An unbuffered write may take less than it is given.
             left = left[stream.write(left) :]
-        beside.wait()
+        hasher.wait()
         del data, left
     return checksum.digest()
 
@@ -405,7 +405,7 @@ def write_pieces(stream: BinaryIO, pieces: Iterable[memoryview], beside: Beside)
 def read_bytes(
     stream: BinaryIO,
     data: memoryview,
-    beside: Beside,
+    hasher: ChecksumThread,
     where: str,
     before: Checksum | None = None,
 ) -> bytes:
@@ -417,8 +417,8 @@ def read_bytes(
     for start in range(0, len(data), PIECE):
         piece = data[start : start + PIECE]
         read_exactly(stream, piece, where)
-        beside.update(checksum, piece)
-    beside.wait()
+        hasher.update(checksum, piece)
+    hasher.wait()
     return checksum.digest()
 
 

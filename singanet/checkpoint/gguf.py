@@ -22,8 +22,8 @@ from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     REWRITTEN,
     SIZE,
-    Beside,
     Checksum,
+    ChecksumThread,
     Entry,
     Source,
     bytes_of,
@@ -211,7 +211,7 @@ class GgufReader(StreamReader):
         filled = header.end + -header.end % header.alignment
         if self._size not in ((filled,) if ours else (header.end, filled)):
             raise broken(self.where, f"{filled} bytes by the table", str(self._size))
-        self.metadata = {key: _told(value) for key, value in self.values.items()}
+        self.metadata = {key: _as_text(value) for key, value in self.values.items()}
 
     def _take_checksums(self, header: GgufTable) -> bool:
         """Remove our marks from the values; return whether they belong to this file's arrays."""
@@ -281,7 +281,7 @@ class GgufReader(StreamReader):
         check_digest(entry, checksum.digest(), self.where)
 
 
-def _told(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return ``value`` as a string; for an array its length and type."""
     if isinstance(value, (list, np.ndarray)):
         what = value.dtype if isinstance(value, np.ndarray) else "texts or arrays"
@@ -295,15 +295,15 @@ def interleaved(rows: Array, heads: int) -> Array:
     ``rows`` is a weight (heads × features, ...) or a bias; for keys ``heads`` is the number of key
     heads. Errors: `ShapeError` if the number of rows is not ``heads`` times an even number.
     """
-    return _turned(rows, heads, 2, -1)
+    return _swapped_pairs(rows, heads, 2, -1)
 
 
 def halved(rows: Array, heads: int) -> Array:
     """Convert ``rows`` from llama.cpp's to transformers' order; the inverse of `interleaved`."""
-    return _turned(rows, heads, -1, 2)
+    return _swapped_pairs(rows, heads, -1, 2)
 
 
-def _turned(rows: Array, heads: int, *pairs: int) -> Array:
+def _swapped_pairs(rows: Array, heads: int, *pairs: int) -> Array:
     if rows.ndim < 1 or heads < 1 or rows.shape[0] % (2 * heads):
         raise ShapeError(
             "rotary rows",
@@ -349,12 +349,12 @@ def write_gguf(
     with (
         replacing(path, nbytes=total_bytes(sources)) as beside_path,
         beside_path.open("wb") as stream,
-        Beside() as beside,
+        ChecksumThread() as hasher,
     ):
         start = _header(sources, kinds, values, digests, where)
         stream.write(start)
         for k, (source, block) in enumerate(zip(sources, kinds, strict=True)):
-            digests[k] = write_pieces(stream, map(bytes_of, source.pieces()), beside)
+            digests[k] = write_pieces(stream, map(bytes_of, source.pieces()), hasher)
             stream.write(bytes(-block.stored(source.shape) % ALIGNMENT))
         stream.seek(0)
         stream.write(_header(sources, kinds, values, digests, where))

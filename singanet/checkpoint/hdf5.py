@@ -21,8 +21,8 @@ from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     KEY,
     MAX_ARRAYS,
-    Beside,
     Checksum,
+    ChecksumThread,
     Entry,
     Source,
     as_bools,
@@ -104,12 +104,12 @@ class Maker:
         return self._kinds[dtype]
 
 
-def fill(dataset: Any, array: Array, raw: BinaryIO, beside: Beside) -> bytes:
+def fill(dataset: Any, array: Array, raw: BinaryIO, hasher: ChecksumThread) -> bytes:
     """Write ``array`` through ``raw``, a second handle of the file; return the checksum."""
     offset = dataset.get_offset()
     if array.size and offset is not None:
         raw.seek(offset)
-    return write_bytes(raw, bytes_of(array), beside)
+    return write_bytes(raw, bytes_of(array), hasher)
 
 
 def look_through(dataset: Any, where: str) -> Stored:
@@ -155,7 +155,7 @@ def _is_bfloat(dataset: Any) -> bool:
 
 
 def load(
-    stored: Stored, raw: BinaryIO, size: int, beside: Beside, where: str
+    stored: Stored, raw: BinaryIO, size: int, hasher: ChecksumThread, where: str
 ) -> tuple[Array, bytes]:
     """Return the array, and the checksum of its bytes if they were read directly."""
     import h5py
@@ -168,7 +168,7 @@ def load(
     array = np.empty(stored.shape, stored.dtype)
     if stored.offset is not None and stored.offset + array.nbytes <= size:
         raw.seek(stored.offset)
-        digest = read_bytes(raw, bytes_of(array), beside, where)
+        digest = read_bytes(raw, bytes_of(array), hasher, where)
         return as_bools(array), digest
     if array.size:
         stored.id.read(everything, everything, array)
@@ -338,7 +338,7 @@ class Hdf5Reader(StreamReader):
         where = f"{self.where}, array {entry.name!r}"
         with hdf5_errors(where):
             stored = self._datasets[entry.name]
-            array, digest = load(stored, self._stream, self._plain_size, self._beside, where)
+            array, digest = load(stored, self._stream, self._plain_size, self._hasher, where)
             if entry.checksum:
                 digest = digest or Checksum().update(bytes_of(array)).digest()
                 try:
@@ -388,13 +388,13 @@ def write_datasets(
     _check(f"hdf5 file {str(path)!r}", sources)
     with replacing(path, nbytes=total_bytes(sources)) as beside_path, _as_os_errors():
         file = h5py.File(beside_path, "w")
-        with closing(file), beside_path.open("rb+", buffering=0) as raw, Beside() as beside:
+        with closing(file), beside_path.open("rb+", buffering=0) as raw, ChecksumThread() as hasher:
             file.attrs.update({KEY: FORMAT_VERSION, "count": len(sources), **attributes})
             left = _FLUSH_AFTER
             maker = Maker(file.id)
             for index, source in enumerate(sources):
                 dataset = maker.create(source.name, source.shape, source.dtype)
-                checksum = fill(dataset, source.array(), raw, beside)
+                checksum = fill(dataset, source.array(), raw, hasher)
                 maker.mark(dataset, MARK, f"{index} {checksum.hex()}")
                 left -= source.nbytes
                 if left < 0:

@@ -132,7 +132,7 @@ class Texts:
     def __init__(self, file: Any, stream: BinaryIO, size: int) -> None:
         self._file, self._stream, self._size = file, stream, size
         # Many strings may share bytes: their total is limited to the file's size.
-        self._left = size
+        self._remaining = size
         self._heaps: dict[int, dict[int, tuple[int, int]]] = {}
 
     def read(self, item: Any, key: str, count: int) -> list[str]:
@@ -155,9 +155,9 @@ class Texts:
         if heap not in self._heaps:
             self._heaps[heap] = self._objects(heap)
         offset, size = self._heaps[heap].get(index, (0, 0))
-        if length > min(size, self._left):
-            raise ValueError(f"a string of {length} bytes in {min(size, self._left)} bytes")
-        self._left -= length
+        if length > min(size, self._remaining):
+            raise ValueError(f"a string of {length} bytes in {min(size, self._remaining)} bytes")
+        self._remaining -= length
         self._stream.seek(offset)
         return self._stream.read(length).split(b"\0")[0].decode("utf-8", "replace")
 

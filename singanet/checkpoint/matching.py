@@ -61,7 +61,7 @@ def _kernel(there: Shape, wanted: Shape) -> bool:
     )
 
 
-def _turned(there: Shape, wanted: Shape) -> bool:
+def _is_transposed(there: Shape, wanted: Shape) -> bool:
     """Return whether a dense matrix (out, in) fits (in, out)."""
     return len(there) == 2 and there == wanted[::-1]
 
@@ -74,7 +74,7 @@ NAME_RULES = (
 
 SHAPE_RULES = (
     ShapeRule("SINGA 1101", "kernels of four axes, as in Caffe", _kernel),
-    ShapeRule("SINGA 1101", "a matrix (out, in), as in Caffe", _turned, of_caffe=True),
+    ShapeRule("SINGA 1101", "a matrix (out, in), as in Caffe", _is_transposed, of_caffe=True),
 )
 
 PACKED_RULE = "all weights of a recurrent layer as one array, as in every SINGA"

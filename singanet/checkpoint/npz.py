@@ -196,7 +196,7 @@ class NpzReader(StreamReader):
         self._stream.seek(self._places[entry.name])
         # The zip's checksum includes the header.
         checksum = Checksum().update(self._stream.read(header.size_in_file))
-        digest = read_bytes(self._stream, data, self._beside, where, checksum)
+        digest = read_bytes(self._stream, data, self._hasher, where, checksum)
         check_digest(entry, digest[:CRC_SIZE], self.where)
 
     def _unpack(self, entry: Entry, array: Array, where: str) -> None:

@@ -15,8 +15,8 @@ from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     KEY,
     REWRITTEN,
-    Beside,
     Checksum,
+    ChecksumThread,
     Entry,
     Source,
     as_bools,
@@ -121,7 +121,7 @@ class PickleReader(StreamReader):
     def _fill(self, out: memoryview, data: bytes | StoredText, where: str) -> bytes:
         if isinstance(data, StoredText) and data.coding == RAW and data.size == len(out):
             self._stream.seek(data.offset)
-            return read_bytes(self._stream, out, self._beside, where)
+            return read_bytes(self._stream, out, self._hasher, where)
         checksum, filled = Checksum(), 0
         try:
             parts = pieces(self._stream, data) if isinstance(data, StoredText) else [data]
@@ -188,13 +188,13 @@ def write_pickle(path: str | os.PathLike[str], sources: Sequence[Source]) -> Non
     with (
         replacing(path, nbytes=total_bytes(sources)) as beside_path,
         beside_path.open("wb") as stream,
-        Beside() as beside,
+        ChecksumThread() as hasher,
     ):
         stream.write(START)
         for source in sources:
             key = keys[source.name]
             stream.write(_text(key))
-            checksums[key] = _write_array(stream, source, beside).hex()
+            checksums[key] = _write_array(stream, source, hasher).hex()
             stream.write(b"s")
         names = {key: name for name, key in keys.items() if name != key}
         _write_item(stream, KEY, _int(FORMAT_VERSION))
@@ -203,7 +203,7 @@ def write_pickle(path: str | os.PathLike[str], sources: Sequence[Source]) -> Non
         stream.write(b".")
 
 
-def _write_array(stream: BinaryIO, source: Source, beside: Beside) -> bytes:
+def _write_array(stream: BinaryIO, source: Source, hasher: ChecksumThread) -> bytes:
     """Write the calls that NumPy pickles, with module names known to NumPy 1 and 2."""
     stream.write(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tU\1btR(K\1(")
     stream.write(b"".join(_int(axis) for axis in source.shape) + b"t")
@@ -212,7 +212,7 @@ def _write_array(stream: BinaryIO, source: Source, beside: Beside) -> bytes:
     stream.write(b"cnumpy\ndtype\n(U" + bytes([len(code)]) + code + b"K\0K\1tR(K\3U\1" + order)
     stream.write(b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb\x89")
     stream.write(b"T" + source.nbytes.to_bytes(4, "little"))
-    checksum = write_bytes(stream, bytes_of(source.array()), beside)
+    checksum = write_bytes(stream, bytes_of(source.array()), hasher)
     stream.write(b"tb")
     return checksum
 

@@ -16,7 +16,7 @@ import numpy as np
 from singanet.base.arguments import own_errors
 from singanet.base.files import explained, path_of, unreachable
 from singanet.base.kinds import Kind, kind_of
-from singanet.checkpoint.entry import REWRITTEN, Beside, Entry, check_name
+from singanet.checkpoint.entry import REWRITTEN, ChecksumThread, Entry, check_name
 from singanet.errors import (
     ArgumentError,
     FileAccessError,
@@ -51,7 +51,7 @@ class Reader(ABC):
         self.version = ""
         self.metadata: dict[str, str] = {}
         self.entries: dict[str, Entry] = {}
-        self._beside = Beside()
+        self._hasher = ChecksumThread()
 
     @property
     def _foreign_layout(self) -> bool:
@@ -180,7 +180,7 @@ class Reader(ABC):
 
     def close(self) -> None:
         """Close the file."""
-        self._beside.__exit__(None, None, None)
+        self._hasher.__exit__(None, None, None)
 
     def __enter__(self: Self) -> Self:
         return self

@@ -19,8 +19,8 @@ from singanet.checkpoint.entry import (
     MAX_ARRAYS,
     REWRITTEN,
     SIZE,
-    Beside,
     Checksum,
+    ChecksumThread,
     Entry,
     Source,
     as_bools,
@@ -199,7 +199,7 @@ class SafetensorsReader(StreamReader):
         array = np.empty(entry.shape, entry.dtype)
         self._stream.seek(self._places[entry.name])
         where = f"{self.where}, array {entry.name!r}"
-        digest = read_bytes(self._stream, bytes_of(array), self._beside, where)
+        digest = read_bytes(self._stream, bytes_of(array), self._hasher, where)
         check_digest(entry, digest, self.where)
         return as_bools(array)
 
@@ -258,11 +258,11 @@ def write_safetensors(
     with (
         replacing(path, nbytes=total_bytes(sources)) as beside_path,
         beside_path.open("wb") as stream,
-        Beside() as beside,
+        ChecksumThread() as hasher,
     ):
         stream.write(start)
         for source in ordered:
-            digest = write_pieces(stream, map(bytes_of, source.pieces()), beside)
+            digest = write_pieces(stream, map(bytes_of, source.pieces()), hasher)
             checksums[source.name] = digest.hex()
         stream.seek(0)
         stream.write(header({**metadata, CHECKSUMS: json.dumps(checksums)}, rows))

@@ -17,8 +17,8 @@ from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     MAX_ARRAYS,
     SIZE,
-    Beside,
     Checksum,
+    ChecksumThread,
     Entry,
     Source,
     bytes_of,
@@ -53,7 +53,9 @@ from singanet.types import Array, Shape
 _CHUNK = 1 << 17
 
 
-def read_data(stream: BinaryIO, record: Record, beside: Beside, where: str) -> tuple[Array, bytes]:
+def read_data(
+    stream: BinaryIO, record: Record, hasher: ChecksumThread, where: str
+) -> tuple[Array, bytes]:
     """Return the elements in storage order, one axis, and the checksum of their bytes."""
     kind = record.kind
     count = math.prod(record.head.shape)
@@ -69,7 +71,7 @@ def read_data(stream: BinaryIO, record: Record, beside: Beside, where: str) -> t
             numbers = segment.size // kind.width
             stream.seek(segment.offset)
             piece = bytes_of(flat[filled : filled + numbers])
-            checksum = read_bytes(stream, piece, beside, where)
+            checksum = read_bytes(stream, piece, hasher, where)
         filled += numbers
     if filled != count:
         raise wrong_count(where, record.head.shape, count, filled)
@@ -303,7 +305,7 @@ class SnapshotReader(StreamReader):
     def _read(self, entry: Entry) -> Array:
         where = f"{self.where}, record {entry.name!r}"
         record = self._records[entry.name]
-        flat, digest = read_data(self._stream, record, self._beside, where)
+        flat, digest = read_data(self._stream, record, self._hasher, where)
         check_digest(entry, digest, self.where)
         return in_shape(flat, entry.shape, record.head.stride, where)
 
@@ -335,10 +337,10 @@ def write_snapshot(
         replacing(path, nbytes=total_bytes(sources)) as records,
     ):
         desc.write_bytes(text)
-        with records.open("wb", buffering=0) as stream, Beside() as beside:
+        with records.open("wb", buffering=0) as stream, ChecksumThread() as hasher:
             for index, source in enumerate(sources):
                 left = len(sources) - index - 1
-                _write_record(stream, source, keys[source.name], left, plain, beside)
+                _write_record(stream, source, keys[source.name], left, plain, hasher)
             if not sources and not plain:
                 _write(stream, _start(EMPTY_KEY, len(empty := _tail(0, "", b""))) + empty)
 
@@ -362,7 +364,7 @@ def _check(where: str, sources: Sequence[Source]) -> None:
 
 
 def _write_record(
-    stream: BinaryIO, source: Source, key: str, left: int, plain: bool, beside: Beside
+    stream: BinaryIO, source: Source, key: str, left: int, plain: bool, hasher: ChecksumThread
 ) -> None:
     array = source.array()
     number = DATA_TYPES[source.dtype]
@@ -377,7 +379,7 @@ def _write_record(
     tail_size = 0 if plain else len(_tail(left, name, bytes(SIZE)))
     _write(stream, _start(key, len(start) + size + tail_size) + start)
     if kind.width:
-        checksum = write_bytes(stream, bytes_of(array), beside)
+        checksum = write_bytes(stream, bytes_of(array), hasher)
     else:
         checksum = _write_integers(stream, array)
     if not plain:

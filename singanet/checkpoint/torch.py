@@ -299,7 +299,7 @@ class TorchReader(StreamReader):
                     pass  # zipfile verifies the checksum at the end
         flat = np.empty(tensor.span, "<u2" if tensor.kind == BFLOAT else entry.dtype)
         self._stream.seek(self._places[key] + tensor.start * size)
-        read_bytes(self._stream, bytes_of(flat), self._beside, where)
+        read_bytes(self._stream, bytes_of(flat), self._hasher, where)
         steps = [step * size for step in tensor.strides]
         view = np.ndarray(tensor.shape, flat.dtype, flat, 0, steps)
         array = np.negative(view, order="C") if tensor.negated else np.array(view, order="C")

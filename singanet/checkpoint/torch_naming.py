@@ -62,16 +62,16 @@ class TorchView(Reader):
         self._ordered: set[str] = set()
         self._places: dict[str, _Place] = {}
         self._start = self._chosen(folder)
-        self._left = {
+        self._unmatched = {
             name.removeprefix(self._start): entry
             for name, entry in reader.entries.items()
             if name.startswith(self._start) and name.rpartition(".")[2] != _COUNTER
         }
         places = _arrays(layers)
         folders = self._take_arrays(rename, places)
-        self._take_arrays({key: key for key in [*self._left] if key in places}, places)
+        self._take_arrays({key: key for key in [*self._unmatched] if key in places}, places)
         self._take_modules([each for each in layers if not self._has(each)], folders)
-        self.entries.update(self._left)
+        self.entries.update(self._unmatched)
 
     @property
     def rules(self) -> dict[str, str]:
@@ -122,15 +122,15 @@ class TorchView(Reader):
         for key, ours in rename.items():
             layer, suffix = places.get(ours, (None, ""))
             variable = layer.single(suffix) if layer else None
-            if key in self._left and variable is not None:
+            if key in self._unmatched and variable is not None:
                 self._place(key, _Place(key, variable, 0), ours, places[ours])
                 continue
-            known = [*self._left, *_modules(self._left)]
+            known = [*self._unmatched, *_modules(self._unmatched)]
             within = any(each == key or each.startswith(f"{key}.") for each in known)
-            there = key not in self._left and within
+            there = key not in self._unmatched and within
             names = [*places, *(layer.name for layer, _ in places.values())]
             if not there or not any(each == ours or each.startswith(f"{ours}/") for each in names):
-                wrong, among = (ours, names) if there or key in self._left else (key, known)
+                wrong, among = (ours, names) if there or key in self._unmatched else (key, known)
                 raise UnknownNameError(
                     f"{self.where}, argument rename",
                     expected=f"arrays or modules of the file, and ours: {one_of(among)}",
@@ -141,18 +141,18 @@ class TorchView(Reader):
         return folders
 
     def _place(self, key: str, place: _Place, name: str, of: tuple[LayerDescription, str]) -> None:
-        entry = self._left.get(key) or self._reader.entries[self._start + key]
+        entry = self._unmatched.get(key) or self._reader.entries[self._start + key]
         ours = of[0].shape(of[1])
         shape = ours if entry.shape == place.variable.shape else entry.shape
         self.entries.setdefault(name, replace(entry, name=name, shape=shape))
         self._places.setdefault(name, place)
         if place.index == len(place.variable.parts) - 1:
-            self._left.pop(key, None)
+            self._unmatched.pop(key, None)
 
     def _take_modules(self, layers: Sequence[LayerDescription], folders: Mapping[str, str]) -> None:
         by_name = {layer.name: layer for layer in layers}
         wanted = {layer.name: {each.path: each for each in layer.variables} for layer in layers}
-        modules = _modules(self._left, wanted.values())
+        modules = _modules(self._unmatched, wanted.values())
         for name, path in self._pairs(wanted, modules, folders).items():
             layer = by_name[name]
             for leaf, variable in wanted[name].items():

@@ -282,7 +282,7 @@ def _output_index(node: Node, edge: InputSource, source: Node) -> int:
     if not 0 <= index < count:
         raise GraphError(
             f"layer {node.name!r}",
-            expected=f"an output of {source.name!r} below {count}",
+            expected=f"an output of {source.name!r}, which has {count}",
             received=f"output {index}",
             advice=advice,
         )

@@ -64,7 +64,7 @@ class Convolving(Windowed):
         self.add_param("weight", shape, self.W_specs, fans=fans)
         if self.use_bias:
             self.add_param("bias", out[:1], self.b_specs)
-        return self._turned(out)
+        return self._swapped(out)
 
     def _by(self, ops: Ops) -> tuple[Any, Any, Any]:
         """Return the convolution, and the gradients of its input and of its weight."""
@@ -625,7 +625,7 @@ class SeparableConvolution(Windowed):
         self.add_param("pointwise_weight", point, self.pointwise_specs, fans=point[::-1])
         if self.use_bias:
             self.add_param("bias", (self.filters,), self.b_specs)
-        return self._turned((self.filters, *out))
+        return self._swapped((self.filters, *out))
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, F, ...); saves x and the output of the depthwise convolution."""

@@ -387,17 +387,17 @@ class MatMul(Layer):
         if self._shape(a.shape, b.shape) is None:
             raise self._unfit([a.shape[1:], b.shape[1:]])
         ctx.save(a=a, b=b)
-        return ctx.ops.matmul(_turned(a, self.transpose_a), _turned(b, self.transpose_b))
+        return ctx.ops.matmul(_transposed(a, self.transpose_a), _transposed(b, self.transpose_b))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
         """Return da = dy bᵀ and db = aᵀ dy, transposed if the input was."""
-        a = _turned(ctx.saved["a"], not self.transpose_a)
-        b = _turned(ctx.saved["b"], not self.transpose_b)
-        da = _turned(ctx.ops.matmul(dy, b), self.transpose_a)
-        return [da, _turned(ctx.ops.matmul(a, dy), self.transpose_b)], {}
+        a = _transposed(ctx.saved["a"], not self.transpose_a)
+        b = _transposed(ctx.saved["b"], not self.transpose_b)
+        da = _transposed(ctx.ops.matmul(dy, b), self.transpose_a)
+        return [da, _transposed(ctx.ops.matmul(a, dy), self.transpose_b)], {}
 
 
-def _turned(matrix: Array, turn: bool) -> Array:
+def _transposed(matrix: Array, turn: bool) -> Array:
     """Return a view with the last two axes transposed."""
     return matrix.swapaxes(-1, -2) if turn else matrix
 

@@ -181,7 +181,7 @@ class Spatial(Layer):
     def _is_last(self) -> bool:
         return self.data_format == "channels_last"
 
-    def _turned(self, shape: Any) -> Any:
+    def _swapped(self, shape: Any) -> Any:
         """Convert a sample shape between the order of samples and channels first."""
         return shape[::-1] if self._is_last and not isinstance(shape, list) else shape
 
@@ -255,7 +255,7 @@ class Windowed(Spatial, metaclass=WindowType):
 
     def _channels_first(self, in_shapes: Any) -> Shape:
         """Return ``in_shapes`` with channels first, if it is one shape; (L,) has one channel."""
-        in_shapes = self._turned(in_shapes)
+        in_shapes = self._swapped(in_shapes)
         flat = self._axes == 1 and not isinstance(in_shapes, list) and len(in_shapes) == 1
         return expect_image(self, (1, *in_shapes) if flat else in_shapes, self._axes)
 
@@ -286,7 +286,7 @@ class Windowed(Spatial, metaclass=WindowType):
 
     def _first_image(self, x: Array) -> Array:
         """Return `_as_image` of the input. Errors: `ShapeError` for too few steps of any length."""
-        if self._turned(self.in_shapes)[-1] == -1:
+        if self._swapped(self.in_shapes)[-1] == -1:
             self._out_size(self._channels_first(x.shape[1:]))
         return self._as_image(x)
 

@@ -45,18 +45,18 @@ class RingBuffer:
     """Vectors (N, h, steps, d) of the steps of N sequences; the oldest ones are removed.
 
     ``first`` is the step of each sequence in column 0. Other decoders also read the columns before
-    ``lent``: a write there copies the buffer. ``last`` is the number of steps that a step sees,
+    ``shared``: a write there copies the buffer. ``last`` is the number of steps that a step sees,
     including itself; None for all.
     """
 
-    def __init__(self, array: Array, first: Counts, last: int | None, lent: int = 0) -> None:
-        self.array, self.first, self.last, self.lent = array, first, last, lent
+    def __init__(self, array: Array, first: Counts, last: int | None, shared: int = 0) -> None:
+        self.array, self.first, self.last, self.shared = array, first, last, shared
 
     def fork(self, ends: Counts, rows: Array | None) -> RingBuffer:
         """Return a buffer of some sequences, now at step ``ends``; of all in the same memory."""
         width = most(ends - self.first)
         if rows is None:
-            self.lent = max(self.lent, width)
+            self.shared = max(self.shared, width)
             return RingBuffer(self.array[:, :, :width], self.first, self.last, width)
         first = self.first if isinstance(self.first, int) else together(self.first[rows])
         return RingBuffer(self.array[rows, :, :width], first, self.last)
@@ -108,8 +108,8 @@ class KVCache:
         self.limit, self.spare = limit, spare
         self.counts = False
         self._starts: Counts = 0
-        self._left: dict[str, list[Array]] = {}
-        self._coming: dict[str, list[Array]] = {}
+        self._states: dict[str, list[Array]] = {}
+        self._new_states: dict[str, list[Array]] = {}
         self._rows: dict[str, RingBuffer] = {}
         # The first step that the last `extended` returned.
         self._shown: dict[str, Counts] = {}
@@ -138,18 +138,18 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """The bytes of the stored arrays."""
-        left = [part for parts in self._left.values() for part in parts]
+        left = [part for parts in self._states.values() for part in parts]
         return sum(a.nbytes for a in [*left, *(kept.array for kept in self._rows.values())])
 
     @property
     def has_states(self) -> bool:
         """Whether an array was `put` there, whose earlier values are not stored."""
-        return bool(self._left)
+        return bool(self._states)
 
     @property
     def is_unused(self) -> bool:
         """Whether the layer has neither read the number of earlier steps nor stored an array."""
-        return not (self.counts or self._left or self._rows)
+        return not (self.counts or self._states or self._rows)
 
     @property
     def lets_go(self) -> bool:
@@ -158,11 +158,11 @@ class KVCache:
 
     def get(self, key: str) -> Any:
         """Return the arrays that the last part has `put` there, None before the first."""
-        return self._left.get(key)
+        return self._states.get(key)
 
     def put(self, key: str, arrays: list[Array]) -> None:
         """Store ``arrays`` (N, ...) for the next part."""
-        self._coming[key] = arrays
+        self._new_states[key] = arrays
 
     def extended(self, ops: Ops, key: str, new: Array, last: int | None = None) -> Array:
         """Append ``new`` (N, h, t, d); return the steps so far (N, h, steps, d).
@@ -208,7 +208,7 @@ class KVCache:
     def _is_full(self, kept: RingBuffer, starts: Counts, ends: Counts) -> bool:
         """Whether there is no memory for the steps up to ``ends``, or others read it."""
         over = most(ends - kept.first) > kept.array.shape[2]
-        return over or least(starts - kept.first) < kept.lent
+        return over or least(starts - kept.first) < kept.shared
 
     def _room(self, kept: RingBuffer, needed: int) -> int:
         """Return the number of steps to allocate: twice the present steps, or the visible ones."""
@@ -219,8 +219,8 @@ class KVCache:
     def advance(self, steps: int) -> None:
         """Count a part of ``steps`` steps that the whole net has processed."""
         self._starts = self._starts + steps
-        self._left.update(self._coming)
-        self._coming.clear()
+        self._states.update(self._new_states)
+        self._new_states.clear()
 
     def expect_back(self, starts: Counts) -> None:
         """Errors: the state after ``starts`` steps is not stored."""
@@ -253,8 +253,8 @@ class KVCache:
         made.counts, made._starts = self.counts, self._starts
         if rows is not None and not isinstance(self._starts, int):
             made._starts = together(self._starts[rows])
-        for key, arrays in self._left.items():
-            made._left[key] = arrays if rows is None else [array[rows] for array in arrays]
+        for key, arrays in self._states.items():
+            made._states[key] = arrays if rows is None else [array[rows] for array in arrays]
         for key, kept in self._rows.items():
             made._rows[key] = kept.fork(self._starts, rows)
         return made
@@ -271,9 +271,9 @@ class KVCache:
             starts[there] = each_of(past._starts, count)
         made._starts = together(starts)
         back = np.argsort(order)
-        for key, first in pasts[0]._left.items():
-            parts = [past._left[key] for past in pasts]
-            made._left[key] = [
+        for key, first in pasts[0]._states.items():
+            parts = [past._states[key] for past in pasts]
+            made._states[key] = [
                 ops.concat([part[k] for part in parts], axis=0)[back] for k in range(len(first))
             ]
         for key, kept in pasts[0]._rows.items():
@@ -292,7 +292,7 @@ class KVCache:
 
     def expect_rows(self, layer: str, samples: int) -> None:
         """Errors: a stored array that does not have a row for each of ``samples`` sequences."""
-        shapes = [array.shape for arrays in self._left.values() for array in arrays]
+        shapes = [array.shape for arrays in self._states.values() for array in arrays]
         if any(not shape or shape[0] != samples for shape in shapes):
             raise ShapeError(
                 f"layer {layer!r}, ctx.past.put",

@@ -58,7 +58,7 @@ class Pooling(Windowed):
                 f"padding {window.pads}",
                 "a window must meet the sample somewhere",
             )
-        return out if len(in_shapes) == self._axes else self._turned((shape[0], *out))
+        return out if len(in_shapes) == self._axes else self._swapped((shape[0], *out))
 
 
 class MaxPooling(Pooling):
@@ -296,16 +296,16 @@ class AdaptivePooling(Spatial):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, ...) → (C, *output_size)."""
-        shape = expect_image(self, self._turned(in_shapes), self._axes)
+        shape = expect_image(self, self._swapped(in_shapes), self._axes)
         wanted = zip(self.output_size, shape[1:], strict=True)
-        return self._turned((shape[0], *(n if size is None else int(size) for size, n in wanted)))
+        return self._swapped((shape[0], *(n if size is None else int(size) for size, n in wanted)))
 
     def found(self) -> tuple[Array, Array]:
         """Return the input positions of every output, and the share of each in their mean.
 
         They are computed for the first image, not in `setup`: a file may declare any output size.
         """
-        shapes = map(self._turned, (self.in_shapes, self.out_shapes))
+        shapes = map(self._swapped, (self.in_shapes, self.out_shapes))
         return _pooled(*(shape[1:] for shape in shapes))
 
     def _windows(self, ctx: Context, x: Array) -> Array:
@@ -332,7 +332,7 @@ class AdaptiveAvgPooling(AdaptivePooling):
         """(N, C, ...) → (N, C, *output_size); saves no array."""
         shares = ctx.ops.xp.asarray(self.found()[1], x.dtype)
         y = _sum_of_shares(ctx.ops, self._windows(ctx, x), shares)
-        return self._first(y.reshape(len(x), *self._turned(self.out_shapes)))
+        return self._first(y.reshape(len(x), *self._swapped(self.out_shapes)))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Divide each gradient equally among its positions."""
@@ -354,7 +354,7 @@ class AdaptiveMaxPooling(AdaptivePooling):
         """(N, C, ...) → (N, C, *output_size); saves one integer for each output."""
         windows = self._windows(ctx, x)
         ctx.save(where=windows.argmax(axis=3))
-        out = self._turned(self.out_shapes)
+        out = self._swapped(self.out_shapes)
         return self._first(windows.max(axis=3).reshape(len(x), *out))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
@@ -495,13 +495,13 @@ class GlobalPooling(Spatial):
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, ...) → (C,)."""
         meaning = MEANINGS[self._axes]
-        given = self._turned(in_shapes)
+        given = self._swapped(in_shapes)
         shape = self.expect_rank(given, self._axes + 1, meaning, "put it before Flatten")
         if 0 in shape:
             raise self.shape_error(
                 "at least one position to pool over", f"{shape}", "check the layers before it"
             )
-        return self._turned((shape[0], *(1,) * self._axes)) if self.keepdims else shape[:1]
+        return self._swapped((shape[0], *(1,) * self._axes)) if self.keepdims else shape[:1]
 
     def _out(self, y: Array) -> Array:
         if not self.keepdims:

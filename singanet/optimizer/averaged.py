@@ -46,13 +46,13 @@ class Averaged(Wrapper):
         # Places of parameters, and averages of their buckets, by the ids of the buckets. A
         # reference to each bucket prevents reuse of its id.
         self._places: dict[str, tuple[int, int, int]] = {}
-        self._beside: dict[int, Array] = {}
+        self._averages: dict[int, Array] = {}
         self._buckets: dict[int, Array] = {}
         self._changed: dict[str, None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the averages without places, which depend on the ids of buckets."""
-        return {**vars(self), "_params": [], "_places": {}, "_beside": {}, "_buckets": {}}
+        return {**vars(self), "_params": [], "_places": {}, "_averages": {}, "_buckets": {}}
 
     def begin_with(self, params: Iterable[Param]) -> None:
         """Set the averages to the current ``params``.
@@ -70,12 +70,14 @@ class Averaged(Wrapper):
             return
         self._params, self._places = given, keys
         self._buckets = {id(place.bucket): place.bucket for place in places.values()}
-        self._beside = {key: _widened(bucket) for key, bucket in self._buckets.items()}
+        self._averages = {key: _widened(bucket) for key, bucket in self._buckets.items()}
         averages = {}
         for param in self._params:
             key, start, stop = self._places.get(param.name, (0, 0, 0))
             averages[param.name] = (
-                self._beside[key][start:stop].reshape(param.shape) if stop else _widened(param.here)
+                self._averages[key][start:stop].reshape(param.shape)
+                if stop
+                else _widened(param.here)
             )
         self.averages = averages
 
@@ -109,7 +111,7 @@ class Averaged(Wrapper):
                 self._follow(average_of(self.averages, param), value)
         for key, ranges in runs.items():
             for start, stop in _joined(ranges):
-                self._follow(self._beside[key][start:stop], self._buckets[key][start:stop])
+                self._follow(self._averages[key][start:stop], self._buckets[key][start:stop])
 
     def _follow(self, average: Array, value: Array) -> None:
         xp = ops_for(average).xp

@@ -197,7 +197,7 @@ class Optimizer(Counted, Configurable, ABC):
     every: int = 1
     """Updates per step of schedules, more than 1 if a rule accumulates micro-batches."""
     _always_shown = ("learning_rate",)
-    _given: Mapping[str, Hyper | None] = {}
+    _first_hypers: Mapping[str, Hyper | None] = {}
 
     def __init_subclass__(cls) -> None:
         """Read hyper-parameters at every update."""
@@ -235,13 +235,13 @@ class Optimizer(Counted, Configurable, ABC):
             self.regularizer = L2Regularizer(self.weight_decay)
         self._states: dict[str, ParamState] = {}
         self._owners = Owners()
-        self._told: dict[str, tuple[Moment, ParamSpec]] = {}
+        self._registered: dict[str, tuple[Moment, ParamSpec]] = {}
         self._buckets = StateBuckets()
 
     def _constructed(self) -> None:
         """Record the constructor's hyper-parameters, to find assigned ones later."""
         super()._constructed()
-        self._given = {name: getattr(self, name) for name in self.hypers}
+        self._first_hypers = {name: getattr(self, name) for name in self.hypers}
 
     @checked_call
     def minimize(self, loss: Any, params: Any = None) -> Update:
@@ -260,7 +260,7 @@ class Optimizer(Counted, Configurable, ABC):
         They precede the spec of the parameter, until another spec is assigned to it.
         """
         self._settle_as(name, spec)
-        self._told[name] = changes.moment(), spec
+        self._registered[name] = changes.moment(), spec
 
     def register_all(self, specs: Iterable[ParamSpec]) -> None:
         """`register` each of ``specs`` under its own name."""
@@ -293,7 +293,7 @@ class Optimizer(Counted, Configurable, ABC):
 
     def _spec_of(self, param: Param) -> ParamSpec:
         """Return the newest spec of a parameter: from `register`, or assigned to it."""
-        when, spec = self._told.get(param.name, (None, param.spec))
+        when, spec = self._registered.get(param.name, (None, param.spec))
         later = when is not None and (param.said is None or when > param.said)
         return spec if later else param.spec
 
@@ -367,11 +367,11 @@ class Optimizer(Counted, Configurable, ABC):
 
     def _hyper_state(self) -> dict[str, Array]:
         """Return the entries of `state_dict` under ``*``, which belong to no parameter."""
-        return dump_hypers(self, self.hypers, self._given)
+        return dump_hypers(self, self.hypers, self._first_hypers)
 
     def _load_hyper_state(self, state: Mapping[str, Array]) -> None:
         """Load the result of `_hyper_state`."""
-        load_hypers(type(self).__name__, self, self.hypers, self._given, state)
+        load_hypers(type(self).__name__, self, self.hypers, self._first_hypers, state)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Load ``state``, the result of `state_dict`, including an assigned rate.

@@ -452,14 +452,14 @@ class GradientRound:
         if not opened:
             reduction.open(kind)
         self._entries = deque(reduction.entries)
-        self._given: dict[str, tuple[Any, Scale]] = {}
+        self._gradients: dict[str, tuple[Any, Scale]] = {}
         # Names with a gradient on this process, and names of started entries.
         self._had: set[str] = set()
         self._gone: set[str] = set()
         self._flying: deque[tuple[Sequence[str], Array | None]] = deque()
         self._served: list[tuple[str, Array, Any, Scale]] = []
         # Updates of this process that others may not have yet: changed names, and all values.
-        self._told: deque[tuple[list[str], dict[str, Array]]] = deque()
+        self._unconfirmed: deque[tuple[list[str], dict[str, Array]]] = deque()
 
     def take(
         self, names: Names, values: Values, grads: Sequence[Any], scale: Scale
@@ -479,7 +479,7 @@ class GradientRound:
         yield from self._handed(self._begun())
         yield from self._pushed() if first else ()
         yield from self._handed(self._landed())
-        while self._told:
+        while self._unconfirmed:
             self._heard()
         yield from self._pushed() if not first else ()
         self._reduction.close(self._kind)
@@ -527,7 +527,7 @@ class GradientRound:
         """Record gradients, start complete entries, and finish entries beyond the window."""
         while given:
             name, grad = given.pop(0)
-            if name in self._given or name in self._gone:
+            if name in self._gradients or name in self._gone:
                 raise CallOrderError(
                     f"{type(self._reducer).__name__}, parameter {name!r}",
                     expected="one gradient a step",
@@ -535,10 +535,10 @@ class GradientRound:
                     advice="call end() after the last update of each step",
                 )
             if grad is not None:
-                self._given[name] = grad, scale
+                self._gradients[name] = grad, scale
                 self._had.add(name)
             del grad
-        while self._entries and all(name in self._given for name in self._entries[0]):
+        while self._entries and all(name in self._gradients for name in self._entries[0]):
             yield from self._next()
         self._reduction.test()
 
@@ -546,7 +546,7 @@ class GradientRound:
         """Start all remaining entries."""
         while self._entries:
             yield from self._next()
-        for entry in self._reduction.late(self._gone, self._given):
+        for entry in self._reduction.late(self._gone, self._gradients):
             self._start(entry)
 
     def _next(self) -> Iterator[Handed]:
@@ -564,7 +564,7 @@ class GradientRound:
 
     def _start(self, entry: Sequence[str]) -> None:
         reduction = self._reduction
-        names = reduction.prepare(entry, self._given)
+        names = reduction.prepare(entry, self._gradients)
         self._gone.update(entry)
         if not names:
             return
@@ -573,7 +573,7 @@ class GradientRound:
         scales: list[Scale | None] = []
         rows: dict[str, RowSparse] = {}
         for name in names:
-            grad, scale = self._given.pop(name, (None, None))
+            grad, scale = self._gradients.pop(name, (None, None))
             scales.append(scale)
             if isinstance(grad, tuple):
                 rows[name] = RowSparse(*grad)
@@ -615,9 +615,9 @@ class GradientRound:
                 yield names, targets, grads, factor
             else:
                 yield from self._cut(cutting, (names, targets, grads, factor))
-            self._told.append((changed, by_name))
+            self._unconfirmed.append((changed, by_name))
             del grads
-            while len(self._told) > (0 if cutting is None else cutting.ahead):
+            while len(self._unconfirmed) > (0 if cutting is None else cutting.ahead):
                 self._heard()
 
     def _cut(self, cutting: ShardPlan, whole: Handed) -> Iterator[Handed]:
@@ -635,7 +635,7 @@ class GradientRound:
 
     def _heard(self) -> None:
         """Show the updates of all processes to the stages around."""
-        changed, by_name = self._told.popleft()
+        changed, by_name = self._unconfirmed.popleft()
         if self._reduction.cutting is not None:
             self._reduction.cutting.hear()
         for stage in reversed(self._around):

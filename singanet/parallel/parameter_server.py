@@ -148,7 +148,7 @@ class ParameterServer(RankReducer):
         self._rows: dict[str, TableRows] = {}
         self._pulled: dict[str, int] = {}
         self._stale = True
-        self._told = Exchanged(0, 0)
+        self._before_exchange = Exchanged(0, 0)
         self._clip: _ClippedPush | None = None
         stages = UpdateChain(optimizer).stages
         clip = stages[0] if stages and consistency == "bsp" else None
@@ -165,7 +165,7 @@ class ParameterServer(RankReducer):
                     advice="clip by these, or train by AllReduce",
                 )
         if self._ranks is not None:
-            self._told = self._ranks.world.exchanged
+            self._before_exchange = self._ranks.world.exchanged
             self.rule = optimizer if clip is None else clip.optimizer
             self.optimizer = Taking(self.rule)
             if clip is not None:
@@ -290,11 +290,11 @@ class ParameterServer(RankReducer):
         """Add the traffic with servers to the counts of this worker's communicator."""
         assert self._ranks is not None
         now = self._ranks.world.exchanged
-        told = now.since(self._told)
+        told = now.since(self._before_exchange)
         host: Communicator = getattr(self.comm, "control", self.comm)
         host.bytes_sent += told.sent
         host.bytes_received += told.received
-        self._told = now
+        self._before_exchange = now
 
     def case(self) -> Hashable:
         """Return the version of the grouping of parameters."""
@@ -444,7 +444,7 @@ class ParameterServer(RankReducer):
         if self._alone:
             super().load_state_dict(state)
             return
-        self._state, self._met = dict(state), None
+        self._state, self._met_as = dict(state), None
         # The servers load the arrays; this rank needs the steps for the rate.
         for key, array in state.items():
             name, _, slot = key.rpartition("/")

@@ -48,11 +48,11 @@ class Config:
     def __init__(self, values: Mapping[str, Any], where: str, arrays: int = 0) -> None:
         expect_object(values, where)
         self.values, self.where, self.arrays = values, where, arrays
-        self._taken: set[str] = set()
+        self._keys_read: set[str] = set()
 
     def take(self, key: str, default: Any = None) -> Any:
         """Return the value of ``key``, unchecked; null counts as absent."""
-        self._taken.add(key)
+        self._keys_read.add(key)
         value = self.values.get(key)
         return default if value is None else value
 
@@ -133,18 +133,18 @@ class Config:
 
     def skip(self, *keys: str) -> None:
         """Accept any value of ``keys``, which do not change outputs."""
-        self._taken.update(keys)
+        self._keys_read.update(keys)
 
     def end(self, silent: frozenset[str] = _SILENT) -> None:
         """Errors: `ConfigError` naming the keys that were not read."""
-        left = [key for key in self.values if key not in self._taken and key not in silent]
+        left = [key for key in self.values if key not in self._keys_read and key not in silent]
         left = [key for key in left if self.values[key] is not None]
         if left:
             raise ConfigError(
                 self.where,
                 expected="known keys of this family",
                 received=one_of(f"{key}={self.values[key]!r}"[:80] for key in left),
-                advice=did_you_mean(left[0], self._taken, self.other_key),
+                advice=did_you_mean(left[0], self._keys_read, self.other_key),
             )
 
     def refused(self, key: str, expected: str, value: Any) -> ConfigError:

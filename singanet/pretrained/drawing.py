@@ -143,12 +143,12 @@ class ModelDrawing:
         self.most_steps: int | None = None
         self.loss: Any = None
         self.metric: Any = None
-        self._kept: set[str] = set()
+        self._without_param: set[str] = set()
         self.tied: dict[str, Param] = {}
 
     def keep(self, *names: str) -> None:
         """Accept the arrays ``names`` without parameters; they are saved unchanged."""
-        self._kept.update(names)
+        self._without_param.update(names)
 
     def copies(self, param: Param, *names: str) -> None:
         """Accept the arrays ``names`` as copies of ``param``, to which the model ties them."""
@@ -156,7 +156,7 @@ class ModelDrawing:
 
     def keeps(self, name: str) -> bool:
         """Return whether the array is accepted without a parameter."""
-        return name in self._kept
+        return name in self._without_param
 
     def prefix(self, prefix: str) -> str:
         """Return ``prefix`` if names in the files start with it; bare models usually omit it."""

@@ -52,7 +52,7 @@ def read_settings(folder: Path, name: str) -> Any:
     return read_json(text, Budget(len(text), refuse), "settings")
 
 
-def beside(folder: Path) -> dict[str, Path]:
+def companions(folder: Path) -> dict[str, Path]:
     """Return the files of the folder that `save` copies, by name, without links outside."""
     found = {}
     for name in sorted(BESIDE):
@@ -111,7 +111,7 @@ def open_source(path: Path) -> Iterator[ModelSource]:
         where = f"config {str(folder / CONFIG)!r}"
         config = read_settings(folder, CONFIG)
         expect_object(config, where)
-        yield ModelSource(where, config, reader, beside(folder), _sentence(folder), {})
+        yield ModelSource(where, config, reader, companions(folder), _sentence(folder), {})
 
 
 def _of_gguf(reader: GgufReader) -> ModelSource:

@@ -150,9 +150,9 @@ class Predictor(CompiledNet):
                 received="both",
                 advice="call it for each part: predictor(x[a:b], out=out[a:b])",
             )
-        return joined_batches(super().__call__, x, batch_size, self._given, "predictor", np)
+        return joined_batches(super().__call__, x, batch_size, self._by_input, "predictor", np)
 
-    def _given(self, where: str, x: Any) -> Any:
+    def _by_input(self, where: str, x: Any) -> Any:
         return by_name(where, self._taken(where, x), self._names, all_of_them=True)
 
 

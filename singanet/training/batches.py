@@ -277,7 +277,7 @@ class Batches(ABC):
     """Whether this process may have no batch while other processes have one."""
     where = "net.fit"
     """The called method, for error messages."""
-    _given: int | None = None
+    _epoch_steps: int | None = None
     _stream: Iterator[WeightedBatch] | None = None
 
     @property
@@ -290,7 +290,7 @@ class Batches(ABC):
 
         Errors: `DataError` if the data end before the epoch does.
         """
-        if self._given is None:
+        if self._epoch_steps is None:
             if self.steps is not None and 0 < self.steps <= done:
                 return
             count = done
@@ -303,10 +303,10 @@ class Batches(ABC):
                 raise ended(self.where, "at least one batch", "none")
             self.last = count
             return
-        for k in range(done, self._given):
+        for k in range(done, self._epoch_steps):
             batch = self._next()
             if batch is None:
-                raise ended(self.where, f"{self._given} batches an epoch", f"{k}")
+                raise ended(self.where, f"{self._epoch_steps} batches an epoch", f"{k}")
             yield batch
             del batch
 
@@ -362,7 +362,7 @@ class ArrayBatches(Batches):
         self.loader = ArrayLoader(x, targets, batch_size, shuffle, seed, drop_last, *part, True)
         self.smallest = self.loader._smallest_batch
         self.steps = len(self.loader) if steps is None else steps
-        self._given = steps
+        self._epoch_steps = steps
 
     def one_pass(self) -> Iterator[WeightedBatch]:
         """Yield the batches to the end of the loader's epoch."""
@@ -434,7 +434,7 @@ class IteratedBatches(Batches):
         self._endless = isinstance(source, Iterator)
         self._drawn = 0
         self._skip = 0
-        self._given = steps
+        self._epoch_steps = steps
         self.smallest = getattr(source, "_smallest_batch", None)
         self.counted = getattr(source, "counted", self.counted)
         self.steps = self._length() if steps is None else steps

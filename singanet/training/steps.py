@@ -75,12 +75,12 @@ def stepper(net: Net, optimizer: Optimizer | Wrapper) -> Step:
 def with_empty_batches(step: Step) -> Step:
     """Return ``step`` without callbacks and metrics for batches without samples on this rank."""
 
-    def taken(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
+    def joining(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
         if batch_length(y):
             return step(x, y, weight, on_layer, measure)
         return step(x, y, weight, None, None)
 
-    return taken
+    return joining
 
 
 class MicroBatches:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.checkpoint import entry, open_state, write_state
-from singanet.checkpoint.entry import Beside, Checksum
+from singanet.checkpoint.entry import Checksum, ChecksumThread
 
 
 def by_hand(data):
@@ -67,10 +67,10 @@ def test_pieces_beside_keep_their_order(monkeypatch):
     monkeypatch.setattr(entry, "_AT_ONCE", 100)
     data = np.random.default_rng(1).integers(0, 256, 5000, dtype=np.uint8).tobytes()
     total, at = Checksum(), 0
-    with Beside() as beside:
+    with ChecksumThread() as hasher:
         for size in (99, 1000, 7, 101, 3, 3790):
-            beside.update(total, memoryview(data)[at : at + size])
+            hasher.update(total, memoryview(data)[at : at + size])
             at += size
-        beside.wait()
+        hasher.wait()
     assert at == len(data)
     assert total.digest() == by_hand(data)

@@ -435,10 +435,10 @@ def test_a_name_that_no_parameter_could_carry_is_refused(name):
 
 def test_a_name_that_is_taken_is_refused_and_the_net_is_as_it_was():
     net = FeedForwardNet([Dense("block", 3, input_sample_shape=(3,))], seed=0)
-    with pytest.raises(GraphError, match="layer 'block'.*second time"):
+    with pytest.raises(GraphError, match="layer 'block'.*name of another layer"):
         net.add(block())
     again = FeedForwardNet([Dense("block/b", 3, input_sample_shape=(3,))], seed=0)
-    with pytest.raises(GraphError, match="layer 'block/b'.*second time"):
+    with pytest.raises(GraphError, match="layer 'block/b'.*name of another layer"):
         again.add(block())
     assert [layer.name for layer in again.layers] == ["block/b"]
     twice = FeedForwardNet([block()])

@@ -143,7 +143,9 @@ def test_outputs_go_to_consumers_in_the_order_of_adding():
     net.add(Slice("cut", 1, [1, 3], input_sample_shape=(6,)))
     for name, width in [("first", 1), ("second", 2), ("third", 3)]:
         assert net.add(Dummy(name), "cut").get_output_sample_shape() == (width,)
-    with pytest.raises(GraphError, match="'fourth'.*3 outputs of 'cut'.*output 3"):
+    with pytest.raises(
+        GraphError, match="'fourth'.*output of 'cut', which has 3; received output 3"
+    ):
         net.add(Dummy("fourth"), "cut")
     x = np.arange(6, dtype=np.float32)[None]
     y = net.forward(False, x)

@@ -194,8 +194,8 @@ class Mine(Optimizer):
         (lambda: BlockCoordinate(SGD(lr=1), order="up"), "order"),
         (lambda: BlockCoordinate(SGD(lr=1), seed=-1), "seed"),
         (lambda: BlockCoordinate(Accumulator(SGD(lr=1), 2)), "which accumulates over steps"),
-        (lambda: BlockCoordinate(AccumulatingAdam(every=2)), "gathers over 2"),
-        (lambda: BlockCoordinate(Mine()), "gathers over 2"),
+        (lambda: BlockCoordinate(AccumulatingAdam(every=2)), "accumulates over 2 steps"),
+        (lambda: BlockCoordinate(Mine()), "accumulates over 2 steps"),
     ],
 )
 def test_what_cannot_be(make, message):
@@ -208,7 +208,7 @@ def test_a_net_has_to_be_met():
         rule().update(["a/b"], [np.ones(2)], [np.ones(2)])
     net, optimizer = net_of(), rule()
     optimizer.meet(net)
-    with pytest.raises(UnknownNameError, match="received another"):
+    with pytest.raises(UnknownNameError, match="received a parameter of another"):
         optimizer.update(["a/b"], [np.ones(2)], [np.ones(2)])
 
 

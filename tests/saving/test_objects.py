@@ -143,7 +143,7 @@ def described():
         (lambda c: c["layers"][1].update(sources=[3]), ConfigError, r"\[name, index or null\]"),
         (lambda c: c["layers"][1].update(shares="later"), ConfigError, "a layer before it"),
         (lambda c: c.update(loss=c["layers"][1]), UnknownNameError, "a Loss of singanet"),
-        (lambda c: c["layers"].append(c["layers"][0]), GraphError, "second time"),
+        (lambda c: c["layers"].append(c["layers"][0]), GraphError, "the name of another layer"),
         (lambda c: c.update(most_steps=0), ConfigError, "an integer of at least 1"),
         (lambda c: c.update(most_steps=True), ConfigError, "received True"),
     ],

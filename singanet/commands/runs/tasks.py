@@ -47,13 +47,13 @@ def split(count: int, share: float, seed: int) -> tuple[Array, Array]:
     They are drawn by ``seed``, as the samples of a file may be sorted by class. Errors: a share
     outside (0, 1); too few samples for both.
     """
-    kept_back = held(count, share)
+    kept_back = validation_count(count, share)
     # The third number gives other draws than for shuffles and shifts.
     order = np.random.default_rng([seed, 0, 2]).permutation(count)
     return np.sort(order[kept_back:]), np.sort(order[:kept_back])
 
 
-def held(count: int, share: float) -> int:
+def validation_count(count: int, share: float) -> int:
     """Return the number of samples kept back of ``count``. Errors: the errors of `split`."""
     where = "--validation-split"
     if not (share and SHARE.holds(share)):
@@ -213,9 +213,11 @@ class SampleTask(Task):
         drop_last: bool = False,
     ) -> ArrayLoader:
         size = batch_size or self.evaluation_batch
-        return ArrayLoader(*self._given(x, y), size, shuffle, seed, drop_last, *self.part, True)
+        return ArrayLoader(
+            *self._inputs_and_targets(x, y), size, shuffle, seed, drop_last, *self.part, True
+        )
 
-    def _given(self, x: Any, y: Array) -> tuple[Any, Array]:
+    def _inputs_and_targets(self, x: Any, y: Array) -> tuple[Any, Array]:
         """Return the inputs and targets of the net."""
         return x, y
 
@@ -386,7 +388,7 @@ class Text(Task):
 
     def keep_back(self, share: float, seed: int) -> TextLoader:
         """Return the end of the training text; a random part would leak from its neighbours."""
-        cut = len(self._ids) - held(len(self._ids), share)
+        cut = len(self._ids) - validation_count(len(self._ids), share)
         self._ids, taken = self._ids[:cut], self._ids[cut:]
         return self._in_order(taken)
 
@@ -467,7 +469,7 @@ class Tabular(SampleTask):
         """The number of categories in all columns."""
         return {"vocabulary_size": sum(self.data.cardinalities)}
 
-    def _given(self, x: Any, y: Array) -> tuple[Any, Array]:
+    def _inputs_and_targets(self, x: Any, y: Array) -> tuple[Any, Array]:
         return {**x, "categorical": self.data.shifted(x["categorical"])}, y
 
     def report(self, result: EpochResult) -> str:
@@ -479,7 +481,7 @@ class Tabular(SampleTask):
 class Reconstruction(DatasetTask):
     """Each sample is its own target; the digits by default."""
 
-    def _given(self, x: Any, y: Array) -> tuple[Any, Array]:
+    def _inputs_and_targets(self, x: Any, y: Array) -> tuple[Any, Array]:
         return x, x
 
     def report(self, result: EpochResult) -> str:

@@ -79,19 +79,19 @@ class _Rendering(threading.local):
 
     def begin(self, variables: Mapping[str, Any]) -> None:
         """Start a rendering."""
-        self.told = 0
+        self.rendered = 0
         self.answers: list[tuple[int, int]] = []
         self._weights: dict[int, tuple[Any, int, int]] = {}
-        self._most = self._left = maxsize
+        self._most = self._remaining = maxsize
         self._soon, self._until = perf_counter() + MAX_SECONDS, thread_time() + MAX_SECONDS
         size = self._weighed(variables)[0]
         self._most = MOST_BYTES + MOST_TIMES * size
-        self._left = MADE_BYTES + MADE_TIMES * size
+        self._remaining = MADE_BYTES + MADE_TIMES * size
 
     def spend(self, nbytes: int = 0) -> None:
         """Subtract ``nbytes`` from the budget, and check the time."""
-        self._left -= nbytes
-        if self._left < 0:
+        self._remaining -= nbytes
+        if self._remaining < 0:
             raise TemplateLimitError("more than a rendering may make: too many bytes, or turns")
         # Processor time, so that a busy machine does not matter; its clock is slow to read.
         if perf_counter() > self._soon and thread_time() > self._until:
@@ -180,14 +180,14 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
         parts: list[str] = []
         for part in template.generate(**variables):
             parts.append(part)
-            self._now.told += len(part)
-            self._now.expect(self._now.told)
+            self._now.rendered += len(part)
+            self._now.expect(self._now.rendered)
         return "".join(parts), self._now.answers
 
     def marked(self, answer: str) -> None:
         """Mark the next part of the text as an answer."""
-        told = self._now.told
-        self._now.answers.append((told, told + len(answer)))
+        rendered = self._now.rendered
+        self._now.answers.append((rendered, rendered + len(answer)))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> Any:
         tokens = (kind != "whitespace" for _, kind, _ in self.lexer.tokeniter(source, name))

@@ -350,7 +350,7 @@ class TextStream:
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._ids: list[int] = []
-        self._given = 0
+        self._returned = 0
 
     def push(self, *ids: int) -> str:
         """Return the text that the tokens ``ids`` complete, "" while a character is incomplete."""
@@ -358,16 +358,16 @@ class TextStream:
         text = self._decode(self._ids)
         # An incomplete character is decoded as the replacement character.
         whole = len(text.rstrip("\ufffd"))
-        new = text[self._given : whole]
-        self._given = max(self._given, whole)
+        new = text[self._returned : whole]
+        self._returned = max(self._returned, whole)
         if whole == len(text) and len(self._ids) > _LONG:
             self._shorten(text)
         return new
 
     def close(self) -> str:
         """Return the incomplete rest as text, and reset the stream."""
-        rest = self._decode(self._ids)[self._given :]
-        self._ids, self._given = [], 0
+        rest = self._decode(self._ids)[self._returned :]
+        self._ids, self._returned = [], 0
         return rest
 
     def _shorten(self, text: str) -> None:
@@ -375,5 +375,5 @@ class TextStream:
         for kept in range(_BEFORE, _LONG):
             part = self._decode(self._ids[-kept:])
             if part and text.endswith(part):
-                self._ids, self._given = self._ids[-kept:], len(part)
+                self._ids, self._returned = self._ids[-kept:], len(part)
                 return

@@ -20,7 +20,7 @@ from singanet.optimizer.reducer import Found, Reduction, RoundKind, Traffic
 from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Halves, Request
-from singanet.parallel.reductions.rank_reducer import Kept, RankReducer, announced
+from singanet.parallel.reductions.rank_reducer import ExtraState, RankReducer, announced
 from singanet.params.grads import dense_gradient
 from singanet.params.param import Param
 from singanet.types import Array, RowSparse
@@ -366,7 +366,7 @@ _WHOSE = "*/unsent"
 _SUM, _MOMENTUM = "unsent", "unsent_momentum"
 
 
-class Unsent(Kept):
+class Unsent(ExtraState):
     """Unsent gradients by parameter, flat and on the host, and their momentum.
 
     With ``momentum`` m and gradients g the sum is r = r + u with u = m u + g; sent elements of both
@@ -488,7 +488,7 @@ class UnsentRound(Round):
     @property
     def unsent(self) -> Any:
         """The unsent gradients."""
-        return self._owner._kept
+        return self._owner._extra_state
 
     def module(self, like: Array) -> Any:
         """Return NumPy: the choice of sent elements is made on the host."""

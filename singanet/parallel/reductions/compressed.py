@@ -302,7 +302,7 @@ class SparseAllReduce(AllReduce):
         window: Maximum number of sums in flight, a positive int.
     """
 
-    _kept: Unsent
+    _extra_state: Unsent
     _copies = 8
     """Copies with unsent gradients, momentum, and magnitudes for the choice: measured."""
 
@@ -335,7 +335,7 @@ class SparseAllReduce(AllReduce):
         self.warm_up = warm_up
         momentum = at(checked(where, "momentum", momentum, 0.0, 1.0), 0)
         self._check_momentum(momentum, bool(error_feedback))
-        self._kept = Unsent(where, bool(error_feedback), momentum)
+        self._extra_state = Unsent(where, bool(error_feedback), momentum)
         self.reduction = SparseRound(self, self.window, self._chosen)
 
     @property
@@ -376,23 +376,23 @@ class SparseAllReduce(AllReduce):
     @property
     def error_feedback(self) -> bool:
         """True if unsent elements are added to the next gradient."""
-        return self._kept.feedback
+        return self._extra_state.feedback
 
     @error_feedback.setter
     def error_feedback(self, flag: bool) -> None:
         self._check_momentum(self.momentum, bool(flag))
-        self._kept.feedback = bool(flag)
+        self._extra_state.feedback = bool(flag)
 
     @property
     def momentum(self) -> float:
         """The momentum with which gradients are summed before the choice."""
-        return self._kept.momentum
+        return self._extra_state.momentum
 
     @momentum.setter
     def momentum(self, momentum: float) -> None:
         momentum = at(checked(type(self).__name__, "momentum", momentum, 0.0, 1.0), 0)
         self._check_momentum(momentum, self.error_feedback)
-        self._kept.momentum = momentum
+        self._extra_state.momentum = momentum
 
     def _check_momentum(self, momentum: float, error_feedback: bool) -> None:
         if not momentum:
@@ -438,7 +438,7 @@ class SparseAllReduce(AllReduce):
     @property
     def _ratio_now(self) -> float:
         """The ratio of the next step."""
-        ratio, done = self.ratio or 1.0, self._kept.steps
+        ratio, done = self.ratio or 1.0, self._extra_state.steps
         if done >= self.warm_up or ratio >= _FIRST:
             return ratio
         return _FIRST * float((ratio / _FIRST) ** (done / self.warm_up))
@@ -624,7 +624,7 @@ class PowerSGD(AllReduce):
         window: Maximum number of sums in flight, a positive int.
     """
 
-    _kept: Directions
+    _extra_state: Directions
     _copies = 4
     """Copies with unsent gradients and the rows in progress."""
 
@@ -643,23 +643,23 @@ class PowerSGD(AllReduce):
         self.rank = checked_count(where, "rank", rank, 1)
         self.gain = at(checked(where, "gain", gain, 0.0), 0)
         given = bool(error_feedback), self.rank, bool(warm_start), self.gain
-        self._kept = Directions(where, *given)
+        self._extra_state = Directions(where, *given)
         self.reduction = PowerRound(self, self.window)
 
     @property
     def error_feedback(self) -> bool:
         """True if unsent gradients are added to the next gradient."""
-        return self._kept.feedback
+        return self._extra_state.feedback
 
     @error_feedback.setter
     def error_feedback(self, flag: bool) -> None:
-        self._kept.feedback = bool(flag)
+        self._extra_state.feedback = bool(flag)
 
     @property
     def warm_start(self) -> bool:
         """True if a step starts with the factors of the previous one."""
-        return self._kept.warm
+        return self._extra_state.warm
 
     @warm_start.setter
     def warm_start(self, flag: bool) -> None:
-        self._kept.warm = bool(flag)
+        self._extra_state.warm = bool(flag)

@@ -19,7 +19,7 @@ from singanet.optimizer.state import Grad
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.reductions.all_reduce import listed
-from singanet.parallel.reductions.rank_reducer import Kept, RankReducer, announced
+from singanet.parallel.reductions.rank_reducer import ExtraState, RankReducer, announced
 from singanet.params.param import Param
 from singanet.params.storage import groups_of
 from singanet.types import Array
@@ -27,7 +27,7 @@ from singanet.types import Array
 _STATE = "*/averaging"
 
 
-class _Progress(Kept):
+class _Progress(ExtraState):
     """The steps since an average, the next part, and the pending weight of each part."""
 
     def __init__(self, where: str, parts: int) -> None:
@@ -69,7 +69,7 @@ class LocalUpdates(RankReducer):
     differs: each rank has its own, and a training state of `fit` has all of them.
     """
 
-    _kept: _Progress
+    _extra_state: _Progress
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class LocalUpdates(RankReducer):
         super().__init__(optimizer, comm)
         self.window = window
         self._every = every
-        self._kept = _Progress(type(self).__name__, parts)
+        self._extra_state = _Progress(type(self).__name__, parts)
 
     @property
     def window(self) -> int:
@@ -119,7 +119,7 @@ class LocalUpdates(RankReducer):
             return
         self._expect_begun()
         self._said = False
-        progress = self._kept
+        progress = self._extra_state
         weight = 1.0 if self._count is None else self._count
         progress.pending += weight
         progress.followed += weight
@@ -161,14 +161,14 @@ class LocalUpdates(RankReducer):
         super().unify(net, samples)
 
     def _average_next(self) -> None:
-        progress = self._kept
+        progress = self._extra_state
         self._average([progress.next])
         progress.next = (progress.next + 1) % progress.parts
         progress.steps = 0
 
     def _average_all(self) -> None:
-        moved = self._average(range(self._kept.parts))
-        self._kept.steps = self._kept.next = 0
+        moved = self._average(range(self._extra_state.parts))
+        self._extra_state.steps = self._extra_state.next = 0
         if moved:
             self._ended_around()
         followers = [stage for stage in self._around if isinstance(stage, Averaged)]
@@ -177,7 +177,7 @@ class LocalUpdates(RankReducer):
 
     def _average_followers(self, followers: Sequence[Averaged]) -> None:
         """Average the moving averages of the ranks, each of which follows its rank's values."""
-        own, self._kept.followed = self._kept.followed, 0.0
+        own, self._extra_state.followed = self._extra_state.followed, 0.0
         weights = self.comm.all_gather(np.array([own]), "the weights of the moving averages")
         whole = float(np.sum(weights))
         arrays = (each for stage in followers for each in stage.averages.values())
@@ -196,7 +196,7 @@ class LocalUpdates(RankReducer):
 
         Return True if any rank had samples.
         """
-        pending = self._kept.pending
+        pending = self._extra_state.pending
         own = pending[list(parts)].reshape(1, -1)
         weights = np.concatenate(self.comm.all_gather(own, "the weights of the ranks' values"))
         pending[list(parts)] = 0.0
@@ -209,7 +209,7 @@ class LocalUpdates(RankReducer):
     def _slices(self, part: int) -> Iterator[tuple[Param, slice]]:
         """Yield the elements of ``part``; all parameters concatenated are divided evenly."""
         sizes = [self.order.like(param).size for param in self.order.params]
-        whole, parts, begin = sum(sizes), self._kept.parts, 0
+        whole, parts, begin = sum(sizes), self._extra_state.parts, 0
         first, last = whole * part // parts, whole * (part + 1) // parts
         for param, size in zip(self.order.params, sizes, strict=True):
             start, stop = max(first - begin, 0), min(last - begin, size)

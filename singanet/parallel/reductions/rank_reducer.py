@@ -260,7 +260,7 @@ def announced(
     return joint([request], lambda: _agreed(comm, request.wait()))
 
 
-class Kept:
+class ExtraState:
     """The state of a reducer in addition to the rule's: none in this base class.
 
     It is part of `state_dict`, and a `_remade` reducer shares it.
@@ -298,7 +298,7 @@ class RankReducer(Reducer):
     """
 
     comm: Communicator
-    _kept: Kept
+    _extra_state: ExtraState
     _meets_anew: ClassVar[bool] = False
     """True if a copy must meet the copy of its net, since no server serves it yet."""
 
@@ -344,13 +344,13 @@ class RankReducer(Reducer):
                     else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
                 )
         self.order = Order(any(stage._reads_gradients for stage in inside))
-        self._met: tuple[int, list[ParamSpec]] | None = None
+        self._met_as: tuple[int, list[ParamSpec]] | None = None
         self._net: weakref.ref[Any] | None = None
         self._nets: list[weakref.ref[Any]] = []
         self._count: float | None = None
         self._said = False
         self._before = self.comm.exchanged
-        self._kept = Kept()
+        self._extra_state = ExtraState()
 
     @property
     def _alone(self) -> bool:
@@ -386,7 +386,7 @@ class RankReducer(Reducer):
 
     def _remade(self, optimizer: Optimizer | Wrapper) -> RankReducer:
         made = type(self)(optimizer, **self._settings())
-        made._kept = self._kept
+        made._extra_state = self._extra_state
         return made
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
@@ -399,7 +399,7 @@ class RankReducer(Reducer):
         new = self._meets(net, around)
         if new:
             self._sums = None
-        self._kept.expect_fit(self.order.params, self.order.like, new)
+        self._extra_state.expect_fit(self.order.params, self.order.like, new)
 
     def _meets(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
         """Compare ``net`` and the stages ``around`` on all ranks if they are new; return True then.
@@ -425,7 +425,7 @@ class RankReducer(Reducer):
         self._net = weakref.ref(net)
         others = (ref for ref in self._nets if ref() not in (None, net))
         self._nets = [*others, self._net]
-        self._met = net.version, self._rates()
+        self._met_as = net.version, self._rates()
         return True
 
     def _begin_alike(self, net: NetCore) -> None:
@@ -444,7 +444,7 @@ class RankReducer(Reducer):
     def _is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
         """Return True if `_meets` has something to compare."""
         same = self._met_net is net and [*map(id, self._around)] == [*map(id, around)]
-        return not same or self._met != (net.version, self._rates()) or self.order.lacks(net)
+        return not same or self._met_as != (net.version, self._rates()) or self.order.lacks(net)
 
     @property
     def _met_net(self) -> NetCore | None:
@@ -456,7 +456,7 @@ class RankReducer(Reducer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the nets, which a copy in another process must meet again."""
-        return {**vars(self), "_net": None, "_nets": [], "_met": None}
+        return {**vars(self), "_net": None, "_nets": [], "_met_as": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RankReducer:
         """Return a copy that has met the copies of its nets, if these are copied along."""
@@ -467,7 +467,7 @@ class RankReducer(Reducer):
         made._nets = [weakref.ref(net) for net in nets if net is not None]
         net = memo.get(id(self._met_net))
         if net is not None and not self._meets_anew:
-            made._net, made._met = weakref.ref(net), copy.deepcopy(self._met, memo)
+            made._net, made._met_as = weakref.ref(net), copy.deepcopy(self._met_as, memo)
         return made
 
     def _rates(self) -> list[ParamSpec]:
@@ -592,26 +592,26 @@ class RankReducer(Reducer):
     # -- saving -----------------------------------------------------------------------------------
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        self._kept.turn(params, other)
+        self._extra_state.turn(params, other)
 
     def _own_state(self) -> dict[str, Array]:
-        return self._kept.state(self.comm.rank, self.comm.size)
+        return self._extra_state.state(self.comm.rank, self.comm.size)
 
     def _is_own(self, key: str) -> bool:
-        return self._kept.is_own(key)
+        return self._extra_state.is_own(key)
 
     def _parsed(self, own: Mapping[str, Array]) -> Any:
-        return self._kept.parsed(own, self.comm.rank, self.comm.size)
+        return self._extra_state.parsed(own, self.comm.rank, self.comm.size)
 
     def _take(self, parsed: Any) -> None:
-        self._kept.take(parsed)
+        self._extra_state.take(parsed)
 
     # -- the order of calls -----------------------------------------------------------------------
 
     @property
     def _has_met(self) -> bool:
         """True if it has a net."""
-        return self._met is not None
+        return self._met_as is not None
 
     def _expect_met(self) -> None:
         if not self._has_met:

@@ -178,7 +178,7 @@ class Post:
         self._waiting: dict[int, list[Message]] = {}
         self._waiting_bytes = 0
         self._sent: list[Request] = []
-        self._kept = 0
+        self._untested = 0
 
     @property
     def waits(self) -> bool:
@@ -199,10 +199,10 @@ class Post:
         for to, messages in waiting.items():
             data = packed(messages)
             # A test of each request after each message would take longer than the messages.
-            self._kept += data.nbytes
-            if self._kept > _KEPT:
+            self._untested += data.nbytes
+            if self._untested > _KEPT:
                 self._sent = [request for request in self._sent if not request.test()]
-                self._kept = 0
+                self._untested = 0
             self._sent.append(self._world._start_send(data, to, self._tag, what))
             self._world._ring(to)
 

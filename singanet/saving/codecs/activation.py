@@ -22,7 +22,7 @@ from singanet.saving.codecs.onnx import (
     Value,
     WrittenGraph,
 )
-from singanet.saving.codecs.onnx.written import turned
+from singanet.saving.codecs.onnx.written import inverted
 from singanet.saving.codecs.orders import Uses
 from singanet.types import Shape
 
@@ -43,7 +43,7 @@ def _write_activation(g: WrittenGraph, layer: layers.Activation, xs: list[Value]
 
 def activated(g: WrittenGraph, mode: str, x: Value, alpha: float = 0.01) -> Value:
     """Add the activation ``mode`` of ``x``."""
-    op = turned(_OPERATORS).get(mode, "")
+    op = inverted(_OPERATORS).get(mode, "")
     if op in _ALPHAS:
         return g.node(op, x, alpha=alpha)
     if op and (op != "Mish" or g.opset >= 18):

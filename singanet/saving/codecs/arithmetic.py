@@ -26,7 +26,7 @@ from singanet.saving.codecs.onnx import (
     by_dims,
     norm_axis,
 )
-from singanet.saving.codecs.onnx.written import DTYPES, turned
+from singanet.saving.codecs.onnx.written import DTYPES, inverted
 
 _OPERATORS: Mapping[str, str] = {
     **{
@@ -41,7 +41,7 @@ _OPERATORS: Mapping[str, str] = {
 
 def _write_operation(g: WrittenGraph, layer: layers.Operation, xs: list[Value]) -> Value:
     mode = layer.mode
-    if mode in (known := turned(_OPERATORS)):
+    if mode in (known := inverted(_OPERATORS)):
         return g.node(known[mode], *xs)
     if mode == "remainder":
         return g.node("Mod", *xs, fmod=1)
@@ -336,7 +336,7 @@ def _write_compare(g: WrittenGraph, layer: layers.Compare, xs: list[Value]) -> V
     sides += [] if value is None else [g.constant(value, "value", kind)]
     if layer.how == "!=":
         return g.node("Not", g.node("Equal", *sides, dtype=bool))
-    return g.node(turned(_COMPARISONS)[layer.how], *sides, dtype=bool)
+    return g.node(inverted(_COMPARISONS)[layer.how], *sides, dtype=bool)
 
 
 def _write_masking(g: WrittenGraph, layer: layers.Masking, xs: list[Value]) -> Value:

@@ -139,7 +139,7 @@ def of_features(layer: Any, suffix: str, path: str, label: str, uses: Uses) -> V
 def joined(path: str, shape: Shape, suffixes: Sequence[str], turns: bool) -> Variable:
     """Return several of our arrays concatenated along the first axis."""
 
-    def turned(array: Array) -> Array:
+    def transposed(array: Array) -> Array:
         return array.T if turns else array
 
     return Variable(
@@ -147,7 +147,7 @@ def joined(path: str, shape: Shape, suffixes: Sequence[str], turns: bool) -> Var
         path,
         shape,
         suffixes,
-        lambda *parts: np.concatenate([turned(part) for part in parts]),
-        lambda array: [turned(part) for part in np.split(array, len(suffixes))],
+        lambda *parts: np.concatenate([transposed(part) for part in parts]),
+        lambda array: [transposed(part) for part in np.split(array, len(suffixes))],
         turns=turns,
     )

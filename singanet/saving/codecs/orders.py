@@ -85,17 +85,19 @@ def along(order: Order) -> tuple[Move, Move]:
     ends = np.cumsum([part.size for part in parts])[:-1]
 
     def there(a: Array) -> Array:
-        return np.concatenate([turned(p, x) for p, x in zip(parts, np.split(a, ends), strict=True)])
+        return np.concatenate(
+            [in_order(p, x) for p, x in zip(parts, np.split(a, ends), strict=True)]
+        )
 
     def back(a: Array) -> Array:
         return np.concatenate(
-            [turned(_inverse(p), x) for p, x in zip(parts, np.split(a, ends), strict=True)]
+            [in_order(_inverse(p), x) for p, x in zip(parts, np.split(a, ends), strict=True)]
         )
 
     return there, back
 
 
-def turned(block: Block, a: Array) -> Array:
+def in_order(block: Block, a: Array) -> Array:
     """Permute axis 0 of ``a`` to the order of ``block``."""
     rank, rest = len(block.shape), a.shape[1:]
     axes = (*block.axes, *range(rank, rank + len(rest)))

@@ -382,7 +382,7 @@ def _write_average_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
 def _reach(layer: Any) -> Pads:
     """Return the pads with which sizes rounded down equal the layer's."""
     window: Window = layer.window
-    return window.reach(*layer._turned(layer.in_shapes)[-len(window.kernel) :])
+    return window.reach(*layer._swapped(layer.in_shapes)[-len(window.kernel) :])
 
 
 def _write_global_pool(op: str) -> Form:
@@ -395,7 +395,7 @@ def _write_global_pool(op: str) -> Form:
 
 def _write_adaptive_windows(g: WrittenGraph, layer: Any, x: Value) -> Value:
     """Gather windows, (N, C, positions of the output, positions of each)."""
-    flat = g.reshape(x, (0, layer._turned(layer.in_shapes)[0], -1))
+    flat = g.reshape(x, (0, layer._swapped(layer.in_shapes)[0], -1))
     places = g.constant(layer.found()[0], "places", np.int64)
     return g.node("Gather", flat, places, axis=2)
 
@@ -403,13 +403,13 @@ def _write_adaptive_windows(g: WrittenGraph, layer: Any, x: Value) -> Value:
 def _write_adaptive_mean(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     shares = g.constant(layer.found()[1], "shares")
     y = g.node("Mul", _write_adaptive_windows(g, layer, xs[0]), shares)
-    out = layer._turned(layer.out_shapes)
+    out = layer._swapped(layer.out_shapes)
     return g.reshape(g.reduce("Sum", y, [3], keepdims=False), (0, *out))
 
 
 def _write_adaptive_max(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     y = g.reduce("Max", _write_adaptive_windows(g, layer, xs[0]), [3], keepdims=False)
-    return g.reshape(y, (0, *layer._turned(layer.out_shapes)))
+    return g.reshape(y, (0, *layer._swapped(layer.out_shapes)))
 
 
 def _write_upsampling(g: WrittenGraph, layer: layers.Upsampling2D, xs: list[Value]) -> Value:

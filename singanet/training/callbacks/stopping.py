@@ -335,12 +335,12 @@ class EarlyStopping(Callback):
         self.restore_best_weights = bool(restore_best_weights)
         self.best_epoch = -1
         self._waited = 0
-        self._kept: dict[str, Array] = {}
+        self._best_values: dict[str, Array] = {}
 
     def on_train_begin(self) -> None:
         """Reset the result of an earlier fit. Errors: an unknown monitor."""
         self.monitor.begin(self.session.names, self.session.compiled.metrics)
-        self.best_epoch, self._waited, self._kept = -1, 0, {}
+        self.best_epoch, self._waited, self._best_values = -1, 0, {}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Store the parameters of a better epoch, or count epochs without improvement."""
@@ -358,13 +358,13 @@ class EarlyStopping(Callback):
 
     def on_train_end(self) -> None:
         """Restore the best parameters."""
-        if self._kept and self.session.error is None:
+        if self._best_values and self.session.error is None:
             params, put = self.session.params(), self.session.net.device.put
-            put_params(params, self._kept, put, "EarlyStopping")
-        self._kept = {}
+            put_params(params, self._best_values, put, "EarlyStopping")
+        self._best_values = {}
 
     def _keep(self) -> None:
-        keep_params(self.session.params(), self._kept)
+        keep_params(self.session.params(), self._best_values)
 
     def state_dict(self) -> dict[str, Array]:
         """Return the best value, its epoch and parameters, and the epochs waited."""
@@ -373,7 +373,7 @@ class EarlyStopping(Callback):
             "best_epoch": np.array(self.best_epoch, np.int64),
             "waited": np.array(self._waited, np.int64),
         }
-        return {**numbers, **{f"kept/{name}": array for name, array in self._kept.items()}}
+        return {**numbers, **{f"kept/{name}": array for name, array in self._best_values.items()}}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Restore the state from `state_dict`."""
@@ -383,7 +383,7 @@ class EarlyStopping(Callback):
             kept = saved_parameters(changing, self.session.net.device, kept, "EarlyStopping")
         self.monitor.best = float(state["best"])
         self.best_epoch, self._waited = int(state["best_epoch"]), int(state["waited"])
-        self._kept = kept
+        self._best_values = kept
 
 
 class ReduceOnPlateau(Callback):

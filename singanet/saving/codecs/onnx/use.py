@@ -32,7 +32,7 @@ class Names:
     """A generator of unique names of layers."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._used: set[str] = set()
         self._last: dict[str, int] = {}
         """The last number used, by name; all smaller ones are in use."""
 
@@ -42,17 +42,17 @@ class Names:
         plain = "it" if name_trouble(plain) else plain
         count = self._last.get(plain, 1)
         name = plain if count == 1 else f"{plain}_{count}"
-        while name in self._taken:
+        while name in self._used:
             count += 1
             name = f"{plain}_{count}"
-        self._taken.add(name)
+        self._used.add(name)
         self._last[plain] = count
         return name
 
     def free(self, names: Iterable[str]) -> None:
         """Release the names."""
-        freed = self._taken.intersection(names)
-        self._taken -= freed
+        freed = self._used.intersection(names)
+        self._used -= freed
         for name in freed:
             self._last.pop(name, None)
             self._last.pop(name.rpartition("_")[0], None)

@@ -37,7 +37,7 @@ PAD_MODES: Mapping[str, str] = {
 """The modes of `Pad` by ONNX's names."""
 
 
-def turned(table: Mapping[str, str]) -> Mapping[str, str]:
+def inverted(table: Mapping[str, str]) -> Mapping[str, str]:
     """Invert ``table``."""
     return {ours: theirs for theirs, ours in table.items()}
 
@@ -209,7 +209,7 @@ class WrittenGraph:
         ends = self.ints([before for before, _ in pads] + [after for _, after in pads], "pads")
         if mode == "constant":
             return self.node("Pad", x, ends, self.constant(value, "value", x.dtype))
-        return self.node("Pad", x, ends, mode=turned(PAD_MODES)[mode])
+        return self.node("Pad", x, ends, mode=inverted(PAD_MODES)[mode])
 
     def _wrapped(self, x: Value, pads: Sequence[tuple[int, int]]) -> Value:
         for axis, (before, after) in enumerate(pads):
