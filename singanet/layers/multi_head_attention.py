@@ -430,7 +430,7 @@ class MultiHeadAttention(Layer):
             raise self.shape_error(
                 "segments of sample shape (time,): of queries and keys, or of their one sequence",
                 str(in_shapes),
-                "they come before the mask, where there is one",
+                "pass them before the mask, if there is one",
             )
         if mask is not None:
             self._expect_mask(mask, scores)
@@ -478,21 +478,21 @@ class MultiHeadAttention(Layer):
     def _expect_turns(self, key_dim: int) -> None:
         if self.rotary is None:
             return
-        transposed = self.rotary.features(key_dim)
+        rotated = self.rotary.features(key_dim)
         self._expect(
-            transposed > 0 and transposed % 2 == 0,
-            f"rotary={transposed} of key_dim={key_dim}",
-            "an even number of features of a head, which are turned in pairs",
+            rotated > 0 and rotated % 2 == 0,
+            f"rotary={rotated} of key_dim={key_dim}",
+            "an even number of features of a head, which are rotated in pairs",
         )
         self._expect(
             self.rotary.longest is None or self.given == 1,
             f"rotary={self.rotary!r}",
-            "a scaling that does not depend on the length, where queries and keys have two",
+            "a scaling independent of the length, if queries and keys are separate inputs",
         )
         self._expect(
-            self.rotary.pairs in (None, transposed // 2),
+            self.rotary.pairs in (None, rotated // 2),
             f"rotary={self.rotary!r}",
-            f"a scaling that has a number for each of {transposed // 2} pairs",
+            f"a scaling that has a number for each of {rotated // 2} pairs",
         )
 
     def products(self) -> dict[str, bool]:
@@ -602,8 +602,8 @@ class MultiHeadAttention(Layer):
                     f"layer {self.name!r}, whose angles depend on the length of a text",
                     expected=f"at most {self.rotary.longest} steps under a mask, in parts",
                     received=f"{mask.shape[-1]}",
-                    advice="leave the mask out and let decoder.read take texts of any lengths,"
-                    " or predict them whole",
+                    advice="omit the mask and call decoder.read for texts of any lengths,"
+                    " or predict whole texts",
                 )
             return None
         if self.segments:
@@ -618,7 +618,7 @@ class MultiHeadAttention(Layer):
         """Return the rotated heads of ``x``, after the cached steps of its own keys and values."""
         heads = heads_of(x, self.dims[part])
         if self.rotary is not None and part != "value":
-            heads = self.rotary.transposed(ctx.ops, heads, ctx.starts if own else 0, texts=texts)
+            heads = self.rotary.rotated(ctx.ops, heads, ctx.starts if own else 0, texts=texts)
         if ctx.past is None or part == "query" or not own:
             return heads
         return ctx.past.extended(ctx.ops, part, heads, self._last())
@@ -661,7 +661,7 @@ class MultiHeadAttention(Layer):
         dmask = None if dadded is None else self._added_back(ctx, dadded, grads)
         if self.rotary is not None:
             texts = saved["texts"]
-            dq, dk = (self.rotary.transposed(ops, d, back=True, texts=texts) for d in (dq, dk))
+            dq, dk = (self.rotary.rotated(ops, d, back=True, texts=texts) for d in (dq, dk))
         dsources: list[Array] = []
         for part, source, d in zip(_PARTS, saved["sources"], (dq, dv, dk), strict=True):
             d = self._normed_back(ctx, part, merged_heads(d), grads)

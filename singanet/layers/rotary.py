@@ -399,7 +399,7 @@ class RotaryEmbedding(Configurable):
         """
         return _speeds(self.features(size), self.theta, self._scaling, steps)
 
-    def transposed(
+    def rotated(
         self,
         ops: Ops,
         x: Array,

@@ -52,7 +52,7 @@ def scaled(speeds, gain, steps):
 def of_ones(rotary, steps):
     x = np.zeros((steps, SIZE))
     x[:, : SIZE // 2] = 1.0
-    return rotary.transposed(numpy_ops, x)
+    return rotary.rotated(numpy_ops, x)
 
 
 PLAIN = 500.0 ** (-2.0 * np.arange(SIZE // 2) / SIZE)
@@ -119,7 +119,7 @@ def test_the_way_back_is_the_transposed_map(name, interleaved, rng):
     given = {"rope_type": name, **SCALINGS[name]}
     rotary = RotaryEmbedding(500.0, interleaved, fraction=0.8, scaling=given)
     x, dy = (rng.standard_normal((2, 3, 40, 20)) for _ in range(2))
-    y, dx = rotary.transposed(numpy_ops, x), rotary.transposed(numpy_ops, dy, back=True)
+    y, dx = rotary.rotated(numpy_ops, x), rotary.rotated(numpy_ops, dy, back=True)
     assert np.vdot(y, dy) == pytest.approx(np.vdot(x, dx), rel=1e-12)
     np.testing.assert_array_equal(y[..., 16:], x[..., 16:])
 
@@ -343,5 +343,5 @@ def test_refuses_scalings_of_other_heads_and_of_two_lengths():
     longrope = RotaryEmbedding(scaling={"rope_type": "longrope", **SCALINGS["longrope"]})
     with pytest.raises(ArgumentError, match="a number for each of 4 pairs"):
         MultiHeadAttention("att", 2, 8, rotary=longrope).build((5, 6))
-    with pytest.raises(ArgumentError, match="that does not depend on the length"):
+    with pytest.raises(ArgumentError, match="independent of the length"):
         MultiHeadAttention("att", 2, 16, rotary=longrope).build([(5, 6), (4, 6)])
