@@ -116,7 +116,10 @@ def test_a_summary_before_shapes_are_known():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda net, x, y: net.evaluate(x, y, return_dict=True), r"return_dict=.*\.logs of what"),
+        (
+            lambda net, x, y: net.evaluate(x, y, return_dict=True),
+            r"return_dict=.*\.logs of evaluate",
+        ),
         (lambda net, x, y: net.predict(x, verbose=0), "net.predict.*received verbose=; leave it"),
         (lambda net, x, y: net.compile("sgd", loss_weights=[1]), "MultiLoss.*weights="),
         (lambda net, x, y: net.fit(), r"received nothing for x; write net.fit\(x=...\)"),

@@ -182,7 +182,7 @@ def test_a_nan_in_the_data_is_refused_with_its_place(small, capsys):
     [
         (b"just some text, in truth", "text that begins"),
         (b"", "an empty file"),
-        (b"PK\x03\x04" + bytes(40), "a broken one"),
+        (b"PK\x03\x04" + bytes(40), "a broken archive"),
     ],
 )
 def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, content, said, capsys):

@@ -107,7 +107,7 @@ def numbers(where: str, name: str, column: Array) -> Array:
         raise DataError(
             at,
             expected="a number in each row",
-            received=f"{missing} of {len(column)} rows without one",
+            received=f"{missing} of {len(column)} rows without a number",
             advice=f"{_TABLE} and fills missing values, or remove the rows",
         )
     return column

@@ -87,7 +87,7 @@ def expect_suffix(where: str, path: Path, known: Sequence[str]) -> None:
             f"{where} {str(path)!r}",
             expected=f"a file name that ends in {' or '.join(known)}",
             received=f"the suffix {path.suffix!r}",
-            advice=f"write to {path.with_suffix(known[0]).name!r}" if path.name else "name one",
+            advice=f"write to {path.with_suffix(known[0]).name!r}" if path.name else "add a name",
         )
 
 

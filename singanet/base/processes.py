@@ -121,7 +121,7 @@ class Leaving:
     def leave(self) -> NoReturn:
         """End the training as Ctrl-C does; all ranks call it after the same step."""
         self.begun = True
-        raise KeyboardInterrupt("the launcher goes on with other ranks from here")
+        raise KeyboardInterrupt("the launcher continues with other ranks from here")
 
 
 LEAVING = Leaving()

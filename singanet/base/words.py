@@ -232,4 +232,4 @@ def described(names: tuple[str, ...]) -> str:
     if not of:
         return ""
     text = "; ".join(f"{here} as {' or '.join(words)}" for here, words in of.items())
-    return f"Also taken: {text}."
+    return f"Also accepted: {text}."

@@ -183,7 +183,7 @@ def by_suffix(path: str | os.PathLike[str]) -> str:
     return found[max(found, key=len)]
 
 
-_OR_SAY_SO = "choose one of them, or none for SINGA's .bin and .desc, or name the format"
+_OR_SAY_SO = "choose a listed suffix, or none for SINGA's .bin and .desc, or pass format="
 _TORCH = "write '.safetensors' with layout='torch', which safetensors.torch.load_file reads"
 _INSTEAD = {
     ".keras": "weights for Keras end in '.weights.h5'",

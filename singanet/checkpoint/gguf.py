@@ -110,13 +110,13 @@ def parse(stream: BinaryIO, size: int, where: str) -> GgufTable:
 
 
 def _check_version(raw: bytes, where: str) -> None:
-    version, transposed = (int.from_bytes(raw, order) for order in ("little", "big"))
+    version, swapped = (int.from_bytes(raw, order) for order in ("little", "big"))
     if version not in (2, VERSION):
-        big = transposed in (2, VERSION)
+        big = swapped in (2, VERSION)
         raise VersionError(
             where,
             expected=f"version 2 or {VERSION} of GGUF, the low byte first",
-            received=f"version {transposed}, the high byte first" if big else f"version {version}",
+            received=f"version {swapped}, the high byte first" if big else f"version {version}",
             advice="convert it with llama.cpp's tools",
         )
 

@@ -216,7 +216,7 @@ def _advice(report: LoadReport) -> str:
     if types and not report.missing and not report.extra:
         return "pass cast=True to convert"
     renamed = "rename={file: net} or " if report.missing and report.extra else ""
-    return f"pass {renamed}strict=False to load what fits, or take the net that was saved"
+    return f"pass {renamed}strict=False to load the matching arrays, or use the saved net"
 
 
 def _cast_is_enough(found: Mismatch) -> bool:
@@ -346,15 +346,15 @@ def _asked(
                     received=repr(name),
                     advice=did_you_mean(name, known, "rename goes from the file to the net"),
                 )
-    transposed = {name: there for there, name in rename.items()}
-    if len(transposed) < len(rename):
+    inverse = {name: there for there, name in rename.items()}
+    if len(inverse) < len(rename):
         raise ArgumentError(
             f"{where}, argument rename",
             expected="a distinct name of the net for each name of the file",
-            received=f"{len(rename)} for {len(transposed)}",
+            received=f"{len(rename)} for {len(inverse)}",
             advice="remove the pairs that share a target",
         )
-    return transposed
+    return inverse
 
 
 def _compare(

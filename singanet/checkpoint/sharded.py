@@ -460,7 +460,7 @@ class RanksFile:
     def _publish(self) -> list[tuple[int, str]]:
         """Write the index if no rank failed; return the failed ranks and their errors."""
         comm = self._comm
-        every = gathered(comm, (self._trouble(), self._facts), "what ranks have written")
+        every = gathered(comm, (self._trouble(), self._facts), "the results of the ranks")
         if comm.rank == 0 and not any(trouble for trouble, _ in every):
             try:
                 write_index(self.path, *_index(self._shards, [table for _, table in every]))

@@ -182,7 +182,7 @@ def _check_end(stream: IO[bytes], size: int, budget: Budget, unsafe: Refusal) ->
         # zipfile reads the record right before the locator, and ignores its offset.
         place = max(0, size - len(tail)) + at - 20 - _END64.size
         if place != int.from_bytes(locator[8:16], "little"):
-            raise zipfile.BadZipFile("the last record lies elsewhere")
+            raise zipfile.BadZipFile("the last record is elsewhere")
         stream.seek(place)
         table = _END64.unpack(stream.read(_END64.size))[8]
     if table > _LARGEST_TABLE:
@@ -224,7 +224,7 @@ def read_npz(
             return DataError(
                 where,
                 expected="a whole .npz archive" if "zip" in expected else expected,
-                received=f"a broken one ({received})" if "zip" in expected else received,
+                received=f"a broken archive ({received})" if "zip" in expected else received,
                 advice="copy or write the file again",
             )
 

@@ -362,9 +362,7 @@ class Machine:
         if not (isinstance(module, str) and isinstance(name, str)):
             raise TypeError
         if (module, name) not in self._names:
-            raise self._unsafe(
-                "arrays, and no name but those for them", f"{module[:60]}.{name[:60]}"
-            )
+            raise self._unsafe("arrays, and no other names", f"{module[:60]}.{name[:60]}")
         self.push(_mention(module, name))
 
     def reduce(self) -> None:

@@ -394,5 +394,5 @@ def _expect_known(where: str, names: Collection[str], columns: Columns) -> None:
                 received=repr(name),
                 advice="put it into a list"
                 if alone and name in columns
-                else did_you_mean(str(name), columns, "look at the frame's columns"),
+                else did_you_mean(str(name), columns, "check the frame's columns"),
             )

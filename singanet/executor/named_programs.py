@@ -77,8 +77,8 @@ class Several(Optimizer):
         for param in params:
             if param.name in self._by_name:
                 own.setdefault(id(self._by_name[param.name]), []).append(param)
-        transposed = [one.turn(own.get(id(one), [])) for one in self._all]
-        return any(transposed)
+        switched = [one.turn(own.get(id(one), [])) for one in self._all]
+        return any(switched)
 
     def update(
         self,

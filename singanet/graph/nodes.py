@@ -212,7 +212,7 @@ class Graph:
                     f"layer {node.name!r}, a {type(node.layer).__name__}",
                     expected="arrays to compute with",
                     received=f"the sparse input {source.name!r}, which Dense layers alone read",
-                    advice="put a Dense between, or leave sparse out and feed x.toarray()",
+                    advice="put a Dense between, or omit sparse and feed x.toarray()",
                 )
         if inputs and node.layer._asks_axes(shapes[0]):
             expect_axes_said(node.layer, _upwards(inputs[0][0]))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _WITH_ALPHA = ("leaky_relu", "elu", "celu", "softcap")
 _OTHERS = {
     **dict.fromkeys(("softmax", "log_softmax"), "write Softmax() or LogSoftmax()"),
-    "linear": "leave the layer out",
+    "linear": "omit the layer",
     "swish": "write Activation('silu')",
     "hard_silu": "write Activation('hard_swish')",
     **dict.fromkeys(
@@ -309,7 +309,7 @@ class GLU(Layer):
             raise self.shape_error(
                 f"one input with an even extent along axis {self.axis}, counted with the batch",
                 f"sample shape {shape}",
-                "give the layer before it twice as many features as shall come out",
+                "give the preceding layer twice the features of the output",
             )
         return (*shape[:k], shape[k] // 2, *shape[k + 1 :])
 

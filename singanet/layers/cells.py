@@ -274,7 +274,7 @@ def read_skips(layer: Layer, ops: Ops, tells: str, given: Array, n: int, steps: 
         raise layer.shape_error(
             f"a mask of shape {(n, steps)}",
             f"shape {given.shape}",
-            "mask steps of the sequences that are given, one number each",
+            "pass one number for every step of every sequence",
         )
     else:
         missing = (given == 0).T
@@ -290,7 +290,7 @@ def read_whole_lengths(layer: Layer, ops: Ops, lengths: Array, n: int, steps: in
         raise layer.shape_error(
             f"one length a sample, shape ({n},) or ({n}, 1)",
             f"shape {lengths.shape}",
-            "pass as many lengths as sequences",
+            "pass a length for every sequence",
         )
     flat = lengths.reshape(n)
     ops.check(partial(_expect_lengths, layer.name, steps), flat)

@@ -315,8 +315,8 @@ class TransposedConvolution(Convolving):
         out = self._sizes(shape[1:])
         if min(out) < 1:
             raise self.shape_error(
-                f"images that padding {self.window.pads} leaves something of",
-                f"sample shape {shape}, of which {out} would be left",
+                f"images larger than the padding {self.window.pads}",
+                f"sample shape {shape}, for outputs of shape {out}",
                 "use less padding",
             )
         taps = prod(self.window.kernel)
@@ -841,7 +841,7 @@ def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[
     most = {"reflect": [size - 1 for size in shape], "circular": shape}.get(mode)
     if most is not None and any(max(ends) > n for ends, n in zip(pads, most, strict=True)):
         raise layer.shape_error(
-            f"samples that have as much to repeat as the border by {mode!r}, {pads}",
+            f"samples of at least the size of the border {pads} by {mode!r}",
             f"sample shape {shape}",
             "use a smaller border, or 'replicate'",
         )

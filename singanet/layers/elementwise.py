@@ -515,7 +515,9 @@ def _of_inputs(layer: Combine, in_shapes: Any, count: int) -> Shapes:
     shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
     if len(shapes) != count:
         raise layer.shape_error(
-            f"{count} inputs", f"sample shapes {shapes}", "a number takes the place of one"
+            f"{count} inputs",
+            f"sample shapes {shapes}",
+            "a number replaces an input",
         )
     return shapes[0] if count == 1 else Combine.setup(layer, shapes)
 
@@ -639,7 +641,7 @@ class Operation(Combine):
             raise self.shape_error(
                 f"{OPERATIONS[self.mode].inputs} input(s) for mode={self.mode!r}",
                 f"{number}",
-                "choose a mode for as many",
+                "choose a mode for this number of inputs",
             )
         return in_shapes if number == 1 else super().setup(in_shapes)
 

@@ -753,7 +753,7 @@ class BatchNormalization(Layer):
                     f"layer {self.name!r}",
                     expected="more than one value per channel in a training batch",
                     received=f"a batch of shape {x.shape}",
-                    advice="leave out a last batch of one sample, fit(drop_last=True), use another "
+                    advice="omit a last batch of one sample by fit(drop_last=True), use another "
                     "batch_size, or freeze the layer",
                 )
             if joint is None:

@@ -56,7 +56,7 @@ class Pooling(Windowed):
             raise self.shape_error(
                 f"padding smaller than the kernel {window.kernel}",
                 f"padding {window.pads}",
-                "a window must meet the sample somewhere",
+                "a window must overlap the sample",
             )
         return out if len(in_shapes) == self._axes else self._swapped((shape[0], *out))
 

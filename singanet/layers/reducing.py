@@ -203,7 +203,7 @@ class Expand(Layer):
         fits = all(size in (1, wanted) or wanted == -1 for size, wanted in pairs)
         if len(given) != len(self.shape) or not fits:
             raise self.shape_error(
-                f"samples of {len(self.shape)} axes, of extent 1 or that of {self.shape}",
+                f"samples of {len(self.shape)} axes, of extent 1 or the extents {self.shape}",
                 f"sample shape {given}",
                 "put Reshape before it, which adds axes of extent 1",
             )
@@ -392,7 +392,7 @@ class Gather(Layer):
         ):
             raise self.shape_error(
                 f"an input with an axis {self.axis}"
-                + ", and indices of as many axes, which agree or are 1" * of_samples,
+                + ", and indices with the same number of axes, of equal extent or 1" * of_samples,
                 f"{in_shapes}",
                 "give the argument indices, or a second input; Reshape adds axes of extent 1",
             )

@@ -205,7 +205,7 @@ class RNN(Layer):
             raise self.shape_error(
                 "no initial states, for a layer that has its own",
                 f"{self.inputs.states}",
-                "leave stateful out, or the states",
+                "omit stateful, or the states",
             )
         self._add_params(features)
         width = self.directions * self.units
@@ -720,7 +720,7 @@ class TimeDistributed(Layer):
         shape = expect_one_input(self, in_shapes)
         if not shape:
             raise self.shape_error(
-                "samples of shape (steps, ...)", f"sample shape {shape}", "leave the wrapper out"
+                "samples of shape (steps, ...)", f"sample shape {shape}", "omit the wrapper"
             )
         self._built_it = self.layer.out_shapes is None
         out = self.layer.build(shape[1:])

@@ -65,8 +65,8 @@ class Reshape(Layer):
         if -1 in given:
             if (given.count(-1), self.shape.count(-1), -known) != (1, 1, prod(given)):
                 raise self.shape_error(
-                    "samples with at most one axis of any extent, which -1 stands for"
-                    f" in {self.shape} among as many elements as beside it",
+                    "samples with one axis of any extent for the -1 in"
+                    f" {self.shape}, and equal other elements",
                     f"sample shape {given}",
                     "keep that axis, or give it an extent",
                 )
@@ -505,7 +505,7 @@ class Dummy(Layer):
             raise self.shape_error(
                 "floats of sample shape (n,), as its input is sparse",
                 f"{in_shapes}" if self.dtype is None else f"dtype {self.dtype}",
-                "leave sparse out, or feed a row a sample",
+                "omit sparse, or feed a row for every sample",
             )
         return in_shapes
 

@@ -156,7 +156,7 @@ class SigmoidFocal(Loss):
         super().__init__(reduction)
         self.gamma = checked_gamma("SigmoidFocal", gamma)
         if alpha is not None:
-            usual = "0.25 is usual where most answers are no"
+            usual = "0.25 is usual if most answers are no"
             between, where = "a number between 0 and 1, or None", "SigmoidFocal(alpha=)"
             alpha = checked_number(where, alpha, between, lambda a: 0 < a < 1, usual)
         self.alpha = alpha

@@ -326,7 +326,7 @@ class MultiLoss(Counted, Configurable):
         if not losses or len({id(loss) for loss in losses.values()}) != len(losses):
             raise ArgumentError(
                 "MultiLoss(losses=)",
-                expected="a loss of its own for each of one or more outputs",
+                expected="a separate loss for each of one or more outputs",
                 received=f"{len(losses)} names for {len(set(map(id, losses.values())))} losses",
                 advice="construct one loss for every output",
             )
@@ -336,7 +336,7 @@ class MultiLoss(Counted, Configurable):
                     f"MultiLoss(losses=), output {name!r}",
                     expected="one loss object, such as SquaredError()",
                     received=repr(loss)[:60],
-                    advice="for several on one output derive a Loss that adds them up",
+                    advice="for several losses on one output derive a Loss that adds them",
                 )
         given = dict(weights or {})
         for name, weight in given.items():

@@ -514,8 +514,8 @@ def _cast_advice(ops: Ops, scores: Shape, y: Array) -> str:
         return f"give a distribution the shape of the outputs: {reshaping('y', scores[1:])}"
     if y.dtype.kind == "f" and not bool((y == ops.xp.rint(y)).all()):
         return (
-            "number the classes from 0 on; of what is measured a regression loss such as "
-            "SquaredError is made for"
+            "number the classes from 0; for measured values use a regression loss such as "
+            "SquaredError"
         )
     return "cast them with y.astype(int), or pass a distribution of the outputs' shape"
 
@@ -526,7 +526,7 @@ def _label_advice(scores: Shape, labels: Shape) -> str:
             axes = (*range(2, len(scores)), 1)
             return f"classes stand last: end the net with Permute('last', {axes})"
     return (
-        "pass one integer label for every sample or position; for one a sample put"
+        "pass one integer label for every sample or position; for a label per sample put"
         " Flatten before the last Dense"
     )
 
@@ -575,7 +575,7 @@ def _target_advice(outputs: Shape, targets: Shape) -> str:
     if math.prod(outputs) == math.prod(targets):
         return f"give the targets the shape of the outputs: {reshaping('y', outputs[1:])}"
     if len(outputs) == 2 and targets in ((outputs[0],), (outputs[0], 1)):
-        return "end the net with a layer of one output, as there is one number for a sample"
+        return "end the net with a layer of one output, since targets have one number per sample"
     return "give both one shape: change the last layer, or the targets"
 
 

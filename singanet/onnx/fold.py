@@ -310,7 +310,7 @@ def _outputs(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[A
     shapes = [np.broadcast_shapes(*(a.shape for a in arrays.values())) for arrays in (some, given)]
     made = _run(node, some, sheet)
     if any(each is None or each.shape != shapes[0] for each in made):
-        raise RefusedError("non-empty arrays", "an empty one")
+        raise RefusedError("non-empty arrays", "an empty array")
     return [np.empty(shapes[1], each.dtype) for each in made if each is not None]
 
 

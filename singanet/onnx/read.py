@@ -504,7 +504,7 @@ def _sort(graph: FileGraph, known: set[str], where: str) -> None:
             if not missing[reader]:
                 ready.append(reader)
     if len(ordered) < len(graph.nodes):
-        raise broken(where, "a graph without cycles", "one with a cycle")
+        raise broken(where, "a graph without cycles", "a cycle")
     graph.nodes = ordered
 
 

@@ -278,8 +278,8 @@ class Optimizer(Counted, Configurable, ABC):
 
         Returns True if the state of other parameters was in use.
         """
-        transposed = [self._owners.turn(p.name, p.root, self._states) for p in params]
-        other = any(transposed)
+        switched = [self._owners.turn(p.name, p.root, self._states) for p in params]
+        other = any(switched)
         now = learnt_by(self, self.hypers) if other else {}
         learnt = self._owners.turn_all([param.root for param in params], other, now, {})
         if learnt is not now:

@@ -531,7 +531,7 @@ class GradientRound:
                 raise CallOrderError(
                     f"{type(self._reducer).__name__}, parameter {name!r}",
                     expected="one gradient a step",
-                    received="a second one",
+                    received="a second gradient",
                     advice="call end() after the last update of each step",
                 )
             if grad is not None:

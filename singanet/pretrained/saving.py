@@ -210,7 +210,7 @@ def save(
     for stored in origin.arrays.values():
         for param, _ in stored.members:
             if id(param) not in params:
-                raise _other(f"one without the parameter {param.name!r}")
+                raise _other(f"a net without the parameter {param.name!r}")
     value_of = partial(_merged, pairs_beside(net.layers)) if adapted else _value
     sources = list(_sources(origin, np.dtype(net.dtype), value_of))
     if path.suffix.lower() == ".gguf":

@@ -85,7 +85,7 @@ def object_to_config(thing: Configurable) -> dict[str, Any]:
     if name is None:
         raise ConfigError(
             kind.__name__,
-            expected="a class of singanet, or a registered one",
+            expected="a class of singanet, or a registered class",
             received="a class that is neither",
             advice="decorate it with @singanet.register('yourname.class.v1')",
         )
@@ -113,7 +113,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
         known = [k for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)]
         raise UnknownNameError(
             _SOMEWHERE,
-            expected=f"a {bases[0].__name__} of singanet, or a registered one",
+            expected=f"a {bases[0].__name__} of singanet, or a registered class",
             received=repr(name)[:80],
             advice=did_you_mean(str(name)[:60], known, _unregistered(name)),
         )

@@ -223,7 +223,7 @@ def decoded(kind: FileKind, text: bytes, where: str) -> dict[str, Any]:
             where,
             expected=f"{kind.text} version 1 to {kind.version}, supported by this singanet",
             received=f"{kind.text} version {str(version)[:40]}",
-            advice=f"update singanet, or save the {kind.text} with an older one",
+            advice=f"update singanet, or save the {kind.text} with an older singanet",
         )
     return about
 

@@ -142,7 +142,7 @@ def _not_one(argument: str, expected: str, given: Any, example: str) -> Argument
         received = f"{type(given).__module__.rpartition('.')[0]}.{type(given).__name__}"
         other = getattr(losses if argument == "loss" else metrics, type(given).__name__, None)
         if other is not None:
-            advice = f"import the one of singanet.{'loss' if argument == 'loss' else 'metric'}"
+            advice = f"import it from singanet.{'loss' if argument == 'loss' else 'metric'}"
     return ArgumentError(
         f"net.compile, {argument}", expected=expected, received=received, advice=advice
     )

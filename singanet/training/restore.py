@@ -105,7 +105,7 @@ def expect_ranks_of_parts(where: str, are: int, were: int, state: Mapping[str, A
     """Refuse gradients accumulated between micro-batches if the number of ranks has changed."""
     keys = (key.split("/", 2)[2] if is_own(key) else key for key in state)
     if any(key.startswith("optimizer/") and key.endswith("/gathered") for key in keys):
-        expected = f"as many ranks as were, {were}, between micro-batches"
+        expected = f"{were} ranks, as before, between micro-batches"
         raise mismatch(where, expected, str(are))
 
 
@@ -180,7 +180,7 @@ def _states_to_load(session: Session, state: Mapping[str, Array]) -> _Loaded:
     found = [(each, below(f"{start}/", state)) for start, each in own.items()]
     was = any(key.startswith("precision/") for key in state)
     if was != ("precision" in own):
-        expected = f"a training {'in' if was else 'without'} mixed precision, as the saved one"
+        expected = f"a training {'in' if was else 'without'} mixed precision, as it was saved"
         raise mismatch("net.compile", expected, "the other kind")
     saved = {key.split("/")[1] for key in state if key.startswith("callback/")}
     given = [name.removeprefix("callback/") for name in callbacks_by_name(session)]

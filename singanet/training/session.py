@@ -199,7 +199,7 @@ class Session(Course):
 
     def of_first(self, value: Any) -> Any:
         """Return rank 0's ``value``, plain data or arrays; all ranks call it at the same point."""
-        return self.ranks.of_first(value, "what rank 0 decides")
+        return self.ranks.of_first(value, "the decision of rank 0")
 
     def on_first(self, work: Callable[[], object]) -> None:
         """Call ``work()`` on rank 0, with all parameters readable; all ranks call it."""

@@ -123,7 +123,7 @@ def test_strict_refuses(load):
     assert text.endswith(
         ": expected every array of the net with its shape and type, and no other; received a/w of "
         "(2, 3), not (3, 2), no new/b (5,), gone/b (4,) as well; pass rename={file: net} or "
-        "strict=False to load what fits, or take the net that was saved"
+        "strict=False to load the matching arrays, or use the saved net"
     )
     assert [line.split() for line in caught.value.report.table().splitlines()] == [
         ["net", "shape", "file", "shape"],

@@ -413,7 +413,7 @@ def test_singas_arguments_are_taken_by_name_and_nobody_sees_them():
         ({"groups": 2}, (3, 8, 8), r"divisible by groups=2; received 3 channels and filters=4"),
         ({"groups": 3}, (3, 8, 8), r"divisible by groups=3; received 3 channels and filters=4"),
         ({}, (0, 8, 8), r"each at least 1"),
-        ({"padding_mode": "reflect", "pad": 3}, (1, 3, 5), r"as much to repeat as the border"),
+        ({"padding_mode": "reflect", "pad": 3}, (1, 3, 5), r"at least the size of the border"),
     ],
 )
 def test_refuses_samples_that_do_not_fit(options, shape, message):

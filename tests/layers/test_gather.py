@@ -102,9 +102,13 @@ def test_picked_integers_stay_integers():
         (lambda: Gather("it", 1, [0.5]), ArgumentError, "whole numbers"),
         (lambda: Gather("it", 1, [3]).build((3, 2)), DataError, "from 0 to 2"),
         (lambda: Gather("it", 3, [0]).build((3, 2)), ShapeError, "an axis 3"),
-        (lambda: Gather("it", 1).build((3, 2)), ShapeError, "indices of as many axes"),
-        (lambda: Gather("it", 1).build([(3, 2), (4,)]), ShapeError, "indices of as many axes"),
-        (lambda: Gather("it", 1).build([(3, 2), (4, 3)]), ShapeError, "agree or are 1"),
+        (lambda: Gather("it", 1).build((3, 2)), ShapeError, "indices with the same number"),
+        (
+            lambda: Gather("it", 1).build([(3, 2), (4,)]),
+            ShapeError,
+            "indices with the same number",
+        ),
+        (lambda: Gather("it", 1).build([(3, 2), (4, 3)]), ShapeError, "of equal extent or 1"),
         (lambda: Gather("it", 1, [0]).build([(3,), (3,)]), ShapeError, "an axis 1"),
     ],
 )

@@ -20,7 +20,7 @@ REFUSED = (
     # No whole batch, with drop_last.
     "ArrayLoader: expected a batch",
     # What ranks had of their own says nothing to others.
-    "net.fit, resume: expected as many ranks as were",
+    "ranks, as before, between micro-batches",
     "'*/unsent'",
     "/unsent'",
     "'*/averaging'",

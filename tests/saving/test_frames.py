@@ -109,7 +109,7 @@ def test_a_table_of_ones_own_has_to_be_registered(tmp_path):
 
     net = _net(Mine.of(COLUMNS))
     with pytest.raises(
-        ConfigError, match="Mine: expected a class of singanet, or a registered one"
+        ConfigError, match="Mine: expected a class of singanet, or a registered class"
     ):
         net.save_model(tmp_path / "net.singanet")
     assert not (tmp_path / "net.singanet").exists()

@@ -166,7 +166,7 @@ def test_a_size_that_does_not_fit(tmp_path, size, gates):
     assert len(text) < 400
     assert "m.bin': expected every array of the net with its shape and type" in text
     assert f"received rnn/weight of ({size},), not (36,)" in text
-    assert "take the net that was saved" in text
+    assert "use the saved net" in text
     assert "another shape, '_' for the last '/'" in caught.value.report.table()
     assert values(net) == before
     report = net.load(tmp_path / "m.bin", strict=False)

@@ -258,7 +258,7 @@ def _tested(
 
 
 def _not_finite(epoch: int, loss: float, rate: float, usual: float) -> SingaNetError:
-    smaller = f"pass a smaller one, for example {rate / 10:g}, or --clip 1, or check the data"
+    smaller = f"pass a smaller rate, for example {rate / 10:g}, or --clip 1, or check the data"
     expected = "a learning rate at which the loss stays finite"
     received = f"loss {loss} in epoch {epoch} at --lr {rate:g}"
     advice = smaller if rate <= usual else f"remove it, for --lr {usual:g}"

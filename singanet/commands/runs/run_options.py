@@ -36,7 +36,7 @@ def refusal(
 def unknown(where: str, name: str, known: Iterable[str], otherwise: str) -> SingaNetError:
     """Return the error for a ``name`` that is not in ``known``."""
     advice = did_you_mean(name, known, otherwise)
-    return refusal(where, f"one of {one_of(known)}", repr(name), advice, UnknownNameError)
+    return refusal(where, one_of(known), repr(name), advice, UnknownNameError)
 
 
 class NumberRange(NamedTuple):

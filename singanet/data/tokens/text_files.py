@@ -198,7 +198,7 @@ def _lines(part: TextPart) -> Iterator[tuple[int, bytes]]:
                 raise DataError(
                     _where(part.path, at),
                     expected=f"a line of at most {MAX_LINE} bytes",
-                    received="a longer one",
+                    received="a longer line",
                     advice="break the text into lines",
                 )
             yield at, line

@@ -369,7 +369,7 @@ def _split(tokenizer: Tokenizer, values: dict[str, Any]) -> str:
         made = Tokenizer.of_gguf(values | {"tokenizer.ggml.pre": name})
         if [made.encode(text, special=False).tolist() for text in _PROBES] == wanted:
             return name
-    raise _refused(f"the word split of {one_of(_SPLITS)}", "another one")
+    raise _refused(f"the word split of {one_of(_SPLITS)}", "another word split")
 
 
 def _refused(expected: str, received: str) -> DataError:

@@ -84,7 +84,9 @@ def word_piece(
     vocabulary = {word: k for k, word in enumerate(words)}
     missing = [name for name in ("[UNK]", "[CLS]", "[SEP]") if name not in vocabulary]
     if missing or len(words) > MOST:
-        raise _bad("a vocabulary with [UNK], [CLS] and [SEP]", f"one without {one_of(missing)}")
+        raise _bad(
+            "a vocabulary with [UNK], [CLS] and [SEP]", f"a vocabulary without {one_of(missing)}"
+        )
     made = found.Tokenizer(found.models.WordPiece(vocabulary, unk_token="[UNK]"))
     made.normalizer = found.normalizers.BertNormalizer(
         lowercase=lowercase, strip_accents=accents, handle_chinese_chars=chinese
@@ -201,7 +203,7 @@ def _read_backend(folder: Path, settings: Mapping[str, Any]) -> Any:
     if (folder / "tokenizer.json").exists():
         raw, told = _read_json(folder, "tokenizer.json", MAX_BYTES)
         expect_parts(told, _refusal(folder, "tokenizer.json"))
-        with refusing(_where(folder, "tokenizer.json"), "what the package tokenizers reads"):
+        with refusing(_where(folder, "tokenizer.json"), "a file that the package tokenizers reads"):
             return tokenizers().Tokenizer.from_buffer(raw)
     if (folder / "merges.txt").exists():
         lines = _read_text(folder, "merges.txt", MAX_BYTES).split("\n")

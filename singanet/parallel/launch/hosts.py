@@ -189,7 +189,7 @@ def allocated(environ: Mapping[str, str]) -> list[Host]:
         names = expanded(nodes)
         tasks = _tasks(environ.get(_TASKS, f"1(x{len(names)})"))
         if len(tasks) != len(names):
-            raise _odd(_TASKS, f"as many numbers as there are machines, {len(names)}", str(tasks))
+            raise _odd(_TASKS, f"a number for each of {len(names)} machines", str(tasks))
         return [Host(name, slots) for name, slots in zip(names, tasks, strict=True)]
     if path := environ.get(_FILE):
         try:

@@ -70,7 +70,7 @@ class SparseRound(UnsentRound):
                 raise ArgumentError(
                     f"SparseAllReduce(momentum=), parameter {name!r}",
                     expected="a dense gradient",
-                    received="a row-sparse one, whose rows are sent whole, without a sum",
+                    received="a row-sparse gradient, whose rows are sent whole, without a sum",
                     advice="give the momentum to the rule: SGD(momentum=...)",
                 )
         return names

@@ -235,7 +235,7 @@ _ROWS = 64
 """The samples that ranks compare to check that all were given the same data."""
 
 CALLED_ALIKE = (
-    "pass the same on all ranks: whole arrays, of which each rank takes its part; pass a rank's "
+    "pass the same whole arrays on all ranks, which divide them; pass a rank's "
     "own part as a function of the epoch that yields batches"
 )
 """Advice for arguments that differ between ranks."""

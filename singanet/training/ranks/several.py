@@ -245,7 +245,7 @@ class FitRanks(ProcessGroup):
 
     def decide(self, course: Course, logs: Mapping[str, float] | None = None) -> Any:
         own = self.asked, self.interrupted, None if self.rank else logs
-        every = gathered(self.comm, own, "what callbacks decide")
+        every = gathered(self.comm, own, "the decisions of callbacks")
         self.asked = None
         reasons = [reason for reason, _, _ in every if reason is not None]
         course.stopped = course.stopped or next(iter(reasons), None)
@@ -404,7 +404,7 @@ class FitRanks(ProcessGroup):
         except SingaNetError as error:
             failed = error
         told = {name: (array.shape, array.dtype.str) for name, array in state.items()}
-        known = self.of_first(str(failed) if failed else told, "what is resumed")
+        known = self.of_first(str(failed) if failed else told, "the resumed state")
         if failed is not None:
             raise failed
         if isinstance(known, str):

@@ -310,7 +310,7 @@ class Use:
         first = self.raised(tensors[0], rank)
         for value in values:
             if value is None:
-                raise RefusedError("an array as every input", "an absent one")
+                raise RefusedError("an array as every input", "an absent input")
             found.append(next(raised) if isinstance(value, Tensor) else self.weight(value, first))
         places = {(t.axis, t.before, t.after) for t in found}
         if len(places) > 1:
