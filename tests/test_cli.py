@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
 import warnings
@@ -18,6 +17,7 @@ import singanet
 from singanet.__main__ import main
 from singanet.data import digits
 from singanet.models import entries
+from tests.terminals import pseudo_terminal
 
 RUN = [sys.executable, "-m", "singanet"]
 KEYS = [
@@ -248,45 +248,26 @@ def test_a_closed_output_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def shown_on_a_terminal(*argv, columns):
-    """What a command leaves on a terminal of that width, and all that it has shown."""
-    pty = pytest.importorskip("pty")
-    fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
-    parent, child = pty.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen([*RUN, *argv], stderr=child, stdout=subprocess.DEVNULL)
-    os.close(child)
-    shown = b""
-    try:
-        while chunk := os.read(parent, 4096):
-            shown += chunk
-    except OSError:
-        pass  # Linux reports the end of a terminal as an error.
-    finally:
-        os.close(parent)
-        process.wait()
-    assert process.returncode == 0
-    lines = shown.decode().split("\r\n")
-    return [line.split("\r")[-1] for line in lines if line], shown.decode()
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("columns", [120, 80, 0])
 def test_on_a_terminal_there_is_a_bar_with_loss_metric_and_rate(small, columns):
     argv = ["train", "mlp", "--data", str(small), "--epochs", "2", "--batch-size", "1"]
     argv += ["--validation-split", "0.5"]
-    lines, everything = shown_on_a_terminal(*argv, columns=columns)
+    with pseudo_terminal(columns) as terminal:
+        command = [*RUN, *argv]
+        subprocess.run(command, stderr=terminal.stream, stdout=subprocess.DEVNULL, check=True)
     width = columns or 80
-    names = ("loss", "accuracy", "val_loss", "val_accuracy")
-    figures = "  ".join([*(rf"{name} \d+\.\d{{4}}" for name in names), r"[\d,]+ samples/s"])
-    assert len(lines) == (2 if columns == 120 else 4)
-    assert max(map(len, lines)) <= width
-    shown = "  ".join(line.strip() for line in lines)
-    assert re.fullmatch(f"epoch 1/2  {figures}  epoch 2/2  {figures}", shown)
-    bars = re.findall(r"\repoch 1/2 \d+/20 \|(.*?)\|([^\r]*)", everything)
+    number, speed = r"\d+\.\d{4}", r"[\d,]+ samples/s"
+    measures = rf"loss {number}  accuracy {number}  val_loss {number}  val_accuracy {number}"
+    if width == 80:
+        measures = rf"loss {number} val {number}  accuracy {number} val {number}"
+    assert max(map(len, terminal.frames)) <= width
+    lines = "\n".join(terminal.lines)
+    assert re.fullmatch("\n".join(f"epoch {k}/2  {measures}  {speed}" for k in (1, 2)), lines)
+    bars = re.findall(r"\repoch 1/2 \d+/20 \|(.*?)\|([^\r]*)", terminal.shown)
     assert bars
     assert all(len(bar) > 5 for bar, _ in bars)
-    assert all(re.search(r"loss \d+\.\d{4}  .*samples/s \d", rest) for _, rest in bars[1:])
+    assert all(re.search(r"loss \d+\.\d{4} .*samples/s \d", rest) for _, rest in bars[1:])
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,21 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import starmap
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
 from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.base.elsewhere import missing_attribute
 from singanet.base.kinds import bytes_text
+from singanet.base.progress import ProgressBar, width_of
 from singanet.engine.net import Net
 from singanet.layers.convolution import Convolution
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
 from singanet.ops.selection import VARIABLE
 from singanet.summary import multiply_adds
-
-INTERVAL = 0.1
-USUAL_WIDTH = 80
 
 Self = TypeVar("Self", bound="EpochLine")
 Batch = TypeVar("Batch")
@@ -41,12 +38,12 @@ class EpochFigures(Protocol):
 class EpochLine:
     """Shows one epoch's loss, metrics and samples per second; use it in a with statement.
 
-    ``batches`` None means an unknown number: the line counts them, without a bar. ``counted`` is
-    the unit of the speed and the number of units in a sample; ``before`` is the number of samples
-    of the epoch that were trained before the line began.
+    ``batches`` None means an unknown number. ``counted`` is the unit of the speed and the number of
+    units in a sample; ``before`` is the number of samples of the epoch that were trained before the
+    line began.
 
-    On a terminal the bar is redrawn ten times a second, not at every batch: drawing takes longer
-    than a step of a small net. At the end the figures replace it, wrapped to the terminal's width.
+    On a terminal or in a notebook a `ProgressBar` shows the batches. At the end a line of figures
+    replaces it, wrapped to the terminal's width.
     """
 
     def __init__(
@@ -60,40 +57,25 @@ class EpochLine:
         self.title = title
         self._before = before
         self.counted = counted
-        self.batches = batches
         self.stream = stream or sys.stderr
-        self.start = time.perf_counter()
         self._trained: float | None = None
-        self._bar: Any = None
-        self._figures: list[str] = []
-        self._width: int | None = None
-        self._due = 0.0
+        self._figures: dict[str, str] = {}
+        self.bar = ProgressBar(title, batches, stream=self.stream, delay=0.0)
+        self._start = self.bar.start
+        # At every batch of a small net, an attribute of the bar would cost more than the bar.
+        self.due = self.bar.due
 
     def __enter__(self: Self) -> Self:
-        if self.stream.isatty():
-            from tqdm import tqdm
-
-            # Some terminals, for example in containers, report 0 columns.
-            width = os.get_terminal_size(self.stream.fileno()).columns
-            self._width = width or USUAL_WIDTH
-            self._bar = tqdm(
-                total=self.batches,
-                desc=self.title,
-                file=self.stream,
-                bar_format=_form(self.batches),
-                ncols=None if width else USUAL_WIDTH,
-                dynamic_ncols=bool(width),
-                leave=False,
-            )
+        if self.due():
+            self.bar.show(0)
         return self
 
-    def due(self) -> bool:
-        """Return whether it is time to `show` again; always False without a terminal."""
-        return self._bar is not None and time.perf_counter() >= self._due
-
     def show(self, measures: EpochFigures, batch: int) -> None:
-        """Show the mean loss of the epoch after ``batch`` batches."""
-        self._show(batch, "  ".join(self._formatted({"loss": measures.loss()}, measures.samples)))
+        """Show the mean loss of the epoch and its speed after ``batch`` batches."""
+        loss, speed = _figure("loss", measures.loss()), self._speed(measures.samples)
+        short = f"{speed:.0f}/s" if speed < 1e4 else f"{speed / 1e3:.0f}k/s"
+        said = f"{speed:,.0f} {self.counted[0]}/s"
+        self.bar.show(batch, (loss, said), (loss, short), (loss,))
 
     def trained(self) -> None:
         """Stop the clock of the speed when training ends and validation begins."""
@@ -101,36 +83,23 @@ class EpochLine:
 
     def validating(self, batches: Iterable[Batch], count: int | None) -> Iterator[Batch]:
         """Yield the validation ``batches``, with a bar of ``count`` batches if it is known."""
-        if self._bar is not None:
-            self._bar.set_description_str(f"{self.title}, validation", refresh=False)
-            self.batches = self._bar.total = count
-            self._bar.bar_format = _form(count)
-            self._bar.reset()
-        for done, batch in enumerate(batches, 1):
+        self.bar.restart(f"{self.title}, validation", count)
+        if self.due():
+            self.bar.show(0)
+        for batch in batches:
             yield batch
             # Free the batch before drawing the next.
             del batch
-            if self.due():
-                self._show(done)
+            self.bar.add()
 
     def finish(self, logs: Mapping[str, float], samples: int) -> None:
         """Set the figures that the line shows at the end: ``logs`` by name."""
-        self._figures = self._formatted(logs, samples)
+        self._figures = {name: _figure(name, value) for name, value in logs.items()}
+        self._figures[""] = f"{self._speed(samples):,.0f} {self.counted[0]}/s"
 
-    def _show(self, done: int, figures: str = "") -> None:
-        self._due = time.perf_counter() + INTERVAL
-        if self.batches is not None and done > self.batches:
-            # More batches than in the previous epoch.
-            self.batches = self._bar.total = None
-        self._bar.bar_format = _form(self.batches, figures)
-        self._bar.n = done
-        self._bar.refresh()
-
-    def _formatted(self, logs: Mapping[str, float], samples: int) -> list[str]:
-        what, each = self.counted
+    def _speed(self, samples: int) -> float:
         end = time.perf_counter() if self._trained is None else self._trained
-        rate = (samples - self._before) * each / max(end - self.start, 1e-9)
-        return [*starmap(_figure, logs.items()), f"{rate:,.0f} {what}/s"]
+        return (samples - self._before) * self.counted[1] / max(end - self._start, 1e-9)
 
     def __exit__(
         self,
@@ -138,10 +107,9 @@ class EpochLine:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self.bar.close()
         if self._figures and kind is None:
-            self.stream.write(filled([self.title, *self._figures], self._width) + "\n")
+            self.stream.write(filled(self.title, self._figures, width_of(self.stream)) + "\n")
             self.stream.flush()
 
 
@@ -149,28 +117,38 @@ def _figure(name: str, value: float) -> str:
     # The traffic of a rank in a step.
     if name.startswith("bytes_") and math.isfinite(value):
         return f"{name} {bytes_text(round(value))}"
-    return f"{name} {value:.4f}"
+    plain = value == 0.0 or 1e-3 <= abs(value) < 1e5 or not math.isfinite(value)
+    return f"{name} {value:.4f}" if plain else f"{name} {value:.3e}"
 
 
-def _form(batches: int | None, figures: str = "") -> str:
-    """Return tqdm's format of a bar, or of a count if ``batches`` is unknown."""
-    said = figures.replace("{", "{{").replace("}", "}}")
-    said = f" {said} " if said else " "
-    if batches is None:
-        return "{desc}, batch {n_fmt}" + said + "{elapsed}"
-    return "{desc} {n_fmt}/{total_fmt} |{bar}|" + said + "{elapsed}<{remaining}"
+def filled(title: str, figures: Mapping[str, str], width: int | None) -> str:
+    """Join ``figures``, by name, to a line; to lines of at most ``width`` if one is too short.
 
-
-def filled(parts: Sequence[str], width: int | None) -> str:
-    """Join ``parts`` to lines of at most ``width`` if each fits; to one line for None."""
-    lines = [parts[0]]
-    for part in parts[1:]:
-        longer = f"{lines[-1]}  {part}"
-        if width is None or len(longer) <= width:
+    A measure of validation then stands beside the one of training: "loss 0.1 val 0.2".
+    """
+    line = "  ".join([title, *figures.values()])
+    if width is None or len(line) <= width:
+        return line
+    lines = [title]
+    for part in _pairs(figures):
+        longer = f"{lines[-1]}  {' '.join(part)}"
+        if len(longer) <= width:
             lines[-1] = longer
+        elif len(f"  {' '.join(part)}") <= width:
+            lines.append(f"  {' '.join(part)}")
         else:
-            lines.append(f"  {part}")
+            lines += [f"  {each}" for each in part]
     return "\n".join(lines)
+
+
+def _pairs(figures: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield each figure, with that of the validation if there are both."""
+    for name, text in figures.items():
+        beside = f"val_{name}"
+        if beside in figures:
+            yield [text, figures[beside].removeprefix("val_").replace(name, "val", 1)]
+        elif not (name.startswith("val_") and name.removeprefix("val_") in figures):
+            yield [text]
 
 
 class History(dict[str, list[float]]):

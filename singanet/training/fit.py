@@ -10,6 +10,8 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from singanet.base.version import VERSION
 from singanet.engine.net import Net
 from singanet.errors import DataError
@@ -94,7 +96,9 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
                 restore(session, state)
             elif options.verbose and session.rank == 0:
                 sys.stderr.write(f"no checkpoint in {options.resume} yet: the fit begins\n")
-        with ranks.taking_interrupts():
+        # The loss tells of an overflow, once: NumPy would warn in every kernel.
+        told: Any = {kind: "ignore" for kind in ("over", "invalid") if np.geterr()[kind] == "warn"}
+        with ranks.taking_interrupts(), np.errstate(**told):
             if options.verbose and session.rank == 0:
                 tell_once(session.net)
             while session.epoch < session.epochs and session.stopped is None:
@@ -190,7 +194,7 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
                 hook(done, logs)
         session._is_whole()
         if not math.isfinite(loss):
-            _warn_once(session)
+            _warn_once(session, line)
         if line is not None and line.due():
             line.show(ranks.figures(measures), session.batch)
         # Free the batch before drawing the next.
@@ -204,7 +208,7 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
     return True
 
 
-def _warn_once(session: Session) -> None:
+def _warn_once(session: Session, line: EpochLine | None) -> None:
     """Warn once a fit if the loss of an epoch is no longer finite."""
     if session.warned or session.stopping or session.rank != 0:
         return
@@ -212,13 +216,23 @@ def _warn_once(session: Session) -> None:
     if math.isfinite(session.measures.loss()):
         return
     session.warned = True
+    if line is not None:
+        line.bar.clear()
     warnings.warn(
         f"net.fit: the loss is {session.measures.loss()} from epoch {session.epoch + 1}, step "
         f"{session.batch} on; lower the learning rate (net.find_lr tries them), clip the "
         "gradients (clip=1.0), or correct the data; callbacks=[StopOnNaN()] finds the first layer",
         RuntimeWarning,
-        stacklevel=2,
+        stacklevel=_user_level(),
     )
+
+
+def _user_level() -> int:
+    """Return the stack level, for the caller's warning, of the nearest frame of the user."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("singanet."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _as_state(resume: Any) -> Mapping[str, Array]:
