@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from singanet.base.progress import erase_bar
 from singanet.commands import make_parser
 from singanet.commands.parser import USAGE_ERROR
 from singanet.errors import SingaNetError
@@ -30,7 +31,10 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = make_parser().parse_args(argv)
         command: Callable[[Any], int] = arguments.command
-        status = command(arguments)
+        try:
+            status = command(arguments)
+        finally:
+            erase_bar()
         if sys.stdout is not None:  # as it is where it was closed before the start
             # Here, so that a reader that has gone is noticed here.
             sys.stdout.flush()

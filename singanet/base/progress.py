@@ -7,11 +7,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Sequence, Sized
 from types import TracebackType
 from typing import Any, ClassVar, TextIO, TypeVar
-
-from singanet.base.kinds import bytes_text
 
 DELAY = 2.0
 """Seconds of work before its bar appears."""
@@ -31,9 +29,9 @@ class ProgressBar:
     """One line that shows how much of ``total`` is done; use it in a with statement.
 
     It is drawn on a terminal, or as a live bar in a notebook, at most ten times a second, after
-    ``delay`` seconds, and erased at the end. Nothing is drawn on another stream, outside the main
-    thread, or while another bar is shown. ``total`` None means an unknown number. With ``nbytes``
-    the counts are bytes.
+    ``delay`` seconds, and erased at the end or when another bar is drawn. Nothing is drawn on
+    another stream or outside the main thread. ``total`` None means an unknown number. With
+    ``nbytes`` the counts are bytes.
     """
 
     _shown: ClassVar[ProgressBar | None] = None
@@ -78,8 +76,8 @@ class ProgressBar:
 
     def show(self, done: int, *figures: Sequence[str]) -> None:
         """Draw ``done``, with the first of ``figures`` that fits: each has shorter ones."""
-        if ProgressBar._shown not in (None, self):
-            return
+        if ProgressBar._shown is not self:
+            erase_bar()
         self.done = done
         if self.total is not None and done > self.total:
             self.close()
@@ -119,11 +117,11 @@ class ProgressBar:
 
     def _speed(self) -> Sequence[str]:
         seconds = max(time.perf_counter() - self.start, 1e-9)
-        return (f"{bytes_text(round(self.done / seconds))}/s",)
+        return (f"{_bytes_text(round(self.done / seconds))}/s",)
 
     def _form(self, figures: Sequence[Sequence[str]], width: int | None) -> str:
         """Return tqdm's format of a line of at most ``width`` columns; None has no bound."""
-        number: Callable[[int], str] = bytes_text if self._nbytes else str
+        number: Callable[[int], str] = _bytes_text if self._nbytes else str
         count = f"{number(self.done)}/{'?' if self.total is None else number(self.total)}"
         spent = time.perf_counter() - self.start
         left = interval(spent)
@@ -150,7 +148,7 @@ def progress(
     title: str,
     total: int | None = None,
     size: Callable[[Item], int] | None = None,
-) -> Iterator[Item]:
+) -> Generator[Item, None, None]:
     """Yield ``items``, with a `ProgressBar` if they take long; ``size`` are the bytes of each.
 
     ``total`` None is the length of ``items``, if they have one.
@@ -167,6 +165,12 @@ def progress(
             # Free the item before drawing the next.
             del item
             bar.add(count)
+
+
+def erase_bar() -> None:
+    """Erase the shown bar, if any, for example before an error is printed."""
+    if ProgressBar._shown is not None:
+        ProgressBar._shown.close()
 
 
 def shows_progress(stream: TextIO | None) -> bool:
@@ -206,6 +210,13 @@ def _bar_class() -> Any:
         warnings.simplefilter("ignore")
         from tqdm.auto import tqdm
     return tqdm
+
+
+def _bytes_text(nbytes: int) -> str:
+    # Imports NumPy, which the first line of a command does not need.
+    from singanet.base.kinds import bytes_text
+
+    return bytes_text(nbytes)
 
 
 def _escaped(text: str) -> str:

@@ -9,8 +9,10 @@ from the extra ``fast``, takes a tenth of it.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -21,6 +23,7 @@ import numpy as np
 from singanet.base.arguments import NAMES, checked_shape, name_trouble
 from singanet.base.files import expect_in_folder, explained
 from singanet.base.kinds import PUBLISHED, kind_of
+from singanet.base.progress import ProgressBar, shows_progress
 from singanet.errors import (
     ArgumentError,
     ChecksumError,
@@ -170,6 +173,30 @@ def expect_values(value: Any, where: str) -> None:
 def total_bytes(sources: Iterable[Source]) -> int:
     """Return the bytes of all arrays of ``sources``."""
     return sum(source.nbytes for source in sources)
+
+
+@contextmanager
+def counted(sources: Sequence[Source], path: Path) -> Iterator[Sequence[Source]]:
+    """Yield ``sources`` to write to ``path``; a bar counts their bytes when they are fetched."""
+    if not shows_progress(sys.stderr):
+        yield sources
+        return
+    with ProgressBar(f"writing {path.name}", total_bytes(sources), nbytes=True) as bar:
+
+        def shown(source: Source) -> Source:
+            def fetch() -> Array:
+                array = source.fetch()
+                bar.add(source.nbytes)
+                return array
+
+            def parts() -> Iterator[Array]:
+                for part in source.parts() if source.parts is not None else ():
+                    bar.add(part.nbytes)
+                    yield part
+
+            return replace(source, fetch=fetch, parts=None if source.parts is None else parts)
+
+        yield [shown(source) for source in sources]
 
 
 RUN = 4 << 20

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from singanet.base.files import expect_file, explained, path_of
 from singanet.base.kinds import kind_of_stream
-from singanet.checkpoint.entry import Source, State, sources_of, weights_in
+from singanet.checkpoint.entry import Source, State, counted, sources_of, weights_in
 from singanet.checkpoint.reader import Reader, find_pickle, find_records, open_file
 from singanet.errors import ArgumentError, FileFormatError, UnknownNameError, did_you_mean, one_of
 
@@ -46,7 +46,8 @@ class Format:
     def write(self, path: Path, state: State, **options: Any) -> None:
         """Write ``state`` to ``path``."""
         sources = sources_of(state, f"{self.name} file {str(path)!r}")
-        self._member(self.writer)(path, sources, **options)
+        with counted(sources, path) as shown:
+            self._member(self.writer)(path, shown, **options)
 
     def _member(self, name: str) -> Any:
         return getattr(importlib.import_module(f"{_HERE}.{self.module}"), name)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from singanet.base.processes import interrupted_after
+from singanet.base.progress import progress
 from singanet.checkpoint.entry import RUN, Entry, Source, State, sources_of
 from singanet.checkpoint.reader import Reader
 from singanet.errors import (
@@ -502,15 +503,20 @@ def load_into(
     # Small nets are read once; arrays of larger ones are read twice to save memory.
     held: dict[str, Array] = {}
     left = RUN
-    for found in assigned:
-        nbytes = reader.entries[found.file_name].nbytes
+
+    def size(found: Match) -> int:
+        return reader.entries[found.file_name].nbytes
+
+    total = sum(map(size, assigned))
+    for found in progress(assigned, f"checking {reader.path.name}", total, size):
+        nbytes = size(found)
         if nbytes <= left:
             held[found.file_name] = reader.read(found.file_name)
             left -= nbytes
         else:
             reader._verify_array(found.file_name)
     with interrupted_after():
-        for found in assigned:
+        for found in progress(assigned, f"reading {reader.path.name}", total, size):
             array = held.pop(found.file_name, None)
             if array is None:
                 array = reader.read(found.file_name)

@@ -30,6 +30,7 @@ from singanet.checkpoint.entry import (
     check_names,
     check_unique,
     check_version,
+    counted,
     sources_of,
     total_bytes,
 )
@@ -256,12 +257,12 @@ def write_folder(
         folder.mkdir(parents=True, exist_ok=True)
     try:
         if total_bytes(sources) <= _checked(shard_bytes, where):
-            with _texts(folder, files or {}):
-                write_safetensors(folder / SINGLE, sources, metadata=PYTORCH)
+            with _texts(folder, files or {}), counted(sources, folder) as shown:
+                write_safetensors(folder / SINGLE, shown, metadata=PYTORCH)
             _remove(folder, [folder / INDEX, *_shards(folder / INDEX)])
             return folder / SINGLE
-        with _texts(folder, files or {}):
-            write_sharded(folder / INDEX, sources, shard_bytes)
+        with _texts(folder, files or {}), counted(sources, folder) as shown:
+            write_sharded(folder / INDEX, shown, shard_bytes)
         _remove(folder, [folder / SINGLE])
         return folder / INDEX
     except BaseException:

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Annotated, Any, TypeAlias
 
 from singanet.base.processes import LEAVING
+from singanet.base.progress import progress
 from singanet.commands.looking_commands import Classes, InputShape, Named, named_net
 from singanet.commands.parser import UsageError
 from singanet.commands.runs.run_options import OptionHint, RunOptions, positive
@@ -178,9 +179,8 @@ def _interleaved(
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for name, (do, _) in ways.items():
         do(*next(sources[name]))
-    for _ in range(rounds):
-        for name, (do, _) in ways.items():
-            rates[name].append(_rate(do, sources[name], seconds))
+    for name in progress([*ways] * rounds, "bench"):
+        rates[name].append(_rate(ways[name][0], sources[name], seconds))
     return rates
 
 

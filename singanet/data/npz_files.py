@@ -16,6 +16,7 @@ import numpy as np
 
 from singanet.base.arguments import Budget, Refusal, checked_shape
 from singanet.base.kinds import ARRAYS, ZIP, kind_of_stream
+from singanet.base.progress import ProgressBar
 from singanet.data.image_sets import open_data_file
 from singanet.errors import DataError, SingaNetError, one_of
 from singanet.types import Array
@@ -268,10 +269,11 @@ def _read_members(
             received=f"{max_bytes - left} bytes",
             advice="pass a larger max_bytes if you trust the file, or split it",
         )
-    arrays = {}
-    for name, info in zip(names, members, strict=True):
-        with archive.open(info) as member:
-            arrays[name] = _read_array(member, headers[name], f"{where}, array {name!r}")
+    arrays, total = {}, sum(header.nbytes for header in headers.values())
+    with ProgressBar(f"reading {Path(str(archive.filename)).name}", total, nbytes=True) as bar:
+        for name, info in zip(names, members, strict=True):
+            with archive.open(info) as member:
+                arrays[name] = _read_array(member, headers[name], f"{where}, array {name!r}", bar)
     return arrays
 
 
@@ -288,7 +290,7 @@ def _checked_header(member: IO[bytes], info: zipfile.ZipInfo, where: str) -> Npy
     return header
 
 
-def _read_array(member: IO[bytes], header: NpyHeader, where: str) -> Array:
+def _read_array(member: IO[bytes], header: NpyHeader, where: str, bar: ProgressBar) -> Array:
     member.read(header.size_in_file)
     flat = np.empty(header.nbytes, np.uint8)
     filled = 0
@@ -299,6 +301,7 @@ def _read_array(member: IO[bytes], header: NpyHeader, where: str) -> Array:
             raise EOFError(f"{where} ends after {filled} of {header.nbytes} bytes")
         flat[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
         filled += len(piece)
+        bar.add(len(piece))
     member.read(1)  # zipfile compares the checksum at the end of the member
     array = flat.view(header.dtype)
     return array.reshape(header.shape, order="F" if header.fortran_order else "C")

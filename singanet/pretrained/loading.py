@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.arguments import own_errors
+from singanet.base.progress import ProgressBar
 from singanet.checkpoint import Reader
 from singanet.engine.holding import KINDS, hold_blocks
 from singanet.engine.net import Net
@@ -263,7 +265,12 @@ def load(
         net._run_on(net.device, np.dtype(dtype if wide else "float32"))
         arrays = stored_arrays(made.drawing.places.values())
         _expect_to_fit(reader, arrays, names, made)
-        with net._filled_by(_reading(reader, arrays, names, net.dtype)):
+        members = [param for stored in arrays.values() for param, _ in stored.members]
+        total = net.dtype.itemsize * sum(prod(param.shape) for param in members)
+        with (
+            ProgressBar(f"reading {reader.path.name}", total, nbytes=True) as bar,
+            net._filled_by(_reading(reader, arrays, names, net.dtype, bar)),
+        ):
             net.programs.recompute = recompute
             if offload_folder is not None:
                 net.offload(offload_folder, keep)
@@ -352,6 +359,7 @@ def _reading(
     arrays: Mapping[str, FileArray],
     names: Mapping[str, str],
     dtype: np.dtype[Any],
+    bar: ProgressBar,
 ) -> Callable[[Param], Array]:
     """Return a function that reads a parameter; it caches the last array of several parameters."""
     of = {id(param): stored for stored in arrays.values() for param, _ in stored.members}
@@ -364,11 +372,12 @@ def _reading(
         theirs = stored.place_of(param).theirs(value)
         if len(stored.members) == 1:
             reader.read_into(name, theirs)
-            return value
-        if name not in last:
-            last.clear()
-            last[name] = reader.read(name)
-        theirs[...] = stored.part(last[name], param)
+        else:
+            if name not in last:
+                last.clear()
+                last[name] = reader.read(name)
+            theirs[...] = stored.part(last[name], param)
+        bar.add(value.nbytes)
         return value
 
     return value_of

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.progress import progress
 from singanet.engine.backward import arrays_in
 from singanet.errors import BackendError
 from singanet.ops import costs
@@ -380,7 +381,7 @@ def _measured(
     """Times of the cases that are not ``known`` and that estimates do not settle."""
     rows = []
     stopwatch = None
-    for case, each in met.items():
+    for case, each in progress(met.items(), "tune"):
         estimate, *others = each.routes
         if case in known or not others:
             continue

@@ -25,6 +25,7 @@ from singanet.base import kinds
 from singanet.base.arguments import Budget, read_json
 from singanet.base.files import path_of
 from singanet.base.kinds import Kind, kind_of
+from singanet.base.progress import progress
 from singanet.checkpoint.entry import Entry, Source, sources_of
 from singanet.checkpoint.formats import by_content, expect_no_other_suffix, open_state, write_state
 from singanet.checkpoint.halves import stored_as
@@ -456,7 +457,13 @@ def fill(
 
     if first is not None:
         first(value_of)
-    for found in report.matched:
+    sizes = {found.name: reader.entries[found.file_name].nbytes for found in report.matched}
+    for found in progress(
+        report.matched,
+        f"reading {reader.path.name}",
+        sum(sizes.values()),
+        lambda found: sizes[found.name],
+    ):
         param = params[found.name]
         if not param.filled:
             param.retype(value_of(param))

@@ -270,7 +270,7 @@ class Batches(ABC):
     smallest: int | None
     """Samples of the smallest batch, None if unknown."""
     last: int | None = None
-    """The number of batches of the previous epoch, None in the first."""
+    """The batches of the previous epoch, or those that the source has counted; else None."""
     counted: tuple[str, int] = ("samples", 1)
     """The unit of the displayed speed, and the number of units in a sample."""
     _may_be_empty = False
@@ -282,7 +282,7 @@ class Batches(ABC):
 
     @property
     def expected(self) -> int | None:
-        """The batches of an epoch: ``steps``, or the previous epoch's; None in the first."""
+        """The batches of an epoch: ``steps``, or ``last``; None if unknown."""
         return self.steps or self.last
 
     def epoch(self, done: int = 0) -> Iterator[WeightedBatch]:
@@ -437,6 +437,7 @@ class IteratedBatches(Batches):
         self._epoch_steps = steps
         self.smallest = getattr(source, "_smallest_batch", None)
         self.counted = getattr(source, "counted", self.counted)
+        self.last = getattr(source, "_batch_count", None)
         self.steps = self._length() if steps is None else steps
 
     def one_pass(self) -> Iterator[WeightedBatch]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.progress import progress
 from singanet.device import Device
 from singanet.engine.executor import plan_of_step
 from singanet.engine.feeds import check_feed
@@ -157,7 +158,8 @@ def evaluate(
     else:
         size = batch_size or USUAL_BATCH
         batches = array_batches(net, x, y, sample_weight, size, ranks, "net.evaluate")
-    gather(net, ranks.evaluated(net, batches.epoch()), measures)
+    shown = progress(batches.epoch(), "evaluate", batches.expected)
+    gather(net, ranks.evaluated(net, shown), measures)
     ranks.merge(measures)
     logs = measures.results()
     if net.loss is None:
@@ -279,14 +281,14 @@ def on_device(device: Device, data: Any) -> Any:
 
 def input_batches(x: Any, batch_size: int, take: Taking, where: str) -> Iterator[Any]:
     """Yield batches of ``x``, arrays or an iterable of batches, converted by ``take``."""
-    size = checked_count(where, "batch_size", batch_size, 1)
+    size, title = checked_count(where, "batch_size", batch_size, 1), where.removeprefix("net.")
     if not holds_arrays(x):
-        for item in x:
+        for item in progress(x, title):
             first = item[0] if isinstance(item, (tuple, list)) else item
             yield take(f"{where}, x", first)
         return
     x = take(f"{where}, x", x)
-    for start in range(0, sample_count({"x": x}), size):
+    for start in progress(range(0, sample_count({"x": x}), size), title):
         part = np.s_[start : start + size]
         if isinstance(x, Mapping):
             yield {name: array[part] for name, array in x.items()}

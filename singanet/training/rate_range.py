@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
+from singanet.base.progress import progress
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, RankError
 from singanet.training.callbacks import Callback
@@ -160,10 +161,11 @@ class _RangeTest(Callback):
                 advice="compile the net with such an optimizer",
             )
         self._state = self.session.state()
+        self._tried = progress(map(float, self.rates), "find_lr", len(self.rates))
 
     def on_batch_begin(self, batch: int) -> None:
         """Set the rate."""
-        self.session.rule.learning_rate = float(self.rates[self.session.step])
+        self.session.rule.learning_rate = next(self._tried)
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
         """Store the loss; stop after the last rate, or if the loss is far too high."""
@@ -179,5 +181,6 @@ class _RangeTest(Callback):
     def on_train_end(self) -> None:
         """Restore the rate and the state."""
         if self._lr is not None:
+            self._tried.close()
             self.session.rule.learning_rate = self._lr
             restore(self.session, self._state)

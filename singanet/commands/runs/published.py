@@ -14,6 +14,7 @@ import numpy as np
 
 from singanet import pretrained
 from singanet.base.files import replacing
+from singanet.base.progress import progress
 from singanet.commands.runs.run_options import OPTIONS, RunOptions, refusal
 from singanet.commands.runs.tasks import EpochResult, Task
 from singanet.data import Chat, TextDataset, TextFolder, Tokenizer
@@ -387,7 +388,8 @@ class PublishedTexts(Task):
     def evaluate(self, net: FeedForwardNet) -> EpochResult:
         """Return the mean loss per token over all batches."""
         total, tokens = 0.0, 0
-        for x, y in self.test_batches():
+        batches = self.test_batches()
+        for x, y in progress(batches, "evaluate", batches._batch_count):
             count = int(np.count_nonzero(y != -100))
             loss, _ = net.evaluate(x, y) if count else (0.0, None)
             total, tokens = total + (loss or 0.0) * count, tokens + count
@@ -456,7 +458,8 @@ class PublishedTexts(Task):
         # A single text has no segments.
         alone = drawn_net(str(self._options.from_), _PACKED[:1], cast("PretrainedNet", net))
         told = streamed(alone, self._tokenizer, ids, SAMPLE, Sampling(0), ends=self._ends)
-        return "".join(told)
+        # A piece is a token, or a few.
+        return "".join(progress(told, "sample", SAMPLE))
 
 
 def is_chat(path: str) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from singanet import keras, onnx, pretrained
 from singanet.base.arguments import checked_count
 from singanet.base.files import expect_inside, replacing
+from singanet.base.progress import progress
 from singanet.commands.runs.folder import described_net, saved_options, saved_settings
 from singanet.commands.runs.published import (
     MODEL,
@@ -316,7 +317,7 @@ def embedded(
     rows = _ids(tokenizer, texts, net.most_steps, cut)
     order = sorted(range(len(rows)), key=lambda k: -len(rows[k]))
     found: Array | None = None
-    for at in range(0, len(order), batch_size):
+    for at in progress(range(0, len(order), batch_size), "embed"):
         places = order[at : at + batch_size]
         together = [[Fragment(rows[k], rows[k])] for k in places]
         width = max(1, *(len(rows[k]) for k in places))
@@ -330,7 +331,7 @@ def embedded(
 def _ids(tokenizer: Tokenizer, texts: list[str], most: int | None, cut: bool) -> list[Array]:
     rows = []
     _, after = tokenizer.around
-    for number, text in enumerate(texts, 1):
+    for number, text in enumerate(progress(texts, "encoding texts"), 1):
         ids = tokenizer.encode(text)
         if most is not None and len(ids) > most:
             if not cut:

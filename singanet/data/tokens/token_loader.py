@@ -14,6 +14,7 @@ import numpy as np
 
 from singanet.base.arguments import MESSAGES, are_messages, checked_count
 from singanet.base.described import Described
+from singanet.base.progress import progress
 from singanet.data.loaders import Batch, checked_rank, restored_position
 from singanet.data.tokens.text_files import (
     Fragment,
@@ -108,6 +109,7 @@ class TokenLoader(Described):
         self._padding = next(each for each in known if each is not None)
         self.epoch = self.position = 0
         self._next = RowPlace(0, 0)
+        self._batch_count: int | None = None
 
     @abstractmethod
     def tokens_of(self, record: TextRecord) -> list[Fragment]:
@@ -142,6 +144,7 @@ class TokenLoader(Described):
             position += 1
             # Count before the yield, as `ArrayLoader` does.
             if upcoming is None:
+                self._batch_count = position
                 self.set_epoch(epoch + 1)
             else:
                 self.epoch, self.position, self._next = epoch, position, upcoming[0]
@@ -149,8 +152,10 @@ class TokenLoader(Described):
 
     def count_batches(self) -> int:
         """Count the batches of an epoch; this reads and encodes all texts, a block at a time."""
-        rows = sum(len(self._block(0, block)) for block in range(len(self.files.blocks)))
-        return -(-rows // self._together)
+        blocks = range(len(self.files.blocks))
+        rows = sum(len(self._block(0, block)) for block in progress(blocks, "counting batches"))
+        self._batch_count = -(-rows // self._together)
+        return self._batch_count
 
     def keep_back(self: Loader, share: float) -> Loader:
         """Split off the last blocks for validation; return a loader of these, in order.
@@ -161,6 +166,7 @@ class TokenLoader(Described):
         """
         other = copy(self)
         self.files, other.files = self.files.parted(share)
+        self._batch_count = other._batch_count = None
         other.shuffle = False
         self.set_epoch(0)
         other.set_epoch(0)
