@@ -15,6 +15,7 @@ from singanet.training.options import USUAL, FitOptions
 if TYPE_CHECKING:
     from os import PathLike
 
+    from singanet.base.notebooks import Shown
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
     from singanet.decoding import Decoder, DraftModel
@@ -513,7 +514,7 @@ class FeedForwardNet(Net):
         return summary_table(self, **sizes, planned=planned)
 
     @checked_call
-    def plot(self, path: str | PathLike[str] | None = None) -> str:
+    def plot(self, path: str | PathLike[str] | None = None) -> Shown:
         """Draw the graph as SVG, and return its text.
 
         Layers are below their sources, with shapes and parameter counts. Errors: another suffix;

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, pairwise
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singanet.base.charts import PIXELS, sheet
-from singanet.base.extras import REPORT, package
-from singanet.base.files import expect_suffix, path_of, replacing
+from singanet.base.charts import write_chart
+from singanet.base.notebooks import Shown
 from singanet.summary import Row, layer_rows, shape_text
 
 if TYPE_CHECKING:
@@ -326,55 +324,6 @@ def _size(lines: list[str]) -> tuple[float, float]:
     return width + 2 * PADDING, LINE_HEIGHT * len(lines) + 1.2 * PADDING
 
 
-_SCALE = 2
-_LARGEST = 30_000
-
-
-def write_png(drawing: Drawing, path: Path) -> None:
-    """Write the picture with two pixels per unit, at most 30,000 pixels wide or high.
-
-    Errors: `BackendError` without the extra ``report``.
-    """
-    shapes = package("net.plot", "matplotlib.patches", REPORT)
-    paths = package("net.plot", "matplotlib.path", REPORT)
-    width, height = drawing.width, drawing.height
-    with sheet("net.plot", width, height) as figure:
-        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0.0, width), ylim=(height, 0.0))
-        axes.axis("off")
-        for line in drawing.lines:
-            codes = [paths.Path.MOVETO] + [paths.Path.CURVE4] * 3 * (len(line.points) - 1)
-            points = [line.points[0], *(p for piece in _curves(line.points) for p in piece)]
-            drawn = paths.Path(points, codes)
-            axes.add_patch(shapes.PathPatch(drawn, fill=False, ec=_LIGHT["line"], lw=1.0))
-            x, y = line.points[-1]
-            tip = [(x, y), (x - 4, y - 7), (x + 4, y - 7)]
-            axes.add_patch(shapes.Polygon(tip, fc=_LIGHT["line"], lw=0.0))
-            axes.text(x + 6, y - 4, line.label, size=_points(TEXT_SIZE))
-        for box in drawing.boxes:
-            (x, y), (wide, high) = box.corner, box.size
-            edge, dashes = (_LIGHT["ink"], (0, (4, 2.5))) if box.shared else (_LIGHT["edge"], "-")
-            axes.add_patch(
-                shapes.FancyBboxPatch(
-                    box.corner, wide, high, boxstyle="round,pad=0,rounding_size=6",
-                    fc=_LIGHT[box.style], ec=edge, linestyle=dashes, lw=0.9,
-                )
-            )  # fmt: skip
-            for k, text in enumerate(box.lines):
-                weight, size = ("bold", NAME_SIZE) if k == 0 else ("normal", TEXT_SIZE)
-                middle = y + 0.6 * PADDING + LINE_HEIGHT * (k + 0.5)
-                axes.text(
-                    x + wide / 2, middle, text, ha="center", va="center", weight=weight,
-                    size=_points(size), color=_LIGHT["ink" if k == 0 else "faint"],
-                )  # fmt: skip
-        scale = min(_SCALE, _LARGEST / max(width, height))
-        figure.savefig(path, format="png", dpi=PIXELS * scale)
-
-
-def _points(pixels: float) -> float:
-    """Convert a font size; letters are somewhat wider here than in browsers."""
-    return 0.9 * 72 / PIXELS * pixels
-
-
 def _curves(points: Sequence[Point]) -> list[tuple[Point, Point, Point]]:
     """Return vertical Bézier curves from point to point, without the first point."""
     return [((a, (b + d) / 2), (c, (b + d) / 2), (c, d)) for (a, b), (c, d) in pairwise(points)]
@@ -470,25 +419,14 @@ def _box(box: Box) -> str:
     return "<g>" + "".join(parts) + "</g>"
 
 
-def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
+def plot_net(net: Net, path: str | PathLike[str] | None = None) -> Shown:
     """Return the picture of ``net`` as SVG text, for `FeedForwardNet.plot`.
 
     Args:
         net: The net.
         path: Path of a .svg or .png file to write as well; None for none.
     """
-    target = None if path is None else path_of(path)
-    if target is not None:
-        expect_suffix("net.plot,", target, (".svg", ".png"))
-    drawing = draw(net)
-    svg = to_svg(drawing)
-    if target is not None:
-        with replacing(target) as beside:
-            if target.suffix.lower() == ".png":
-                write_png(drawing, beside)
-            else:
-                beside.write_text(svg, encoding="utf-8")
-    return svg
+    return write_chart(lambda: to_svg(draw(net)), "net.plot", path)
 
 
 def net_html(net: Net) -> str:

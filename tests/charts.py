@@ -13,7 +13,7 @@ import pytest
 from singanet.report import pages
 
 SVG = "{http://www.w3.org/2000/svg}"
-HERE = bool(find_spec("matplotlib") and find_spec("jinja2"))
+HERE = all(map(find_spec, ("matplotlib", "jinja2", "resvg_py")))
 NEEDED = pytest.mark.skipif(
     not HERE,
     reason="the extra report is not installed: pip install 'singanet[report]'",

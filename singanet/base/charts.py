@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from io import StringIO
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_suffix, path_of, replacing
+from singanet.base.notebooks import Shown
 
 LIGHT = {
     "page": "#ffffff",
@@ -50,6 +52,12 @@ SCHEMES = (
 
 Text has a contrast of 7 : 1 or more against its ground, lines of 3 : 1 or more.
 """
+_IN_DARK = "".join(
+    f'[style*="{what}: {colour}"]{{{what}:{_DARK[name]}!important}}'
+    for name, colour in LIGHT.items()
+    for what in ("fill", "stroke")
+)
+"""CSS rules for the elements of a chart, by their light colours."""
 
 PIXELS = 96
 """The pixels of an inch, as in CSS."""
@@ -134,28 +142,56 @@ def svg_of(figure: Any) -> str:
 
 
 def themed(svg: str) -> str:
-    """Return ``svg`` for an image in a page, in the reader's preferred colour scheme."""
-    for name, colour in LIGHT.items():
-        svg = re.sub(rf"\b(fill|stroke): {colour}", rf"\1: var(--{name})", svg)
-    # The background is the page's.
-    svg = svg.replace("fill: var(--page)", "fill: none", 1)
-    at = svg.index(">") + 1
-    return f"{svg[:at]}<style>{SCHEMES}</style>{svg[at:]}"
+    """Return ``svg`` for an image in a page, in the reader's preferred colour scheme.
 
-
-def write_chart(draw: Callable[[], str], where: str, path: str | PathLike[str] | None) -> str:
-    """Return the SVG from ``draw``, and write it to ``path`` if given.
-
-    Errors: `ArgumentError` for another suffix than .svg, before drawing; `FileAccessError`.
+    Its own colours stay: the rules for the dark ones are in a media query, which programs other
+    than browsers ignore.
     """
-    if path is None:
-        return draw()
-    target = path_of(path)
-    expect_suffix(f"{where},", target, (".svg",))
+    # The background is the page's.
+    svg = svg.replace(f"fill: {LIGHT['page']}", "fill: none", 1)
+    at = svg.index(">") + 1
+    return f"{svg[:at]}<style>@media (prefers-color-scheme:dark){{{_IN_DARK}}}</style>{svg[at:]}"
+
+
+def write_chart(draw: Callable[[], str], where: str, path: str | PathLike[str] | None) -> Shown:
+    """Return the SVG from ``draw``, and write it to ``path``, a .svg or .png file, if given.
+
+    Errors: `ArgumentError` for another suffix, before drawing; `FileAccessError`; `BackendError`
+    for .png without the extra.
+    """
+    if path is not None:
+        target = path_of(path)
+        expect_suffix(f"{where},", target, (".svg", ".png"))
     svg = draw()
-    with replacing(target) as beside:
-        beside.write_text(svg, encoding="utf-8")
-    return svg
+    if path is not None:
+        png = target.suffix.lower() == ".png"
+        data = _png_of(svg, where) if png else svg.encode()
+        with replacing(target) as beside:
+            beside.write_bytes(data)
+    width, height = _size_of(svg)
+    return Shown(svg, f"SVG picture of {width:.0f} × {height:.0f} pixels", svg=svg)
+
+
+_ZOOM, _MOST_PIXELS = 2.0, 30_000
+"""Pixels of a .png file: for each of the picture's, and at most along an axis."""
+
+
+def _png_of(svg: str, where: str) -> bytes:
+    """Render ``svg``. Matplotlib brings the font, so a machine without any writes the text too."""
+    fonts = Path(package(where, "matplotlib", REPORT).get_data_path()) / "fonts" / "ttf"
+    families = {f"{kind}family": "DejaVu Sans" for kind in ("font_", "sans_serif_")}
+    zoom = min(_ZOOM, _MOST_PIXELS / max(_size_of(svg)))
+    rendered: bytes = package(where, "resvg_py", REPORT).svg_to_bytes(
+        svg, dpi=PIXELS, zoom=zoom, font_dirs=[str(fonts)], **families
+    )
+    return rendered
+
+
+def _size_of(svg: str) -> tuple[float, float]:
+    """Return width and height in pixels, of the first tag; matplotlib writes points."""
+    found = re.findall(r'\b(?:width|height)="([\d.]+)(pt)?"', svg[: svg.index(">")])
+    width, height = (float(size) * (PIXELS / 72 if unit else 1.0) for size, unit in found)
+    return width, height
 
 
 def data_of(svg: str) -> str:
@@ -251,7 +287,7 @@ def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
         cells[values == 0] = 0
         cells[~np.isfinite(values)] = [255 * part for part in colours.to_rgba(LIGHT["bad"])]
         axes = figure.add_axes((left / width, 34 / height, wide / width, high_px / height))
-        axes.imshow(cells, aspect="auto", interpolation="none")
+        _show_cells(axes, cells)
         axes.grid(visible=False)
         names = [label(name) for name in rows]
         axes.set_yticks(range(0, len(rows), each), names[::each])
@@ -262,6 +298,21 @@ def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
         )
         figure.colorbar(scale, cax=beside, format="{x:g}")
         return svg_of(figure)
+
+
+_CELL_PIXELS = 768
+
+
+def _show_cells(axes: Any, cells: Any) -> None:
+    """Draw ``cells``, (rows, columns, 4), centred on whole numbers.
+
+    Many viewers smooth an image of few pixels, so that a cell gets several.
+    """
+    rows, columns = cells.shape[:2]
+    each = max(1, _CELL_PIXELS // max(rows, columns))
+    fine = cells.repeat(each, axis=0).repeat(each, axis=1)
+    extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    axes.imshow(fine, aspect="auto", interpolation="none", extent=extent)
 
 
 MOST_NUMBERED = 32
@@ -286,7 +337,7 @@ def confusion_chart(where: str, counts: Any, names: Sequence[str]) -> str:
         cells[:] = package(where, "matplotlib.colors", REPORT).to_rgba(LIGHT["s0"])
         # The limit leaves the number a contrast of 4.5 : 1.
         cells[..., 3] = 0.03 + (0.45 if numbered else 0.97) * shares
-        axes.imshow(cells, aspect="auto", interpolation="none")
+        _show_cells(axes, cells)
         axes.grid(visible=False)
         axes.set_ylabel("true class")
         axes.set_xlabel("taken for")

@@ -8,7 +8,7 @@ from typing import Any
 from singanet.errors import BackendError
 
 REPORT = "'singanet[report]'"
-"""The extra with matplotlib and jinja2."""
+"""The extra with matplotlib, jinja2 and resvg-py."""
 
 
 def package(where: str, name: str, install: str) -> Any:

@@ -78,7 +78,7 @@ def plan(
     allow: Annotated[
         str, "NAME,...", "recompute, micro-batches, light-state, offload; by default the first two"
     ] = "recompute,micro-batches",
-    out: Annotated[Path | None, "FILE.svg", "write a picture of the arena"] = None,
+    out: Annotated[Path | None, "FILE.svg|FILE.png", "write a picture of the arena"] = None,
 ) -> int:
     """Print how a training stays within a number of bytes, and the cost."""
     from singanet.base.extras import REPORT, package
@@ -87,7 +87,7 @@ def plan(
     from singanet.pretrained import PretrainedNet
 
     if out is not None:
-        expect_suffix("--out", out, (".svg",))
+        expect_suffix("--out", out, (".svg", ".png"))
         package("--out", "matplotlib", REPORT)
     net = named_net("plan", model, input_shape, classes)
     usual, size = ("adafactor", 1) if isinstance(net, PretrainedNet) else ("sgd", 32)

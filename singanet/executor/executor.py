@@ -15,6 +15,7 @@ from singanet.base.described import CheckedType, checked_call
 from singanet.base.elsewhere import missing_attribute
 from singanet.base.files import path_of
 from singanet.base.kinds import MODEL, PREDICTOR, kind_of
+from singanet.base.notebooks import Shown
 from singanet.base.processes import interrupted_after
 from singanet.base.seeding import seeded_apart
 from singanet.checkpoint.entry import Source, sources_of
@@ -369,7 +370,7 @@ class Executor(metaclass=CheckedType):
         return found[-1]
 
     @checked_call
-    def plot(self, name: str, path: str | PathLike[str] | None = None) -> str:
+    def plot(self, name: str, path: str | PathLike[str] | None = None) -> Shown:
         """Return a picture of the graph of program ``name`` as SVG text, see `FeedForwardNet.plot`.
 
         ``path`` is a .svg or .png file to write as well, or None.

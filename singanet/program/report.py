@@ -23,6 +23,7 @@ from singanet.base.charts import label, sheet, svg_of, write_chart
 from singanet.base.extras import REPORT, package
 from singanet.base.files import path_of, replacing
 from singanet.base.kinds import bytes_text, megabytes, milliseconds, text_table
+from singanet.base.notebooks import Shown
 from singanet.engine.recompute.by_layers import Decisions
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.reducer import Traffic
@@ -215,10 +216,10 @@ class ProgramReport:
                 beside.write_text(text, encoding="utf-8")
         return text
 
-    def plot(self, path: str | PathLike[str] | None = None) -> str:
+    def plot(self, path: str | PathLike[str] | None = None) -> Shown:
         """The arena over time as SVG: a rectangle a buffer, in the colour of its phase.
 
-        Returns the text, and writes it to ``path``, a .svg file, where one is given. Errors:
+        Returns the text, and writes it to ``path``, a .svg or .png file, if given. Errors:
         `ArgumentError` for another suffix; `FileAccessError`; `BackendError` without the extra
         ``report``.
         """

@@ -31,6 +31,7 @@ from singanet.base.charts import (
 )
 from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, paths_of, replacing
+from singanet.base.notebooks import Shown
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.report.reading import COMPARISON, Run, best_epoch, read_run
 from singanet.report.reading import REPORT as PAGE
@@ -144,7 +145,7 @@ def expect_labels(where: str, labels: Sequence[str], classes: int) -> None:
 
 def plot_confusion(
     counts: Any, path: str | PathLike[str] | None = None, labels: Sequence[str] = ()
-) -> str:
+) -> Shown:
     """Draw a confusion matrix, and return the SVG text.
 
     The colour of a cell is its share of its row; the share of correct predictions is next to each
@@ -154,7 +155,7 @@ def plot_confusion(
 
     Args:
         counts: Array (C, C), the result of the metric `ConfusionMatrix`, with true classes as rows.
-        path: Path of a .svg file to write as well; None for none.
+        path: Path of a .svg or .png file to write as well; None for none.
         labels: The names of the classes; () to number them.
     """
     where, matrix = "plot_confusion", np.asarray(counts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.base.elsewhere import missing_attribute
 from singanet.base.kinds import bytes_text
+from singanet.base.notebooks import Shown
 from singanet.base.progress import ProgressBar, width_of
 from singanet.engine.net import Net
 from singanet.layers.convolution import Convolution
@@ -193,14 +194,14 @@ class History(dict[str, list[float]]):
         """Return the values of one epoch by name; ``index`` is its position in ``epochs``."""
         return {name: values[index] for name, values in self.items()}
 
-    def plot(self, path: str | PathLike[str] | None = None) -> str:
+    def plot(self, path: str | PathLike[str] | None = None) -> Shown:
         """Draw training and validation of each quantity in a chart, and return the SVG text.
 
         Epochs are counted from 1, as in the progress line. Errors: `ArgumentError` for another
         suffix; `FileAccessError`; `BackendError` without the extra ``report``.
 
         Args:
-            path: Path of a .svg file to write as well; None for none.
+            path: Path of a .svg or .png file to write as well; None for none.
         """
         where = "history.plot"
         return write_chart(lambda: line_charts(where, curves(self)), where, path)

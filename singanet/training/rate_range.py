@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
+from singanet.base.notebooks import Shown
 from singanet.base.progress import progress
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, RankError
@@ -69,7 +70,7 @@ class RateRange:
             return None
         return self.rates[lowest] / 10.0
 
-    def plot(self, path: str | PathLike[str] | None = None) -> str:
+    def plot(self, path: str | PathLike[str] | None = None) -> Shown:
         """Draw both losses over the rate, and the suggested rate, and return the SVG text.
 
         Losses above twice those at the lowest rates are omitted, since they would flatten the rest.
@@ -77,7 +78,7 @@ class RateRange:
         extra ``report``.
 
         Args:
-            path: Path of a .svg file to write as well; None for none.
+            path: Path of a .svg or .png file to write as well; None for none.
         """
         top = 2.0 * max(map(abs, self.losses[: _first(len(self.losses))]))
         lines = {

@@ -109,20 +109,22 @@ def test_drawing_leaves_the_settings_of_matplotlib_as_they_were():
     assert ("matplotlib.pyplot" in sys.modules) == loaded
 
 
-def cells(svg):
-    """The first image of a heat map, as pixels."""
+def cells(svg, rows, columns):
+    """A pixel of each cell of a heat map, its first image."""
     from PIL import Image
 
     image = next(ElementTree.fromstring(svg).iter(f"{SVG}image"))
     data = image.get("{http://www.w3.org/1999/xlink}href").partition(",")[2]
-    return np.asarray(Image.open(BytesIO(b64decode(data))).convert("RGBA"))
+    found = np.asarray(Image.open(BytesIO(b64decode(data))).convert("RGBA"))
+    assert min(found.shape[0] // rows, found.shape[1] // columns) > 4  # sharp if it is smoothed
+    return found[:: found.shape[0] // rows, :: found.shape[1] // columns]
 
 
 @NEEDED
 def test_cells_are_coloured_by_powers_of_ten():
     rows = {"a/w": [0.01, 0.1, 1.0], "b/w": [0.0, math.nan, 1e-2]}
-    found = cells(heat_map("test", ["epoch 1", "2", "epoch 3"], rows)).astype(int)
-    middle = cells(heat_map("test", ["1", "2", "3"], {"a": [1.0, 10.0, 100.0]}))[0]
+    found = cells(heat_map("test", ["epoch 1", "2", "epoch 3"], rows), 2, 3).astype(int)
+    middle = cells(heat_map("test", ["1", "2", "3"], {"a": [1.0, 10.0, 100.0]}), 1, 3)[0]
     assert found[0].tolist() == middle.tolist()  # as far apart from each other
     assert found[0, 0].tolist() == found[1, 2].tolist()
     assert found[1, 0, 3] == 0

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from singanet.base.charts import themed
 from singanet.models import build
 from singanet.report import plot_confusion
 from singanet.training.display import History
@@ -26,15 +27,16 @@ def history():
     made = History()
     made.record(0, {"loss": 2.0, "val_loss": 1.5})
     made.record(1, {"loss": 1.0, "val_loss": 1.0})
-    return made.plot()
+    return made
 
 
 PICTURES = {
-    "net": lambda: build("mlp", (4,), 3).plot(),
-    "history": history,
-    "rates": lambda: RateRange(np.geomspace(1e-3, 1, 20).tolist(), [1.0] * 20).plot(),
-    "confusion": lambda: plot_confusion(np.eye(3)),
-    "arena": lambda: report().plot(),
+    "net": build("mlp", (4,), 3).plot,
+    "history": history().plot,
+    "rates": RateRange(np.geomspace(1e-3, 1, 20).tolist(), [1.0] * 20).plot,
+    "confusion": lambda path=None: plot_confusion(np.eye(3), path),
+    "arena": report().plot,
+    "on a page": lambda: themed(history().plot()),
 }
 NAMES = ["net", *(pytest.param(name, marks=NEEDED) for name in PICTURES if name != "net")]
 
@@ -42,6 +44,21 @@ NAMES = ["net", *(pytest.param(name, marks=NEEDED) for name in PICTURES if name 
 @pytest.mark.parametrize("name", NAMES)
 def test_colours_are_written_out(name):
     assert "var(" not in PICTURES[name]()
+
+
+@NEEDED
+@pytest.mark.parametrize("name", list(PICTURES)[:5])
+def test_each_is_a_png_of_twice_its_size_too(name, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    svg = PICTURES[name](tmp_path / "picture.png")
+    assert repr(svg).startswith("<SVG picture of ")
+    width, height = map(int, re.findall(r"\d+", repr(svg)))
+    with image.open(tmp_path / "picture.png") as found:
+        assert found.format == "PNG"
+        assert found.size == pytest.approx((2 * width, 2 * height), abs=2)
+        pixels = np.asarray(found.convert("L"))
+    assert pixels[0, 0] == 255  # the ground of a picture is its own
+    assert (pixels < 128).any()
 
 
 def test_each_class_of_a_net_has_its_colour():
@@ -59,7 +76,8 @@ def test_each_class_of_a_net_has_its_colour():
 @pytest.mark.parametrize("name", NAMES)
 def test_they_are_dark_on_light_without_a_browser(name):
     image = pytest.importorskip("PIL.Image")
-    done = subprocess.run([RSVG], input=PICTURES[name]().encode(), capture_output=True, check=True)
+    command = [RSVG, "--background-color=white"]
+    done = subprocess.run(command, input=PICTURES[name]().encode(), capture_output=True, check=True)
     pixels = np.asarray(image.open(BytesIO(done.stdout)).convert("L"))
     assert (pixels < 20).mean() < 0.05
     assert pixels[0, 0] == 255

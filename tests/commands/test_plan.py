@@ -24,7 +24,7 @@ def test_it_prints_the_table_and_the_memory_over_a_step(capsys, tmp_path):
     [
         (["plan", "mlp", "--memory-budget", "600"], "write for example '600MB'"),
         (["plan", "mlp", "--batch-size", "1", "--memory-budget", "1kB"], "expected at least"),
-        (["plan", "mlp", "--out", "a.png"], "ends in .svg; received the suffix '.png'"),
+        (["plan", "mlp", "--out", "a.pdf"], "ends in .svg or .png; received the suffix '.pdf'"),
         (["plan", "mlp", "--allow", "swap"], "expected some of 'recompute'"),
         (
             ["train", "mlp", "--offload-folder", "there"],

@@ -110,8 +110,8 @@ def test_any_name_can_be_drawn_as_png(tmp_path):
     assert (tmp_path / "net.png").stat().st_size > 1000
 
 
-def test_png_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.patches", None)
+def test_png_without_a_renderer_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(BackendError, match=r"net\.plot.*pip install 'singanet\[report\]'"):
         siamese().plot(tmp_path / "net.png")
     assert list(tmp_path.iterdir()) == []

@@ -22,7 +22,7 @@ def test_a_metric_becomes_a_picture(rng, tmp_path):
     metric.update(scores, y)
     svg = plot_confusion(metric.result(), tmp_path / "matrix.svg", ["cat", "dog", "<b>"])
     assert (tmp_path / "matrix.svg").read_text("utf-8") == svg
-    found, strong = counts(svg), cells(svg)[..., 3] / 255
+    found, strong = counts(svg), cells(svg, 3, 3)[..., 3] / 255
     taken = scores.argmax(axis=1)
     for i, j in np.ndindex(3, 3):
         count = int(((y == i) & (taken == j)).sum())
@@ -34,10 +34,10 @@ def test_a_metric_becomes_a_picture(rng, tmp_path):
 def test_weighted_counts_empty_rows_and_many_classes():
     svg = plot_confusion([[0.25, 1.5], [0, 0]])
     assert counts(svg) == {"0 0": "0.25", "0 1": "1.5", "1 0": "0", "1 1": "0"}
-    assert cells(svg)[1, 0, 3] == int(0.03 * 255)
+    assert cells(svg, 2, 2)[1, 0, 3] == int(0.03 * 255)
     svg = plot_confusion(np.eye(40, dtype=int) * 12345)
-    assert cells(svg).shape == (40, 40, 4)
-    assert cells(svg)[39, 39, 3] == 255
+    assert cells(svg, 40, 40).shape == (40, 40, 4)
+    assert cells(svg, 40, 40)[39, 39, 3] == 255
     assert not counts(svg)
 
 

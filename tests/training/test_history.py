@@ -41,7 +41,7 @@ def test_what_an_epoch_did_not_measure_is_nan():
 
 @NEEDED
 def test_the_picture_has_a_chart_a_quantity_and_a_line_a_name(history, tmp_path):
-    for name in ("history.png", "history.pdf", "history"):
+    for name in ("history.jpg", "history.pdf", "history"):
         with pytest.raises(ArgumentError, match=r"history\.plot.*a file name that ends in \.svg"):
             history.plot(tmp_path / name)
     assert list(tmp_path.iterdir()) == []

@@ -97,4 +97,4 @@ def test_the_file_is_the_text(tmp_path):
     with pytest.raises(FileAccessError, match="missing"):
         report().plot(tmp_path / "missing" / "arena.svg")
     with pytest.raises(ArgumentError, match=r"\.svg"):
-        report().plot(tmp_path / "arena.png")
+        report().plot(tmp_path / "arena.pdf")
