@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from io import StringIO
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
+from statistics import median_low
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,8 +100,13 @@ MOST_LINES = len(_COLOURS) * len(_DASHES)
 _WIDTH, _HEIGHT = 460.0, 250.0
 _MOST_POINTS = 24
 """The most points of a line that get markers."""
+_THINNED = (100, 400)
+"""The most points of a line: the second number if there are few lines, the first if many."""
 _LARGEST = 1e100
 """The largest number that is drawn: distances between larger ones may not be finite."""
+_FAR, _BY_POWERS = 10.0, 1e6
+"""Multiples of the usual size: values above the first are far off, and above the second, or below
+its inverse, not shown even on a logarithmic axis."""
 _LONGEST = 44
 _LETTER = 6.6
 
@@ -108,8 +116,10 @@ Points = Sequence[tuple[float, float]]
 class LineChart(NamedTuple):
     """Lines by name; ``across`` is the label of the x axis, with integer ticks if every x is whole.
 
-    Points that are not finite are skipped. ``by_powers`` makes the x axis logarithmic; every x must
-    be above 0. Up to `MOST_LINES` lines look different.
+    ``by_powers`` makes the x axis logarithmic; every x must be above 0. Up to `MOST_LINES` lines
+    look different. Long lines are `thinned`. If values are far off, the y axis is logarithmic, or
+    ends before them, as `_Scale` describes; red marks show where lines leave the axis, and where
+    they stop being finite, and the label of the x axis explains the marks.
     """
 
     title: str
@@ -233,22 +243,80 @@ def legend(where: str, names: Sequence[str]) -> str:
         return svg_of(f)
 
 
+def thinned(points: Points, most: int) -> Points:
+    """Return at most ``most`` points: the ends, and each range's smallest and largest value."""
+    if len(points) <= most:
+        return points
+    edges = np.linspace(1, len(points) - 1, most // 2).astype(int)
+    kept = {0, len(points) - 1}
+    for start, end in pairwise(edges):
+        sizes = [y for _, y in points[start:end]]
+        kept |= {start + sizes.index(min(sizes)), start + sizes.index(max(sizes))}
+    return [points[k] for k in sorted(kept)]
+
+
+class _Scale:
+    """The y axis for ``lines`` of values.
+
+    The usual size is the median over lines of a line's median. Values are far off if they are more
+    than `_FAR` times as large. If most lines have such values and none is negative, as for a loss
+    that falls by powers of ten, the axis is logarithmic. If few have, it ends before them, so that
+    they do not flatten the others.
+    """
+
+    def __init__(self, lines: Sequence[Sequence[float]]) -> None:
+        sizes = [[abs(y) for y in line if math.isfinite(y)] for line in lines]
+        usual = median_low([0.0, 0.0] if not any(sizes) else [median_low(s) for s in sizes if s])
+        far = [max(line) > _FAR * usual for line in sizes if line] if usual else []
+        largest = max((max(line) for line in sizes if line), default=0.0)
+        smallest = min((y for line in lines for y in line if math.isfinite(y)), default=0.0)
+        many = sum(far) > len(far) / 2
+        self.by_powers = many and smallest >= 0 and largest <= _BY_POWERS * usual
+        self.lowest, self.highest = -_LARGEST, _LARGEST
+        """The smallest and largest values within the axis."""
+        if self.by_powers:
+            self.lowest = usual / _BY_POWERS
+        elif any(far):
+            self.lowest, self.highest = -_FAR * usual, _FAR * usual
+        shown = [y for line in lines for y in line if self.lowest <= y <= self.highest]
+        low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
+        self.ends = (low, high, high - low or abs(high) or 1.0)
+
+    def clipped(self, y: float) -> float:
+        """Return ``y``, or if it is beyond the axis a value a little beyond."""
+        low, high, span = self.ends
+        if y > self.highest:
+            return high + span
+        return y if y >= self.lowest else self.lowest if self.by_powers else low - span
+
+
 def _draw(axes: Any, chart: LineChart, ticker: Any) -> None:
+    scale = _Scale([[y for _, y in points] for points in chart.lines.values()])
+    most = _THINNED[len(chart.lines) <= MOST_LINES]
     drawn = {}
     for k, (name, points) in enumerate(chart.lines.items()):
-        shown = [(x, y) for x, y in points if abs(x) < _LARGEST and abs(y) < _LARGEST]
+        near = [(x, scale.clipped(y)) for x, y in points if abs(x) < _LARGEST and math.isfinite(y)]
+        shown = thinned(near, most)
         marks = {"marker": "o", "markersize": 3} if len(shown) <= _MOST_POINTS else {}
         xs, ys = [x for x, _ in shown], [y for _, y in shown]
         drawn[name] = axes.plot(xs, ys, **_line_style(k), **marks, gid=f"line {label(name)}")[0]
+    if scale.by_powers:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+    elif scale.highest < _LARGEST:
+        low, high, span = scale.ends
+        axes.set_ylim(low - 0.05 * span, high + 0.05 * span)
     axes.set_title(label(chart.title))
-    axes.set_xlabel(chart.across)
+    axes.set_xlabel(f"{chart.across}{_mark_all(axes, chart, scale)}")
     every = [x for points in chart.lines.values() for x, _ in points]
     if chart.by_powers:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
     elif all(float(x).is_integer() for x in every):
-        axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
+        whole = ticker.MaxNLocator(steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+        axes.xaxis.set_major_locator(whole)
     if chart.legend and list(drawn) != [chart.title]:
         names = [f" {label(name)}" for name in drawn]
         fits = len(chart.title) + sum(map(len, names)) <= _LONGEST - 4 * len(names)
@@ -258,6 +326,34 @@ def _draw(axes: Any, chart: LineChart, ticker: Any) -> None:
             drawn.values(), names, borderaxespad=0.2, columnspacing=1.2, handlelength=2.6,
             **(beside if fits else within),
         )  # fmt: skip
+
+
+def _mark_all(axes: Any, chart: LineChart, scale: _Scale) -> str:
+    """Mark in red where a line leaves the axis or stops being finite; explain it for the label."""
+    kinds: dict[str, Callable[[float], bool]] = {
+        "x": lambda y: not math.isfinite(y),
+        "^": lambda y: scale.highest < y < math.inf,
+        "v": lambda y: -math.inf < y < scale.lowest,
+    }
+    found = set()
+    for name, points in chart.lines.items():
+        for mark, holds in kinds.items():
+            states = [holds(y) for _, y in points]
+            begins = [now and not before for before, now in pairwise([False, *states])]
+            xs = [x for (x, _), begin in zip(points, begins, strict=True) if begin]
+            xs = [x for x in xs if abs(x) < _LARGEST][:_MOST_POINTS]
+            if xs:
+                found.add(mark)
+                axes.plot(
+                    xs, [0.03 if mark == "v" else 0.97] * len(xs), mark, color=LIGHT["bad"],
+                    markersize=5, transform=axes.get_xaxis_transform(), gid=f"mark {label(name)}",
+                )  # fmt: skip
+    said = {
+        "x": "\u00d7 not finite",
+        "^": f"\u25b2 above {scale.highest:.3g}",
+        "v": f"\u25bc below {scale.lowest:.3g}",
+    }
+    return "".join(f"   {said[mark]}" for mark in kinds if mark in found)
 
 
 def _line_style(k: int) -> dict[str, Any]:

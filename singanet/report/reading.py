@@ -239,9 +239,9 @@ def _history(path: Path) -> History:
         raise _not(path, f"at most {MOST_MEASURES} columns", f"{len(rows[0])}")
     for number, row in enumerate(rows[1:], 2):
         try:
-            values = [float(value) if value else math.nan for value in row]
-            epoch = _count(int(row[0]))
-            history.record(epoch, dict(zip(rows[0][1:], values[1:], strict=True)))
+            cells = zip(rows[0][1:], row[1:], strict=True)
+            values = {name: float(value) for name, value in cells if value}
+            history.record(_count(int(row[0])), values)
         except (TypeError, ValueError, IndexError) as error:
             if number == len(rows):
                 break  # the last line is incomplete

@@ -170,25 +170,33 @@ class History(dict[str, list[float]]):
         super().__init__()
         self.epochs: list[int] = []
         self.stopped: str | None = None
+        self._absent: set[tuple[str, int]] = set()
+        """Names and positions in ``epochs`` of the values that were not measured."""
 
     if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
         __getattr__ = missing_attribute
 
     def record(self, epoch: int, logs: Mapping[str, float]) -> None:
         """Append ``logs``, the values of ``epoch`` by name."""
+        position = len(self.epochs)
         for name in logs:
             if name not in self:
-                self[name] = [math.nan] * len(self.epochs)
+                self[name] = [math.nan] * position
+                self._absent |= {(name, earlier) for earlier in range(position)}
         self.epochs.append(epoch)
+        self._absent |= {(name, position) for name in self if name not in logs}
         for name, values in self.items():
             values.append(float(logs.get(name, math.nan)))
 
     def _amend(self, logs: Mapping[str, float]) -> None:
         """Set the values of the last epoch."""
+        last = len(self.epochs) - 1
         for name, value in logs.items():
             if name not in self:
-                self[name] = [math.nan] * len(self.epochs)
+                self[name] = [math.nan] * (last + 1)
+                self._absent |= {(name, earlier) for earlier in range(last)}
             self[name][-1] = float(value)
+            self._absent.discard((name, last))
 
     def row(self, index: int) -> dict[str, float]:
         """Return the values of one epoch by name; ``index`` is its position in ``epochs``."""
@@ -215,7 +223,11 @@ def curves(history: History) -> list[LineChart]:
     """Return a chart for each quantity, with training and validation."""
     lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, values in history.items():
-        points = [(epoch + 1.0, v) for epoch, v in zip(history.epochs, values, strict=True)]
+        points = [
+            (epoch + 1.0, value)
+            for k, (epoch, value) in enumerate(zip(history.epochs, values, strict=True))
+            if (name, k) not in history._absent
+        ]
         lines.setdefault(name.removeprefix("val_"), {})[name] = points
     return [LineChart(title, "epoch", each) for title, each in lines.items()]
 

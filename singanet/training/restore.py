@@ -126,6 +126,9 @@ def _set_position(session: Session, progress: Progress) -> None:
     session.history.clear()
     session.history.epochs = list(progress.epochs)
     session.history.update(progress.values)
+    session.history._absent = {
+        each for each in session.history._absent if each[1] < len(progress.epochs)
+    }
     session.resumed = True
 
 

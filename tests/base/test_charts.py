@@ -13,7 +13,7 @@ import pytest
 
 from singanet.base.charts import MOST_LINES, LineChart, heat_map, legend, line_charts, themed
 from singanet.errors import BackendError
-from tests.charts import NEEDED, SVG, groups, lines, texts
+from tests.charts import NEEDED, SVG, groups, lines, points, texts
 
 
 def drawn(shown, **options):
@@ -34,6 +34,50 @@ def test_points_stand_where_their_values_are():
     assert found[2][1] == pytest.approx((found[0][1] + found[1][1]) / 2, abs=0.1)
     steps = [b[0] - a[0] for a, b in itertools.pairwise(found)]
     assert steps[1] == pytest.approx(2 * steps[0], abs=0.2)
+
+
+@NEEDED
+def test_a_long_line_keeps_its_ends_and_its_peaks():
+    values = [(k, k % 2) for k in range(10_000)]
+    values[5_000] = (5_000, 7.0)
+    found = lines(drawn({"loss": values}))["loss"]
+    assert 300 < len(found) <= 400
+    heights = sorted(y for _, y in found)
+    assert heights[1] - heights[0] > 0.5 * (heights[-1] - heights[0])
+    short = lines(drawn({"loss": values[:5]}))["loss"]
+    assert (found[0][0], found[-1][0]) == (short[0][0], short[-1][0])
+    # Of many lines each has fewer points.
+    many = lines(drawn({f"run {k}": values for k in range(64)}, legend=False))
+    assert {len(line) for line in many.values()} == {100}
+
+
+FALLING = [(k, 5.0 * 0.9**k) for k in range(100)]
+
+
+@NEEDED
+def test_a_loss_that_falls_by_powers_of_ten_has_a_logarithmic_axis():
+    found = lines(drawn({"loss": FALLING}))["loss"]
+    slopes = [b[1] - a[1] for a, b in itertools.pairwise(found)]
+    assert slopes == pytest.approx([slopes[0]] * 99, abs=1e-3)
+    assert {"0.01", "1"} <= {*texts(drawn({"loss": FALLING}))}
+    # Zero has no logarithm.
+    assert len(lines(drawn({"loss": [*FALLING, (100, 0.0)]}))["loss"]) == 101
+
+
+@NEEDED
+@pytest.mark.parametrize("lost", [1e5, 1e20, 1e120, -1e5])
+def test_a_value_far_off_is_cut_and_marked(lost):
+    good = {f"run {k}": [(1, 2.0), (2, 1.0)] for k in range(2)}
+    alone = lines(drawn(good))["run 0"]
+    svg = drawn({**good, "run 2": [(1, 2.0), (2, lost)]})
+    found = lines(svg)
+    assert np.allclose(found["run 0"], alone, atol=0.1)
+    assert (found["run 2"][1][1] < found["run 0"][0][1]) == (lost > 0)
+    ((name, mark),) = groups(svg, "mark").items()
+    assert (name, len(points(mark))) == ("run 2", 1)
+    assert look(mark)[-1] == "#b42318"
+    sign = "\u25b2 above 10" if lost > 0 else "\u25bc below -10"
+    assert f"epoch   {sign}" in texts(svg)
 
 
 def look(group):

@@ -6,7 +6,7 @@ import pytest
 
 from singanet.errors import ArgumentError, FileAccessError
 from singanet.training import History
-from tests.charts import NEEDED, lines, texts
+from tests.charts import NEEDED, groups, lines, points, texts
 
 
 @pytest.fixture
@@ -37,6 +37,20 @@ def test_what_an_epoch_did_not_measure_is_nan():
     assert history["lr"][1:] == [0.1, 0.3]
     assert math.isnan(history["more"][1])
     assert history["more"][2] == 7.0
+
+
+@NEEDED
+def test_only_measured_values_are_marked_as_not_finite():
+    history = History()
+    history.record(0, {"loss": 1.0, "score": 1.0})
+    history.record(1, {"loss": 1.0})
+    assert not groups(history.plot(), "mark")
+    history.record(2, {"loss": math.nan, "score": 2.0})
+    history.record(3, {"loss": math.nan, "score": 2.0})
+    assert {name: len(points(mark)) for name, mark in groups(history.plot(), "mark").items()} == {
+        "loss": 1
+    }
+    assert "epoch   \u00d7 not finite" in texts(history.plot())
 
 
 @NEEDED
