@@ -38,7 +38,7 @@ from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
         ),
         (lambda: SGD(learning_rate=0.1, lr=0.1), "received learning_rate= and lr="),
         (lambda: Adam(0.1, 0.9, 0.999, beta_2=0.9), "multiple values for argument 'beta_2'"),
-        (lambda: ModelCheckpoint("f", save_best_only=True), "best.npz holds the best alone"),
+        (lambda: ModelCheckpoint("f", save_best_only=True), "best.npz has the best epoch alone"),
         (lambda: ModelCheckpoint(filepath="f"), "the folder for the files"),
         (lambda: SoftmaxCrossEntropy(from_logits=True), "take scores"),
         (lambda: Accuracy(topk=2), "did you mean 'top_k'"),

@@ -60,7 +60,7 @@ def test_a_line_that_is_no_rating_is_refused_by_its_number(folder, line):
 
 def test_ratings_by_strangers_are_refused(folder):
     (folder / "u.data").write_text(DATA + "8\t242\t3\t1\n")
-    with pytest.raises(DataError, match="received some by 8"):
+    with pytest.raises(DataError, match="received a rating by 8"):
         movielens(folder)
 
 

@@ -125,7 +125,7 @@ def test_long_sequences_stay_finite_in_float32() -> None:
     [
         ([[1, 0]], "received 0 at index"),
         ([[1, 5]], "received 5"),
-        ([[-1, 1]], "only -1 behind them; received 1 at index \\(0, 1\\)"),
+        ([[-1, 1]], "then only -1; received 1 at index \\(0, 1\\)"),
         ([[1, -2]], "received -2"),
         ([1, 2], "shape \\(2,\\)"),
         ([[1.0, 2.0]], "integer labels"),

@@ -166,7 +166,7 @@ def test_other_columns_are_refused_and_leave_the_net_as_it_was(columns):
     ("column", "message"),
     [
         (["x", "y"], "column 'a': expected numbers; received values of type 'str'"),
-        ([1.0, float("nan")], "1 of 2 rows without one"),
+        ([1.0, float("nan")], "1 of 2 rows without a number"),
         ([True, None], "received values of type 'bool', 'NoneType'"),
         (np.zeros(2, "M8[s]"), "type datetime64"),
         (np.zeros((2, 2)), "a value a row"),

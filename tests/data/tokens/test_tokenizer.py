@@ -368,7 +368,11 @@ def test_words_are_parted_as_the_models_do(split):
         ("tokenizer_config.json", b"{", "expected tokenizer_config.json in JSON"),
         ("tokenizer_config.json", b'{"a":' * 500, "tokenizer_config.json"),
         ("tokenizer_config.json", b'{"eos_token": 7}', "eos: expected a string; received int"),
-        ("tokenizer_config.json", b'{"eos_token": "zz"}', "eos_token: expected one of the 400"),
+        (
+            "tokenizer_config.json",
+            b'{"eos_token": "zz"}',
+            "eos_token: expected a token of the vocabulary of 400",
+        ),
         ("tokenizer_config.json", b'{"chat_template": 7}', "expected a string; received int"),
         ("special_tokens_map.json", b"7", "expected a JSON object; received int"),
         ("chat_template.jinja", b"a\n\xff", "received other bytes in line 2"),
@@ -432,7 +436,7 @@ def test_without_the_extra_the_line_that_installs_it_is_told(folder, missing):
 def test_a_backend_of_ones_own(text):
     mine = Tokenizer(trained(text, 300, []), eos_token="\u010a")
     assert mine.eos_id is not None
-    with pytest.raises(DataError, match="bos_token: expected one of the 300 tokens"):
+    with pytest.raises(DataError, match="bos_token: expected a token of the vocabulary of 300"):
         Tokenizer(mine.backend, bos_token="<s>")
     with pytest.raises(DataError, match="expected a model with a chat template"):
         mine.chat([{"role": "user", "content": "Ay?"}])
