@@ -35,6 +35,7 @@ from singanet.base.notebooks import Shown
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.report.reading import COMPARISON, Run, best_epoch, read_run
 from singanet.report.reading import REPORT as PAGE
+from singanet.saving.objects import config_to_text, is_entry
 from singanet.training.callbacks import Callback
 from singanet.training.callbacks.trackers import flat
 from singanet.training.display import curves
@@ -132,6 +133,18 @@ def text(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``config`` with the objects in it as a user writes them."""
+    return {
+        name: config_to_text(value)
+        if is_entry(value)
+        else settings(value)
+        if isinstance(value, Mapping)
+        else value
+        for name, value in config.items()
+    }
+
+
 def expect_labels(where: str, labels: Sequence[str], classes: int) -> None:
     """Errors: `ArgumentError` unless there is one label per class."""
     if len(labels) != classes:
@@ -204,7 +217,7 @@ def page(run: Run, before: Section | None = None, every_seconds: int | None = No
         Section("Memory", _memory(run)),
         Section("Confusion matrix", _confusion(run)),
         Section("Net", _net(run)),
-        Section("Configuration", [facts(run.config)] if run.config else []),
+        Section("Configuration", [facts(settings(run.config))] if run.config else []),
     ]
     return document(f"Run {run.name}", sections, every_seconds)
 
@@ -594,7 +607,7 @@ def _most(lines: Iterable[Sequence[float]]) -> float:
 
 def _settings(names: Sequence[str], runs: Sequence[Run]) -> list[Part]:
     """Return a row for each setting that differs between runs."""
-    configs = [dict(flat(run.config, LONGEST)) for run in runs]
+    configs = [dict(flat(settings(run.config), LONGEST)) for run in runs]
     known = list(dict.fromkeys(name for config in configs for name in config))
     rows = {name: _shown([(name in c, c.get(name)) for c in configs]) for name in known}
     differ = [(name, *cells) for name, cells in rows.items() if len(set(cells)) > 1]

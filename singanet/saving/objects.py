@@ -186,6 +186,56 @@ def value_from_config(owner: str, value: Any, shared: Mapping[str, Param]) -> An
     )
 
 
+def is_entry(value: Any) -> bool:
+    """Return whether ``value`` has the form of an `object_to_config` entry."""
+    if not isinstance(value, Mapping) or value.keys() != {"class", "arguments"}:
+        return False
+    return isinstance(value["class"], str) and isinstance(value["arguments"], Mapping)
+
+
+def config_to_text(value: Any) -> str:
+    """Format an `object_to_config` entry as a user writes it: ``SGD(lr=0.1, momentum=0.9)``.
+
+    Required arguments are positional. ``value`` may also be a result of `value_to_config`. Nothing
+    is constructed: arguments of unknown classes are all named, and other data is shown by `repr`.
+    """
+    if is_entry(value):
+        return _call_text(value["class"], value["arguments"])
+    if isinstance(value, list):
+        return f"[{', '.join(map(config_to_text, value))}]"
+    if isinstance(value, str) and value.startswith("<"):
+        return value  # a function, written by its repr
+    if not isinstance(value, Mapping):
+        return repr(value)
+    match dict(value):
+        case {"object": inner, **none} if is_entry(inner) and not none:
+            return config_to_text(inner)
+        case {"initializer": str() as name, **fields}:
+            return _call_text(name, fields)
+        case {"dict": Mapping() as inner, **none} if not none:
+            value = inner
+    pairs = [f"{key!r}: {config_to_text(part)}" for key, part in value.items()]
+    return f"{{{', '.join(pairs)}}}"
+
+
+def _call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    kind = _TABLE.get(name) or _registered.get(name) or _INITIALIZERS.get(name)
+    known = {} if kind is None else {**inspect.signature(kind).parameters}
+    required = [key for key, each in known.items() if each.default is each.empty]
+    given = [key for key in required if key in arguments]
+    first = given if given == required[: len(given)] else []
+    parts = [config_to_text(arguments[key]) for key in first]
+    unsaid = [key for key in getattr(kind, "_always_written", ()) if key in known]
+    for key, value in arguments.items():
+        if key not in first and not (key in unsaid and value == known[key].default):
+            parts.append(f"{_SHORT.get(key, key)}={config_to_text(value)}")
+    return f"{name}({', '.join(parts)})"
+
+
+_SHORT = {"learning_rate": "lr"}
+"""The usual short words of arguments, which constructors take too."""
+
+
 def spec_to_config(spec: ParamSpec) -> dict[str, Any]:
     """Return the training settings of a spec, without its name. Errors: `ConfigError`."""
     where = f"the spec of {spec.name!r}"

@@ -10,8 +10,10 @@ import singanet
 from singanet import FeedForwardNet
 from singanet.errors import FileAccessError
 from singanet.layers import Dense
-from singanet.report import read_run, recorders, write_report
-from singanet.report.pages import facts, page
+from singanet.optimizer import SGD
+from singanet.optimizer.schedules import Cosine, WarmUp
+from singanet.report import RunNotes, read_run, recorders, write_report
+from singanet.report.pages import facts, page, settings
 from tests.charts import NEEDED, groups, images, texts, without_images
 from tests.html_check import read_html
 
@@ -88,6 +90,18 @@ def test_names_and_values_cannot_smuggle_markup(tmp_path):
     reader = read_html(without_images(html))
     assert not {"i", "u", "a", "b"} & set(reader.tags)
     assert "Run <b>run" in reader.text
+
+
+def test_settings_are_as_a_user_writes_them(fit, net, tmp_path):
+    written = "SGD(lr=WarmUp(Cosine(0.05, 452), 40), momentum=0.9)"
+    net.compile(SGD(lr=WarmUp(Cosine(0.05, 452), 40), momentum=0.9))
+    fit([RunNotes(tmp_path / "run", {"of": {"deep": SGD(lr=0.1).to_config()}})], epochs=1)
+    told = dict(facts(settings(read_run(tmp_path / "run").config)).rows)
+    assert told["optimizer"] == written
+    assert told["learning_rate"] == "WarmUp(Cosine(0.05, 452), 40)"
+    assert told["of.deep"] == "SGD(lr=0.1)"
+    assert told["loss"] == "SoftmaxCrossEntropy()"
+    assert written in read_html(without_images(page(read_run(tmp_path / "run")))).text
 
 
 def test_norms_that_are_no_numbers_are_shown(tmp_path):

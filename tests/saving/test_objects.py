@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import singanet
-from singanet import FeedForwardNet, Input, initializer, models
+from singanet import FeedForwardNet, Input, initializer, layers, loss, models, optimizer
 from singanet.errors import ArgumentError, ConfigError, GraphError, SingaNetError, UnknownNameError
 from singanet.layers import Concat, Conv2D, Dense, Dummy, Layer, Merge, Slice
 from singanet.loss import SoftmaxCrossEntropy
@@ -163,6 +163,40 @@ JSON = st.recursive(
                       inner, max_size=3),
     max_leaves=8,
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "SGD(lr=WarmUp(Cosine(0.05, 452), 40), momentum=0.9)",
+        "Accumulator(ClipByLayerNorm(Adam(lr=0.001, beta_1=0.8), 2.0), 2)",
+        "SGD(lr=Chained([Cosine(0.1, 5), Step(0.1, 3)], [4]), weight_decay=0.1)",
+        "SoftmaxCrossEntropy(label_smoothing=0.1)",
+        "Dense('fc', 3, W_specs={'init': Gaussian(0.0, 0.1)})",
+    ],
+)
+def test_configurations_are_shown_as_a_user_writes_them(written):
+    rooms = (optimizer, optimizer.schedules, loss, layers, initializer)
+    names = {name: value for room in rooms for name, value in vars(room).items()}
+
+    def made(text):
+        return eval(text, names).to_config()  # noqa: S307 - the test's own text
+
+    shown = config.config_to_text(made(written))
+    assert made(shown) == made(written)
+    assert "learning_rate" not in shown
+    if "Dense" not in written:
+        assert shown == written
+
+
+def test_what_is_no_configuration_is_shown_too():
+    entry = {"class": "<b>", "arguments": {"f": "<lambda>", "x": [None, "a"]}}
+    assert config.config_to_text(entry) == "<b>(f=<lambda>, x=[None, 'a'])"
+
+
+@given(JSON)
+def test_any_data_is_shown(data):
+    assert isinstance(config.config_to_text(data), str)
 
 
 @given(st.data())
