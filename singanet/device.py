@@ -20,7 +20,7 @@ from singanet.types import Array
 __all__ = ["Device", "cpu", "cuda", "describe", "get_default_device"]
 
 if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
-    __getattr__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_of(__name__, __all__)
 
 
 @dataclass(frozen=True)

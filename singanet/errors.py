@@ -154,3 +154,9 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     as_close = [each for each, ratio in zip(close, ratios, strict=True) if ratio == ratios[0]]
     close = sorted(as_close, key=lambda each: abs(last_number(each) - last_number(said)))
     return f"did you mean {known[close[0]]!r}?" if close else otherwise
+
+
+def __dir__() -> list[str]:
+    """Return the public names that this module defines."""
+    own = {k for k, v in globals().items() if getattr(v, "__module__", "") == __name__}
+    return sorted(own - {"__dir__"})

@@ -7,12 +7,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from singanet.base.arguments import is_int, is_number
 from singanet.base.described import CheckedType
+from singanet.base.elsewhere import names_of
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.types import Array, Shape
 
@@ -37,6 +38,9 @@ __all__ = [
     "VarianceScaling",
     "from_spec",
 ]
+
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__, __dir__ = names_of(__name__, __all__)
 
 
 class Initializer(metaclass=CheckedType):

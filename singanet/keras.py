@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from singanet import layers
 from singanet.base.arguments import FLOOR, TIMES, Budget, is_number, own_errors, read_json
+from singanet.base.elsewhere import names_of
 from singanet.base.files import path_of, replacing
 from singanet.base.kinds import KERAS_ARCHIVE, ZIP, kind_of
 from singanet.checkpoint import LayerDescription, Target, load_into, write_state
@@ -48,6 +49,9 @@ from singanet.saving.codecs.described import DescribedLayer, WeightGroup, unknow
 from singanet.types import Shape
 
 __all__ = ["load_model", "save_model"]
+
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__, __dir__ = names_of(__name__, __all__)
 
 
 _JOINS = {

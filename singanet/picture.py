@@ -15,6 +15,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from singanet.base.charts import write_chart
+from singanet.base.elsewhere import names_of
 from singanet.base.notebooks import Shown
 from singanet.summary import Row, layer_rows, shape_text
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from singanet.graph.nodes import Node
 
 __all__ = ["net_html", "plot_net"]
+
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__, __dir__ = names_of(__name__, __all__)
 
 
 _RANKS_SWEEPS = 8

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet import models
 from singanet.base.arguments import checked_count
+from singanet.base.elsewhere import names_of
 from singanet.data.dataset import expect_channels_first
 from singanet.errors import ArgumentError, BackendError, CallOrderError, DataError, ShapeError
 from singanet.layers import Dense
@@ -23,6 +24,9 @@ from singanet.training.display import History
 from singanet.types import Array, Shape
 
 __all__ = ["Classifier", "Regressor"]
+
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__, __dir__ = names_of(__name__, __all__)
 
 
 def draw(given: Any, features: Shape, outputs: int, seed: int, where: str) -> FeedForwardNet:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.elsewhere import is_library
+from singanet.base.elsewhere import is_library, names_of
 from singanet.engine.backward import BackwardWalk, arrays_in, ones, roots_in
 from singanet.engine.peak_memory import PeakMemory
 from singanet.engine.plan import Plan
@@ -50,6 +50,9 @@ __all__ = [
     "multiply_adds",
     "summary_table",
 ]
+
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__, __dir__ = names_of(__name__, __all__)
 
 
 Count = Callable[[Any, list[Shape], list[Shape]], int | None]

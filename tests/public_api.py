@@ -94,6 +94,7 @@ def _lines(name, value, classes):
     for member in dir(value):
         own = next((kind for kind in value.__mro__ if member in vars(kind)), object)
         hidden = member[0] == "_" and member != "__call__"
+        hidden |= member in getattr(value, "_for_rooms", ())
         # What scikit-learn puts into its estimators' classes is its own.
         theirs = not _is_ours(own) or type(vars(own)[member]).__module__.startswith("sklearn.")
         if hidden or member.startswith("test_") or member in fields or theirs:

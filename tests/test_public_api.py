@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import re
 
 import pytest
 
-from tests.public_api import FILE, api, public_modules
+import singanet
+from tests.public_api import FILE, ROOT, api, public_modules
 
 ACCEPT = """
 the public names, parameters or defaults are others than {file} says:
@@ -46,3 +49,29 @@ def test_a_line_tells_all_that_a_caller_depends_on():
 
 def test_all_rooms_that_a_plain_import_reaches_are_described():
     assert {"singanet", "singanet.layers", "singanet.training.callbacks"} <= {*public_modules()}
+
+
+@pytest.mark.parametrize("name", public_modules())
+def test_dir_of_a_module_lists_its_public_names(name):
+    if name == "singanet.sklearn":
+        pytest.importorskip("sklearn")
+    module = importlib.import_module(name)
+    listed = dir(module)
+    assert listed == sorted(getattr(module, "__all__", listed))
+    assert not [each for each in listed if each[0] == "_"]
+    assert not {"annotations", "Any", "TYPE_CHECKING", "names_of"} & {*listed}
+
+
+def test_dir_of_a_net_and_the_reference_leave_the_same_names_out():
+    class Own(singanet.FeedForwardNet):
+        def mine(self):
+            pass
+
+    net = Own()
+    net.note = 1
+    shown = {"fit", "summary", "mine", "note", "loss", "layers", "rng", "name"}
+    assert shown <= {*dir(net)}
+    assert not [name for name in dir(net) if name[0] == "_"]
+    page = (ROOT / "docs" / "api" / "net.md").read_text("utf-8")
+    left_out = {n for each in re.findall(r"!\^\((.*)\)\$", page) for n in each.split("|")}
+    assert left_out == {n for n in object.__dir__(net) if n[0] != "_"} - {*dir(net)}

@@ -297,8 +297,10 @@ class NoNameError(UnknownNameError, ImportError):
     """An unknown name in an import; the message has its name in this library."""
 
 
-def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module ``room`` with the public ``names``."""
+def names_of(
+    room: str, names: Collection[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a module ``room`` with the public ``names``."""
 
     def missing(name: str) -> Any:
         if name.startswith("_"):
@@ -322,7 +324,7 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
             advice=f"it is {here} here" if here else instead,
         )
 
-    return missing
+    return missing, lambda: sorted(names)
 
 
 def _is_imported() -> bool:
@@ -360,7 +362,7 @@ def names_when_asked(
     The module of each name comes from the package's file: its imports under ``if TYPE_CHECKING:``,
     which editors and type checkers read too. So three of fifty layers import three modules.
     """
-    missing = names_of(room, names)
+    missing, listed = names_of(room, names)
 
     def find(name: str) -> Any:
         place = _places(room).get(name)
@@ -373,7 +375,7 @@ def names_when_asked(
         setattr(sys.modules[room], name, found)
         return found
 
-    return find, lambda: sorted(names)
+    return find, listed
 
 
 @cache

@@ -67,4 +67,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
-    __getattr__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_of(__name__, __all__)

@@ -53,6 +53,15 @@ class Net(GraphBuilder):
     `singanet.FeedForwardNet` describes the arguments and attributes.
     """
 
+    _for_rooms = frozenset({
+        "compiled", "executor", "fix", "frozen_before", "intake", "make_executor", "pending",
+        "planned", "ports", "start", "taken", "traits", "version",
+    })  # fmt: skip
+    """Attributes for other rooms of the library, which `dir` and the reference leave out."""
+
+    def __dir__(self) -> list[str]:
+        return [n for n in super().__dir__() if n[0] != "_" and n not in self._for_rooms]
+
     def __init__(
         self,
         layers: Sequence[Layer | GraphBuilder | Symbol] | Loss | None = None,

@@ -9,4 +9,4 @@ from singanet.executor.symbols import GradientSymbol, from_loader, gradients
 __all__ = ["Executor", "GradientSymbol", "from_loader", "gradients"]
 
 if not TYPE_CHECKING:  # type checkers would accept any name otherwise
-    __getattr__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_of(__name__, __all__)

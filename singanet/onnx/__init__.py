@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from singanet.base.elsewhere import names_of
 from singanet.onnx.inspect import inspect
 from singanet.onnx.load import load
 from singanet.onnx.write import save
 
 __all__ = ["inspect", "load", "save"]
+
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__, __dir__ = names_of(__name__, __all__)

@@ -82,4 +82,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # else type checkers accept any name
-    __getattr__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_of(__name__, __all__)

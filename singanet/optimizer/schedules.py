@@ -6,10 +6,11 @@ import math
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count, checked_number
 from singanet.base.described import Configurable
+from singanet.base.elsewhere import names_of
 from singanet.errors import ArgumentError, DataError, one_of
 from singanet.optimizer.hyper import Hyper, Learning, at
 
@@ -28,6 +29,9 @@ __all__ = [
     "Step",
     "WarmUp",
 ]
+
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__, __dir__ = names_of(__name__, __all__)
 
 
 class Schedule(Configurable):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.elsewhere import names_of
 from singanet.base.progress import progress
 from singanet.engine.backward import arrays_in
 from singanet.errors import BackendError
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from singanet.ops.onednn.runtime import Runtime
 
 __all__ = ["RouteTimes", "TuningReport", "tune_kernels"]
+
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__, __dir__ = names_of(__name__, __all__)
 
 
 class OpenRoutes:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from singanet.base.elsewhere import names_of
 from singanet.report.pages import LivePage, follow, plot_confusion, write_comparison, write_report
 from singanet.report.reading import Run, read_run
 from singanet.report.recording import ConfusionLog, MemoryLog, RunNotes, recorders
@@ -19,3 +22,6 @@ __all__ = [
     "write_comparison",
     "write_report",
 ]
+
+if not TYPE_CHECKING:  # else type checkers accept any name
+    __getattr__, __dir__ = names_of(__name__, __all__)
