@@ -33,7 +33,7 @@ class Device:
     """
 
     name: str
-    ops: Ops
+    ops: Ops = field(repr=False)
     index: int | None = None
     changes: tuple[Callable[[Device], Device], ...] = field(default=(), repr=False, compare=False)
     """The functions that changed the plain device's kernels, in order, for pickles."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import re
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,6 +20,9 @@ _D = TypeVar("_D", bound="Described")
 _C = TypeVar("_C")
 
 _LONGEST = 60
+_WIDEST = 100
+"""The most characters of a repr."""
+_DEEPEST = 4
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -146,8 +150,17 @@ class Described(metaclass=CheckedType):
                 found[name] = now if is_plain(now) or isinstance(now, Described) else before
         return found
 
+    def _called(self, depth: float, room: float) -> str:
+        """Return the call that makes the object, in ``room`` characters; see `shown`.
+
+        Arguments of the arguments are included ``depth`` levels deep.
+        """
+        settings = self._shown_settings()
+        bare = [*itertools.takewhile(settings.__contains__, _needed(type(self)))]
+        return shown(type(self).__name__, settings, bare=bare, depth=depth, room=room)
+
     def __repr__(self) -> str:
-        return shown(type(self).__name__, self._shown_settings())
+        return self._called(_DEEPEST, _WIDEST)
 
 
 class Configurable(Described):
@@ -291,22 +304,46 @@ def _equal(one: Any, two: Any, parts: Callable[[Any, Any], bool]) -> bool:
         return False
 
 
-def shown(name: str, settings: Mapping[str, Any], *first: str) -> str:
-    """Format ``name(first, setting=value, ...)``: arrays by their shapes, long values cut."""
-    parts = [*first, *(f"{key}={_text(value)}" for key, value in settings.items())]
-    return f"{name}({', '.join(parts)})"
+def shown(
+    name: str,
+    settings: Mapping[str, Any],
+    *first: str,
+    bare: Collection[str] = (),
+    depth: float = _DEEPEST,
+    room: float = _WIDEST,
+) -> str:
+    """Format ``name(first, setting=value, ...)`` in ``room`` characters, arrays by their shapes.
+
+    If it is longer, all but the first argument of each object become ``...``, the innermost first,
+    then the last settings. ``depth`` is the deepest level at which all arguments are included;
+    settings in ``bare`` come first, without their names.
+    """
+    while True:
+        texts = {key: _text(value, depth) for key, value in settings.items()}
+        parts = [*first, *(texts.pop(key) for key in bare)]
+        parts += [f"{key}={text}" for key, text in texts.items()]
+        text = f"{name}({', '.join(parts)})"
+        if len(text) <= room or depth <= 0:
+            break
+        depth -= 1
+    while len(text) > room and len(parts) > 1:
+        parts.pop()
+        text = f"{name}({', '.join(parts)}, ...)"
+    return text
 
 
 def settings_text(thing: object) -> str:
-    """Return the ``repr`` of ``thing`` without addresses, which differ between processes."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
+    """Return all settings of ``thing``, without addresses, which differ between processes."""
+    text = _text(thing, math.inf) if isinstance(thing, Described) else repr(thing)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, depth: float) -> str:
     if isinstance(value, Described):
-        return repr(value)
+        return value._called(depth - 1, math.inf if depth > 0 else 0)
     if isinstance(value, Mapping):
-        text = "{" + ", ".join(f"{key!r}: {_text(part)}" for key, part in value.items()) + "}"
+        parts = (f"{key!r}: {_text(part, depth)}" for key, part in value.items())
+        text = "{" + ", ".join(parts) + "}"
     elif hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"<{value.dtype} {tuple(value.shape)}>"
     elif inspect.isroutine(value):
@@ -321,6 +358,19 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))
+
+
+@cache
+def _needed(cls: Any) -> list[str]:
+    """Return the names of the constructor's first arguments, up to one that has a default."""
+    free = inspect.Parameter("_", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    given = [*_signature(cls).parameters.values()][1:]
+    return [
+        p.name
+        for p in itertools.takewhile(
+            lambda p: p.replace(name="_", annotation=p.empty) == free, given
+        )
+    ]
 
 
 @cache

@@ -123,6 +123,9 @@ class LoadReport:
     missing: dict[str, Shape] = field(default_factory=dict)
     extra: dict[str, Shape] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"LoadReport({self.summary()})"
+
     def add(self, found: Match | Mismatch) -> None:
         """Add ``found``, a match or mismatch."""
         if isinstance(found, Match):

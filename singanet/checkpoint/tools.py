@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class Difference:
     """Whether all arrays are equal bit for bit, and a table of the others."""
 
     equal: bool
-    text: str
+    text: str = field(repr=False)
 
     def __str__(self) -> str:
         return self.text

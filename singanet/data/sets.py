@@ -131,8 +131,7 @@ class TabularDataset:
     def __repr__(self) -> str:
         return (
             f"TabularDataset({self.name!r}, {len(self.y_train)} rows to train on, "
-            f"{len(self.y_test)} to test on, {len(self.categories)} categorical and "
-            f"{len(self.numeric)} numeric columns)"
+            f"{len(self.y_test)} to test on, {len(self.categories)} + {len(self.numeric)} columns)"
         )
 
 

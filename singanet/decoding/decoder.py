@@ -90,6 +90,9 @@ class Decoder:
         self._last_of = _ending(self._plan, self._readers, self._kept.free)
         self.reset()
 
+    def __repr__(self) -> str:
+        return f"Decoder(samples={self.samples}, steps={self.steps}, limit={self.limit})"
+
     @property
     def limit(self) -> int | None:
         """The maximum number of steps of a sequence, None if unlimited."""

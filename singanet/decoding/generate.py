@@ -245,6 +245,9 @@ class DraftModel:
                 advice="make it by net.decoder(), and read ids[None]",
             )
 
+    def __repr__(self) -> str:
+        return f"DraftModel(ahead={self.ahead}, acceptance={self.acceptance:.3f})"
+
     @property
     def acceptance(self) -> float:
         """The fraction of proposed tokens accepted so far; NaN before the first proposal."""
@@ -371,6 +374,9 @@ class Writer:
         ahead = 0 if draft is None else draft.ahead
         self._net = PrefixCache(begun, self._count, ahead)
         self._small = None if draft is None else draft._follower(self._count, max_length)
+
+    def __repr__(self) -> str:
+        return f"Writer({len(self.rows)} of {self._count} texts continue)"
 
     def __iter__(self) -> Iterator[Mapping[int, Generated]]:
         return self

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.described import CheckedType, checked_call
+from singanet.base.described import CheckedType, checked_call, shown
 from singanet.base.elsewhere import missing_attribute
 from singanet.base.files import path_of
 from singanet.base.kinds import MODEL, PREDICTOR, kind_of
@@ -297,7 +297,7 @@ class Executor(metaclass=CheckedType):
         return {**vars(self), "_asked": OrderedDict()}
 
     def __repr__(self) -> str:
-        return f"Executor({', '.join(map(repr, self._programs))}: {self.net!r})"
+        return shown("Executor", {}, *map(repr, self._programs))
 
     @property
     def programs(self) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from singanet.base.columns import is_sparse
+from singanet.base.described import shown
 from singanet.engine.executor import NetExecutor
 from singanet.engine.feeds import check_feed, holds_own, own_arrays
 from singanet.engine.model import StepRequest
@@ -62,8 +63,7 @@ class Several(Optimizer):
                 )
 
     def __repr__(self) -> str:
-        parts = (f"{name}: {optimizer!r}" for name, optimizer in self._by_name.items())
-        return f"Several({', '.join(parts)})"
+        return shown("Several", self._by_name)
 
     def follow(self, params: Iterable[Param]) -> None:
         """Follow each parameter with its own optimizer; ignore other parameters."""

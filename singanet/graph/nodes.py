@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from singanet.base.described import keep
+from singanet.base.described import keep, shown
 from singanet.errors import ArgumentError, GraphError, did_you_mean, one_of
 from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
@@ -50,6 +50,10 @@ class Node:
     within: str | None = None
     stage: int | None = None
     whole: str | None = None
+
+    def __repr__(self) -> str:
+        sources = [source.name for source, _ in self.inputs]
+        return shown("Node", {"name": self.name, "inputs": sources, "shapes": self.out_shapes})
 
     @property
     def settled(self) -> bool:

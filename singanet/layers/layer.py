@@ -484,12 +484,17 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         """
         return apply(self, inputs)
 
-    def __repr__(self) -> str:
+    def _called(self, depth: float, room: float) -> str:
         settings = self._shown_settings()
         for name in ("name", "input_shape"):
             settings.pop(name, None)
-        text = shown(type(self).__name__, settings, repr(self.name))
-        return text if self.out_shapes is None else f"{text}: {self.in_shapes} -> {self.out_shapes}"
+        shapes = f": {self.in_shapes} -> {self.out_shapes}" if self.out_shapes is not None else ""
+        if len(shapes) > room / 2:
+            shapes = ""
+        room -= len(shapes)
+        return (
+            shown(type(self).__name__, settings, repr(self.name), depth=depth, room=room) + shapes
+        )
 
 
 def normal_shapes(shapes: Any) -> Shapes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from singanet.base.described import Configurable
+from singanet.base.described import Configurable, shown
 from singanet.base.kinds import native
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers.symbol import Symbol
@@ -43,7 +43,8 @@ class MetricSymbol:
         self.mask = scores.mask
 
     def __repr__(self) -> str:
-        return f"MetricSymbol({self.metric!r}, {self.scores!r})"
+        settings = {"metric": self.metric, "scores": self.scores}
+        return shown("MetricSymbol", settings, bare=("metric", "scores"))
 
 
 _OF_ROWS = frozenset(("update", "evaluate", "values", "targets", "rows", "gather"))

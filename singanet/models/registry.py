@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any
 
 from singanet.base.arguments import checked_count, is_int
+from singanet.base.described import shown
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.net import FeedForwardNet
 from singanet.types import Shape
@@ -61,6 +62,10 @@ class ModelEntry:
     task: str = "classification"
     recipe: Recipe = field(default_factory=Recipe)
     parameters: int = 0
+
+    def __repr__(self) -> str:
+        names = "input_shape", "num_classes", "parameters", "task"
+        return shown("ModelEntry", {n: getattr(self, n) for n in names}, repr(self.name))
 
 
 _DEEP = Recipe(epochs=30, batch_size=64, lr=0.1, augment=True)

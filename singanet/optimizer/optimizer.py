@@ -15,6 +15,7 @@ from singanet.base.described import (
     changes,
     checked_call,
     passed_up,
+    shown,
 )
 from singanet.base.elsewhere import is_library
 from singanet.base.words import OWN, aliases
@@ -141,7 +142,8 @@ class Update:
         self.optimizer, self.loss, self.params = optimizer, loss, params
 
     def __repr__(self) -> str:
-        return f"Update({self.optimizer!r}, {self.loss!r})"
+        settings = {"optimizer": self.optimizer, "loss": self.loss}
+        return shown("Update", settings, bare=("optimizer", "loss"))
 
 
 class Shared(TypedDict, total=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from singanet.base.described import shown
 from singanet.ops.interface import Ops
 from singanet.types import Array, Gradient, RowSparse, Shape
 
@@ -35,6 +36,9 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
         item.layer = layer
         item.output_grads = {} if output_grads is None else output_grads
         return item
+
+    def __repr__(self) -> str:
+        return shown("LayerGradients", {"layer": self.layer, "names": self[0]})
 
     def __getnewargs__(self) -> tuple[list[str], list[Array], list[Gradient]]:
         return (self[0], self[1], self[2])

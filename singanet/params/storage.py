@@ -54,6 +54,9 @@ class Bucket:
     array: Array
     slices: tuple[slice, ...]
 
+    def __repr__(self) -> str:
+        return f"Bucket({len(self.names)} parameters, <{self.array.dtype} {self.array.shape}>)"
+
 
 _Known = TypeVar("_Known")
 

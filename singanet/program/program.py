@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.kinds import bytes_text
 from singanet.engine import feeds as checks
 from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, CallOrderError
@@ -80,6 +81,11 @@ class Program:
         self._beside: tuple[Any, ...] = ()
         self._replays: dict[Hashable, Replay] = {}
         self._record(self._feed(x), y, None)
+
+    def __repr__(self) -> str:
+        kind = "evaluation" if self.optimizer is None else "training step"
+        arena = bytes_text(self._replay.arena_bytes)
+        return f"Program({kind}, {len(self._replay.recording.calls):,} kernels, arena {arena})"
 
     @property
     def notes(self) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from singanet.base.described import changes
+from singanet.base.described import changes, shown
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.processes import free_in_children
 from singanet.engine.backward import Pass
@@ -92,6 +92,11 @@ class Programs:
         self._changing = free_in_children(threading.Lock())
         # The thread whose step is under way: what it calls, such as a measure, cannot step.
         self._stepping: int | None = None
+
+    def __repr__(self) -> str:
+        count = sum(map(len, self._known.values()))
+        settings = {"enabled": self.enabled, "recompute": self.recompute}
+        return shown("Programs", settings, f"{count} recorded")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -302,7 +302,7 @@ class TuningReport:
     ``path`` is the file with the choices.
     """
 
-    rows: tuple[RouteTimes, ...]
+    rows: tuple[RouteTimes, ...] = field(repr=False)
     known: int
     threads: int
     path: Path

@@ -14,6 +14,7 @@ from types import NoneType
 from typing import Any
 
 from singanet.base.arguments import Budget, is_int, read_json
+from singanet.base.described import shown
 from singanet.base.files import expect_inside, explained, path_of
 from singanet.errors import ArgumentError, DataError, FileAccessError
 from singanet.training.callbacks import Monitor
@@ -96,6 +97,9 @@ class Run:
     memory: list[dict[str, Any]] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     confusion: list[list[int]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return shown("Run", {"folder": str(self.folder), "epochs": len(self.history.epochs)})
 
     @property
     def name(self) -> str:

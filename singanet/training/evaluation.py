@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp
 from typing import Any, TypeAlias
 
@@ -314,7 +314,7 @@ class Quantization:
     """
 
     dtype: str
-    errors: dict[str, float]
+    errors: dict[str, float] = field(repr=False)
     nbytes: tuple[int, int]
     losses: tuple[float, float] | None = None
     perplexities: tuple[float, float] | None = None

@@ -13,8 +13,9 @@ import pytest
 
 import singanet
 from singanet import initializer
-from singanet.base.described import Described
-from singanet.data import ArrayLoader, Prefetch
+from singanet.base.described import Described, settings_text
+from singanet.data import ArrayLoader, Prefetch, digits, plays, tabular
+from singanet.decoding import DraftModel
 from singanet.errors import ArgumentError, SignatureError
 from singanet.layers import Conv2D, Dense, Layer
 from singanet.loss import Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
@@ -22,6 +23,7 @@ from singanet.metric import Accuracy, MeanMetric
 from singanet.optimizer import SGD, Accumulator, Adam, MixedPrecision
 from singanet.optimizer.schedules import Cosine, Plateau, WarmUp
 from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, ReduceOnPlateau
+from tests.layer_catalogue import CATALOGUE, net_of
 
 
 @pytest.mark.parametrize(
@@ -120,17 +122,15 @@ def shapes() -> Any:
         (SGD(lr=None), "SGD(learning_rate=None)"),
         (
             Accumulator(Adam(lr=WarmUp(Cosine(0.1, 30), 3)), 4),
-            "Accumulator(optimizer=Adam(learning_rate=WarmUp(after=Cosine(initial_learning_rate=0.1,"
-            " decay_steps=30), steps=3)), every=4)",
+            "Accumulator(Adam(learning_rate=WarmUp(Cosine(0.1, 30), 3)), 4)",
         ),
         (SoftmaxCrossEntropy(label_smoothing=0.1), "SoftmaxCrossEntropy(label_smoothing=0.1)"),
-        (MultiLoss({"a": SquaredError()}), "MultiLoss(losses={'a': SquaredError()})"),
+        (MultiLoss({"a": SquaredError()}), "MultiLoss({'a': SquaredError()})"),
         (Accuracy(5), "Accuracy(top_k=5)"),
         (EarlyStopping("val_loss", patience=3), "EarlyStopping(monitor='val_loss', patience=3)"),
         (
             Prefetch(shapes()),
-            "Prefetch(loader=ArrayLoader(x=<float64 (4, 3)>, y=<int64 (4,)>, batch_size=2,"
-            " shuffle=False))",
+            "Prefetch(ArrayLoader(<float64 (4, 3)>, <int64 (4,)>, 2, shuffle=False))",
         ),
         (Dense("fc", 3, use_bias=False), "Dense('fc', units=3, use_bias=False)"),
         (
@@ -144,12 +144,46 @@ def test_reprs_show_settings(thing: Any, text: str) -> None:
     assert repr(thing) == text
 
 
+def many_things() -> list[Any]:
+    """Objects of the kinds that end a line at a prompt."""
+    net = singanet.models.build("mlp", seed=0)
+    x, y = np.zeros((4, 1, 28, 28), np.float32), np.zeros(4, int)
+    rate = Plateau(0.1, factor=0.5, patience=3, cooldown=3, min_lr=1e-5, mode="max")
+    net.compile(SGD(lr=rate, momentum=0.9, weight_decay=1e-4))
+    program, decoder = net.record(x, y, SGD()), singanet.models.build("char_rnn", seed=0).decoder()
+    net.loss.forward(True, net.forward(True, x), y)
+    return [
+        *(layer for name in CATALOGUE for layer in net_of(name).layers),
+        *singanet.models.entries(), *net.nodes(), *net.params(), *net.buckets(),
+        *net.backward(net.loss.backward()), digits(), tabular(), plays(), shapes(), rate,
+        net, net.compiled.optimizer, net.programs, net.predictor(), net.device, program,  # type: ignore[attr-defined]
+        program.report(), decoder, DraftModel(net), net.evaluate(x, y), net.quantize("int8"),
+    ]  # fmt: skip
+
+
+def test_reprs_are_a_line_of_100_characters() -> None:
+    for thing in many_things():
+        text = repr(thing)
+        assert len(text) <= 100, text
+        assert "\n" not in text
+        assert " object at 0x" not in text
+
+
+def test_ranks_compare_all_settings() -> None:
+    """Not the repr alone, which leaves out what does not fit."""
+    rates = [Plateau(0.1, 0.5, 3, cooldown=3, min_lr=low, mode="max") for low in (1e-5, 1e-6)]
+    some, others = (Accumulator(SGD(lr=rate, momentum=0.9, weight_decay=1e-4), 4) for rate in rates)
+    assert repr(some) == repr(others)
+    assert settings_text(some) != settings_text(others)
+    assert "min_lr=1e-06" in settings_text(others)
+
+
 def test_reprs_show_what_became_of_settings() -> None:
     rate = Plateau(0.1, factor=0.5, patience=0)
     optimizer = SGD(lr=rate)
     for _ in range(3):
         rate.observe(1.0)
-    assert f"value={rate.value}" in repr(optimizer)
+    assert f"Plateau({rate.value}, " in repr(optimizer)
     assert rate.value < 0.1
     optimizer.lr = 0.025
     assert repr(optimizer) == "SGD(learning_rate=0.025)"
@@ -171,8 +205,8 @@ def test_a_net_after_reduce_on_plateau_tells_its_rate() -> None:
     net.fit(x, x, epochs=4, callbacks=[ReduceOnPlateau(patience=1, factor=0.5)], verbose=False)
     assert net.compiled is not None
     text = repr(net.compiled.optimizer)  # type: ignore[attr-defined]
-    assert text.startswith("SGD(learning_rate=Plateau(value=0.0")
-    assert "value=0.0625" not in text
+    assert text.startswith("SGD(learning_rate=Plateau(0.0")
+    assert "0.0625" not in text
     assert "0 layers" in repr(singanet.FeedForwardNet())
 
 

@@ -577,7 +577,7 @@ def test_models_are_saved_without_the_communicator(tmp_path):
         net.save_model(tmp_path / "net.singanet")
     optimizer = singanet.load_model(tmp_path / "net.singanet").compiled.optimizer
     assert isinstance(optimizer.comm, SingleProcess)
-    assert repr(optimizer) == "AllReduce(optimizer=SGD(learning_rate=0.1), window=2)"
+    assert repr(optimizer) == "AllReduce(SGD(learning_rate=0.1), window=2)"
 
 
 def test_the_memory_of_a_step_is_planned_for_what_is_inside():

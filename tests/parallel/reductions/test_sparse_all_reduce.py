@@ -520,7 +520,7 @@ def test_models_are_saved_without_the_communicator(tmp_path):
         net.save_model(tmp_path / "net.singanet")
     optimizer = singanet.load_model(tmp_path / "net.singanet").compiled.optimizer
     assert isinstance(optimizer.comm, SingleProcess)
-    told = "SparseAllReduce(optimizer=SGD(learning_rate=0.1), ratio=0.01, momentum=0.9, warm_up=5)"
+    told = "SparseAllReduce(SGD(learning_rate=0.1), ratio=0.01, momentum=0.9, warm_up=5)"
     assert repr(optimizer) == told
 
 
