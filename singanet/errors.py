@@ -23,16 +23,16 @@ class SingaNetError(Exception):
 
     def within(self, where: str) -> SingaNetError:
         """Return the same error with ``where`` before its own."""
-        return type(self)(
-            f"{where}, {self.where}",
-            expected=self.expected,
-            received=self.received,
-            advice=self.advice,
-        )
+        return self._again(f"{where}, {self.where}", self.advice)
 
     def advising(self, advice: str) -> SingaNetError:
         """Return the same error with another ``advice``, for another caller."""
-        return type(self)(self.where, expected=self.expected, received=self.received, advice=advice)
+        return self._again(self.where, advice)
+
+    def _again(self, where: str, advice: str) -> SingaNetError:
+        """Return a new error whose traceback still has a user's frames."""
+        made = type(self)(where, expected=self.expected, received=self.received, advice=advice)
+        return made.with_traceback(self.__traceback__)
 
 
 class ShapeError(SingaNetError, ValueError):

@@ -26,6 +26,7 @@ from singanet.base.arguments import FLOOR, TIMES, Budget, is_number, own_errors,
 from singanet.base.elsewhere import names_of
 from singanet.base.files import path_of, replacing
 from singanet.base.kinds import KERAS_ARCHIVE, ZIP, kind_of
+from singanet.base.tracebacks import entry_point
 from singanet.checkpoint import LayerDescription, Target, load_into, write_state
 from singanet.checkpoint.keras import KerasReader, numbered
 from singanet.checkpoint.npz import open_archive, zip_errors
@@ -502,6 +503,7 @@ _PER_NUMBER, _PER_ARRAY = 8 * 6, 1 << 16
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 
 
+@entry_point
 def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedForwardNet:
     """Load the Sequential or functional model of a Keras 3 archive as a net with its weights.
 
@@ -547,6 +549,7 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
     return net
 
 
+@entry_point
 def save_model(
     net: FeedForwardNet, path: str | os.PathLike[str], like: str | os.PathLike[str]
 ) -> None:

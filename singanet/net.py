@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from singanet.base.arguments import checked_count
 from singanet.base.described import checked_call, made_of
 from singanet.base.elsewhere import missing_attribute
+from singanet.base.tracebacks import entry_point
 from singanet.engine.net import Net
 from singanet.program.programs import Programs, programs_of
 from singanet.training.options import USUAL, FitOptions
@@ -544,6 +545,7 @@ class FeedForwardNet(Net):
         return net_to_config(self)
 
     @classmethod
+    @entry_point
     def from_config(cls, config: Mapping[str, Any], seed: int | None = None) -> FeedForwardNet:
         """Build the net that `to_config` described, with fresh parameters.
 

@@ -11,6 +11,7 @@ import numpy as np
 from singanet import models
 from singanet.base.arguments import checked_count
 from singanet.base.elsewhere import names_of
+from singanet.base.tracebacks import entry_point
 from singanet.data.dataset import expect_channels_first
 from singanet.errors import ArgumentError, BackendError, CallOrderError, DataError, ShapeError
 from singanet.layers import Dense
@@ -289,6 +290,7 @@ class Classifier(ClassifierMixin, Estimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @entry_point
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
         """Train a new net on samples and labels; return the classifier.
 
@@ -306,6 +308,7 @@ class Classifier(ClassifierMixin, Estimator):
         self.classes_ = classes
         return self
 
+    @entry_point
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> Classifier:
@@ -351,10 +354,12 @@ class Classifier(ClassifierMixin, Estimator):
         self.classes_ = known
         return self
 
+    @entry_point
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each of ``classes_`` for samples ``X`` (N, ...), (N, C)."""
         return self._outputs(X)
 
+    @entry_point
     def predict(self, X: Any) -> Array:
         """Return the most likely class of each of the samples ``X`` (N, ...), (N,)."""
         chosen = self._outputs(X).argmax(axis=1)
@@ -460,6 +465,7 @@ class Regressor(RegressorMixin, Estimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @entry_point
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
         """Train a new net on samples and targets; return the regressor.
 
@@ -475,6 +481,7 @@ class Regressor(RegressorMixin, Estimator):
         self._flat = targets.ndim == 1
         return self
 
+    @entry_point
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
         """Train for one more epoch; return the regressor.
 
@@ -491,6 +498,7 @@ class Regressor(RegressorMixin, Estimator):
         self._flat = targets.ndim == 1
         return self
 
+    @entry_point
     def predict(self, X: Any) -> Array:
         """Return the targets of samples ``X`` (N, ...), in the shape of the fit's targets."""
         found = self._outputs(X)

@@ -15,6 +15,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["KERAS_BACKEND"] = "torch"
 # What was measured on the machine of whoever runs the tests decides no test.
 os.environ["SINGANET_ROUTES"] = "off"
+# Who looks for the cause of a failed test needs the library's own frames.
+os.environ.setdefault("SINGANET_TRACEBACK", "full")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # One test process a core already; threads of BLAS on top would only fight for them.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -12,6 +12,7 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from singanet.base.elsewhere import is_library
+from singanet.base.tracebacks import entry_point, shorten
 from singanet.base.words import OWN, REQUIRED, aliases, described, part_words, translated
 from singanet.errors import ConfigError, SignatureError
 
@@ -52,6 +53,7 @@ class CheckedType(ABCMeta):
             if further:
                 cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{further}"
 
+    @entry_point
     def __call__(cls: type[_C], *args: Any, **kwargs: Any) -> _C:
         """Make an object. Errors: `SignatureError` for arguments that the constructor lacks.
 
@@ -636,14 +638,18 @@ def checked_call(function: _F) -> _F:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
-        except TypeError as error:
-            if never_began(error):
+            try:
+                return function(*args, **kwargs)
+            except TypeError as error:
+                if not never_began(error):
+                    raise
                 words = translated(tuple(signature.parameters), kwargs)
-                if words.keys() != kwargs.keys():
-                    return call(*args, **words)
-                given = args[1:] if is_method else args
-                raise refusal(name, signature, given, kwargs, str(error)) from None
+                if words.keys() == kwargs.keys():
+                    given = args[1:] if is_method else args
+                    raise refusal(name, signature, given, kwargs, str(error)) from None
+            return call(*args, **words)
+        except BaseException as error:
+            shorten(error)
             raise
 
     made: Any = call
@@ -668,10 +674,14 @@ def made_of(
         @wraps(method)
         def call(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
             try:
-                signature.bind(self, *args, **kwargs)
-            except TypeError as error:
-                raise refusal(name, signature, args, kwargs, str(error)) from None
-            return method(self, kind(*args, **kwargs))
+                try:
+                    signature.bind(self, *args, **kwargs)
+                except TypeError as error:
+                    raise refusal(name, signature, args, kwargs, str(error)) from None
+                return method(self, kind(*args, **kwargs))
+            except BaseException as error:
+                shorten(error)
+                raise
 
         vars(call)["__signature__"] = signature
         return call

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from singanet.base.tracebacks import entry_point
 from singanet.base.words import aliases
 from singanet.errors import UnknownNameError, did_you_mean
 
@@ -302,6 +303,7 @@ def names_of(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a module ``room`` with the public ``names``."""
 
+    @entry_point
     def missing(name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
@@ -364,6 +366,7 @@ def names_when_asked(
     """
     missing, listed = names_of(room, names)
 
+    @entry_point
     def find(name: str) -> Any:
         place = _places(room).get(name)
         if place is None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from singanet.base.files import path_of
+from singanet.base.tracebacks import entry_point
 from singanet.data.dataset import Dataset
 from singanet.data.image_sets import cifar10, cifar100, is_mnist, mnist, which_cifar
 from singanet.data.npz_files import DEFAULT_MAX_BYTES, read_npz
@@ -16,6 +17,7 @@ _EMBEDDED = {"digits": digits, "scenes": scenes}
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
+@entry_point
 def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:
     """Load the packaged data set of that name, or the data set at a path.
 
@@ -56,6 +58,7 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
     return Dataset._from_arrays(name, x_train, y_train, x_test, y_test)
 
 
+@entry_point
 def load_test(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:
     """Load only the test samples: ``x_test`` and ``y_test`` of an ``.npz`` file.
 

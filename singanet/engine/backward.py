@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from singanet.base.tracebacks import shorten
 from singanet.device import Device
 from singanet.engine.feeds import shapes_of
 from singanet.engine.foreign import run_backward
@@ -66,23 +67,30 @@ class BackwardWalk:
 
     def run(self) -> Generator[LayerGradients, None, None]:
         """Yield once a visited layer, in reverse topological order."""
-        for i in reversed(range(len(self.plan.steps))):
-            if self.before is not None:
-                self.before(i)
-            if self.steps.visited[i]:
-                # Nothing of the step stays in this frame while the caller holds the item.
-                made, step = [self._backward(i)], self.plan.steps[i]
-                for name in reversed(step.members):
-                    if name == step.owner:
-                        yield made.pop()
-                    else:
+        try:
+            for i in reversed(range(len(self.plan.steps))):
+                if self.before is not None:
+                    self.before(i)
+                if self.steps.visited[i]:
+                    # Nothing of the step stays in this frame while the caller holds the item.
+                    made, step = [self._backward(i)], self.plan.steps[i]
+                    for name in reversed(step.members):
+                        if name == step.owner:
+                            yield made.pop()
+                        else:
+                            yield LayerGradients([], [], [], name, self.output_grads)
+                elif self.zeros:
+                    step = self.plan.steps[i]
+                    for name in [
+                        name for name in reversed(step.members) if name in self.steps.wanted
+                    ]:
+                        self._answer(name, step, self.contexts[i], None)
                         yield LayerGradients([], [], [], name, self.output_grads)
-            elif self.zeros:
-                step = self.plan.steps[i]
-                for name in [name for name in reversed(step.members) if name in self.steps.wanted]:
-                    self._answer(name, step, self.contexts[i], None)
-                    yield LayerGradients([], [], [], name, self.output_grads)
-            self.contexts[i] = None
+                self.contexts[i] = None
+        except BaseException as error:
+            # A loop of the user's own calls this generator.
+            shorten(error)
+            raise
 
     def _answer(self, name: str, step: NodeStep, ctx: Context, dy: Any) -> None:
         """Note ``dy`` as the gradient of the output of the layer ``name``, a member of ``step``."""

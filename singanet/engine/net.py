@@ -13,6 +13,7 @@ import numpy as np
 from singanet.base.arguments import checked_count, is_training
 from singanet.base.described import checked_call, shown
 from singanet.base.seeding import next_seed
+from singanet.base.tracebacks import entry_point
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.backward import MethodPass, Pass, apart_from, roots_in
@@ -233,19 +234,23 @@ class Net(GraphBuilder):
 
     # -- parameters -------------------------------------------------------------------------
 
+    @entry_point
     def params(self) -> list[Param]:
         """Return all parameters in layer order, a shared one once."""
         params = [param for layer in self.layers for param in layer.params.values()]
         return list({id(param): param for param in params}.values())
 
+    @entry_point
     def param_names(self) -> list[str]:
         """Return the parameters' names in layer order, running state included."""
         return [param.name for param in self.params()]
 
+    @entry_point
     def param_values(self) -> list[Array]:
         """The arrays of the parameters, not copies, in the order of `param_names`."""
         return [param.value for param in self.params()]
 
+    @entry_point
     def param_specs(self) -> list[ParamSpec]:
         """Return the training settings, in the order of `param_names`."""
         return [param.spec for param in self.params()]

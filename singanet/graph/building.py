@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from singanet.base.arguments import name_trouble
 from singanet.base.described import CheckedType, checked_call
 from singanet.base.kinds import snake_case
+from singanet.base.tracebacks import entry_point
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -182,6 +183,7 @@ class GraphBuilder(metaclass=CheckedType):
         self._nested_here: list[GraphBuilder] = []
         self._drawn: dict[int, str] = {}
 
+    @entry_point
     def __getitem__(self, name: str) -> Layer:
         """Return the layer ``name``; a nested net's layers are called ``net/layer``."""
         self._expect_layers([name], "net")
@@ -473,6 +475,7 @@ class GraphBuilder(metaclass=CheckedType):
 
     # -- symbols ----------------------------------------------------------------------------
 
+    @entry_point
     def __call__(self, *inputs: Any) -> Symbol:
         """Apply the net, which needs a name, to symbols, as if it were a layer."""
         if not any(isinstance(each, Symbol) for each in inputs):

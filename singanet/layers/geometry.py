@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from singanet.base.arguments import is_int
 from singanet.base.kinds import snake_case
+from singanet.base.tracebacks import entry_point
 from singanet.errors import ArgumentError, one_of
 from singanet.layers.layer import Layer, LayerType, expect_int, expect_one_of
 from singanet.ops.window import Pads, Sizes, Window
@@ -127,6 +128,7 @@ class WindowType(LayerType):
     SINGA also has two arguments for the padding: ``pad`` overrides ``border_mode``.
     """
 
+    @entry_point
     def __call__(cls: type[_L], *args: Any, **kwargs: Any) -> _L:  # noqa: N805 - of a metaclass
         """Return a new layer without these arguments. Errors: values that SINGA refuses, too."""
         named = args[:1] if args and isinstance(args[0], str) else (kwargs.get("name"),)

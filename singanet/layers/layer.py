@@ -26,6 +26,7 @@ from singanet.base.described import (
 )
 from singanet.base.elsewhere import is_library
 from singanet.base.kinds import snake_case
+from singanet.base.tracebacks import entry_point
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -84,6 +85,7 @@ class LayerType(CountedType):
     If the first argument is not a string, it is the argument after the name.
     """
 
+    @entry_point
     def __call__(cls: type[_L], *args: Any, **kwargs: Any) -> _L:  # noqa: N805 - of a metaclass
         """Return a new layer, set up for its ``input_shape`` if it has one that fits."""
         kind: Any = cls
@@ -476,6 +478,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
             raise self.shape_error(f"one input of sample shape {meaning}", str(in_shape), advice)
         return in_shape
 
+    @entry_point
     def __call__(self, *inputs: Any) -> Symbol:
         """Return the output for symbols; a tuple of them for a layer with several outputs.
 

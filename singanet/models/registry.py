@@ -10,6 +10,7 @@ from typing import Any
 
 from singanet.base.arguments import checked_count, is_int
 from singanet.base.described import shown
+from singanet.base.tracebacks import entry_point
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.net import FeedForwardNet
 from singanet.types import Shape
@@ -406,6 +407,7 @@ def find(name: str) -> ModelEntry:
     return _BY_NAME[name]
 
 
+@entry_point
 def build(
     name: str,
     input_shape: Shape | None = None,

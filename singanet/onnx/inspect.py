@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+from singanet.base.tracebacks import entry_point
 from singanet.checkpoint.matching import aligned
 from singanet.onnx.fold import FOLDS
 from singanet.onnx.read import read
 from singanet.saving.codecs.describe import operators
 
 
+@entry_point
 def inspect(path: str | os.PathLike[str]) -> str:
     """Describe the inputs, outputs, operators and arrays of a graph as text.
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import Budget, own_errors
+from singanet.base.tracebacks import entry_point
 from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
@@ -169,6 +170,7 @@ class NodeDrawer:
         return [self._sheet.values[name] for name in graph.outputs]
 
 
+@entry_point
 def load(
     path: str | os.PathLike[str],
     shapes: Mapping[str, Shape] | None = None,

@@ -14,6 +14,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.files import expect_suffix, path_of, remove_leftovers, replacing
+from singanet.base.tracebacks import entry_point
 from singanet.checkpoint.entry import Source, bytes_of
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan
@@ -204,6 +205,7 @@ _OPSETS = range(17, 24)
 _LINKS = {"softmax": "Softmax", "sigmoid": "Sigmoid"}
 
 
+@entry_point
 def save(
     net: Net | Predictor,
     f: str | os.PathLike[str],

@@ -15,6 +15,7 @@ import numpy as np
 from singanet.base.arguments import is_int, is_number
 from singanet.base.files import explained, path_of, replacing
 from singanet.base.kinds import kind_of
+from singanet.base.tracebacks import entry_point
 from singanet.checkpoint import Reader, open_state, write_state
 from singanet.engine.adapting import adapt_each
 from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError, one_of
@@ -203,6 +204,7 @@ class _PairPlace(NamedTuple):
     transposed: bool
 
 
+@entry_point
 def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
     """Write the low-rank pairs of a net to a folder that peft reads.
 
@@ -272,6 +274,7 @@ def _savable(net: PretrainedNet, places: Mapping[str, _PairPlace]) -> dict[str, 
     return found
 
 
+@entry_point
 def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str]:
     """Add the low-rank pairs of an adapter to a net; return the names of the adapted weights.
 

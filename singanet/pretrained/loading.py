@@ -14,6 +14,7 @@ import numpy as np
 
 from singanet.base.arguments import own_errors
 from singanet.base.progress import ProgressBar
+from singanet.base.tracebacks import entry_point
 from singanet.checkpoint import Reader
 from singanet.engine.holding import KINDS, hold_blocks
 from singanet.engine.net import Net
@@ -133,6 +134,7 @@ def _impossible(error: SingaNetError, where: str) -> ConfigError:
     return _refused(f"{where}, {error.where}", error.expected, error.received)
 
 
+@entry_point
 def build(
     config: Mapping[str, Any], *, inputs: Sequence[str] | None = None, seed: int | None = None
 ) -> PretrainedNet:
@@ -203,6 +205,7 @@ def origin_like(net: Net, like: str | os.PathLike[str]) -> Origin:
 _TYPES = ("float32", "float64", "float16", "bfloat16", *KINDS)
 
 
+@entry_point
 def load(
     folder: str | os.PathLike[str],
     dtype: str = "float32",

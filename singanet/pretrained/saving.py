@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.files import explained, path_of, replacing
+from singanet.base.tracebacks import entry_point
 from singanet.checkpoint import Entry, Source, write_folder
 from singanet.checkpoint.sharded import SHARD_BYTES
 from singanet.data import Tokenizer
@@ -165,6 +166,7 @@ def _refused(where: str, expected: str, received: str) -> ConfigError:
     )
 
 
+@entry_point
 def save(
     net: Net,
     folder: str | os.PathLike[str],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.files import path_of
+from singanet.base.tracebacks import entry_point, shorten
 from singanet.checkpoint.formats import write_state
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError
@@ -86,6 +87,7 @@ class Predictor(CompiledNet):
         return cls(constant, input_names(net), about)
 
     @classmethod
+    @entry_point
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Load the predictor that `save` wrote to ``path``.
 
@@ -141,16 +143,20 @@ class Predictor(CompiledNet):
         allocates nothing. Errors: `ShapeError`, `UnknownNameError` and `ArgumentError` if ``x`` or
         ``out`` does not fit the net; ``out`` is then unchanged.
         """
-        if batch_size is None:
-            return super().__call__(x, out=out)
-        if out is not None:
-            raise ArgumentError(
-                "predictor",
-                expected="out= for one batch, or batch_size=",
-                received="both",
-                advice="call it for each part: predictor(x[a:b], out=out[a:b])",
-            )
-        return joined_batches(super().__call__, x, batch_size, self._by_input, "predictor", np)
+        try:
+            if batch_size is None:
+                return super().__call__(x, out=out)
+            if out is not None:
+                raise ArgumentError(
+                    "predictor",
+                    expected="out= for one batch, or batch_size=",
+                    received="both",
+                    advice="call it for each part: predictor(x[a:b], out=out[a:b])",
+                )
+            return joined_batches(super().__call__, x, batch_size, self._by_input, "predictor", np)
+        except BaseException as error:
+            shorten(error)
+            raise
 
     def _by_input(self, where: str, x: Any) -> Any:
         return by_name(where, self._taken(where, x), self._names, all_of_them=True)
@@ -163,6 +169,7 @@ def _unpickled(kind: type[Predictor], raw: bytes) -> Predictor:
         return kind.load(path)
 
 
+@entry_point
 def load_predictor(path: str | os.PathLike[str]) -> Predictor:
     """Load the predictor that `Predictor.save` wrote.
 

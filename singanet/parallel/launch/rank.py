@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.processes import LEAVING
+from singanet.base.tracebacks import TRACEBACK
 from singanet.parallel.communicators.rank_file import (
     JOB,
     LEAVES,
@@ -168,6 +169,8 @@ def main(arguments: Sequence[str]) -> None:
         stack = (folder / f"stack-{rank}").open("w", encoding="utf-8")
         faulthandler.register(STACKS, stack)
     own = own_file()
+    # The report of an error names the layer, which only the library's frames have.
+    os.environ.setdefault(TRACEBACK, "full")
     status, kind, text = _outcome(rank, arguments, log)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

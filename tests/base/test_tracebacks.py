@@ -1,0 +1,194 @@
+"""Tracebacks: frames of the user's code are kept, those of the library between them are not."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import FeedForwardNet
+from singanet.base.tracebacks import TRACEBACK, entry_point
+from singanet.errors import ShapeError
+from singanet.layers import Dense, Layer
+from singanet.loss import Huber, SquaredError
+from singanet.optimizer import SGD
+from singanet.training.callbacks import Callback
+
+X = np.ones((8, 3), np.float32)
+ENTRY = 1 if sys.version_info < (3, 11) else 0
+"""Python 3.10 raises an error again with the frame of the function that users call."""
+
+
+@pytest.fixture(autouse=True)
+def shortened(monkeypatch):
+    monkeypatch.delenv(TRACEBACK, raising=False)
+
+
+class Own(Layer):
+    """A user's layer: the derived classes fail in one method."""
+
+    def setup(self, in_shape):
+        return in_shape
+
+    def forward(self, ctx, x):
+        return x
+
+    def backward(self, ctx, dy):
+        return dy, {}
+
+
+class FailsForward(Own):
+    def forward(self, ctx, x):
+        raise KeyError("forward")
+
+
+class FailsBackward(Own):
+    def backward(self, ctx, dy):
+        raise KeyError("backward")
+
+
+class FailsSetup(Own):
+    def setup(self, in_shape):
+        raise KeyError("setup")
+
+
+class LossThatFails(Huber):
+    def forward(self, flag, x, y, sample_weight=None, mask=None):
+        return super().forward(flag, x, y[:1], sample_weight, mask)
+
+
+class FailsCallback(Callback):
+    def on_batch_end(self, batch, logs):
+        raise KeyError("on_batch_end")
+
+
+def compiled(*layers, loss=None):
+    net = FeedForwardNet([Dense("fc", 3, input_shape=(3,)), *layers])
+    net.compile(SGD(lr=0.1), loss or SquaredError())
+    return net
+
+
+def failing_data():
+    yield X, X
+    raise KeyError("failing_data")
+
+
+def frames_of(error):
+    """The functions of the traceback after the test's own, those of the library with its name."""
+    frames = [
+        f"singanet.{frame.name}" if "/singanet/" in frame.filename else frame.name
+        for frame in traceback.extract_tb(error.__traceback__)[1:]
+    ]
+    entries = {"singanet.call", "singanet.run", "singanet.__call__"} if ENTRY else set()
+    return [name for name in frames if name not in entries]
+
+
+USERS = {
+    "a library's layer": (lambda: compiled().fit(X[:, :2], X), []),
+    "a layer's forward": (lambda: compiled(FailsForward()).fit(X, X, verbose=False), ["forward"]),
+    "a layer's backward": (
+        lambda: compiled(FailsBackward()).fit(X, X, verbose=False),
+        ["backward"],
+    ),
+    "a layer's setup": (lambda: compiled(FailsSetup()), ["compiled", "setup"]),
+    "a loss": (lambda: compiled(loss=LossThatFails()).fit(X, X, verbose=False), ["forward"]),
+    "a callback": (
+        lambda: compiled().fit(X, X, callbacks=[FailsCallback()], verbose=False),
+        ["on_batch_end"],
+    ),
+    "data, through a bar": (
+        lambda: compiled().fit(failing_data(), steps_per_epoch=2),
+        ["failing_data"],
+    ),
+    "a step": (lambda: compiled(FailsForward()).step(X, X, SGD(lr=0.1)), ["forward"]),
+    "a layer's constructor": (lambda: Dense(units="3"), []),
+    "words of another library": (lambda: singanet.layers.Linear, []),
+    "an unknown layer": (lambda: compiled()["fc1"], []),
+    "an unknown argument": (lambda: compiled().fit(X, X, epoch=3), []),
+    "an unknown argument of predict": (lambda: compiled().predict(X, batchsize=3), []),
+    "a ready net": (lambda: singanet.models.build("lenet", (3,), 10), []),
+    "a predictor": (lambda: compiled().predictor()(X[:, :2]), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_the_users_frames_alone_are_kept(name):
+    mistake, users = USERS[name]
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - each has its own kind
+        mistake()
+    assert frames_of(caught.value) == ["<lambda>", *users]
+
+
+def test_a_loop_over_the_gradients():
+    net = compiled(FailsBackward())
+    net.forward(True, X)
+    with pytest.raises(KeyError) as caught:
+        for _ in net.backward(X):
+            pass
+    assert frames_of(caught.value) == ["backward"]
+
+
+def test_all_frames_with_the_variable(monkeypatch):
+    monkeypatch.setenv(TRACEBACK, "full")
+    with pytest.raises(KeyError) as caught:
+        compiled(FailsForward()).fit(X, X, verbose=False)
+    frames = frames_of(caught.value)
+    assert frames[-1] == "forward"
+    assert {"singanet.fit", "singanet.step", "singanet.run_forward"} < set(frames)
+
+
+def test_errors_behind_an_error_are_shortened_too():
+    class Wraps(Own):
+        def forward(self, ctx, x):
+            try:
+                return compiled(FailsForward()).predict(x)
+            except KeyError as error:
+                raise ValueError("mine") from error
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        compiled(Wraps()).fit(X, X, verbose=False)
+    text = "".join(traceback.format_exception(caught.value))
+    assert text.count("/singanet/") == ENTRY
+    assert text.count('KeyError("forward")') == text.count('raise ValueError("mine")') == 1
+
+
+def test_an_error_of_the_library_behind_one_is_shortened(tmp_path):
+    with pytest.raises(singanet.errors.FileAccessError) as caught:
+        singanet.load_model(tmp_path / "none.singanet")
+    assert isinstance(caught.value.__cause__, OSError)
+    text = "".join(traceback.format_exception(caught.value))
+    assert text.count("/singanet/") == ENTRY
+
+
+def test_a_bug_of_the_library_keeps_its_frames(monkeypatch):
+    # A function of the package, as its module's name says.
+    there = {"__name__": "singanet.training.fit"}
+    exec("def broken(*_):\n    return [][0]", there)  # noqa: S102
+    monkeypatch.setattr("singanet.training.fit.fit", there["broken"])
+    with pytest.raises(IndexError) as caught:
+        compiled().fit(X, X)
+    assert frames_of(caught.value) == ["singanet.fit", "broken"]
+
+
+def test_the_value_and_the_arguments_are_those_of_the_function():
+    @entry_point
+    def add(a, *, b=1):
+        """Add."""
+        return a + b
+
+    assert add(1, b=2) == 3
+    assert add.__doc__ == "Add."
+
+
+def test_a_copy_for_another_caller_keeps_the_frames():
+    try:
+        raise ShapeError("here", expected="a", received="b", advice="c")
+    except ShapeError as error:
+        again = error.within("there").advising("d")
+    assert str(again) == "there, here: expected a; received b; d"
+    assert [frame.name for frame in traceback.extract_tb(again.__traceback__)] == [
+        "test_a_copy_for_another_caller_keeps_the_frames"
+    ]
