@@ -9,6 +9,7 @@ import re
 import pytest
 
 import singanet
+from tests.described_arguments import undescribed
 from tests.public_api import FILE, ROOT, api, public_modules
 
 ACCEPT = """
@@ -75,3 +76,7 @@ def test_dir_of_a_net_and_the_reference_leave_the_same_names_out():
     page = (ROOT / "docs" / "api" / "net.md").read_text("utf-8")
     left_out = {n for each in re.findall(r"!\^\((.*)\)\$", page) for n in each.split("|")}
     assert left_out == {n for n in object.__dir__(net) if n[0] != "_"} - {*dir(net)}
+
+
+def test_every_argument_is_described_where_an_editor_looks():
+    assert dict(undescribed()) == {}

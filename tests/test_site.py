@@ -86,7 +86,7 @@ def test_each_how_to_is_short():
     page = (DOCS / "extending.md").read_text("utf-8") + "\n## "
     how_tos = re.findall(r"^## (Add [^\n]+)\n(.*?)(?=^## )", page, re.M | re.S)
     assert len(how_tos) == 8
-    assert {name: text.count("\n") for name, text in how_tos if text.count("\n") > 45} == {}
+    assert {name: text.count("\n") for name, text in how_tos if text.count("\n") > 48} == {}
 
 
 def test_the_files_that_how_tos_name_are_there():

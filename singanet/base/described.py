@@ -247,7 +247,8 @@ def settings_of(thing: Configurable) -> dict[str, Any]:
         its_own = name in ("arguments", *thing._moving) or not is_library(type(thing))
         if (name in assigned or not its_own) and not _alike(ours, theirs):
             name = name if name in assigned else first
-            raise _no_argument(thing, name, f"{_text(assigned[name])}, assigned to it later")
+            text = _text(assigned[name], _DEEPEST)
+            raise _no_argument(thing, name, f"{text}, assigned to it later")
     return arguments
 
 
