@@ -48,7 +48,7 @@ def paths_of(given: Any, argument: str) -> list[Path]:
 
 @contextlib.contextmanager
 def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterator[Path]:
-    """Yield the path of a new file beside ``path``; at the end flush it and move it to ``path``.
+    """Yield the path of a new file in the folder of ``path``; at the end flush it and move it to ``path``.
 
     A large file is also flushed during the block; ``nbytes`` is its size, if known.
 

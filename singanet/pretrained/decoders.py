@@ -247,7 +247,7 @@ class _Block:
         self.name, self.theirs = f"layers/{k}", theirs
 
     def draw(self, x: Symbol, beside: Mapping[str, Symbol]) -> Symbol:
-        """Add the block to the residual stream ``x``; ``beside`` are the masks of attention."""
+        """Add the block to the residual stream ``x``; ``beside`` has the masks of attention."""
         names = _NORMS[self.m.norms]
         y = self._norm(x, "attention_norm", names[0])
         y = self._attention(y, beside)

@@ -125,7 +125,7 @@ def _figure(name: str, value: float) -> str:
 def filled(title: str, figures: Mapping[str, str], width: int | None) -> str:
     """Join ``figures``, by name, to a line; to lines of at most ``width`` if one is too short.
 
-    A measure of validation then stands beside the one of training: "loss 0.1 val 0.2".
+    A measure of validation then follows the one of training: "loss 0.1 val 0.2".
     """
     line = "  ".join([title, *figures.values()])
     if width is None or len(line) <= width:
