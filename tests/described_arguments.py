@@ -22,8 +22,8 @@ def undescribed(names: dict[str, object] | None = None) -> Iterator[tuple[str, l
     """Public callables with the arguments that their docstrings do not describe.
 
     A class or function describes an argument in its section ``Args:``. A method that no base has
-    may name it in its text instead, in double backquotes. An entry ``words:`` describes Keras'
-    settings of parameters, such as ``kernel_initializer``.
+    may name it in its text instead, in double backquotes. An entry ``words:`` or ``shared:``
+    describes Keras' settings of parameters, such as ``kernel_initializer``.
     """
     seen: set[int] = set()
     for name, value in sorted((public_names() if names is None else names).items()):
@@ -64,7 +64,7 @@ def _missing(value: object, described: set[str]) -> list[str]:
         for name, each in given.items()
         if name not in {"self", "cls", *described}
         and name[0] != "_"
-        and not ("words" in described and SETTING.search(name))
+        and not (described & {"words", "shared"} and SETTING.search(name))
         and each.kind not in {kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL}
     ]
 

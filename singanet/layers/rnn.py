@@ -85,6 +85,8 @@ class RNN(Layer):
         param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
             full suffix) to its spec.
         input_shape: Sample shape (T, F), to create the parameters at once.
+        **shared: The keyword arguments below, and Keras' ``kernel_initializer`` (of ``weight_x``),
+            ``recurrent_regularizer`` (of ``weight_h``), ``bias_constraint`` and similar ones.
 
     Keyword Args:
         dropout (float): The probability of dropping the output of one stack to the next (Keras'
@@ -107,11 +109,6 @@ class RNN(Layer):
             and ``state/c``, have no gradient, and `reset_state` sets them to zero.
         activation (str): "tanh", or "relu" for the modes "tanh" and "relu".
         recurrent_activation (str): "sigmoid".
-        kernel_initializer, kernel_regularizer, kernel_constraint (Any): Keras' settings of
-            ``weight_x``.
-        recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
-            ``weight_h``.
-        bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
 
     Examples:
         >>> x = singanet.Input("x", (10, 8))
@@ -383,6 +380,8 @@ class LSTM(_OfOneMode):
         param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
             full suffix) to its spec.
         input_shape: Sample shape (T, F), to create the parameters at once.
+        **shared: The keyword arguments below, and Keras' ``kernel_initializer`` (of ``weight_x``),
+            ``recurrent_regularizer`` (of ``weight_h``), ``bias_constraint`` and similar ones.
 
     Keyword Args:
         dropout (float): The probability of dropping the output of one stack to the next (Keras'
@@ -406,11 +405,6 @@ class LSTM(_OfOneMode):
             have no gradient, and `reset_state` sets them to zero.
         activation (str): "tanh".
         recurrent_activation (str): "sigmoid".
-        kernel_initializer, kernel_regularizer, kernel_constraint (Any): Keras' settings of
-            ``weight_x``.
-        recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
-            ``weight_h``.
-        bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
 
     Examples:
         >>> x = singanet.Input("x", (10, 8))
@@ -430,6 +424,8 @@ class GRU(_OfOneMode):
         param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
             full suffix) to its spec.
         input_shape: Sample shape (T, F), to create the parameters at once.
+        **shared: The keyword arguments below, and Keras' ``kernel_initializer`` (of ``weight_x``),
+            ``recurrent_regularizer`` (of ``weight_h``), ``bias_constraint`` and similar ones.
 
     Keyword Args:
         dropout (float): The probability of dropping the output of one stack to the next (Keras'
@@ -452,11 +448,6 @@ class GRU(_OfOneMode):
             have no gradient, and `reset_state` sets them to zero.
         activation (str): "tanh".
         recurrent_activation (str): "sigmoid".
-        kernel_initializer, kernel_regularizer, kernel_constraint (Any): Keras' settings of
-            ``weight_x``.
-        recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
-            ``weight_h``.
-        bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
 
     Examples:
         >>> x = singanet.Input("x", (10, 8))
@@ -476,6 +467,8 @@ class SimpleRNN(_OfOneMode):
         param_specs: One spec for all parameters, or a dict from a kind such as "weight_x" (or a
             full suffix) to its spec.
         input_shape: Sample shape (T, F), to create the parameters at once.
+        **shared: The keyword arguments below, and Keras' ``kernel_initializer`` (of ``weight_x``),
+            ``recurrent_regularizer`` (of ``weight_h``), ``bias_constraint`` and similar ones.
 
     Keyword Args:
         dropout (float): The probability of dropping the output of one stack to the next (Keras'
@@ -498,11 +491,6 @@ class SimpleRNN(_OfOneMode):
             have no gradient, and `reset_state` sets them to zero.
         activation (str): "tanh", or "relu" for ``rnn_mode='relu'``.
         recurrent_activation (str): "sigmoid".
-        kernel_initializer, kernel_regularizer, kernel_constraint (Any): Keras' settings of
-            ``weight_x``.
-        recurrent_initializer, recurrent_regularizer, recurrent_constraint (Any): The same for
-            ``weight_h``.
-        bias_initializer, bias_regularizer, bias_constraint (Any): The same for ``bias_x``.
 
     Examples:
         >>> x = singanet.Input("x", (10, 8))
