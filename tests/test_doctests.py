@@ -36,8 +36,9 @@ ONLY_BASES = {"Constraint", "ElementWise", "Layer", "Schedule", "Wrapper"}
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_examples_print_what_they_say(module):
-    """With ``np`` and ``singanet`` alone, as after two imports."""
+def test_examples_print_what_they_say(module, tmp_path, monkeypatch):
+    """With ``np`` and ``singanet`` alone, as after two imports, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     names = {"np": np, "singanet": singanet}
     tests = doctest.DocTestFinder(exclude_empty=True).find(
         importlib.import_module(module), globs=names
