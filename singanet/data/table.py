@@ -276,12 +276,16 @@ class Table(Configurable):
     def __call__(self, frame: Any, names: Iterable[str] | None = None) -> dict[str, Array]:
         """Return the arrays called ``names``, of the rows of a frame or dict of columns.
 
-        ``"categorical"`` are the ids of all categories, int32 (N, C), with an offset a column, so
-        that one embedding of `vocabulary_size` rows serves all; ``"numeric"`` are the measures with
-        their indicators, float32 (N, D). The name of a category returns its ids (N, 1) from 0, the
-        name of a measure its number (N, 1), or (N, 2) with the indicator. Without names it returns
-        both groups that are not empty. Columns that were not fitted are ignored. Errors: columns
-        that are missing or of another type.
+        Columns that were not fitted are ignored. Errors: columns that are missing or of another
+        type.
+
+        Args:
+            frame: Data frame of pandas, polars, pyarrow and the like, or a dict of columns.
+            names: Names of arrays. "categorical" are the ids of all categories, int32 (N, C), with
+                an offset a column, so that one embedding of `vocabulary_size` rows serves all;
+                "numeric" are the measures with their indicators, float32 (N, D). The name of a
+                category returns its ids (N, 1) from 0, the name of a measure its number (N, 1), or
+                (N, 2) with the indicator. None for both groups, if they are not empty.
         """
         if names is None:
             names = [

@@ -118,7 +118,7 @@ class Net(GraphBuilder):
         return list({id(step.layer): step.layer for step in self._execution_plan().steps}.values())
 
     def _execution_plan(self) -> Plan:
-        """The plan of the net as it is now, with every parameter filled."""
+        """Return the plan of the current net, with every parameter filled."""
         made_for = self._graph.version, self.dtype
         if self._plan is None or self._planned_for != made_for:
             self._plan = self.planned()
@@ -128,10 +128,10 @@ class Net(GraphBuilder):
 
     @contextmanager
     def _unfilled(self) -> Iterator[int]:
-        """Inside, parameters that have no values yet are zeros, which take next to no memory.
+        """Return a context in which unfilled parameters are zeros, which take next to no memory.
 
-        It gives the bytes that these will take at a time as they are filled. Afterwards they have
-        none again, so that a net can be planned that is larger than memory.
+        It yields the peak bytes of filling them. Afterwards they are unfilled again, so that a net
+        larger than memory can be planned.
         """
         before, self._fill = self._fill, lambda param: np.zeros(param.shape, param.dtype)
         layers = {id(step.layer): step.layer for step in self.planned().steps}.values()
@@ -149,10 +149,10 @@ class Net(GraphBuilder):
 
     @contextmanager
     def _filled_by(self, value_of: Callable[[Param], Array]) -> Iterator[None]:
-        """Inside, parameters that have no values yet get those of ``value_of``, not drawn ones.
+        """Return a context in which unfilled parameters get values from ``value_of``, not draws.
 
-        It is asked for one after the other, as `_execution_plan` or `offload` come to them; an
-        error leaves the net partly filled.
+        It is called for one parameter after the other, as `_execution_plan` or `offload` need them;
+        an error leaves the net partly filled.
         """
         before, self._fill = self._fill, value_of
         try:
@@ -161,11 +161,11 @@ class Net(GraphBuilder):
             self._fill = before
 
     def _first_value(self, param: Param) -> Array:
-        """The values that ``param`` begins with, which has none yet."""
+        """Return the first value of ``param``, which is unfilled."""
         return self._fill(param)
 
     def planned(self) -> Plan:
-        """A plan of the net as it is now, whether its parameters are filled or not."""
+        """Return a plan of the current net, whether its parameters are filled or not."""
         plan = Plan(self.ordered(), self.dtype, self._graph.frozen())
         plan.listed = self.ports().inputs
         if self._ports is not None:
@@ -179,9 +179,10 @@ class Net(GraphBuilder):
 
     @property
     def _passes_are_its_own(self) -> bool:
-        """Whether `forward` and `backward` are `Net`'s, overridden by no class nor on the instance.
+        """Whether `forward` and `backward` are `Net`'s.
 
-        Else only calls of the methods themselves do as they say.
+        Neither a class nor the instance overrides them. Otherwise the methods themselves have to be
+        called.
         """
         kind, own = type(self), self.__dict__
         return (
@@ -192,7 +193,7 @@ class Net(GraphBuilder):
         )
 
     def _adopt(self) -> None:
-        """Fill new parameters from the net's seed, and have all on the net's device."""
+        """Fill new parameters from the net's seed, and put all on the net's device."""
         new = []
         for param in self.params():
             if not param.storage.in_memory:
@@ -205,7 +206,7 @@ class Net(GraphBuilder):
         self._lay(new, self._fill)
 
     def _walk_back_params(self) -> list[Param]:
-        """All parameters in the order in which a walk back yields them, each once."""
+        """Return all parameters in the order of backward, each once."""
         found: dict[int, Param] = {}
         for layer in reversed(self.layers):
             for param in layer.params.values():
@@ -215,9 +216,9 @@ class Net(GraphBuilder):
         return list(found.values())
 
     def _lay(self, params: Iterable[Param], value_of: Callable[[Param], Array]) -> None:
-        """Give ``params`` arrays on the net's device: those of ``value_of``, or copies in buckets.
+        """Give ``params`` arrays on the net's device with the values of ``value_of``.
 
-        Small trained ones lie in buckets, in the order in which a walk back yields them.
+        Small trained parameters are in buckets, in the order of backward.
         """
         small = {}
         for param in params:
@@ -264,9 +265,9 @@ class Net(GraphBuilder):
         return buckets_of((param.name, param.value) for param in self._walk_back_params())
 
     def _regroup(self) -> None:
-        """Lay all small trained parameters in buckets anew, as where many were assigned.
+        """Put all small trained parameters into new buckets, since many were assigned.
 
-        Arrays that were handed out before are no longer the net's.
+        Arrays that users have from before are then no longer the net's.
         """
         here = [param for param in self.params() if param.storage.in_memory]
         self._lay(here, lambda param: param.value)
@@ -372,7 +373,7 @@ class Net(GraphBuilder):
             self._lay(params, lambda param: param.value.astype(param.kept_as(wanted)))
 
     def _run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
-        """Take in arrays of this device and type, as the nested nets do from now on."""
+        """Use this device and type from now on, in nested nets too."""
         self.device, self.dtype = device, dtype
         for net in self.nested.values():
             net._run_on(device, dtype)
@@ -414,14 +415,14 @@ class Net(GraphBuilder):
         self.intake.table = table
 
     def taken(self, where: str, x: Any) -> Any:
-        """``x`` with arrays of NumPy or CuPy alone, see `ColumnAdapter.arrays`."""
+        """Return ``x`` as arrays of NumPy or CuPy, see `ColumnAdapter.arrays`."""
         if self.intake.leaves(x):
             return x
         by_name, names = self._execution_plan().by_name, self.ports().inputs
         return self.intake.arrays(where, x, {name: by_name[name].layer.in_shapes for name in names})
 
     def _remember(self, x: Any, taken: Any) -> None:
-        """Keep what was learnt of frames in ``x``, of which ``taken`` was made."""
+        """Store the columns of frames in ``x``, from which ``taken`` was made."""
         if taken is not x:
             self.intake.remember(x, self.ports().inputs)
 
@@ -494,13 +495,13 @@ class Net(GraphBuilder):
         return walk
 
     def _forget_pass(self) -> None:
-        """Release what a training forward left for a backward that never came."""
+        """Release the arrays of a training forward whose backward was never called."""
         if self._pass is not None:
             self._pass.release()
             self._pass = None
 
     def _names(self, output: Iterable[str]) -> tuple[str, ...]:
-        """``output`` as a tuple of known layer names; one name may stand alone."""
+        """Return ``output``, a name or several, as a tuple of known layer names."""
         if not output:
             return ()
         names = (output,) if isinstance(output, str) else tuple(output)

@@ -321,13 +321,18 @@ class GraphBuilder(metaclass=CheckedType):
 
     @checked_call
     def add(self, layer: _Part, src: Src = None) -> _Part:
-        """Add ``layer``, or a net with a name, after ``src`` and return it.
+        """Add a layer, or a net with a name, and return it.
 
-        The first may be an `Input`. ``src`` is None for the last addition (an input, if there is
-        none), a layer or nested net, a name, ``(layer, index)`` for an output of several, a list
-        of these, or ``[]`` for another input of the net. A name may be a later layer's. A nested
-        net's layers become layers of this net, called ``net/layer``. Errors: `GraphError` if a name
-        is used twice, `ShapeError` if the layer refuses the shape; the net does not change then.
+        A nested net's layers become layers of this net, called ``net/layer``. Errors: `GraphError`
+        if a name is used twice, `ShapeError` if the layer refuses the shape; the net does not
+        change then.
+
+        Args:
+            layer: The layer or net; the first may be an `Input`.
+            src: The source of its input: a layer or nested net of this net, or its name, also of a
+                layer that is added later; ``(layer, index)`` for one of several outputs; a list of
+                these for several inputs; ``[]`` for another input of the net. None for the last
+                addition.
         """
         part: Any = layer if self._graph.nodes else _layer_of_input(layer)
         _check_part("net.add", part)

@@ -44,10 +44,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Bucket:
-    """A flat ``array`` of one float type on one device, and what lies in it.
+    """A flat ``array`` of one float type on one device that contains several parameters.
 
-    ``slices`` are those of the parameters ``names``, rising. Parameters stand in the order in
-    which a walk back yields them. What lies between the slices is nobody's.
+    ``slices`` are the ranges of the parameters ``names`` in it, ascending, in the order of
+    backward. Elements between the slices are unused.
     """
 
     names: tuple[str, ...]

@@ -156,7 +156,7 @@ class ConfusionLog(Callback):
             expect_labels(f"file {str(self.path)!r}", self.labels, classes)
 
     def on_train_end(self) -> None:
-        """Count and write."""
+        """Compute the confusion matrix of the validation data, and write it."""
         session = self.session
         if session.error is not None or session.validation is None or self._classes() is None:
             return

@@ -136,12 +136,16 @@ class Predictor(CompiledNet):
     def __call__(self, x: Any, batch_size: int | None = None, *, out: Any = None) -> Array:
         """Return the output for ``x``, through the link of the net's loss.
 
-        Several outputs are a dict by name. ``x`` is the array of the single input, batch axis
-        first, or a dict by name. With ``batch_size`` it may be a loader or another iterable of
-        batches ``x`` or ``(x, ...)``. The caller owns the result. ``out``, an array of the output's
-        shape and dtype or a dict of these, receives the result; a recorded prediction then
-        allocates nothing. Errors: `ShapeError`, `UnknownNameError` and `ArgumentError` if ``x`` or
-        ``out`` does not fit the net; ``out`` is then unchanged.
+        Several outputs are a dict by name. The caller owns the result. Errors: `ShapeError`,
+        `UnknownNameError` and `ArgumentError` if ``x`` or ``out`` does not fit the net; ``out`` is
+        then unchanged.
+
+        Args:
+            x: The array of the single input, batch axis first, or a dict by name. With
+                ``batch_size`` also a loader or another iterable of batches ``x`` or ``(x, ...)``.
+            batch_size: Positive int, the samples that are computed at a time; None for all at once.
+            out: Array of the output's shape and dtype, or a dict of these, that receives the
+                result; a recorded prediction then allocates nothing.
         """
         try:
             if batch_size is None:

@@ -244,7 +244,7 @@ class Session(Course):
             stage.join()
 
     def state(self) -> dict[str, Array]:
-        """Return copies of the state to resume from, by name: see `training_sources`.
+        """Return copies of the training's state by name, from which `fit` resumes.
 
         A callback that calls it sets ``_runs_last``, so that the others have seen the step. All
         ranks call it at the same point: running state is unified, parameters are compared; ranks

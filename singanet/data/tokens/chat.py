@@ -37,7 +37,7 @@ class Chat(TokenLoader):
         answers_only: Whether only the answers are targets; otherwise all tokens.
         too_long: Treatment of a conversation of more than ``length + 1`` tokens: "refuse" raises an
             error, "skip" drops it, "cut" truncates it.
-        pad_to: Lengths, each at most ``length``, to one of which a batch is padded; each text then
+        pad_to: Lengths up to ``length``; a batch is padded to one of them, and each text then
             has its own row. Empty to pack texts into rows of ``length`` tokens.
         inputs: Names of the arrays of ``x``: "input_ids", "segments" and "attention_mask". None for
             "input_ids" and "segments", with ``pad_to`` for "input_ids" and "attention_mask".
@@ -174,7 +174,7 @@ class TextFolder(TokenLoader):
         tokenizer: The `Tokenizer` of the model.
         batch_size: Positive int, the rows of a batch of one rank.
         length: Positive int, the most tokens of a row, T.
-        pad_to: Lengths, each at most ``length``, to one of which a batch is padded; each text then
+        pad_to: Lengths up to ``length``; a batch is padded to one of them, and each text then
             has its own row. Empty to pack texts into rows of ``length`` tokens.
         inputs: Names of the arrays of ``x``: "input_ids", "segments" and "attention_mask". None for
             "input_ids" and "segments", with ``pad_to`` for "input_ids" and "attention_mask".

@@ -65,7 +65,7 @@ class TokenLoader(Described):
         tokenizer: The `Tokenizer` of the model.
         batch_size: Positive int, the rows of a batch of one rank.
         length: Positive int, the most tokens of a row, T.
-        pad_to: Lengths, each at most ``length``, to one of which a batch is padded; each text then
+        pad_to: Lengths up to ``length``; a batch is padded to one of them, and each text then
             has its own row. Empty to pack texts into rows of ``length`` tokens.
         inputs: Names of the arrays of ``x``: "input_ids", "segments" and "attention_mask". None for
             "input_ids" and "segments", with ``pad_to`` for "input_ids" and "attention_mask".
