@@ -179,8 +179,8 @@ def own_errors(refuse: Refusal, expected: str) -> Iterator[None]:
     except SingaNetError:
         raise
     except FOREIGN as error:
-        told = f"{type(error).__name__}: {str(error)[:100]}"
-        raise refuse(expected, told) from None
+        reason = f"{type(error).__name__}: {str(error)[:100]}"
+        raise refuse(expected, reason) from None
 
 
 class Budget:

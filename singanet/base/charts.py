@@ -367,8 +367,8 @@ def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
     Numbers that are not finite are red; zero is empty.
     """
     values = np.array(list(rows.values()), np.float64)
-    told = values[(values > 1 / _LARGEST) & (values < _LARGEST)]
-    low, high = (told.min(), told.max()) if told.size else (1.0, 1.0)
+    in_range = values[(values > 1 / _LARGEST) & (values < _LARGEST)]
+    low, high = (in_range.min(), in_range.max()) if in_range.size else (1.0, 1.0)
     left = 12 + _LETTER * max(len(label(name)) for name in rows)
     wide = max(150.0, min(26.0 * len(columns), 640.0))
     each = max(1, len(rows) // 400)  # with more rows only some get their name

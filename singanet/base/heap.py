@@ -171,15 +171,15 @@ class LentMemory:
 
     def lend(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
         """Return all of it as an array of ``shape``: the lent one if that is still alive."""
-        lent = None if self._last_view is None else self._last_view()
-        if lent is None:
+        view = None if self._last_view is None else self._last_view()
+        if view is None:
             whole = None if self._whole is None else self._whole()
             if whole is None:
                 whole = self._new()
                 self._whole = weakref.ref(whole)
-            lent = whole.view(dtype).reshape(shape)
-            self._last_view = weakref.ref(lent)
-        return lent
+            view = whole.view(dtype).reshape(shape)
+            self._last_view = weakref.ref(view)
+        return view
 
     def _new(self) -> Array:
         if self._of is np.ndarray:
@@ -198,8 +198,8 @@ def address(array: Any) -> int:
             return addressof(c_char.from_buffer(memory))
         # Unlike `__array_interface__`, this builds no dict with newly interned keys.
         return int(array.ctypes.data)
-    told = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
-    return int(told["data"][0])
+    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
+    return int(interface["data"][0])
 
 
 def steps(array: Any) -> tuple[int, ...]:

@@ -153,10 +153,10 @@ def part_words(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
     if code is None or not code.co_flags & inspect.CO_VARKEYWORDS:
         return {}
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]
-    told = function.__annotations__.get(names[-1], "")
-    if "Unpack[" not in told:
+    annotation = function.__annotations__.get(names[-1], "")
+    if "Unpack[" not in annotation:
         return {}
-    kind = function.__globals__[told.partition("[")[2].rstrip("]")]
+    kind = function.__globals__[annotation.partition("[")[2].rstrip("]")]
     found = {}
     for word in kind.__annotations__:
         part, _, end = word.rpartition("_")

@@ -372,8 +372,8 @@ def _header(
     parts, offset = [], 0
     for source, block in zip(sources, kinds, strict=True):
         axes = source.shape[::-1]
-        told = struct.pack(f"<I{len(axes)}QIQ", len(axes), *axes, block.code, offset)
-        parts.append(packed_text(source.name) + told)
+        fields = struct.pack(f"<I{len(axes)}QIQ", len(axes), *axes, block.code, offset)
+        parts.append(packed_text(source.name) + fields)
         offset += block.stored(source.shape)
         offset += -offset % ALIGNMENT
     rows = b"".join(parts)

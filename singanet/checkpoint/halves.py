@@ -61,8 +61,8 @@ def stored_as(sources: Sequence[Source], dtype: StoredType, where: str) -> list[
 
 def expect_types(dtype: StoredType, known: Sequence[str], where: str) -> None:
     """Errors: `ArgumentError` if ``dtype`` is or contains a type outside ``known``."""
-    told = dtype.values() if isinstance(dtype, Mapping) else [] if dtype is None else [dtype]
-    for name in told:
+    types = dtype.values() if isinstance(dtype, Mapping) else [] if dtype is None else [dtype]
+    for name in types:
         if name not in known:
             raise ArgumentError(
                 f"{where}, argument dtype",

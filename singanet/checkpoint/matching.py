@@ -282,13 +282,13 @@ def match(
         if name not in pairs and name in free and name not in asked.values():
             pairs[name] = (name, "")
     # An exact name is never used as the older spelling of another.
-    taken = {there for there, _ in pairs.values()}
+    used = {there for there, _ in pairs.values()}
     for rule in NAME_RULES:
         for name in targets:
             older = rule.spell(name)
-            if name not in pairs and older is not None and older in free and older not in taken:
+            if name not in pairs and older is not None and older in free and older not in used:
                 pairs[name] = (older, f"{rule.title}, before {rule.version}")
-                taken.add(older)
+                used.add(older)
     caffe = singa and any(len(entry.shape) == 4 for entry in free.values())
     report = LoadReport(where)
     for name, target in targets.items():
@@ -297,7 +297,7 @@ def match(
             report.add(_compare(name, target, free[there], rule_title, cast, caffe))
         else:
             report.missing[name] = target.shape
-    report.extra = {name: entry.shape for name, entry in free.items() if name not in taken}
+    report.extra = {name: entry.shape for name, entry in free.items() if name not in used}
     return report
 
 
@@ -504,7 +504,7 @@ def load_into(
         raise mismatch(report)
     assigned = [found for found in report.matched if found not in fixed]
     # Small nets are read once; arrays of larger ones are read twice to save memory.
-    held: dict[str, Array] = {}
+    loaded: dict[str, Array] = {}
     left = RUN
 
     def size(found: Match) -> int:
@@ -514,13 +514,13 @@ def load_into(
     for found in progress(assigned, f"checking {reader.path.name}", total, size):
         nbytes = size(found)
         if nbytes <= left:
-            held[found.file_name] = reader.read(found.file_name)
+            loaded[found.file_name] = reader.read(found.file_name)
             left -= nbytes
         else:
             reader._verify_array(found.file_name)
     with interrupted_after():
         for found in progress(assigned, f"reading {reader.path.name}", total, size):
-            array = held.pop(found.file_name, None)
+            array = loaded.pop(found.file_name, None)
             if array is None:
                 array = reader.read(found.file_name)
             array = _fitted(array, targets[found.name])

@@ -85,8 +85,8 @@ def parse(text: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]]
         check_unique(files[name], where)
     if len(shards) > MOST_SHARDS:
         raise broken(where, f"at most {MOST_SHARDS} files", str(len(shards)))
-    told = {key: str(value)[:1000] for key, value in metadata.items()}
-    return told, files
+    texts = {key: str(value)[:1000] for key, value in metadata.items()}
+    return texts, files
 
 
 def _checked_shard(name: Any, where: str) -> str:
@@ -365,11 +365,11 @@ def _groups(sources: Sequence[Source], most: int, where: str) -> list[list[Sourc
 
 def new_names(path: Path, count: int) -> list[Path]:
     """Return unused paths of ``count`` shards."""
-    taken = {each.name for each in _shards(path)}
-    for turn in range(1, len(taken) + 2):
+    present = {each.name for each in _shards(path)}
+    for turn in range(1, len(present) + 2):
         start = stem(path) + (f".{turn}" if turn > 1 else "")
         names = [f"{start}-{k:05}-of-{count:05}.safetensors" for k in range(1, count + 1)]
-        if taken.isdisjoint(names):
+        if present.isdisjoint(names):
             break
     return [path.with_name(name) for name in names]
 
@@ -446,13 +446,13 @@ class RanksFile:
     def finish(self) -> None:
         """Write the index. Errors: the writer's; `RankError` on the other ranks."""
         with uncounted(self._comm):
-            told = self._publish()
-        if told:
+            failures = self._publish()
+        if failures:
             self.give_up()
             raise self._failed or RankError(
                 f"sharded file {str(self.path)!r}",
                 expected="files that every rank can write",
-                received=f"on rank {told[0][0]}: {told[0][1]}",
+                received=f"on rank {failures[0][0]}: {failures[0][1]}",
                 advice="fix the error of that rank",
             )
         if self._comm.rank == 0:

@@ -105,12 +105,12 @@ def width(kind: str) -> int:
     return 2 if kind == BFLOAT else np.dtype(DTYPES[kind]).itemsize if kind else 1
 
 
-def storage_of(told: Any, seen: dict[str, Storage]) -> Storage:
+def storage_of(description: Any, seen: dict[str, Storage]) -> Storage:
     """Return the storage of a persistent id; ``seen`` has the earlier ones.
 
     Raises TypeError or ValueError for other ids, and for a key of two kinds.
     """
-    tag, kind, key, _, count, *view = told
+    tag, kind, key, _, count, *view = description
     if tag != "storage" or not isinstance(kind, Global) or any(view):
         raise TypeError
     if not (isinstance(key, str) and key.isascii() and key.isdigit() and is_int(count, 0)):
@@ -158,7 +158,7 @@ def tensor_of(value: Any, limit: int, refuse: Refusal) -> StoredTensor | None:
 
 def _negated(more: Sequence[Any], kind: str) -> bool:
     """Return the negation mark, the last argument. Raises TypeError for other marks."""
-    marks = {name: mark for told in more if told for name, mark in dict(told).items() if mark}
+    marks = {name: mark for each in more if each for name, mark in dict(each).items() if mark}
     if marks.keys() - {"neg"} or (marks and kind not in ("F16", "F32", "F64")):
         raise TypeError
     return bool(marks)

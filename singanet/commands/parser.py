@@ -66,8 +66,8 @@ class RootParser(CommandParser):
         )
         for option in before:
             _add_option(parser, option, None, True, argparse.SUPPRESS)
-        told, parameters = options_of(function), signature(function).parameters
-        for name, option in told.items():
+        hints, parameters = options_of(function), signature(function).parameters
+        for name, option in hints.items():
             bare = parameters[name].kind is Parameter.POSITIONAL_OR_KEYWORD
             _add_option(parser, option, parameters[name].default, bare)
         left_out = OPTIONS.keys() if without is None else without
@@ -78,7 +78,7 @@ class RootParser(CommandParser):
 
         def call(given: argparse.Namespace) -> int:
             arguments = {name: value for name, value in vars(given).items() if name != "command"}
-            for name, option in told.items():
+            for name, option in hints.items():
                 option.check(arguments[name])
             try:
                 return function(**arguments, **({"root": self} if "root" in parameters else {}))

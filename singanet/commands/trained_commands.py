@@ -165,8 +165,8 @@ def generate(
     expect_causal(net, place)
     tokenizer = tokenizer_for(net, place)
     chats = tokenizer.chat_template is not None and not raw
-    told = [("system", system), ("user", prompt)] if chats else []
-    messages = [{"role": role, "content": text} for role, text in told if text is not None]
+    turns = [("system", system), ("user", prompt)] if chats else []
+    messages = [{"role": role, "content": text} for role, text in turns if text is not None]
     ids = tokenizer.prompt(messages) if chats else tokenizer.encode(prompt)
     ends = ends_of(net, tokenizer)
     helper = None if draft is None else draft_for(tokenizer, draft, ahead)

@@ -252,8 +252,8 @@ class Table(Configurable):
                     advice="omit it: leave_out=[...]",
                 )
             if isinstance(present[0], str) or name in categorical:
-                met = Counter(map(whole, present))
-                categories[name] = tuple(sorted(v for v in met if met[v] >= least))
+                counts = Counter(map(whole, present))
+                categories[name] = tuple(sorted(v for v in counts if counts[v] >= least))
             else:
                 measures[name] = measure_of(at, floats_of(at, column, values))
         return cls(categories, measures)

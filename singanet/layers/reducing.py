@@ -150,10 +150,10 @@ class Reduce(Layer):
         axes = tuple(self._over(len(shape)))
         dy = dy.reshape(tuple(1 if k in axes else size for k, size in enumerate(shape)))
         if self.mode in ("max", "min"):
-            held = (ctx.saved["x"] == ctx.saved["y"]).astype(dy.dtype)
+            is_extreme = (ctx.saved["x"] == ctx.saved["y"]).astype(dy.dtype)
             # If all steps are masked, no element is the extreme.
-            number = ctx.ops.maximum(held.sum(axis=axes, keepdims=True), 1)
-            return ctx.ops.multiply(held, ctx.ops.divide(dy, number))
+            number = ctx.ops.maximum(is_extreme.sum(axis=axes, keepdims=True), 1)
+            return ctx.ops.multiply(is_extreme, ctx.ops.divide(dy, number))
         y = _spread(ctx, dy, shape)
         if self.mode == "mean" and there is not None:
             return ctx.ops.divide(y, self._number(ctx.ops, y, there, axes))
@@ -383,11 +383,11 @@ class Gather(Layer):
         rank = len(shapes[0])
         at = self._at(rank + 1) - 1
         constant = [len(self.indices or ()) if k == at else 1 for k in range(rank)]
-        taken = shapes[-1] if of_samples else tuple(constant)
-        pairs = [{1, *p} for k, p in enumerate(zip(shapes[0], taken, strict=False)) if k != at]
+        indexed = shapes[-1] if of_samples else tuple(constant)
+        pairs = [{1, *p} for k, p in enumerate(zip(shapes[0], indexed, strict=False)) if k != at]
         if (
             len(shapes) != 1 + of_samples
-            or not 0 <= at < rank == len(taken)
+            or not 0 <= at < rank == len(indexed)
             or any(len(extents) > 2 for extents in pairs)
         ):
             raise self.shape_error(
@@ -398,7 +398,7 @@ class Gather(Layer):
             )
         if not of_samples:
             self._expect_within(shapes[0][at], np.array(self.indices))
-        return tuple(taken[k] if k == at else max(shapes[0][k], taken[k]) for k in range(rank))
+        return tuple(indexed[k] if k == at else max(shapes[0][k], indexed[k]) for k in range(rank))
 
     def _at(self, rank: int) -> int:
         return self.axis if self.axis > 0 else rank + self.axis

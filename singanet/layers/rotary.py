@@ -274,13 +274,13 @@ def _positive(value: Any) -> bool:
 
 
 class RowTexts(NamedTuple):
-    """The texts in the rows of a batch: ``lengths(told)`` is the length of each step's text.
+    """The texts in the rows of a batch: ``lengths(marks)`` is the length of each step's text.
 
     Lengths are integers that broadcast to (N, T).
     """
 
     lengths: Callable[[Array], Array]
-    told: Array
+    marks: Array
 
     @classmethod
     def packed(cls, segments: Array) -> RowTexts:
@@ -417,7 +417,7 @@ class RotaryEmbedding(Configurable):
             cos, sin = (
                 ops.look_up(
                     partial(self._fill, which, texts.lengths, size),
-                    texts.told,
+                    texts.marks,
                     (len(x), 1, steps, self.features(size) // 2),
                     x.dtype,
                 )
@@ -435,12 +435,12 @@ class RotaryEmbedding(Configurable):
         which: int,
         lengths: Callable[[Array], Array],
         size: int,
-        told: Array,
+        marks: Array,
         out: Array,
     ) -> None:
-        """Write one array of `_turns` into ``out`` (N, 1, T, size / 2), for the texts ``told``."""
+        """Write one array of `_turns` into ``out`` (N, 1, T, size / 2), for the texts ``marks``."""
         steps = out.shape[2]
-        eras = np.broadcast_to(_eras(self, lengths(told)), (len(out), steps))
+        eras = np.broadcast_to(_eras(self, lengths(marks)), (len(out), steps))
         for era in np.unique(eras).tolist():
             at = ((0, era),)
             turns = _turns(at, steps, self.features(size), self.theta, self._scaling, out.dtype)

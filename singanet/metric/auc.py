@@ -179,10 +179,10 @@ def _average_precision(scores: Array, rests: Array | None, positive: Array, own:
     order, which = _ranked(scores, rests)
     # In descending order; equal scores form one step.
     right = np.bincount(which, (own * positive)[order])[::-1]
-    taken = np.cumsum(np.bincount(which, own[order])[::-1])
-    counts = taken > 0
-    right, taken = right[counts], taken[counts]
-    return float((right / yes * np.cumsum(right) / taken).sum())
+    predicted = np.cumsum(np.bincount(which, own[order])[::-1])
+    counts = predicted > 0
+    right, predicted = right[counts], predicted[counts]
+    return float((right / yes * np.cumsum(right) / predicted).sum())
 
 
 def _counts(scores: Array, positive: Array, own: Array) -> tuple[float, float]:

@@ -239,9 +239,9 @@ class ConfusionMatrix(Metric):
                 received=f"outputs of shape {x.shape}",
                 advice="reset the metric, or use one for each output",
             )
-        taken = x.reshape(-1, classes).argmax(axis=1)
+        predicted = x.reshape(-1, classes).argmax(axis=1)
         pairs = ops.xp.bincount(
-            labels.astype("int64") * classes + taken,
+            labels.astype("int64") * classes + predicted,
             self._each_weight(ops, weight, x.shape[:-1]),
             minlength=classes * classes,
         )
@@ -372,15 +372,15 @@ class _ByClass(Metric):
             labels = scored_classes(where, ops, x, y)
             every = ops.xp.arange(x.shape[-1])
             wanted = labels[:, None] == every
-            taken = x.reshape(-1, x.shape[-1]).argmax(axis=1)[:, None] == every
+            predicted = x.reshape(-1, x.shape[-1]).argmax(axis=1)[:, None] == every
         else:
             scores, wanted = yes_or_no(where, x, y)
-            taken = scores > self.threshold
+            predicted = scores > self.threshold
         of_rows = x.shape[:1] if self.threshold is not None and x.ndim == 1 else x.shape[:-1]
         weights = self._each_weight(ops, weight, of_rows)
         each = 1 if weights is None else weights[:, None]
         batch = ops.xp.stack(
-            [(held * each).sum(axis=0) for held in (wanted & taken, taken, wanted)]
+            [(marked * each).sum(axis=0) for marked in (wanted & predicted, predicted, wanted)]
         )
         counts = batch if isinstance(batch, np.ndarray) else batch.get()
         if self._counts is not None and self._counts.shape != counts.shape:
@@ -394,18 +394,18 @@ class _ByClass(Metric):
         self.samples += len(x)
 
     def compute(self) -> float | Array:
-        both, taken, wanted = np.asarray(self._counts, np.float64)
+        both, predicted, wanted = np.asarray(self._counts, np.float64)
         if self.average == "micro":
-            return float(self._ratio(both.sum(), taken.sum(), wanted.sum()))
-        scores = self._ratio(both, taken, wanted)
+            return float(self._ratio(both.sum(), predicted.sum(), wanted.sum()))
+        scores = self._ratio(both, predicted, wanted)
         if self.average is None:
             return scores
         if self.average == "weighted":
             return float((scores * wanted).sum() / max(float(wanted.sum()), 1.0))
-        return float(scores.sum() / max(int((taken + wanted > 0).sum()), 1))
+        return float(scores.sum() / max(int((predicted + wanted > 0).sum()), 1))
 
     @abstractmethod
-    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+    def _ratio(self, both: Array, predicted: Array, wanted: Array) -> Array:
         """Return the measure from true positives, predictions and targets; 0 for none."""
 
 
@@ -438,9 +438,9 @@ class FBeta(_ByClass):
         self.beta = float(beta)
         super().__init__(average, threshold)
 
-    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+    def _ratio(self, both: Array, predicted: Array, wanted: Array) -> Array:
         square = self.beta**2
-        return (1.0 + square) * both / _or_one(square * wanted + taken)
+        return (1.0 + square) * both / _or_one(square * wanted + predicted)
 
 
 class F1(FBeta):
@@ -481,8 +481,8 @@ class PrecisionScore(_ByClass):
         0.75
     """
 
-    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
-        return both / _or_one(taken)
+    def _ratio(self, both: Array, predicted: Array, wanted: Array) -> Array:
+        return both / _or_one(predicted)
 
 
 class RecallScore(_ByClass):
@@ -500,7 +500,7 @@ class RecallScore(_ByClass):
         0.75
     """
 
-    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+    def _ratio(self, both: Array, predicted: Array, wanted: Array) -> Array:
         return both / _or_one(wanted)
 
 
@@ -519,8 +519,8 @@ class IOU(_ByClass):
         0.5
     """
 
-    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
-        return both / _or_one(taken + wanted - both)
+    def _ratio(self, both: Array, predicted: Array, wanted: Array) -> Array:
+        return both / _or_one(predicted + wanted - both)
 
 
 def _or_one(count: Array) -> Array:

@@ -55,7 +55,7 @@ class NodeDrawer:
                     value for value in node.attributes.values() if isinstance(value, FileGraph)
                 ]
         if missing:
-            told = [
+            listed = [
                 f"{op[:40]!r} at {', '.join(repr(name[:60]) for name in names[:3])}"
                 + (f" and {len(names) - 3} more" if len(names) > 3 else "")
                 for op, names in sorted(missing.items())
@@ -63,7 +63,7 @@ class NodeDrawer:
             raise FileFormatError(
                 self._where,
                 expected=f"supported operators, see {_GUIDE}",
-                received="; ".join(told[:40]),
+                received="; ".join(listed[:40]),
                 advice="export the part of the model before them, or write them as layers",
             )
 
@@ -245,9 +245,9 @@ def build(
             where, expected=error.expected, received=error.received[:200], advice=error.advice
         ) from None
     net._run_on(net.device, np.dtype(np.float64 if double else np.float32))
-    held = {id(param) for param in _params(net)}
+    own = {id(param) for param in _params(net)}
     for param, array in sheet.fills:
-        if id(param) in held:
+        if id(param) in own:
             param.retype(net.device.put(np.array(array, net.dtype, order="C")))
     for layer in sheet.frozen:
         layer.trainable = False

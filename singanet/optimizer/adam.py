@@ -336,14 +336,14 @@ class NAdam(Adam):
         now, after, product = self._momentum(step), self._momentum(step + 1), self._product_to(step)
         root = math.sqrt(1.0 - beta_2 ** (step + 1))
         fresh = rate * root * (1.0 - now) / (1.0 - product)
-        held = rate * root * after / (1.0 - product * after)
-        return fresh, held, beta_1, beta_2, epsilon_beside(self, step, root)
+        momentum_rate = rate * root * after / (1.0 - product * after)
+        return fresh, momentum_rate, beta_1, beta_2, epsilon_beside(self, step, root)
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
-        fresh, held, beta_1, beta_2, epsilon = n
+        fresh, momentum_rate, beta_1, beta_2, epsilon = n
         first, second = arrays
         moments(xp, g, first, second, s, beta_1, beta_2)
-        ahead = xp.multiply(first, held)
+        ahead = xp.multiply(first, momentum_rate)
         xp.multiply(g, fresh, out=s)
         xp.add(ahead, s, out=ahead)
         xp.sqrt(second, out=s)

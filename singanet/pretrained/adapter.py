@@ -101,53 +101,53 @@ def read_config(values: Any, where: str) -> AdapterConfig:
 
     Errors: `ConfigError` naming the key, for a value that would change the model.
     """
-    told = _Settings(values, where)
-    told.choice("peft_type", {"LORA": True})
-    alpha = told.number("lora_alpha", 8.0)
+    settings = _Settings(values, where)
+    settings.choice("peft_type", {"LORA": True})
+    alpha = settings.number("lora_alpha", 8.0)
     if not alpha:
-        raise told.refused("lora_alpha", "a positive number", alpha)
-    pair = LowRank(told.count("r", 8), alpha, told.share("lora_dropout"))
-    told.only(bias="none")
+        raise settings.refused("lora_alpha", "a positive number", alpha)
+    pair = LowRank(settings.count("r", 8), alpha, settings.share("lora_dropout"))
+    settings.only(bias="none")
     for key in _OFF:
-        value = told.take(key)
+        value = settings.take(key)
         if value:
-            raise told.refused(key, "null, false or empty", value)
-    start = told.take("init_lora_weights", True)
+            raise settings.refused(key, "null, false or empty", value)
+    start = settings.take("init_lora_weights", True)
     if not any(type(start) is type(each) and start == each for each in _STARTS):
-        raise told.refused("init_lora_weights", one_of(map(str, _STARTS)), start)
-    layers = told.take("layers_to_transform", [])
+        raise settings.refused("init_lora_weights", one_of(map(str, _STARTS)), start)
+    layers = settings.take("layers_to_transform", [])
     if not all(is_int(n, 0) for n in _listed(layers)):
-        raise told.refused("layers_to_transform", "numbers of layers, or null", layers)
-    targets = told.take("target_modules")
+        raise settings.refused("layers_to_transform", "numbers of layers, or null", layers)
+    targets = settings.take("target_modules")
     found = AdapterConfig(
         where,
         pair,
-        told.flag("use_rslora", False),
-        _by_module(told, "rank_pattern", lambda rank: is_int(rank, 1)),
-        _by_module(told, "alpha_pattern", lambda alpha: is_number(alpha) and alpha > 0),
+        settings.flag("use_rslora", False),
+        _by_module(settings, "rank_pattern", lambda rank: is_int(rank, 1)),
+        _by_module(settings, "alpha_pattern", lambda alpha: is_number(alpha) and alpha > 0),
         start if start in MOVED else "",
         # A regular expression from a file is not run: the arrays name the modules.
-        None if targets is None or isinstance(targets, str) else _names(told, "target_modules"),
-        _names(told, "exclude_modules"),
+        None if targets is None or isinstance(targets, str) else _names(settings, "target_modules"),
+        _names(settings, "exclude_modules"),
         _listed(layers),
-        _names(told, "layers_pattern"),
+        _names(settings, "layers_pattern"),
     )
-    told.end(_SILENT)
+    settings.end(_SILENT)
     return found
 
 
-def _by_module(told: Config, key: str, fits: Callable[[Any], bool]) -> dict[str, Any]:
+def _by_module(settings: Config, key: str, fits: Callable[[Any], bool]) -> dict[str, Any]:
     """Return the numbers of ``key`` by suffix of module names; "^" marks a whole name."""
-    values = told.take(key, {})
+    values = settings.take(key, {})
     if not isinstance(values, dict):
-        raise told.refused(key, "an object of numbers by modules", values)
+        raise settings.refused(key, "an object of numbers by modules", values)
     found = {}
     for pattern, value in values.items():
         words = _WORDS.fullmatch(pattern)
         # A regular expression from a file may take exponential time.
         if words is None or not fits(value):
             wanted = "positive numbers by names of modules or their suffixes"
-            raise told.refused(key, wanted, {pattern: value})
+            raise settings.refused(key, wanted, {pattern: value})
         found[words[1] + words[2].replace("\\", "")] = value
     return found
 
@@ -158,11 +158,11 @@ def _first(patterns: Iterable[str], module: str) -> str:
     return next(fitting, "")
 
 
-def _names(told: Config, key: str) -> list[str]:
-    names = told.take(key, [])
+def _names(settings: Config, key: str) -> list[str]:
+    names = settings.take(key, [])
     names = _listed(names) if isinstance(names, str) and _WORDS.fullmatch(names) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise told.refused(key, "a list of names, or null", names)
+        raise settings.refused(key, "a list of names, or null", names)
     return names
 
 
@@ -229,13 +229,13 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
             arrays[key] = np.ascontiguousarray(value.T)
     modules = [places[name].module for name in found]
     pairs = {places[name].module: layer.adapters[suffix] for name, (layer, suffix) in found.items()}
-    told = _config(net, pairs, _targets(modules, [p.module for p in places.values()]))
-    told["fan_in_fan_out"] = any(places[name].as_ours for name in found)
+    content = _config(net, pairs, _targets(modules, [p.module for p in places.values()]))
+    content["fan_in_fan_out"] = any(places[name].as_ours for name in found)
     with explained(path, "write"):
         path.mkdir(parents=True, exist_ok=True)
     write_state(path / WEIGHTS, arrays, "safetensors")
     with explained(path / CONFIG, "write"), replacing(path / CONFIG) as beside:
-        beside.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", "utf-8")
+        beside.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def expect_savable(net: PretrainedNet) -> None:
@@ -362,12 +362,12 @@ def _modules(
                     other.append(f"{module}.{side} {given} instead of {shape}")
     if unknown or halves or other or not modules:
         parts = [("unknown", unknown), ("not A and B:", halves), ("other shapes:", other)]
-        told = "; ".join(f"{what} {one_of(some, 4)}" for what, some in parts if some)
+        differing = "; ".join(f"{what} {one_of(some, 4)}" for what, some in parts if some)
         raise StateMismatchError(
             reader.where,
             expected=f"pairs of rank {config.pair.rank}, or of the rank in rank_pattern, for"
             " weights of the net",
-            received=told or "no arrays",
+            received=differing or "no arrays",
             advice="load the model that the adapter was trained for; pairs of matrices that are"
             " several weights here, as in Phi-3 and GPT-2, are not supported",
         )

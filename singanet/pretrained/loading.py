@@ -326,8 +326,8 @@ def _expect_to_fit(
     other = [name for name, shape in shapes.items() if shape != arrays[name].shape]
     if not (missing or extra or other):
         return
-    told = [f"{name} {shapes[name]} instead of {arrays[name].shape}" for name in other]
-    parts = [("no array for", missing), ("unknown arrays", extra), ("other shapes:", told)]
+    differing = [f"{name} {shapes[name]} instead of {arrays[name].shape}" for name in other]
+    parts = [("no array for", missing), ("unknown arrays", extra), ("other shapes:", differing)]
     raise StateMismatchError(
         reader.where,
         expected=f"the {len(arrays)} arrays of a {drawing.architecture} of this config",

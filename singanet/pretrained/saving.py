@@ -218,8 +218,8 @@ def save(
     if path.suffix.lower() == ".gguf":
         _form(origin, path).write(path, sources, origin.config, dtype)
         return
-    told = dtype or str(np.dtype(net.dtype))
-    files = {CONFIG: _config_text(origin.config, told)}
+    float_type = dtype or str(np.dtype(net.dtype))
+    files = {CONFIG: _config_text(origin.config, float_type)}
     words = {name: "bfloat16" for name, stored in origin.arrays.items() if _are_words(stored)}
     write_folder(path, sources, shard_bytes, dtype or words, files)
     for name, file in origin.files.items():

@@ -178,10 +178,10 @@ def _cached(name: str, revision: str | None, weights: tuple[str, ...]) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except (HfHubHTTPError, OSError, ValueError) as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise _trouble(
             name,
-            f"no such folder, and from the hub {told[:300]}",
+            f"no such folder, and from the hub {reason[:300]}",
             "check the path or name and the network connection, log in with hf auth login if the"
             " model requires it, or download the model on another machine",
         ) from error

@@ -322,9 +322,9 @@ class Quantization:
     def __str__(self) -> str:
         before, after = self.nbytes
         worst = sorted(self.errors, key=lambda name: -self.errors[name])[:_SHOWN]
-        told = f"{len(self.errors)} weights in {self.dtype}"
+        title = f"{len(self.errors)} weights in {self.dtype}"
         lines = [
-            f"{told}: {before / 1e6:.1f} -> {after / 1e6:.1f} MB",
+            f"{title}: {before / 1e6:.1f} -> {after / 1e6:.1f} MB",
             *[f"  {name}: off by {self.errors[name]:.2%}" for name in worst],
         ]
         for what, both in (("loss", self.losses), ("perplexity", self.perplexities)):

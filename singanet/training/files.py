@@ -227,14 +227,14 @@ class FilesInFlight:
             except SingaNetError as error:
                 failed = failed or error
             except Exception as error:  # noqa: BLE001 - raised below, with the name of the file
-                told = FileAccessError(
+                explained_error = FileAccessError(
                     f"file {str(writing.path)!r}",
                     expected="a state that can be written",
                     received=f"{type(error).__name__}: {error}"[:300],
                     advice="the previous file is unchanged; see the error above",
                 )
-                told.__cause__ = error
-                failed = failed or told
+                explained_error.__cause__ = error
+                failed = failed or explained_error
         if failed is not None:
             raise failed
         return was

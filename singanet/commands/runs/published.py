@@ -119,12 +119,12 @@ def draft_for(tokenizer: Tokenizer, path: str | os.PathLike[str], ahead: int) ->
 
 def ends_of(net: PretrainedNet, tokenizer: Tokenizer) -> frozenset[int]:
     """Return the ids that end a text or an answer, from all files of the model."""
-    told: list[Any] = [tokenizer.eos_id, net.config.get("eos_token_id")]
+    end_ids: list[Any] = [tokenizer.eos_id, net.config.get("eos_token_id")]
     beside = net.origin.files.get(_GENERATION)
     if beside is not None:
         settings = read_settings(beside.parent, _GENERATION)
-        told.append(settings.get("eos_token_id") if isinstance(settings, dict) else None)
-    each = (ids if isinstance(ids, list) else [ids] for ids in told)
+        end_ids.append(settings.get("eos_token_id") if isinstance(settings, dict) else None)
+    each = (ids if isinstance(ids, list) else [ids] for ids in end_ids)
     return frozenset(end for ids in each for end in ids if isinstance(end, int))
 
 
@@ -172,8 +172,8 @@ def streamed(
         raise refusal("the prompt", expected, str(len(ids)), "shorten it, or pass some words")
     if "" in stops:
         raise refusal("--stop", "a text", "none", "remove it")
-    told = _texts(_drawn(net, ids, length, sampling, seed, draft), tokenizer, ends)
-    return before_stops(told, stops) if stops else told
+    texts = _texts(_drawn(net, ids, length, sampling, seed, draft), tokenizer, ends)
+    return before_stops(texts, stops) if stops else texts
 
 
 def before_stops(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
@@ -347,20 +347,20 @@ class PublishedTexts(Task):
 
     def _loader(self, path: str, batch_size: int, shuffle: bool, part: Any = None) -> TokenLoader:
         (length,) = self.input_shape
-        told: dict[str, Any] = {"inputs": self._inputs, "shuffle": shuffle}
+        settings: dict[str, Any] = {"inputs": self._inputs, "shuffle": shuffle}
         if "segments" not in self._inputs:
-            told["pad_to"] = sorted({max(1, length // 4), max(1, length // 2), length})
+            settings["pad_to"] = sorted({max(1, length // 4), max(1, length // 2), length})
         if self._options.validation is None:
             # Enough blocks to keep back a share of even a small file.
             size = sum(TextFiles(path, _WINDOW).sizes.values())
-            told["window"] = min(_WINDOW, max(1, size // _BLOCKS))
-        told["seed"] = self._options.seed
+            settings["window"] = min(_WINDOW, max(1, size // _BLOCKS))
+        settings["seed"] = self._options.seed
         if part is not None:
-            told["rank"], told["world_size"] = part
+            settings["rank"], settings["world_size"] = part
         if not is_chat(path):
-            return TextFolder(path, self._tokenizer, batch_size, length, **told)
+            return TextFolder(path, self._tokenizer, batch_size, length, **settings)
         how = self._options.too_long or "refuse"
-        return Chat(path, self._tokenizer, batch_size, length, too_long=how, **told)
+        return Chat(path, self._tokenizer, batch_size, length, too_long=how, **settings)
 
     def keep_back(self, share: float, seed: int) -> TokenLoader:
         """Return the last blocks of the data, or the validation file."""
@@ -457,9 +457,9 @@ class PublishedTexts(Task):
     def _written(self, net: FeedForwardNet, ids: Array) -> str:
         # A single text has no segments.
         alone = drawn_net(str(self._options.from_), _PACKED[:1], cast("PretrainedNet", net))
-        told = streamed(alone, self._tokenizer, ids, SAMPLE, Sampling(0), ends=self._ends)
+        texts = streamed(alone, self._tokenizer, ids, SAMPLE, Sampling(0), ends=self._ends)
         # A piece is a token, or a few.
-        return "".join(progress(told, "sample", SAMPLE))
+        return "".join(progress(texts, "sample", SAMPLE))
 
 
 def is_chat(path: str) -> bool:

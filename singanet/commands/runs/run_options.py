@@ -100,15 +100,16 @@ class OptionHint:
 _IN_FILES: dict[type, tuple[type, ...]] = {float: (float, int), Path: (str,)}
 
 
-def options_of(told: Any) -> dict[str, OptionHint]:
+def options_of(owner: Any) -> dict[str, OptionHint]:
     """Return the options of a dataclass's fields, or a function's arguments, by name.
 
     Their hints are ``Annotated[type, metavar, help, ...]``, with an optional `NumberRange`, a tuple
     of short flags and a dict for argparse.
     """
     # Not as a function, for which Python 3.10 would wrap hints of arguments with None as default.
-    bare = told if isinstance(told, type) else SimpleNamespace(__annotations__=told.__annotations__)
-    names = vars(sys.modules[told.__module__])
+    hints = owner.__annotations__
+    bare = owner if isinstance(owner, type) else SimpleNamespace(__annotations__=hints)
+    names = vars(sys.modules[owner.__module__])
     found = {}
     for name, hint in get_type_hints(bare, names, include_extras=True).items():
         if not hasattr(hint, "__metadata__"):

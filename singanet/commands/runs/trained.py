@@ -249,15 +249,15 @@ def _published(
     path: Path, folder: Path, options: Mapping[str, Any], data: str | None, best: bool
 ) -> tuple[FeedForwardNet, Task]:
     """Do `trained` for a tuned published model, on the validation data or the file ``data``."""
-    told = RunOptions(**options, out=folder)
+    chosen = RunOptions(**options, out=folder)
     checkpoint = path.is_file() or best or any(folder.glob("*.npz"))
     if (folder / MODEL / MODEL_CONFIG).is_file():
         # It has the tokenizer and the settings of the base model, which may have moved.
-        told = replace(told, from_=str(folder / MODEL))
-        told = told if checkpoint else replace(told, method=None, rank=None)
+        chosen = replace(chosen, from_=str(folder / MODEL))
+        chosen = chosen if checkpoint else replace(chosen, method=None, rank=None)
     if data is not None:
-        told = replace(told, validation=data)
-    net, task = published_task(told)
+        chosen = replace(chosen, validation=data)
+    net, task = published_task(chosen)
     if checkpoint:
         net.load(_weights(path, best))
     return net, task

@@ -132,8 +132,8 @@ class Chat(TokenLoader):
         advice = 'give "messages", or "prompt" and "answer"; for plain texts take TextFolder'
         prompt, answer = (expect_text(record, name, advice) for name in ("prompt", "answer"))
         if self.tokenizer.chat_template is not None:
-            told = (("user", prompt), ("assistant", answer))
-            messages = [{"role": role, "content": content} for role, content in told]
+            turns = (("user", prompt), ("assistant", answer))
+            messages = [{"role": role, "content": content} for role, content in turns]
             return self._rendered(record, messages, None)
         eos = self.tokenizer.eos_id
         asked = [self.tokenizer.around[0], encoded(record, self.tokenizer, prompt)]

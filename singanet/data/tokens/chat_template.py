@@ -98,12 +98,12 @@ class ChatTemplate:
         found = []
         for k in places:
             asked = self._prompt_text(messages[:k], variables)
-            told = whole
+            answered = whole
             if k + 1 < len(messages):
-                told = self.text(messages[: k + 1], False, variables)
-            plain = asked is not None and told.startswith(asked) and whole.startswith(told)
+                answered = self.text(messages[: k + 1], False, variables)
+            plain = asked is not None and answered.startswith(asked) and whole.startswith(answered)
             if asked is not None and plain:
-                begin, end = len(asked), len(told)
+                begin, end = len(asked), len(answered)
             else:
                 # Some templates render an answer differently if another one follows, or request
                 # an answer by more text than they repeat: a placeholder answer finds the ends.

@@ -46,11 +46,11 @@ _INNER = ("normalizers", "pretokenizers", "processors", "decoders")
 _Dict = Mapping[str, Any]
 
 
-def expect_parts(told: _Dict, refuse: Refusal) -> None:
+def expect_parts(content: _Dict, refuse: Refusal) -> None:
     """Refuse a tokenizer with unknown parts, or parts that lengthen a text too much."""
     for place in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-        _expect_few(told.get(place), place, refuse)
-        parts = list(_flat(told.get(place), place, refuse))
+        _expect_few(content.get(place), place, refuse)
+        parts = list(_flat(content.get(place), place, refuse))
         if len(parts) > MOST_PARTS:
             raise refuse(f"at most {MOST_PARTS} parts of the {place}", f"{len(parts)}")
         times = math.prod(
@@ -58,11 +58,11 @@ def expect_parts(told: _Dict, refuse: Refusal) -> None:
         )
         if times > MOST_TIMES:
             raise refuse(f"a {place} that lengthens a text by at most {MOST_TIMES}", f"{times}")
-    model = told.get("model")
+    model = content.get("model")
     if not isinstance(model, dict) or model.get("type") not in (*_KINDS["model"], None):
         kind = model.get("type") if isinstance(model, dict) else model
         raise refuse(f"a model of the kinds {one_of(_KINDS['model'])}", repr(kind)[:80])
-    _expect_tokens(model, told.get("added_tokens") or (), refuse)
+    _expect_tokens(model, content.get("added_tokens") or (), refuse)
 
 
 def _expect_few(part: Any, place: str, refuse: Refusal) -> None:
@@ -186,8 +186,8 @@ def expect_ids(ids: Iterable[Any], refuse: Refusal) -> None:
 
 def _expect_short(text: Any, refuse: Refusal) -> str:
     if not isinstance(text, str) or len(text) > MAX_TOKEN:
-        told = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
-        raise refuse(f"text of at most {MAX_TOKEN} characters", told)
+        received = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+        raise refuse(f"text of at most {MAX_TOKEN} characters", received)
     return text
 
 

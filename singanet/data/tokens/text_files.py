@@ -81,10 +81,10 @@ class TextFiles:
         Errors: `DataError` if a side would have no block.
         """
         sizes = [sum(part.end - part.begin for part in block) for block in self.blocks]
-        cut, taken, wanted = len(sizes), 0, share * sum(sizes)
-        while cut and taken < wanted:
+        cut, validated, wanted = len(sizes), 0, share * sum(sizes)
+        while cut and validated < wanted:
             cut -= 1
-            taken += sizes[cut]
+            validated += sizes[cut]
         if not 0 < cut < len(sizes):
             raise DataError(
                 f"text files {[str(path) for path in self.sizes][:3]}",
@@ -101,8 +101,8 @@ class TextFiles:
     @property
     def _fingerprint(self) -> int:
         """A checksum of the files' names and sizes, to compare with a saved position's."""
-        told = "\n".join(f"{file.name} {size}" for file, size in self.sizes.items()) + self._part
-        return zlib.crc32(told.encode("utf-8", "surrogateescape"))
+        listing = "\n".join(f"{file.name} {size}" for file, size in self.sizes.items()) + self._part
+        return zlib.crc32(listing.encode("utf-8", "surrogateescape"))
 
     def records(self, block: int) -> Iterator[TextRecord]:
         """Yield the records of a block, in order.
@@ -140,17 +140,17 @@ def _size(path: Path) -> int:
 def _blocks(sizes: Mapping[Path, int], window: int) -> list[tuple[TextPart, ...]]:
     blocks: list[tuple[TextPart, ...]] = []
     small: list[TextPart] = []
-    held = 0
+    filled = 0
     for path, size in sizes.items():
         if size > window:
             starts = range(0, size, window)
             blocks += [(TextPart(path, at, min(at + window, size), size),) for at in starts]
             continue
-        if held + size > window:
+        if filled + size > window:
             blocks.append(tuple(small))
-            small, held = [], 0
+            small, filled = [], 0
         small.append(TextPart(path, 0, size, size))
-        held += size
+        filled += size
     return [*blocks, tuple(small)] if small else blocks
 
 

@@ -126,10 +126,10 @@ class Tokenizer:
             "pad_token": self.pad_token,
             "chat_template": self.chat_template,
         }
-        told = {name: value for name, value in config.items() if value is not None}
+        entries = {name: value for name, value in config.items() if value is not None}
         texts = {
             "tokenizer.json": self.backend.to_str(pretty=True),
-            "tokenizer_config.json": json.dumps(told, indent=2, ensure_ascii=False) + "\n",
+            "tokenizer_config.json": json.dumps(entries, indent=2, ensure_ascii=False) + "\n",
         }
         for name, text in texts.items():
             with replacing(path / name) as beside:
@@ -157,8 +157,8 @@ class Tokenizer:
     def _fingerprint(self) -> int:
         """A checksum of the vocabulary and its rules, to compare with a saved position's."""
         template = "" if self.chat_template is None else self.chat_template
-        told = f"{self.backend.to_str()}{template}{self.bos_id}{self.eos_id}"
-        return zlib.crc32(told.encode("utf-8", "surrogatepass"))
+        identity = f"{self.backend.to_str()}{template}{self.bos_id}{self.eos_id}"
+        return zlib.crc32(identity.encode("utf-8", "surrogatepass"))
 
     @property
     def chat_template(self) -> str | None:
@@ -324,12 +324,12 @@ def gguf_values(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
     vocabularies other than byte-level byte pairs, word splits unknown to llama.cpp, and special
     tokens other than one at the start and one at the end.
     """
-    told = json.loads(tokenizer.backend.to_str())
-    model, decoder = told.get("model") or {}, (told.get("decoder") or {}).get("type")
+    content = json.loads(tokenizer.backend.to_str())
+    model, decoder = content.get("model") or {}, (content.get("decoder") or {}).get("type")
     if model.get("type") != "BPE" or model.get("byte_fallback") or decoder != "ByteLevel":
         kind = f"{model.get('type')} with the decoder {decoder}"
         raise _refused("byte-level byte pairs, as GPT-2, Llama 3, Qwen and SmolLM have", kind)
-    own = {each["id"]: bool(each.get("special")) for each in told.get("added_tokens") or ()}
+    own = {each["id"]: bool(each.get("special")) for each in content.get("added_tokens") or ()}
     by_id = {k: token for token, k in tokenizer.backend.get_vocab(True).items()}
     if max(by_id, default=0) >= size:
         raise _refused(f"ids below {size}, for which the net has rows", str(max(by_id)))

@@ -201,8 +201,8 @@ def read_folder(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 def _read_backend(folder: Path, settings: Mapping[str, Any]) -> Any:
     if (folder / "tokenizer.json").exists():
-        raw, told = _read_json(folder, "tokenizer.json", MAX_BYTES)
-        expect_parts(told, _refusal(folder, "tokenizer.json"))
+        raw, content = _read_json(folder, "tokenizer.json", MAX_BYTES)
+        expect_parts(content, _refusal(folder, "tokenizer.json"))
         with refusing(_where(folder, "tokenizer.json"), "a file that the package tokenizers reads"):
             return tokenizers().Tokenizer.from_buffer(raw)
     if (folder / "merges.txt").exists():

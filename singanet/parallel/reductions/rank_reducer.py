@@ -221,11 +221,11 @@ def _agreed(comm: Communicator, numbers: Array) -> Announcement:
     refused, summed, *weights = numbers[len(_KINDS) :].tolist()
     ranks = sum(n for _, n in came)
     if len(came) > 1 or summed not in (0, ranks):
-        told = " and ".join(f"{n} for {kind!r}" for kind, n in came)
+        announced_kinds = " and ".join(f"{n} for {kind!r}" for kind, n in came)
         raise RankError(
             where,
             expected="all ranks at the same point of a step, with losses reduced alike",
-            received=f"{told}, {int(summed)} with losses that are sums",
+            received=f"{announced_kinds}, {int(summed)} with losses that are sums",
             advice="let all ranks run the same code with the same arguments",
         )
     if came and came[0][0] == "agree" and len({n for n in weights if n}) > 1:

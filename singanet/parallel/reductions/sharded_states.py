@@ -373,8 +373,8 @@ class Parts(ShardPlan):
                 target = target if target.ndim else target.reshape(-1)
                 ends = self._cut.rows(name)
                 apart.append(_RowsByRank(target, [slice(a, b) for a, b in pairwise(ends)]))
-        for dtype in dict.fromkeys(told.target.dtype for told in apart):
-            some = [told for told in apart if told.target.dtype == dtype]
+        for dtype in dict.fromkeys(piece.target.dtype for piece in apart):
+            some = [piece for piece in apart if piece.target.dtype == dtype]
             requests.append(self._together(some, what))
         self._telling.append(requests)
 
@@ -386,18 +386,18 @@ class Parts(ShardPlan):
     def _together(self, some: Sequence[_RowsByRank], what: str) -> Request:
         """Start to gather scattered parts of one dtype, rank after rank in one buffer."""
         comm, like = self._comm, some[0].target
-        sizes = [sum(told.size(rank) for told in some) for rank in range(comm.size)]
+        sizes = [sum(piece.size(rank) for piece in some) for rank in range(comm.size)]
         bounds = np.cumsum([0, *sizes]).tolist()
         xp = ops_for(like).xp if comm._on_device else np
         flat = xp.empty(bounds[-1], like.dtype)
 
         def pieces(rank: int) -> Iterator[tuple[_RowsByRank, slice]]:
             start = bounds[rank]
-            for told in some:
-                yield told, slice(start, start := start + told.size(rank))
+            for piece in some:
+                yield piece, slice(start, start := start + piece.size(rank))
 
-        for told, place in pieces(comm.rank):
-            own = told.target[told.places[comm.rank]].reshape(-1)
+        for piece, place in pieces(comm.rank):
+            own = piece.target[piece.places[comm.rank]].reshape(-1)
             flat[place] = ops_for(own).host(own) if xp is np else own
         self._owner.reduction.count(flat.nbytes)
         request = comm._start_gather_parts(flat, bounds, what)
@@ -405,12 +405,12 @@ class Parts(ShardPlan):
         def put() -> None:
             flat = request.wait()
             for rank in range(comm.size):
-                for told, place in pieces(rank):
+                for piece, place in pieces(rank):
                     if rank == comm.rank or place.start == place.stop:
                         continue
-                    own = ops_for(told.target).xp.asarray(flat[place])
-                    where = told.places[rank]
-                    told.target[where] = own.reshape(-1, *told.target.shape[1:])
+                    own = ops_for(piece.target).xp.asarray(flat[place])
+                    where = piece.places[rank]
+                    piece.target[where] = own.reshape(-1, *piece.target.shape[1:])
 
         return joint([request], put)
 

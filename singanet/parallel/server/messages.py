@@ -79,11 +79,11 @@ _Form: TypeAlias = tuple[MessageKind, int, tuple[tuple[np.dtype[Any], tuple[int,
 class _Layout(NamedTuple):
     """The layout of the arrays of messages that share one head.
 
-    The ``head`` has the length of ``told``, the encoded layout, then ``told``, then the ``numbers``
-    of each message: number, service, need. ``nbytes`` is the total size.
+    The ``head`` has the length of ``encoded``, this layout as bytes, then ``encoded``, then the
+    ``numbers`` of each message: number, service, need. ``nbytes`` is the total size.
     """
 
-    told: bytes
+    encoded: bytes
     head: Struct
     numbers: Struct
     kinds: tuple[tuple[MessageKind, int], ...]
@@ -94,12 +94,12 @@ class _Layout(NamedTuple):
 @lru_cache(_LAYOUTS)
 def _layout_of(forms: tuple[_Form, ...]) -> _Layout:
     """Return the layout of messages of ``forms``."""
-    told: list[int] = []
+    encoded: list[int] = []
     for kind, subject, arrays in forms:
-        told += [kind, subject, len(arrays)]
+        encoded += [kind, subject, len(arrays)]
         for dtype, shape in arrays:
-            told += [_DTYPES.index(dtype.name), len(shape), *shape]
-    raw, numbers = np.array(told, np.int64).tobytes(), 3 * len(forms)
+            encoded += [_DTYPES.index(dtype.name), len(shape), *shape]
+    raw, numbers = np.array(encoded, np.int64).tobytes(), 3 * len(forms)
     head = Struct(f"=q{len(raw)}s{numbers}q")
     end, views = head.size, []
     for *_, arrays in forms:
@@ -114,9 +114,9 @@ def _layout_of(forms: tuple[_Form, ...]) -> _Layout:
 
 
 @lru_cache(_LAYOUTS)
-def _decoded_layout(told: bytes) -> _Layout:
+def _decoded_layout(encoded: bytes) -> _Layout:
     """Decode the layout that another rank has sent."""
-    numbers, forms = iter(np.frombuffer(told, np.int64).tolist()), []
+    numbers, forms = iter(np.frombuffer(encoded, np.int64).tolist()), []
     for kind in numbers:
         subject, count, arrays = next(numbers), next(numbers), []
         for _ in range(count):
@@ -136,7 +136,7 @@ def packed(messages: Sequence[Message]) -> Array:
     layout = _layout_of(tuple(forms))
     made: Array = np.empty(layout.nbytes, np.uint8)
     raw = made.data
-    layout.head.pack_into(raw, 0, len(layout.told), layout.told, *numbers)
+    layout.head.pack_into(raw, 0, len(layout.encoded), layout.encoded, *numbers)
     for message, views in zip(messages, layout.views, strict=True):
         for array, (shape, dtype, place) in zip(message.arrays, views, strict=True):
             np.ndarray(shape, dtype, raw, place)[...] = array

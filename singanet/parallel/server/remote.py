@@ -295,8 +295,8 @@ class Servers:
 
     def loads(self) -> tuple[list[dict[str, Load]], int]:
         """Return the load of each server, and the most steps that a worker was ahead."""
-        told = [unpickled(arrays[0]) for arrays in self._all(MessageKind.LOADS)]
-        return [loads for loads, _ in told], max(ahead for _, ahead in told)
+        answers = [unpickled(arrays[0]) for arrays in self._all(MessageKind.LOADS)]
+        return [loads for loads, _ in answers], max(ahead for _, ahead in answers)
 
     # -- messages ---------------------------------------------------------------------------------
 

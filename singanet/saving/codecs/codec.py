@@ -69,8 +69,8 @@ class KerasClass:
             return self.draw(d)
         d.expect(**self.usual)
         given: dict[str, Any] = dict(self.more(d))
-        for theirs, told in self.fields.items():
-            ours, read = told if isinstance(told, tuple) else (theirs, told)
+        for theirs, target in self.fields.items():
+            ours, read = target if isinstance(target, tuple) else (theirs, target)
             given[ours] = d.config[theirs] if read is None else read(d.config[theirs])
         given |= {ours: d.specs(*theirs) for ours, theirs in self.specs.items()}
         return self.around(d, self.kind(d.name, **given))
@@ -95,8 +95,8 @@ class LayerCodec:
 
     def name_of(self, layer: Layer) -> str:
         """Return the name of Keras' class for ``layer``."""
-        told = self.keras_name
-        return told(layer) if callable(told) else told or type(layer).__name__
+        name = self.keras_name
+        return name(layer) if callable(name) else name or type(layer).__name__
 
     def classes(self) -> Mapping[str, KerasClass]:
         """Return the classes of Keras by name."""

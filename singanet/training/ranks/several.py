@@ -165,9 +165,9 @@ class FitRanks(ProcessGroup):
             measures = float(self.rank in self.measuring)
             sums = course.measures.sums() * measures
             seen = course.measures.samples * measures
-            told = np.array([*flags, seen, *sums.reshape(-1)], np.float64)
+            numbers = np.array([*flags, seen, *sums.reshape(-1)], np.float64)
             having, asking, at_once, interrupted, samples, *rest = self.comm.all_reduce(
-                told, what="the next batch"
+                numbers, what="the next batch"
             ).tolist()
             self.samples, self._loss = int(samples), _mean(np.reshape(rest, sums.shape))
             if interrupted:
@@ -403,8 +403,8 @@ class FitRanks(ProcessGroup):
             state = read() if self.rank == 0 else {}
         except SingaNetError as error:
             failed = error
-        told = {name: (array.shape, array.dtype.str) for name, array in state.items()}
-        known = self.of_first(str(failed) if failed else told, "the resumed state")
+        kinds = {name: (array.shape, array.dtype.str) for name, array in state.items()}
+        known = self.of_first(str(failed) if failed else kinds, "the resumed state")
         if failed is not None:
             raise failed
         if isinstance(known, str):
