@@ -48,7 +48,7 @@ def paths_of(given: Any, argument: str) -> list[Path]:
 
 @contextlib.contextmanager
 def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterator[Path]:
-    """Yield the path of a new file in the folder of ``path``; at the end flush it and move it to ``path``.
+    """Yield the path of a new file next to ``path``; at the end flush it and move it to ``path``.
 
     A large file is also flushed during the block; ``nbytes`` is its size, if known.
 
@@ -63,21 +63,21 @@ def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterat
         expect_file(target, path)
         remove_leftovers(target.parent, called or target.name)
         token = f"{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        beside = target.with_name(_beginning(called or target.name) + token)
+        temporary = target.with_name(_beginning(called or target.name) + token)
         try:
-            mode = _create(beside, target)
+            mode = _create(temporary, target)
             # A thread would take a tenth of the time of a small file.
             few = nbytes is not None and nbytes < _STEP
-            with contextlib.nullcontext() if few else flushed_meanwhile(beside):
-                yield beside
-            _flush(beside, os.O_RDWR)
+            with contextlib.nullcontext() if few else flushed_meanwhile(temporary):
+                yield temporary
+            _flush(temporary, os.O_RDWR)
             if mode is not None:
-                beside.chmod(mode)
-            beside.replace(target)
+                temporary.chmod(mode)
+            temporary.replace(target)
             flush_folder(target.parent)
         finally:
             with contextlib.suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
 
 
 def expect_suffix(where: str, path: Path, known: Sequence[str]) -> None:
@@ -127,14 +127,14 @@ def expect_file(target: Path, path: Path) -> None:
         )
 
 
-def _create(beside: Path, target: Path) -> int | None:
+def _create(temporary: Path, target: Path) -> int | None:
     """Make the file, and return its final permissions, None for the default.
 
     If the old file was private, the new one must be private during the write.
     """
     old = target.stat() if target.is_file() else None
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    handle = os.open(beside, flags, 0o666 if old is None else 0o600)
+    handle = os.open(temporary, flags, 0o666 if old is None else 0o600)
     try:
         if old is None:
             return None

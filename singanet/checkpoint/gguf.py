@@ -347,8 +347,8 @@ def write_gguf(
     kinds = [_kind(source, where) for source in sources]
     digests = [bytes(SIZE)] * len(sources)
     with (
-        replacing(path, nbytes=total_bytes(sources)) as beside_path,
-        beside_path.open("wb") as stream,
+        replacing(path, nbytes=total_bytes(sources)) as temporary,
+        temporary.open("wb") as stream,
         ChecksumThread() as hasher,
     ):
         start = _header(sources, kinds, values, digests, where)

@@ -386,9 +386,9 @@ def write_datasets(
 
     path = path_of(path)
     _check(f"hdf5 file {str(path)!r}", sources)
-    with replacing(path, nbytes=total_bytes(sources)) as beside_path, _as_os_errors():
-        file = h5py.File(beside_path, "w")
-        with closing(file), beside_path.open("rb+", buffering=0) as raw, ChecksumThread() as hasher:
+    with replacing(path, nbytes=total_bytes(sources)) as temporary, _as_os_errors():
+        file = h5py.File(temporary, "w")
+        with closing(file), temporary.open("rb+", buffering=0) as raw, ChecksumThread() as hasher:
             file.attrs.update({KEY: FORMAT_VERSION, "count": len(sources), **attributes})
             left = _FLUSH_AFTER
             maker = Maker(file.id)

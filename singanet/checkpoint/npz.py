@@ -48,8 +48,8 @@ def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
     """
     nbytes = total_bytes(sources)
     with (
-        replacing(path_of(path), nbytes=nbytes) as beside_path,
-        beside_path.open("wb") as stream,
+        replacing(path_of(path), nbytes=nbytes) as temporary,
+        temporary.open("wb") as stream,
     ):
         archive = zipfile.ZipFile(stream, "w")
         try:

@@ -186,8 +186,8 @@ def write_pickle(path: str | os.PathLike[str], sources: Sequence[Source]) -> Non
     keys = record_keys([source.name for source in sources])
     checksums = {}
     with (
-        replacing(path, nbytes=total_bytes(sources)) as beside_path,
-        beside_path.open("wb") as stream,
+        replacing(path, nbytes=total_bytes(sources)) as temporary,
+        temporary.open("wb") as stream,
         ChecksumThread() as hasher,
     ):
         stream.write(START)

@@ -256,8 +256,8 @@ def write_safetensors(
             advice="shorten the names, or use hdf5",
         )
     with (
-        replacing(path, nbytes=total_bytes(sources)) as beside_path,
-        beside_path.open("wb") as stream,
+        replacing(path, nbytes=total_bytes(sources)) as temporary,
+        temporary.open("wb") as stream,
         ChecksumThread() as hasher,
     ):
         stream.write(start)

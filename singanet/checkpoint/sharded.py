@@ -311,8 +311,8 @@ def write_index(path: Path, weight_map: Mapping[str, str | list[str]], total: in
     """Write the index at ``path`` of the files of ``weight_map``, with ``total`` bytes."""
     about = {"total_size": total, KEY: str(FORMAT_VERSION)}
     text = json.dumps({METADATA: about, WEIGHT_MAP: weight_map}, indent=2, ensure_ascii=False)
-    with replacing(path, nbytes=len(text)) as beside:
-        beside.write_text(text, "utf-8")
+    with replacing(path, nbytes=len(text)) as temporary:
+        temporary.write_text(text, "utf-8")
 
 
 def remove_others(path: Path, shards: Sequence[Path]) -> None:
@@ -395,8 +395,8 @@ def _texts(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
     """Write ``files`` to temporary files before the block, and move them into place after it."""
     with contextlib.ExitStack() as stack:
         for name, text in files.items():
-            beside = stack.enter_context(replacing(folder / name, nbytes=len(text)))
-            beside.write_text(text, "utf-8")
+            temporary = stack.enter_context(replacing(folder / name, nbytes=len(text)))
+            temporary.write_text(text, "utf-8")
         yield
 
 

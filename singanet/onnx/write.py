@@ -82,7 +82,7 @@ def write(
         return
     fields = [_field(5, size) for size in sizes]
     length = len(body) + sum(map(len, fields)) + sum(sizes)
-    with replacing(path, nbytes=length) as beside, beside.open("wb") as stream:
+    with replacing(path, nbytes=length) as temporary, temporary.open("wb") as stream:
         stream.write(head + _field(7, length) + body)
         for source, field in zip(sources, fields, strict=True):
             stream.write(field + _inside(source))
@@ -98,12 +98,12 @@ def _write_apart(path: Path, head: bytes, body: bytes, sources: Sequence[Source]
     data = path.with_name(f"{path.name}.{secrets.token_hex(4)}.data")
     tensors = []
     try:
-        with replacing(data, _array_file(path)) as beside, beside.open("wb") as stream:
+        with replacing(data, _array_file(path)) as temporary, temporary.open("wb") as stream:
             for source in sources:
                 tensors.append(_placed(stream, source, data.name))
         graph = body + b"".join(_field(5, len(text)) + text for text in tensors)
-        with replacing(path) as beside:
-            beside.write_bytes(head + _field(7, len(graph)) + graph)
+        with replacing(path) as temporary:
+            temporary.write_bytes(head + _field(7, len(graph)) + graph)
     except BaseException:
         with contextlib.suppress(OSError):
             data.unlink()

@@ -358,8 +358,8 @@ def keep(
         content["speeds"] = kept._asdict()
     with explained(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as beside:
-        beside.write_text(json.dumps(content, indent=1) + "\n")
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
     return kept
 
 

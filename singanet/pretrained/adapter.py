@@ -234,8 +234,8 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
     with explained(path, "write"):
         path.mkdir(parents=True, exist_ok=True)
     write_state(path / WEIGHTS, arrays, "safetensors")
-    with explained(path / CONFIG, "write"), replacing(path / CONFIG) as beside:
-        beside.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", "utf-8")
+    with explained(path / CONFIG, "write"), replacing(path / CONFIG) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def expect_savable(net: PretrainedNet) -> None:

@@ -228,9 +228,9 @@ def draw(d: ModelDrawing) -> Symbol:
     if m.embedding_scale != 1.0:
         x = Scale("embed_scale", m.embedding_scale)(x)
     names = ("segments", "attention_mask")
-    beside: dict[str, Symbol] = {name: inputs[name] for name in names if name in inputs}
+    masks: dict[str, Symbol] = {name: inputs[name] for name in names if name in inputs}
     for k in range(m.depth):
-        x = _Block(d, m, k, f"{base}layers.{k}").draw(x, beside)
+        x = _Block(d, m, k, f"{base}layers.{k}").draw(x, masks)
     x = _norm(d, m, x, "last_hidden_state" if d.is_bare else "norm", f"{base}norm")
     if d.is_bare:
         return x
@@ -246,11 +246,11 @@ class _Block:
         self.d, self.m, self.kind = d, m, m.kinds[k]
         self.name, self.theirs = f"layers/{k}", theirs
 
-    def draw(self, x: Symbol, beside: Mapping[str, Symbol]) -> Symbol:
-        """Add the block to the residual stream ``x``; ``beside`` has the masks of attention."""
+    def draw(self, x: Symbol, masks: Mapping[str, Symbol]) -> Symbol:
+        """Add the block to the residual stream ``x``; ``masks`` are the masks of attention."""
         names = _NORMS[self.m.norms]
         y = self._norm(x, "attention_norm", names[0])
-        y = self._attention(y, beside)
+        y = self._attention(y, masks)
         y = self._norm(y, "attention_post_norm", names[1])
         y = self.d.dropout(y, f"{self.name}/attention_drop", self.m.dropout)
         x = self.d.add(f"{self.name}/attention_add", x, y)
@@ -265,7 +265,7 @@ class _Block:
             return x
         return _norm(self.d, self.m, x, f"{self.name}/{name}", f"{self.theirs}.{theirs}")
 
-    def _attention(self, x: Symbol, beside: Mapping[str, Symbol]) -> Symbol:
+    def _attention(self, x: Symbol, masks: Mapping[str, Symbol]) -> Symbol:
         m, own = self.m, f"{self.theirs}.self_attn"
         layer = MultiHeadAttention(
             f"{self.name}/attention",
@@ -275,8 +275,8 @@ class _Block:
             use_bias=m.biases,
             causal=True,
             num_kv_heads=m.kv_heads,
-            mask="boolean" if "attention_mask" in beside else None,
-            segments="segments" in beside,
+            mask="boolean" if "attention_mask" in masks else None,
+            segments="segments" in masks,
             rotary=m.turns[self.kind],
             norm=m.norm,
             scale=m.scale,
@@ -293,7 +293,7 @@ class _Block:
             places[f"{part}_gamma"] = ArrayPlace(f"{own}.{part[0]}_norm.weight")
         places["output_weight"] = ArrayPlace(f"{own}.o_proj.weight", True)
         places["output_bias"] = ArrayPlace(f"{own}.o_proj.bias")
-        return self.d.put(layer, [x, *beside.values()] if beside else x, **places)
+        return self.d.put(layer, [x, *masks.values()] if masks else x, **places)
 
     def _unit(self, x: Symbol) -> Symbol:
         m, own = self.m, f"{self.theirs}.mlp"

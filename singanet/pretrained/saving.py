@@ -296,5 +296,5 @@ def _copy(file: Path, target: Path) -> None:
             return
         with explained(target, "write"):
             target.parent.mkdir(exist_ok=True)
-        with replacing(target) as beside:
-            shutil.copyfile(file, beside)
+        with replacing(target) as temporary:
+            shutil.copyfile(file, temporary)

@@ -32,12 +32,12 @@ class Course:
 
     ``epoch`` of ``epochs`` and ``batch`` count from 0; after a step they name the next. ``step``
     counts the steps of the whole training; ``inputs`` is the x of the current step. ``phase`` is
-    "step" during a step or a validation, "told" while callbacks run after it, and otherwise
+    "step" during a step or a validation, "callbacks" while callbacks run after it, and otherwise
     "whole". ``stopped`` is the reason for an early end; ``warned`` is True after the warning about
     a loss that is not finite.
     """
 
-    phase: Literal["whole", "step", "told"] = "whole"
+    phase: Literal["whole", "step", "callbacks"] = "whole"
 
     def __init__(
         self,

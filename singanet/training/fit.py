@@ -122,7 +122,7 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
 
 def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     epoch = session.epoch
-    session.phase = "told"
+    session.phase = "callbacks"
     if session.batch == 0:
         session.measures.start()
     for hook in hooks.epoch_begin:
@@ -161,7 +161,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     session.epoch, session.batch = epoch + 1, 0
     session.compiled.epochs = max(session.compiled.epochs, epoch) + 1
     session.history.record(epoch, logs)
-    session.phase = "told"
+    session.phase = "callbacks"
     for hook in hooks.epoch_end:
         hook(epoch, logs)
         # A checkpoint among the later hooks saves the history with measures of the earlier ones.
@@ -187,7 +187,7 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         done = session.batch
         session.batch = done + 1
         session.step += 1
-        session.phase = "told"
+        session.phase = "callbacks"
         if hooks.batch_end:
             logs = {"loss": ranks.batch_loss(loss, measures)}
             for hook in hooks.batch_end:

@@ -87,15 +87,15 @@ class LateNotes(RunNotes):
         if not self._written:
             self.write()
             if self.description is not None:
-                with replacing(self.folder / DESCRIPTION) as beside:
-                    beside.write_bytes(self.description)
+                with replacing(self.folder / DESCRIPTION) as temporary:
+                    temporary.write_bytes(self.description)
             self.note(self.folder)
             log = self.folder / MEMORY
             whole = log.read_bytes() if self.session.resumed and log.is_file() else b"\n"
             # A killed process may have written a part of a line.
             if not whole.endswith(b"\n"):
-                with replacing(log) as beside:
-                    beside.write_bytes(whole[: whole.rfind(b"\n") + 1])
+                with replacing(log) as temporary:
+                    temporary.write_bytes(whole[: whole.rfind(b"\n") + 1])
         self._written = True
 
     def on_train_end(self) -> None:

@@ -120,9 +120,9 @@ def draft_for(tokenizer: Tokenizer, path: str | os.PathLike[str], ahead: int) ->
 def ends_of(net: PretrainedNet, tokenizer: Tokenizer) -> frozenset[int]:
     """Return the ids that end a text or an answer, from all files of the model."""
     end_ids: list[Any] = [tokenizer.eos_id, net.config.get("eos_token_id")]
-    beside = net.origin.files.get(_GENERATION)
-    if beside is not None:
-        settings = read_settings(beside.parent, _GENERATION)
+    defaults = net.origin.files.get(_GENERATION)
+    if defaults is not None:
+        settings = read_settings(defaults.parent, _GENERATION)
         end_ids.append(settings.get("eos_token_id") if isinstance(settings, dict) else None)
     each = (ids if isinstance(ids, list) else [ids] for ids in end_ids)
     return frozenset(end for ids in each for end in ids if isinstance(end, int))
@@ -478,5 +478,5 @@ def perplexity(loss: float) -> float:
 
 
 def _write_samples(out: Path, samples: dict[str, str]) -> None:
-    with replacing(out / SAMPLES) as beside:
-        beside.write_text(json.dumps(samples, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    with replacing(out / SAMPLES) as temporary:
+        temporary.write_text(json.dumps(samples, indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -40,8 +40,8 @@ def check_target(path: Path, suffixes: Sequence[str]) -> None:
 
 def write_json(path: Path, figures: dict[str, Any]) -> None:
     """Write ``figures`` to ``path``, atomically. Errors: `FileAccessError`."""
-    with replacing(path) as beside:
-        beside.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 FINE_TUNING = Recipe(epochs=10, optimizer="adam", lr=0.001, weight_decay=0.0)

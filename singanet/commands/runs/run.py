@@ -302,7 +302,7 @@ def write_predictions(path: Path, out: Array, classes: bool) -> None:
     rows = out.reshape(len(out), -1)
     likeliest = [[int(k)] for k in out.argmax(axis=-1)] if classes else [[]] * len(out)
     head = ["sample", *(["class"] if classes else []), *(str(k) for k in range(rows.shape[1]))]
-    with replacing(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(head)
         for number, (best, row) in enumerate(zip(likeliest, rows, strict=True)):

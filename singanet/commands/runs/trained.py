@@ -346,5 +346,5 @@ def _ids(tokenizer: Tokenizer, texts: list[str], most: int | None, cut: bool) ->
 
 def write_rows(path: Path, rows: Array) -> None:
     """Write ``rows`` as a .npy file, atomically. Errors: `FileAccessError`."""
-    with replacing(path) as beside, beside.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         np.save(file, rows, allow_pickle=False)

@@ -132,8 +132,8 @@ class Tokenizer:
             "tokenizer_config.json": json.dumps(entries, indent=2, ensure_ascii=False) + "\n",
         }
         for name, text in texts.items():
-            with replacing(path / name) as beside:
-                beside.write_text(text, "utf-8")
+            with replacing(path / name) as temporary:
+                temporary.write_text(text, "utf-8")
 
     def _id(self, name: str, token: str | None) -> int | None:
         if token is None:

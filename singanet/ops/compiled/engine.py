@@ -67,10 +67,10 @@ class KeptCode:
             if not self._folder.exists():
                 _remove_oldest(self._folder.parent)
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with replacing(self._path(name)) as beside:
+            with replacing(self._path(name)) as temporary:
                 # Even if the user's umask allows the group to write.
-                beside.chmod(0o600)
-                beside.write_bytes(hashlib.sha256(content).digest() + content)
+                temporary.chmod(0o600)
+                temporary.write_bytes(hashlib.sha256(content).digest() + content)
 
     def _path(self, name: str) -> Path:
         assert self._folder is not None

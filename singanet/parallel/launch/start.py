@@ -188,9 +188,9 @@ def merge_traces(trace: Path, ranks: int) -> None:
         with suppress(FileNotFoundError):
             lines = trace_part(trace, rank).read_text(encoding="utf-8").splitlines(True)
             events += [line.rstrip() for line in lines if line.endswith("}\n")]
-    with replacing(trace) as beside:
+    with replacing(trace) as temporary:
         text = ",\n".join(events)
-        beside.write_text(f'{{"displayTimeUnit": "ms", "traceEvents": [\n{text}\n]}}\n')
+        temporary.write_text(f'{{"displayTimeUnit": "ms", "traceEvents": [\n{text}\n]}}\n')
     remove_parts(trace, ranks)
 
 

@@ -78,8 +78,8 @@ class CSVLogger(Callback):
         """Write the header, and in a resumed training the epochs before ``epoch``."""
         history = self.session.history
         with (
-            replacing(self.path) as beside,
-            beside.open("w", newline="", encoding="utf-8") as file,
+            replacing(self.path) as temporary,
+            temporary.open("w", newline="", encoding="utf-8") as file,
         ):
             writer = _writer(file)
             writer.writerow(["epoch", *self._columns])
@@ -208,8 +208,8 @@ class LayerStatistics(Callback):
     def on_epoch_begin(self, epoch: int) -> None:
         """Start the file anew, with the epochs of a resumed training."""
         if self.path is not None and not self._written:
-            with replacing(self.path) as beside:
-                beside.write_text("".join(map(_line, self.epochs)), encoding="utf-8")
+            with replacing(self.path) as temporary:
+                temporary.write_text("".join(map(_line, self.epochs)), encoding="utf-8")
             self._written = True
 
     def on_layer_gradients(
