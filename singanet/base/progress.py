@@ -29,8 +29,8 @@ class ProgressBar:
     """One line that shows how much of ``total`` is done; use it in a with statement.
 
     It is drawn on a terminal, or as a live bar in a notebook, at most ten times a second, after
-    ``delay`` seconds, and erased at the end or when another bar is drawn. Nothing is drawn on
-    another stream or outside the main thread. ``total`` None means an unknown number. With
+    ``delay`` seconds (by default 2), and erased at the end or when another bar is drawn. Nothing is
+    drawn on another stream or outside the main thread. ``total`` None means an unknown number. With
     ``nbytes`` the counts are bytes.
     """
 
@@ -44,7 +44,7 @@ class ProgressBar:
         total: int | None = None,
         *,
         stream: TextIO | None = None,
-        delay: float = DELAY,
+        delay: float | None = None,
         nbytes: bool = False,
     ) -> None:
         self.title, self.total, self.done = title, total, 0
@@ -53,7 +53,7 @@ class ProgressBar:
         self._nbytes = nbytes
         self._bar: Any = None
         self._draws = shows_progress(self.stream)
-        self._due = self.start + delay
+        self._due = self.start + (DELAY if delay is None else delay)
 
     def due(self) -> bool:
         """Return whether it is time to `show`; always False where nothing is drawn."""
@@ -66,11 +66,10 @@ class ProgressBar:
         """Add ``count`` to ``done``, and draw it if it is due."""
         self.done += count
         if self.due():
-            self.show(self.done, *([self._speed()] if self._nbytes else []))
+            self.show(self.done, *([self._speed(), ()] if self._nbytes else []))
 
     def restart(self, title: str, total: int | None) -> None:
         """Start again at 0, for other work."""
-        self.close()
         self.title, self.total, self.done = title, total, 0
         self.start = time.perf_counter()
 
@@ -80,8 +79,9 @@ class ProgressBar:
             erase_bar()
         self.done = done
         if self.total is not None and done > self.total:
-            self.close()
             self.total = None
+        if self._bar is not None and self._bar.total != self.total:
+            self.close()
         if self._bar is None:
             self._bar = _bar_class()(
                 total=self.total, file=self.stream, leave=False, delay=_AT_ONCE

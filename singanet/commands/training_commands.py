@@ -68,7 +68,9 @@ def _trained(command: str, needed: str, **given: Any) -> int:
         print(f"singanet: {error}", file=sys.stderr)
         return DIVERGED
     if init().rank == 0:
-        print(f"{result.report}  {result.figures['seconds']:.1f} s")
+        print(f"{result.report}  {result.figures['seconds']:.1f} s", flush=True)
+        if not options.get("quiet"):
+            print(result.kept, file=sys.stderr)
     return 0
 
 

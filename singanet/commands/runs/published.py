@@ -319,6 +319,7 @@ def _length(given: int | None, net: PretrainedNet) -> int:
 class PublishedTexts(Task):
     """Tokens, each with the next one. The loss on the validation data gives the perplexity."""
 
+    afterwards = "generate {} 'Once'"
     # A matrix of all tokens would be larger than the model.
     not_recorded = (ConfusionLog, LayerStatistics)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import signal
 import zipfile
 from collections.abc import Iterable
@@ -19,7 +20,8 @@ from singanet.checkpoint import write_state
 from singanet.commands.runs import optimizers as rules
 from singanet.commands.runs.folder import described_net, expect_no_run, folder_callbacks, has_state
 from singanet.commands.runs.optimizers import PIPELINE, FiniteLoss, RunFigures
-from singanet.commands.runs.published import expect_no_texts, is_published, published_task
+from singanet.commands.runs.published import ADAPTER, expect_no_texts, is_published, published_task
+from singanet.commands.runs.published import MODEL as PUBLISHED
 from singanet.commands.runs.recipe import (
     checked_recipe,
     class_weights,
@@ -39,6 +41,7 @@ from singanet.parallel import Pipeline, init
 from singanet.parallel.initialize import servers
 from singanet.report import LivePage
 from singanet.report.reading import FIGURES
+from singanet.report.reading import REPORT as PAGE
 from singanet.saving.whole_model import MODEL, description, encoded
 from singanet.training.callbacks import (
     Callback,
@@ -48,6 +51,7 @@ from singanet.training.callbacks import (
     TensorBoard,
 )
 from singanet.training.display import History
+from singanet.training.files import furthest
 from singanet.types import Array
 
 
@@ -66,10 +70,11 @@ class DivergedError(ArgumentError):
 
 @dataclass(frozen=True)
 class RunResult:
-    """The figures of a run, and the text of its test."""
+    """The figures of a run, the text of its test, and where its files are."""
 
     figures: dict[str, Any]
     report: str
+    kept: str
 
 
 def run(options: RunOptions) -> RunResult:
@@ -254,7 +259,23 @@ def _tested(
         write_json(options.out / FIGURES, figures)
     if options.json is not None and comm.rank == 0:
         write_json(options.json, figures)
-    return RunResult(figures, task.report(tested))
+    kept = _kept(options, task) if comm.rank == 0 else ""
+    return RunResult(figures, task.report(tested), kept)
+
+
+def _kept(options: RunOptions, task: Task) -> str:
+    """Return where the files of a run are, and the commands for them."""
+    out = options.out
+    if out is None:
+        what = "nothing was" if options.json is None else "the net was not"
+        return f"{what} kept: add --out RUN_DIR to keep the net, its curves and a page"
+    names = [PUBLISHED, ADAPTER, f"{furthest(out).name} (newest)"]
+    names += sorted(path.name for path in out.glob("best.*"))
+    found = [name for name in names if (out / name.partition(" ")[0]).exists()]
+    folder = shlex.quote(str(out))
+    page = out / PAGE if (out / PAGE).exists() else f"singanet report {folder}"
+    following = f"singanet {task.afterwards.format(folder)}"
+    return f"kept in {out}: {', '.join(found)}\npage: {page}\nnext: {following}"
 
 
 def _not_finite(epoch: int, loss: float, rate: float, usual: float) -> SingaNetError:

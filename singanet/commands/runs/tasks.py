@@ -99,6 +99,8 @@ class Task(ABC):
     part = BatchShare(0, 1)
     not_recorded: tuple[type, ...] = ()
     """Recorders of a run that do not fit the task."""
+    afterwards = "predict {} --out predictions.csv"
+    """The command that uses the trained net, with {} for its run folder."""
     metrics: Sequence[str] | None = None
     """Metrics that replace the net's own; the first is the result's metric."""
     name: str
@@ -345,6 +347,7 @@ class Classification(DatasetTask):
 class Segmentation(Classification):
     """One label per pixel; the scenes by default."""
 
+    afterwards = "predict {} --out predictions.npz"
     metrics = ("accuracy", "iou")
     usual, labels = "scenes", 3
 
@@ -363,6 +366,8 @@ class Text(Task):
 
     Incomplete segments at the end of a row are dropped, for testing, too.
     """
+
+    afterwards = "sample {}"
 
     def __init__(self, data: TextDataset, length: int) -> None:
         self.data = data
@@ -480,6 +485,8 @@ class Tabular(SampleTask):
 
 class Reconstruction(DatasetTask):
     """Each sample is its own target; the digits by default."""
+
+    afterwards = "predict {} --out predictions.npz"
 
     def _inputs_and_targets(self, x: Any, y: Array) -> tuple[Any, Array]:
         return x, x

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from singanet.base.progress import ProgressBar, erase_bar
 from singanet.parallel.communicators.rank_file import JOB, RankState, read_state
 from singanet.parallel.launch import hosts as mpirun
 from singanet.parallel.launch.hosts import elsewhere
@@ -269,7 +270,8 @@ class Job:
                 )
                 outputs.started()
                 self._mpirun = process.pid
-                self._watch(process, outputs)
+                with ProgressBar("starting ranks", self.options.ranks) as bar:
+                    self._watch(process, outputs, bar)
             finally:
                 self.folder.kill()
                 if self._remote:
@@ -305,7 +307,7 @@ class Job:
     def _take(self, number: int, frame: Any) -> None:
         self.asked, self._asks = signal.Signals(number), self._asks + 1
 
-    def _watch(self, process: subprocess.Popen[bytes], outputs: Outputs) -> None:
+    def _watch(self, process: subprocess.Popen[bytes], outputs: Outputs, bar: ProgressBar) -> None:
         due, handed = 0.0, 0
         while process.poll() is None:
             outputs.carry(_LOOK / 4)
@@ -320,8 +322,21 @@ class Job:
                     with suppress(ProcessLookupError):
                         os.kill(pid, self.asked or signal.SIGINT)
             self._look(ranks, now)
+            self._show_start(bar)
             if self._kill_at is not None and now >= self._kill_at:
                 return
+
+    def _show_start(self, bar: ProgressBar) -> None:
+        """Count the ranks that have started, until all have; other machines' are unknown here.
+
+        A script may print before its ranks meet, which a command does not.
+        """
+        is_script = self.options.program[0] != "-m"
+        started = sum(is_script or state.phase != "begun" for state in self._states())
+        if started < self.options.ranks and not self._remote:
+            bar.add(started - bar.done)
+        else:
+            bar.close()
 
     def _kill_by(self, when: float) -> None:
         self._kill_at = when if self._kill_at is None else min(when, self._kill_at)
@@ -613,6 +628,7 @@ def _end_with_parent() -> None:
 def say(*lines: str) -> None:
     """Print to stderr, if it is still open."""
     if sys.stderr is not None:
+        erase_bar()
         with suppress(OSError):
             sys.stderr.write("singanet launch: " + "\n  ".join(lines) + "\n")
             sys.stderr.flush()
