@@ -302,14 +302,17 @@ def _draw(axes: Any, chart: LineChart, ticker: Any) -> None:
         drawn[name] = axes.plot(xs, ys, **_line_style(k), **marks, gid=f"line {label(name)}")[0]
     if scale.by_powers:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
     elif scale.highest < _LARGEST:
         low, high, span = scale.ends
         axes.set_ylim(low - 0.05 * span, high + 0.05 * span)
+    axes.yaxis.set_major_formatter("{x:.10g}")
+    every = [x for points in chart.lines.values() for x, _ in points if abs(x) < _LARGEST]
+    axes.update_datalim([(x, 0.0) for x in every], updatey=False)
+    if not any(len(line.get_xdata()) for line in drawn.values()):
+        axes.set_yticks([])
     axes.set_title(label(chart.title))
     axes.set_xlabel(f"{chart.across}{_mark_all(axes, chart, scale)}")
-    every = [x for points in chart.lines.values() for x, _ in points]
     if chart.by_powers:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
@@ -353,7 +356,7 @@ def _mark_all(axes: Any, chart: LineChart, scale: _Scale) -> str:
         "^": f"\u25b2 above {scale.highest:.3g}",
         "v": f"\u25bc below {scale.lowest:.3g}",
     }
-    return "".join(f"   {said[mark]}" for mark in kinds if mark in found)
+    return "".join(f" · {said[mark]}" for mark in kinds if mark in found)
 
 
 def _line_style(k: int) -> dict[str, Any]:
@@ -361,12 +364,18 @@ def _line_style(k: int) -> dict[str, Any]:
     return {"color": _COLOURS[k % 4], "linestyle": _DASHES[(k + k // 4) % 4], "linewidth": 1.5}
 
 
+_MOST_COLUMNS = 640
+
+
 def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[float]]) -> str:
     """Draw cells by row name and column, on a logarithmic scale.
 
-    Numbers that are not finite are red; zero is empty.
+    Numbers that are not finite are red; zero is empty. A cell of many columns is their largest
+    value, or red.
     """
     values = np.array(list(rows.values()), np.float64)
+    together = -(-values.shape[1] // _MOST_COLUMNS)  # with more columns, their largest values
+    values = np.maximum.reduceat(values, range(0, values.shape[1], together), axis=1)
     in_range = values[(values > 1 / _LARGEST) & (values < _LARGEST)]
     low, high = (in_range.min(), in_range.max()) if in_range.size else (1.0, 1.0)
     left = 12 + _LETTER * max(len(label(name)) for name in rows)
@@ -387,8 +396,8 @@ def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
         axes.grid(visible=False)
         names = [label(name) for name in rows]
         axes.set_yticks(range(0, len(rows), each), names[::each])
-        ticks = sorted({0, len(columns) - 1})
-        axes.set_xticks(ticks, [label(columns[k]) for k in ticks])
+        ticks = {0: columns[0], values.shape[1] - 1: columns[-1]}
+        axes.set_xticks(list(ticks), [label(name) for name in ticks.values()])
         beside = figure.add_axes(
             ((left + wide + 12) / width, 34 / height, 12 / width, high_px / height)
         )

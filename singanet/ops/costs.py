@@ -270,7 +270,14 @@ def machine(onednn: str) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def processor() -> str:
     """Return the processor's name and the numbers of its generation, if the system reports them."""
+    found = cpu_info()
     wanted = ("vendor_id", "model name", "cpu family", "model", "CPU part")
+    told = [found[key] for key in wanted if key in found] or [platform.processor()]
+    return ", ".join([*told, platform.machine()])
+
+
+def cpu_info() -> dict[str, str]:
+    """Return the system's description of the first core by key; empty if it has none."""
     found: dict[str, str] = {}
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
@@ -278,12 +285,10 @@ def processor() -> str:
                 key, _, value = line.partition(":")
                 if not key.strip():
                     break  # the other cores
-                if key.strip() in wanted:
-                    found[key.strip()] = value.strip()
+                found[key.strip()] = value.strip()
     except OSError:
         pass
-    told = [found[key] for key in wanted if key in found] or [platform.processor()]
-    return ", ".join([*told, platform.machine()])
+    return found
 
 
 def read(onednn: str) -> Content:

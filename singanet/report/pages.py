@@ -33,15 +33,22 @@ from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, paths_of, replacing
 from singanet.base.notebooks import Shown
 from singanet.errors import ArgumentError, SingaNetError
-from singanet.report.reading import COMPARISON, Run, best_epoch, read_run
+from singanet.report.reading import COMPARISON, HISTORY, Run, best_epoch, read_run
 from singanet.report.reading import REPORT as PAGE
 from singanet.saving.objects import config_to_text, is_entry
 from singanet.training.callbacks import Callback
 from singanet.training.callbacks.trackers import flat
-from singanet.training.display import curves
+from singanet.training.display import History, curves
 from singanet.training.files import check_folder
 
 _WHERE = "report"
+
+
+class Red(str):
+    """Text that the page shows in red."""
+
+    __slots__ = ()
+    red = True
 
 
 class Grid(NamedTuple):
@@ -112,6 +119,8 @@ def write_page(path: Path, html: str) -> None:
 
 _SHOWN_PAIRS = 25
 _MOST_CLASSES = 200
+_MOST_ROWS = 1000
+"""The most epochs and settings in a table; foreign files may have hundreds of thousands."""
 LONGEST = 300
 """Characters of a name; names of nested objects would grow with each level."""
 _MB = 10**6
@@ -123,14 +132,34 @@ def facts(values: Mapping[str, Any]) -> Grid:
 
 
 def text(value: Any) -> str:
-    """Format ``value`` for reading: floats to six digits, large integers with commas."""
+    """Format ``value`` for reading: floats to six digits, large integers with commas.
+
+    Numbers that are not finite are red; JSON files have them as text.
+    """
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.6g}" if math.isfinite(value) else Red(_NOT_FINITE[repr(value)])
+    if isinstance(value, str) and value in _NOT_FINITE:
+        return Red(_NOT_FINITE[value])
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(text, value))
     return "–" if value is None else str(value)
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "∞", "-inf": "−∞"}
+
+
+def duration(seconds: Any) -> str:
+    """Format ``seconds`` in the two largest units; all of them if they are no duration."""
+    if not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e9:
+        return text(seconds)
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,17 +255,33 @@ def _result(run: Run) -> list[Part]:
     """Return the figures, the reason of the end, and the best and the last epoch."""
     history = run.history
     parts: list[Part] = [facts(run.figures)] if run.figures else []
+    if history or run.outcome:
+        parts.append(ending(run))
     if history:
         rows = {"last": len(history.epochs) - 1}
         best = best_row(run)
         if best is not None:
             rows = {f"best by {best[0]}": best[1], **rows}
         lines = [
-            (what, f"{history.epochs[k] + 1:,}", *map(text, history.row(k).values()))
-            for what, k in rows.items()
+            (what, f"{history.epochs[k] + 1:,}", *measures(history, k)) for what, k in rows.items()
         ]
-        parts += [ending(run), Grid(lines, ("", "epoch", *history))]
-    return parts
+        parts.append(Grid(lines, ("", "epoch", *history)))
+    took = seconds_of(run)
+    about = run.machine if took is None else {"duration": duration(took), **run.machine}
+    return [*parts, facts(about)] if about else parts
+
+
+def measures(history: History, index: int) -> list[str]:
+    """Format the values of an epoch, in the order of ``history``."""
+    absent = history._absent
+    row = history.row(index).items()
+    return [text(None if (name, index) in absent else value) for name, value in row]
+
+
+def seconds_of(run: Run) -> Any:
+    """Return the duration of the run so far; None if it was not recorded."""
+    last = run.memory[-1]["seconds"] if run.memory else None
+    return run.outcome.get("seconds", last)
 
 
 def best_row(run: Run) -> tuple[str, int] | None:
@@ -252,20 +297,41 @@ def best_row(run: Run) -> tuple[str, int] | None:
 
 
 def ending(run: Run) -> str:
-    """Return the number of epochs and the reason of the end, as text."""
+    """Return the number of epochs and the reason of the end; red if the run failed."""
     done, outcome = len(run.history.epochs), run.outcome
     epochs = f"{done:,} epoch" if done == 1 else f"{done:,} epochs"
-    if not outcome:
-        return f"{epochs}; the training is running, or was killed"
     why = outcome.get("error") or outcome.get("stopped")
     if why is not None:
         said = "ended with an error" if outcome.get("error") else "stopped"
-        return f"{epochs} of {text(outcome.get('of'))}; {said}: {why}"[:600]
-    losses = zip(run.history.epochs, run.history.get("loss", ()), strict=False)
-    lost = next((epoch for epoch, loss in losses if not math.isfinite(loss)), None)
-    if lost is not None:
-        return f"{epochs}, with a loss that is not finite from epoch {lost + 1:,} on"
-    return f"{epochs}, as requested"
+        epochs += f" of {text(outcome.get('of'))}"
+    lost = _lost(run.history)
+    epochs += f", with {lost}" if lost else ""
+    if why is not None:
+        epochs = f"{epochs}; {said}: {why}"[:600]
+    elif not outcome:
+        epochs += "; the training is running, or was killed"
+    elif not lost:
+        epochs += ", as requested"
+    return Red(epochs) if lost or outcome.get("error") else epochs
+
+
+def _lost(history: History) -> str:
+    """Return which loss is not finite and when; "" if all are."""
+    for name, values in history.items():
+        if name != "loss" and not name.endswith("_loss"):
+            continue  # some metrics are NaN if a class is missing
+        lost = [
+            k
+            for k, value in enumerate(values)
+            if not math.isfinite(value) and (name, k) not in history._absent
+        ]
+        if lost:
+            what = "a loss" if name == "loss" else f"a {name}"
+            first = f"epoch {history.epochs[lost[0]] + 1:,}"
+            if len(lost) == len(values) - lost[0]:
+                return f"{what} that is not finite from {first} on"
+            return f"{what} that is not finite in {len(lost):,} epochs, the first {first}"
+    return ""
 
 
 def _chart(chart: LineChart, note: str = "") -> Image:
@@ -277,11 +343,12 @@ def _curves(run: Run) -> list[Part]:
     history = run.history
     if not history.epochs:
         return []
-    rows = [
-        (text(epoch + 1), *map(text, history.row(k).values()))
-        for k, epoch in enumerate(history.epochs)
-    ]
-    numbers = Details("numbers", [Grid(rows, ("epoch", *history))])
+    count = len(history.epochs)
+    step = -(-count // _MOST_ROWS)
+    shown = sorted({*range(0, count, step), count - 1})
+    rows = [(text(history.epochs[k] + 1), *measures(history, k)) for k in shown]
+    name = "numbers" if step == 1 else f"numbers of every {step} epochs; {HISTORY} has all"
+    numbers = Details(name, [Grid(rows, ("epoch", *history))])
     return [[_chart(chart) for chart in curves(history)], numbers]
 
 
@@ -505,8 +572,6 @@ def _under_way(said: Mapping[str, object], *charts: list[Image]) -> Section:
 
 _TIMES = 10.0
 """The largest number drawn of a run, in multiples of the median of the runs' largest numbers."""
-_MOST_ROWS = 1000
-"""The most settings shown; foreign files may have hundreds of thousands."""
 
 
 def write_comparison(

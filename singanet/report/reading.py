@@ -23,6 +23,9 @@ from singanet.training.display import History
 CONFIG = "config.json"
 """The settings of the run: one JSON object; objects in it are sections."""
 
+MACHINE = "machine.json"
+"""When the training started, and on which machine: one JSON object, as `RunNotes` writes."""
+
 SUMMARY = "summary.txt"
 """`FeedForwardNet.summary` of the net."""
 
@@ -56,7 +59,7 @@ REPORT = "report.html"
 COMPARISON = "comparison.html"
 """The page that `write_comparison` makes from several such folders, next to them."""
 
-WRITTEN = (CONFIG, SUMMARY, PICTURE, HISTORY, LAYERS, MEMORY, CONFUSION, OUTCOME, FIGURES)
+WRITTEN = (CONFIG, MACHINE, SUMMARY, PICTURE, HISTORY, LAYERS, MEMORY, CONFUSION, OUTCOME, FIGURES)
 """All files except the report."""
 
 
@@ -87,6 +90,7 @@ class Run:
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
     samples: dict[str, Any] = field(default_factory=dict)
@@ -127,6 +131,7 @@ def read_run(folder: str | PathLike[str]) -> Run:
         )
     run = Run(folder)
     run.config = _object(folder / CONFIG)
+    run.machine = _object(folder / MACHINE)
     run.figures = _object(folder / FIGURES)
     run.samples = _object(folder / SAMPLES)
     run.summary, run.picture = _text(folder / SUMMARY), _text(folder / PICTURE)
@@ -257,8 +262,13 @@ def _outcome(path: Path) -> dict[str, Any]:
     value = _object(path)
     texts = all(isinstance(value.get(k), (str, NoneType)) for k in ("stopped", "error", "monitor"))
     numbers = all(isinstance(value.get(k), (int, NoneType)) for k in ("epochs", "of", "best_epoch"))
+    try:
+        _number(value.get("seconds"))
+    except TypeError:
+        numbers = False
     if not texts or not numbers:
-        raise _not(path, "an object with epochs, of, stopped, error, monitor, best_epoch", "others")
+        expected = "an object with epochs, of, stopped, error, monitor, best_epoch, seconds"
+        raise _not(path, expected, "others")
     return value
 
 
@@ -296,6 +306,8 @@ def best_epoch(
     If ``name`` was not measured, the monitor is the validation loss, the loss, or any measure. The
     epoch is also None if neither ``mode`` nor ``metrics`` defines which values are better.
     """
+    if not history:
+        return {"monitor": None, "best_epoch": None, "best": math.nan}
     known = (name, "val_loss", "loss", *history)
     monitor = Monitor("report", next(each for each in known if each in history), mode)
     try:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from singanet.base.files import expect_inside, explained, hold, let_go, path_of, replacing
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import ConfusionMatrix
 from singanet.net import FeedForwardNet
+from singanet.ops.costs import cpu_info
 from singanet.report.pages import LivePage, expect_labels
 from singanet.report.reading import (
     CONFIG,
@@ -20,6 +25,7 @@ from singanet.report.reading import (
     FIGURES,
     HISTORY,
     LAYERS,
+    MACHINE,
     MEMORY,
     OUTCOME,
     PICTURE,
@@ -42,9 +48,10 @@ _OF_EPOCHS = (HISTORY, LAYERS, MEMORY, CONFUSION, FIGURES)
 
 
 class RunNotes(Callback):
-    """A callback that writes ``config.json``, ``summary.txt`` and ``net.svg`` before training.
+    """A callback that writes the configuration, the machine and the net before training.
 
-    At the end it writes ``outcome.json``: the reason of the end, and the best epoch by the monitor
+    The files are ``config.json``, ``machine.json``, ``summary.txt`` and ``net.svg``. At the end it
+    writes ``outcome.json``: the reason of the end, the duration, and the best epoch by the monitor
     of another callback, or by the loss. Meanwhile ``folder`` belongs to this training: a second one
     is refused, and so are files that link elsewhere. Files of an earlier run in the folder are
     removed, unless the training is resumed.
@@ -64,11 +71,13 @@ class RunNotes(Callback):
         self.folder = path_of(folder, "folder")
         self.settings = dict(settings or {})
         self._has_started = False
+        self._begun: float | None = None
+        self._before = 0.0
 
     def on_train_begin(self) -> None:
         """Lock the folder and write the files. Errors: `FileAccessError`."""
+        self._has_started, self._begun = False, None
         self.claim()
-        self._has_started = False
         (self.folder / REPORT).unlink(missing_ok=True)
         self.write()
 
@@ -89,27 +98,31 @@ class RunNotes(Callback):
     def write(self) -> None:
         """Write the files that are known at the start."""
         (self.folder / OUTCOME).unlink(missing_ok=True)
+        self._begun, self._before = time.perf_counter(), _last_seconds(self.folder / MEMORY)
         net: Any = self.session.net
+        _write(self.folder / MACHINE, json.dumps(_machine(), indent=2))
         _write(self.folder / CONFIG, json.dumps(about(self.session, self.settings), indent=2))
         _write(self.folder / SUMMARY, net.summary())
         if isinstance(net, FeedForwardNet):  # other trainable objects may have no graph
             net.plot(self.folder / PICTURE)
 
     def on_train_end(self) -> None:
-        """Write the outcome if there was any epoch, and unlock the folder."""
+        """Write the outcome, unless the training was refused, and unlock the folder."""
         try:
-            if self.session.history.epochs:
-                _write(self.folder / OUTCOME, json.dumps(as_json(self._outcome()), indent=2))
+            if self._begun is not None:
+                outcome = self._outcome(time.perf_counter() - self._begun)
+                _write(self.folder / OUTCOME, json.dumps(as_json(outcome), indent=2))
         finally:
             let_go(self.folder, self)
 
-    def _outcome(self) -> dict[str, Any]:
+    def _outcome(self, seconds: float) -> dict[str, Any]:
         session = self.session
         watched = [getattr(callback, "monitor", None) for callback in session.callbacks]
         monitor = next((each for each in watched if isinstance(each, Monitor)), None)
         name, mode = ("auto", "auto") if monitor is None else (monitor.name, monitor.mode)
         error = session.error
         return {
+            "seconds": round(seconds + (self._before if session.resumed else 0.0), 3),
             "epochs": len(session.history.epochs),
             "of": session.epochs,
             "stopped": session.stopped,
@@ -271,6 +284,18 @@ class MemoryLog(Callback):
             self._file.flush()
         self._gradients = 0
         self._due = now + self.every_seconds
+
+
+def _machine() -> dict[str, str]:
+    """Return the present time, and a description of the machine and the software."""
+    processor = cpu_info().get("model name") or platform.processor() or platform.machine()
+    usable = getattr(os, "sched_getaffinity", lambda pid: range(os.cpu_count() or 1))
+    system = f"{platform.system()} {platform.release()}"
+    software = f"Python {platform.python_version()}, NumPy {np.__version__}"
+    return {
+        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "machine": f"{platform.node()}, {processor}, {len(usable(0))} cores, {system}, {software}",
+    }
 
 
 def _last_seconds(path: Path) -> float:

@@ -77,7 +77,7 @@ def test_a_value_far_off_is_cut_and_marked(lost):
     assert (name, len(points(mark))) == ("run 2", 1)
     assert look(mark)[-1] == "#b42318"
     sign = "\u25b2 above 10" if lost > 0 else "\u25bc below -10"
-    assert f"epoch   {sign}" in texts(svg)
+    assert f"epoch · {sign}" in texts(svg)
 
 
 def look(group):

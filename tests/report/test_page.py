@@ -13,8 +13,9 @@ from singanet.layers import Dense
 from singanet.optimizer import SGD
 from singanet.optimizer.schedules import Cosine, WarmUp
 from singanet.report import RunNotes, read_run, recorders, write_report
-from singanet.report.pages import facts, page, settings
-from tests.charts import NEEDED, groups, images, texts, without_images
+from singanet.report.pages import duration, facts, page, settings
+from tests.base.test_charts import cells
+from tests.charts import NEEDED, groups, images, lines, texts, without_images
 from tests.html_check import read_html
 
 pytestmark = NEEDED
@@ -102,6 +103,66 @@ def test_settings_are_as_a_user_writes_them(fit, net, tmp_path):
     assert told["of.deep"] == "SGD(lr=0.1)"
     assert told["loss"] == "SoftmaxCrossEntropy()"
     assert written in read_html(without_images(page(read_run(tmp_path / "run")))).text
+
+
+RED = re.compile(r'class="red">(.*?)<')
+
+
+def test_date_machine_and_duration_are_on_the_page(fit, tmp_path):
+    fit(recorders(tmp_path), epochs=1)
+    machine = json.loads((tmp_path / "machine.json").read_text("utf-8"))
+    outcome = json.loads((tmp_path / "outcome.json").read_text("utf-8"))
+    (tmp_path / "outcome.json").write_text(json.dumps(outcome | {"seconds": 3723.4}))
+    reader = read_html(without_images(page(read_run(tmp_path))))
+    assert {*machine.values(), "1 h 2 min"} <= {*reader.text}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        *((0.04, "0.0 s"), (59.94, "59.9 s"), (61, "1 min 1 s"), (7e5, "194 h 26 min")),
+        *((None, "–"), (-1e299, "-1e+299")),
+    ],
+)
+def test_durations_are_for_reading(seconds, said):
+    assert duration(seconds) == said
+
+
+def test_numbers_that_are_not_finite_are_red(tmp_path):
+    (tmp_path / "history.csv").write_text(
+        "epoch,loss,val_loss,rare\n0,2,1.5,1\n1,1,nan,\n2,1,1,inf\n"
+    )
+    (tmp_path / "outcome.json").write_text('{"epochs": 3, "of": 3}')
+    (tmp_path / "figures.json").write_text('{"test_loss": "nan"}')
+    html = page(read_run(tmp_path))
+    lost = "3 epochs, with a val_loss that is not finite in 1 epochs, the first epoch 2"
+    assert [*dict.fromkeys(RED.findall(html))] == ["NaN", lost, "∞"]
+    assert "as requested" not in html
+    assert "<td>–</td>" in html  # what was not measured is not NaN
+    (tmp_path / "outcome.json").write_text('{"epochs": 3, "of": 4, "error": "ValueError: x"}')
+    (tmp_path / "history.csv").write_text("epoch,loss\n0,nan\n1,nan\n")
+    said = "with a loss that is not finite from epoch 1 on; ended with an error: ValueError: x"
+    assert f"2 epochs of 4, {said}" in RED.findall(page(read_run(tmp_path)))
+
+
+def test_a_thousand_epochs_are_readable(tmp_path):
+    rows = [f"{k},{5 * 0.999**k},{k % 7}" for k in range(2_500)]
+    (tmp_path / "history.csv").write_text("\n".join(["epoch,loss,score", *rows, ""]))
+    norms = {"gradient_norm": 1.0, "gradient_norm_max": 1.0, "weight_norm": 1.0}
+    layers = [{"epoch": k, "parameters": {"a/weight": norms}} for k in range(2_500)]
+    layers[1200]["parameters"] = {"a/weight": {**norms, "gradient_norm": None}}
+    (tmp_path / "layers.jsonl").write_text("".join(json.dumps(each) + "\n" for each in layers))
+    html = page(read_run(tmp_path))
+    assert len(html) < 400_000
+    assert html.count("<tr>") < 900
+    assert "numbers of every 3 epochs; history.csv has all" in html
+    assert all(f'<th scope="row">{k}</th>' in html for k in ("1", "2,500"))
+    pictures = dict(images(html))
+    (score,) = lines(pictures["score by epoch"]).values()
+    assert 300 < len(score) <= 402
+    shown = cells(pictures["norms of gradients by epoch"])
+    assert shown.shape[1] <= 1_280
+    assert (shown == [180, 35, 24, 255]).all(axis=-1).any()  # one epoch of all
 
 
 def test_norms_that_are_no_numbers_are_shown(tmp_path):

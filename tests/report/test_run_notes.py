@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -51,6 +52,31 @@ def test_a_folder_has_one_run(fit, tmp_path, resumed):
     assert sorted(there & {*kept, "report.html"}) == (kept if resumed else [])
 
 
+def test_date_machine_and_duration_are_written(fit, tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    class Passing(Callback):
+        def on_epoch_end(self, epoch, logs):
+            now[0] += 2.5
+
+    def written(name):
+        return json.loads((tmp_path / "run" / name).read_text("utf-8"))
+
+    state = tmp_path / "state"
+    fit([Passing(), *recorders(tmp_path / "run"), ModelCheckpoint(state)], epochs=2)
+    assert written("outcome.json")["seconds"] == 5.0
+    machine = written("machine.json")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}", machine["started"])
+    assert re.search(rf", \d+ cores, .*, NumPy {np.__version__}$", machine["machine"])
+    # A resumed training continues the duration, any other starts anew.
+    callbacks = [Passing(), *recorders(tmp_path / "run"), ModelCheckpoint(state)]
+    fit(callbacks, resume=state, epochs=3)
+    assert written("outcome.json")["seconds"] == 7.5
+    fit([Passing(), *recorders(tmp_path / "run")], epochs=1)
+    assert written("outcome.json")["seconds"] == 2.5
+
+
 def test_the_optimizer_can_be_built_again_with_what_fit_put_around_it(fit, net, tmp_path):
     net.compile(SGD(lr=Step(0.1, 5), momentum=0.9))
     fit([RunNotes(tmp_path)], epochs=1, clip=2.0, accumulate=2)
@@ -94,7 +120,8 @@ def test_the_outcome_tells_how_it_ended_and_the_best_epoch(fit, tmp_path):
                 raise ValueError("out of order")
 
     def outcome():
-        return json.loads((tmp_path / "outcome.json").read_text("utf-8"))
+        found = json.loads((tmp_path / "outcome.json").read_text("utf-8"))
+        return {key: value for key, value in found.items() if key != "seconds"}
 
     history = fit([RunNotes(tmp_path)])
     best = int(np.argmin(history["val_loss"]))
@@ -105,6 +132,15 @@ def test_the_outcome_tells_how_it_ended_and_the_best_epoch(fit, tmp_path):
     with pytest.raises(ValueError, match="out of order"):
         fit([Told(), RunNotes(tmp_path)])
     assert outcome()["error"] == "ValueError: out of order"
+
+    class Early(Callback):
+        def on_batch_end(self, batch, logs):
+            raise ValueError("in the first epoch")
+
+    with pytest.raises(ValueError, match="in the first"):
+        fit([Early(), RunNotes(tmp_path)])
+    assert outcome()["error"] == "ValueError: in the first epoch"
+    assert (outcome()["epochs"], outcome()["best_epoch"]) == (0, None)
     fit([RunNotes(tmp_path), EarlyStopping("val_accuracy", patience=9)])
     assert outcome()["monitor"] == "val_accuracy"
 

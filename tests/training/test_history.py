@@ -50,7 +50,7 @@ def test_only_measured_values_are_marked_as_not_finite():
     assert {name: len(points(mark)) for name, mark in groups(history.plot(), "mark").items()} == {
         "loss": 1
     }
-    assert "epoch   \u00d7 not finite" in texts(history.plot())
+    assert "epoch · \u00d7 not finite" in texts(history.plot())
 
 
 @NEEDED
