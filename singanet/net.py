@@ -56,7 +56,7 @@ class FeedForwardNet(Net):
         seed: Int from 0 on, which fixes the initial parameters and every random draw. None takes
             the next seed after `singanet.set_seed`, or a fresh one.
 
-    Example:
+    Examples:
         >>> Dense = singanet.layers.Dense
         >>> net = singanet.FeedForwardNet([Dense("hidden", 8), Dense("out", 3)], seed=0)
         >>> net.compile("adam", "softmax_cross_entropy", ["accuracy"])

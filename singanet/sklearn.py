@@ -250,7 +250,7 @@ class Classifier(ClassifierMixin, Estimator):
             of the samples and the validation split.
         verbose: Whether to print a progress line for each epoch.
 
-    Example:
+    Examples:
         >>> model = singanet.sklearn.Classifier("mlp", epochs=20, random_state=0)
         >>> x = np.repeat(np.eye(2), 20, axis=0)
         >>> model.fit(x, ["a"] * 20 + ["b"] * 20).predict([[1.0, 0.0]]).tolist()
@@ -429,7 +429,7 @@ class Regressor(RegressorMixin, Estimator):
             of the samples and the validation split.
         verbose: Whether to print a progress line for each epoch.
 
-    Example:
+    Examples:
         >>> model = singanet.sklearn.Regressor("mlp", epochs=50, random_state=0)
         >>> x = np.linspace(-1, 1, 64)[:, None]
         >>> bool(model.fit(x, x[:, 0]).score(x, x[:, 0]) > 0.9)

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,12 @@ def test_examples_print_what_they_say(module, tmp_path, monkeypatch):
         runner.run(each, out=told.append)
     assert runner.tries > 0
     assert not runner.failures, "".join(told)
+
+
+def test_sections_of_examples_have_their_title():
+    """``Example:`` would be an admonition on the pages, and ``>>>`` a quotation in it."""
+    texts = {path: path.read_text("utf-8") for path in ROOT.rglob("*.py")}
+    assert [path for path, text in texts.items() if re.search("^ +Example:$", text, re.M)] == []
 
 
 @pytest.mark.parametrize("room", FAMILIES, ids=lambda room: room.__name__)

@@ -138,7 +138,7 @@ class FolderLoader(Described):
         classes: The names of the subfolders in the order of their labels, such as ``train.classes``
             for a test folder that lacks some of them. None for the sorted names of the subfolders.
 
-    Example:
+    Examples:
         >>> import pathlib, PIL.Image
         >>> for name in ("cat", "dog"):
         ...     pathlib.Path("images", name).mkdir(parents=True)

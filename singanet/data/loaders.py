@@ -120,7 +120,7 @@ class ArrayLoader(Described):
             in this order. An image's generator depends on seed, epoch and sample index, and on
             neither ranks nor resumption.
 
-    Example:
+    Examples:
         >>> loader = singanet.data.ArrayLoader(np.zeros((10, 3)), np.arange(10), batch_size=4)
         >>> [len(y) for x, y in loader]
         [4, 4, 2]
@@ -326,7 +326,7 @@ class GeneratorLoader(Described):
         rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
         world_size: Int, the number of processes that train together.
 
-    Example:
+    Examples:
         >>> def source(epoch):
         ...     yield np.full((2, 3), epoch), np.zeros(2)
         >>> loader = singanet.data.GeneratorLoader(source)

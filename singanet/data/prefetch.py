@@ -37,7 +37,7 @@ class Prefetch(Described):
         each: Function that the thread calls with every batch, and that returns the batch to yield:
             ``net.device.carrier()`` copies it to the net's device. None for the batch itself.
 
-    Example:
+    Examples:
         >>> loader = singanet.data.ArrayLoader(np.zeros((6, 2)), np.arange(6), 3, shuffle=False)
         >>> [y.tolist() for x, y in singanet.data.Prefetch(loader)]
         [[0, 1, 2], [3, 4, 5]]

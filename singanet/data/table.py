@@ -192,7 +192,7 @@ class Table(Configurable):
         measures: Dict of four values for each numeric column by its name: median, mean, standard
             deviation above 0, and whether an indicator of missing values follows the column.
 
-    Example:
+    Examples:
         >>> table = singanet.data.Table.of({"city": ["Bonn", "Ulm", "Ulm"], "age": [20, 30, 40]})
         >>> table({"city": ["Ulm", "Paris"], "age": [30, 40]})["categorical"].tolist()
         [[3], [0]]

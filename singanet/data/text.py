@@ -33,7 +33,7 @@ class TextDataset:
         name: The name of the text in errors and in its repr.
         validation: Number between 0 and 1, the fraction of the text, at its end, for validation.
 
-    Example:
+    Examples:
         >>> text = singanet.data.TextDataset("banana" * 5)
         >>> text.characters, text.encode("nab").tolist(), text.decode([1, 0])
         ('abn', [2, 0, 1], 'ba')
@@ -199,7 +199,7 @@ class TextLoader(Described):
         rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
         world_size: Int, the number of processes that train together.
 
-    Example:
+    Examples:
         >>> loader = singanet.data.TextLoader(np.arange(7), batch_size=1, length=3)
         >>> [(x.tolist(), y.tolist()) for x, y in loader]
         [([[0, 1, 2]], [[1, 2, 3]]), ([[3, 4, 5]], [[4, 5, 6]])]

@@ -247,7 +247,7 @@ class Executor(metaclass=CheckedType):
         parallel: A communicator, such as ``singanet.parallel.init()``, over whose ranks gradients
             are reduced; None for one process.
 
-    Example:
+    Examples:
         >>> x, y = singanet.Input("x", (2,)), singanet.Input("y", (1,))
         >>> out = singanet.layers.Dense("out", 1)(x)
         >>> loss = singanet.loss.MeanSquaredError()(out, y)

@@ -141,7 +141,7 @@ class ConfusionLog(Callback):
         path: Path of the JSON file.
         labels: The names of the classes; () to number them.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "softmax_cross_entropy")
         >>> data = np.eye(2), np.arange(2)
@@ -213,7 +213,7 @@ class MemoryLog(Callback):
         path: Path of the file.
         every_seconds: Number from 0 on, the least seconds between two lines of steps.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "softmax_cross_entropy")
         >>> data = np.eye(2), np.arange(2)
@@ -324,7 +324,7 @@ def recorders(
             computed.
         live: Whether to add a `LivePage`, which updates the page during the training.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "softmax_cross_entropy")
         >>> data = np.eye(2), np.arange(2)

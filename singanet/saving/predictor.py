@@ -53,7 +53,7 @@ class Predictor(CompiledNet):
         names: The names of its inputs, in order.
         about: The description that `save` writes.
 
-    Example:
+    Examples:
         >>> Dense = singanet.layers.Dense
         >>> net = singanet.FeedForwardNet([Dense("out", 2, input_shape=(3,))], seed=0)
         >>> predictor = net.predictor()

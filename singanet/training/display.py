@@ -158,7 +158,7 @@ class History(dict[str, list[float]]):
     ``epochs`` are the numbers of the epochs. A measure that an epoch lacks is NaN there.
     ``stopped`` is the reason for an early end, None if there was none.
 
-    Example:
+    Examples:
         >>> history = singanet.training.History()
         >>> history.record(0, {"loss": 0.5})
         >>> history.record(1, {"loss": 0.25})

@@ -47,7 +47,7 @@ class Chat(TokenLoader):
         rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
         world_size: Int, the number of processes that train together.
 
-    Example:
+    Examples:
         >>> import pathlib, tokenizers
         >>> letters = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "c": 2}, []))
         >>> tokenizer = singanet.data.Tokenizer(letters)
@@ -184,7 +184,7 @@ class TextFolder(TokenLoader):
         rank: Int, the rank of this process, from 0 to ``world_size`` - 1.
         world_size: Int, the number of processes that train together.
 
-    Example:
+    Examples:
         >>> import pathlib, tokenizers
         >>> letters = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "c": 2}, []))
         >>> tokenizer = singanet.data.Tokenizer(letters)

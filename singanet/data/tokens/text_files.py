@@ -341,7 +341,7 @@ class TextStream:
     Args:
         decode: Function that returns the text of a list of ids.
 
-    Example:
+    Examples:
         >>> stream = singanet.data.TextStream(lambda ids: bytes(ids).decode("utf-8", "replace"))
         >>> [stream.push(byte) for byte in "né".encode()]
         ['n', '', 'é']

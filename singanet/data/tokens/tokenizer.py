@@ -38,7 +38,7 @@ class Tokenizer:
         chat_template: The Jinja template of the model's conversations, a string; None if it has
             none.
 
-    Example:
+    Examples:
         >>> import tokenizers
         >>> letters = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
         >>> singanet.data.Tokenizer(letters).encode("abb").tolist()

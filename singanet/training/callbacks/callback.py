@@ -21,7 +21,7 @@ class Callback(Described):
     Epochs and batches count from 0. If a callback raises, the fit ends with that error, and the net
     stays usable.
 
-    Example:
+    Examples:
         >>> class Epochs(singanet.training.Callback):
         ...     def on_epoch_end(self, epoch, logs):
         ...         logs["twice"] = 2.0 * epoch

@@ -48,7 +48,7 @@ class EMA(Callback):
             error. Otherwise they stay in ``averages`` until the next fit, and ``with
             ema.applied(net):`` puts them into the net temporarily.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> ema = singanet.training.callbacks.EMA(0.9)
@@ -185,7 +185,7 @@ class ModelCheckpoint(Callback):
         asynchronous: Whether a background thread writes a copy of the state while training
             continues.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> saving = singanet.training.callbacks.ModelCheckpoint("run", keep=2)

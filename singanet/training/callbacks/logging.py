@@ -36,7 +36,7 @@ class CSVLogger(Callback):
     Args:
         path: Path of the file, in an existing folder or a new one.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> log = singanet.training.callbacks.CSVLogger("log.csv")
@@ -106,7 +106,7 @@ class JSONLinesLogger(Callback):
         every_steps: Positive int, the steps between two lines ``{"event": "step", ...}`` with the
             step's loss; None for none.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> log = singanet.training.callbacks.JSONLinesLogger("log.jsonl")
@@ -181,7 +181,7 @@ class LayerStatistics(Callback):
         path: Path of a file to write the epochs to as JSON lines; None for none.
         every_steps: Positive int; every ``every_steps``-th step is read.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> norms = singanet.training.callbacks.LayerStatistics()
@@ -292,7 +292,7 @@ class LayerTiming(Callback):
     names to seconds, `table` formats them. It costs two clock reads a call. On a GPU kernels run
     asynchronously, so only their launch is timed.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> timing = singanet.training.callbacks.LayerTiming()
@@ -363,7 +363,7 @@ class MemoryCheck(Callback):
         stream: File to print to; None for standard error.
         device: The net's device; None for the CPU.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> import io
@@ -449,7 +449,7 @@ class MemoryLine(Callback):
     Args:
         stream: File to write to; None for standard error.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> import io

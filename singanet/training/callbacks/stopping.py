@@ -35,7 +35,7 @@ class StopOnNaN(Callback):
     Args:
         error: Whether the fit raises a `DataError` instead of ending without an error.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> check = singanet.training.callbacks.StopOnNaN()
@@ -123,7 +123,7 @@ class StopOnSignal(Callback):
     acts as without this callback. Outside the main thread, which alone receives signals in Python,
     it does nothing.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> signals = singanet.training.callbacks.StopOnSignal()
@@ -169,7 +169,7 @@ class LearningRate(Callback):
             from 0 on. If it requires a second argument, it also gets the rate of the previous
             epoch.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> rates = singanet.training.callbacks.LearningRate(lambda epoch: 0.5**epoch)
@@ -225,7 +225,7 @@ class Monitor:
             `Metric.better` for metrics. "auto" is refused for other measures.
         min_delta: Number, whose absolute value is the least improvement.
 
-    Example:
+    Examples:
         >>> monitor = singanet.training.callbacks.Monitor("mine", "loss")
         >>> monitor.begin(["loss"])
         >>> [monitor.better(loss) for loss in (0.5, 0.7, 0.4)], monitor.best
@@ -313,7 +313,7 @@ class EarlyStopping(Callback):
         restore_best_weights: Whether to restore the parameters and running state of ``best_epoch``
             when the fit ends without an error; costs one copy of all parameters.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> early = singanet.training.callbacks.EarlyStopping("loss", patience=1, min_delta=9)
@@ -404,7 +404,7 @@ class ReduceOnPlateau(Callback):
         cooldown: Int from 0 on, the epochs after a change of the rate that do not count.
         absolute: Whether ``threshold`` is a difference instead.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> lower = singanet.training.callbacks.ReduceOnPlateau("loss", patience=0, threshold=0.9)

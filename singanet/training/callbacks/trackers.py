@@ -35,7 +35,7 @@ class OptunaPruning(Callback):
         monitor: Name of the measure, such as "val_loss"; "auto" for ``val_loss``, or ``loss``
             without validation.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> def objective(trial):
@@ -116,7 +116,7 @@ class TensorBoard(Callback):
         every_steps: Positive int, the steps between two losses of a step, ``step/loss``; None for
             none.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> board = singanet.training.callbacks.TensorBoard("runs/first")
@@ -243,7 +243,7 @@ class MLflow(Callback):
         every_steps: Positive int, the steps between two losses of a step, ``step/loss``; None for
             none.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> log = singanet.training.callbacks.MLflow({"dataset": "eye"})  # doctest: +SKIP
@@ -318,7 +318,7 @@ class WandB(Callback):
         every_steps: Positive int, the steps between two losses of a step, ``step/loss``; None for
             none.
 
-    Example:
+    Examples:
         >>> net = singanet.FeedForwardNet([singanet.layers.Dense("out", 2)], seed=0)
         >>> net.compile("sgd", "mse")
         >>> log = singanet.training.callbacks.WandB("tests", mode="offline")  # doctest: +SKIP
