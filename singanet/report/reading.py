@@ -86,6 +86,7 @@ class Run:
         memory: The lines of `MemoryLog`.
         labels: The names of the classes.
         confusion: The rows of the confusion matrix, true classes as rows.
+        machine: When the training started, and on which machine, by name.
     """
 
     folder: Path
