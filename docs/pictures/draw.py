@@ -6,12 +6,19 @@ all pictures.
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from shutil import copy
+from tempfile import TemporaryDirectory
 
 from singanet.base.charts import LIGHT, sheet, svg_of, themed
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 RESULTS = HERE.parents[1] / "benchmarks" / "results"
 
 
@@ -47,7 +54,23 @@ def step_memory() -> None:
         (HERE / "step_memory.svg").write_text(themed(svg_of(figure)), "utf-8")
 
 
-PICTURES = {"step_memory": step_memory}
+def of_guides() -> None:
+    """The pictures that the blocks of guides write, each named after its guide."""
+    for guide in sorted(HERE.parent.glob("*.md")):
+        text = guide.read_text("utf-8")
+        if f"pictures/{guide.stem}-" not in text:
+            continue
+        with TemporaryDirectory() as folder:
+            os.chdir(folder)
+            names: dict[str, object] = {"__name__": "__page__"}
+            with redirect_stdout(StringIO()):
+                for block in BLOCK.findall(text):
+                    exec(compile(block, str(guide), "exec"), names)
+            for name in re.findall(rf"pictures/{guide.stem}-([\w.]+)", text):
+                copy(name, HERE / f"{guide.stem}-{name}")
+
+
+PICTURES = {"step_memory": step_memory, "guides": of_guides}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:
