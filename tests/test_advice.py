@@ -1,17 +1,22 @@
 """Advice, followed, works: what a beginner does wrong, what the error says to do, and then it does.
 
-Each case makes the mistake, finds ``said`` in the advice, and does what it says.
+Each case makes the mistake, finds ``said`` in the advice, and does what it says. The traceback has
+the user's frames alone, and fits on a screen.
 """
 
 from __future__ import annotations
+
+import sys
+import traceback
 
 import numpy as np
 import pytest
 
 import singanet
-from singanet import FeedForwardNet, layers, loss, models, optimizer
+from singanet import FeedForwardNet, Input, layers, loss, models, optimizer
+from singanet.base.tracebacks import TRACEBACK
 from singanet.errors import SingaNetError
-from singanet.layers import Activation, Conv2D, Dense, Dropout, Flatten
+from singanet.layers import LSTM, Activation, Conv2D, Dense, Dropout, Flatten, Layer, Reshape
 from singanet.training.callbacks import StopOnNaN
 
 RNG = np.random.default_rng(0)
@@ -32,6 +37,17 @@ def compiled(used=None, units=3, **options):
 
 def fit(x=X, y=Y, used=None, units=3, **options):
     return compiled(used, units).fit(x, y, verbose=False, **options)
+
+
+def shapeless(*parts, **options):
+    """Fit a list of layers, which takes its sample shape from the data."""
+
+    def fit(x):
+        net = FeedForwardNet([*parts, Dense(3)], seed=0)
+        net.compile("sgd", options.get("used") or loss.SoftmaxCrossEntropy())
+        return net.fit(x, Y, verbose=False)
+
+    return fit
 
 
 def numbered(words):
@@ -158,6 +174,51 @@ SAMPLES = {
         lambda: fit(np.asarray(X.astype(object), "float32")),
     ),
     "nothing": (lambda: fit(None), "an array of all samples", lambda: fit([*X])),
+    "images of another size": (
+        lambda: fit(X[:, :, :3]),
+        "build the net with input_shape=(1, 3, 4)",
+        lambda: shapeless(Flatten(input_shape=(1, 3, 4)))(X[:, :, :3]),
+    ),
+    "images of another size for validation": (
+        lambda: fit(validation_data=(X[:, :, :3], Y)),
+        "give it samples of this shape",
+        lambda: fit(validation_data=(X, Y)),
+    ),
+    "samples of different lengths": (
+        lambda: fit([[1.0, 2.0], [1.0]], [0, 1]),
+        "bring all samples to one shape",
+        lambda: shapeless()(np.ones((12, 2))),
+    ),
+    "rows of pixels in a frame": (
+        lambda: fit(frame()),
+        "x.to_numpy().reshape(-1, 1, 4, 4)",
+        lambda: fit(frame().to_numpy().reshape(-1, 1, 4, 4)),
+    ),
+    "rows of pixels for a convolution": (
+        lambda: shapeless(Conv2D(2, 3), Flatten())(FLAT),
+        "put Reshape((1, 4, 4)) before it",
+        lambda: shapeless(Reshape((1, 4, 4)), Conv2D(2, 3), Flatten())(FLAT),
+    ),
+    "rows of pixels of three colours": (
+        lambda: shapeless(Conv2D(2, 3), Flatten())(np.ones((12, 48))),
+        "put Reshape((3, 4, 4)) before it",
+        lambda: shapeless(Reshape((3, 4, 4)), Conv2D(2, 3), Flatten())(np.ones((12, 48))),
+    ),
+    "no channel for a convolution": (
+        lambda: shapeless(Conv2D(2, 3), Flatten())(X[:, 0]),
+        "put Reshape((1, 4, 4)) before it",
+        lambda: shapeless(Reshape((1, 4, 4)), Conv2D(2, 3), Flatten())(X[:, 0]),
+    ),
+    "a number a sample": (
+        lambda: shapeless()(X[:, 0, 0, 0]),
+        "Flatten before it",
+        lambda: shapeless(Flatten())(X[:, 0, 0, 0]),
+    ),
+    "labels of samples, scores of steps": (
+        lambda: shapeless(LSTM(4, return_sequences=True))(X[:, 0]),
+        "put Flatten before the last Dense",
+        lambda: shapeless(LSTM(4, return_sequences=True), Flatten())(X[:, 0]),
+    ),
     "a matrix of rows of one": (
         lambda: column_net().predict(X[:, 0, 0, 0]),
         "x.reshape(-1, 1)",
@@ -166,8 +227,37 @@ SAMPLES = {
 }
 
 
+def frame():
+    return pytest.importorskip("pandas").DataFrame(FLAT)
+
+
 def column_net():
     return FeedForwardNet([Dense("fc", 2, input_sample_shape=(1,))])
+
+
+class Nothing(Layer):
+    """A layer of the user's own that forgets to return its output."""
+
+    def setup(self, in_shape):
+        return in_shape
+
+    def forward(self, ctx, x):
+        x + 1
+
+    def backward(self, ctx, dy):
+        return dy, {}
+
+
+class Other(Nothing):
+    """A layer that returns another shape than its setup said."""
+
+    def forward(self, ctx, x):
+        return x[:, :2]
+
+
+class Mended(Nothing):
+    def forward(self, ctx, x):
+        return x + 1
 
 
 def bare():
@@ -190,6 +280,46 @@ NETS = {
         lambda: bare().predict(X),
         "net.build(shape)",
         lambda: built(1, 4, 4).predict(X),
+    ),
+    "a net on an array": (
+        lambda: compiled()(X),
+        "net.predict(x)",
+        lambda: compiled().predict(X),
+    ),
+    "a net on an array, for scores": (
+        lambda: compiled()(X),
+        "net.forward(False, x)",
+        lambda: compiled().forward(False, X),
+    ),
+    "a layer on an array": (
+        lambda: Dense(3)(X),
+        "start from Input(name, shape)",
+        lambda: Dense(3)(Input("x", (4,))),
+    ),
+    "a layer that returns nothing": (
+        lambda: shapeless(Flatten(), Nothing())(X),
+        "mend forward",
+        lambda: shapeless(Flatten(), Mended())(X),
+    ),
+    "a layer that returns another shape": (
+        lambda: shapeless(Flatten(), Other())(X),
+        "mend forward",
+        lambda: shapeless(Flatten(), Mended())(X),
+    ),
+    "scores for a loss of probabilities": (
+        lambda: shapeless(Flatten(), used=loss.CategoricalCrossEntropy())(X),
+        "use SoftmaxCrossEntropy",
+        lambda: shapeless(Flatten(), used=loss.SoftmaxCrossEntropy())(X),
+    ),
+    "a shape without its parentheses": (
+        lambda: Input(4),
+        "write (4,)",
+        lambda: Input((4,)),
+    ),
+    "a text from a net of images": (
+        lambda: compiled().generate([[1]], 3),
+        "causal=True",
+        lambda: models.build("transformer_lm", (8,), 9, seed=0).generate([[1]], 3),
     ),
     "units as text": (lambda: Dense("a", "10"), "number of output units", lambda: Dense("a", 10)),
     "a border misspelt": (
@@ -248,6 +378,26 @@ NETS = {
         lambda: loss.CrossEntropyLoss,
         "it is SoftmaxCrossEntropy here",
         lambda: loss.SoftmaxCrossEntropy,
+    ),
+    "a class of another room": (
+        lambda: singanet.Dense,
+        "it is singanet.layers.Dense",
+        lambda: singanet.layers.Dense,
+    ),
+    "a callback of another room": (
+        lambda: singanet.training.EarlyStopping,
+        "it is singanet.training.callbacks.EarlyStopping",
+        lambda: singanet.training.callbacks.EarlyStopping,
+    ),
+    "a class elsewhere, of another room": (
+        lambda: singanet.CrossEntropyLoss,
+        "it is singanet.loss.SoftmaxCrossEntropy",
+        lambda: singanet.loss.SoftmaxCrossEntropy,
+    ),
+    "a ready net": (
+        lambda: models.build("resnet21"),
+        "'resnet20'",
+        lambda: models.build("resnet20"),
     ),
     "a loss by its letters": (
         lambda: loss.MSE,
@@ -327,12 +477,34 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_advised_works(name):
+def test_what_is_advised_works(name, monkeypatch):
     mistake, said, cure = CASES[name]
+    monkeypatch.delenv(TRACEBACK, raising=False)
     with pytest.raises(SingaNetError) as refused:
         mistake()
     assert said in refused.value.advice
+    # After the test's own frame.
+    refused.value.__traceback__ = refused.value.__traceback__.tb_next
+    lines = "".join(traceback.format_exception(refused.value)).splitlines()
+    frames = [line for line in lines if line.startswith('  File "')]
+    assert len(lines) <= 30
+    assert len(frames) <= 6
+    # Python 3.10 raises an error again with the frame of the function that was called.
+    ours = [frame for frame in frames if "/singanet/" in frame]
+    assert len(ours) <= (sys.version_info < (3, 11))
     cure()
+
+
+def test_numbers_that_are_not_numbers():
+    x = X.copy()
+    x[3] = np.nan
+    with pytest.warns(RuntimeWarning, match="net.find_lr .* mend the data") as warned:
+        fit(x)
+    assert "callbacks=[singanet.training.callbacks.StopOnNaN()]" in str(warned[0].message)
+    history = fit(x, callbacks=[singanet.training.callbacks.StopOnNaN()])
+    assert history.stopped.startswith("data x: ")
+    assert "numpy.nan_to_num(x)" in history.stopped
+    fit(np.nan_to_num(x))
 
 
 @pytest.mark.parametrize(

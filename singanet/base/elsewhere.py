@@ -298,6 +298,10 @@ class NoNameError(UnknownNameError, ImportError):
     """An unknown name in an import; the message has its name in this library."""
 
 
+_ROOMS = ("layers", "loss", "metric", "optimizer", "training.callbacks", "data", "initializer")
+"""The rooms whose classes are looked for by the name of the package or of another room."""
+
+
 def names_of(
     room: str, names: Collection[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -315,18 +319,27 @@ def names_of(
             and f"{here}{name[len(stem) :].upper()}" in names
         ):
             here += name[len(stem) :].upper()
+        home = _home_of(here or name) if here not in names else None
         instead = _GONE.get(name) or did_you_mean(name, names, "see its __all__")
         # Python calls this again for a submodule of that name, and then names only the file.
-        known = here is not None or name in _GONE
+        known = (here or home) is not None or name in _GONE
         error = NoNameError if known and _is_imported() else NoAttributeError
         raise error(
             room,
             expected=f"a name of {len(names)}, which dir({room}) lists",
             received=repr(name),
-            advice=f"it is {here} here" if here else instead,
+            advice=f"it is {home or f'{here} here'}" if here or home else instead,
         )
 
     return missing, lambda: sorted(names)
+
+
+def _home_of(name: str) -> str | None:
+    """Return the full name of the class ``name`` of another room; None if there is none."""
+    for room in _ROOMS if name[:1].isupper() else ():
+        if name in import_module(f"singanet.{room}").__all__:
+            return f"singanet.{room}.{name}"
+    return None
 
 
 def _is_imported() -> bool:

@@ -236,6 +236,8 @@ class Trial:
             raise error.within("net.decoder, tried on a sequence").advising(
                 f"pass max_length, the steps that the net has positions for{self._others}"
             ) from error
+        except (ValueError, IndexError) as error:
+            raise _refusal(f"this error on a sequence of {steps} steps: {error}") from error
         kept = KeptSteps.by(pasts())
         self._expect_limit(kept)
         anew()

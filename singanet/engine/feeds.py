@@ -181,6 +181,8 @@ def _shape_advice(received: Shape, shape: Shape) -> str:
     # Axes of one step are put in and left out, and rows of all numbers laid out, without harm.
     if None not in shape and own in (wanted, [math.prod(wanted)]):
         return f"lay the samples out anew: {reshaping('x', shape)}"
+    if len(received) == len(shape) + 1:
+        return f"give it samples of this shape, or build the net with input_shape={received[1:]}"
     return "the batch axis comes first, then the layer's input sample shape"
 
 
@@ -501,6 +503,8 @@ class ColumnAdapter:
                 where,
                 expected=fits,
                 received=f"a frame of {len(given)}",
-                advice="choose columns with frame[names]",
+                advice=f"pass an array: {reshaping('x.to_numpy()', shape)}"
+                if math.prod(shape) == len(given)
+                else "choose columns with frame[names]",
             )
         return np.ascontiguousarray(matrix(where, columns_of(where, frame, known)))

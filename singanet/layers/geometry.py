@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -98,7 +99,7 @@ def expect_image(layer: Layer, in_shape: Any, axes: int) -> Shape:
     The length of a sequence may be -1, any. Errors: `ShapeError` for other shapes.
     """
     meaning = MEANINGS[axes]
-    shape = layer.expect_rank(in_shape, axes + 1, meaning, "reshape the samples")
+    shape = layer.expect_rank(in_shape, axes + 1, meaning, _image_advice(in_shape, axes))
     if min(shape) < 1 and (axes > 1 or shape[0] < 1 or shape[1] != -1):
         raise layer.shape_error(
             f"one input of sample shape {meaning}, each at least 1",
@@ -106,6 +107,19 @@ def expect_image(layer: Layer, in_shape: Any, axes: int) -> Shape:
             "check the layers before this one",
         )
     return shape
+
+
+def _image_advice(in_shape: Any, axes: int) -> str:
+    """Return how samples become (C, ...), if they are one channel or a row of pixels."""
+    shape = in_shape if isinstance(in_shape, tuple) else ()
+    if len(shape) == axes:
+        return f"put Reshape({(1, *shape)}) before it"
+    for channels in (1, 3):
+        pixels = shape[0] if len(shape) == 1 and axes == 2 else 0
+        side = math.isqrt(max(pixels, 0) // channels)
+        if side > 1 and channels * side * side == pixels:
+            return f"put Reshape({(channels, side, side)}) before it"
+    return f"put Reshape({MEANINGS[axes]}) before it"
 
 
 def expect_groups(layer: Layer, channels: int, filters: int, groups: int) -> None:

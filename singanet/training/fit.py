@@ -221,7 +221,8 @@ def _warn_once(session: Session, line: EpochLine | None) -> None:
     warnings.warn(
         f"net.fit: the loss is {session.measures.loss()} from epoch {session.epoch + 1}, step "
         f"{session.batch} on; lower the learning rate (net.find_lr tries them), clip the "
-        "gradients (clip=1.0), or correct the data; callbacks=[StopOnNaN()] finds the first layer",
+        "gradients (clip=1.0), or correct the data; "
+        "callbacks=[singanet.training.callbacks.StopOnNaN()] finds the first layer",
         RuntimeWarning,
         stacklevel=_user_level(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import traceback
 
@@ -161,6 +162,28 @@ def test_an_error_of_the_library_behind_one_is_shortened(tmp_path):
     assert isinstance(caught.value.__cause__, OSError)
     text = "".join(traceback.format_exception(caught.value))
     assert text.count("/singanet/") == ENTRY
+
+
+CELL = """
+class Fails(FailsForward):
+    def forward(self, ctx, x):
+        return super().forward(ctx, x)
+
+compiled(Fails()).fit(X, X, verbose=False)
+"""
+
+
+def test_in_a_notebook_an_error_fits_on_a_screen(monkeypatch):
+    ultratb = pytest.importorskip("IPython.core.ultratb")
+    lines = CELL.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, "<cell>", (len(CELL), None, lines, "<cell>"))
+    with pytest.raises(KeyError) as caught:
+        exec(compile(CELL, "<cell>", "exec"), dict(globals()))  # noqa: S102
+    shown = ultratb.AutoFormattedTB(mode="Context").text(
+        KeyError, caught.value, caught.value.__traceback__.tb_next
+    )
+    assert "/singanet/" not in shown or ENTRY
+    assert len(shown.splitlines()) <= 30
 
 
 def test_a_bug_of_the_library_keeps_its_frames(monkeypatch):

@@ -23,6 +23,8 @@ from singanet.training.callbacks.callback import Callback
 from singanet.training.course import StopTraining
 from singanet.types import Array, Gradient, RowSparse
 
+_DATA = "data x"
+
 
 class StopOnNaN(Callback):
     """Ends the fit at the first loss or gradient that is not finite, before its update.
@@ -73,7 +75,9 @@ class StopOnNaN(Callback):
             expected="finite numbers",
             received=f"NaN or infinity in epoch {self.session.epoch + 1}, "
             f"step {self.session.step + 1}",
-            advice="lower the learning rate, clip the gradients, or check the data",
+            advice="replace them, as numpy.nan_to_num(x) does, or leave these samples out"
+            if where == _DATA
+            else "lower the learning rate, clip the gradients, or check the data",
         )
         if self.error:
             raise reason
@@ -82,7 +86,7 @@ class StopOnNaN(Callback):
     def _first_output(self) -> tuple[str, str | None] | None:
         """Return the first output in forward order that is not finite, None if all are finite."""
         if not _finite(self.session.inputs):
-            return "data x", None
+            return _DATA, None
         if self.session.ranks.apart:
             return None  # no rank has all layers
         for name, output in self._outputs().items():
