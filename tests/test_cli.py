@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +17,8 @@ import pytest
 
 import singanet
 from singanet.__main__ import main
+from singanet.commands import make_parser
+from singanet.commands.runs.run_options import GROUPS, OPTIONS
 from singanet.data import digits
 from singanet.models import entries
 from tests.terminals import pseudo_terminal
@@ -154,8 +158,8 @@ def test_an_option_changes_the_run(small, tmp_path):
         (["train", "mlp", "--json", "."], "a folder"),
         (["train", "mlp", "--epoch-count", "3"], "unrecognized arguments"),
         (["train"], "required: MODEL"),
-        (["trian"], "invalid choice: 'trian'"),
-        ([], "required: COMMAND"),
+        (["trian"], "singanet: unknown command 'trian'; did you mean 'train'?"),
+        (["zzz"], "choose 'train', 'finetune', 'launch'"),
         (["summary", "resnet-none"], "model 'resnet-none'"),
         (["summary", "lenet", "--input-shape", "1,x"], "expected ints such as"),
         (["summary", "lenet", "--input-shape", "0,8,8"], "positive ints"),
@@ -357,9 +361,47 @@ def test_a_warning_is_one_line_without_a_place(monkeypatch, capsys):
     assert capsys.readouterr().err == "singanet: warning: something odd\n"
 
 
-def test_help_names_the_commands(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["--help"])
-    assert stop.value.code == 0
-    out = capsys.readouterr().out
-    assert all(command in out for command in ("train", "models", "summary"))
+@pytest.mark.parametrize("argv", [[], ["--help"]])
+def test_help_names_the_commands_by_family(argv, capsys):
+    """Also without an argument, which was an error."""
+    status = 0
+    with contextlib.suppress(SystemExit):  # of argparse, after its help
+        status = main(argv)
+    assert status == 0
+    out = capsys.readouterr().out.partition("\noptions:")[0]
+    families = re.findall(r"^(\w[\w ]+):\n((?:  .+\n)+)", out, re.M)
+    listed = [name for _, lines in families for name in re.findall(r"^  (\w+) ", lines, re.M)]
+    assert listed == [*make_parser().commands]
+    assert [name for name, _ in families][:2] == ["train", "use a trained net"]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_helps_fit_the_terminal_and_say_what_each_option_is(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    root = make_parser()
+    for name, parser in root.commands.items():
+        text, _, examples = parser.format_help().partition("\nexamples:\n")
+        assert text.startswith(f"usage: singanet {name} ")
+        assert max(map(len, text.splitlines()[1:])) < min(columns, 100)
+        assert [action.dest for action in parser._actions if not action.help] == []
+        for line in filter(None, examples.splitlines()):
+            words = shlex.split(line.replace('"$(', "").replace(')"', "").removeprefix("  eval"))
+            assert words[0] == "singanet"
+            root.parse_args(words[1 : words.index("|") if "|" in words else None])
+        assert examples
+
+
+def test_helps_show_defaults_and_groups():
+    commands = make_parser().commands
+    text = " ".join(commands["train"].format_help().split())
+    for said in (
+        "--keep N epochs whose checkpoints are kept (default: 3)",
+        "--clip-by HOW bound the norm of a layer, global (of all), running, or each value"
+        " (default: layer)",
+        "--epochs N passes over the data (default: the net's recipe)",
+    ):
+        assert said in text
+    assert "seconds of each round (default: 1)" in commands["bench"].format_help()
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(OPTIONS)
+    titles = re.findall(r"^(\w[\w ]+):$", commands["train"].format_help(), re.M)
+    assert titles == [*GROUPS, "options", "examples"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from singanet import __version__
 from singanet.commands import file_commands, looking_commands, trained_commands, training_commands
 from singanet.commands.launch_command import launch
@@ -17,13 +19,19 @@ def make_parser() -> CommandParser:
     """
     root, files, looking = RootParser(__version__), file_commands, looking_commands
     training, trained = training_commands, trained_commands
-    root.add(training.train, without=())
-    root.add(training.finetune, training.PUBLISHED, without=training.NOT_OF_TEXTS)
-    for function in (
-        *(launch, trained.evaluate, trained.predict, trained.sample, trained.generate),
-        *(trained.embed, looking.report, training.bench, training.tune, looking.models),
-        *(looking.summary, looking.plan, looking.devices, files.inspect, files.convert),
-        *(files.diff, completion),
-    ):
-        root.add(function)
+    root.add("train", training.train, without=())
+    root.add("train", training.finetune, training.PUBLISHED, without=training.NOT_OF_TEXTS)
+    families: dict[str, Sequence[Callable[..., int]]] = {
+        "train": [launch],
+        "use a trained net": [
+            *(trained.evaluate, trained.predict, trained.sample, trained.generate, trained.embed)
+        ],
+        "look": [looking.report, looking.models, looking.summary, looking.plan],
+        "measure": [training.bench, training.tune, looking.devices],
+        "files": [files.inspect, files.convert, files.diff],
+        "shell": [completion],
+    }
+    for family, functions in families.items():
+        for function in functions:
+            root.add(family, function)
     return root

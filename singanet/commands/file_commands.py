@@ -11,11 +11,15 @@ from singanet.commands.runs.run_options import refusal
 
 
 def inspect(
-    file: Annotated[Path, "FILE"],
+    file: Annotated[Path, "FILE", "a checkpoint of any format, or a folder of shards"],
     *,
     table: Annotated[bool, "", "read only the table, no array"] = False,
 ) -> int:
-    """List the arrays of a checkpoint."""
+    """List the arrays of a checkpoint.
+
+    Examples:
+      singanet inspect weights.safetensors
+    """
     if file.suffix.lower() == ".onnx":
         from singanet.onnx import inspect as inspect_graph
 
@@ -27,8 +31,15 @@ def inspect(
     return 0
 
 
-def diff(a: Annotated[Path, "A"], b: Annotated[Path, "B"]) -> int:
-    """Compare two checkpoints of any formats."""
+def diff(
+    a: Annotated[Path, "A", "a checkpoint of any format"],
+    b: Annotated[Path, "B", "another; the exit status is 1 if they differ"],
+) -> int:
+    """Compare two checkpoints of any formats.
+
+    Examples:
+      singanet diff before.npz after.safetensors
+    """
     from singanet.checkpoint.tools import diff
 
     difference = diff(a, b)
@@ -37,19 +48,26 @@ def diff(a: Annotated[Path, "A"], b: Annotated[Path, "B"]) -> int:
 
 
 def convert(
-    source: Annotated[Path, "IN"],
+    source: Annotated[Path, "IN", "a checkpoint, a model file or a published model"],
     target: Annotated[str, "OUT", "the suffix is the format"],
     *,
     model: Annotated[
         str | None, "NAME|RUN_DIR|FILE", "net with the names and layouts to use"
     ] = None,
-    format: Annotated[str | None, "FORMAT", "instead of OUT's suffix"] = None,
+    format: Annotated[str | None, "FORMAT", "format of OUT (default: its suffix)"] = None,
     dtype: Annotated[
-        str | None, "TYPE", "of floats: float32, float16, bfloat16; q8_0 in a .gguf"
+        str | None,
+        "TYPE",
+        "type of floats: float32, float16, bfloat16; q8_0 in a .gguf (default: as they are)",
     ] = None,
-    opset: Annotated[int | None, "N", "of an .onnx file, 17 to 23"] = None,
+    opset: Annotated[int | None, "N", "opset of an .onnx file, 17 to 23"] = None,
 ) -> int:
-    """Write a checkpoint in another format, or a net as an ONNX graph."""
+    """Write a checkpoint in another format, or a net as an ONNX graph.
+
+    Examples:
+      singanet convert weights.pt weights.safetensors
+      singanet convert net.singanet net.onnx --opset 20
+    """
     print(_converted(source, _target(target, format), model, format, dtype, opset))
     return 0
 

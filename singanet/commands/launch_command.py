@@ -32,13 +32,18 @@ def _sizes(text: str) -> tuple[int, int]:
 
 def launch(
     program: Annotated[
-        list[str], "train MODEL ... | SCRIPT ...", None, {"nargs": argparse.REMAINDER}
+        list[str],
+        "train MODEL ... | SCRIPT ...",
+        "`train` with its arguments, or a Python script with its own",
+        {"nargs": argparse.REMAINDER},
     ],
     *,
-    ranks: Annotated[int | None, "N", "processes; by default all of an allocation", ("-n",)] = None,
+    ranks: Annotated[
+        int | None, "N", "number of processes (default: all of an allocation)", ("-n",)
+    ] = None,
     servers: Annotated[int, "N", "number of parameter servers among them", _FROM_0] = 0,
     hosts: Annotated[Path | None, "FILE", "machines: lines such as node1 slots=4"] = None,
-    restarts: Annotated[int, "N", "restart a failed job up to N times", _FROM_0] = 0,
+    restarts: Annotated[int, "N", "most restarts of a failed job", _FROM_0] = 0,
     elastic: Annotated[
         tuple[int, int] | None,
         "MIN:MAX",
@@ -48,23 +53,28 @@ def launch(
     ] = None,
     log_dir: Annotated[Path | None, "DIR", "output of ranks other than 0: rank-1.log"] = None,
     trace: Annotated[Path | None, "FILE", "a Chrome trace, one process per rank"] = None,
-    patience: Annotated[float, "S", "end it if a rank is stopped for S seconds; 5", _FROM_0] = 5.0,
+    patience: Annotated[
+        float, "S", "seconds that a rank may be stopped before the job is ended", _FROM_0
+    ] = 5.0,
     stall: Annotated[
-        float, "S", "report ranks that have waited for S seconds, and the reason; 60", _FROM_0
+        float, "S", "seconds of a wait before it is reported with its reason", _FROM_0
     ] = 60.0,
-    deadline: Annotated[float, "S", "a wait of S seconds is an error; 300", _FROM_0] = 300.0,
+    deadline: Annotated[float, "S", "seconds of a wait before it is an error", _FROM_0] = 300.0,
     rest: Annotated[
         float,
         "S",
-        "with --elastic, pause of a slot whose rank died; twice as long each time; 10 seconds",
+        "seconds that --elastic leaves a slot unused whose rank died; twice as long each time",
         _FROM_0,
     ] = 10.0,
     root: RootParser,
 ) -> int:
-    """Train in several processes: singanet launch -n 4 train MODEL, or a script.
+    """Train in several processes: `train` with its options, or a script.
 
-    The rest is `train` with its arguments, or a Python script with its own. If a rank fails, the
-    others are ended, and its exit status is returned.
+    If a rank fails, the others are ended, and its exit status is returned.
+
+    Examples:
+      singanet launch -n 4 train resnet20 --data cifar-10 --out runs/resnet
+      singanet launch -n 4 --servers 1 script.py --epochs 3
     """
     from singanet.parallel.launch import JobOptions, launch
 

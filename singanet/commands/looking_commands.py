@@ -10,9 +10,13 @@ from singanet.commands.runs.run_options import refusal
 if TYPE_CHECKING:
     from singanet.net import FeedForwardNet
 
-Named: TypeAlias = Annotated[str, "MODEL|RUN_DIR|FILE|FOLDER"]
-InputShape: TypeAlias = Annotated[tuple[int, ...] | None, "C,H,W"]
-Classes: TypeAlias = Annotated[int | None, "N"]
+Named: TypeAlias = Annotated[
+    str, "MODEL|RUN_DIR|FILE|FOLDER", "a ready net, a run, a model file or a published model"
+]
+InputShape: TypeAlias = Annotated[
+    tuple[int, ...] | None, "C,H,W", "sample shape of a ready net (default: its own)"
+]
+Classes: TypeAlias = Annotated[int | None, "N", "classes of a ready net (default: its own)"]
 
 
 def named_net(
@@ -54,9 +58,13 @@ def summary(
     *,
     input_shape: InputShape = None,
     classes: Classes = None,
-    batch_size: Annotated[int | None, "N", "show the memory of a step of N samples"] = None,
+    batch_size: Annotated[int | None, "N", "samples in a step; shows its memory"] = None,
 ) -> int:
-    """Print the layers of a ready net, a run's net or a model file's net."""
+    """Print the layers of a ready net, a run's net or a model file's net.
+
+    Examples:
+      singanet summary resnet20 --batch-size 64
+    """
     net = named_net("summary", model, input_shape, classes)
     print(net.summary(batch_size))
     return 0
@@ -67,20 +75,27 @@ def plan(
     *,
     input_shape: InputShape = None,
     classes: Classes = None,
-    batch_size: Annotated[int | None, "N", "samples; 32, for a published model 1"] = None,
-    optimizer: Annotated[
-        str | None, "NAME", "as for train; sgd, for a published model adafactor"
+    batch_size: Annotated[
+        int | None, "N", "samples in a step (default: 32, for a published model 1)"
     ] = None,
-    tokens: Annotated[int | None, "N", "length of samples, for a net that takes any length"] = None,
+    optimizer: Annotated[
+        str | None, "NAME", "as for train (default: sgd, for a published model adafactor)"
+    ] = None,
+    tokens: Annotated[int | None, "N", "steps of a sample, for a net that takes any number"] = None,
     memory_budget: Annotated[
-        str | None, "SIZE", "such as 600MB; by default every method is shown"
+        str | None, "SIZE", "bytes such as 600MB (default: show every method)"
     ] = None,
     allow: Annotated[
-        str, "NAME,...", "recompute, micro-batches, light-state, offload; by default the first two"
+        str, "NAME,...", "methods among recompute, micro-batches, light-state, offload"
     ] = "recompute,micro-batches",
     out: Annotated[Path | None, "FILE.svg|FILE.png", "write a picture of the arena"] = None,
 ) -> int:
-    """Print how a training stays within a number of bytes, and the cost."""
+    """Print how a training stays within a number of bytes, and the cost.
+
+    Examples:
+      singanet plan resnet20 --batch-size 128 --memory-budget 600MB
+      singanet plan SmolLM2-135M-Instruct --tokens 512 --batch-size 8
+    """
     from singanet.base.extras import REPORT, package
     from singanet.base.files import expect_suffix
     from singanet.commands.runs.optimizers import make_optimizer
@@ -106,18 +121,23 @@ def plan(
 
 
 def report(
-    run_dirs: Annotated[list[Path], "RUN_DIR"],
+    run_dirs: Annotated[list[Path], "RUN_DIR", "folders that `train --out` wrote"],
     *,
     out: Annotated[
         Path | None,
         "FILE",
-        "instead of report.html in the folder, for several runs comparison.html here",
+        "the page (default: report.html in the folder, for several runs comparison.html here)",
     ] = None,
     live: Annotated[
         bool, "", "for one run: update the page every few seconds during the training"
     ] = False,
 ) -> int:
-    """Show a run, or several together, as one HTML page."""
+    """Show a run, or several together, as one HTML page.
+
+    Examples:
+      singanet report runs/lenet
+      singanet report runs/lenet runs/other --out both.html
+    """
     from singanet.report import follow, write_comparison, write_report
     from singanet.report.reading import COMPARISON
 
@@ -133,7 +153,11 @@ def report(
 
 
 def models() -> int:
-    """List the ready nets."""
+    """List the ready nets.
+
+    Examples:
+      singanet models
+    """
     from singanet.models.registry import ENTRIES
 
     width = max(len(entry.name) for entry in ENTRIES)
@@ -144,7 +168,11 @@ def models() -> int:
 
 
 def devices() -> int:
-    """List the available devices and kernels."""
+    """List the available devices and kernels.
+
+    Examples:
+      singanet devices
+    """
     from singanet.device import describe
 
     print(describe())

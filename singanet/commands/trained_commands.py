@@ -8,15 +8,17 @@ from typing import Annotated, Any, TypeAlias
 
 Weights: TypeAlias = Annotated[Path, "RUN_DIR|FILE", "a run folder, a model file, or weights"]
 Whose: TypeAlias = Annotated[str | None, "NAME", "the net of the weights, without a run folder"]
-Data: TypeAlias = Annotated[str | None, "DATA", "as for train; by default the data of the run"]
+Data: TypeAlias = Annotated[str | None, "DATA", "as for train (default: the data of the run)"]
 Best: TypeAlias = Annotated[bool, "", "use the run's best weights, not its newest"]
 
 Temperature: TypeAlias = Annotated[
-    float, "F", "1 samples the net's probabilities, less is safer, 0 is greedy; 0.8"
+    float, "F", "1 samples the net's probabilities, less is safer, 0 is greedy"
 ]
-TopK: TypeAlias = Annotated[int | None, "N", "sample only among the N likeliest"]
-TopP: TypeAlias = Annotated[float | None, "F", "sample among the fewest with this probability"]
-Seed: TypeAlias = Annotated[int, "N", "of the samples; 0"]
+TopK: TypeAlias = Annotated[int | None, "N", "sample only among the N likeliest (default: all)"]
+TopP: TypeAlias = Annotated[
+    float | None, "F", "sample among the fewest with this probability, 0 to 1"
+]
+Seed: TypeAlias = Annotated[int, "N", "number for the random draws"]
 
 
 def evaluate(
@@ -27,7 +29,12 @@ def evaluate(
     best: Best = False,
     json: Annotated[Path | None, "FILE", "write the figures here"] = None,
 ) -> int:
-    """Test a trained net."""
+    """Test a trained net.
+
+    Examples:
+      singanet evaluate runs/lenet
+      singanet evaluate net.onnx --data unseen.npz --json figures.json
+    """
     from singanet.commands.runs.recipe import check_writable, write_json
     from singanet.commands.runs.trained import trained
 
@@ -49,13 +56,16 @@ def predict(
     model: Whose = None,
     data: Data = None,
     best: Best = False,
-    out: Annotated[Path, "FILE", "FILE.csv or FILE.npz"],
+    out: Annotated[Path, "FILE.csv|FILE.npz", "a row per sample, or arrays"],
 ) -> int:
     """Write the predictions of a trained net.
 
     The samples are DATA's test samples; an .npz file has them as array x, or x_test. A CSV file has
     a row per sample: its number, its likeliest class, the probabilities; an .npz file has the
     arrays prediction and class.
+
+    Examples:
+      singanet predict runs/lenet --data unseen.npz --out classes.csv
     """
     from singanet.commands.runs.published import PublishedTexts
     from singanet.commands.runs.recipe import check_target
@@ -92,9 +102,9 @@ def sample(
     data: Data = None,
     best: Best = False,
     prompt: Annotated[
-        str | None, "TEXT", "start of the text; by default a new line, if the data have one"
+        str | None, "TEXT", "start of the text (default: a new line, if the data have one)"
     ] = None,
-    length: Annotated[int, "N", "characters; 500"] = 500,
+    length: Annotated[int, "N", "characters to write"] = 500,
     temperature: Temperature = 0.8,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -103,6 +113,9 @@ def sample(
     """Write text with a trained language model.
 
     Each character is sampled from the net's probabilities. The same seed gives the same text.
+
+    Examples:
+      singanet sample runs/novel --prompt "It was" --temperature 0.7 --seed 1
     """
     from singanet.commands.runs.published import sampled, start_of
     from singanet.commands.runs.run_options import refusal
@@ -129,7 +142,7 @@ def generate(
     *,
     raw: Annotated[bool, "", "continue the text, without the chat template"] = False,
     system: Annotated[str | None, "TEXT", "system message for the template"] = None,
-    length: Annotated[int, "N", "tokens at most; 500"] = 500,
+    length: Annotated[int, "N", "tokens at most"] = 500,
     stop: Annotated[list[str] | None, "TEXT", "end before this text; may be repeated"] = None,
     draft: Annotated[
         str | None,
@@ -137,7 +150,7 @@ def generate(
         "a smaller model with the same tokenizer, for speculative decoding; it does not change the "
         "distribution of the text; the number of accepted tokens is printed at the end",
     ] = None,
-    ahead: Annotated[int, "N", "tokens that --draft proposes at a time; 4"] = 4,
+    ahead: Annotated[int, "N", "tokens that --draft proposes at a time"] = 4,
     temperature: Temperature = 0.8,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -147,6 +160,9 @@ def generate(
 
     A model with a chat template answers, another one continues. The text is printed as it is
     generated, up to the model's end token. The same seed gives the same text.
+
+    Examples:
+      singanet generate runs/tuned "What is the capital of France?" --temperature 0
     """
     from singanet import pretrained
     from singanet.commands.runs.published import (
@@ -186,13 +202,16 @@ def embed(
     model: Annotated[str, "FOLDER", "a model of sentence-transformers"],
     texts: Annotated[Path, "FILE", "UTF-8, one sentence per line"],
     *,
-    out: Annotated[Path, "FILE.npy"],
-    batch_size: Annotated[int, "N", "sentences at once; 32"] = 32,
+    out: Annotated[Path, "FILE.npy", "float32, a row per sentence"],
+    batch_size: Annotated[int, "N", "sentences at once"] = 32,
     cut: Annotated[bool, "", "cut sentences longer than the model reads"] = False,
 ) -> int:
     """Write the embeddings of sentences, one per line of a file.
 
     Each line gives a row (dimensions,) of float32, pooled and scaled by the settings in the folder.
+
+    Examples:
+      singanet embed all-MiniLM-L6-v2 sentences.txt --out embeddings.npy
     """
     from singanet.commands.runs.recipe import check_target
     from singanet.commands.runs.trained import embedded, lines_of, write_rows

@@ -32,6 +32,11 @@ def train(*, config: Config = None, **given: Any) -> int:
     The learning rate rises in the first epoch and then falls to 0. A signal (Ctrl-C) ends the
     training after the current step; with --out its state is saved. The exit status is 3 if the loss
     is not finite.
+
+    Examples:
+      singanet train lenet --data digits --epochs 10 --out runs/lenet
+      singanet train --out runs/lenet --resume --epochs 20
+      singanet train --from net.onnx --data unseen.npz --lr 0.0005
     """
     return _trained("train", "MODEL, or --from FILE", config=config, **given)
 
@@ -42,6 +47,9 @@ def finetune(*, config: Config = None, **given: Any) -> int:
     DATA is .txt or .jsonl, a file or a folder: texts, with training on every token, or
     conversations, with training on the answers. RUN_DIR/model is the tuned model, in transformers'
     format. Resume with --out RUN_DIR --resume.
+
+    Examples:
+      singanet finetune SmolLM2-135M-Instruct --data chats.jsonl --memory-budget 1.5GB --out tuned
     """
     return _trained("finetune", "FOLDER", config=config, **given)
 
@@ -82,7 +90,11 @@ def tune(
     batch_size: Annotated[int, "N", "samples in a step"],
     again: Annotated[bool, "", "repeat earlier measurements"] = False,
 ) -> int:
-    """Measure the fastest kernels for each convolution of a net on this machine."""
+    """Measure the fastest kernels for each convolution of a net on this machine.
+
+    Examples:
+      singanet tune resnet20 --batch-size 64
+    """
     net = named_net("tune", model, input_shape, classes)
     print(net.tune_kernels(batch_size, again=again))
     return 0
@@ -93,14 +105,18 @@ Do: TypeAlias = Callable[[Any, Any], object]
 
 
 def bench(
-    model: Annotated[str, "MODEL"],
+    model: Annotated[str, "MODEL", "a ready net; `singanet models` lists them"],
     *,
     data: Annotated[str | None, "DATA", "as for train"] = None,
-    batch_size: Annotated[int | None, "N"] = None,
-    rounds: Annotated[int, "N", "number of rounds; 5", positive("pass 1")] = 5,
-    seconds: Annotated[float, "F", "of each round; 1", positive("pass 1")] = 1.0,
+    batch_size: Annotated[int | None, "N", "samples in a step (default: the net's recipe)"] = None,
+    rounds: Annotated[int, "N", "number of rounds", positive("pass 1")] = 5,
+    seconds: Annotated[float, "S", "seconds of each round", positive("pass 1")] = 1.0,
 ) -> int:
-    """Measure samples per second of a ready net."""
+    """Measure samples per second of a ready net.
+
+    Examples:
+      singanet bench lenet --batch-size 64 --rounds 9
+    """
     from dataclasses import replace
     from statistics import median
 

@@ -91,6 +91,54 @@ def test_bash_offers_files_where_a_path_is_wanted(capsys, tmp_path, monkeypatch)
         assert completed(capsys, "singanet", *words) == []
 
 
+def test_bash_offers_what_an_option_takes(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.npz", "a.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "runs").mkdir()
+    for words, offered in (
+        (["train", "--out", ""], {"runs"}),
+        (["train", "--data", "di"], {"digits"}),
+        (["train", "--data", "a"], {"a.npz", "a.txt"}),
+        (["predict", "runs", "--out", ""], {"a.npz", "runs"}),
+        (["train", "--mixed-precision", "b"], {"bfloat16"}),
+        (["finetune", "runs", "--method", "l"], {"lora"}),
+        (["generate", "r"], {"runs"}),
+        (["convert", "a", "b", "--format", "safe"], {"safetensors"}),
+    ):
+        assert set(completed(capsys, "singanet", *words)) == offered
+
+
+def test_fish_offers_what_an_option_takes(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights.npz").touch()
+    (tmp_path / "runs").mkdir()
+    text = script("fish", capsys)
+    for line, offered in (
+        ("singanet train --data di", ["digits"]),
+        ("singanet train --data wei", ["weights.npz"]),
+        ("singanet train --out ", ["runs/"]),
+        ("singanet summary resnet2", ["resnet20"]),
+    ):
+        asked = f"{text}\ncomplete -C '{line}'"
+        done = subprocess.run(
+            [shell("fish"), "-c", asked], capture_output=True, text=True, check=True
+        )
+        assert [each.partition("\t")[0] for each in done.stdout.splitlines()] == offered
+
+
+@pytest.mark.parametrize("name", ["zsh", "fish"])
+def test_other_shells_look_for_paths_beside_names(name, capsys):
+    """They offered the word file."""
+    text = script(name, capsys)
+    paths = {
+        "zsh": ("'paths:path:_files'", "RUN_DIR:_files -/", "_alternative 'names:name:(digits "),
+        "fish": ("movielens clicks (__fish_complete_path", '"(__fish_complete_directories)"'),
+    }[name]
+    assert all(each in text for each in paths)
+    assert "file?" not in text
+
+
 @pytest.mark.parametrize("name", ["zsh", "fish"])
 def test_other_shells_take_their_script(name, capsys, tmp_path):
     text = script(name, capsys)
@@ -115,4 +163,4 @@ def test_without_shtab_it_is_refused_by_name(refused, monkeypatch):
 
 
 def test_another_shell_is_refused(refused):
-    assert "invalid choice: 'tcsh'" in refused("completion", "tcsh")
+    assert "unknown shell 'tcsh'; choose 'bash'" in refused("completion", "tcsh")

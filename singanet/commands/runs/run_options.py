@@ -136,70 +136,91 @@ class RunOptions:
     bounds.
     """
 
-    model: Annotated[str | None, "MODEL", "a name that `singanet models` lists"] = None
+    model: Annotated[str | None, "MODEL", "a ready net; `singanet models` lists them"] = None
     data: Annotated[
         str | None,
         "DATA",
-        "digits, FILE.npz, a folder of MNIST or CIFAR; for language models plays or a text "
-        "file; for tables census, movielens or clicks; by default the package's own",
+        "digits, scenes, FILE.npz, a folder of MNIST or CIFAR; for language models plays or a text "
+        "file; for tables census, movielens or clicks (default: the first for the net)",
     ] = None
-    epochs: Annotated[int | None, "N", None, positive()] = None
-    batch_size: Annotated[int | None, "N", None, positive()] = None
-    optimizer: Annotated[str | None, "NAME", "sgd, adam, ...: a rule of singanet.optimizer"] = None
-    lr: Annotated[float | None, "F", "the highest learning rate; it rises and then falls"] = None
-    weight_decay: Annotated[float | None, "F", None, not_negative("0.0005 is usual for images")] = (
-        None
-    )
-    clip: Annotated[float | None, "F", "a bound on gradients", positive("1 is usual")] = None
+    epochs: Annotated[
+        int | None, "N", "passes over the data (default: the net's recipe)", positive()
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        "N",
+        "samples in a step, of all processes (default: the net's recipe)",
+        positive(),
+    ] = None
+    optimizer: Annotated[
+        str | None, "NAME", "sgd, adam, adamw, ... (default: the net's recipe)"
+    ] = None
+    lr: Annotated[
+        float | None, "F", "highest learning rate; it rises, then falls (default: the net's recipe)"
+    ] = None
+    weight_decay: Annotated[
+        float | None,
+        "F",
+        "share of a weight that an update at rate 1 takes away (default: the net's recipe)",
+        not_negative("0.0005 is usual for images"),
+    ] = None
+    clip: Annotated[
+        float | None, "F", "bound on gradients (default: none)", positive("1 is usual")
+    ] = None
     clip_by: Annotated[
-        str,
-        "HOW",
-        "layer (the norm of each; the default), global (of all, exactly), running or value",
+        str, "HOW", "bound the norm of a layer, global (of all), running, or each value"
     ] = "layer"
-    accumulate: Annotated[int, "N", "update with the mean of N batches", positive()] = 1
-    memory_budget: Annotated[str | None, "SIZE", "such as 600MB: recompute or split to fit"] = None
+    accumulate: Annotated[int, "N", "batches for an update, by their mean", positive()] = 1
+    memory_budget: Annotated[
+        str | None, "SIZE", "bytes such as 600MB: recompute or split to fit (default: no limit)"
+    ] = None
     offload_folder: Annotated[str | None, "DIR", "a folder for the net if nothing else fits"] = None
     mixed_precision: Annotated[
         str | None,
         "TYPE",
-        "float16: half the memory; bfloat16: faster products, or auto",
+        "float16: half the memory; bfloat16: faster products, or auto (default: float32)",
     ] = None
-    seed: Annotated[int, "N", None, not_negative()] = 0
+    seed: Annotated[int, "N", "number for every random draw", not_negative()] = 0
     parallel: Annotated[
         str,
         "HOW",
-        "for several processes: allreduce (the default), half, sharded, sparse, powersgd, partial,"
-        " local, ps, hybrid or pipeline",
+        "way to combine gradients: allreduce, half, sharded, sparse, powersgd, partial, local, ps,"
+        " hybrid or pipeline",
     ] = "allreduce"
-    ratio: Annotated[float | None, "F", "share of the gradients that sparse sends"] = None
+    ratio: Annotated[float | None, "F", "share of the gradients, 0 to 1, that sparse sends"] = None
     every: Annotated[int | None, "N", "steps of local, parts of partial, micro-batches"] = None
     validation_split: Annotated[
         float | None,
         "F",
-        "share of the training data to validate with; 0.1 with --out or --early-stopping",
+        "share of the training data, 0 to 1, to validate with (default: 0.1 with --out or "
+        "--early-stopping, else 0)",
         SHARE,
     ] = None
     early_stopping: Annotated[
-        int | None, "N", "end after N epochs without gain", not_negative()
+        int | None, "N", "end after N epochs without gain (default: never)", not_negative()
     ] = None
-    monitor: Annotated[str, "NAME", "measure for --early-stopping and best weights; val_loss"] = (
-        "auto"
-    )
+    monitor: Annotated[
+        str, "NAME", "measure for --early-stopping and best weights (default: val_loss)"
+    ] = "auto"
     class_weight: Annotated[
-        dict[Any, float] | None, "K=F,...", "such as 0=1,3=5; others weigh 1"
+        dict[Any, float] | None,
+        "K=F,...",
+        "weights of the loss by class, such as 0=1,3=5; others weigh 1",
     ] = None
     shuffle: Annotated[bool, "", "samples in their own order"] = True
     drop_last: Annotated[bool, "", "drop a last batch that is not full"] = False
-    steps_per_epoch: Annotated[int | None, "N", "batches per epoch", positive()] = None
+    steps_per_epoch: Annotated[
+        int | None, "N", "batches in an epoch (default: all)", positive()
+    ] = None
     initial_epoch: Annotated[int, "N", "count epochs from here, up to --epochs", not_negative()] = 0
     quiet: Annotated[bool, "", "no progress on standard error"] = False
     out: Annotated[Path | None, "RUN_DIR", "save checkpoints, curves and figures here"] = None
     live: Annotated[bool, "", "update RUN_DIR/report.html during the training"] = False
     resume: Annotated[bool, "", "resume the run in RUN_DIR, to the bit"] = False
-    keep: Annotated[int, "N", "number of epochs' checkpoints to keep; 3", positive()] = 3
-    save_every: Annotated[int | None, "N", "a checkpoint after every N steps, too", positive()] = (
-        None
-    )
+    keep: Annotated[int, "N", "epochs whose checkpoints are kept", positive()] = 3
+    save_every: Annotated[
+        int | None, "N", "steps between further checkpoints (default: none)", positive()
+    ] = None
     tensorboard: Annotated[str | None, "DIR", "event files for TensorBoard"] = None
     json: Annotated[Path | None, "FILE", "write the figures here"] = None
     from_: Annotated[
@@ -209,22 +230,26 @@ class RunOptions:
         "published model, as for finetune",
     ] = None
     validation: Annotated[
-        str | None, "FILE", "texts to validate a published model with; or --validation-split"
+        str | None, "FILE", "texts to validate with, in place of --validation-split"
     ] = None
-    length: Annotated[int | None, "N", "tokens of a row; 512, or the model's maximum"] = None
+    length: Annotated[int | None, "N", "tokens of a row (default: 512, or the model's maximum)"] = (
+        None
+    )
     pack: Annotated[bool, "", "a row for each text, not several in a row"] = True
     too_long: Annotated[
-        str | None, "HOW", "refuse (the default), skip or cut conversations longer than --length"
+        str | None,
+        "HOW",
+        "refuse, skip or cut conversations longer than --length (default: refuse)",
     ] = None
     prompt: Annotated[
-        str | None, "TEXT", "start of the samples before and after; by default from the data"
+        str | None, "TEXT", "start of the samples before and after (default: from the data)"
     ] = None
     method: Annotated[
         str | None,
         "HOW",
-        "trained part of a published model: full (the default), lora or blocks",
+        "trained part of a published model: full, lora or blocks (default: full)",
     ] = None
-    rank: Annotated[int | None, "N", "rank of --method lora; 8"] = None
+    rank: Annotated[int | None, "N", "rank of --method lora (default: 8)"] = None
 
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():
@@ -250,5 +275,21 @@ class RunOptions:
 
 
 OPTIONS = options_of(RunOptions)
+GROUPS = {
+    "net and data": (
+        *("model", "from_", "data", "validation_split", "validation", "class_weight", "shuffle"),
+        "drop_last",
+    ),
+    "course": (
+        *("epochs", "batch_size", "steps_per_epoch", "initial_epoch", "early_stopping", "monitor"),
+        "seed",
+    ),
+    "optimizer": ("optimizer", "lr", "weight_decay", "clip", "clip_by", "accumulate"),
+    "memory": ("memory_budget", "offload_folder", "mixed_precision"),
+    "results": ("out", "resume", "live", "keep", "save_every", "json", "tensorboard", "quiet"),
+    "published models": ("method", "rank", "length", "pack", "too_long", "prompt"),
+    "several processes": ("parallel", "ratio", "every"),
+}
+"""The options by the title under which the help shows them."""
 LASTING = {name: each for name, each in OPTIONS.items() if name not in _PASSING}
 """The options that a resumption needs."""

@@ -442,6 +442,8 @@ _TABLES: dict[str, Callable[[str], TabularDataset]] = {
     "movielens": lambda rest: movielens(rest or None),
     "clicks": _clicks,
 }
+DATA_SETS = ("digits", "scenes", *_EMBEDDED, *_TABLES)
+"""The names that ``--data`` takes."""
 
 
 class Tabular(SampleTask):
