@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import initializer, layers, loss, metric, optimizer
+from singanet import data, initializer, layers, loss, metric, optimizer
+from singanet.base.described import Described
 from singanet.optimizer import schedules
+from singanet.training import callbacks
 
 ROOT = Path(singanet.__file__).parent
 MODULES = [
@@ -19,6 +21,13 @@ MODULES = [
     for path in sorted(ROOT.rglob("*.py"))
     if ">>> " in path.read_text("utf-8")
 ]
+EXTRAS = {
+    "singanet.data.folder_loader": "PIL.Image",
+    "singanet.data.tokens.chat": "tokenizers",
+    "singanet.data.tokens.tokenizer": "tokenizers",
+    "singanet.sklearn": "sklearn",
+}
+"""The packages that the examples of a module need."""
 FAMILIES = {
     layers: layers.Layer,
     loss: loss.Loss,
@@ -31,6 +40,8 @@ FAMILIES = {
     ),
     schedules: schedules.Schedule,
     initializer: initializer.Initializer,
+    data: Described,
+    callbacks: callbacks.Callback,
 }
 
 ONLY_BASES = {"Constraint", "ElementWise", "Layer", "Schedule", "Wrapper"}
@@ -40,6 +51,8 @@ ONLY_BASES = {"Constraint", "ElementWise", "Layer", "Schedule", "Wrapper"}
 def test_examples_print_what_they_say(module, tmp_path, monkeypatch):
     """With ``np`` and ``singanet`` alone, as after two imports, in an empty folder."""
     monkeypatch.chdir(tmp_path)
+    if module in EXTRAS:
+        pytest.importorskip(EXTRAS[module])
     names = {"np": np, "singanet": singanet}
     tests = doctest.DocTestFinder(exclude_empty=True).find(
         importlib.import_module(module), globs=names
