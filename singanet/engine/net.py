@@ -248,7 +248,7 @@ class Net(GraphBuilder):
 
     @entry_point
     def param_values(self) -> list[Array]:
-        """The arrays of the parameters, not copies, in the order of `param_names`."""
+        """Return the arrays of the parameters, not copies, in the order of `param_names`."""
         return [param.value for param in self.params()]
 
     @entry_point

@@ -76,6 +76,7 @@ class Run:
     Args:
         folder: Path of the folder.
         config: The settings of the fit and of the user, by name.
+        machine: The start of the training and the machine, by name.
         figures: Further figures of the run, by name.
         outcome: The reason of the end and the best epoch, by name.
         samples: Texts that a language model has written, by name.
