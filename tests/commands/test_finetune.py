@@ -197,14 +197,14 @@ def test_rows_of_one_text_each(kind, chats, tmp_path):
     ("options", "told"),
     [
         (["--length", "65"], "--length: expected 1 to 64, the steps of the model"),
-        (["--method", "some"], "--method: expected one of 'full', 'lora', 'blocks'"),
+        (["--method", "some"], "--method: expected 'full', 'lora', 'blocks'"),
         (["--rank", "4"], "--rank: expected --method lora"),
         (["--method", "lora", "--rank", "999"], "expected a rank of at most"),
         (["--validation-split", "0"], "--validation-split: expected a share above 0"),
         (["--memory-budget", "1kB"], "expected at least"),
         (["--too-long", "keep"], "expected 'refuse'"),
         (["--length", "8"], "expected a conversation of at most 9 tokens"),
-        (["--optimizer", "none"], "expected one of"),
+        (["--optimizer", "none"], "expected '"),
         (["--validation", "none.txt"], "no such file"),
     ],
 )

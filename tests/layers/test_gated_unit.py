@@ -119,7 +119,7 @@ def test_refuses_bad_numbers(given):
 
 @pytest.mark.parametrize("mode", ["swiglu", "leaky_relu", None, []])
 def test_refuses_unknown_functions(mode):
-    with pytest.raises(UnknownNameError, match="'ffn', argument mode: expected one of"):
+    with pytest.raises(UnknownNameError, match="'ffn', argument mode: expected '"):
         GatedUnit("ffn", 4, mode=mode)
 
 

@@ -48,5 +48,5 @@ def test_it_learns_small_images(learns):
 
 
 def test_a_depth_that_is_none_is_refused():
-    with pytest.raises(ArgumentError, match="vgg, argument depth: expected one of '11'"):
+    with pytest.raises(ArgumentError, match="vgg, argument depth: expected '11'"):
         build("vgg16", depth=12)

@@ -89,7 +89,7 @@ def test_a_single_batch_and_other_kinds_of_data(same):
 
 def test_data_that_are_refused_leave_it_as_it_was(same):
     told, net = net_of(*dense(), build=(5,)), net_of(*dense())
-    with pytest.raises(DataError, match="equally many"):
+    with pytest.raises(DataError, match="same number of samples"):
         net.fit(X[:, :2], Y[:3], verbose=False)
     for batches, words in (
         ([], "at least one batch"),

@@ -145,7 +145,7 @@ def test_targets_may_be_frames_and_series(columns):
 def test_other_columns_are_refused_and_leave_the_net_as_it_was(columns):
     frame, y = Own(columns), columns["a"][:, None]
     net = _net()
-    with pytest.raises(DataError, match="equally many"):
+    with pytest.raises(DataError, match="same number of samples"):
         net.fit(frame, y[:5], verbose=False)
     with pytest.raises(ShapeError, match="expected 3 columns; received a frame of 2"):
         net.fit(Own({name: columns[name] for name in "ab"}), y, verbose=False)

@@ -241,7 +241,7 @@ def test_every_sample_is_trained_on_and_counted_once(count, size, batch, shuffle
 def test_arrays_that_differ_are_refused_on_all_ranks():
     def work(comm):
         net = plain(optimizer=reduced(comm))
-        with pytest.raises(RankError, match="data, x: .*on rank 0.*on rank 1.*its part"):
+        with pytest.raises(RankError, match="data, x: .*on rank 0.*on rank 1.*divide them"):
             net.fit(X[comm.rank :: 2], Y[comm.rank :: 2], verbose=False)
         given = {"validation_data": (X, Y)} if comm.rank == 0 else {}
         with pytest.raises(RankError, match="validation_data.*False.*on rank 1") as raised:

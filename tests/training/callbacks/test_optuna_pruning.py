@@ -98,7 +98,7 @@ def test_a_study_that_looks_for_the_opposite_is_refused(fit, optuna):
     trial = Trial(directions=["MAXIMIZE"])
     _, train = fit(OptunaPruning(trial, "val_accuracy"))
     assert len(train().epochs) == len(trial.reports) == 4
-    with pytest.raises(ArgumentError, match="one objective; received one with 2"):
+    with pytest.raises(ArgumentError, match="one objective; received a study with 2"):
         OptunaPruning(Trial(directions=["MINIMIZE", "MAXIMIZE"]))
 
 
@@ -140,5 +140,5 @@ def test_optuna_itself_prunes(build, data):
     assert states.count("COMPLETE") >= 2
     assert 1 < len(study.trials[2].intermediate_values) < 6
     several = optuna.create_study(directions=["minimize", "minimize"]).ask()
-    with pytest.raises(ArgumentError, match="received one with 2"):
+    with pytest.raises(ArgumentError, match="received a study with 2"):
         OptunaPruning(several)
