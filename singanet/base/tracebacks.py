@@ -14,9 +14,8 @@ from singanet.errors import SingaNetError
 TRACEBACK = "SINGANET_TRACEBACK"
 """The environment variable; "full" keeps all frames. It is read at each error."""
 
-_OURS = "singanet"
-_BETWEEN = ("concurrent", "contextlib", "functools", "numpy", "threading", "tqdm")
-"""Packages through which the library calls its own functions, or a user's."""
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+"""The folder of Python's standard library."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -43,47 +42,65 @@ def shorten(error: BaseException) -> None:
     library itself called the function, nothing changes. An error of Python or NumPy in the
     library's own code keeps the frames from the user's last one on, since it may be a bug.
     """
-    if _package(sys._getframe(2)) == _OURS or os.environ.get(TRACEBACK) == "full":
+    entry = error.__traceback__
+    if _is_ours(sys._getframe(2)) or os.environ.get(TRACEBACK) == "full" or entry is None:
         return
     own = isinstance(error, (SingaNetError, KeyboardInterrupt))
-    entry = error.__traceback__
-    if entry is None:
-        return
-    shown: dict[int, BaseException] = {}
+    whole = not own and bool(_split(entry.tb_next)[1])
+    seen: set[int] = set()
     found: list[BaseException | None] = [error]
     while found:
         each = found.pop()
-        if each is None or id(each) in shown:
+        if each is None or id(each) in seen:
             continue
-        shown[id(each)] = each
-        whole = entry.tb_next if each is error else each.__traceback__
-        each.__traceback__ = _without_ours(whole, own or isinstance(each, SingaNetError))
+        seen.add(id(each))
+        users, end = _split(entry.tb_next if each is error else each.__traceback__)
+        each.__traceback__ = _joined(users + end if whole else users)
+        while not whole and _is_handled(each.__context__, each.__cause__):
+            each.__context__ = getattr(each.__context__, "__context__", None)
         found += [each.__cause__, each.__context__]
     # Python 3.10 raises the error again with the frame of the entry.
     entry.tb_next = error.__traceback__
 
 
-def _without_ours(trace: TracebackType | None, ends_with_user: bool) -> TracebackType | None:
-    """Return the frames of ``trace`` that are the user's.
+def _is_handled(context: BaseException | None, cause: BaseException | None) -> bool:
+    """Return whether the library raised and caught ``context`` before another error came."""
+    if context is None or context is cause or context.__traceback__ is None:
+        return False
+    return not _split(context.__traceback__)[0]
 
-    Unless it ``ends_with_user``, the frames after the last of them are kept too.
-    """
-    kept: list[TracebackType] = []
-    last: list[TracebackType] = []
+
+def _split(trace: TracebackType | None) -> tuple[list[TracebackType], list[TracebackType]]:
+    """Return the user's frames of ``trace``, and the library's after the last of them."""
+    users: list[TracebackType] = []
+    end: list[TracebackType] = []
     while trace is not None:
-        package = _package(trace.tb_frame)
-        if package == _OURS or (last and package in _BETWEEN):
-            last.append(trace)
+        frame = trace.tb_frame
+        if _is_ours(frame) or (end and _is_between(frame)):
+            end.append(trace)
         else:
-            kept.append(trace)
-            last = []
+            users.append(trace)
+            end = []
         trace = trace.tb_next
-    if not ends_with_user:
-        kept += last
+    return users, end
+
+
+def _joined(frames: list[TracebackType]) -> TracebackType | None:
     made = None
-    for each in reversed(kept):
+    for each in reversed(frames):
         made = TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return made
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return _package(frame) == "singanet"
+
+
+def _is_between(frame: FrameType) -> bool:
+    """Return whether the library may have called this function, to call its own or a user's."""
+    file = frame.f_code.co_filename
+    standard = file.startswith(("<frozen ", _STANDARD)) and "-packages" not in file
+    return standard or _package(frame) in ("numpy", "tqdm")
 
 
 def _package(frame: FrameType) -> str:

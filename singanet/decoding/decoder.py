@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import MESSAGES, are_messages, checked_count
+from singanet.base.tracebacks import entry_point
 from singanet.decoding.trial import KeptSteps, Trial, turning
 from singanet.engine.feeds import check_feed, own_arrays
 from singanet.engine.model import placed_by
@@ -124,6 +125,7 @@ class Decoder:
         self._starts: Counts = 0
         self._samples = 0
 
+    @entry_point
     def __call__(self, x: Any) -> Array:
         """Return the outputs at the next steps ``x``, a dict by name for several inputs.
 

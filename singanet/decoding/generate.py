@@ -17,6 +17,7 @@ from singanet.base.arguments import (
     is_number,
 )
 from singanet.base.seeding import next_seed
+from singanet.base.tracebacks import entry_point
 from singanet.decoding.decoder import Decoder
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError, one_of
@@ -468,6 +469,7 @@ def _told(ids: list[int], chances: list[float]) -> Generated:
         return Generated(np.array(ids, np.int64), np.log(np.array(chances, np.float64)))
 
 
+@entry_point
 def generate(
     net: Net,
     prompts: Any,

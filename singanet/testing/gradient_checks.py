@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.tracebacks import entry_point
 from singanet.errors import SingaNetError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
@@ -43,6 +44,7 @@ class GradientRow:
         return inf if isnan(error) else error
 
 
+@entry_point
 def check_gradients(
     layer: Layer,
     x: Any,
@@ -108,6 +110,7 @@ def check_gradients(
         )
 
 
+@entry_point
 def check_net_gradients(
     net: FeedForwardNet,
     x: Any,

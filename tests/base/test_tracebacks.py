@@ -156,6 +156,23 @@ def test_errors_behind_an_error_are_shortened_too():
     assert text.count('KeyError("forward")') == text.count('raise ValueError("mine")') == 1
 
 
+def test_errors_that_the_library_handled_are_left_out():
+    """A net that predicts records a user's layer first, and computes it if it cannot."""
+
+    def predict():
+        try:
+            raise OSError("the user's own")
+        except OSError:
+            compiled(FailsForward()).predictor()(X)
+
+    with pytest.raises(KeyError) as caught:
+        predict()
+    behind = caught.value.__context__
+    assert isinstance(behind, OSError)
+    assert behind.__context__ is None
+    assert "/singanet/" not in "".join(traceback.format_exception(behind))
+
+
 def test_an_error_of_the_library_behind_one_is_shortened(tmp_path):
     with pytest.raises(singanet.errors.FileAccessError) as caught:
         singanet.load_model(tmp_path / "none.singanet")
