@@ -63,6 +63,16 @@ def shorten(error: BaseException) -> None:
     entry.tb_next = error.__traceback__
 
 
+def users_level() -> int:
+    """Return the ``stacklevel`` with which `warnings.warn` names the user's line."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 0
+    while frame is not None and (_is_ours(frame) or _is_between(frame)):
+        frame = frame.f_back
+        level += 1
+    return level + 1
+
+
 def _is_handled(context: BaseException | None, cause: BaseException | None) -> bool:
     """Return whether the library raised and caught ``context`` before another error came."""
     if context is None or context is cause or context.__traceback__ is None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from singanet.base.arguments import is_number, is_training
 from singanet.base.collectives import SharedBatch
+from singanet.base.tracebacks import users_level
 from singanet.base.words import REQUIRED
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Orthogonal
@@ -163,7 +164,7 @@ class RNN(Layer):
                 f"layer {name!r}: dropout={self.dropout} applies between stacks, but there is one;"
                 f" pass input_dropout={self.dropout} for Keras' dropout, or num_layers=2",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=users_level(),
             )
         self.param_specs_given = normal_specs(name, param_specs)
         self.cell = CELLS[rnn_mode]

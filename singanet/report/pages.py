@@ -32,6 +32,7 @@ from singanet.base.charts import (
 from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, paths_of, replacing
 from singanet.base.notebooks import Shown
+from singanet.base.tracebacks import users_level
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.report.reading import COMPARISON, HISTORY, Run, best_epoch, read_run
 from singanet.report.reading import REPORT as PAGE
@@ -538,7 +539,7 @@ class LivePage(Callback):
             write()
         except SingaNetError as error:
             self._failed = True
-            warnings.warn(f"the page of the run: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the page of the run: {error}", RuntimeWarning, stacklevel=users_level())
 
 
 def follow(run_folder: str | PathLike[str], path: str | PathLike[str] | None = None) -> Path:

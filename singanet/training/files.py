@@ -15,6 +15,7 @@ import numpy as np
 
 from singanet.base.arguments import Budget, is_int, read_json
 from singanet.base.files import expect_inside, path_of
+from singanet.base.tracebacks import users_level
 from singanet.checkpoint import FORMATS, open_state
 from singanet.checkpoint.formats import Writing
 from singanet.checkpoint.sharded import is_shard
@@ -128,7 +129,9 @@ def _steps(path: Path) -> int | None:
 
 
 def _tell(error: FileFormatError) -> None:
-    warnings.warn(f"skipped: {str(error).splitlines()[0]}"[:400], RuntimeWarning, stacklevel=4)
+    warnings.warn(
+        f"skipped: {str(error).splitlines()[0]}"[:400], RuntimeWarning, stacklevel=users_level()
+    )
 
 
 def _none(folder: Path) -> FileAccessError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.tracebacks import users_level
 from singanet.base.version import VERSION
 from singanet.engine.net import Net
 from singanet.errors import DataError
@@ -224,16 +225,8 @@ def _warn_once(session: Session, line: EpochLine | None) -> None:
         "gradients (clip=1.0), or correct the data; "
         "callbacks=[singanet.training.callbacks.StopOnNaN()] finds the first layer",
         RuntimeWarning,
-        stacklevel=_user_level(),
+        stacklevel=users_level(),
     )
-
-
-def _user_level() -> int:
-    """Return the stack level, for the caller's warning, of the nearest frame of the user."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("singanet."):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def _as_state(resume: Any) -> Mapping[str, Array]:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from singanet.base.tracebacks import users_level
 from singanet.errors import ArgumentError
 from singanet.params.grads import LayerGradients
 from singanet.training.callbacks.callback import Callback
@@ -93,7 +94,7 @@ class Hooks:
                 warnings.warn(
                     f"{type(callback).__name__}.on_error failed: {second}",
                     RuntimeWarning,
-                    stacklevel=2,
+                    stacklevel=users_level(),
                 )
 
     def train_end(self) -> None:

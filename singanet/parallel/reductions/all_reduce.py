@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.tracebacks import users_level
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale
@@ -466,7 +467,7 @@ class Unsent(ExtraState):
                 f"rank {rank} of {size} resumes from the state of rank {whose[0]} of {whose[1]}: "
                 "its unsent gradients are dropped, and this rank starts with nothing unsent",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=users_level(),
             )
             found |= {_SUM: {}, _MOMENTUM: {}}
         return int(whose[2]), found

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_number
+from singanet.base.tracebacks import users_level
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError
 from singanet.ops import ops_for
@@ -120,7 +121,7 @@ class SparseRound(UnsentRound):
             self._silent += 1
             if self._silent == _SILENT:
                 self._silent = None
-                warnings.warn(self._nothing(), RuntimeWarning, stacklevel=2)
+                warnings.warn(self._nothing(), RuntimeWarning, stacklevel=users_level())
         elif self._passed:
             self._silent = 0
         self._found, self._passed = 0.0, False

@@ -15,6 +15,7 @@ import numpy as np
 
 from singanet.base.heap import trim
 from singanet.base.processes import had_ended, interrupted_after
+from singanet.base.tracebacks import users_level
 from singanet.engine.step import Before
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
@@ -174,7 +175,7 @@ class PythonShare:
             warnings.warn(
                 f"net.step: Python steps take {share:.0%} of a recorded step "
                 f"({'; '.join(self._notes)}); net.programs.notes tells them",
-                stacklevel=2,
+                stacklevel=users_level(),
             )
 
 
