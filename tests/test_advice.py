@@ -6,6 +6,7 @@ the user's frames alone, and fits on a screen.
 
 from __future__ import annotations
 
+import pathlib
 import sys
 import traceback
 
@@ -54,6 +55,7 @@ def numbered(words):
     return np.unique(words, return_inverse=True)[1]
 
 
+MISSING = np.where(Y, Y, np.nan)
 SQUARED = loss.SquaredError()
 LABELS = {
     "words": (lambda: fit(y=WORDS), "numpy.unique(y", lambda: fit(y=numbered(WORDS))),
@@ -92,6 +94,21 @@ LABELS = {
         lambda: fit(y=ONE_HOT[..., None]),
         "y.reshape(-1, 3)",
         lambda: fit(y=ONE_HOT[..., None].reshape(-1, 3)),
+    ),
+    "one-hot of other classes": (
+        lambda: fit(y=np.eye(4)[Y]),
+        "end the net with 4 outputs",
+        lambda: fit(y=np.eye(4)[Y], units=4),
+    ),
+    "one-hot of other classes, as ints": (
+        lambda: fit(y=np.eye(4, dtype=int)[Y]),
+        "end the net with 4 outputs",
+        lambda: fit(y=np.eye(4, dtype=int)[Y], units=4),
+    ),
+    "labels that are missing": (
+        lambda: fit(y=MISSING),
+        "there = ~numpy.isnan(y)",
+        lambda: fit(X[~np.isnan(MISSING)], MISSING[~np.isnan(MISSING)].astype(int)),
     ),
     "measured numbers": (
         lambda: fit(y=Y + 0.5),
@@ -137,6 +154,8 @@ def fit_numbers(y, reshaped=True):
 
 
 FLAT = X.reshape(12, 16)
+ROWS = [{"a": 1.0, "b": 2.0}] * 12
+DATES = np.full(X.shape, np.datetime64("2026-11-29"))
 SAMPLES = {
     "rows of pixels": (
         lambda: fit(FLAT),
@@ -174,6 +193,41 @@ SAMPLES = {
         lambda: fit(np.asarray(X.astype(object), "float32")),
     ),
     "nothing": (lambda: fit(None), "an array of all samples", lambda: fit([*X])),
+    "samples one by one": (
+        lambda: fit(zip(X, Y, strict=True), None),
+        "numpy.stack",
+        lambda: fit([(np.stack([*X]), np.stack([*Y]))], None),
+    ),
+    "a path": (
+        lambda: fit(pathlib.Path("digits")),
+        "read the file first: singanet.data.load(path)",
+        lambda: singanet.data.load("digits"),
+    ),
+    "dicts": (
+        lambda: fit(ROWS),
+        "numpy.array([[*row.values()] for row in x], 'float32')",
+        lambda: shapeless()(np.array([[*row.values()] for row in ROWS], "float32")),
+    ),
+    "missing samples": (
+        lambda: fit([None, *X[1:, 0, 0, 0]], Y),
+        "leave out the samples that are None",
+        lambda: fit(X[1:], Y[1:]),
+    ),
+    "complex numbers": (
+        lambda: fit(X + 1j),
+        "numpy.abs(x)",
+        lambda: fit(np.abs(X + 1j)),
+    ),
+    "dates": (
+        lambda: fit(DATES),
+        "(x - x.min()) / numpy.timedelta64(1, 'D')",
+        lambda: fit((DATES - DATES.min()) / np.timedelta64(1, "D")),
+    ),
+    "durations": (
+        lambda: fit(DATES - DATES),
+        "x / numpy.timedelta64(1, 'D')",
+        lambda: fit((DATES - DATES) / np.timedelta64(1, "D")),
+    ),
     "images of another size": (
         lambda: fit(X[:, :, :3]),
         "build the net with input_shape=(1, 3, 4)",
@@ -384,6 +438,26 @@ NETS = {
         "it is singanet.layers.Dense",
         lambda: singanet.layers.Dense,
     ),
+    "a model by Keras' name": (
+        lambda: singanet.Model,
+        "it is singanet.FeedForwardNet(inputs=..., outputs=...)",
+        lambda: singanet.FeedForwardNet,
+    ),
+    "the history of a net": (
+        lambda: compiled().history,
+        "history = net.fit(x, y)",
+        fit,
+    ),
+    "an optimizer by name in a step": (
+        lambda: compiled().step(X, Y, "sgd"),
+        "singanet.optimizer.SGD(learning_rate=0.1)",
+        lambda: compiled().step(X, Y, singanet.optimizer.SGD(learning_rate=0.1)),
+    ),
+    "a class of optimizer in a step": (
+        lambda: compiled().step(X, Y, optimizer.SGD),
+        "singanet.optimizer.SGD(learning_rate=0.1)",
+        lambda: compiled().step(X, Y, singanet.optimizer.SGD(learning_rate=0.1)),
+    ),
     "a callback of another room": (
         lambda: singanet.training.EarlyStopping,
         "it is singanet.training.callbacks.EarlyStopping",
@@ -501,6 +575,7 @@ def test_numbers_that_are_not_numbers():
     with pytest.warns(RuntimeWarning, match="net.find_lr .* mend the data") as warned:
         fit(x)
     assert "callbacks=[singanet.training.callbacks.StopOnNaN()]" in str(warned[0].message)
+    assert warned[0].filename == __file__
     history = fit(x, callbacks=[singanet.training.callbacks.StopOnNaN()])
     assert history.stopped.startswith("data x: ")
     assert "numpy.nan_to_num(x)" in history.stopped

@@ -157,6 +157,7 @@ _NAMES = {
     "ReplicationPad": "Pad(mode='replicate')",
     "Rescaling": "Scale",
     "SELU": "Activation('name', 'selu')",
+    "Model": "singanet.FeedForwardNet(inputs=..., outputs=...)",
     "Sequential": "singanet.FeedForwardNet([layer, ...])",
     "SiLU": "Activation('name', 'silu')",
     "Sigmoid": "Activation('name', 'sigmoid')",
@@ -237,6 +238,7 @@ _ATTRIBUTES = {
         "get_layer": "write net['name']",
         "get_weights": "net.param_values() are the arrays, net.param_names() their names",
         "graph": _RECORDED,
+        "history": "net.fit returns it: history = net.fit(x, y)",
         "load_state_dict": "net.load(path) reads them from a file",
         "load_states": "net.load(path) reads them",
         "load_weights": "net.load(path) reads them",
@@ -350,6 +352,7 @@ def _is_imported() -> bool:
     return frame is not None and frame.f_code.co_name == "_handle_fromlist"
 
 
+@entry_point
 def missing_attribute(thing: object, name: str) -> Any:
     """The ``__getattr__`` of a class in `_ATTRIBUTES`."""
     expect_here(thing, name)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -375,14 +376,30 @@ def as_array(where: str, value: Any) -> Array:
     return array
 
 
+_NUMBERS = {
+    "c": "take numpy.abs(x), or join x.real and x.imag",
+    "M": "count for example days: (x - x.min()) / numpy.timedelta64(1, 'D')",
+    "m": "count for example days: x / numpy.timedelta64(1, 'D')",
+}
+"""By kind of NumPy's type: how its values become numbers."""
+
+
 def _number_advice(where: str, value: Any, array: Array) -> str:
     """What to do with a ``value`` that is no array of numbers."""
-    if isinstance(value, str):
+    if isinstance(value, (str, PathLike)):
         return "read the file first: singanet.data.load(path)"
     if are_messages(value):
         return MESSAGES
+    if array.ndim == 0 and "batch" in where:
+        return "put several samples into a batch: numpy.stack makes one array of them"
     if array.ndim == 0:
         return "pass a list or an array of all samples"
+    if array.dtype.kind in _NUMBERS:
+        return _NUMBERS[array.dtype.kind]
+    if any(isinstance(each, Mapping) for each in array.flat):
+        return "make a row of each dict: numpy.array([[*row.values()] for row in x], 'float32')"
+    if any(each is None for each in array.flat):
+        return "leave out the samples that are None, or fill them"
     words = array.dtype.kind in "US" or any(isinstance(each, str) for each in array.flat)
     if not words:
         return "convert it with numpy.asarray(..., 'float32')"

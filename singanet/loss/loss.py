@@ -510,8 +510,12 @@ def class_labels(
 def _cast_advice(ops: Ops, scores: Shape, y: Array) -> str:
     if y.dtype.kind in "USO":
         return f"number them: {NUMBERED}"
+    if (units := _units_advice(scores, y.shape)) is not None:
+        return units
     if y.size == math.prod(scores):
         return f"give a distribution the shape of the outputs: {reshaping('y', scores[1:])}"
+    if y.dtype.kind == "f" and bool(ops.xp.isnan(y).any()):
+        return "leave out the samples without a label: there = ~numpy.isnan(y)"
     if y.dtype.kind == "f" and not bool((y == ops.xp.rint(y)).all()):
         return (
             "number the classes from 0; for measured values use a regression loss such as "
@@ -520,7 +524,17 @@ def _cast_advice(ops: Ops, scores: Shape, y: Array) -> str:
     return "cast them with y.astype(int), or pass a distribution of the outputs' shape"
 
 
+def _units_advice(scores: Shape, labels: Shape) -> str | None:
+    """Return advice if ``labels`` are one-hot, of another number of classes than ``scores``."""
+    rows = len(labels) == len(scores) > 1 and labels[:-1] == scores[:-1]
+    if rows and labels[-1] not in (1, scores[-1]):
+        return f"end the net with {labels[-1]} outputs, one for each class"
+    return None
+
+
 def _label_advice(scores: Shape, labels: Shape) -> str:
+    if (units := _units_advice(scores, labels)) is not None:
+        return units
     for given in (labels, labels[:-1] if labels[-1:] == (1,) else labels):
         if len(scores) > 2 and given == (scores[0], *scores[2:]):
             axes = (*range(2, len(scores)), 1)

@@ -186,6 +186,13 @@ class UpdateChain:
 
     def follow(self, net: Any) -> None:
         """Pass the specs of the parameters of ``net`` to the rule, and the names to the stages."""
+        if isinstance(self.optimizer, type) or not hasattr(self.optimizer, "register_all"):
+            raise ArgumentError(
+                "net.step, optimizer",
+                expected="an optimizer",
+                received=repr(self.optimizer)[:80],
+                advice="make one before the loop: sgd = singanet.optimizer.SGD(learning_rate=0.1)",
+            )
         self.turn(net)
         if self.stages:
             trained = [param.name for param in net._execution_plan().trained_params()]
