@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from singanet.report import pages
+from singanet.report import comparison, pages
 
 SVG = "{http://www.w3.org/2000/svg}"
 HERE = all(map(find_spec, ("matplotlib", "jinja2", "resvg_py")))
@@ -31,7 +31,8 @@ _DRAWN = {}
 
 def draw_once(patch):
     """Draw nothing that was drawn before: most charts of a spoilt folder are as they were."""
-    for name in ("confusion_chart", "heat_map", "legend", "line_charts"):
+    patch.setattr(comparison, "line_charts", partial(_drawn, comparison.line_charts))
+    for name in ("confusion_chart", "heat_map", "line_charts"):
         patch.setattr(pages, name, partial(_drawn, getattr(pages, name)))
 
 

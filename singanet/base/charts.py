@@ -119,7 +119,8 @@ class LineChart(NamedTuple):
     ``by_powers`` makes the x axis logarithmic; every x must be above 0. Up to `MOST_LINES` lines
     look different. Long lines are `thinned`. If values are far off, the y axis is logarithmic, or
     ends before them, as `_Scale` describes; red marks show where lines leave the axis, and where
-    they stop being finite, and the label of the x axis explains the marks.
+    they stop being finite, and the label of the x axis explains the marks. Without ``legend`` the
+    points have no markers either: `selectable` styles the lines.
     """
 
     title: str
@@ -232,15 +233,43 @@ def line_charts(where: str, charts: Sequence[LineChart]) -> str:
         return svg_of(figure)
 
 
-def legend(where: str, names: Sequence[str]) -> str:
-    """Draw the legend of a chart that has none, in the order of its lines."""
-    with sheet(where, 60 + _LETTER * max(len(label(name)) for name in names), 20 * len(names)) as f:
-        axes = f.add_axes((0.0, 0.0, 1.0, 1.0))
-        axes.axis("off")
-        lines = [axes.plot([], [], **_line_style(k))[0] for k in range(len(names))]
-        # Some versions omit names that begin with "_".
-        axes.legend(lines, [f" {label(name)}" for name in names], loc="center left", handlelength=4)
-        return svg_of(f)
+_LINE = re.compile(r'<g id="line (\d+)">\s*<path d="([^"]*)" (clip-path="[^"]*")[^>]*/>')
+
+
+def selectable(svg: str, slots: Mapping[int, int]) -> str:
+    """Return a `themed` chart for use within a page, which shows the lines that it selects.
+
+    The lines, and their marks, are elements with their name, a number, as ``data-run``. The ones in
+    ``slots`` are shown: they have the number of their look as ``data-slot``.
+    """
+
+    def data(run: str) -> str:
+        slot = slots.get(int(run))
+        return f'data-run="{run}"' + ("" if slot is None else f' data-slot="{slot}"')
+
+    def line(found: re.Match[str]) -> str:
+        run, path, clip = found.groups()
+        path = re.sub(r"(\.\d)\d+", r"\1", path)
+        # A line of one point is a dot.
+        path = path if "L" in path else f"{path.strip()} h 0"
+        return f'<g {data(run)}><path class="line" d="{path}" {clip}/>'
+
+    svg = _LINE.sub(line, svg)
+    svg = re.sub(r'<g id="mark (\d+)">', lambda found: f"<g {data(found[1])}>", svg)
+    # Several charts of a page have the same names of other groups.
+    return re.sub(r'<g id="[^"]*"(/?)>', r"<g\1>", svg)
+
+
+def line_rules() -> str:
+    """Return CSS rules for the lines of `selectable` charts and their keys."""
+    rules = ["[data-run]:not([data-slot]){display:none}"]
+    rules.append(".line{fill:none;stroke-width:1.5;stroke-linecap:round}")
+    for k in range(MOST_LINES):
+        dashes = _line_style(k)["linestyle"]
+        pattern = "none" if dashes == "-" else ",".join(f"{1.5 * length:g}" for length in dashes[1])
+        look = f"stroke:var(--s{k % len(_COLOURS)});stroke-dasharray:{pattern}"
+        rules.append(f'[data-slot="{k}"] .line{{{look}}}')
+    return "".join(rules)
 
 
 def thinned(points: Points, most: int) -> Points:
@@ -259,24 +288,25 @@ class _Scale:
     """The y axis for ``lines`` of values.
 
     The usual size is the median over lines of a line's median. Values are far off if they are more
-    than `_FAR` times as large. If most lines have such values and none is negative, as for a loss
-    that falls by powers of ten, the axis is logarithmic. If few have, it ends before them, so that
-    they do not flatten the others.
+    than `_FAR` times as large. If most lines with such values grew to them, as losses that diverge,
+    the axis ends before them, so that they do not flatten the others. Otherwise, as for a loss that
+    falls by powers of ten, it is logarithmic, unless values are negative.
     """
 
     def __init__(self, lines: Sequence[Sequence[float]]) -> None:
         sizes = [[abs(y) for y in line if math.isfinite(y)] for line in lines]
         usual = median_low([0.0, 0.0] if not any(sizes) else [median_low(s) for s in sizes if s])
-        far = [max(line) > _FAR * usual for line in sizes if line] if usual else []
+        far = [line for line in sizes if line and usual and max(line) > _FAR * usual]
+        grown = sum(max(line) > _FAR * line[0] for line in far)
         largest = max((max(line) for line in sizes if line), default=0.0)
         smallest = min((y for line in lines for y in line if math.isfinite(y)), default=0.0)
-        many = sum(far) > len(far) / 2
-        self.by_powers = many and smallest >= 0 and largest <= _BY_POWERS * usual
+        levels = bool(far) and grown <= len(far) / 2
+        self.by_powers = levels and smallest >= 0 and largest <= _BY_POWERS * usual
         self.lowest, self.highest = -_LARGEST, _LARGEST
         """The smallest and largest values within the axis."""
         if self.by_powers:
             self.lowest = usual / _BY_POWERS
-        elif any(far):
+        elif far:
             self.lowest, self.highest = -_FAR * usual, _FAR * usual
         shown = [y for line in lines for y in line if self.lowest <= y <= self.highest]
         low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
@@ -297,7 +327,8 @@ def _draw(axes: Any, chart: LineChart, ticker: Any) -> None:
     for k, (name, points) in enumerate(chart.lines.items()):
         near = [(x, scale.clipped(y)) for x, y in points if abs(x) < _LARGEST and math.isfinite(y)]
         shown = thinned(near, most)
-        marks = {"marker": "o", "markersize": 3} if len(shown) <= _MOST_POINTS else {}
+        marked = chart.legend and len(shown) <= _MOST_POINTS
+        marks = {"marker": "o", "markersize": 3} if marked else {}
         xs, ys = [x for x, _ in shown], [y for _, y in shown]
         drawn[name] = axes.plot(xs, ys, **_line_style(k), **marks, gid=f"line {label(name)}")[0]
     if scale.by_powers:

@@ -126,27 +126,31 @@ def report(
     out: Annotated[
         Path | None,
         "FILE",
-        "the page (default: report.html in the folder, for several runs comparison.html here)",
+        "the page (default: report.html in the folder; for a folder of runs comparison.html in"
+        " it, for several folders here)",
     ] = None,
     live: Annotated[
         bool, "", "for one run: update the page every few seconds during the training"
     ] = False,
+    pages: Annotated[bool, "", "compare runs without writing a page for each"] = True,
 ) -> int:
-    """Show a run, or several together, as one HTML page.
+    """Show a run, or several runs or folders of runs together, as one HTML page.
 
     Examples:
       singanet report runs/lenet
       singanet report runs/lenet runs/other --out both.html
+      singanet report runs
     """
     from singanet.report import follow, write_comparison, write_report
-    from singanet.report.reading import COMPARISON
+    from singanet.report.reading import runs_in
 
-    several = len(run_dirs) > 1
+    several = len(run_dirs) > 1 or runs_in(run_dirs[0]) != run_dirs
     if live and several:
         advice = "remove it to compare unfinished runs"
-        raise refusal("--live", "one run folder", len(run_dirs), advice)
+        received = len(run_dirs) if len(run_dirs) > 1 else "a folder of runs"
+        raise refusal("--live", "one run folder", received, advice)
     if several:
-        print(write_comparison(run_dirs, out or COMPARISON))
+        print(write_comparison(run_dirs, out, pages))
     else:
         print((follow if live else write_report)(run_dirs[0], out))
     return 0

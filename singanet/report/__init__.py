@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singanet.base.elsewhere import names_of
-from singanet.report.pages import LivePage, follow, plot_confusion, write_comparison, write_report
+from singanet.report.comparison import write_comparison
+from singanet.report.pages import LivePage, follow, plot_confusion, write_report
 from singanet.report.reading import Run, read_run
 from singanet.report.recording import ConfusionLog, MemoryLog, RunNotes, recorders
 

@@ -1,40 +1,39 @@
-"""HTML pages of a run, during and after it, and of several runs."""
+"""HTML pages of a run, during and after it."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import heapq
 import math
-import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from statistics import median_low
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from singanet.base.charts import (
-    MOST_LINES,
     MOST_NUMBERED,
     SCHEMES,
     LineChart,
     confusion_chart,
     data_of,
     heat_map,
-    legend,
     line_charts,
+    line_rules,
     themed,
     write_chart,
 )
 from singanet.base.extras import REPORT, package
-from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, paths_of, replacing
+from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, replacing
 from singanet.base.notebooks import Shown
 from singanet.base.tracebacks import users_level
 from singanet.errors import ArgumentError, SingaNetError
-from singanet.report.reading import COMPARISON, HISTORY, Run, best_epoch, read_run
+from singanet.report.reading import HISTORY, Run, best_epoch, read_run
 from singanet.report.reading import REPORT as PAGE
 from singanet.saving.objects import config_to_text, is_entry
 from singanet.training.callbacks import Callback
@@ -74,7 +73,45 @@ class Details(NamedTuple):
     parts: Sequence[Part]
 
 
-Part = str | Grid | list[Image] | Details
+class RunCell(NamedTuple):
+    """A cell of a table of runs; ``value`` is for sorting if ``text`` is not."""
+
+    text: str
+    value: float | str = ""
+
+
+class RunRow(NamedTuple):
+    """A run: its place in the charts, its name, the address of its page if it has one.
+
+    ``slot`` is the look of its curves, None if they are not shown; ``best`` marks the best run.
+    """
+
+    run: int
+    name: str
+    link: str
+    slot: int | None
+    best: bool
+    cells: Sequence[RunCell]
+
+
+class RunTable(NamedTuple):
+    """A table of runs in which the reader chooses; ``order`` is the one of the column ``by``."""
+
+    titles: Sequence[str]
+    entries: Sequence[RunRow]
+    by: str
+    order: str
+
+
+class Curves(NamedTuple):
+    """A chart of `selectable` lines, in the page itself, with a ``note`` below."""
+
+    title: str
+    lines: str
+    note: str
+
+
+Part = str | Grid | list[Image] | list[Curves] | Details | RunTable
 """Text keeps its line breaks; a list is a row of pictures."""
 
 
@@ -99,13 +136,26 @@ def _template() -> Any:
     return made.get_template("page.html")
 
 
-def document(title: str, sections: Iterable[Section], every_seconds: int | None = None) -> str:
+def document(
+    title: str, sections: Iterable[Section], every_seconds: int | None = None, script: str = ""
+) -> str:
     """Return the HTML text of a page, in light or dark as the reader prefers.
 
-    A browser reloads it ``every_seconds``, without a script and at the same scroll position.
+    A browser reloads it ``every_seconds``, without a script and at the same scroll position. The
+    page's policy allows ``script``, by its checksum, and no other.
     """
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
     page: str = _template().render(
-        title=title, sections=sections, every_seconds=every_seconds, schemes=SCHEMES, data=data_of
+        title=title,
+        sections=sections,
+        every_seconds=every_seconds,
+        policy=policy,
+        script=script,
+        styles=SCHEMES + line_rules() * bool(script),
+        data=data_of,
     )
     return page
 
@@ -290,7 +340,7 @@ def best_row(run: Run) -> tuple[str, int] | None:
     history = run.history
     if not history:
         return None
-    found = run.outcome if run.outcome.get("monitor") else best_epoch(history)
+    found = run.outcome if run.outcome.get("monitor") in history else best_epoch(history)
     at = {epoch: k for k, epoch in enumerate(history.epochs)}
     if found.get("best_epoch") not in at:
         return None
@@ -569,155 +619,3 @@ def _under_way(said: Mapping[str, object], *charts: list[Image]) -> Section:
     written = time.strftime("%Y-%m-%d %H:%M:%S")
     note = f"Reloaded every {_SECONDS} seconds; if the time stays the same, the process has ended."
     return Section("Under way", [facts({**said, "page written": written}), note, *charts])
-
-
-_TIMES = 10.0
-"""The largest number drawn of a run, in multiples of the median of the runs' largest numbers."""
-
-
-def write_comparison(
-    run_folders: Iterable[str | PathLike[str]], path: str | PathLike[str] = COMPARISON
-) -> Path:
-    """Write one page of several run folders, and return its path.
-
-    A chart for each measure has a line for each run; tables have the settings and results. For more
-    than 16 runs, each 16 have their own charts. The page is like the page of `write_report`.
-    Errors: as `read_run` for every folder; `ArgumentError` for fewer than two folders, or a
-    repeated one; `FileAccessError` if the page cannot be written.
-
-    Args:
-        run_folders: Paths of the folders, two or more.
-        path: Path of the page, a .html file.
-    """
-    folders = paths_of(run_folders, "run_folders")
-    twice = [f for k, f in enumerate(folders) if f.resolve() in {o.resolve() for o in folders[:k]}]
-    if len(folders) < 2 or twice:
-        raise ArgumentError(
-            "comparison of runs",
-            expected="two run folders or more, each once",
-            received=f"{str(twice[0])!r} twice" if twice else f"{len(folders)}",
-            advice="pass other folders",
-        )
-    target = path_of(path)
-    write_page(target, comparison([read_run(folder) for folder in folders]))
-    return target
-
-
-def comparison(runs: Sequence[Run]) -> str:
-    """Return the HTML text."""
-    names = names_of([run.folder for run in runs])
-    ends = [(name, ending(run)) for name, run in zip(names, runs, strict=True)]
-    return document(
-        f"{len(runs)} runs",
-        [
-            Section("Runs", [Grid(ends)]),
-            *_curves_of_runs(names, runs),
-            Section("Settings that differ", _settings(names, runs)),
-            Section("Results", _results(names, runs), "no run has recorded any"),
-        ],
-    )
-
-
-def names_of(folders: Iterable[Path]) -> list[str]:
-    """Return the paths without their common parent."""
-    whole = [folder.resolve() for folder in folders]
-    above = os.path.commonpath([folder.parent for folder in whole])
-    return [str(folder.relative_to(above)) for folder in whole]
-
-
-def _measures(runs: Sequence[Run]) -> list[str]:
-    """Return the names of all measures, in the order of their first run."""
-    return list(dict.fromkeys(name for run in runs for name in run.history))
-
-
-def _curves_of_runs(names: Sequence[str], runs: Sequence[Run]) -> Iterator[Section]:
-    """Yield sections of charts with a legend, each for as many runs as a chart can distinguish."""
-    for start in range(0, len(runs), MOST_LINES):
-        some = slice(start, start + MOST_LINES)
-        own, title = names[some], "Curves"
-        if len(runs) > MOST_LINES:
-            title = f"Curves of {own[0]}" + (f" to {own[-1]}" if len(own) > 1 else "")
-        drawn = [_of_runs(measure, own, runs[some]) for measure in _measures(runs[some])]
-        marks = Image(themed(legend(_WHERE, own)), f"lines: {', '.join(own)}")
-        parts: list[Part] = [[marks], drawn] if drawn else []
-        yield Section(title, parts, "no run has recorded any epoch")
-
-
-def _of_runs(measure: str, names: Sequence[str], runs: Sequence[Run]) -> Image:
-    """Draw a line for each run; runs without the measure keep their style for the other charts."""
-    found = {name: run.history.get(measure, []) for name, run in zip(names, runs, strict=True)}
-    most = _most(found.values())
-    lines = {
-        name: [
-            (epoch + 1.0, value)
-            for epoch, value in zip(run.history.epochs, found[name], strict=False)
-            if abs(value) <= most
-        ]
-        for name, run in zip(names, runs, strict=True)
-    }
-    beyond = [name for name, values in found.items() if any(abs(v) > most for v in values)]
-    notes = {
-        "not measured by": [name for name in names if not found[name]],
-        f"beyond {most:.3g}, and not drawn there:": beyond,
-    }
-    said = "; ".join(f"{note} {', '.join(which)}" for note, which in notes.items() if which)
-    return _chart(LineChart(measure, "epoch", lines, legend=False), said)
-
-
-def _most(lines: Iterable[Sequence[float]]) -> float:
-    """Return the largest number to draw: a diverging line would flatten the others."""
-    finite = [[abs(value) for value in line if math.isfinite(value)] for line in lines]
-    highest = [max(line) for line in finite if line]
-    return _TIMES * median_low(highest) if highest else 0.0
-
-
-def _settings(names: Sequence[str], runs: Sequence[Run]) -> list[Part]:
-    """Return a row for each setting that differs between runs."""
-    configs = [dict(flat(settings(run.config), LONGEST)) for run in runs]
-    known = list(dict.fromkeys(name for config in configs for name in config))
-    rows = {name: _shown([(name in c, c.get(name)) for c in configs]) for name in known}
-    differ = [(name, *cells) for name, cells in rows.items() if len(set(cells)) > 1]
-    same = len(known) - len(differ)
-    missing = [name for name, config in zip(names, configs, strict=True) if not config]
-    said = [f"{same:,} other settings are the same." if differ else ""]
-    if not differ:
-        said = [f"All {same:,} settings are the same." if known else "No run has recorded any."]
-    if missing and known:
-        said.append(f"No settings were recorded by {', '.join(missing)}.")
-    if len(differ) > _MOST_ROWS:
-        said.append(f"The first {_MOST_ROWS:,} of {len(differ):,} are shown.")
-    tables: list[Part] = [Grid(differ[:_MOST_ROWS], ("setting", *names))] if differ else []
-    return [*tables, " ".join(filter(None, said))]
-
-
-def _shown(values: Sequence[tuple[bool, Any]]) -> list[str]:
-    """Format the values for reading, with all digits if fewer do not distinguish them."""
-    short = [text(value) if there else "not set" for there, value in values]
-    exact = [repr(value) if there else "not set" for there, value in values]
-    return short if len(set(short)) == len(set(exact)) else exact
-
-
-def _results(names: Sequence[str], runs: Sequence[Run]) -> list[Part]:
-    """Return the measures at the best and the last epoch, and the figures."""
-    best = [best_row(run) for run in runs]
-    rows = list[tuple[str, ...]]()
-    if any(run.history.epochs for run in runs):
-        found = [
-            "–" if at is None else f"{run.history.epochs[at[1]] + 1:,}, by {at[0]}"
-            for run, at in zip(runs, best, strict=True)
-        ]
-        rows.append(("best epoch", *found))
-    for measure in _measures(runs):
-        for when, places in (
-            ("best epoch", [None if at is None else at[1] for at in best]),
-            ("last epoch", [-1] * len(runs)),
-        ):
-            values = [
-                None if k is None or not run.history.get(measure) else run.history[measure][k]
-                for run, k in zip(runs, places, strict=True)
-            ]
-            rows.append((f"{measure}, {when}", *map(text, values)))
-    figures = [dict(flat(run.figures, LONGEST)) for run in runs]
-    for name in list(dict.fromkeys(name for each in figures for name in each))[:_MOST_ROWS]:
-        rows.append((name, *(text(each.get(name)) for each in figures)))
-    return [Grid(rows, ("", *names))] if rows else []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
@@ -124,30 +125,62 @@ def read_run(folder: str | PathLike[str]) -> Run:
         folder: Path of the folder.
     """
     folder = path_of(folder, "folder")
-    if not any((folder / name).is_file() for name in WRITTEN):
-        raise FileAccessError(
-            f"folder {str(folder)!r}",
-            expected=f"a run folder with files such as {HISTORY}",
-            received="none of them" if folder.is_dir() else "no such folder",
-            advice="train with callbacks=singanet.report.recorders(folder) first",
-        )
-    run = Run(folder)
-    run.config = _object(folder / CONFIG)
-    run.machine = _object(folder / MACHINE)
-    run.figures = _object(folder / FIGURES)
+    if not is_run(folder):
+        raise _no_run(folder)
+    run = read_results(folder)
     run.samples = _object(folder / SAMPLES)
     run.summary, run.picture = _text(folder / SUMMARY), _text(folder / PICTURE)
-    run.history = _history(folder / HISTORY)
     run.layers = _lines(folder / LAYERS, ("epoch", "parameters"), _norms)
     names = {name for line in run.layers for name in line["parameters"]}
     if len(names) * len(run.layers) > MOST_NORMS:
         raise _not(folder / LAYERS, f"at most {MOST_NORMS} norms", "more")
     run.memory = _lines(folder / MEMORY, ("seconds",), _bytes)
-    run.outcome = _outcome(folder / OUTCOME)
     confusion = _object(folder / CONFUSION)
     if confusion:
         run.labels, run.confusion = _matrix(folder / CONFUSION, confusion)
     return run
+
+
+def read_results(folder: Path) -> Run:
+    """Read the settings and results of a run folder alone. Errors: as `read_run`."""
+    run = Run(folder)
+    run.config, run.machine = _object(folder / CONFIG), _object(folder / MACHINE)
+    run.figures, run.outcome = _object(folder / FIGURES), _outcome(folder / OUTCOME)
+    run.history = _history(folder / HISTORY)
+    return run
+
+
+def is_run(folder: Path, names: Iterable[str] = WRITTEN) -> bool:
+    """Return whether ``folder`` has any of the files ``names``."""
+    return any((folder / name).is_file() for name in names)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return ``folder`` if it is a run folder, or else all run folders in it, at any depth.
+
+    Links and hidden folders are not followed. Errors: `FileAccessError` if there are none.
+    """
+    if is_run(folder):
+        return [folder]
+    found = []
+    for root, inner, _ in os.walk(folder):
+        # A published model has a file of the same name.
+        if is_run(Path(root), {*WRITTEN} - {CONFIG}):
+            found.append(Path(root))
+            inner.clear()
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+    if not found:
+        raise _no_run(folder)
+    return found
+
+
+def _no_run(folder: Path) -> FileAccessError:
+    return FileAccessError(
+        f"folder {str(folder)!r}",
+        expected=f"a run folder with files such as {HISTORY}",
+        received="none of them" if folder.is_dir() else "no such folder",
+        advice="train with callbacks=singanet.report.recorders(folder) first",
+    )
 
 
 def _text(path: Path) -> str:

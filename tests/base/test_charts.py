@@ -11,7 +11,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from singanet.base.charts import MOST_LINES, LineChart, heat_map, legend, line_charts, themed
+from singanet.base.charts import (
+    MOST_LINES,
+    LineChart,
+    heat_map,
+    line_charts,
+    line_rules,
+    selectable,
+    themed,
+)
 from singanet.errors import BackendError
 from tests.charts import NEEDED, SVG, groups, lines, points, texts
 
@@ -87,7 +95,7 @@ def look(group):
 
 
 @NEEDED
-def test_so_many_lines_all_look_different_and_as_in_their_legend():
+def test_so_many_lines_all_look_different():
     names = [f"_run $k {k}" for k in range(MOST_LINES)]
     shown = {name: [(k, k) for k in range(30)] for name in names}
     svg = drawn(shown, legend=False)
@@ -95,12 +103,24 @@ def test_so_many_lines_all_look_different_and_as_in_their_legend():
     assert list(groups(svg, "line")) == names
     assert len({*map(tuple, looks)}) == MOST_LINES
     assert not {*names} & {*texts(svg)}
-    svg = legend("test", names)
-    assert texts(svg) == names
-    marks = ElementTree.fromstring(svg).findall(f".//{SVG}g[@id='legend_1']/{SVG}g")
-    marks = [each for each in marks if each.get("id").startswith("line2d")]
-    assert [look(mark) for mark in marks] == looks
     assert {*names[:2], "loss", "epoch"} <= {*texts(drawn({n: shown[n] for n in names[:2]}))}
+
+
+@NEEDED
+def test_lines_of_a_page_are_shown_by_their_numbers():
+    shown = {"0": [(1, 1.0), (2, 0.5)], "1": [(1, 1.0)], "2": [(1, 0.5), (2, math.nan)], "3": []}
+    svg = selectable(themed(drawn(shown, legend=False)), {1: 0, 2: 15})
+    found = ElementTree.fromstring(svg).findall(f".//{SVG}g[@data-run]")
+    assert [(each.get("data-run"), each.get("data-slot")) for each in found] == [
+        *(("0", None), ("1", "0"), ("2", "15")),
+        ("2", "15"),  # the mark
+    ]
+    assert [len(re.findall("[ML]", each[0].get("d"))) for each in found[:3]] == [2, 1, 1]
+    assert found[1][0].get("d").endswith("h 0")  # a dot
+    assert not re.search(r'<g id="', svg)
+    rules = re.findall(r'\[data-slot="(\d+)"\] .line\{(.*?)\}', line_rules())
+    assert [int(slot) for slot, _ in rules] == [*range(MOST_LINES)]
+    assert len({look for _, look in rules}) == MOST_LINES
 
 
 @NEEDED

@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import os
 import re
+from html import unescape
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from singanet.__main__ import main
-from singanet.errors import ArgumentError, DataError, FileAccessError
-from singanet.report import recorders, write_comparison
-from singanet.report.pages import names_of
-from tests.charts import NEEDED, images, lines, without_images
+from singanet.base.files import hold, let_go
+from singanet.errors import ArgumentError, FileAccessError
+from singanet.optimizer import SGD
+from singanet.optimizer.schedules import Step
+from singanet.report import comparison, recorders, write_comparison
+from singanet.report.comparison import names_of
+from tests.charts import NEEDED, SVG
 from tests.html_check import read_html
 
 pytestmark = NEEDED
@@ -32,23 +40,74 @@ def run(tmp_path):
     return write
 
 
-def page_of(folders, tmp_path):
-    html = write_comparison(folders, tmp_path / "page.html").read_text("utf-8")
-    read_html(without_images(html))
+def page_of(folders, tmp_path, **options):
+    html = write_comparison(folders, tmp_path / "page.html", **options).read_text("utf-8")
+    read_html(bare(html))
     return html
 
 
+SVG_IN_PAGE = re.compile(r"<svg.*?</svg>", re.S)
+
+
+def bare(html):
+    """The page without its one script, its charts and its links, which are looked at here."""
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in unescape(html)
+    for svg in SVG_IN_PAGE.findall(html):
+        for each in ElementTree.fromstring(svg).iter():
+            assert each.tag.rpartition("}")[2] not in {"script", "a", "image", "foreignObject"}
+            assert all(v[0] == "#" for k, v in each.attrib.items() if k.endswith("href"))
+    for link in re.findall(r'href="([^"]*)"', SVG_IN_PAGE.sub("", html)):
+        assert re.fullmatch(r"(?!/)[\w%./-]*report\.html", link)
+    html = html.replace(f"<script>{script}</script>", "")
+    return re.sub(r'<a href="[^"]*">(.*?)</a>', r"\1", SVG_IN_PAGE.sub("", html))
+
+
+def text_of(markup):
+    return unescape(re.sub(r"<[^>]+>", "", markup)).strip()
+
+
+def table(html):
+    """The cells by run, in the order of the table, and by title; the marks of the run too."""
+    shown = html.split("<h2>Runs</h2>")[1].split("</table>")[0]
+    head, body = shown.split("<tbody>")
+    titles = [text_of(each) for each in re.findall(r"<th.*?</th>", head)]
+    found = {}
+    for row in body.split("<tr")[1:]:
+        cells = [text_of(each) for each in re.findall(r"<t[hd].*?</t[hd]>", row)]
+        box = re.search(r'value="(\d+)"( checked)?', row)
+        found[cells[1].removeprefix("★ ")] = {
+            **dict(zip(titles[2:], cells[2:], strict=True)),
+            "run": int(box[1]),
+            "chosen": bool(box[2]),
+            "best": cells[1].startswith("★"),
+            "red": [text_of(each) for each in re.findall(r'<td class="red".*?</td>', row)],
+        }
+    return found
+
+
+def column(html, title):
+    return {run: row[title] for run, row in table(html).items()}
+
+
 def charts(html):
-    """Of every chart the points of its lines by their names, as it is drawn."""
-    found = [(shown.removesuffix(" by epoch"), svg) for shown, svg in images(html)]
-    return {shown: lines(svg) for shown, svg in found if not shown.startswith("lines:")}
-
-
-def rows(html, title):
-    """The cells of the table in the section ``title``, by the first of each row."""
-    part = html.split(f"<h2>{title}</h2>")[1].split("</section>")[0]
-    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in part.split("<tr>")[1:]]
-    return {first: others for first, *others in cells}
+    """Of every chart the points of its lines by the names of the runs, and the runs with marks."""
+    names = {row["run"]: name for name, row in table(html).items()}
+    found = {}
+    figure = re.compile(r'<figure aria-label="(.*?) by epoch">(<svg.*?</svg>)', re.S)
+    for shown, svg in figure.findall(html):
+        drawn, marked = {}, set()
+        for group in ElementTree.fromstring(svg).iter(f"{SVG}g"):
+            path = next(group.iterfind(f"{SVG}path[@class='line']"), None)
+            if path is not None:
+                pairs = re.findall(r"[ML] (\S+) (\S+)", path.get("d"))
+                points = [(float(x), float(y)) for x, y in pairs]
+                drawn[names[int(group.get("data-run"))]] = points
+            elif "data-run" in group.attrib:
+                marked.add(names[int(group.get("data-run"))])
+        found[unescape(shown)] = drawn, marked
+    return found
 
 
 def test_two_trainings_are_laid_over_each_other(fit, net, tmp_path):
@@ -56,16 +115,23 @@ def test_two_trainings_are_laid_over_each_other(fit, net, tmp_path):
     second = fit(recorders(tmp_path / "b", {"note": "two"}), epochs=5, initial_epoch=2)
     html = page_of([tmp_path / "a", tmp_path / "b"], tmp_path)
     drawn = charts(html)
-    assert list(drawn) == list(first)
-    assert {name: len(points) for name, points in drawn["val_loss"].items()} == {"a": 2, "b": 3}
-    differ = rows(html, "Settings that differ")
-    assert differ.pop("setting") == ["a", "b"]
-    assert differ == {"epochs": ["2", "5"], "note": ["one", "two"]}
-    results = rows(html, "Results")
-    assert results["loss, last epoch"] == [f"{h['loss'][-1]:.6g}" for h in (first, second)]
-    best = [min(h["val_loss"]) for h in (first, second)]
-    assert results["val_loss, best epoch"] == [f"{value:.6g}" for value in best]
+    assert {*drawn} == {*first}
+    assert next(iter(drawn)) == "val_loss"
+    lengths = {name: len(points) for name, points in drawn["val_loss"][0].items()}
+    assert lengths == {"a": 2, "b": 3}
+    assert column(html, "epochs") == {"a": "2", "b": "5"}
+    assert column(html, "note") == {"a": "one", "b": "two"}
+    assert "seed" not in table(html)["a"]
+    lasts = {name: f"{h['loss'][-1]:.6g}" for name, h in (("a", first), ("b", second))}
+    assert column(html, "loss, last epoch") == lasts
+    best = {name: min(h["val_loss"]) for name, h in (("a", first), ("b", second))}
+    assert column(html, "val_loss, best epoch") == {n: f"{v:.6g}" for n, v in best.items()}
+    assert list(table(html)) == sorted(best, key=best.get)
+    assert list(column(html, "best").values()) == [True, False]
     assert html.count("as requested") == 2
+    assert all(re.match(r"\d{4}-", day) for day in column(html, "started").values())
+    assert all(took.endswith(" s") for took in column(html, "duration").values())
+    assert "machine" not in table(html)["a"]  # they have the same
 
 
 def test_what_one_run_has_not_measured_is_said(run, tmp_path):
@@ -76,36 +142,44 @@ def test_what_one_run_has_not_measured_is_said(run, tmp_path):
     html = page_of(folders, tmp_path)
     drawn = charts(html)
     assert list(drawn) == ["loss", "shared", "error"]
-    assert [len(points) for points in drawn["loss"].values()] == [2, 0]
+    assert {name: len(points) for name, points in drawn["loss"][0].items()} == {"a": 2}
     assert re.findall(r"<figcaption>(.*?)</figcaption>", html) == [
         "not measured by b",
         "not measured by a",
     ]
-    results = rows(html, "Results")
-    assert results["loss, last epoch"] == ["0.5", "–"]
-    assert results["test_accuracy"] == ["–", "0.5"]
+    assert column(html, "loss, last epoch") == {"a": "0.5", "b": "–"}
+    assert column(html, "test_accuracy") == {"a": "–", "b": "0.5"}
 
 
-def test_a_run_that_left_its_range_hides_no_other(run, tmp_path):
+def test_a_failed_run_is_beside_the_others_and_hides_none(run, tmp_path):
     good = [
         run(name, f"epoch,loss\n0,2\n1,{last}\n2,nan\n") for name, last in (("a", 1), ("b", 0.5))
     ]
+    alone = charts(page_of(good, tmp_path))["loss"][0]
     lost = run("lost", "epoch,loss\n0,3\n1,1e20\n2,nan\n")
     none = run("none", outcome={"epochs": 0, "of": 3, "error": "ValueError: bad"})
-    alone = charts(page_of(good, tmp_path))["loss"]
     html = page_of([*good, lost, none], tmp_path)
-    drawn = charts(html)["loss"]
-    assert [len(points) for points in drawn.values()] == [2, 2, 1, 0]
+    drawn, marked = charts(html)["loss"]
+    assert {name: len(points) for name, points in drawn.items()} == {"a": 2, "b": 2, "lost": 2}
+    assert marked == {"a", "b", "lost"}
     # As high as without the two, but for a scale that ends at 3 instead of 2.
-    heights = [each["a"][0][1] - each["a"][1][1] for each in (alone, drawn)]
-    assert heights[1] / heights[0] == pytest.approx(2 / 3, abs=0.2)
-    assert "not measured by none; beyond 20, and not drawn there: lost<" in html
+    heights = [each["a"][1][1] - each["a"][0][1] for each in (alone, drawn)]
+    assert heights[1] / heights[0] == pytest.approx(1.5 / 2.5, abs=0.05)
+    assert drawn["lost"][1][1] < min(y for _, y in drawn["a"])  # it leaves at the top
+    assert list(table(html)) == ["b", "a", "lost", "none"]
+    assert table(html)["lost"]["red"] == [
+        "3 epochs, with a loss that is not finite from epoch 3 on; the training is running, or was"
+        " killed",
+        "NaN",
+    ]
+    assert table(html)["none"]["red"] == ["0 epochs of 3; ended with an error: ValueError: bad"]
 
 
 def test_runs_without_any_measure_say_so(run, tmp_path):
     html = page_of([run("c", config={"lr": 1}), run("d", config={"lr": 1})], tmp_path)
     assert "no run has recorded any epoch" in html
     assert "All 1 settings are the same." in html
+    assert not any(column(html, "best").values())
 
 
 def test_settings_are_told_apart_by_all_their_digits_and_types(run, tmp_path):
@@ -115,14 +189,20 @@ def test_settings_are_told_apart_by_all_their_digits_and_types(run, tmp_path):
         run("c", "epoch,loss\n0,1\n"),
     ]
     html = page_of(folders[:2], tmp_path)
-    differ = rows(html, "Settings that differ")
-    assert differ["lr"] == ["0.12345678", "0.12345679"]
-    assert differ["nested.x"] == ["1", "True"]
-    assert differ["only"] == ["–", "not set"]
-    assert "1 other settings are the same." in html
+    assert column(html, "lr") == {"a": "0.12345678", "b": "0.12345679"}
+    assert column(html, "nested.x") == {"a": "1", "b": "True"}
+    assert column(html, "only") == {"a": "–", "b": "not set"}
+    assert "1 other setting is the same." in html
     html = page_of(folders, tmp_path)
-    assert rows(html, "Settings that differ")["same"] == ["1, 2", "1, 2", "not set"]
+    assert column(html, "lr") == {"c": "–", "a": "0.12345678", "b": "0.12345679"}
     assert "No settings were recorded by c." in html
+
+
+def test_optimizers_are_as_a_user_writes_them(run, tmp_path):
+    rates = (0.05, 0.1)
+    folders = [run(f"r{r}", config={"optimizer": SGD(lr=Step(r, 5)).to_config()}) for r in rates]
+    found = column(page_of(folders, tmp_path), "optimizer")
+    assert found == {f"r{rate}": f"SGD(lr=Step({rate}, 5))" for rate in rates}
 
 
 def test_runs_are_named_by_what_tells_their_paths_apart(run, tmp_path):
@@ -134,13 +214,16 @@ def test_runs_are_named_by_what_tells_their_paths_apart(run, tmp_path):
     ]
 
 
-def test_a_damaged_run_is_refused_by_the_name_of_its_file(run, tmp_path):
+def test_a_damaged_run_has_a_row_with_the_error(run, tmp_path):
     good, bad = run("good", "epoch,loss\n0,1\n"), run("bad", "epoch,loss\n0,1\nx,y\n1,2\n")
-    with pytest.raises(DataError, match=r"bad.history\.csv.*line 3.*remove the file"):
-        write_comparison([good, bad], tmp_path / "page.html")
+    html = page_of([good, bad], tmp_path)
+    (said,) = table(html)["bad"]["red"]
+    assert re.search(r"bad.history\.csv.*line 3.*remove the file", said)
+    assert charts(html)["loss"][0].keys() == {"good"}
+    assert [name for name, linked in links(html).items() if linked] == ["good"]
     with pytest.raises(FileAccessError, match=r"gone.*a run folder.*no such folder"):
-        write_comparison([good, tmp_path / "gone"], tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
+        write_comparison([good, tmp_path / "gone"], tmp_path / "other.html")
+    assert not (tmp_path / "other.html").exists()
     # One that was killed in the middle of a line is shown as far as it came.
     killed = run("killed", "epoch,loss\n0,1\n1,0.")
     (killed / "history.csv").write_text("epoch,loss\n0,1\n1")
@@ -148,41 +231,117 @@ def test_a_damaged_run_is_refused_by_the_name_of_its_file(run, tmp_path):
     assert "running, or was killed" in html
 
 
-def test_so_many_as_look_different_share_their_charts(run, tmp_path):
-    folders = [run(f"r{k}", f"epoch,loss\n0,{k}\n") for k in range(33)]
-    assert page_of(folders[:16], tmp_path).count("<h2>Curves</h2>") == 1
-    html = page_of(folders, tmp_path)
-    assert re.findall("<h2>(Curves.*?)</h2>", html) == [
-        "Curves of r0 to r15", "Curves of r16 to r31", "Curves of r32",
-    ]  # fmt: skip
-    assert sum(len(lines(svg)) for shown, svg in images(html) if "by epoch" in shown) == 33
-    assert len(rows(html, "Results")["loss, last epoch"]) == 33
+def links(html):
+    """The addresses of the runs' pages by the names of the runs, "" if there is none."""
+    body = SVG_IN_PAGE.sub("", html).split("<tbody>")[1].split("</table>")[0]
+    cells = re.findall(r'<th scope="row">(.*?)</th>', body)
+    found = [re.search(r'href="(.*?)"', cell) for cell in cells]
+    return {
+        text_of(cell).removeprefix("★ "): link[1] if link else ""
+        for cell, link in zip(cells, found, strict=True)
+    }
 
 
-def test_too_few_or_one_twice(run, tmp_path):
+def test_a_folder_of_hundreds_of_runs(run, tmp_path):
+    for k in range(120):
+        accuracy = (k * 37 % 120) / 120
+        run(
+            f"runs/sweep {k % 2}/r{k}",
+            f"epoch,loss,val_accuracy\n0,1,0\n1,0.5,{accuracy}\n",
+            outcome={"epochs": 2, "of": 2, "monitor": "val_accuracy", "best_epoch": 1},
+        )
+    # A published model, and a link, are not runs.
+    (tmp_path / "runs" / "model").mkdir()
+    (tmp_path / "runs" / "model" / "config.json").write_text("{}")
+    (tmp_path / "runs" / "latest").symlink_to(tmp_path / "runs" / "sweep 0")
+    path = write_comparison(tmp_path / "runs", pages=False)
+    assert path == tmp_path / "runs" / "comparison.html"
+    html = path.read_text("utf-8")
+    read_html(bare(html))
+    shown = table(html)
+    assert len(shown) == 120
+    scores = [float(row["val_accuracy, best epoch"]) for row in shown.values()]
+    assert scores == sorted(scores, reverse=True)
+    assert [row["best"] for row in shown.values()] == [True] + 119 * [False]
+    assert [row["chosen"] for row in shown.values()] == 8 * [True] + 112 * [False]
+    assert 'aria-sort="descending"' in html
+    assert "★ is the best run by val_accuracy." in html
+    drawn, _ = charts(html)["val_accuracy"]
+    assert len(drawn) == 120
+    # The chosen ones are shown, and no two of these look alike.
+    figure = html.split('aria-label="val_accuracy by epoch"')[1].split("</figure>")[0]
+    slots = re.findall(r'data-run="(\d+)" data-slot="(\d+)"', figure)
+    chosen = [row["run"] for row in shown.values() if row["chosen"]]
+    assert [int(number) for number, _ in slots] == sorted(chosen)
+    assert {slot for _, slot in slots} == {*map(str, range(8))}
+    assert len(html) < 1 << 19
+
+
+def test_pages_are_written_and_linked_once(run, tmp_path, monkeypatch):
+    first = run("runs/a b/r:1", "epoch,loss\n0,1\n")
+    second = run("runs/javascript:x", "epoch,loss\n0,1\n", config={"a": 1})
+    (second / "layers.jsonl").write_text("[]\n")  # a page cannot be made of it
+    html = write_comparison(tmp_path / "runs").read_text("utf-8")
+    read_html(bare(html))
+    assert links(html) == {"a b/r:1": "a%20b/r%3A1/report.html", "javascript:x": ""}
+    assert (first / "report.html").is_file()
+    written = []
+    monkeypatch.setattr(comparison, "write_report", written.append)
+    write_comparison(tmp_path / "runs", tmp_path / "page.html")
+    assert written == [second]
+    later = (first / "report.html").stat().st_mtime + 5
+    os.utime(first / "history.csv", (later, later))
+    user = object()
+    hold(first, object(), user)  # a training updates its page itself
+    write_comparison([first], tmp_path / "page.html")
+    assert written == [second]
+    let_go(first, user)
+    html = write_comparison([first], tmp_path / "page.html").read_text("utf-8")
+    assert written == [second, first]
+    assert links(html) == {"r:1": "runs/a%20b/r%3A1/report.html"}
+
+
+def test_none_or_one_twice(run, tmp_path):
     folders = [run(f"r{k}", "epoch,loss\n0,1\n") for k in range(2)]
-    with pytest.raises(ArgumentError, match="received 1; pass other folders"):
-        write_comparison(folders[:1])
+    with pytest.raises(ArgumentError, match="received none; pass other folders"):
+        write_comparison([])
     with pytest.raises(ArgumentError, match=r"r0' twice"):
         write_comparison([folders[0], folders[1], folders[1] / ".." / "r0"])
+    with pytest.raises(ArgumentError, match=r"r0' twice"):
+        write_comparison([folders[0], tmp_path])
 
 
 def test_names_and_values_cannot_smuggle_markup(run, tmp_path):
-    evil = "<script>alert(1)<b>"
+    evil = "<script>alert(1)<b>\"'"
     made = [
-        run(f"{k}<b>run", f"epoch,{evil}\n0,{k}\n", config={evil: evil * k}, figures={evil: evil})
+        run(
+            f'{k}<b>"run',
+            f'epoch,"<script>alert(1)<b>""\'"\n0,{k}\n',
+            config={evil: evil * k, "o": {"class": evil, "arguments": {evil: [evil, k]}}},
+            figures={evil: evil},
+            machine={"started": evil, "machine": evil * k},
+        )
         for k in (1, 2)
     ]
-    made.append(run("<i>plain", "epoch,loss\n0,1\n"))
-    assert "<b>" not in page_of(made, tmp_path)
+    made.append(run("<i>plain", "epoch,loss\n0,1\n", outcome={"error": evil}))
+    html = page_of(made, tmp_path)
+    tags = read_html(bare(html).replace('<b title="the best run">★</b>', "")).tags
+    assert not {"i", "b"} & {*tags}
+    assert len(re.findall("<script", html)) == 1
 
 
-def test_the_command_takes_one_run_or_several(run, tmp_path, monkeypatch, capsys):
+def test_the_command_takes_one_run_several_or_a_folder(run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run("a", "epoch,loss\n0,1\n"), run("b", "epoch,loss\n0,1\n")
-    assert main(["report", "a", "b"]) == 0
+    run("runs/a", "epoch,loss\n0,1\n"), run("runs/b", "epoch,loss\n0,1\n")
+    assert main(["report", "runs/a", "runs/b", "--no-pages"]) == 0
     assert capsys.readouterr().out.strip() == "comparison.html"
-    assert main(["report", "a", "b", "--out", "page.html"]) == 0
+    assert not list(tmp_path.rglob("report.html"))
+    assert main(["report", "runs/a", "runs/b", "--out", "page.html", "--no-pages"]) == 0
     assert (tmp_path / "page.html").read_bytes() == (tmp_path / "comparison.html").read_bytes()
-    assert main(["report", "a"]) == 0
-    assert not (tmp_path / "b" / "report.html").exists()
+    assert main(["report", "runs"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(Path("runs", "comparison.html"))
+    assert len(list(tmp_path.rglob("report.html"))) == 2
+    assert main(["report", "runs/a"]) == 0
+    assert capsys.readouterr().out.strip() == str(Path("runs", "a", "report.html"))
+    assert main(["report", "runs", "--live"]) == 2
+    assert "--live: expected one run folder; received a folder of runs" in capsys.readouterr().err
