@@ -234,7 +234,7 @@ def test_a_damaged_run_has_a_row_with_the_error(run, tmp_path):
 def links(html):
     """The addresses of the runs' pages by the names of the runs, "" if there is none."""
     body = SVG_IN_PAGE.sub("", html).split("<tbody>")[1].split("</table>")[0]
-    cells = re.findall(r'<th scope="row">(.*?)</th>', body)
+    cells = re.findall(r'<th scope="row".*?>(.*?)</th>', body)
     found = [re.search(r'href="(.*?)"', cell) for cell in cells]
     return {
         text_of(cell).removeprefix("★ "): link[1] if link else ""
