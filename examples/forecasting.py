@@ -13,6 +13,7 @@ With --small it prints
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def windows(values: Array) -> tuple[Array, Array]:
     return both[:, None, :PAST], both[:, PAST:]
 
 
-def causal(name: str, channels: int, dilation: int, **first: tuple[int, int]) -> Conv1D:
+def causal(name: str, channels: int, dilation: int, **first: Any) -> Conv1D:
     """A convolution of which no step sees a later one: it pads before the beginning alone."""
     return Conv1D(name, channels, 3, padding=[(2 * dilation, 0)], dilation_rate=dilation, **first)
 

@@ -49,6 +49,7 @@ def main() -> None:
         place = small_models.image_model(Path(beside, "m")) if given.small else given.folder
         net = with_head(place, "ImageClassification", [str(k) for k in range(10)])
     data, shape = digits(), net["pixel_values"].in_shapes
+    assert isinstance(shape, tuple)  # not a list: it has one input
     x, y = pixels(data.x_train, shape)[: given.limit], data.y_train[: given.limit]
     test = pixels(data.x_test, shape), data.y_test
     print(f"images of {shape[1]} x {shape[2]}: {len(x)} to learn from, {len(test[0])} to test on")

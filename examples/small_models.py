@@ -12,6 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from singanet import pretrained
 from singanet.data import Tokenizer
 
+TEXT: dict[str, Any]
 TEXT = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 TEXT |= {"num_attention_heads": 4, "max_position_embeddings": 256}
 CHAT = TEXT | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}

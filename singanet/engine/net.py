@@ -78,7 +78,7 @@ class Net(GraphBuilder):
         # Whatever has a loss's methods, or None: so a loop of the user's own needs no question.
         self.loss: Any
         parts, self.loss = told_apart(layers, loss)
-        self.metric = checked_metric(metric)
+        self.metric: Metric | Any = checked_metric(metric)  # or None, alike
         self.most_steps: int | None = None
         """The maximum number of steps of a sequence if inputs have any number; None if unknown."""
         self.seed = next_seed() if seed is None else checked_count("net", "seed", seed, 0)

@@ -88,7 +88,7 @@ def _gathered_by_rows(net: Net, x: Any, y: Any, weight: Any, measures: Measures)
     return True
 
 
-class Evaluation(tuple[float | None, Any]):
+class Evaluation(tuple[float | Any, Any]):
     """The result of `FeedForwardNet.evaluate`, a tuple ``(loss, metric)``.
 
     Each is None if the net lacks it. ``logs`` has all measures by the names of `History`: the loss,
@@ -107,8 +107,8 @@ class Evaluation(tuple[float | None, Any]):
         return self.loss, self.metric, self.logs
 
     @property
-    def loss(self) -> float | None:
-        """The loss of all samples."""
+    def loss(self) -> float | Any:
+        """The loss of all samples; None if the net has no loss."""
         return self[0]
 
     @property

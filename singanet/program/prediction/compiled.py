@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from singanet.program.report import ProgramReport
 from singanet.program.trace.foreign_code import is_own
 from singanet.program.trace.layers import TracedStep, copied
 from singanet.program.trace.recorder import Recorder, rehearse
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
     from singanet.device import Device
@@ -314,10 +314,11 @@ class CompiledNet:
         return self._net.intake.arrays(where, x, self.inputs)
 
     @property
-    def inputs(self) -> dict[str, Shapes | None]:
+    def inputs(self) -> dict[str, Shape]:
         """Sample shapes by the names of the inputs; -1 is any extent."""
         plan = self._net._execution_plan()
-        return {name: plan.by_name[name].layer.in_shapes for name in plan.inputs}
+        # A layer that takes an input of the net takes no other, so it has one shape.
+        return {name: cast(Shape, plan.by_name[name].layer.in_shapes) for name in plan.inputs}
 
     @property
     def outputs(self) -> list[str]:
