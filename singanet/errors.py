@@ -129,6 +129,19 @@ def one_of(names: Iterable[str], limit: int = 12) -> str:
     return shown + (f", ... ({len(known)} in all)" if len(known) > limit else "")
 
 
+def brief(value: object) -> str:
+    """Return ``value`` for an error: a line of at most 200 characters, an array by its shape.
+
+    Args:
+        value: Any object.
+    """
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"an array of shape {shape}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     """Return advice with the known name closest to ``name``.
 

@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.arguments import is_int, is_number
 from singanet.base.described import CheckedType
 from singanet.base.elsewhere import names_of
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.types import Array, Shape
 
 __all__ = [
@@ -80,7 +80,7 @@ def check_finite(initializer: object, **numbers: Any) -> None:
             raise ArgumentError(
                 type(initializer).__name__,
                 expected=f"{key} to be a finite number",
-                received=repr(number),
+                received=brief(number),
                 advice=f"give {key} a number",
             )
 
@@ -92,7 +92,7 @@ def check_not_negative(initializer: object, **numbers: float) -> None:
             raise ArgumentError(
                 type(initializer).__name__,
                 expected=f"{key} >= 0",
-                received=repr(number),
+                received=brief(number),
                 advice=f"give {key} a number that is not negative",
             )
 
@@ -519,7 +519,7 @@ class VarianceScaling(Scaled):
                 raise UnknownNameError(
                     f"VarianceScaling({key}=)",
                     expected=one_of(known),
-                    received=repr(given),
+                    received=brief(given),
                     advice=did_you_mean(str(given), known, "choose one of these"),
                 )
 
@@ -608,7 +608,7 @@ def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
         raise ArgumentError(
             where,
             expected="'init' to be a name or an Initializer",
-            received=f"{init!r}",
+            received=brief(init),
             advice=f"use one of {one_of(_NAMES, 24)}",
         )
     name = init.lower()
@@ -616,7 +616,7 @@ def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
         raise UnknownNameError(
             where,
             expected=f"'init' among {one_of(_NAMES, 24)}",
-            received=f"{init!r}",
+            received=brief(init),
             advice=did_you_mean(name, _NAMES, "choose one of these or pass an Initializer"),
         )
     make, required, optional = _NAMES[name]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from singanet import errors
-from singanet.errors import SingaNetError, did_you_mean, one_of
+from singanet.base.arguments import checked_count
+from singanet.errors import ArgumentError, SingaNetError, did_you_mean, one_of
 
 CLASSES = [
     value
@@ -37,3 +39,13 @@ def test_long_lists_of_names_are_cut():
 def test_close_names_are_suggested():
     assert did_you_mean("relo", ["relu", "tanh"], "none") == "did you mean 'relu'?"
     assert did_you_mean("xyz", ["relu", "tanh"], "none") == "none"
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros((3, 4)), {"x": np.zeros((40, 40))}, "a" * 500, [*range(999)]]
+)
+def test_a_value_that_is_refused_takes_a_line(value):
+    with pytest.raises(ArgumentError) as caught:
+        checked_count("net", "n", value, 1)
+    assert "\n" not in caught.value.received
+    assert len(caught.value.received) <= 200

@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from operator import index
 from typing import Any, SupportsIndex, TypeAlias, TypeGuard
 
-from singanet.errors import ArgumentError, SingaNetError
+from singanet.errors import ArgumentError, SingaNetError, brief
 from singanet.types import Shape
 
 MAX_NAME_BYTES = 4096
@@ -54,7 +54,7 @@ def checked_number(
 ) -> float:
     """Return ``value`` as a float. Errors: `ArgumentError` unless it is finite and ``fits``."""
     if not is_number(value) or not fits(value):
-        raise ArgumentError(where, expected=expected, received=repr(value), advice=advice)
+        raise ArgumentError(where, expected=expected, received=brief(value), advice=advice)
     return float(value)
 
 
@@ -79,7 +79,7 @@ def checked_count(
         raise ArgumentError(
             f"{where}, {name}",
             expected=f"an int {bounds}",
-            received=f"{value!r}",
+            received=brief(value),
             advice=advice or f"give a plain int {bounds}",
         )
     return whole
@@ -146,7 +146,7 @@ def is_training(flag: bool | int) -> bool:
     raise ArgumentError(
         "flag",
         expected=f"True or kTrain ({kTrain}), False or kEval ({kEval})",
-        received=repr(flag),
+        received=brief(flag),
         advice="pass True or False",
     )
 

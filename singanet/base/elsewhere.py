@@ -12,7 +12,7 @@ from typing import Any
 
 from singanet.base.tracebacks import entry_point
 from singanet.base.words import aliases
-from singanet.errors import UnknownNameError, did_you_mean
+from singanet.errors import UnknownNameError, brief, did_you_mean
 
 _CALLED = {
     "batch_input_shape": ("input_shape",),
@@ -329,7 +329,7 @@ def names_of(
         raise error(
             room,
             expected=f"a name of {len(names)}, which dir({room}) lists",
-            received=repr(name),
+            received=brief(name),
             advice=f"it is {home or f'{here} here'}" if here or home else instead,
         )
 

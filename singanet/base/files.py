@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from singanet.base.processes import free_in_children, interrupted_after
-from singanet.errors import ArgumentError, FileAccessError
+from singanet.errors import ArgumentError, FileAccessError, brief
 
 
 def path_of(given: Any, argument: str = "path") -> Path:
@@ -231,7 +231,7 @@ class _Explained:
             raise FileAccessError(
                 f"file {str(path)!r}",
                 expected=f"a name in the encoding of the machine's locale, {error.encoding}",
-                received=repr(str(path)[error.start : error.end])[:60],
+                received=brief(str(path)[error.start : error.end])[:60],
                 advice="set PYTHONUTF8=1, or another locale than C",
             ) from error
 

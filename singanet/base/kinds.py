@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def checked_bytes(where: str, value: object) -> int:
     raise ArgumentError(
         where,
         expected=f"bytes as a positive int, or a text with a unit of {', '.join(UNITS)}",
-        received=repr(value)[:60],
+        received=brief(value)[:60],
         advice="write for example '600MB'",
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 
 _sequence: np.random.SeedSequence | None = None
 
@@ -31,7 +31,7 @@ def set_seed(seed: int | None) -> None:
         raise ArgumentError(
             "set_seed",
             expected="a whole number of at least 0, or None",
-            received=repr(seed),
+            received=brief(seed),
             advice="pass a plain int",
         )
     _sequence = np.random.SeedSequence(int(seed))

@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from singanet.errors import SignatureError
+from singanet.errors import SignatureError, brief
 
 WORDS: tuple[tuple[str, ...], ...] = (
     ("output_dim", "num_output", "embedding_dim"),
@@ -208,7 +208,7 @@ def _two(word: str, value: Any) -> Sequence[Any]:
     raise SignatureError(
         f"argument {word}",
         expected="a pair of numbers",
-        received=repr(value),
+        received=brief(value),
         advice="write (0.9, 0.999), for example",
     )
 

@@ -13,7 +13,7 @@ from singanet.base.heap import large_arrays_apart
 from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.budget.plans import MemoryPlan, Way, offload_of
 from singanet.engine.peak_memory import PeakMemory
-from singanet.errors import ArgumentError, did_you_mean, one_of
+from singanet.errors import ArgumentError, brief, did_you_mean, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
 from singanet.optimizer.chain import UpdateChain
 from singanet.program.memory import (
@@ -136,7 +136,7 @@ def expect_measures(where: str, allow: Any) -> None:
         raise ArgumentError(
             f"{where}, allow",
             expected=f"some of {one_of(MEASURES)}",
-            received=repr(wrong)[:60],
+            received=brief(wrong)[:60],
             advice=did_you_mean(str(wrong), MEASURES, f"leave it out to allow {one_of(USUAL)}")
             if unknown
             else f"write allow=({wrong!r},)",

@@ -30,6 +30,7 @@ from singanet.errors import (
     FileAccessError,
     FileFormatError,
     VersionError,
+    brief,
     one_of,
 )
 from singanet.types import Array, Shape, StandIn
@@ -258,7 +259,7 @@ def _source(name: Any, value: Any, where: str) -> Source:
         raise ArgumentError(
             where,
             expected="names that are strings",
-            received=repr(name),
+            received=brief(name),
             advice="pass a dict from parameter name to array",
         )
     value = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)

@@ -17,7 +17,14 @@ from singanet.base.files import expect_file, explained, path_of
 from singanet.base.kinds import kind_of_stream
 from singanet.checkpoint.entry import Source, State, counted, sources_of, weights_in
 from singanet.checkpoint.reader import Reader, find_pickle, find_records, open_file
-from singanet.errors import ArgumentError, FileFormatError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import (
+    ArgumentError,
+    FileFormatError,
+    UnknownNameError,
+    brief,
+    did_you_mean,
+    one_of,
+)
 
 _HERE = "singanet.checkpoint"
 LATEST = "latest"
@@ -148,7 +155,7 @@ def format_named(name: str) -> Format:
         raise UnknownNameError(
             "argument format",
             expected=one_of(FORMATS),
-            received=repr(name),
+            received=brief(name),
             advice=did_you_mean(name, FORMATS, "omit it to use the suffix"),
         )
     return FORMATS[name]

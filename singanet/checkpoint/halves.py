@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from singanet.checkpoint.entry import Source
-from singanet.errors import ArgumentError, one_of
+from singanet.errors import ArgumentError, brief, one_of
 from singanet.types import Array
 
 BFLOAT = "BF16"
@@ -67,7 +67,7 @@ def expect_types(dtype: StoredType, known: Sequence[str], where: str) -> None:
             raise ArgumentError(
                 f"{where}, argument dtype",
                 expected=f"{one_of(known)}, or a dict from array to type",
-                received=repr(name)[:60],
+                received=brief(name)[:60],
                 advice="omit it to write arrays in their own types",
             )
 

@@ -17,6 +17,7 @@ from singanet.errors import (
     ArgumentError,
     StateMismatchError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -328,7 +329,7 @@ def checked_rename(rename: Any, where: str) -> Mapping[str, str]:
         raise ArgumentError(
             f"{where}, argument rename",
             expected="a dict from names in the file to names in the net",
-            received=repr(rename)[:100],
+            received=brief(rename)[:100],
             advice="pass for example rename={'old/weight': 'fc/weight'}",
         )
     return found
@@ -347,7 +348,7 @@ def _asked(
                 raise UnknownNameError(
                     f"{where}, argument rename",
                     expected=f"names of the {kind}: {one_of(known)}",
-                    received=repr(name),
+                    received=brief(name),
                     advice=did_you_mean(name, known, "rename goes from the file to the net"),
                 )
     inverse = {name: there for there, name in rename.items()}

@@ -23,6 +23,7 @@ from singanet.errors import (
     FileFormatError,
     ShapeError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -151,7 +152,7 @@ class Reader(ABC):
             raise UnknownNameError(
                 self.where,
                 expected=f"an array among {one_of(self.entries)}",
-                received=repr(name),
+                received=brief(name),
                 advice=did_you_mean(name, self.entries, "list them with singanet inspect"),
             )
         return self.entries[name]

@@ -44,6 +44,7 @@ from singanet.errors import (
     RankError,
     SingaNetError,
     UnsafeFileError,
+    brief,
     one_of,
 )
 from singanet.types import Array
@@ -103,7 +104,7 @@ def _checked_shard(name: Any, where: str) -> str:
         raise UnsafeFileError(
             where,
             expected="file names in the index's folder, such as model-00001-of-00002.safetensors",
-            received=repr(name)[:80],
+            received=brief(name)[:80],
             advice="download the model from a source you trust",
         )
     return str(name)

@@ -47,7 +47,7 @@ from singanet.checkpoint.snapshot_records import (
     parse_record,
     read_desc,
 )
-from singanet.errors import ArgumentError, FileFormatError
+from singanet.errors import ArgumentError, FileFormatError, brief
 from singanet.types import Array, Shape
 
 _CHUNK = 1 << 17
@@ -246,7 +246,7 @@ class SnapshotReader(StreamReader):
             raise FileFormatError(
                 where,
                 expected="a record that starts with 'sg' and 1 or 0",
-                received=repr(mark),
+                received=brief(mark),
                 advice="the file is not a snapshot, or is damaged: use an earlier checkpoint",
             )
         at = start + 12

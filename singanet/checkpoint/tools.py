@@ -16,7 +16,7 @@ from singanet.checkpoint.gguf import GgufReader
 from singanet.checkpoint.halves import BFLOAT
 from singanet.checkpoint.matching import aligned, weights
 from singanet.checkpoint.reader import Reader
-from singanet.errors import ArgumentError, one_of
+from singanet.errors import ArgumentError, brief, one_of
 from singanet.types import Array
 
 _TYPED = ("safetensors", "sharded", "gguf")
@@ -48,7 +48,7 @@ def convert(
         raise ArgumentError(
             f"convert to {str(target)!r}, argument dtype",
             expected=f"a file of {one_of(_TYPED)}, without a net",
-            received=f"{name!r}" + (" of a net" if net is not None else ""),
+            received=brief(name) + (" of a net" if net is not None else ""),
             advice="omit dtype, or convert the result again",
         )
     if net is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from singanet.checkpoint.entry import Entry, Source
 from singanet.checkpoint.keras import LayerDescription, Variable
 from singanet.checkpoint.reader import Reader
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.types import Array
 
 _COUNTER = "num_batches_tracked"
@@ -134,7 +134,7 @@ class TorchView(Reader):
                 raise UnknownNameError(
                     f"{self.where}, argument rename",
                     expected=f"arrays or modules of the file, and ours: {one_of(among)}",
-                    received=repr(wrong),
+                    received=brief(wrong),
                     advice=did_you_mean(wrong, among, "rename goes from the file to the net"),
                 )
             folders[key] = ours

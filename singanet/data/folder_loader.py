@@ -23,7 +23,7 @@ from singanet.data.transforms import (
     resize,
     transformed,
 )
-from singanet.errors import ArgumentError, DataError, one_of
+from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
         raise ArgumentError(
             "FolderLoader, classes",
             expected="the names of all classes in the order of their numbers, each once",
-            received=f"{classes!r}",
+            received=brief(classes),
             advice="pass a list, such as the classes of the training loader",
         )
     return names

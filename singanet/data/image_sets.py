@@ -20,7 +20,7 @@ from singanet.base.files import path_of
 from singanet.base.kinds import kind_of_start
 from singanet.data.dataset import Dataset
 from singanet.data.pickles import load_plain_pickle
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, brief
 from singanet.types import Array
 
 
@@ -266,7 +266,7 @@ def cifar100(path: str | Path, labels: str = "fine", checksums: bool = True) -> 
         raise ArgumentError(
             "cifar100, labels",
             expected="'fine' or 'coarse'",
-            received=f"{labels!r}",
+            received=brief(labels),
             advice="fine labels are 100, coarse ones 20",
         )
     return _load(_HUNDRED, path, checksums, ("coarse", "fine").index(labels))

@@ -11,7 +11,7 @@ from singanet.data.dataset import Dataset
 from singanet.data.image_sets import cifar10, cifar100, is_mnist, mnist, which_cifar
 from singanet.data.npz_files import DEFAULT_MAX_BYTES, read_npz
 from singanet.data.sets import digits, scenes
-from singanet.errors import DataError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import DataError, UnknownNameError, brief, did_you_mean, one_of
 
 _EMBEDDED = {"digits": digits, "scenes": scenes}
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -38,7 +38,7 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
         raise UnknownNameError(
             f"data {name!r}",
             expected=f"{one_of(_EMBEDDED)}, or a path",
-            received=repr(name),
+            received=brief(name),
             advice=did_you_mean(name, _EMBEDDED, "check the name"),
         )
     if is_mnist(path):

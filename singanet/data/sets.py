@@ -17,7 +17,7 @@ from singanet.base.arguments import checked_count, is_number
 from singanet.base.files import path_of
 from singanet.data.dataset import Dataset
 from singanet.data.npz_files import read_npz
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, brief
 from singanet.types import Array
 
 _FILE = Path(__file__).parent / "files" / "digits.npz"
@@ -265,7 +265,7 @@ def _expect(right: bool, name: str, expected: str, received: float) -> None:
         raise ArgumentError(
             f"clicks, argument {name}",
             expected=f"a number {expected}",
-            received=repr(received),
+            received=brief(received),
             advice="call clicks(rows=1_000_000, scale=0.01) for a hundredth of the fields",
         )
 
@@ -366,6 +366,6 @@ def _rows(path: Path, form: str) -> Iterator[list[str]]:
             raise DataError(
                 f"MovieLens file {str(path)!r}, line {number}",
                 expected="the columns of MovieLens 100K",
-                received=f"{line[:60]!r}",
+                received=brief(line[:60]),
                 advice="get the file again",
             )

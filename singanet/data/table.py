@@ -12,7 +12,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.columns import Columns, columns_of
 from singanet.base.described import Configurable, shown
-from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, DataError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.types import Array
 
 Value: TypeAlias = str | int | float
@@ -144,7 +144,7 @@ def checked_values(name: str, values: Any) -> tuple[Value, ...]:
         raise ArgumentError(
             f"Table, category {name!r}",
             expected="values, all of them text or all of them numbers, each once",
-            received=repr(values)[:80],
+            received=brief(values)[:80],
             advice="let Table.of(frame) find them",
         )
     return tuple(values)
@@ -160,7 +160,7 @@ def checked_measure(name: str, given: Any) -> Measure:
         raise ArgumentError(
             f"Table, measure {name!r}",
             expected="median, mean, a deviation above 0, and whether missing values are indicated",
-            received=repr(given)[:80],
+            received=brief(given)[:80],
             advice="let Table.of(frame) find them",
         )
     median, mean, deviation = map(float, parts)
@@ -310,7 +310,7 @@ class Table(Configurable):
                 raise UnknownNameError(
                     where,
                     expected=f"inputs with the names {one_of(GROUPS)}, or of columns of the table",
-                    received=repr(name),
+                    received=brief(name),
                     advice=did_you_mean(name, known, "give the net's inputs these names"),
                 )
         parts = {name: self._columns(group) for name, group in wanted.items()}
@@ -376,7 +376,7 @@ def _expect_names(categories: Collection[str], measures: Collection[str]) -> Non
             raise ArgumentError(
                 "Table",
                 expected=f"columns with distinct names, other than {one_of(GROUPS)}",
-                received=repr(name)[:80],
+                received=brief(name)[:80],
                 advice="rename the column",
             )
     if not names:
@@ -395,7 +395,7 @@ def _expect_known(where: str, names: Collection[str], columns: Columns) -> None:
             raise UnknownNameError(
                 where,
                 expected=f"a list of names among {one_of(columns, 12)}",
-                received=repr(name),
+                received=brief(name),
                 advice="put it into a list"
                 if alone and name in columns
                 else did_you_mean(str(name), columns, "check the frame's columns"),

@@ -14,7 +14,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.described import Described
 from singanet.base.files import path_of
 from singanet.data.loaders import Batch, checked_rank, restored_position
-from singanet.errors import ArgumentError, DataError, UnknownNameError
+from singanet.errors import ArgumentError, DataError, UnknownNameError, brief
 from singanet.types import Array
 
 _PIECE = 1 << 18
@@ -51,7 +51,7 @@ class TextDataset:
             raise ArgumentError(
                 f"text {name!r}, validation",
                 expected="a fraction between 0 and 1",
-                received=f"{validation!r}",
+                received=brief(validation),
                 advice="0.1 validates on the last tenth",
             )
         self.name = name
@@ -100,7 +100,7 @@ class TextDataset:
             raise UnknownNameError(
                 where,
                 expected="an encoding known to Python",
-                received=f"{encoding!r}",
+                received=brief(encoding),
                 advice="most text is 'utf-8'",
             ) from error
         except (OSError, ValueError) as error:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.errors import ArgumentError, BackendError, DataError, one_of
+from singanet.errors import ArgumentError, BackendError, DataError, brief, one_of
 from singanet.types import Array
 
 Transform: TypeAlias = Callable[[Array, np.random.Generator], Array]
@@ -82,7 +82,7 @@ def crop(
         raise ArgumentError(
             "crop, position",
             expected=one_of(POSITIONS),
-            received=f"{position!r}",
+            received=brief(position),
             advice="choose a listed name",
         )
     height, width = _sides("crop", size)
@@ -161,7 +161,7 @@ def random_color(image: Array, rng: np.random.Generator, *, by: float = 0.2) -> 
         raise ArgumentError(
             "random_color, by",
             expected="a number from 0 to 1",
-            received=f"{by!r}",
+            received=brief(by),
             advice="0.2 changes by a fifth at most",
         )
     brightness, contrast, saturation = rng.uniform(1 - by, 1 + by, 3).tolist()
@@ -208,7 +208,7 @@ def checked_transforms(where: str, transforms: Sequence[Transform]) -> tuple[Tra
         raise ArgumentError(
             f"{where}, transforms",
             expected="a list of functions, each of an image and a generator",
-            received=f"{transforms!r}",
+            received=brief(transforms),
             advice="write [random_flip, functools.partial(random_crop, size=32, pad=4)]",
         )
     return tuple(transforms)
@@ -242,7 +242,7 @@ def checked_size(where: str, size: tuple[int, int]) -> tuple[int, int]:
         raise ArgumentError(
             f"{where}, size",
             expected="(height, width)",
-            received=f"{size!r}",
+            received=brief(size),
             advice="give two whole numbers",
         )
     height, width = (checked_count(f"{where}, size", "side", side, 1) for side in size)

@@ -20,7 +20,7 @@ from singanet.base.seeding import next_seed
 from singanet.base.tracebacks import entry_point
 from singanet.decoding.decoder import Decoder
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError, DataError, one_of
+from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.types import Array
 
 _AGAIN = 4
@@ -217,7 +217,7 @@ class Sampling:
 
 def _wrong(what: str, expected: str, received: object, advice: str) -> ArgumentError:
     return ArgumentError(
-        f"sampling, argument {what}", expected=expected, received=repr(received), advice=advice
+        f"sampling, argument {what}", expected=expected, received=brief(received), advice=advice
     )
 
 
@@ -565,7 +565,7 @@ def _stops(given: Any) -> list[list[int]]:
         raise ArgumentError(
             "net.generate, argument stop",
             expected="an id, several, or runs of ids, such as [2, [13, 13]]",
-            received=repr(given)[:80],
+            received=brief(given)[:80],
             advice="encode texts by tokenizer.encode(text, special=False).tolist()",
         )
     return [[int(k) for k in run] for run in runs]

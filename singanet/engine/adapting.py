@@ -12,7 +12,14 @@ import numpy as np
 
 from singanet.base.arguments import checked_count, is_number
 from singanet.engine.net import Net, expect_whole
-from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    UnknownNameError,
+    brief,
+    did_you_mean,
+    one_of,
+)
 from singanet.initializer import Constant, Uniform
 from singanet.layers.layer import Layer, LowRank, pair_of
 from singanet.layers.multi_head_attention import MultiHeadAttention
@@ -232,7 +239,7 @@ def _chosen(weights: list[_Weight], patterns: list[Any]) -> list[_Weight]:
             raise ArgumentError(
                 f"{_WHERE}, where",
                 expected="'attention', 'all', or names and patterns of layers or their weights",
-                received=repr(pattern),
+                received=brief(pattern),
                 advice="pass where=['layers/*/attention', '*/down_weight'] for example",
             )
         meant = [k for k, weight in enumerate(weights) if _means(pattern, weight)]
@@ -246,7 +253,7 @@ def _chosen(weights: list[_Weight], patterns: list[Any]) -> list[_Weight]:
             raise UnknownNameError(
                 f"{_WHERE}, where",
                 expected=f"layers that multiply by a weight: {one_of(names, 8)}",
-                received=repr(pattern),
+                received=brief(pattern),
                 advice=did_you_mean(pattern, names, "'all' means each of them"),
             )
         found.update(fit)
@@ -254,7 +261,7 @@ def _chosen(weights: list[_Weight], patterns: list[Any]) -> list[_Weight]:
         raise ArgumentError(
             f"{_WHERE}, where",
             expected="at least one name",
-            received=repr(patterns),
+            received=brief(patterns),
             advice="leave it out for the attention of the net",
         )
     return [weights[k] for k in sorted(found)]
@@ -277,14 +284,14 @@ def _checked_pair(rank: Any, alpha: Any, dropout: Any) -> LowRank:
         raise ArgumentError(
             f"{_WHERE}, alpha",
             expected="a positive number, the pair's product times the rank",
-            received=repr(alpha),
+            received=brief(alpha),
             advice="leave it out for the rank itself, so that the product is added as it is",
         )
     if not is_number(dropout) or not 0.0 <= dropout < 1.0:
         raise ArgumentError(
             f"{_WHERE}, dropout",
             expected="the probability of dropping an element that a pair reads, 0 to below 1",
-            received=repr(dropout),
+            received=brief(dropout),
             advice="leave it out for none",
         )
     return LowRank(rank, float(rank if alpha is None else alpha), float(dropout))

@@ -31,6 +31,7 @@ from singanet.errors import (
     DataError,
     ShapeError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -205,7 +206,7 @@ def check_gradients(
             raise UnknownNameError(
                 "net.backward, argument dy",
                 expected=f"names among {one_of(shapes)}",
-                received=repr(name),
+                received=brief(name),
                 advice=did_you_mean(name, shapes, "name it in the output of forward"),
             )
     if not dy:

@@ -15,7 +15,7 @@ from singanet.engine.model import StepRequest
 from singanet.engine.net import Net, expect_in_memory, expect_whole
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
-from singanet.errors import ArgumentError, CallOrderError, one_of
+from singanet.errors import ArgumentError, CallOrderError, brief, one_of
 from singanet.ops.narrow import BLOCK, Bfloat16Matrix, NarrowMatrix
 from singanet.params.grads import LayerGradients
 from singanet.params.narrow import (
@@ -252,7 +252,7 @@ def hold_words(net: Net, rounding: str | None) -> None:
         raise ArgumentError(
             "net.as_type, rounding",
             expected=one_of(ROUNDINGS),
-            received=repr(rounding),
+            received=brief(rounding),
             advice="leave it out for 'stochastic'",
         )
 
@@ -297,7 +297,7 @@ def hold_blocks(
     """
     if dtype not in KINDS:
         raise ArgumentError(
-            where, expected=one_of(KINDS), received=repr(dtype), advice="int8 is the nearer one"
+            where, expected=one_of(KINDS), received=brief(dtype), advice="int8 is the nearer one"
         )
     errors: dict[str, float] = {}
     tables = _tables_of(net)

@@ -26,6 +26,7 @@ from singanet.errors import (
     ArgumentError,
     BackendError,
     CallOrderError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -324,7 +325,7 @@ class Net(GraphBuilder):
             raise ArgumentError(
                 "net.to_device, device",
                 expected="a device",
-                received=repr(device)[:80],
+                received=brief(device)[:80],
                 advice="write singanet.device.cpu() or singanet.device.cuda(0)",
             )
         params = self.params()
@@ -355,7 +356,7 @@ class Net(GraphBuilder):
             raise ArgumentError(
                 "net.as_type",
                 expected="a float type of NumPy",
-                received=repr(dtype) if wanted is None else str(wanted),
+                received=brief(dtype) if wanted is None else str(wanted),
                 advice=did_you_mean(
                     str(dtype).replace("fp", "float"), _TYPES, f"use one of {one_of(_TYPES)}"
                 ),

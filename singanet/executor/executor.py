@@ -29,6 +29,7 @@ from singanet.errors import (
     SingaNetError,
     StateMismatchError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -455,7 +456,7 @@ class Executor(metaclass=CheckedType):
             raise UnknownNameError(
                 "executor",
                 expected=f"a program: {one_of(self._programs)}",
-                received=repr(name)[:60],
+                received=brief(name)[:60],
                 advice=did_you_mean(str(name), self._programs, "name it when the executor is made"),
             )
         return self._programs[name]

@@ -21,6 +21,7 @@ from singanet.errors import (
     DataError,
     GraphError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -489,7 +490,7 @@ class DrawnNet:
             raise UnknownNameError(
                 where,
                 expected="a symbol that some program of the executor depends on",
-                received=repr(symbol),
+                received=brief(symbol),
                 advice="ask for it in a program when the executor is made",
             )
         return found
@@ -515,7 +516,7 @@ class DrawnNet:
                 raise UnknownNameError(
                     where,
                     expected=f"a parameter of the graph: {one_of(known)}",
-                    received=repr(given),
+                    received=brief(given),
                     advice=did_you_mean(given, known, "name it as executor.net.param_names() does"),
                 )
             return [known[given]]
@@ -537,7 +538,7 @@ class DrawnNet:
             raise ArgumentError(
                 where,
                 expected="parameters of the graph",
-                received=f"{given!r}"[:60],
+                received=brief(given)[:60],
                 advice="pass layers and nets that the loss depends on",
             )
         return found

@@ -19,6 +19,7 @@ from singanet.errors import (
     CallOrderError,
     DataError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -198,7 +199,7 @@ class Resolver:
             raise ArgumentError(
                 f"{self.where}, {name!r}",
                 expected=f"an index from 0 to {len(among) - 1}",
-                received=repr(index),
+                received=brief(index),
                 advice="count the outputs of the layer from 0",
             )
         return index
@@ -226,7 +227,7 @@ class Resolver:
         return UnknownNameError(
             f"{self.where}, argument {argument}",
             expected=f"names among {one_of(known)}",
-            received=repr(name),
+            received=brief(name),
             advice=did_you_mean(
                 str(name[0] if isinstance(name, tuple) and name else name),
                 known,
@@ -390,7 +391,7 @@ def asked_of(
         raise UnknownNameError(
             f"{where}, argument unreachable",
             expected="'error' or 'zeros'",
-            received=repr(unreachable),
+            received=brief(unreachable),
             advice="'zeros' gives zeros for names without a gradient",
         )
     if not net._passes_are_its_own:

@@ -18,6 +18,7 @@ from singanet.errors import (
     GraphError,
     ShapeError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -41,7 +42,7 @@ def check_name(name: Any) -> None:
         raise ArgumentError(
             "FeedForwardNet, argument name",
             expected="a non-empty string of printable characters without '/', or None",
-            received=repr(name)[:80],
+            received=brief(name)[:80],
             advice="name it like a layer, for example 'features'",
         )
 
@@ -280,7 +281,7 @@ class GraphBuilder(metaclass=CheckedType):
                 raise UnknownNameError(
                     where,
                     expected=f"a layer of the net: {one_of(self._graph.nodes)}",
-                    received=repr(name),
+                    received=brief(name),
                     advice=did_you_mean(name, self._graph.nodes, "check net.summary()"),
                 )
 

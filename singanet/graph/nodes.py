@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from singanet.base.described import keep, shown
-from singanet.errors import ArgumentError, GraphError, did_you_mean, one_of
+from singanet.errors import ArgumentError, GraphError, brief, did_you_mean, one_of
 from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
 from singanet.layers.symbol import drawn_stage, expect_axes_said, stage
@@ -240,7 +240,7 @@ class Graph:
             raise ArgumentError(
                 "net.unfreeze",
                 expected=f"a layer given to freeze: {one_of(sorted(self._frozen_before))}",
-                received=repr(name),
+                received=brief(name),
                 advice="call unfreeze() to undo every freeze",
             )
         self._frozen_before -= self._frozen_before if name is None else {name}

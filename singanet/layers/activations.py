@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import is_number
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.initializer import Constant
 from singanet.layers.context import Context
 from singanet.layers.dense import product, product_back
@@ -94,7 +94,7 @@ class Activation(Layer):
             raise UnknownNameError(
                 f"layer {name!r}, argument mode",
                 expected=one_of(ACTIVATIONS),
-                received=repr(mode),
+                received=brief(mode),
                 advice=did_you_mean(str(mode), ACTIVATIONS, "choose a listed name"),
             )
         if alpha is not None and mode not in _WITH_ALPHA:
@@ -109,7 +109,7 @@ class Activation(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument alpha",
                 expected="a finite number, positive for celu and softcap, or None for the default",
-                received=repr(alpha),
+                received=brief(alpha),
                 advice="use for example alpha=0.01 for leaky_relu",
             )
         self.mode = mode

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, DataError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.initializer import Initializer
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
@@ -205,7 +205,7 @@ def _by_array(
             raise UnknownNameError(
                 f"layer {layer!r}, argument param_specs",
                 expected=f"keys among {one_of(known)}",
-                received=repr(key),
+                received=brief(key),
                 advice=did_you_mean(key, known, "remove it"),
             )
     if suffix in specs:

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.layers.context import Context
 from singanet.layers.geometry import (
     Border,
@@ -304,7 +304,7 @@ class TransposedConvolution(Convolving):
             raise ArgumentError(
                 f"layer {name!r}, argument output_padding",
                 expected=f"numbers below the strides {step}",
-                received=repr(extras),
+                received=brief(extras),
                 advice="reduce it: more would add rows that no input reaches",
             )
 

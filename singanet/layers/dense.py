@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import is_int
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.layers.context import Context
 from singanet.layers.layer import (
     Layer,
@@ -348,7 +348,7 @@ class Weight(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument shape",
                 expected="the extents of the array, without the batch axis",
-                received=repr(shape),
+                received=brief(shape),
                 advice="pass for example shape=(1, 64)",
             )
         self.shape = tuple(int(size) for size in shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.base.arguments import is_number
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, Name, expect_int, expect_one_input, expect_positive
 from singanet.types import Array, GivenShape, Shape, Shapes, Traits
@@ -41,7 +41,7 @@ class Dropout(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument rate",
                 expected="the probability of dropping, from 0 to below 1",
-                received=repr(rate),
+                received=brief(rate),
                 advice="use rate=0.5 to drop half",
             )
         self.rate = float(rate)
@@ -223,7 +223,7 @@ class Masking(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument mask_value",
                 expected="the number that fills padded steps",
-                received=repr(mask_value),
+                received=brief(mask_value),
                 advice="pad with 0",
             )
         self.mask_value = float(mask_value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from singanet.base.arguments import is_number
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, DataError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.initializer import Constant
 from singanet.layers.context import Context
 from singanet.layers.joins import Combine
@@ -56,7 +56,7 @@ class Power(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument exponent",
                 expected="a finite number",
-                received=repr(exponent),
+                received=brief(exponent),
                 advice="use 2 for squares, 0.5 for roots",
             )
         self.exponent = float(exponent)
@@ -177,7 +177,7 @@ class Index(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument index",
                 expected="ints, or (start, stop, step) of ints and Nones, for the sample's axes",
-                received=repr(index)[:80],
+                received=brief(index)[:80],
                 advice="omit the batch axis; on symbols write a[:, 0]",
             )
         self.index = [tuple(k) if isinstance(k, (tuple, list)) else int(k) for k in index]
@@ -275,7 +275,7 @@ class Scale(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument factor",
                 expected="a number, or None for a learned factor per channel",
-                received=repr(factor),
+                received=brief(factor),
                 advice="use Multiply for the product of two inputs",
             )
         self.factor = None if factor is None else float(factor)
@@ -527,7 +527,7 @@ def _number_or_none(name: str, what: str, value: Any) -> float | None:
         raise ArgumentError(
             f"layer {name!r}, argument {what}",
             expected="a number, or None for an input",
-            received=repr(value),
+            received=brief(value),
             advice=f"call the layer with a symbol for {what}",
         )
     return value
@@ -628,7 +628,7 @@ class Operation(Combine):
             raise UnknownNameError(
                 f"layer {name!r}, argument mode",
                 expected=one_of(OPERATIONS),
-                received=repr(mode),
+                received=brief(mode),
                 advice=did_you_mean(str(mode), OPERATIONS, "choose a listed name"),
             )
         self.mode = mode

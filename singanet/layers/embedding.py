@@ -13,7 +13,7 @@ import numpy as np
 from singanet.base.arguments import checked_count, is_int, is_number
 from singanet.base.described import Configurable
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError, DataError, did_you_mean, one_of
+from singanet.errors import ArgumentError, DataError, brief, did_you_mean, one_of
 from singanet.initializer import Gaussian, Initializer
 from singanet.layers.context import Context
 from singanet.layers.dropout import Masking
@@ -290,7 +290,7 @@ class Cache(Configurable):
             raise ArgumentError(
                 "Cache, policy",
                 expected=one_of(POLICIES),
-                received=repr(policy),
+                received=brief(policy),
                 advice=did_you_mean(str(policy), POLICIES, "'lfu' suits most data"),
             )
         fits = is_int(capacity) or (is_number(capacity) and 0 < capacity <= 1)
@@ -298,7 +298,7 @@ class Cache(Configurable):
             raise ArgumentError(
                 "Cache, capacity",
                 expected="a fraction of the rows, above 0 and up to 1.0, or an int of rows",
-                received=repr(capacity),
+                received=brief(capacity),
                 advice="0.1 caches a tenth of the rows",
             )
         self.policy = policy.lower()
@@ -414,7 +414,7 @@ class Embedding(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument cache",
                 expected="a Cache, or None",
-                received=repr(cache),
+                received=brief(cache),
                 advice="write cache=Cache(capacity=0.1)",
             )
         self.cache = cache

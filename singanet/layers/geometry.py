@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 from singanet.base.arguments import is_int
 from singanet.base.kinds import snake_case
 from singanet.base.tracebacks import entry_point
-from singanet.errors import ArgumentError, one_of
+from singanet.errors import ArgumentError, brief, one_of
 from singanet.layers.layer import Layer, LayerType, expect_int, expect_one_of
 from singanet.ops.window import Pads, Sizes, Window
 from singanet.types import Array, GivenShape, Shape
@@ -64,7 +64,7 @@ def sizes(layer: str, what: str, value: Any, axes: int = 2, least: int = 1) -> S
         raise ArgumentError(
             f"layer {layer!r}, argument {what}",
             expected=f"an int {several} at least {least}",
-            received=repr(value),
+            received=brief(value),
             advice=f"pass for example {what}={one}{example}",
         )
     return tuple(int(part) for part in parts)
@@ -87,7 +87,7 @@ def expect_pads(layer: str, what: str, pad: Any, axes: int = 0) -> Pads:
         raise ArgumentError(
             f"layer {layer!r}, argument {what}",
             expected=along_one if axes == 1 else along_each,
-            received=repr(pad),
+            received=brief(pad),
             advice=f"pass for example {what}=1, or {what}={example}",
         )
     return tuple((int(before), int(after)) for before, after in ends)
@@ -180,7 +180,7 @@ class Spatial(Layer):
             raise ArgumentError(
                 f"layer {self.name!r}, argument data_format",
                 expected=known,
-                received=repr(data_format),
+                received=brief(data_format),
                 advice="pass the layout of samples: (channels, steps), or (steps, channels)"
                 if one
                 else "transpose the images: x.transpose(0, 3, 1, 2)",
@@ -253,7 +253,7 @@ class Windowed(Spatial, metaclass=WindowType):
             raise ArgumentError(
                 f"layer {name!r}, argument padding",
                 expected=f"{one_of(modes)}, or numbers",
-                received=repr(padding),
+                received=brief(padding),
                 advice="pass for example padding=1, or padding=((1, 2), (0, 1)) for height and"
                 " width",
             )

@@ -32,6 +32,7 @@ from singanet.errors import (
     CallOrderError,
     ShapeError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -154,7 +155,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
             raise ArgumentError(
                 type(self).__name__,
                 expected="a name that is a string, as the first argument",
-                received=repr(name),
+                received=brief(name),
                 advice="name the layer, for example 'conv1', or omit the name",
             )
         if trouble := name_trouble(name):
@@ -442,7 +443,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
             raise ArgumentError(
                 f"layer {self.name!r}, recompute",
                 expected="True, False or None",
-                received=repr(flag),
+                received=brief(flag),
                 advice="None follows net.programs.recompute",
             )
         self._recompute = None if flag is None else bool(flag)
@@ -509,7 +510,7 @@ def normal_shapes(shapes: Any) -> Shapes:
         raise ArgumentError(
             "a sample shape",
             expected="a tuple of extents, without the batch axis",
-            received=repr(shapes)[:60],
+            received=brief(shapes)[:60],
             advice=f"write ({shapes},)" if isinstance(shapes, int) else "write (3, 32, 32)",
         )
     several = any(isinstance(part, (tuple, list)) for part in shapes)
@@ -546,7 +547,7 @@ def expect_positive(layer: str, what: str, value: Any) -> float:
         raise ArgumentError(
             f"layer {layer!r}, argument {what}",
             expected="a positive number",
-            received=repr(value),
+            received=brief(value),
             advice=f"pass for example {what}=1e-5",
         )
     return float(value)
@@ -570,7 +571,7 @@ def expect_one_of(layer: str, what: str, value: Any, known: Iterable[str]) -> st
         raise UnknownNameError(
             f"layer {layer!r}, argument {what}",
             expected=one_of(names),
-            received=repr(value),
+            received=brief(value),
             advice=did_you_mean(str(value), names, "choose a listed name"),
         )
     return str(value)

@@ -14,7 +14,7 @@ from singanet.base.arguments import checked_count, is_flag, is_number
 from singanet.base.described import Configurable
 from singanet.base.heap import steps
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError, CallOrderError
+from singanet.errors import ArgumentError, CallOrderError, brief
 from singanet.initializer import Constant
 from singanet.layers.cells import read_whole_lengths
 from singanet.layers.context import Context
@@ -79,7 +79,7 @@ class RelativePositions(Configurable):
             raise ArgumentError(
                 "RelativePositions, buckets",
                 expected=f"a multiple of {2 * ways}",
-                received=repr(buckets),
+                received=brief(buckets),
                 advice="32 are usual",
             )
 
@@ -183,7 +183,7 @@ class QueryKeyNorm(Configurable):
                 raise ArgumentError(
                     f"QueryKeyNorm, {name}",
                     expected="a positive number" if name == "epsilon" else "a finite number",
-                    received=repr(value),
+                    received=brief(value),
                     advice="omit it for the default",
                 )
         self.epsilon = float(epsilon)

@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.base.arguments import is_int, is_number
 from singanet.base.collectives import SharedBatch
-from singanet.errors import ArgumentError, CallOrderError, DataError
+from singanet.errors import ArgumentError, CallOrderError, DataError, brief
 from singanet.initializer import Constant
 from singanet.layers.context import Context
 from singanet.layers.layer import (
@@ -234,7 +234,7 @@ class LayerNorm(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument axis",
                 expected="an axis of the sample, from 1, or negative to count from the last",
-                received=repr(axis),
+                received=brief(axis),
                 advice="axis 0 is the batch; use -1 for the last axis alone",
             )
         self.axis = int(axis)
@@ -671,7 +671,7 @@ class BatchNormalization(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument axis",
                 expected="1 for the channels, -1 for the last axis",
-                received=repr(axis),
+                received=brief(axis),
                 advice="put Permute around it for another axis",
             )
         self.axis, self.center, self.scale = axis, bool(center), bool(scale)

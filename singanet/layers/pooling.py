@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.arguments import is_int
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.layers.context import Context
 from singanet.layers.geometry import (
     MEANINGS,
@@ -289,7 +289,7 @@ class AdaptivePooling(Spatial):
                 f"layer {name!r}, argument output_size",
                 expected=f"a positive int, or {self._axes} positive ints or Nones for the axes"
                 " after the channels",
-                received=repr(output_size),
+                received=brief(output_size),
                 advice="None keeps the size along its axis",
             )
         self.output_size = sizes

@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.base.arguments import is_int
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, brief
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, Name, expect_int, expect_one_input, expect_one_of
 from singanet.ops.interface import Ops
@@ -60,7 +60,7 @@ class Reduce(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument axis",
                 expected="axes of the sample, from 1, or negative to count from the last",
-                received=repr(axis),
+                received=brief(axis),
                 advice="axis 0 is the batch; None takes all others",
             )
         self.mode = expect_one_of(name, "mode", mode, _MODES)
@@ -191,7 +191,7 @@ class Expand(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument shape",
                 expected="a size for each axis of the sample, -1 to keep its size",
-                received=repr(shape),
+                received=brief(shape),
                 advice="omit the batch axis",
             )
         self.shape = tuple(shape)
@@ -298,7 +298,7 @@ class TopIndices(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument axis",
                 expected="an axis of the sample, counted from 1 or -1",
-                received=repr(axis),
+                received=brief(axis),
                 advice="axis 0 is the batch",
             )
         self.axis, self.largest = axis, bool(largest)

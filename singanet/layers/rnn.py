@@ -15,7 +15,7 @@ from singanet.base.arguments import is_number, is_training
 from singanet.base.collectives import SharedBatch
 from singanet.base.tracebacks import users_level
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError, CallOrderError, ShapeError
+from singanet.errors import ArgumentError, CallOrderError, ShapeError, brief
 from singanet.initializer import Orthogonal
 from singanet.layers.cells import (
     CELLS,
@@ -507,7 +507,7 @@ def _expect_probability(layer: str, what: str, value: Any) -> float:
         raise ArgumentError(
             f"layer {layer!r}, argument {what}",
             expected="the probability of dropping, from 0 to below 1",
-            received=repr(value),
+            received=brief(value),
             advice=f"use {what}=0.5 to drop half",
         )
     return float(value)
@@ -529,7 +529,7 @@ class StepList:
             raise ArgumentError(
                 "StepList",
                 expected="an RNN, LSTM or GRU with return_sequences=True and return_state=True",
-                received=repr(layer),
+                received=brief(layer),
                 advice="make the layer with return_state=True",
             )
         self.layer = layer

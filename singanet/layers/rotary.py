@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.base.arguments import is_number
 from singanet.base.described import Configurable
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.layers.kv_cache import Counts
 from singanet.ops.interface import Ops
 from singanet.types import Array
@@ -202,7 +202,7 @@ def scaling_of(given: Any) -> Scaling:
         raise UnknownNameError(
             where,
             expected=f"a mapping with a rope_type among {one_of(SCALINGS)}",
-            received=repr(given if kind is None else kind),
+            received=brief(given if kind is None else kind),
             advice=did_you_mean(str(kind), list(SCALINGS), "plain positions have scaling=None"),
         )
     known = {field.name: field for field in fields(SCALINGS[kind])}
@@ -211,7 +211,7 @@ def scaling_of(given: Any) -> Scaling:
             raise UnknownNameError(
                 where,
                 expected=f"for rope_type {kind!r} the parameters {one_of(known)}",
-                received=repr(name),
+                received=brief(name),
                 advice=did_you_mean(str(name), list(known), "remove it"),
             )
     missing = [name for name, f in known.items() if f.default is MISSING and name not in given]
@@ -263,7 +263,7 @@ def _value(name: str, value: Any) -> Any:
         raise ArgumentError(
             f"RotaryEmbedding, scaling, {name}",
             expected=wanted,
-            received=repr(value),
+            received=brief(value),
             advice="copy it from the model's config.json",
         )
     return value
@@ -347,14 +347,14 @@ class RotaryEmbedding(Configurable):
             raise ArgumentError(
                 "RotaryEmbedding, theta",
                 expected="a positive number" if scaling is None else "a number above 1",
-                received=repr(theta),
+                received=brief(theta),
                 advice="10000.0 is usual, more for long sequences",
             )
         if not is_number(fraction) or not 0.0 < fraction <= 1.0:
             raise ArgumentError(
                 "RotaryEmbedding, fraction",
                 expected="a number above 0 and up to 1, the rotated share of a head",
-                received=repr(fraction),
+                received=brief(fraction),
                 advice="omit it to rotate all features",
             )
         self.theta = float(theta)

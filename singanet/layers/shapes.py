@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.arguments import is_int
 from singanet.base.described import checked_call
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, brief
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, Name, expect_int, expect_one_input
 from singanet.layers.symbol import Symbol, Unnamed, source
@@ -53,7 +53,7 @@ class Reshape(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument shape",
                 expected="positive ints, and at most one -1 for the remaining elements",
-                received=repr(shape),
+                received=brief(shape),
                 advice="omit the batch axis",
             )
         self.shape = tuple(int(extent) for extent in extents)
@@ -169,7 +169,7 @@ class Permute(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument dims",
                 expected="each of the sample's axes 1, 2, ... once",
-                received=repr(dims),
+                received=brief(dims),
                 advice="use (2, 1) to transpose; omit axis 0, the batch",
             )
         self.dims = tuple(int(axis) for axis in dims)
@@ -412,7 +412,7 @@ class Cast(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument dtype",
                 expected="'float', 'bool' or an integer type",
-                received=repr(dtype),
+                received=brief(dtype),
                 advice="the net's float type is set by net.as_type",
             )
         self.dtype = "float" if kind.kind == "f" else kind.name
@@ -575,7 +575,7 @@ def _checked_type(name: str, dtype: Any) -> np.dtype[Any]:
         raise ArgumentError(
             f"input {name!r}, argument dtype",
             expected="an integer type or 'bool'; floats have the net's type",
-            received=repr(dtype),
+            received=brief(dtype),
             advice="write 'int64' for labels and indices; omit it for floats",
         )
     return found

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from singanet.base.arguments import checked_count, is_number
-from singanet.errors import ArgumentError, GraphError
+from singanet.errors import ArgumentError, GraphError, brief
 from singanet.types import Shape, Shapes, Traits
 
 __all__ = [
@@ -185,7 +185,7 @@ class Symbol:
             raise ArgumentError(
                 "the part of a symbol",
                 expected="a colon for the batch, then ints, ranges, lists: a[:, 0], a[:, 1:, [4]]",
-                received=repr(index),
+                received=brief(index),
                 advice="use Slice or Permute for other parts",
             )
         for axis, place in enumerate(places):

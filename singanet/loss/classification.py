@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_number, is_int
-from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.errors import ArgumentError, DataError, ShapeError, brief
 from singanet.loss.loss import (
     Loss,
     checked_gamma,
@@ -249,7 +249,7 @@ class _OfClasses(Loss):
             raise ArgumentError(
                 f"{type(self).__name__}(ignore_index=)",
                 expected="an int, the label of ignored positions, or None",
-                received=repr(ignore_index),
+                received=brief(ignore_index),
                 advice="-100 is PyTorch's",
             )
         self.ignore_index = ignore_index

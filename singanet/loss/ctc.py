@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.errors import ArgumentError, DataError, ShapeError, brief
 from singanet.loss.loss import Loss
 from singanet.ops import Ops, ops_for
 from singanet.types import Array
@@ -116,7 +116,7 @@ class CTC(Loss):
             raise ArgumentError(
                 "CTC(padding=)",
                 expected="a negative int, or the blank",
-                received=repr(padding),
+                received=brief(padding),
                 advice="pad with a number that is not a label",
             )
         self.padding = padding

@@ -17,6 +17,7 @@ from singanet.errors import (
     CallOrderError,
     SingaNetError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -94,7 +95,7 @@ class HeadLoss(Layer):
             raise ArgumentError(
                 f"layer {name!r}, argument loss",
                 expected="a SoftmaxCrossEntropy without class_weight",
-                received=repr(self.loss),
+                received=brief(self.loss),
                 advice="call another loss on the scores: loss(head(features), labels)",
             )
 
@@ -335,7 +336,7 @@ class MultiLoss(Counted, Configurable):
                 raise ArgumentError(
                     f"MultiLoss(losses=), output {name!r}",
                     expected="one loss object, such as SquaredError()",
-                    received=repr(loss)[:60],
+                    received=brief(loss)[:60],
                     advice="for several losses on one output derive a Loss that adds them",
                 )
         given = dict(weights or {})
@@ -345,7 +346,7 @@ class MultiLoss(Counted, Configurable):
                 raise ArgumentError(
                     f"MultiLoss(weights=), output {name!r}",
                     expected="a finite number",
-                    received=repr(weight),
+                    received=brief(weight),
                     advice="1 is the default",
                 )
         for name in masks or ():
@@ -493,6 +494,6 @@ def _known(where: str, name: str, losses: Collection[str]) -> None:
         raise UnknownNameError(
             where,
             expected=f"names among {one_of(losses)}",
-            received=repr(name),
+            received=brief(name),
             advice=did_you_mean(name, losses, "remove it"),
         )

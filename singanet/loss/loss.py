@@ -12,7 +12,15 @@ from singanet.base.arguments import checked_number, is_training
 from singanet.base.columns import is_sparse
 from singanet.base.described import Configurable, Counted
 from singanet.base.kinds import native, reshaping, snake_case
-from singanet.errors import ArgumentError, CallOrderError, DataError, GraphError, ShapeError, one_of
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    DataError,
+    GraphError,
+    ShapeError,
+    brief,
+    one_of,
+)
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol, Unnamed, apply
@@ -175,7 +183,7 @@ class Loss(Counted, Configurable, ABC):
             raise ArgumentError(
                 f"{type(self).__name__}(reduction=)",
                 expected=one_of(_REDUCTIONS),
-                received=repr(reduction),
+                received=brief(reduction),
                 advice="'mean' divides the gradient by the batch, 'sum' does not",
             )
         self.reduction = reduction

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.errors import ArgumentError, DataError, ShapeError, one_of
+from singanet.errors import ArgumentError, DataError, ShapeError, brief, one_of
 from singanet.metric.metric import Metric
 from singanet.types import Array
 
@@ -51,7 +51,7 @@ class AUC(Metric):
                 raise ArgumentError(
                     f"AUC({name}=)",
                     expected=one_of(map(repr, known)),
-                    received=repr(given),
+                    received=brief(given),
                     advice="AUC('pr', average='macro') is the mean of the classes' precision",
                 )
         self.curve, self.average = curve, average

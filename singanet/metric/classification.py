@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_number
-from singanet.errors import ArgumentError, DataError, ShapeError, one_of
+from singanet.errors import ArgumentError, DataError, ShapeError, brief, one_of
 from singanet.loss.loss import class_labels
 from singanet.metric.metric import MeanMetric, Metric
 from singanet.ops.interface import Ops
@@ -79,7 +79,7 @@ def checked_threshold(where: str, threshold: Any) -> float:
         raise ArgumentError(
             f"{where}(threshold=)",
             expected="a finite number",
-            received=repr(threshold),
+            received=brief(threshold),
             advice="0.5 is usual for probabilities, 0 for scores",
         )
     return float(threshold)
@@ -349,7 +349,7 @@ class _ByClass(Metric):
             raise ArgumentError(
                 f"{where}(average=)",
                 expected=f"{one_of(_AVERAGES)} or None",
-                received=repr(average),
+                received=brief(average),
                 advice="'macro' weighs all classes equally, None returns a value a class",
             )
         self.average = average
@@ -432,7 +432,7 @@ class FBeta(_ByClass):
             raise ArgumentError(
                 f"{type(self).__name__}(beta=)",
                 expected="a finite number above 0",
-                received=repr(beta),
+                received=brief(beta),
                 advice="2 weighs recall more than precision, 0.5 less",
             )
         self.beta = float(beta)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.base.arguments import is_int
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.layers import (
     Activation,
     AvgPooling2D,
@@ -130,7 +130,7 @@ def expect_depth(family: str, depth: Any, step: int, rest: int) -> int:
         raise ArgumentError(
             f"{family}, argument depth",
             expected=f"{step}n + {rest} for a positive n",
-            received=repr(depth),
+            received=brief(depth),
             advice=f"use for example {', '.join(map(str, examples))}",
         )
     return (depth - rest) // step

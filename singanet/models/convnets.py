@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from singanet.errors import ArgumentError, one_of
+from singanet.errors import ArgumentError, brief, one_of
 from singanet.layers import (
     LRN,
     Activation,
@@ -107,7 +107,7 @@ def vgg(
         raise ArgumentError(
             "vgg, argument depth",
             expected=one_of(map(str, _CONVOLUTIONS)),
-            received=repr(depth),
+            received=brief(depth),
             advice="choose a depth from this list",
         )
     image = Input("image", input_shape)

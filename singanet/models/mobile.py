@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.layers import (
     Activation,
     Add,
@@ -49,7 +49,7 @@ def mobilenet(
         raise ArgumentError(
             "mobilenet, argument width",
             expected="a number above 0, at most 8",
-            received=repr(width),
+            received=brief(width),
             advice="0.25, 0.5, 0.75 and 1.0 are the paper's",
         )
     image = Input("image", input_shape)

@@ -11,7 +11,7 @@ from typing import Any
 from singanet.base.arguments import checked_count, is_int
 from singanet.base.described import shown
 from singanet.base.tracebacks import entry_point
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.net import FeedForwardNet
 from singanet.types import Shape
 
@@ -401,7 +401,7 @@ def find(name: str) -> ModelEntry:
         raise UnknownNameError(
             f"model {name!r}",
             expected=one_of(_BY_NAME, 60),
-            received=repr(name),
+            received=brief(name),
             advice=did_you_mean(name, _BY_NAME, "see the list that singanet models prints"),
         )
     return _BY_NAME[name]
@@ -439,7 +439,7 @@ def build(
             raise UnknownNameError(
                 f"model {name!r}",
                 expected=f"options among {one_of(known)}" if known else "no options",
-                received=repr(option),
+                received=brief(option),
                 advice=did_you_mean(option, known, "omit it"),
             )
     net: FeedForwardNet = make(shape, classes, seed=seed, **{**entry.options, **options})
@@ -453,7 +453,7 @@ def _checked_shape(name: str, given: Any) -> Shape:
         raise ArgumentError(
             f"model {name!r}, argument input_shape",
             expected="positive ints, without the batch axis",
-            received=repr(given),
+            received=brief(given),
             advice="pass for example (1, 28, 28)",
         )
     return shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.errors import ShapeError, UnknownNameError, did_you_mean
+from singanet.errors import ShapeError, UnknownNameError, brief, did_you_mean
 from singanet.layers import (
     LSTM,
     Activation,
@@ -139,7 +139,7 @@ def transformer(
         raise UnknownNameError(
             "model transformer, argument positions",
             expected="'learned' or 'rotary'",
-            received=repr(positions),
+            received=brief(positions),
             advice=did_you_mean(str(positions), ("learned", "rotary"), "omit it"),
         )
     learned = positions == "learned"

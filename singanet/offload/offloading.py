@@ -15,7 +15,13 @@ from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of, check_unique
 from singanet.checkpoint.formats import LATEST
 from singanet.engine.net import Net, expect_host, expect_in_memory
-from singanet.errors import CallOrderError, FileAccessError, FileFormatError, StateMismatchError
+from singanet.errors import (
+    CallOrderError,
+    FileAccessError,
+    FileFormatError,
+    StateMismatchError,
+    brief,
+)
 from singanet.offload.generation import Generation, Scratch
 from singanet.offload.offloaded import (
     SESSION,
@@ -200,7 +206,7 @@ def _named_latest(folder: Path) -> str:
         raise FileFormatError(
             f"file {str(folder / LATEST)!r}",
             expected=f"the name {FILES[0]!r} or {FILES[1]!r}",
-            received=repr(name[:40]),
+            received=brief(name[:40]),
             advice="the folder is damaged: use an earlier copy",
         )
     return name

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.errors import BackendError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import BackendError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.ops.blas import stand_aside
 from singanet.ops.casts import COMPILER, compiler_version, has_compiler
 from singanet.ops.interface import Ops
@@ -84,7 +84,7 @@ def choose() -> Ops:
         raise UnknownNameError(
             VARIABLE,
             expected=one_of(NAMES),
-            received=repr(asked),
+            received=brief(asked),
             advice=did_you_mean(asked, NAMES, "leave it unset for the best available"),
         )
     if asked == "llvm" and not has_compiler():

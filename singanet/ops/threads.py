@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 
 
 class _Setting:
@@ -72,7 +72,7 @@ def set_threads(count: int) -> None:
         raise ArgumentError(
             "onednn.set_threads",
             expected=f"a number of threads from 1 to {cores()}, the cores of this process",
-            received=repr(count),
+            received=brief(count),
             advice="more threads than cores take turns and slow each other down",
         )
     _changed(count)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from singanet.errors import ArgumentError, DataError, one_of
+from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.ops import Ops, ops_for
 from singanet.optimizer.adam import Adam, descend
 from singanet.optimizer.hyper import Hyper, Scale, in_type, is_one
@@ -158,7 +158,7 @@ class AccumulatingSGD(SGD):
             raise ArgumentError(
                 "AccumulatingSGD(momentum=)",
                 expected="a momentum above 0, since its state stores the sum",
-                received=repr(momentum),
+                received=brief(momentum),
                 advice="use Accumulator(SGD(...)) without momentum",
             )
 

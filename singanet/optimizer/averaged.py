@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.errors import ArgumentError, UnknownNameError
+from singanet.errors import ArgumentError, UnknownNameError, brief
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale, at, checked, on_host
 from singanet.optimizer.optimizer import Optimizer
@@ -216,7 +216,7 @@ class BlockCoordinate(Wrapper):
             raise ArgumentError(
                 f"{where}, argument order",
                 expected="'random', 'ascending' or 'descending'",
-                received=repr(order),
+                received=brief(order),
                 advice="the paper uses 'random'",
             )
         self.order: Order = order

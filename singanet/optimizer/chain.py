@@ -16,7 +16,7 @@ import numpy as np
 
 from singanet.base.elsewhere import is_library
 from singanet.base.heap import address
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.ops import ops_for
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.hyper import Scale
@@ -190,7 +190,7 @@ class UpdateChain:
             raise ArgumentError(
                 "net.step, optimizer",
                 expected="an optimizer",
-                received=repr(self.optimizer)[:80],
+                received=brief(self.optimizer)[:80],
                 advice="make one before the loop: sgd = singanet.optimizer.SGD(learning_rate=0.1)",
             )
         self.turn(net)

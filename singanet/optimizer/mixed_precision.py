@@ -10,7 +10,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.described import Configurable
 from singanet.base.kinds import native
-from singanet.errors import ArgumentError, DataError, did_you_mean, one_of
+from singanet.errors import ArgumentError, DataError, brief, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale, at, checked, in_type
 from singanet.optimizer.optimizer import Optimizer
@@ -285,7 +285,7 @@ def as_precision(given: Any) -> MixedPrecision | None:
         raise ArgumentError(
             "argument mixed_precision",
             expected=f"{one_of(names)} or a MixedPrecision",
-            received=repr(given)[:60],
+            received=brief(given)[:60],
             advice=did_you_mean(
                 str(given).replace("fp", "float"), names, "omit it to train in float32"
             ),
@@ -298,7 +298,7 @@ def _checked_type(dtype: Any) -> str:
         raise ArgumentError(
             "MixedPrecision(dtype=)",
             expected="'float16'",
-            received=repr(dtype),
+            received=brief(dtype),
             advice=f"pass {one_of(FACTORS)} to net.compile by name",
         )
     return "float16"

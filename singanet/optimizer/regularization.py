@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.described import Configurable, Counted
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.ops import Ops, ops_for
 from singanet.ops.kernel import in_float32, widened
 from singanet.optimizer.hyper import Hyper, Scale, at, checked, in_type, within
@@ -97,7 +97,7 @@ class Constraint(Counted, Configurable):
             raise ArgumentError(
                 f"{type(self).__name__}(threshold=)",
                 expected="a number above 0",
-                received=repr(threshold),
+                received=brief(threshold),
                 advice="omit the constraint, or freeze the parameter",
             )
 
@@ -143,7 +143,7 @@ class MaxNorm(Constraint):
             raise ArgumentError(
                 "MaxNorm(axis=)",
                 expected="an axis, a tuple of axes or None",
-                received=repr(axis),
+                received=brief(axis),
                 advice="0 bounds the weights into each unit of a Dense layer",
             )
         self.axis = axis

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from singanet.base.arguments import checked_count, checked_number
 from singanet.base.described import Configurable
 from singanet.base.elsewhere import names_of
-from singanet.errors import ArgumentError, DataError, one_of
+from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.optimizer.hyper import Hyper, Learning, at
 
 __all__ = [
@@ -90,7 +90,7 @@ class Chained(Schedule):
             raise ArgumentError(
                 "Chained(milestones=)",
                 expected=f"{max(len(self.parts) - 1, 1)} increasing steps, one fewer than parts",
-                received=repr(list(milestones)),
+                received=brief(list(milestones)),
                 advice="Chained([rise, fall], [100]) switches to the second at step 100",
             )
 
@@ -315,7 +315,7 @@ class MultiStep(Schedule):
             raise ArgumentError(
                 "MultiStep(milestones=)",
                 expected="increasing steps",
-                received=repr(list(milestones)),
+                received=brief(list(milestones)),
                 advice="sort them",
             )
 
@@ -418,7 +418,7 @@ class Plateau(Schedule):
             raise ArgumentError(
                 "Plateau(mode=)",
                 expected="'min' or 'max'",
-                received=repr(mode),
+                received=brief(mode),
                 advice="'min' for a loss, 'max' for an accuracy",
             )
         self.mode, self.sign = mode, 1.0 if mode == "min" else -1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.hyper import Hyper, at, checked
 from singanet.optimizer.optimizer import Shared
@@ -86,7 +86,7 @@ class SGD(ElementWise):
             raise ArgumentError(
                 f"{type(self).__name__}(each_use=)",
                 expected="neither momentum nor decay nor a constraint: they need the sum",
-                received=repr(self),
+                received=brief(self),
                 advice="omit each_use",
             )
         if self.momentum != 0.0:

@@ -17,6 +17,7 @@ from singanet.errors import (
     DataError,
     ShapeError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -330,7 +331,7 @@ def parse(
             raise UnknownNameError(
                 f"{where}.load_state_dict",
                 expected=f"keys 'parameter/slot' with a slot among {one_of(known)}",
-                received=repr(key),
+                received=brief(key),
                 advice=did_you_mean(slot, known, "load it with the optimizer that saved it"),
             )
         found.setdefault(name, {})[slot] = array

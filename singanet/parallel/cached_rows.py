@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.layers.embedding import Cache, Embedding
 from singanet.ops import ops_for
 from singanet.ops.interface import Runs
@@ -385,7 +385,7 @@ class CachedRows(TableRows):
             raise ArgumentError(
                 f"parameter {param.name!r}, cache",
                 expected="an elementwise rule, such as SGD, AdaGrad or Adam",
-                received=repr(rule),
+                received=brief(rule),
                 advice="remove the cache of its Embedding, or use another rule",
             )
         self.cache = cache
@@ -564,7 +564,7 @@ def to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
                     raise ArgumentError(
                         f"layer {layer.name!r}, argument cache",
                         expected=f"{before}, as of the other Embedding of {param.name!r}",
-                        received=repr(layer.cache),
+                        received=brief(layer.cache),
                         advice="give Embeddings that share a table the same cache",
                     )
     for key in read_whole & found.keys():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
@@ -66,7 +66,7 @@ class Hybrid(AllReduce):
             raise UnknownNameError(
                 "Hybrid(consistency=)",
                 expected=one_of(("bsp", "asp")),
-                received=repr(consistency),
+                received=brief(consistency),
                 advice=did_you_mean(str(consistency), ("bsp", "asp"), "bsp trains as one process"),
             )
         self.consistency: Literal["bsp", "asp"] = consistency

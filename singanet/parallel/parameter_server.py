@@ -11,7 +11,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.described import changes
 from singanet.base.files import path_of
 from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain, norm_of
 from singanet.optimizer.clipping import ClipByGlobalNorm
@@ -481,7 +481,7 @@ def _staleness(consistency: str, staleness: int | None) -> int | None:
         raise UnknownNameError(
             "ParameterServer(consistency=)",
             expected=one_of(known),
-            received=repr(consistency),
+            received=brief(consistency),
             advice=did_you_mean(str(consistency), known, "bsp trains as one process"),
         )
     if (consistency == "ssp") != (staleness is not None):

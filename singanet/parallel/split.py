@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError, RankError
+from singanet.errors import ArgumentError, RankError, brief
 from singanet.initializer import Initializer
 from singanet.layers.context import Context
 from singanet.layers.dense import Dense
@@ -257,7 +257,7 @@ def _checked_split(name: str, split: Any) -> Split:
         raise ArgumentError(
             f"layer {name!r}, split",
             expected="'columns' or 'rows'",
-            received=repr(split),
+            received=brief(split),
             advice="columns are outputs, rows inputs or words",
         )
     found: Split = split

@@ -19,6 +19,7 @@ from singanet.errors import (
     OutOfMemoryError,
     ShapeError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -445,7 +446,7 @@ def make_param(
             raise UnknownNameError(
                 where,
                 expected=f"spec keys among {one_of(_SPEC_KEYS + INIT_KEYS, 20)}",
-                received=f"{key!r}",
+                received=brief(key),
                 advice=did_you_mean(key, _SPEC_KEYS + INIT_KEYS, "remove it"),
             )
     settings = {key: given[key] for key in _SPEC_KEYS if key in given and key != "trainable"}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import MESSAGES, are_messages, is_int
-from singanet.errors import ArgumentError, ConfigError, one_of
+from singanet.errors import ArgumentError, ConfigError, brief, one_of
 from singanet.layers import (
     Activation,
     Add,
@@ -330,7 +330,7 @@ class Family:
             raise ConfigError(
                 f"{where}, architectures",
                 expected=one_of(self.architectures),
-                received=repr(named)[:80],
+                received=brief(named)[:80],
                 advice="save the model as such a class with transformers",
             )
         return str(named[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from singanet.errors import ConfigError, did_you_mean, one_of
+from singanet.errors import ConfigError, brief, did_you_mean, one_of
 from singanet.pretrained import decoders, encoders
 from singanet.pretrained.drawing import Family
 
@@ -25,7 +25,7 @@ def family_of(values: Mapping[str, Any], where: str) -> Family:
         raise ConfigError(
             f"{where}, model_type",
             expected=one_of(FAMILIES, 40),
-            received=repr(kind)[:80],
+            received=brief(kind)[:80],
             advice=did_you_mean(str(kind), FAMILIES, "build such a net by layers"),
         )
     return FAMILIES[kind]

@@ -15,7 +15,7 @@ from singanet.checkpoint import Entry, Source
 from singanet.checkpoint.entry import sources_of
 from singanet.checkpoint.gguf import GgufReader, halved, interleaved, write_gguf
 from singanet.checkpoint.reader import Reader
-from singanet.errors import ArgumentError, ConfigError, did_you_mean, one_of
+from singanet.errors import ArgumentError, ConfigError, brief, did_you_mean, one_of
 from singanet.pretrained.config import Config
 from singanet.types import Array
 
@@ -156,7 +156,7 @@ class GgufModelReader(Reader):
             raise ConfigError(
                 f"{self.where}, general.architecture",
                 expected=one_of(KINDS),
-                received=repr(kind)[:80],
+                received=brief(kind)[:80],
                 advice=did_you_mean(str(kind), KINDS, "net.load reads the arrays of such a file"),
             )
         self._kind = KINDS[kind]

@@ -23,6 +23,7 @@ from singanet.errors import (
     ConfigError,
     SingaNetError,
     StateMismatchError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -250,7 +251,7 @@ def load(
         raise ArgumentError(
             "pretrained.load, dtype",
             expected=one_of(_TYPES),
-            received=repr(dtype),
+            received=brief(dtype),
             advice=did_you_mean(str(dtype).replace("fp", "float"), _TYPES, "omit it for float32"),
         )
     wide = dtype not in ("bfloat16", *KINDS)
@@ -258,7 +259,7 @@ def load(
         raise ArgumentError(
             "pretrained.load, dtype",
             expected="a float type of 16, 32 or 64 bits except bfloat16, with offload_folder",
-            received=repr(dtype),
+            received=brief(dtype),
             advice="omit dtype or offload_folder",
         )
     with open_source(folder_of(folder, revision)) as source:

@@ -19,7 +19,7 @@ from singanet.checkpoint.entry import weights_in
 from singanet.checkpoint.gguf import GgufReader
 from singanet.checkpoint.reader import open_file
 from singanet.data import Tokenizer
-from singanet.errors import ConfigError, FileAccessError, FileFormatError
+from singanet.errors import ConfigError, FileAccessError, FileFormatError, brief
 from singanet.pretrained.config import SentencePooling, expect_object, pooling_of
 from singanet.pretrained.gguf_models import GgufForm, GgufModelReader
 
@@ -131,7 +131,7 @@ def _sentence(path: Path) -> SentencePooling | None:
             raise ConfigError(
                 where,
                 expected="the name of a subfolder",
-                received=repr(folder)[:80],
+                received=brief(folder)[:80],
                 advice="the folder is damaged: download it again",
             )
         expect_in_folder(path, path / folder)

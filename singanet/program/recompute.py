@@ -26,7 +26,7 @@ from singanet.engine.recompute.units import (
     forced,
     lowered,
 )
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.params.storage import SMALL
 from singanet.program.cost import NEVER, bytes_of, passes_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, Token, refs_of
@@ -435,7 +435,7 @@ def checked_recompute(where: str, value: object) -> Recompute:
     raise ArgumentError(
         f"{where}, recompute",
         expected=f"{', '.join(map(repr, _LEVELS))}, or the bytes that the arena may take",
-        received=repr(value),
+        received=brief(value),
         advice="start with recompute='cheap'; program.report() tells what it saves",
     )
 

@@ -25,7 +25,7 @@ from singanet.base.files import path_of, replacing
 from singanet.base.kinds import bytes_text, megabytes, milliseconds, text_table
 from singanet.base.notebooks import Shown
 from singanet.engine.recompute.by_layers import Decisions
-from singanet.errors import ArgumentError, CallOrderError
+from singanet.errors import ArgumentError, CallOrderError, brief
 from singanet.optimizer.reducer import Traffic
 from singanet.program.ir import Buffer, Kernel, Phase
 from singanet.program.layout import (
@@ -139,7 +139,7 @@ class ProgramReport:
             raise ArgumentError(
                 "report.table",
                 expected="a level from 0 to 3",
-                received=repr(level),
+                received=brief(level),
                 advice="0 shows memory, 1 phases, 2 every kernel, 3 communication",
             )
         lines = memory_lines(self)
@@ -465,7 +465,7 @@ def trace_events(report: ProgramReport, lanes: str = "phase") -> list[dict[str, 
         raise ArgumentError(
             "report.trace",
             expected="lanes='phase' or lanes='layer'",
-            received=repr(lanes),
+            received=brief(lanes),
             advice="choose one of them",
         )
     if report.seconds is None:

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from singanet.base.arguments import NAMES, Budget, is_int, name_trouble
 from singanet.base.described import assigned_to
 from singanet.engine.adapting import pairs_from_config, pairs_to_config
-from singanet.errors import ConfigError
+from singanet.errors import ConfigError, brief
 from singanet.layers import Layer
 from singanet.loss import Loss, MultiLoss
 from singanet.metric import Metric
@@ -161,7 +161,7 @@ def _expect_alike(name: str, nested: Net, around: Mapping[str, Node]) -> None:
                 raise ConfigError(
                     f"layer {copied.name!r}, attribute {key!r}",
                     expected=f"the value of layer {node.name!r} of the nested net",
-                    received=repr(getattr(copied.layer, key))[:80],
+                    received=brief(getattr(copied.layer, key))[:80],
                     advice="assign it to both layers, or before the net is nested",
                 )
 

@@ -21,6 +21,7 @@ from singanet.errors import (
     SignatureError,
     SingaNetError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -66,7 +67,7 @@ def register(name: str) -> Callable[[_C], _C]:
             raise ArgumentError(
                 f"register({name!r})",
                 expected="a subclass of Layer, Loss, Metric, Optimizer or the like",
-                received=repr(kind),
+                received=brief(kind),
                 advice="decorate the class itself",
             )
         _registered[name] = kind
@@ -114,7 +115,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
         raise UnknownNameError(
             _SOMEWHERE,
             expected=f"a {bases[0].__name__} of singanet, or a registered class",
-            received=repr(name)[:80],
+            received=brief(name)[:80],
             advice=did_you_mean(str(name)[:60], known, _unregistered(name)),
         )
     arguments = {

@@ -15,7 +15,7 @@ from singanet.checkpoint.halves import stored_as
 from singanet.checkpoint.keras import KerasReader, read_slots
 from singanet.checkpoint.matching import PACKED_RULE, Packed, Target, checked_rename
 from singanet.checkpoint.torch_naming import TorchView, torch_sources
-from singanet.errors import ArgumentError, CallOrderError
+from singanet.errors import ArgumentError, CallOrderError, brief
 from singanet.optimizer.chain import UpdateChain
 from singanet.params.narrow import words_among
 from singanet.params.param import Param
@@ -189,7 +189,7 @@ def _expect_layout(net: Net, rename: Mapping[str, str] | None, layout: str | Non
         raise ArgumentError(
             "argument layout",
             expected="'torch', 'singanet' or None",
-            received=repr(layout),
+            received=brief(layout),
             advice="'torch' for the arrays of a state_dict of PyTorch's",
         )
     if layout is not None or not isinstance(rename, Mapping):

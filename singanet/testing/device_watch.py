@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import RLock
 from weakref import WeakKeyDictionary
 
-from singanet.errors import ArgumentError, SingaNetError, one_of
+from singanet.errors import ArgumentError, SingaNetError, brief, one_of
 
 _LOCK = RLock()
 """Threads share the lanes and the host's knowledge."""
@@ -157,7 +157,7 @@ def watch_device(*, refuse: Collection[str] = ()) -> Iterator[DeviceWatch]:
         raise ArgumentError(
             "watch_device, refuse",
             expected=f"a tuple of {one_of(KINDS)}",
-            received=repr(refuse),
+            received=brief(refuse),
             advice="pass the kinds to refuse, as in watch_device(refuse=('reads',))",
         )
     watch = DeviceWatch(frozenset(refuse))

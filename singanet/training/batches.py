@@ -21,6 +21,7 @@ from singanet.errors import (
     ShapeError,
     StateMismatchError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -214,7 +215,7 @@ def _check_keys(
             raise UnknownNameError(
                 where,
                 expected=f"names among {one_of(names)}",
-                received=repr(name),
+                received=brief(name),
                 advice=MESSAGES
                 if are_messages(given)
                 else did_you_mean(str(name), names, "use the names of the net's layers"),

@@ -11,7 +11,7 @@ from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.columns import is_frame
 from singanet.data import GeneratorLoader
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, brief
 from singanet.training.batches import (
     ArrayBatches,
     Batches,
@@ -228,7 +228,7 @@ def _split_at(count: int, split: float) -> int:
         raise ArgumentError(
             "net.fit, validation_split",
             expected="a share in [0, 1)",
-            received=repr(split),
+            received=brief(split),
             advice="0.2 validates on the last fifth of the samples",
         )
     kept = math.floor(count * (1.0 - split)) if split else count

@@ -12,7 +12,7 @@ from singanet import optimizer as optimizers
 from singanet.base.described import Described
 from singanet.base.elsewhere import public_classes
 from singanet.base.kinds import snake_case
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.loss import Loss
 from singanet.metric import Metric
 from singanet.optimizer import Optimizer, Wrapper
@@ -122,7 +122,7 @@ def _class(
         raise UnknownNameError(
             f"net.compile, {argument}",
             expected=one_of(names, 20),
-            received=repr(given),
+            received=brief(given),
             advice=did_you_mean(given, names, "pass an object"),
         )
     return getattr(room, found[_letters(given)])

@@ -10,7 +10,7 @@ import numpy as np
 from singanet.engine.model import Measure, OnLayer
 from singanet.engine.net import Net
 from singanet.engine.step import Before
-from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.errors import UnknownNameError, brief, did_you_mean, one_of
 from singanet.optimizer import (
     Accumulator,
     ClipByGlobalNorm,
@@ -48,7 +48,7 @@ def wrapped(
         raise UnknownNameError(
             "net.fit, clip_by",
             expected=one_of(WAYS),
-            received=repr(clip_by),
+            received=brief(clip_by),
             advice=did_you_mean(str(clip_by), WAYS, "choose a listed name"),
         )
     if clip is not None:

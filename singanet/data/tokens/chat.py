@@ -12,7 +12,7 @@ import numpy as np
 from singanet.data.tokens.text_files import Fragment, TextRecord, fragments
 from singanet.data.tokens.token_loader import TokenLoader, encoded, expect_text
 from singanet.data.tokens.tokenizer import Tokenizer
-from singanet.errors import ArgumentError, DataError, one_of
+from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.types import Array
 
 _TOO_LONG = ("refuse", "skip", "cut")
@@ -90,7 +90,7 @@ class Chat(TokenLoader):
             raise ArgumentError(
                 "Chat, too_long",
                 expected=one_of(_TOO_LONG),
-                received=f"{too_long!r}",
+                received=brief(too_long),
                 advice="refuse reports the line, skip drops the conversation",
             )
         self.answers_only = bool(answers_only)

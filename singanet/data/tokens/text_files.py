@@ -16,7 +16,7 @@ import numpy as np
 from singanet.base.arguments import Budget, read_json
 from singanet.base.files import paths_of
 from singanet.data.image_sets import open_data_file
-from singanet.errors import DataError
+from singanet.errors import DataError, brief
 from singanet.types import Array
 
 SUFFIXES = (".txt", ".jsonl")
@@ -120,7 +120,7 @@ def _found(path: Path) -> list[Path]:
             raise DataError(
                 f"text file {str(path)!r}",
                 expected=f"a name that ends in {' or '.join(SUFFIXES)}",
-                received=repr(path.suffix),
+                received=brief(path.suffix),
                 advice="rename it, or convert it to such a format",
             )
         return [path]

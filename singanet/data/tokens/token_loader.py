@@ -27,7 +27,7 @@ from singanet.data.tokens.text_files import (
     width_of,
 )
 from singanet.data.tokens.tokenizer import Tokenizer
-from singanet.errors import ArgumentError, DataError, one_of
+from singanet.errors import ArgumentError, DataError, brief, one_of
 from singanet.types import Array
 
 Loader = TypeVar("Loader", bound="TokenLoader")
@@ -261,7 +261,7 @@ def _checked_inputs(where: str, inputs: Sequence[str] | None, pads: bool) -> tup
         raise ArgumentError(
             f"{where}, inputs",
             expected=f"some of {one_of(_INPUTS)}",
-            received=f"{inputs!r}"[:80],
+            received=brief(inputs)[:80],
             advice=MESSAGES if are_messages(inputs) else "name the inputs of the net",
         )
     return given

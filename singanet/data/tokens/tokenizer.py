@@ -16,7 +16,7 @@ from singanet.base.files import path_of, replacing
 from singanet.data.tokens.chat_template import ChatTemplate, Message
 from singanet.data.tokens.text_files import TextStream
 from singanet.data.tokens.tokenizer_files import of_gguf, read_folder, refusing
-from singanet.errors import DataError, one_of
+from singanet.errors import DataError, brief, one_of
 from singanet.types import Array
 
 _WHERE = "Tokenizer"
@@ -143,7 +143,7 @@ class Tokenizer:
             raise DataError(
                 f"{_WHERE}, {name}",
                 expected=f"a token of the vocabulary of {self.vocabulary_size}",
-                received=repr(token)[:80],
+                received=brief(token)[:80],
                 advice="omit it, or add it to the vocabulary and to the model's table first",
             )
         return int(found)

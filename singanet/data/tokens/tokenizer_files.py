@@ -13,7 +13,7 @@ from singanet.data.image_sets import open_data_file
 from singanet.data.tokens.chat_template import MAX_TEMPLATE
 from singanet.data.tokens.extra import tokenizers
 from singanet.data.tokens.parts import expect_ids, expect_parts
-from singanet.errors import DataError, SingaNetError, one_of
+from singanet.errors import DataError, SingaNetError, brief, one_of
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
@@ -45,7 +45,7 @@ def byte_level(
         raise DataError(
             "vocabulary, tokenizer.ggml.pre",
             expected=one_of(_SPLIT_PATTERNS),
-            received=repr(split)[:80],
+            received=brief(split)[:80],
             advice="use the tokenizer.json that was published with the model: Tokenizer.of(folder)",
         )
     found = tokenizers()
@@ -113,7 +113,7 @@ def of_gguf(metadata: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         raise DataError(
             "GGUF metadata, tokenizer.ggml.model",
             expected="'gpt2', a byte-level vocabulary with merges",
-            received=repr(kind)[:80],
+            received=brief(kind)[:80],
             advice="use the tokenizer.json that was published with the model: Tokenizer.of(folder)",
         )
     tokens = _texts(metadata, "tokens")
@@ -266,7 +266,7 @@ def _unknown(folder: Path, key: str, expected: str, received: Any) -> DataError:
     return DataError(
         f"model folder {str(folder)!r}, {key}",
         expected=expected,
-        received=repr(received)[:80],
+        received=brief(received)[:80],
         advice=_MAKE,
     )
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from singanet.errors import ArgumentError, RankError
+from singanet.errors import ArgumentError, RankError, brief
 from singanet.types import Array
 
 ReduceOp: TypeAlias = Literal["sum", "max", "min"]
@@ -138,7 +138,7 @@ class Communicator(ABC):
         raise ArgumentError(
             f"{what} by a {type(self).__name__}",
             expected="a communicator that can wait for a message of any rank",
-            received=repr(self),
+            received=brief(self),
             advice="use parallel.init() on the host, or testing.communicators(n)",
         )
 
@@ -372,7 +372,7 @@ def checked_peer(where: str, rank: int, size: int) -> int:
         raise ArgumentError(
             where,
             expected=f"a rank from 0 to {size - 1}",
-            received=repr(rank),
+            received=brief(rank),
             advice="ranks count from 0 to size - 1",
         )
     return rank

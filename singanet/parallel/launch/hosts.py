@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from singanet.errors import BackendError
+from singanet.errors import BackendError, brief
 from singanet.ops.threads import cores
 
 LEAVE = getattr(signal, "SIGURG", signal.SIGINT)
@@ -257,7 +257,7 @@ def _odd(variable: str, expected: str, received: str) -> BackendError:
     return BackendError(
         f"singanet launch, {variable}",
         expected=expected,
-        received=repr(received)[:100],
+        received=brief(received)[:100],
         advice=f"pass --hosts FILE with the machines, and unset {variable}",
     )
 

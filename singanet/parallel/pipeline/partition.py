@@ -12,7 +12,7 @@ import numpy as np
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan, run_step
-from singanet.errors import ArgumentError, CallOrderError, GraphError
+from singanet.errors import ArgumentError, CallOrderError, GraphError, brief
 from singanet.graph.nodes import Node
 from singanet.layers.layer import Layer
 from singanet.layers.shapes import Dummy
@@ -69,7 +69,7 @@ def assigned(
             raise ArgumentError(
                 "parallel.Pipeline, stages",
                 expected="'balance', 'measure', or a list of layers",
-                received=repr(stages),
+                received=brief(stages),
                 advice=f"write stages=[{stages!r}] for a stage that begins there",
             )
         own, every = [k for k, step in enumerate(steps) if not is_input(step)], costs[way]()
@@ -145,7 +145,7 @@ def by_names(net: Net, firsts: Sequence[str]) -> list[int]:
         raise ArgumentError(
             "parallel.Pipeline, stages",
             expected="names of layers in a list, 'balance', or None for stages as drawn",
-            received=repr(firsts),
+            received=brief(firsts),
             advice="there are as many stages as ranks, or as ranks by replicas",
         )
     names = [node.name for node in net.ordered()]

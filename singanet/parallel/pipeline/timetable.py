@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, TypeAlias
 
 from singanet.base.arguments import checked_count
-from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.errors import UnknownNameError, brief, did_you_mean, one_of
 
 Name: TypeAlias = Literal["gpipe", "1f1b"]
 NAMES = ("gpipe", "1f1b")
@@ -36,7 +36,7 @@ def schedule(name: str, stages: int, micro_batches: int) -> list[list[Op]]:
         raise UnknownNameError(
             "parallel.schedule",
             expected=f"one of {one_of(NAMES)}",
-            received=repr(name),
+            received=brief(name),
             advice=did_you_mean(str(name), NAMES, "1f1b needs the least memory"),
         )
     stages = checked_count("parallel.schedule", "stages", stages, 1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.tracebacks import users_level
-from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, brief
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
@@ -340,7 +340,7 @@ class AllReduce(RankReducer):
             raise ArgumentError(
                 "AllReduce(dtype=)",
                 expected="'float16', or None for the dtype of the gradients",
-                received=repr(dtype),
+                received=brief(dtype),
                 advice="pass it only on a slow network",
             )
         self.dtype = dtype

@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.arguments import checked_count, is_number
 from singanet.base.tracebacks import users_level
 from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.hyper import Scale, at, checked
@@ -410,7 +410,7 @@ class SparseAllReduce(AllReduce):
             raise ArgumentError(
                 "SparseAllReduce(momentum=)",
                 expected="a rule without momentum: SGD(learning_rate=...)",
-                received=repr(rule),
+                received=brief(rule),
                 advice="remove momentum= here or in the rule",
             )
 
@@ -451,7 +451,7 @@ def _within(name: str, value: Any) -> float:
         raise ArgumentError(
             f"SparseAllReduce({name}=)",
             expected="a number above 0 and at most 1" if name == "ratio" else "a number from 0 on",
-            received=repr(value)[:60],
+            received=brief(value)[:60],
             advice="ratio=0.001 is usual; threshold= has the unit of the gradients",
         )
     return float(value)

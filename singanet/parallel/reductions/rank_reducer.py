@@ -22,7 +22,14 @@ from singanet.base.seeding import seeded_apart
 from singanet.base.version import VERSION
 from singanet.engine.model import NetCore
 from singanet.engine.step import Counts
-from singanet.errors import ArgumentError, CallOrderError, RankError, UnknownNameError, one_of
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    RankError,
+    UnknownNameError,
+    brief,
+    one_of,
+)
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain, norm_of
 from singanet.optimizer.hyper import Scale
@@ -310,7 +317,7 @@ class RankReducer(Reducer):
             raise ArgumentError(
                 f"{type(self).__name__}, {name}",
                 expected=f"{before!r}, the value it was made with",
-                received=repr(value)[:60],
+                received=brief(value)[:60],
                 advice=f"make a new one: {type(self).__name__}(optimizer, {name}={value!r})",
             )
         if not hasattr(type(self), name):
@@ -579,7 +586,7 @@ class RankReducer(Reducer):
                     raise UnknownNameError(
                         f"{type(self).__name__}, parameter {name!r}",
                         expected=one_of(sorted(self.order.by_name), 6),
-                        received=repr(name),
+                        received=brief(name),
                         advice="call meet(net) on all ranks with the trained net",
                     )
         return super().take(names, values, grads, scale)

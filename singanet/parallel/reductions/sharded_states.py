@@ -18,7 +18,7 @@ from singanet.checkpoint.entry import Source
 from singanet.engine.executor import LayerByLayer
 from singanet.engine.model import NetCore
 from singanet.engine.net import Net, expect_host
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain, state_sources
 from singanet.optimizer.hyper import on_host
@@ -534,7 +534,7 @@ class Sharded(AllReduce):
             raise ArgumentError(
                 f"{where}(level=)",
                 expected="1 (optimizer's state), 2 (gradients, too) or 3 (parameters, too)",
-                received=repr(level),
+                received=brief(level),
                 advice="3 takes the least memory",
             )
         # Level 3 saves memory by fewer sums in flight.

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras import Variable
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 from singanet.saving.codecs.arithmetic import compared, scaled
 from singanet.saving.codecs.arrays import Arrays, StoredArray, across, joined, keras_arrays
 from singanet.saving.codecs.codec import KerasClass, LayerCodec
@@ -65,7 +65,7 @@ def _keras(layer: layers.MultiHeadAttention) -> list[StoredArray]:
         raise ArgumentError(
             f"layer {layer.name!r}, as an attention of Keras",
             expected="all biases or none, without a norm and relative positions",
-            received=repr(layer),
+            received=brief(layer),
             advice="save in another format: safetensors, hdf5, npz",
         )
     return [*_rows(layer)]

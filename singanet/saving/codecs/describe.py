@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras import LayerDescription, Variable
-from singanet.errors import ArgumentError, one_of
+from singanet.errors import ArgumentError, brief, one_of
 from singanet.layers import TimeDistributed
 from singanet.layers.layer import Layer
 from singanet.loss.head_loss import HeadLoss
@@ -204,7 +204,7 @@ def keras_layers(net: Any, data_format: str = "channels_last") -> list[LayerDesc
         raise ArgumentError(
             "argument data_format",
             expected=f"the data_format of the Keras model, {one_of(_DATA_FORMATS)}",
-            received=repr(data_format),
+            received=brief(data_format),
             advice="omit it, since Keras' default is channels_last",
         )
     uses = orders_of(

@@ -22,6 +22,7 @@ from singanet.errors import (
     ArgumentError,
     StateMismatchError,
     UnknownNameError,
+    brief,
     did_you_mean,
     one_of,
 )
@@ -65,7 +66,7 @@ class EMA(Callback):
             raise ArgumentError(
                 "EMA, decay",
                 expected="a number in [0, 1)",
-                received=repr(decay),
+                received=brief(decay),
                 advice="0.999 averages over about a thousand steps",
             )
         self.decay = float(decay)
@@ -223,7 +224,7 @@ class ModelCheckpoint(Callback):
             raise UnknownNameError(
                 f"{where}, format",
                 expected=one_of(known),
-                received=repr(format),
+                received=brief(format),
                 advice=did_you_mean(format, FORMATS, "npz is usual"),
             )
         self.every_minutes = _checked_minutes(where, every_minutes)
@@ -383,7 +384,7 @@ def _checked_minutes(where: str, minutes: float | None) -> float | None:
         raise ArgumentError(
             f"{where}, every_minutes",
             expected="a number above 0, or None",
-            received=repr(minutes)[:60],
+            received=brief(minutes)[:60],
             advice="pass every_minutes=10 to lose no more than ten minutes",
         )
     return float(minutes)

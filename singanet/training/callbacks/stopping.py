@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, DataError, UnknownNameError, brief, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.schedules import Plateau
 from singanet.params.param_files import keep_params, put_params
@@ -186,7 +186,7 @@ class LearningRate(Callback):
             raise ArgumentError(
                 "LearningRate",
                 expected="a function of the epoch",
-                received=repr(schedule),
+                received=brief(schedule),
                 advice="write LearningRate(lambda epoch: 0.1 * 0.9**epoch)",
             )
         self.schedule = schedule
@@ -200,7 +200,7 @@ class LearningRate(Callback):
             raise ArgumentError(
                 f"LearningRate, epoch {epoch}",
                 expected="a finite rate >= 0",
-                received=repr(rate),
+                received=brief(rate),
                 advice="correct the schedule",
             )
         self.session.rule.learning_rate = float(rate)
@@ -241,7 +241,7 @@ class Monitor:
             raise ArgumentError(
                 f"{where}, mode",
                 expected="'auto', 'min' or 'max'",
-                received=repr(mode),
+                received=brief(mode),
                 advice="'min' for a loss, 'max' for an accuracy",
             )
         self._where = where
@@ -264,7 +264,7 @@ class Monitor:
             raise UnknownNameError(
                 f"{self._where}, monitor",
                 expected=one_of(known),
-                received=repr(self.name),
+                received=brief(self.name),
                 advice="pass validation_data to net.fit"
                 if self.name.startswith("val_") and "val_loss" not in known
                 else did_you_mean(self.name, known, "choose a listed name"),
@@ -458,7 +458,7 @@ class ReduceOnPlateau(Callback):
                 "ReduceOnPlateau, mode",
                 expected=f"{self.monitor.direction!r} of the optimizer's Plateau, as"
                 f" {self.monitor.name!r} needs",
-                received=repr(rule.learning_rate.mode),
+                received=brief(rule.learning_rate.mode),
                 advice=f"construct it with Plateau(..., mode={self.monitor.direction!r})",
             )
 
