@@ -20,7 +20,7 @@ from subprocess import Popen, run
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageChops
 
 from singanet.base.charts import LIGHT, sheet, svg_of, themed
 
@@ -92,7 +92,7 @@ def mistake() -> None:
         environment = {**os.environ, "SINGANET_TRACEBACK": ""}
         done = run([sys.executable, script.name], cwd=folder, env=environment, **TEXT)
         text = done.stderr.replace(folder, "")
-    pre("error", f"$ python train.py\n{text}", 900, 260)
+    pre("mistake", f"$ python train.py\n{text}", 900, 260)
 
 
 def notebook() -> None:
@@ -106,7 +106,8 @@ def notebook() -> None:
         text = next(filter(None, shown), f"<pre>{escape(repr(value))}</pre>")
         cells.append(f"<p><code>[ ]: {escape(line)}</code></p><div>{text}</div>")
     style = (
-        "<style>body{font:13px sans-serif;margin:16px}div{overflow:auto;max-height:340px}</style>"
+        "<style>body{font:13px sans-serif;margin:16px}"
+        "div{overflow:auto;max-height:340px}img{max-width:100%}</style>"
     )
     screenshot("notebook", f"<!doctype html><meta charset=utf-8>{style}{''.join(cells)}", 900, 2200)
 
@@ -174,7 +175,7 @@ def pre(name: str, text: str, width: int, height: int) -> None:
 
 
 def screenshot(name: str, page: str | Path, width: int, height: int) -> None:
-    """Write the picture of a page, in 64 colours."""
+    """Write the picture of a page in 64 colours, without the empty rows below."""
     with TemporaryDirectory() as folder:
         if isinstance(page, str):
             Path(folder, "page.html").write_text(page, "utf-8")
@@ -187,7 +188,10 @@ def screenshot(name: str, page: str | Path, width: int, height: int) -> None:
             f"--window-size={width},{height}",
         ]
         run(["chromium", *options, f"--screenshot={target}", page.as_uri()], check=True, **TEXT)
-    Image.open(target).convert("RGB").quantize(64).save(target, optimize=True)
+    image = Image.open(target).convert("RGB")
+    ground = Image.new("RGB", image.size, image.getpixel((width - 1, height - 1)))
+    drawn = ImageChops.difference(image, ground).getbbox() or (0, 0, width, height)
+    image.crop((0, 0, width, min(drawn[3] + 16, height))).quantize(64).save(target, optimize=True)
 
 
 MISTAKE = """import singanet
