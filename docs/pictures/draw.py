@@ -6,6 +6,7 @@ all pictures.
 
 from __future__ import annotations
 
+import csv
 import os
 import pty
 import random
@@ -127,15 +128,13 @@ def run_pages() -> None:
             copytree(runs / "lenet-000", made)
             (made / "report.html").unlink()
             factor = generator.uniform(0.5, 2)
-            rows = (made / "history.csv").read_text("utf-8").splitlines()
-            cells = [row.split(",") for row in rows[1:]]
-            scaled = [
-                [row[0], *(f"{float(x) * factor:.5g}" if x else x for x in row[1:])]
-                for row in cells
-            ]
-            (made / "history.csv").write_text(
-                "\n".join([rows[0], *map(",".join, scaled)]) + "\n", "utf-8"
-            )
+            head, *rows = csv.reader((made / "history.csv").open(encoding="utf-8"))
+            losses = [k for k, title in enumerate(head) if "loss" in title]
+            for row in rows:
+                for column in losses:
+                    row[column] = f"{float(row[column]) * factor:.5g}"
+            with (made / "history.csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([head, *rows])
         (runs / "lenet-007" / "history.csv").write_text("epoch,loss\n0,damaged\n", "utf-8")
         run(["singanet", "report", "--no-pages", str(runs)], check=True, **TEXT)
         screenshot("comparison", runs / "comparison.html", 1280, 1400)
