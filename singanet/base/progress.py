@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence, Sized
+from functools import cache
 from types import TracebackType
 from typing import Any, ClassVar, TextIO, TypeVar
 
@@ -53,14 +54,13 @@ class ProgressBar:
         self._nbytes = nbytes
         self._bar: Any = None
         self._draws = shows_progress(self.stream)
-        self._due = self.start + (DELAY if delay is None else delay)
+        self._due = max(
+            self.start + (DELAY if delay is None else delay), ProgressBar._last + INTERVAL
+        )
 
     def due(self) -> bool:
         """Return whether it is time to `show`; always False where nothing is drawn."""
-        if not self._draws:
-            return False
-        now = time.perf_counter()
-        return now >= self._due and now >= ProgressBar._last + INTERVAL
+        return self._draws and time.perf_counter() >= self._due
 
     def add(self, count: int = 1) -> None:
         """Add ``count`` to ``done``, and draw it if it is due."""
@@ -92,6 +92,7 @@ class ProgressBar:
         self._bar.bar_format = self._form(figures, width)
         self._bar.refresh()
         ProgressBar._last = time.perf_counter()
+        self._due = ProgressBar._last + INTERVAL
 
     def clear(self) -> None:
         """Erase the line until the next drawing, for other output."""
@@ -204,12 +205,14 @@ def interval(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
+@cache
 def _bar_class() -> Any:
     with warnings.catch_warnings():
         # In a notebook without ipywidgets the bar is text, which needs no advice.
         warnings.simplefilter("ignore")
         from tqdm.auto import tqdm
-    return tqdm
+    # Without a thread to watch each bar: to start one takes longer than some epochs' drawings.
+    return type("Bar", (tqdm,), {"monitor_interval": 0})
 
 
 def _bytes_text(nbytes: int) -> str:

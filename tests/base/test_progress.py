@@ -77,7 +77,7 @@ def test_a_new_bar_takes_the_line_of_one_that_was_not_closed(clock):
         left.add()
         erase_bar()
     assert terminal.lines == []
-    assert [frame.split()[0] for frame in terminal.frames] == ["left", "new"]
+    assert [frame.split()[0] for frame in terminal.frames] == ["left", "new", "left"]
 
 
 def test_a_notebook_has_a_bar_without_a_terminal(clock, monkeypatch):
