@@ -16,6 +16,7 @@ import numpy as np
 from singanet.base.arguments import own_errors
 from singanet.base.files import explained, path_of, unreachable
 from singanet.base.kinds import Kind, kind_of
+from singanet.base.progress import progress
 from singanet.checkpoint.entry import REWRITTEN, ChecksumThread, Entry, check_name
 from singanet.errors import (
     ArgumentError,
@@ -173,6 +174,12 @@ class Reader(ABC):
         """Yield each name with its array, one at a time."""
         for name in self.entries:
             yield name, self.read(name)
+
+    def _names_in_turn(self) -> Iterator[str]:
+        """Yield the name of each array, to read it before the next; a bar counts their bytes."""
+        sizes = {name: entry.nbytes for name, entry in self.entries.items()}
+        title = f"reading {self.path.name}"
+        return progress(sizes, title, sum(sizes.values()), sizes.__getitem__)
 
     def _verify_array(self, name: str) -> None:
         """Read the array called ``name`` by `pieces` and drop it. Errors: as for `read`."""

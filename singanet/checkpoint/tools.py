@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.progress import progress
 from singanet.checkpoint.entry import Entry, Source
 from singanet.checkpoint.formats import FORMATS, format_for, open_state, write_state
 from singanet.checkpoint.gguf import GgufReader
@@ -121,7 +122,7 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
         others: Mapping[str, Entry] = second.entries
         if (weights(some) is some) != (weights(others) is others):
             some, others = weights(some), weights(others)
-        for name in {**some, **others}:
+        for name in progress({**some, **others}, "diff"):
             here, there = some.get(name), others.get(name)
             if here is None or there is None or not _comparable(here, there):
                 rows.append((name, _described(here), _described(there), "", ""))
@@ -175,7 +176,8 @@ def inspect(path: str | os.PathLike[str], format: str | None = None, values: boo
     """
     with open_state(path, format) as reader:
         rows: list[tuple[object, ...]] = [_HEAD + (_VALUES if values else ())]
-        for name, entry in reader.entries.items():
+        for name in reader._names_in_turn() if values else reader.entries:
+            entry = reader.entries[name]
             row: tuple[object, ...] = (
                 name,
                 entry.shape,

@@ -76,18 +76,21 @@ def read_training(path: str | os.PathLike[str]) -> dict[str, Array] | None:
     """
     path = path_of(path)
     if not path.is_dir():
-        with open_state(path) as reader:
-            return dict(reader)
+        return _read(path)
     candidates = _by_steps(path)
     for candidate in candidates:
         try:
-            with open_state(candidate) as reader:
-                return dict(reader)
+            return _read(candidate)
         except FileFormatError as error:
             _tell(error)
     if candidates:
         raise _none(path)
     return None
+
+
+def _read(path: Path) -> dict[str, Array]:
+    with open_state(path) as reader:
+        return {name: reader.read(name) for name in reader._names_in_turn()}
 
 
 def furthest(folder: Path) -> Path:
