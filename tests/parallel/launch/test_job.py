@@ -13,10 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from singanet.base.processes import Leaving
-from singanet.parallel.communicators.rank_file import JOB, RankState
+from singanet.base.progress import ProgressBar
+from singanet.parallel.communicators.rank_file import JOB, RankFile, RankState
 from singanet.parallel.launch import JobOptions, hosts, job, launch, rank
-from singanet.parallel.launch.job import Outputs
+from singanet.parallel.launch.job import Job, Outputs
 from singanet.parallel.launch.rank import JobFolder, job_folder
+from tests.terminals import pseudo_terminal
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -551,3 +553,26 @@ def test_mpirun_is_told_the_machines_that_can_work(given, name, monkeypatch):
             file = Path(words[words.index("--hostfile") + 1])
             assert file.read_text("utf-8") == f"{name} slots=2\n"
         assert flags[-2:] == ["--forward-signals", "SIGURG"]
+
+
+@pytest.mark.parametrize(
+    ("program", "drawn"),
+    [
+        (["-m", "singanet", "train"], ["0/2", "0/2", "1/2", "1/2"]),
+        (["job.py"], ["0/2", "1/2", "1/2"]),
+    ],
+)
+def test_ranks_are_counted_until_all_have_started(program, drawn, tmp_path, monkeypatch):
+    """A script may print before its ranks meet: there is no bar from then on."""
+    monkeypatch.setattr("singanet.base.progress.INTERVAL", -1)
+    started = Job(JobOptions(2, program), JobFolder(tmp_path))
+    with (
+        pseudo_terminal(80) as terminal,
+        ProgressBar("starting ranks", 2, stream=terminal.stream, delay=-1) as bar,
+    ):
+        started._show_start(bar)
+        for rank, phase in ((0, "begun"), (0, "comes"), (1, "begun"), (1, "met")):
+            RankFile(tmp_path / f"rank-{rank}").tell(phase)
+            started._show_start(bar)
+    frames = [frame.split(" |")[0] for frame in terminal.frames]
+    assert frames == [f"starting ranks {each}" for each in drawn]
