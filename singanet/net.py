@@ -495,38 +495,52 @@ class FeedForwardNet(Net):
         return hessian_vector_product(self, ys, xs, feed, vectors, dys)
 
     @checked_call
-    def summary(self, batch_size: int | None = None, extent: int | None = None) -> str:
+    def summary(
+        self,
+        batch_size: int | None = None,
+        extent: int | None = None,
+        fold: bool = True,
+        width: int | None = None,
+    ) -> Shown:
         """Return a table of the layers: output shapes, parameters, multiply-adds, sources; totals.
 
-        Errors: arguments that are not positive ints; no ``extent`` if an input needs it.
+        A notebook shows it as a table. The layers of a net that is not built are shown without
+        shapes. Errors: arguments that are not positive ints; no ``extent`` if an input needs it.
 
         Args:
             batch_size: Positive int, the samples of a training step whose peak memory is added,
                 with the bytes a sample that each layer stores for backward; None for neither. Two
                 steps of 2 and 3 samples of ones measure them, and leave the net unchanged.
             extent: Positive int that replaces axes of any extent in these steps.
+            fold: Whether equal blocks of a net of more than 30 layers are one.
+            width: Columns of the text, whose cells are shortened to fit; 0 for as many as
+                necessary; None for those of the terminal.
         """
         from singanet.summary import summary_table
 
         sizes = {"batch_size": batch_size, "extent": extent}
         for name, size in sizes.items():
             sizes[name] = None if size is None else checked_count("net.summary", name, size, 1)
+        if width is not None:
+            width = checked_count("net.summary", "width", width, 0)
         planned = None if batch_size is None else self.memory(batch_size, extent=extent)
-        return summary_table(self, **sizes, planned=planned)
+        return summary_table(self, **sizes, planned=planned, fold=fold, width=width)
 
     @checked_call
-    def plot(self, path: str | PathLike[str] | None = None) -> Shown:
+    def plot(self, path: str | PathLike[str] | None = None, fold: bool = True) -> Shown:
         """Draw the graph as SVG, and return its text.
 
-        Layers are below their sources, with shapes and parameter counts. Errors: another suffix;
-        `FileAccessError`; `BackendError` for .png without the extra ``report``.
+        Layers are below their sources, with kernel, stride, activation, shapes and parameter
+        counts. Errors: another suffix; `FileAccessError`; `BackendError` for .png without the extra
+        ``report``.
 
         Args:
             path: Path of a .svg or .png file to write as well; None for none.
+            fold: Whether equal blocks of a net of more than 30 layers are one.
         """
         from singanet.picture import plot_net
 
-        return plot_net(self, path)
+        return plot_net(self, path, fold)
 
     def _repr_html_(self) -> str:
         """Return the table and the picture, for notebooks."""

@@ -7,21 +7,29 @@ a point in each, and rows are sorted by the mean position of their neighbours.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, pairwise
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from singanet.base.charts import write_chart
+from singanet.base.charts import dark_rules, write_chart
 from singanet.base.elsewhere import names_of
 from singanet.base.notebooks import Shown
-from singanet.summary import Row, layer_rows, shape_text
+from singanet.summary import (
+    Block,
+    Row,
+    folded,
+    layer_rows,
+    output_of,
+    shape_text,
+    summary_table,
+    without,
+)
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
-    from singanet.graph.nodes import Node
 
 __all__ = ["net_html", "plot_net"]
 
@@ -248,17 +256,22 @@ NAME_SIZE, TEXT_SIZE = 13.0, 11.0
 LINE_HEIGHT = 15.0
 _NAME_CHAR, _TEXT_CHAR = 7.8, 6.3
 _LONGEST = 44
+_PORT = 7.0
+_FRAME_TOP = 10.0
 
 
 @dataclass(frozen=True)
 class Box:
-    """A layer: ``lines`` of text, the name first; ``style`` is input, trained or plain."""
+    """A layer: ``lines`` of text, the name first; ``style`` is input, trained or plain.
+
+    A "frame" is around the layers of a block and has its label; a "port" is a dot without text.
+    """
 
     corner: Point
-    size: tuple[float, float]
+    size: Size
     lines: list[str]
     style: str
-    shared: bool
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -278,51 +291,107 @@ class Drawing:
     boxes: list[Box]
     lines: list[Line]
 
-
-def draw(net: Net) -> Drawing:
-    """Return the drawing of ``net``."""
-    rows = layer_rows(net)
-    nodes = {node.name: node for node in net.nodes()}
-    lenders = {row.shared_with for row in rows}
-    texts = [_text(row, nodes[row.name], row.name in lenders) for row in rows]
-    sizes = [_size(lines) for lines in texts]
-    number = {row.name: k for k, row in enumerate(rows)}
-    edges, labels = [], []
-    for row in rows:
-        for source, index in nodes[row.name].inputs:
-            edges.append((number[source.name], number[row.name]))
-            labels.append(f"[{index}]" if len(source.output_shapes()) > 1 else "")
-    layout = place(sizes, edges)
-    boxes = [
-        Box(corner, size, lines, _style(row), row.shared_with is not None or row.name in lenders)
-        for corner, size, lines, row in zip(layout.corners, sizes, texts, rows, strict=True)
-    ]
-    lines = [Line(route, label) for route, label in zip(layout.routes, labels, strict=True)]
-    return Drawing(layout.width, layout.height, boxes, lines)
+    def at(self, x: float, y: float) -> Drawing:
+        """Return the drawing moved by ``x`` and ``y``."""
+        boxes = [replace(b, corner=(b.corner[0] + x, b.corner[1] + y)) for b in self.boxes]
+        lines = [replace(n, points=[(a + x, b + y) for a, b in n.points]) for n in self.lines]
+        return replace(self, boxes=boxes, lines=lines)
 
 
-def _text(row: Row, node: Node, lends: bool) -> list[str]:
+class _Artist:
+    """Draws the parts of a net with ``rows``."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        names = {row.name for row in rows}
+        self.lenders = {row.shared_with for row in rows}
+        self.reads = {row.name: [output_of(each, names) for each in row.sources] for row in rows}
+        self.readers: dict[str, set[str]] = {name: set() for name in names}
+        for reader, sources in self.reads.items():
+            for name, _ in sources:
+                self.readers[name].add(reader)
+
+    def drawing(self, parts: Sequence[Row | Block], block: Block | None = None) -> Drawing:
+        """Return the drawing of all ``parts``, or of a ``block`` with dots where lines cross it."""
+        reads = [self._read_by(part) for part in parts]
+        where = {name: k for k, part in enumerate(parts) for name in _names(part)}
+        entries = list(dict.fromkeys(n for some in reads for n, _ in some if n not in where))
+        where = {name: k + len(entries) for name, k in where.items()}
+        where.update((name, k) for k, name in enumerate(entries))
+        port = Drawing(_PORT, _PORT, [Box((0.0, 0.0), (_PORT, _PORT), [], "port")], [])
+        items = [port for _ in entries]
+        items += [self._item(part, "" if block is None else block.prefix) for part in parts]
+        edges = [
+            ((where[name], k), label)
+            for k, some in enumerate(reads, len(entries))
+            for name, label in some
+        ]
+        if block is not None:
+            edges += [((where[name], len(items)), "") for name in self._read_behind(block)]
+            items.append(port)
+        layout = place([(item.width, item.height) for item in items], [ends for ends, _ in edges])
+        moved = [item.at(*corner) for item, corner in zip(items, layout.corners, strict=True)]
+        lines = [Line(r, label) for r, (_, label) in zip(layout.routes, edges, strict=True)]
+        return Drawing(
+            layout.width,
+            layout.height,
+            [box for item in moved for box in item.boxes],
+            [*lines, *(line for item in moved for line in item.lines)],
+        )
+
+    def _read_by(self, part: Row | Block) -> list[tuple[str, str]]:
+        """Return the outputs that ``part`` reads; a block its own none, and others once."""
+        if isinstance(part, Row):
+            return self.reads[part.name]
+        first = [row.name for row in part.rows[: len(part.rows) // part.count]]
+        reads = (each for name in first for each in self.reads[name] if each[0] not in first)
+        return list(dict.fromkeys(reads))
+
+    def _read_behind(self, block: Block) -> list[str]:
+        """Return the rows of the first block that the next one reads, or rows behind the last."""
+        names = [row.name for row in block.rows]
+        size = len(names) // block.count
+        first, last, every = names[:size], names[-size:], {*names}
+        pairs = zip(first, last, strict=True)
+        return [a for a, z in pairs if self.readers[a] - {*first} or self.readers[z] - every]
+
+    def _item(self, part: Row | Block, prefix: str) -> Drawing:
+        if isinstance(part, Row):
+            lends = part.name in self.lenders
+            lines = _text(part, lends, prefix)
+            shared = lends or part.shared_with is not None
+            size = _size(lines)
+            return Drawing(*size, [Box((0.0, 0.0), size, lines, _style(part), shared)], [])
+        inner = self.drawing(part.parts, part)
+        size = max(inner.width, _size([part.label])[0]), inner.height + _FRAME_TOP
+        inner = inner.at((size[0] - inner.width) / 2, _FRAME_TOP)
+        frame = Box((0.0, 0.0), size, [part.label], "frame")
+        return Drawing(*size, [frame, *inner.boxes], inner.lines)
+
+
+def _names(part: Row | Block) -> list[str]:
+    return [row.name for row in ([part] if isinstance(part, Row) else part.rows)]
+
+
+def _text(row: Row, lends: bool, prefix: str) -> list[str]:
     shapes = row.output_shape
-    if not row.sources and row.kind == "Dummy":
-        return [row.name, f"input {shapes}"]
-    if not row.sources and isinstance(node.layer.in_shapes, tuple):
-        shapes = f"{shape_text(node.layer.in_shapes)} → {shapes}"
-    lines = [row.name, f"{row.kind} {shapes}"]
+    if row.in_shapes and row.kind != "Input":
+        shapes = f"{', '.join(map(shape_text, row.in_shapes))} → {shapes}"
+    lines = [without(prefix, row.name), f"{row.kind} {row.details}".strip(), shapes]
     if row.parameters:
-        notes = (", shared" if lends else "") + (", not trained" if not row.trained else "")
-        lines.append(f"{row.parameters:,} parameters{notes}")
+        status = {"frozen": ", frozen", "partly": ", partly trained"}.get(row.status, "")
+        lines.append(f"{row.parameters:,} parameters{', shared' if lends else ''}{status}")
     if row.shared_with is not None:
         lines.append(f"shares parameters of {row.shared_with}")
     return [line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…" for line in lines]
 
 
 def _style(row: Row) -> str:
-    if not row.sources:
+    if row.kind == "Input":
         return "input"
     return "trained" if row.trained or row.shared_with is not None else "plain"
 
 
-def _size(lines: list[str]) -> tuple[float, float]:
+def _size(lines: list[str]) -> Size:
     name, *rest = lines
     width = max([len(name) * _NAME_CHAR, *(len(line) * _TEXT_CHAR for line in rest)])
     return width + 2 * PADDING, LINE_HEIGHT * len(lines) + 1.2 * PADDING
@@ -333,22 +402,9 @@ def _curves(points: Sequence[Point]) -> list[tuple[Point, Point, Point]]:
     return [((a, (b + d) / 2), (c, (b + d) / 2), (c, d)) for (a, b), (c, d) in pairwise(points)]
 
 
-def coloured(rules: str, light: Mapping[str, str], dark: Mapping[str, str]) -> str:
-    """Return CSS ``rules`` with a colour for every ``var(--name)``.
-
-    Programs other than browsers do not support variables, and paint black instead. Dark colours are
-    in a media query, which other programs ignore.
-    """
-    plain, other = rules, rules
-    for name, colour in light.items():
-        plain = plain.replace(f"var(--{name})", colour)
-        other = other.replace(f"var(--{name})", dark[name])
-    return f"{plain}@media (prefers-color-scheme:dark){{{other}}}"
-
-
 # Text on fills has a contrast of 7 : 1, and no meaning depends on colour alone.
 _LIGHT = {
-    "page": "#fff",
+    "page": "#ffffff",
     "ink": "#1b2530",
     "faint": "#46535f",
     "line": "#71808e",
@@ -367,32 +423,31 @@ _DARK = {
     "trained": "#17395a",
     "input": "#1e4023",
 }
-_RULES = """
-.sn-net .page{fill:var(--page)}
-.sn-net text{fill:var(--faint)}.sn-net .name{fill:var(--ink);font-weight:600}
-.sn-net .box{stroke:var(--edge);stroke-width:1.2}
-.sn-net .plain{fill:var(--plain)}.sn-net .trained{fill:var(--trained)}
-.sn-net .input{fill:var(--input)}
-.sn-net .shared{stroke:var(--ink);stroke-dasharray:5 3}
-.sn-net path{fill:none;stroke:var(--line);stroke-width:1.4}
-.sn-net .tip{fill:var(--line);stroke:none}
-"""
 
 
-def to_svg(drawing: Drawing) -> str:
+def to_svg(drawing: Drawing, layers: int) -> str:
     """Return the SVG text, one element per shape; names are escaped."""
     width, height = round(drawing.width), round(drawing.height)
+    frames = [box for box in drawing.boxes if box.style == "frame"]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="sn-net" role="img" '
-        f'aria-label="graph of {len(drawing.boxes)} layers" viewBox="0 0 {width} {height}" '
+        f'aria-label="graph of {layers} layers" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="system-ui,sans-serif" '
-        f'font-size="{TEXT_SIZE:g}"><style>{coloured(_RULES, _LIGHT, _DARK)}</style>',
-        '<rect class="page" width="100%" height="100%"/>',
+        f'font-size="{TEXT_SIZE:g}">{dark_rules(_LIGHT, _DARK, ".sn-net ")}',
+        f'<rect class="page" width="100%" height="100%" {_painted("page")}/>',
+        *map(_box, frames),
         *map(_line, drawing.lines),
-        *map(_box, drawing.boxes),
+        *(_box(box) for box in drawing.boxes if box.style != "frame"),
         "</svg>\n",
     ]
     return "\n".join(parts)
+
+
+def _painted(fill: str | None, stroke: str | None = None) -> str:
+    """Return the style of a shape with these colours, literally."""
+    colours = {"fill": fill, "stroke": stroke}
+    named = [f"{what}: {_LIGHT[name] if name else 'none'}" for what, name in colours.items()]
+    return f'style="{";".join(named)}"'
 
 
 def _line(line: Line) -> str:
@@ -400,37 +455,52 @@ def _line(line: Line) -> str:
     path = f"M{x:.1f},{y:.1f}" + "".join(
         "C" + " ".join(f"{a:.1f},{b:.1f}" for a, b in piece) for piece in _curves(line.points)
     )
-    tip = f'<path class="tip" d="M{end[0]:.1f},{end[1]:.1f}l-4,-7h8z"/>'
-    label = escape(line.label)
-    words = f'<text x="{end[0] + 6:.1f}" y="{end[1] - 4:.1f}">{label}</text>' if label else ""
-    return f'<path d="{path}"/>{tip}{words}'
+    tip = f'<path class="tip" d="M{end[0]:.1f},{end[1]:.1f}l-4,-7h8z" {_painted("line")}/>'
+    words = _words(line.label, end[0] + 6, end[1] - 4) if line.label else ""
+    return f'<path d="{path}" stroke-width="1.4" {_painted(None, "line")}/>{tip}{words}'
 
 
 def _box(box: Box) -> str:
     (x, y), (width, height) = box.corner, box.size
-    shared = " shared" if box.shared else ""
+    port, frame = box.style == "port", box.style == "frame"
+    fill = "line" if port else None if frame else box.style
+    edge = None if port else "ink" if box.shared else "edge"
+    dashes = ' stroke-dasharray="5 3"' if box.shared else ""
     parts = [
-        f'<rect class="box {box.style}{shared}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
-        f'height="{height:.1f}" rx="6"/>'
+        f'<rect class="box {box.style}{" shared" if box.shared else ""}" x="{x:.1f}" y="{y:.1f}" '
+        f'width="{width:.1f}" height="{height:.1f}" rx="{10 if frame else 6}" '
+        f'stroke-width="1.2"{dashes} {_painted(fill, edge)}/>'
     ]
-    for k, text in enumerate(box.lines):
-        name = f' class="name" font-size="{NAME_SIZE:g}"' if k == 0 else ""
-        baseline = y + 0.6 * PADDING + LINE_HEIGHT * (k + 0.75)
-        parts.append(
-            f'<text x="{x + width / 2:.1f}" y="{baseline:.1f}" text-anchor="middle"{name}>'
-            f"{escape(text)}</text>"
-        )
+    if frame:
+        parts.append(_words(box.lines[0], x + PADDING, y + LINE_HEIGHT + 2, name=True))
+    else:
+        for k, text in enumerate(box.lines):
+            baseline = y + 0.6 * PADDING + LINE_HEIGHT * (k + 0.75)
+            parts.append(_words(text, x + width / 2, baseline, name=k == 0, middle=True))
     return "<g>" + "".join(parts) + "</g>"
 
 
-def plot_net(net: Net, path: str | PathLike[str] | None = None) -> Shown:
+def _words(text: str, x: float, y: float, name: bool = False, middle: bool = False) -> str:
+    font = f' class="name" font-size="{NAME_SIZE:g}" font-weight="600"' if name else ""
+    anchor = ' text-anchor="middle"' if middle else ""
+    colour = _painted("ink" if name else "faint")
+    return f'<text x="{x:.1f}" y="{y:.1f}"{anchor}{font} {colour}>{escape(text)}</text>'
+
+
+def plot_net(net: Net, path: str | PathLike[str] | None = None, fold: bool = True) -> Shown:
     """Return the picture of ``net`` as SVG text, for `FeedForwardNet.plot`.
 
     Args:
         net: The net.
         path: Path of a .svg or .png file to write as well; None for none.
+        fold: Whether equal blocks of a net of more than 30 layers are one.
     """
-    return write_chart(lambda: to_svg(draw(net)), "net.plot", path)
+
+    def draw() -> str:
+        rows = layer_rows(net)
+        return to_svg(_Artist(rows).drawing(folded(rows) if fold else rows), len(rows))
+
+    return write_chart(draw, "net.plot", path)
 
 
 def net_html(net: Net) -> str:
@@ -441,12 +511,7 @@ def net_html(net: Net) -> str:
     Args:
         net: The net.
     """
-    from singanet.summary import summary_html
-
-    if net.pending:
-        parts = ", ".join(f"<code>{escape(repr(part))}</code>" for part in net.pending)
-        return f"<p>a net whose layers are built when the shape of its input is known: {parts}</p>"
-    if not net._graph.nodes:
+    if not (net.pending or net._graph.nodes):
         return "<p>a net without layers</p>"
     frame = "max-height:40em;overflow:auto;margin-top:.5em"
-    return f'<div>{summary_html(net)}<div style="{frame}">{plot_net(net)}</div></div>'
+    return f'<div>{summary_table(net).html}<div style="{frame}">{plot_net(net)}</div></div>'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -272,7 +274,8 @@ def test_the_summary_counts_frozen_parameters_as_not_trained():
     net = trunk_and_head()
     net.freeze("fc2")
     # fc2 alone: 5·3 + 3.
-    assert "18 trained" in net.summary()
+    assert "18 trained, 189 frozen, 4 running statistics" in net.summary(width=0)
+    assert re.search(r"^fc1 .* frozen ", net.summary(width=0), re.M)
 
 
 def test_unknown_layers_are_refused():

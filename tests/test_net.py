@@ -643,11 +643,13 @@ def test_the_summary_names_layers_shapes_counts_and_sources():
     net.add(Slice("cut", 1, [1]), "bn")
     net.add(Concat("swap", 1), [("cut", 1), ("cut", 0)])
     net.add(Dense("fc", 1000))
-    lines = net.summary().splitlines()
-    assert lines[2].split() == ["in", "Dummy", "(4,)", "0", "0"]
+    lines = net.summary(width=0).splitlines()
+    assert lines[2].split() == ["in", "Input", "(4,)", "0", "0"]
     assert lines[5].split() == ["swap", "Concat", "(4,)", "0", "0", "cut[1],", "cut[0]"]
-    assert lines[6].split() == ["fc", "Dense", "(1000,)", "5,000", "4,000", "swap"]
-    assert lines[-2] == "5,016 parameters, 5,008 trained, 8 not"
+    assert lines[6].split() == [
+        "fc", "Dense", "(1000,)", "5,000", "20.0", "kB", "trained", "4,000", "swap",
+    ]  # fmt: skip
+    assert lines[-2] == "5,016 parameters (20.1 kB): 5,008 trained, 8 running statistics"
 
 
 # -- rehearsal -----------------------------------------------------------------------------------

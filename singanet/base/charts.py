@@ -55,12 +55,21 @@ SCHEMES = (
 
 Text has a contrast of 7 : 1 or more against its ground, lines of 3 : 1 or more.
 """
-_IN_DARK = "".join(
-    f'[style*="{what}: {colour}"]{{{what}:{_DARK[name]}!important}}'
-    for name, colour in LIGHT.items()
-    for what in ("fill", "stroke")
-)
-"""CSS rules for the elements of a chart, by their light colours."""
+
+
+def dark_rules(light: Mapping[str, str], dark: Mapping[str, str], within: str = "") -> str:
+    """Return CSS that exchanges the colours of elements for readers who prefer dark pages.
+
+    The elements have their ``light`` colours as literal styles, "fill: #0b5fa5": programs other
+    than browsers show these, as they know no variables and ignore the media query.
+    """
+    rules = "".join(
+        f'{within}[style*="{what}: {colour}"]{{{what}:{dark[name]}!important}}'
+        for name, colour in light.items()
+        for what in ("fill", "stroke")
+    )
+    return f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
+
 
 PIXELS = 96
 """The pixels of an inch, as in CSS."""
@@ -153,15 +162,11 @@ def svg_of(figure: Any) -> str:
 
 
 def themed(svg: str) -> str:
-    """Return ``svg`` for an image in a page, in the reader's preferred colour scheme.
-
-    Its own colours stay: the rules for the dark ones are in a media query, which programs other
-    than browsers ignore.
-    """
+    """Return ``svg`` for an image in a page, in the reader's preferred colour scheme."""
     # The background is the page's.
     svg = svg.replace(f"fill: {LIGHT['page']}", "fill: none", 1)
     at = svg.index(">") + 1
-    return f"{svg[:at]}<style>@media (prefers-color-scheme:dark){{{_IN_DARK}}}</style>{svg[at:]}"
+    return f"{svg[:at]}{dark_rules(LIGHT, _DARK)}{svg[at:]}"
 
 
 def write_chart(draw: Callable[[], str], where: str, path: str | PathLike[str] | None) -> Shown:

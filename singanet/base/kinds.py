@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -221,14 +221,23 @@ def snake_case(name: str) -> str:
     return re.sub(words, "_", name).lower()
 
 
-def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:
-    """Return lines with ``head`` and a rule on top; ``names`` columns are left-aligned."""
+def text_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], names: int | Collection[str] = 1
+) -> list[str]:
+    """Return lines with ``head`` and a rule on top; a row of one cell is a line of its own.
+
+    The first ``names`` columns are left-aligned, or the columns with these titles.
+    """
+    left = head[:names] if isinstance(names, int) else names
     lines = [list(head), *map(list, rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+    whole = [line for line in lines if len(line) == len(head)]
+    widths = [max(len(line[k]) for line in whole) for k in range(len(head))]
     shown = [
-        "  ".join(
-            cell.ljust(width) if k < names else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        line[0]
+        if len(line) < len(head)
+        else "  ".join(
+            cell.ljust(width) if title in left else cell.rjust(width)
+            for title, cell, width in zip(head, line, widths, strict=True)
         ).rstrip()
         for line in lines
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 
@@ -34,16 +34,26 @@ class Shown(str):
         return self.svg
 
 
-def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
-    """Return a table as HTML; the first ``names`` columns are left-aligned, all text is escaped."""
-    side = ["left"] * names + ["right"] * (len(head) - names)
+def html_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], names: int | Collection[str] = 1
+) -> str:
+    """Return the table of `text_table` as HTML; all text is escaped."""
+    left = head[:names] if isinstance(names, int) else names
 
     def line(tag: str, cells: Sequence[str]) -> str:
+        if len(cells) < len(head):
+            return (
+                f'<tr><{tag} colspan="{len(head)}" {_style("left")}>{escape(cells[0])}</{tag}></tr>'
+            )
         shown = (
-            f'<{tag} style="text-align:{at}">{escape(cell)}</{tag}>'
-            for cell, at in zip(cells, side, strict=True)
+            f"<{tag} {_style('left' if title in left else 'right')}>{escape(cell)}</{tag}>"
+            for title, cell in zip(head, cells, strict=True)
         )
         return f"<tr>{''.join(shown)}</tr>"
 
     body = "".join(line("td", row) for row in rows)
     return f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
+
+
+def _style(side: str) -> str:
+    return f'style="text-align:{side};white-space:pre"'

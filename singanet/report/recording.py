@@ -102,7 +102,7 @@ class RunNotes(Callback):
         net: Any = self.session.net
         _write(self.folder / MACHINE, json.dumps(_machine(), indent=2))
         _write(self.folder / CONFIG, json.dumps(about(self.session, self.settings), indent=2))
-        _write(self.folder / SUMMARY, net.summary())
+        _write(self.folder / SUMMARY, net.summary(width=0))
         if isinstance(net, FeedForwardNet):  # other trainable objects may have no graph
             net.plot(self.folder / PICTURE)
 

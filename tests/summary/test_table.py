@@ -9,6 +9,7 @@ import pytest
 from singanet import FeedForwardNet, Input, models
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.layers import LSTM, Add, Dense, Layer
+from singanet.summary import Block, Row, folded
 from singanet.testing import strict_device
 
 
@@ -16,13 +17,16 @@ def test_the_columns_and_totals_with_a_batch_size():
     net = FeedForwardNet(seed=0)
     net.add(Dense("fc1", 64, input_sample_shape=(20,)))
     net.add(Dense("fc2", 10))
-    lines = net.summary(batch_size=128).splitlines()
+    lines = net.summary(batch_size=128, width=0).splitlines()
     assert re.split(r"  +", lines[0]) == [
-        "name", "layer", "output shape", "parameters", "kept bytes", "multiply-adds", "from",
+        "name", "layer", "output shape", "parameters", "size", "status", "kept bytes",
+        "multiply-adds", "from",
     ]  # fmt: skip
-    assert lines[3].split() == ["fc2", "Dense", "(10,)", "650", "256", "640", "fc1"]
+    assert lines[3].split() == [
+        "fc2", "Dense", "(10,)", "650", "2.6", "kB", "trained", "256", "640", "fc1",
+    ]  # fmt: skip
     assert lines[4:7] == [
-        "1,994 parameters, 1,994 trained, 0 not",
+        "1,994 parameters (8.0 kB): 1,994 trained",
         "1,920 multiply-adds a sample",
         "256 bytes a sample kept for backward",
     ]
@@ -63,10 +67,70 @@ def test_shared_parameters_are_counted_once_and_said():
     x = Input("x", (4,))
     both = Dense("twin", 4)
     net = FeedForwardNet(inputs=x, outputs=Add("sum")(both(x), both(both(x))), seed=0)
-    text = net.summary()
+    text = net.summary(width=0)
     assert text.count("20  ") == 1
     assert re.search(r"^twin@2 +Dense \(shares twin\) +\(4,\) +0 +16 +", text, re.M)
-    assert "20 parameters, 20 trained" in text
+    assert "20 parameters (80 B): 20 trained" in text
+
+
+def test_equal_blocks_of_a_large_net_are_one():
+    net = models.build("vit_tiny", (3, 32, 32), 10, seed=0)
+    text = net.summary(width=0)
+    (title,) = re.findall("^.*×.*$", text, re.M)
+    assert title == "12 × block1 to block12, each"
+    assert len(re.findall("^  …", text, re.M)) == 10  # the first block, by the ends of its names
+    assert re.search(r"^norm .* block12_dense_add$", text, re.M)
+    whole = net.summary(width=0, fold=False)
+    assert whole.count("MultiHeadAttention") == 12
+    assert whole.splitlines()[-2:] == text.splitlines()[-2:]
+
+
+def chain(kinds, readers=()):
+    """Rows that read each other in turn, and others by number as ``readers`` say."""
+    made = [
+        Row(f"l{k}", kind, [(4,)], 20, 20, 16, [f"l{k - 1}"] if k else [])
+        for k, kind in enumerate(kinds)
+    ]
+    for k, source in readers:
+        made[k].sources.append(f"l{source}")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kinds", "readers", "blocks"),
+    [
+        ("x" + "abc" * 12, (), [(12, 3)]),
+        ("x" + "ab" * 3 + "q" + "cd" * 15, (), [(3, 2), (15, 2)]),
+        # A block of blocks, and blocks that all read the first row.
+        ("x" + "abbbbbbc" * 5, (), [(5, 8)]),
+        ("x" + "abc" * 12, [(k, 0) for k in range(2, 37, 3)], [(12, 3)]),
+        # A row behind them reads the fourth, so that the others are not equal to it.
+        ("x" + "abc" * 12 + "z", [(37, 12)], [(4, 3), (8, 3)]),
+        # Each reads the block before the last: two together read the two before.
+        ("x" + "abc" * 12, [(k, k - 6) for k in range(7, 37, 3)], [(5, 6)]),
+        ("abcdefghijklmnopqrstuvwxyzABCDEFGH", (), []),
+        ("x" + "abc" * 9, (), []),  # a screen
+    ],
+)
+def test_blocks_are_equal_in_what_they_show_and_read(kinds, readers, blocks):
+    found = [part for part in folded(chain(kinds, readers)) if isinstance(part, Block)]
+    assert [(b.count, len(b.rows) // b.count) for b in found] == blocks
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 150, 300])
+@pytest.mark.parametrize("model", ["resnet20", "vit_tiny"])
+def test_rows_fit_the_terminal_and_are_not_broken(model, width, monkeypatch):
+    net = models.build(model, seed=0)
+    whole = net.summary(width=0).splitlines()[:-2]
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = net.summary().splitlines()
+    assert max(map(len, lines)) <= width
+    # A line a row, whose name has its beginning and its end.
+    for line, row in zip(lines, whole, strict=False):
+        name, short = (re.split(r"  +", each.strip(" …"))[0] for each in (row, line))
+        assert name.startswith(short.partition("…")[0])
+    assert ("parameters" in lines[0]) == (width >= 40)
+    assert ("status" in lines[0]) == (width >= 80)
 
 
 @pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"batch_size": 1.5}, {"extent": -1}])
@@ -86,7 +150,7 @@ def test_the_recorded_step_takes_what_the_planner_says():
     net = FeedForwardNet(seed=0)
     net.add(Dense("fc1", 64, input_sample_shape=(20,)))
     net.add(Dense("fc2", 10))
-    (line,) = [line for line in net.summary(batch_size=128).splitlines() if "recorded" in line]
+    (line,) = [line for line in net.summary(128, width=0).splitlines() if "recorded" in line]
     first, *_ = str(net.memory(128)).splitlines()
     assert line == f"recorded, as steps are from the second on: {first}"
 

@@ -118,7 +118,7 @@ def test_only_training_does():
 def test_a_notebook_names_its_layers():
     text = " ".join(read_html(net_of(*dense())._repr_html_()).text)
     for part in dense():
-        assert repr(part) in text
+        assert f"{part.name} {type(part).__name__} not built" in text
     assert "without layers" not in text
 
 
