@@ -17,6 +17,8 @@ DELAY = 2.0
 INTERVAL = 0.1
 """Seconds between two drawings: a drawing takes longer than a step of a small net."""
 USUAL_WIDTH = 80
+_WIDGET = 0.5
+"""Seconds of work before its bar appears in a notebook, where it takes milliseconds to make."""
 _AT_ONCE = 1e-9
 """The delay for tqdm: it draws nothing by itself, and erases whatever was drawn."""
 _NARROWEST = 6
@@ -54,9 +56,9 @@ class ProgressBar:
         self._nbytes = nbytes
         self._bar: Any = None
         self._draws = shows_progress(self.stream)
-        self._due = max(
-            self.start + (DELAY if delay is None else delay), ProgressBar._last + INTERVAL
-        )
+        self._least = _WIDGET if self._draws and in_kernel() else 0.0
+        wait = max(DELAY if delay is None else delay, self._least)
+        self._due = max(self.start + wait, ProgressBar._last + INTERVAL)
 
     def due(self) -> bool:
         """Return whether it is time to `show`; always False where nothing is drawn."""
@@ -72,6 +74,7 @@ class ProgressBar:
         """Start again at 0, for other work."""
         self.title, self.total, self.done = title, total, 0
         self.start = time.perf_counter()
+        self._due = max(self._due, self.start + self._least)
 
     def show(self, done: int, *figures: Sequence[str]) -> None:
         """Draw ``done``, with the first of ``figures`` that fits: each has shorter ones."""

@@ -92,3 +92,10 @@ def test_a_notebook_has_a_bar_without_a_terminal(clock, monkeypatch):
     for _ in progress(range(3), "work"):
         clock[0] += 3
     assert "work 1/3 |" in stream.getvalue()
+    # A widget takes longer to make than a short epoch.
+    bar = ProgressBar("epoch", 3, stream=stream, delay=0.0)
+    assert not bar.due()
+    clock[0] += 1
+    assert bar.due()
+    bar.restart("epoch, validation", 3)
+    assert not bar.due()
