@@ -23,7 +23,7 @@ from singanet.errors import BackendError
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = [
     *("cupy", "torch", "keras", "PIL", "mpi4py", "onnx", "tqdm", "h5py", "google.protobuf"),
-    *("jinja2", "llvmlite", "matplotlib", "tokenizers", "sklearn"),
+    *("jinja2", "llvmlite", "matplotlib", "resvg_py", "tokenizers", "sklearn"),
 ]
 
 
@@ -57,7 +57,7 @@ def test_a_training_draws_nothing(tmp_path):
         "net.compile(singanet.optimizer.SGD(lr=0.1))\n"
         f"told = dict(verbose=False, callbacks=recorders({str(tmp_path / 'run')!r}))\n"
         "net.fit(d.x_train[:64], d.y_train[:64], **told)\n"
-        "print(json.dumps([n for n in ('matplotlib', 'jinja2') if n in sys.modules]))"
+        "print(json.dumps([n for n in ('matplotlib', 'jinja2', 'resvg_py') if n in sys.modules]))"
     )
     assert python(code) == []
 

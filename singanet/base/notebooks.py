@@ -25,13 +25,22 @@ class Shown(str):
         return made
 
     def __repr__(self) -> str:
-        return f"<{self.note}>"
+        return short_note(self.note)
 
     def _repr_html_(self) -> str | None:
         return self.html
 
     def _repr_svg_(self) -> str | None:
         return self.svg
+
+
+_LONGEST_NOTE = 100
+
+
+def short_note(text: str) -> str:
+    """Return ``text`` as the `repr` of an object that shows itself."""
+    most = _LONGEST_NOTE - 2
+    return f"<{text if len(text) <= most else text[: most - 1] + '…'}>"
 
 
 def html_table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from heapq import nlargest
+from html import escape
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from singanet.base.arguments import checked_count
 from singanet.base.described import checked_call
 from singanet.base.kinds import bytes_text, text_table
+from singanet.base.notebooks import Shown, html_table, short_note
 from singanet.offload.offloaded import is_large, least_keep
 from singanet.optimizer.chain import UpdateChain
 from singanet.parallel.reductions.sharded_states import Cut
@@ -31,6 +33,7 @@ _BARS = 40
 """The lines of a picture: parts of a step with equally many kernels."""
 _WIDTH = 50
 """The characters of its longest bar."""
+_TITLES = ("", "measures", "peak", "arena", "time")
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Way:
         return ", ".join(self.measures) or "as it is"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryPlan:
     """The chosen way for steps of ``batch_size`` samples within ``memory_budget`` bytes.
 
@@ -98,10 +101,27 @@ class MemoryPlan:
         """The predicted time of a step relative to a step without measures."""
         return self.chosen.slowdown
 
+    def __repr__(self) -> str:
+        return short_note(f"MemoryPlan: {self._title()}, {bytes_text(self.peak)}")
+
     def __str__(self) -> str:
+        table = text_table(_TITLES, self._rows(), names=2)
+        return "\n".join([self._title(), *table, str(self.chosen.memory), *self.notes])
+
+    def _repr_html_(self) -> str:
+        """Return the table and the memory of the chosen way, for notebooks."""
+        memory = self.chosen.memory._repr_html_()
+        notes = "<br>".join(map(escape, self.notes))
+        table = html_table(_TITLES, self._rows(), names=2)
+        return f"<div><p>{escape(self._title())}</p>{table}{memory}<p>{notes}</p></div>"
+
+    def _title(self) -> str:
         budget = self.memory_budget
         within = "" if budget is None else f" within {bytes_text(budget)}"
-        rows = [
+        return f"batches of {self.batch_size}{within}: {self.chosen.name}"
+
+    def _rows(self) -> list[list[str]]:
+        return [
             [
                 "->" if way is self.chosen else "",
                 way.name,
@@ -111,17 +131,9 @@ class MemoryPlan:
             ]
             for way in self.table
         ]
-        return "\n".join(
-            [
-                f"batches of {self.batch_size}{within}: {self.chosen.name}",
-                *text_table(["", "measures", "peak", "arena", "time"], rows, names=2),
-                str(self.chosen.memory),
-                *self.notes,
-            ]
-        )
 
     @checked_call
-    def picture(self) -> str:
+    def picture(self) -> Shown:
         """Draw the memory over a step as text bars, from its first kernel to its last.
 
         For an offloaded net, which has no program, it is the step as if recorded.
@@ -140,7 +152,9 @@ class MemoryPlan:
             kernel = kernels[at]
             named = f"{kernel.phase} {kernel.layer}".strip()
             lines.append(f"{bytes_text(size):>10}  {bar:<{_WIDTH}}  {named}")
-        return "\n".join(lines)
+        text = "\n".join(lines)
+        note = f"picture of {len(kernels):,} kernels' memory: print it"
+        return Shown(text, note, f"<pre>{escape(text)}</pre>")
 
 
 _UNDER_WAY = 5

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.base.elsewhere import missing_attribute
 from singanet.base.kinds import bytes_text
-from singanet.base.notebooks import Shown
+from singanet.base.notebooks import Shown, html_table, short_note
 from singanet.base.progress import ProgressBar, width_of
 from singanet.engine.net import Net
 from singanet.layers.convolution import Convolution
@@ -152,6 +152,10 @@ def _pairs(figures: Mapping[str, str]) -> Iterator[list[str]]:
             yield [text]
 
 
+_MOST_SHOWN = 10
+"""Epochs of each end of a long history, as a table."""
+
+
 class History(dict[str, list[float]]):
     """Lists of measures by name, with one value an epoch: ``history["val_loss"]``.
 
@@ -214,9 +218,26 @@ class History(dict[str, list[float]]):
         where = "history.plot"
         return write_chart(lambda: line_charts(where, curves(self)), where, path)
 
-    def _repr_html_(self) -> str | None:
-        """Return the picture for notebooks, or None without the extra ``report``."""
-        return in_notebook("curves", self.plot)
+    def __str__(self) -> str:
+        return dict.__repr__(self)
+
+    def __repr__(self) -> str:
+        last = [f"{name} {values[-1]:.4g}" for name, values in self.items()]
+        epochs = f"{len(self.epochs):,} epoch{'s' * (len(self.epochs) != 1)}"
+        return short_note(f"History: {'; '.join([epochs, *last])}")
+
+    def _repr_html_(self) -> str:
+        """Return the picture for notebooks, or the numbers without the extra ``report``."""
+        return in_notebook("curves", self.plot) or self._numbers()
+
+    def _numbers(self) -> str:
+        rows = [
+            (f"{epoch + 1}", *(f"{value:.6g}" for value in self.row(k).values()))
+            for k, epoch in enumerate(self.epochs)
+        ]
+        if len(rows) > 2 * _MOST_SHOWN:
+            rows = [*rows[:_MOST_SHOWN], ("…",), *rows[-_MOST_SHOWN:]]
+        return html_table(("epoch", *self), rows)
 
 
 def curves(history: History) -> list[LineChart]:

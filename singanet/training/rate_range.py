@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from os import PathLike
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
-from singanet.base.notebooks import Shown
+from singanet.base.notebooks import Shown, short_note
 from singanet.base.progress import progress
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, RankError
@@ -30,7 +31,7 @@ _DIVERGED = 4.0
 """The test ends if the loss exceeds the losses at the lowest rates by this factor."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RateRange:
     """The result of `FeedForwardNet.find_lr`: learning rates and the losses with them.
 
@@ -92,9 +93,19 @@ class RateRange:
         where, chart = "rate_range.plot", LineChart("", "learning rate", lines, by_powers=True)
         return write_chart(lambda: line_charts(where, [chart]), where, path)
 
-    def _repr_html_(self) -> str | None:
-        """Return the picture for notebooks, or None without the extra ``report``."""
-        return in_notebook("losses by rate", self.plot)
+    def __str__(self) -> str:
+        if not self.rates:
+            return "no rates"
+        rate = self.suggested
+        said = "none is suggested" if rate is None else f"{rate:.2g} is suggested"
+        return f"{len(self.rates)} rates from {self.rates[0]:g} to {self.rates[-1]:g}: {said}"
+
+    def __repr__(self) -> str:
+        return short_note(f"RateRange: {self}")
+
+    def _repr_html_(self) -> str:
+        """Return the picture for notebooks, or the text without the extra ``report``."""
+        return in_notebook("losses by rate", self.plot) or f"<p>{escape(str(self))}</p>"
 
 
 def _first(steps: int) -> int:
