@@ -654,7 +654,8 @@ def summary_table(
         width: Columns of the text; 0 for as many as necessary, None for those of the terminal.
     """
     rows, footprint = _look_at(net, batch_size, extent)
-    head, below = columns(footprint), totals(net, rows, footprint, batch_size, planned)
+    head = columns(footprint)
+    below = "\n".join(totals(net, rows, footprint, batch_size, planned)).splitlines()
     table = [*cells(folded(rows) if fold else rows, footprint)]
     # 0 columns are those of no terminal: a file, a pipe, a notebook.
     width = get_terminal_size((0, 0)).columns if width is None else width

@@ -85,6 +85,7 @@ def test_objects_show_themselves(make, monkeypatch):
         assert not [*ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}script")]
         assert svg == str(shown)
     if html:
+        assert "\n" not in html.partition("<pre>")[0].partition("<svg")[0]
         read_html(without_images(html))
         # Without the extra there is something to see, too.
         monkeypatch.setitem(sys.modules, "matplotlib", None)
