@@ -203,14 +203,19 @@ def test_in_a_notebook_an_error_fits_on_a_screen(monkeypatch):
     assert len(shown.splitlines()) <= 30
 
 
-def test_a_bug_of_the_library_keeps_its_frames(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(IndexError, ["singanet.fit", "broken"]), (KeyboardInterrupt, []), (ShapeError, [])],
+)
+def test_a_bug_of_the_library_keeps_its_frames(error, kept, monkeypatch):
+    """An interrupt and the library's own errors do not."""
     # A function of the package, as its module's name says.
-    there = {"__name__": "singanet.training.fit"}
-    exec("def broken(*_):\n    return [][0]", there)  # noqa: S102
+    there = {"__name__": "singanet.training.fit", "error": error.__new__(error)}
+    exec("def broken(*_):\n    raise error", there)  # noqa: S102
     monkeypatch.setattr("singanet.training.fit.fit", there["broken"])
-    with pytest.raises(IndexError) as caught:
+    with pytest.raises(error) as caught:
         compiled().fit(X, X)
-    assert frames_of(caught.value) == ["singanet.fit", "broken"]
+    assert frames_of(caught.value) == kept
 
 
 def test_the_value_and_the_arguments_are_those_of_the_function():

@@ -267,6 +267,21 @@ def test_a_rank_that_ends_ends_all_and_is_named_with_its_step(how, status, told,
         assert "err of 1" in said
 
 
+UNKNOWN_ROW = """import sys
+sys.path.insert(0, "{root}")
+from singanet import FeedForwardNet
+from singanet.layers import Embedding
+FeedForwardNet([Embedding("rows", 3, 2, input_shape=(2,))]).predict([[7, 7]])
+"""
+
+
+def test_a_layer_of_the_library_is_named_without_its_frames_elsewhere(started, monkeypatch):
+    monkeypatch.delenv("SINGANET_TRACEBACK", raising=False)
+    status, _, err = started("", ranks=1, text=UNKNOWN_ROW)
+    assert status == 1
+    assert "ended by DataError in layer 'rows'" in err
+
+
 def test_an_error_of_all_ranks_is_told_once(started):
     status, _, err = started("all", ranks=3)
     assert status == 1
