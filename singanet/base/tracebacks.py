@@ -43,7 +43,9 @@ def shorten(error: BaseException) -> None:
     library's own code keeps the frames from the user's last one on, since it may be a bug.
     """
     entry = error.__traceback__
-    if _is_ours(sys._getframe(2)) or os.environ.get(TRACEBACK) == "full" or entry is None:
+    # None for a generator that the interpreter closes at its end.
+    caller = sys._getframe(1).f_back
+    if caller is None or _is_ours(caller) or entry is None or os.environ.get(TRACEBACK) == "full":
         return
     own = isinstance(error, (SingaNetError, KeyboardInterrupt))
     whole = not own and bool(_split(entry.tb_next)[1])

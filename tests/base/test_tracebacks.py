@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import subprocess
 import sys
 import traceback
 
@@ -130,6 +131,22 @@ def test_a_loop_over_the_gradients():
         for _ in net.backward(X):
             pass
     assert frames_of(caught.value) == ["backward"]
+
+
+ENDS = """
+import numpy as np
+from singanet import FeedForwardNet
+from singanet.layers import Dense
+
+net = FeedForwardNet([Dense(2, input_shape=(2,)), Dense(2)])
+walk = net.backward(net.forward(True, np.ones((1, 2))))
+next(walk)
+"""
+
+
+def test_a_walk_that_the_interpreter_ends_says_nothing():
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_all_frames_with_the_variable(monkeypatch):
