@@ -121,7 +121,9 @@ def plan(
 
 
 def report(
-    run_dirs: Annotated[list[Path], "RUN_DIR", "folders that `train --out` wrote"],
+    run_dirs: Annotated[
+        list[Path], "RUN_DIR|FOLDER", "runs that `train --out` wrote, or folders of them"
+    ],
     *,
     out: Annotated[
         Path | None,

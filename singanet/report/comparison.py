@@ -139,8 +139,8 @@ def comparison(read: Sequence[tuple[Run, str]], links: Mapping[Path, str]) -> st
     runs = [run for run, _ in read]
     names = names_of([run.folder for run in runs])
     aim, less = _aim(runs)
-    scores = [_score(run, aim, less) for run in runs]
-    order = sorted(range(len(runs)), key=lambda k: _rank(scores[k], less))
+    scores = [None if less is None else _score(run, aim, less) for run in runs]
+    order = sorted(range(len(runs)), key=lambda k: _rank(scores[k], bool(less)))
     most = _CHOSEN if len(runs) > MOST_LINES else MOST_LINES
     chosen = [k for k in order if runs[k].history][:most]
     slots = {run: slot for slot, run in enumerate(chosen)}
@@ -165,7 +165,8 @@ def comparison(read: Sequence[tuple[Run, str]], links: Mapping[Path, str]) -> st
         )
         for k in order
     ]
-    by, way = f"{aim}, best epoch", "ascending" if less else "descending"
+    by = "" if less is None else f"{aim}, best epoch"
+    way = "ascending" if less else "descending"
     if any(row.best for row in rows):
         said = f"★ is the best run by {aim}. {said}"
     drawn = [_chart(measure, names, runs, slots) for measure in measures[:_MOST_CHARTS]]
@@ -191,22 +192,30 @@ def _measures(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.history))
 
 
-def _aim(runs: Sequence[Run]) -> tuple[str, bool]:
+def _aim(runs: Sequence[Run]) -> tuple[str, bool | None]:
     """Return the measure by which most runs have a best epoch, and whether less is better.
 
-    Files do not tell the latter: it is what the best epochs of most runs have in common.
+    The latter is None if no run tells: an older one does by the value of its best epoch.
     """
     found = [(run, *row) for run in runs if (row := best_row(run)) is not None]
     if not found:
-        return "", True
+        return "", None
     aim = Counter(name for _, name, _ in found).most_common(1)[0][0]
     votes = 0
     for run, name, k in found:
-        finite = [value for value in run.history[name] if math.isfinite(value)]
-        if name == aim and finite:
-            best = run.history[name][k]
-            votes += 1 if best - min(finite) <= max(finite) - best else -1
-    return aim, votes >= 0
+        if name != aim:
+            continue
+        better = run.outcome.get("better")
+        if better not in ("min", "max"):
+            better = "min" if name == "loss" or name.endswith("_loss") else None
+        if better is None:
+            values = [value for value in run.history[name] if math.isfinite(value)]
+            below = sum(value < run.history[name][k] for value in values)
+            above = sum(value > run.history[name][k] for value in values)
+            votes += (above > below) - (above < below)
+        else:
+            votes += 1 if better == "min" else -1
+    return aim, None if votes == 0 else votes > 0
 
 
 def _score(run: Run, aim: str, less: bool) -> float | None:

@@ -295,13 +295,14 @@ def _history(path: Path) -> History:
 
 def _outcome(path: Path) -> dict[str, Any]:
     value = _object(path)
-    texts = all(isinstance(value.get(k), (str, NoneType)) for k in ("stopped", "error", "monitor"))
+    texts = ("stopped", "error", "monitor", "better")
+    good = all(isinstance(value.get(k), (str, NoneType)) for k in texts)
     numbers = all(isinstance(value.get(k), (int, NoneType)) for k in ("epochs", "of", "best_epoch"))
     try:
         _number(value.get("seconds"))
     except TypeError:
         numbers = False
-    if not texts or not numbers:
+    if not good or not numbers:
         expected = "an object with epochs, of, stopped, error, monitor, best_epoch, seconds"
         raise _not(path, expected, "others")
     return value
@@ -338,18 +339,21 @@ def best_epoch(
 ) -> dict[str, Any]:
     """Return the ``monitor`` and its ``best_epoch``, from 0; None if all values are NaN.
 
-    If ``name`` was not measured, the monitor is the validation loss, the loss, or any measure. The
-    epoch is also None if neither ``mode`` nor ``metrics`` defines which values are better.
+    If ``name`` was not measured, the monitor is the validation loss, the loss, or any measure.
+    ``better`` is "min" or "max"; the epoch is also None if neither ``mode`` nor ``metrics`` defines
+    it.
     """
+    unknown = {"monitor": None, "better": None, "best_epoch": None, "best": math.nan}
     if not history:
-        return {"monitor": None, "best_epoch": None, "best": math.nan}
+        return unknown
     known = (name, "val_loss", "loss", *history)
     monitor = Monitor("report", next(each for each in known if each in history), mode)
     try:
         monitor.begin(history, metrics)
     except ArgumentError:
-        return {"monitor": monitor.name, "best_epoch": None, "best": math.nan}
+        return {**unknown, "monitor": monitor.name}
     best = None
     for epoch, value in zip(history.epochs, history[monitor.name], strict=True):
         best = epoch if monitor.better(value) else best
-    return {"monitor": monitor.name, "best_epoch": best, "best": monitor.best}
+    better = {"better": monitor.direction, "best_epoch": best, "best": monitor.best}
+    return {"monitor": monitor.name, **better}

@@ -277,6 +277,22 @@ def test_a_folder_of_hundreds_of_runs(run, tmp_path):
     assert len(html) < 1 << 19
 
 
+@pytest.mark.parametrize(("better", "best"), [("max", "b"), ("min", "a"), (None, None)])
+def test_the_best_run_is_marked_if_its_direction_is_known(run, tmp_path, better, best):
+    folders = [
+        run(
+            name,
+            f"epoch,val_score\n0,{value}\n",
+            outcome={"monitor": "val_score", "best_epoch": 0, "better": better},
+        )
+        for name, value in (("a", 0.25), ("b", 0.75))
+    ]
+    html = page_of(folders, tmp_path)
+    marked = [name for name, is_best in column(html, "best").items() if is_best]
+    assert marked == [best] * (best is not None)
+    assert ('aria-sort="' in html.split("<tbody>")[0]) == (best is not None)
+
+
 def test_pages_are_written_and_linked_once(run, tmp_path, monkeypatch):
     first = run("runs/a b/r:1", "epoch,loss\n0,1\n")
     second = run("runs/javascript:x", "epoch,loss\n0,1\n", config={"a": 1})

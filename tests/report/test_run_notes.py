@@ -127,7 +127,8 @@ def test_the_outcome_tells_how_it_ended_and_the_best_epoch(fit, tmp_path):
     best = int(np.argmin(history["val_loss"]))
     assert outcome() == {
         "epochs": 3, "of": 3, "stopped": None, "error": None,
-        "monitor": "val_loss", "best_epoch": best, "best": min(history["val_loss"]),
+        "monitor": "val_loss", "better": "min",
+        "best_epoch": best, "best": min(history["val_loss"]),
     }  # fmt: skip
     with pytest.raises(ValueError, match="out of order"):
         fit([Told(), RunNotes(tmp_path)])
@@ -142,7 +143,7 @@ def test_the_outcome_tells_how_it_ended_and_the_best_epoch(fit, tmp_path):
     assert outcome()["error"] == "ValueError: in the first epoch"
     assert (outcome()["epochs"], outcome()["best_epoch"]) == (0, None)
     fit([RunNotes(tmp_path), EarlyStopping("val_accuracy", patience=9)])
-    assert outcome()["monitor"] == "val_accuracy"
+    assert (outcome()["monitor"], outcome()["better"]) == ("val_accuracy", "max")
 
 
 def test_the_best_epoch_of_what_was_measured():
@@ -150,7 +151,7 @@ def test_the_best_epoch_of_what_was_measured():
     for epoch, score in enumerate([math.nan, 3.0, 2.0]):
         history.record(epoch, {"score": score})
     assert best_epoch(history)["best_epoch"] is None  # nobody says which scores are better
-    lower = {"monitor": "score", "best_epoch": 2, "best": 2.0}
+    lower = {"monitor": "score", "better": "min", "best_epoch": 2, "best": 2.0}
     assert best_epoch(history, mode="min") == lower
     assert best_epoch(history, "none such", "max")["best_epoch"] == 1
     history.record(3, {"loss": 5.0})
