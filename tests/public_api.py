@@ -100,8 +100,9 @@ def _lines(name, value, classes):
         if hidden or member.startswith("test_") or member in fields or theirs:
             continue
         line = _member(value, member)
-        # What a public class above has alike is told there.
-        if all(line != _member(base, member) for base in above if hasattr(base, member)):
+        # What a public class above has alike is told there; it may only allow other names.
+        there = (_member(base, member) for base in above if hasattr(base, member))
+        if all(line.replace(", /", "") != each.replace(", /", "") for each in there):
             yield f"{name}.{line}"
 
 

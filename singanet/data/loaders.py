@@ -128,8 +128,8 @@ class ArrayLoader(Described):
 
     def __init__(
         self,
-        x: Array | Mapping[str, Array],
-        y: Array | Mapping[str, Array],
+        x: Any,
+        y: Any,
         batch_size: int,
         shuffle: bool = True,
         seed: int = 0,

@@ -229,7 +229,8 @@ class Layer(Counted, Configurable, metaclass=LayerType):
             for key, value in states.items()
         }
 
-    def setup(self, in_shapes: Any) -> Shapes:
+    # Positional, so that type checkers let a subclass call it ``in_shape``.
+    def setup(self, in_shapes: Any, /) -> Shapes:
         """Create the parameters for sample shape(s) ``in_shapes``; return the output's shape(s).
 
         One input has a tuple, several have a list of tuples; the same is true for the result.
