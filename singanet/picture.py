@@ -18,7 +18,7 @@ from singanet.base.charts import dark_rules, write_chart
 from singanet.base.elsewhere import names_of
 from singanet.base.notebooks import Shown
 from singanet.summary import (
-    Block,
+    Folded,
     Row,
     folded,
     layer_rows,
@@ -310,7 +310,7 @@ class _Artist:
             for name, _ in sources:
                 self.readers[name].add(reader)
 
-    def drawing(self, parts: Sequence[Row | Block], block: Block | None = None) -> Drawing:
+    def drawing(self, parts: Sequence[Row | Folded], block: Folded | None = None) -> Drawing:
         """Return the drawing of all ``parts``, or of a ``block`` with dots where lines cross it."""
         reads = [self._read_by(part) for part in parts]
         where = {name: k for k, part in enumerate(parts) for name in _names(part)}
@@ -338,7 +338,7 @@ class _Artist:
             [*lines, *(line for item in moved for line in item.lines)],
         )
 
-    def _read_by(self, part: Row | Block) -> list[tuple[str, str]]:
+    def _read_by(self, part: Row | Folded) -> list[tuple[str, str]]:
         """Return the outputs that ``part`` reads; a block its own none, and others once."""
         if isinstance(part, Row):
             return self.reads[part.name]
@@ -346,7 +346,7 @@ class _Artist:
         reads = (each for name in first for each in self.reads[name] if each[0] not in first)
         return list(dict.fromkeys(reads))
 
-    def _read_behind(self, block: Block) -> list[str]:
+    def _read_behind(self, block: Folded) -> list[str]:
         """Return the rows of the first block that the next one reads, or rows behind the last."""
         names = [row.name for row in block.rows]
         size = len(names) // block.count
@@ -354,7 +354,7 @@ class _Artist:
         pairs = zip(first, last, strict=True)
         return [a for a, z in pairs if self.readers[a] - {*first} or self.readers[z] - every]
 
-    def _item(self, part: Row | Block, prefix: str) -> Drawing:
+    def _item(self, part: Row | Folded, prefix: str) -> Drawing:
         if isinstance(part, Row):
             lends = part.name in self.lenders
             lines = _text(part, lends, prefix)
@@ -368,7 +368,7 @@ class _Artist:
         return Drawing(*size, [frame, *inner.boxes], inner.lines)
 
 
-def _names(part: Row | Block) -> list[str]:
+def _names(part: Row | Folded) -> list[str]:
     return [row.name for row in ([part] if isinstance(part, Row) else part.rows)]
 
 

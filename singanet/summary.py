@@ -328,7 +328,7 @@ def shape_text(shape: Shape) -> str:
 
 
 @dataclass(frozen=True)
-class Block:
+class Folded:
     """``count`` equal blocks of layers in a row: ``parts`` are the first one's, ``rows`` all.
 
     ``label`` names the first and the last, and the names of ``parts`` begin with ``prefix``.
@@ -337,7 +337,7 @@ class Block:
     count: int
     label: str
     prefix: str
-    parts: list[Row | Block]
+    parts: list[Row | Folded]
     rows: list[Row]
 
 
@@ -348,8 +348,8 @@ _LEAST_FOLDED = 4
 _LONGEST_BLOCK = 256
 
 
-def folded(rows: list[Row]) -> list[Row | Block]:
-    """Return ``rows`` with equal consecutive blocks as one `Block`; nets of a screen as they are.
+def folded(rows: list[Row]) -> list[Row | Folded]:
+    """Return ``rows`` with equal consecutive blocks as one `Folded`; nets of a screen as they are.
 
     Blocks are equal if their rows show the same and read the same: rows of the block, of the block
     before it, or a row before all of them. No other row reads a block but the last.
@@ -374,9 +374,9 @@ class _Folding:
         kinds: dict[Row, int] = {}
         self.kinds = [kinds.setdefault(_shown(row), len(kinds)) for row in rows]
 
-    def of(self, start: int, end: int) -> list[Row | Block]:
+    def of(self, start: int, end: int) -> list[Row | Folded]:
         """Return the rows from ``start`` to ``end``, folded."""
-        found: list[Row | Block] = []
+        found: list[Row | Folded] = []
         while start < end:
             best = max(self._blocks_at(start, end), default=(0, 0, 0))
             saved, size, count = best[0], -best[1], best[2]
@@ -438,7 +438,7 @@ class _Folding:
         common = "".join(letters[0] for letters in alike)
         return common[: 1 + max(map(common.rfind, "_/.-"))]
 
-    def _block(self, start: int, size: int, count: int) -> Block:
+    def _block(self, start: int, size: int, count: int) -> Folded:
         last = start + size * (count - 1)
         prefixes = [self._prefix(at, size) for at in (start, last)]
         if prefixes[0] == prefixes[1]:
@@ -447,7 +447,7 @@ class _Folding:
             names, prefix = [each.rstrip("_/.-") for each in prefixes], prefixes[0]
         label = f"{count} × {names[0]} to {names[1]}"
         rows = self.rows[start : start + size * count]
-        return Block(count, label, prefix, self.of(start, start + size), rows)
+        return Folded(count, label, prefix, self.of(start, start + size), rows)
 
 
 def output_of(source: str, names: Container[str]) -> tuple[str, str]:
@@ -726,12 +726,12 @@ def columns(footprint: Footprint | None) -> tuple[str, ...]:
 
 
 def cells(
-    parts: Iterable[Row | Block], footprint: Footprint | None, depth: int = 0, prefix: str = ""
+    parts: Iterable[Row | Folded], footprint: Footprint | None, depth: int = 0, prefix: str = ""
 ) -> Iterator[list[str]]:
     """Yield the cells under the `columns`; the title of a block is a row of one cell."""
     indent = "  " * depth
     for part in parts:
-        if isinstance(part, Block):
+        if isinstance(part, Folded):
             yield [f"{indent}{part.label}, each"]
             yield from cells(part.parts, footprint, depth + 1, part.prefix)
             continue

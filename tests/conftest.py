@@ -37,7 +37,8 @@ settings.register_profile("full", max_examples=18, deadline=None, derandomize="C
 
 
 def pytest_configure(config):
-    """Give hypothesis the number of examples of the tests that are selected."""
+    """Give hypothesis its number of examples, and let no test see the width of a terminal."""
+    os.environ.pop("COLUMNS", None)
     settings.load_profile("default" if "not full" in config.option.markexpr else "full")
 
 

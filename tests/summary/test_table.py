@@ -9,7 +9,7 @@ import pytest
 from singanet import FeedForwardNet, Input, models
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.layers import LSTM, Add, Dense, Layer
-from singanet.summary import Block, Row, folded
+from singanet.summary import Folded, Row, folded
 from singanet.testing import strict_device
 
 
@@ -113,7 +113,7 @@ def chain(kinds, readers=()):
     ],
 )
 def test_blocks_are_equal_in_what_they_show_and_read(kinds, readers, blocks):
-    found = [part for part in folded(chain(kinds, readers)) if isinstance(part, Block)]
+    found = [part for part in folded(chain(kinds, readers)) if isinstance(part, Folded)]
     assert [(b.count, len(b.rows) // b.count) for b in found] == blocks
 
 

@@ -77,12 +77,12 @@ def test_names_of_metrics():
         ),
         (
             {"optimizer": SGD(lr=0.1), "loss": MeanAbsoluteError()},
-            "import the one of singanet.loss",
+            "import it from singanet.loss",
         ),
         ({"optimizer": "sgd", "loss": "mse", "metrics": [Accuracy]}, "the class Accuracy"),
         (
             {"optimizer": "sgd", "loss": "mse", "metrics": [Absolute()]},
-            "the one of singanet.metric",
+            "import it from singanet.metric",
         ),
         ({"optimizer": SGD(lr=0.1), "loss": SquaredError(), "metrics": {"loss": F1()}}, "'loss'"),
         ({"optimizer": SGD(lr=0.1), "loss": SquaredError(), "metrics": {"val_a": F1()}}, "val_a"),
