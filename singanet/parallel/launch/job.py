@@ -270,8 +270,7 @@ class Job:
                 )
                 outputs.started()
                 self._mpirun = process.pid
-                with ProgressBar("starting ranks", self.options.ranks) as bar:
-                    self._watch(process, outputs, bar)
+                self._watch(process, outputs)
             finally:
                 self.folder.kill()
                 if self._remote:
@@ -307,7 +306,13 @@ class Job:
     def _take(self, number: int, frame: Any) -> None:
         self.asked, self._asks = signal.Signals(number), self._asks + 1
 
-    def _watch(self, process: subprocess.Popen[bytes], outputs: Outputs, bar: ProgressBar) -> None:
+    def _watch(self, process: subprocess.Popen[bytes], outputs: Outputs) -> None:
+        with ProgressBar("starting ranks", self.options.ranks) as bar:
+            self._watch_ranks(process, outputs, bar)
+
+    def _watch_ranks(
+        self, process: subprocess.Popen[bytes], outputs: Outputs, bar: ProgressBar
+    ) -> None:
         due, handed = 0.0, 0
         while process.poll() is None:
             outputs.carry(_LOOK / 4)
@@ -331,11 +336,14 @@ class Job:
 
         A script may print before its ranks meet, which a command does not.
         """
-        is_script = self.options.program[0] != "-m"
+        if self._remote or bar.done == self.options.ranks:
+            return
+        is_script = "-m" not in self.options.program[:1]
         started = sum(is_script or state.phase != "begun" for state in self._states())
-        if started < self.options.ranks and not self._remote:
+        if started < self.options.ranks:
             bar.add(started - bar.done)
         else:
+            bar.done = started
             bar.close()
 
     def _kill_by(self, when: float) -> None:
