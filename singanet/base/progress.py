@@ -181,7 +181,10 @@ def shows_progress(stream: TextIO | None) -> bool:
     """Return whether ``stream`` is a terminal or a notebook, and this the main thread."""
     if stream is None or threading.current_thread() is not threading.main_thread():
         return False
-    return stream.isatty() or (stream is sys.stderr and in_kernel())
+    try:
+        return stream.isatty() or (stream is sys.stderr and in_kernel())
+    except (AttributeError, ValueError):  # a logger in place of a stream, or a closed one
+        return False
 
 
 def in_kernel() -> bool:

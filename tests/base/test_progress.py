@@ -37,6 +37,9 @@ def test_a_pipe_and_another_thread_show_none(clock, monkeypatch):
     monkeypatch.setattr("sys.stderr", stream)
     assert list(progress("abc", "work", size=lambda _: clock.__setitem__(0, 200.0))) == [*"abc"]
     assert stream.getvalue() == ""
+    stream.close()
+    assert not shows_progress(stream)
+    assert not shows_progress(SimpleNamespace(write=print))
     with pseudo_terminal(80) as terminal:
         found = []
         other = threading.Thread(target=lambda: found.append(shows_progress(terminal.stream)))
