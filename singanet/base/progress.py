@@ -181,8 +181,12 @@ def shows_progress(stream: TextIO | None) -> bool:
     """Return whether ``stream`` is a terminal or a notebook, and this the main thread."""
     if stream is None or threading.current_thread() is not threading.main_thread():
         return False
+    return _is_terminal(stream) or (stream is sys.stderr and in_kernel())
+
+
+def _is_terminal(stream: TextIO) -> bool:
     try:
-        return stream.isatty() or (stream is sys.stderr and in_kernel())
+        return stream.isatty()
     except (AttributeError, ValueError):  # a logger in place of a stream, or a closed one
         return False
 
@@ -195,7 +199,7 @@ def in_kernel() -> bool:
 
 def width_of(stream: TextIO) -> int | None:
     """Return the columns of a terminal; None for another stream."""
-    if not stream.isatty():
+    if not _is_terminal(stream):
         return None
     try:
         # Some terminals, for example in containers, report 0 columns.
