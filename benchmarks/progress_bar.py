@@ -27,7 +27,7 @@ from report import interleaved, publish, spread, table
 
 import singanet
 
-EPOCHS = ((400, 5, 60), (20_000, 1, 10))
+EPOCHS = ((400, 5, 40), (20_000, 1, 6))
 """Steps of an epoch, epochs of a fit, rounds."""
 
 

@@ -38,8 +38,6 @@ class ProgressBar:
     """
 
     _shown: ClassVar[ProgressBar | None] = None
-    _last: ClassVar[float] = -INTERVAL
-    """The time of the last drawing of any bar: short epochs share the drawings of a second."""
 
     def __init__(
         self,
@@ -57,8 +55,12 @@ class ProgressBar:
         self._bar: Any = None
         self._draws = shows_progress(self.stream)
         self._least = _WIDGET if self._draws and in_kernel() else 0.0
-        wait = max(DELAY if delay is None else delay, self._least)
-        self._due = max(self.start + wait, ProgressBar._last + INTERVAL)
+        self._due = self.start + max(DELAY if delay is None else delay, self._least)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it was drawn, and not erased since."""
+        return self._bar is not None
 
     def due(self) -> bool:
         """Return whether it is time to `show`; always False where nothing is drawn."""
@@ -94,8 +96,7 @@ class ProgressBar:
         self._bar.n, self._bar.ncols = done, width
         self._bar.bar_format = self._form(figures, width)
         self._bar.refresh()
-        ProgressBar._last = time.perf_counter()
-        self._due = ProgressBar._last + INTERVAL
+        self._due = time.perf_counter() + INTERVAL
 
     def clear(self) -> None:
         """Erase the line until the next drawing, for other output."""

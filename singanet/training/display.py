@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO, TypeVar
 
 from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.base.elsewhere import missing_attribute
@@ -22,6 +22,9 @@ from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
 from singanet.ops.selection import VARIABLE
 from singanet.summary import multiply_adds
+
+SHORT = 0.5
+"""Seconds of an epoch that needs no bar: to open one takes as long as several steps."""
 
 Self = TypeVar("Self", bound="EpochLine")
 Batch = TypeVar("Batch")
@@ -43,9 +46,13 @@ class EpochLine:
     units in a sample; ``before`` is the number of samples of the epoch that were trained before the
     line began.
 
-    On a terminal or in a notebook a `ProgressBar` shows the batches. At the end a line of figures
+    On a terminal or in a notebook a `ProgressBar` shows the batches: from the start, or after an
+    epoch of less than `SHORT` seconds only if this one is longer. At the end a line of figures
     replaces it, wrapped to the terminal's width.
     """
+
+    _short: ClassVar[bool] = False
+    """Whether the last epoch was short."""
 
     def __init__(
         self,
@@ -61,7 +68,8 @@ class EpochLine:
         self.stream = stream or sys.stderr
         self._trained: float | None = None
         self._figures: dict[str, str] = {}
-        self.bar = ProgressBar(title, batches, stream=self.stream, delay=0.0)
+        delay = SHORT if EpochLine._short else 0.0
+        self.bar = ProgressBar(title, batches, stream=self.stream, delay=delay)
         self._start = self.bar.start
         # At every batch of a small net, an attribute of the bar would cost more than the bar.
         self.due = self.bar.due
@@ -85,7 +93,7 @@ class EpochLine:
     def validating(self, batches: Iterable[Batch], count: int | None) -> Iterator[Batch]:
         """Yield the validation ``batches``, with a bar of ``count`` batches if it is known."""
         self.bar.restart(f"{self.title}, validation", count)
-        if self.due():
+        if self.bar.is_shown:
             self.bar.show(0)
         for batch in batches:
             yield batch
@@ -109,6 +117,7 @@ class EpochLine:
         traceback: TracebackType | None,
     ) -> None:
         self.bar.close()
+        EpochLine._short = time.perf_counter() - self._start < SHORT
         if self._figures and kind is None:
             self.stream.write(filled(self.title, self._figures, width_of(self.stream)) + "\n")
             self.stream.flush()

@@ -14,10 +14,9 @@ from tests.terminals import pseudo_terminal
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The seconds of all bars; the last drawing of any was long ago."""
+    """The seconds of all bars."""
     now = [100.0]
     monkeypatch.setattr("singanet.base.progress.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr(ProgressBar, "_last", 0.0)
     return now
 
 

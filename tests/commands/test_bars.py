@@ -27,6 +27,7 @@ def bars(monkeypatch):
     """Run a command whose bars are drawn at once; return the drawings by title."""
     monkeypatch.setattr("singanet.base.progress.DELAY", -1)
     monkeypatch.setattr("singanet.base.progress.INTERVAL", -1)
+    monkeypatch.setattr("singanet.training.display.SHORT", -1)
 
     def of(*argv):
         with pseudo_terminal(200) as terminal, monkeypatch.context() as inside:

@@ -56,6 +56,7 @@ def test_an_epoch_that_breaks_off_leaves_no_line():
 def every_batch(monkeypatch):
     """A bar is drawn at every batch, as if each took long."""
     monkeypatch.setattr("singanet.base.progress.INTERVAL", -1)
+    monkeypatch.setattr("singanet.training.display.SHORT", -1)
 
 
 @pytest.fixture
@@ -140,6 +141,22 @@ def test_the_bar_is_brought_up_to_date_ten_times_a_second_at_most(terminal, monk
         assert not line.due()
 
 
+def test_an_epoch_after_a_short_one_has_a_bar_only_if_it_is_longer(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("singanet.base.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(EpochLine, "_short", False)
+    with pseudo_terminal(80) as terminal:
+        for epoch, seconds in enumerate((0.3, 0.3, 0.7, 0.7), 1):
+            with EpochLine(f"epoch {epoch}/4", 10, terminal.stream) as line:
+                now[0] += seconds
+                if line.due():
+                    line.show(measured(1.0, 320), 5)
+    drawn = [frame.split(" |")[0] for frame in terminal.frames]
+    assert drawn == ["epoch 1/4 0/10", "epoch 1/4 5/10", "epoch 3/4 5/10"] + [
+        f"epoch 4/4 {done}/10" for done in (0, 5)
+    ]
+
+
 class Unsized:
     """Batches whose number nobody knows: 3, or those of ``counts`` in turn."""
 
@@ -176,7 +193,7 @@ def test_the_bar_of_a_fit_knows_its_length_after_the_first_epoch(terminal, monke
 
 def test_the_time_of_validation_is_not_in_the_speed(monkeypatch):
     now = iter((0.0, 2.0, 3.0))
-    monkeypatch.setattr("singanet.training.display.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("singanet.training.display.time.perf_counter", lambda: next(now, 9.0))
     stream = io.StringIO()
     with EpochLine("epoch 1/1", 3, stream) as line:
         line.trained()
@@ -187,7 +204,7 @@ def test_the_time_of_validation_is_not_in_the_speed(monkeypatch):
 
 def test_samples_of_an_earlier_process_are_not_in_the_speed(monkeypatch):
     now = iter((0.0, 2.0))
-    monkeypatch.setattr("singanet.training.display.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("singanet.training.display.time.perf_counter", lambda: next(now, 9.0))
     stream = io.StringIO()
     with EpochLine("epoch 1/1", 3, stream, counted=("tokens", 4), before=80) as line:
         line.finish({"loss": 1.0}, 100)
