@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from tqdm import tqdm
 
-from singanet.base.charts import MOST_LINES, LineChart, line_charts, selectable, themed
+from singanet.base.charts import MOST_LINES, LineChart, Points, line_charts, selectable, themed
 from singanet.base.files import expect_inside, is_held, path_of, paths_of
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.report.pages import (
@@ -169,7 +169,11 @@ def comparison(read: Sequence[tuple[Run, str]], links: Mapping[Path, str]) -> st
     way = "ascending" if less else "descending"
     if any(row.best for row in rows):
         said = f"★ is the best run by {aim}. {said}"
-    drawn = [_chart(measure, names, runs, slots) for measure in measures[:_MOST_CHARTS]]
+    points = [
+        {name: line for chart in curves(run.history) for name, line in chart.lines.items()}
+        for run in runs
+    ]
+    drawn = [_chart(measure, names, points, slots) for measure in measures[:_MOST_CHARTS]]
     return document(
         f"{len(runs):,} runs" if len(runs) > 1 else "1 run",
         [
@@ -318,13 +322,15 @@ def _duration(seconds: Any) -> RunCell:
 
 
 def _chart(
-    measure: str, names: Sequence[str], runs: Sequence[Run], slots: Mapping[int, int]
+    measure: str,
+    names: Sequence[str],
+    points: Sequence[Mapping[str, Points]],
+    slots: Mapping[int, int],
 ) -> Curves:
-    """Draw the curves of a measure; the page shows the ones in ``slots`` at first."""
-    points = [
-        {name: line for chart in curves(run.history) for name, line in chart.lines.items()}
-        for run in runs
-    ]
+    """Draw the curves of a measure from the ``points`` of each run by measure.
+
+    The page shows the ones in ``slots`` at first.
+    """
     lines = {str(k): each[measure] for k, each in enumerate(points) if measure in each}
     chart = LineChart(measure, "epoch", lines, legend=False)
     svg = selectable(themed(line_charts(_WHERE, [chart])), slots)
