@@ -38,7 +38,7 @@ function key(row, column) {
 }
 
 function sort(head) {
-  const down = head.ariaSort === "ascending";
+  const down = head.getAttribute("aria-sort") === "ascending";
   for (const each of head.parentNode.cells) each.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
   const rows = [...body.rows].map((row) => [key(row, head.cellIndex), row]);
