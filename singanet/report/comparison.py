@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tqdm import tqdm
-
 from singanet.base.charts import MOST_LINES, LineChart, Points, line_charts, selectable, themed
 from singanet.base.files import expect_inside, is_held, path_of, paths_of
+from singanet.base.progress import progress
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.report.pages import (
     LONGEST,
@@ -93,7 +92,7 @@ def write_comparison(
 
     write()
     failed = set()
-    for folder in tqdm(late, "pages of runs", unit="run", delay=2, leave=False, disable=None):
+    for folder in progress(late, "pages of runs"):
         try:
             write_report(folder)
         except SingaNetError:
