@@ -335,7 +335,10 @@ class LayerCase:
 
     def test_layer(self, xp: Any) -> None:
         """Run every method ``check_...`` in ``xp``; one error reports all that fail, by name."""
-        run_checks(self, xp, () if xp is np else self._on_numpy)
+        try:
+            run_checks(self, xp, () if xp is np else self._on_numpy)
+        finally:
+            self._passes.clear()
 
     def check_forward_equals_the_formula(self, xp: Any) -> None:
         """Compare outputs in ``xp`` with `expected`."""
