@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -186,11 +187,17 @@ def run_checks(case: Any, xp: Any, left_out: Sequence[str] = ()) -> None:
         except Exception as error:  # noqa: BLE001 (a later check must run all the same)
             failed[name] = error
     if failed:
-        found = [f"{name}: {type(error).__name__}: {error}" for name, error in failed.items()]
+        found = [f"{name}: {_told(error)}" for name, error in failed.items()]
         text = f"{len(failed)} of {len(names) - len(left_out)} checks of {type(case).__name__} fail"
         raise AssertionError("\n".join([f"{text}: {', '.join(failed)}", *found])) from next(
             iter(failed.values())
         )
+
+
+def _told(error: Exception) -> str:
+    """Return type and text of an error, and the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in line {last.lineno}, {last.line}: {error}"
 
 
 class _Pass(NamedTuple):
