@@ -37,11 +37,14 @@ _C = TypeVar("_C", bound=type[Configurable])
 _registered: dict[str, type[Configurable]] = {}
 
 
-_TABLE: dict[str, type[Configurable]] = {
-    name: kind
+_CLASSES: list[tuple[str, str, type[Configurable]]] = [
+    (room.__name__.rpartition(".")[2], name, kind)
     for room in (layers, loss, metric, optimizer, schedules, parallel, data)
     for name, kind in public_classes(room, Configurable).items()
-}
+]
+_TABLE: dict[str, type[Configurable]] = {name: kind for _, name, kind in _CLASSES}
+# Of two classes of one name the first is written with its package: "loss.MeanAbsoluteError".
+_TABLE |= {f"{room}.{name}": kind for room, name, kind in _CLASSES if _TABLE[name] is not kind}
 _INITIALIZERS = public_classes(initializer, Initializer)
 
 
