@@ -23,16 +23,6 @@ from singanet.optimizer import SGD
 rng = np.random.default_rng(5)
 
 
-def test_formula() -> None:
-    x, y = rng.normal(size=(4, 3)), rng.random((4, 3))
-    p = 1 / (1 + np.exp(-x))
-    each = -y * np.log(p) - (1 - y) * np.log(1 - p)
-    loss = SigmoidCrossEntropy()
-    np.testing.assert_allclose(loss.forward(True, x, y), each.mean(axis=1))
-    np.testing.assert_allclose(loss.backward(), (p - y) / 12)
-    np.testing.assert_allclose(loss.link(x), p)
-
-
 def test_large_scores_are_exact() -> None:
     x = np.array([1e4, -1e4, 1e4, -1e4], np.float32)
     y = np.array([1, 0, 0, 1])

@@ -1,373 +1,376 @@
-"""What every loss must do, whatever its formula."""
+"""Every loss: what holds for any, its formula, and PyTorch and Keras beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import copy
+import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 
+import singanet
 from singanet import loss as losses
-from singanet.base.arguments import kEval, kTrain
-from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
+from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.layers import Dense
+from singanet.loss import (
+    CosineSimilarity,
+    Dice,
+    GaussianNLL,
+    Hinge,
+    Huber,
+    KLDivergence,
+    MeanAbsoluteError,
+    Poisson,
+    SmoothL1,
+    SquaredError,
+    TripletMargin,
+)
+from singanet.optimizer import SGD
+from tests.kit.losses import LossCase, beside_torch, elements, rows
 
 rng = np.random.default_rng(3)
-SCORES = rng.normal(size=(5, 4)) * 3
-SEQUENCE = rng.normal(size=(4, 3, 6))
-LABELS = np.array([0, 3, 1, 2, 3])
+SCORES, REALS = 3 * rng.normal(size=(5, 4)), rng.normal(size=(5, 4))
+SEQUENCE, TARGETS = rng.normal(size=(2, 4, 3, 6))
+LABELS, STEPS = np.array([0, 3, 1, 2, 3]), rng.integers(0, 6, (4, 3))
 PROBABILITIES = rng.uniform(0.05, 0.95, (5, 4))
 DISTRIBUTIONS = rng.dirichlet([1.0] * 6, (4, 3))
 ROWS = rng.dirichlet([1.0] * 4, 5)
 MULTI_HOT = rng.integers(0, 2, (5, 4))
+WEIGHTS, SIX = [0.5, 1, 2, 0], [1, 2, 3, 4, 5, 6]
+PICTURES, SHARES = rng.normal(size=(3, 2, 3, 2)), rng.random((3, 2, 3, 2))
 
 
-@dataclass
-class Case:
-    """A loss, outputs and targets, and over how many positions its mean goes."""
-
-    make: Callable[..., Any]
-    x: Any
-    y: Any
-    positions: Callable[[Any], int]
-
-    @property
-    def data(self) -> tuple[Any, Any]:
-        return self.x, self.y
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
 
 
-def rows(x: Any) -> int:
-    return int(np.prod(x.shape[:-1]))
+def softmax(x):
+    return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
 
 
-def elements(x: Any) -> int:
-    return int(x.size)
+def shares(x, y, smoothing=0.0):
+    """Targets as rows of classes that add up to 1."""
+    labels = y.dtype.kind in "iu" and y.shape != x.shape
+    t = np.eye(x.shape[-1])[y.reshape(x.shape[:-1])] if labels else y / y.sum(-1, keepdims=True)
+    return (1 - smoothing) * t + smoothing / x.shape[-1]
 
 
+def entropy(link, smoothing=0.0, weight=1.0, gamma=0.0):
+    """Σ w t (1 − p)^γ (− log p) of each row."""
+
+    def formula(x, y):
+        p = link(x)
+        each = np.asarray(weight) * shares(x, y, smoothing) * (1 - p) ** gamma * np.log(p)
+        return -each.sum(-1)
+
+    return formula
+
+
+def binary(link, pos=1.0, weight=1.0, smoothing=0.0):
+    def formula(x, y):
+        p, t = link(x), (1 - smoothing) * y + smoothing / 2
+        return -np.asarray(weight) * (pos * t * np.log(p) + (1 - t) * np.log(1 - p))
+
+    return formula
+
+
+def focal(gamma, share=None):
+    """The cross-entropy times a power of the error, and the ``share`` of targets of 1."""
+
+    def formula(x, y):
+        p = sigmoid(x)
+        weight = 1.0 if share is None else np.where(y == 1, share, 1 - share)
+        return weight * (y + p - 2 * y * p) ** gamma * binary(sigmoid)(x, y)
+
+    return formula
+
+
+def near(delta, scale=1.0):
+    """Squares up to ``delta``, lines beyond."""
+
+    def formula(x, y):
+        far = np.abs(x - y)
+        return np.where(far < delta, far**2 / 2, delta * (far - delta / 2)) / scale
+
+    return formula
+
+
+def hinge(margin=1.0, power=1):
+    return lambda x, y: np.maximum(0, margin - np.where(y > 0, 1, -1) * x) ** power
+
+
+def gaussian(x, y):
+    mean, log = np.split(x, 2, axis=-1)
+    return (0.5 * (log + (y - mean) ** 2 / np.exp(log))).mean(-1)
+
+
+def cosine(x, y):
+    lengths = np.sqrt((x * x).sum(-1) * (y * y).sum(-1))
+    return -(x * y).sum(-1) / lengths
+
+
+def dice(smooth):
+    def formula(x, y):
+        axes = tuple(range(2, x.ndim)) if x.ndim > 2 else 1
+        p = sigmoid(x)
+        return 1 - (2 * (p * y).sum(axes) + smooth) / (p.sum(axes) + y.sum(axes) + smooth)
+
+    return formula
+
+
+def triplet(x, y):
+    a, p, n = (x[:, k] for k in range(3))
+    distances = [np.sqrt(((a - b + 1e-6) ** 2).sum(-1)) for b in (p, n)]
+    return np.maximum(0, np.where(y > 0, 1, -1) * (distances[0] - distances[1]) + 1.0)
+
+
+SOFTMAX, CATEGORICAL = losses.SoftmaxCrossEntropy, losses.CategoricalCrossEntropy
+SIGMOID, BINARY = losses.SigmoidCrossEntropy, losses.BinaryCrossEntropy
+SMOOTHED, MOSTLY = {"label_smoothing": 0.3}, 0.8 * DISTRIBUTIONS + 0.2 / 6
 CASES = {
-    "softmax, labels": Case(losses.SoftmaxCrossEntropy, SCORES, LABELS, rows),
-    "softmax, column of labels": Case(losses.SoftmaxCrossEntropy, SCORES, LABELS[:, None], rows),
-    "softmax, sequences": Case(
-        losses.SoftmaxCrossEntropy, SEQUENCE, rng.integers(0, 6, (4, 3)), rows
-    ),
-    "softmax, counts": Case(
-        losses.SoftmaxCrossEntropy, SCORES, rng.integers(1, 5, SCORES.shape), rows
-    ),
-    "softmax, distributions": Case(
-        losses.SoftmaxCrossEntropy, SEQUENCE, rng.random(SEQUENCE.shape), rows
-    ),
-    "softmax, smoothed labels": Case(
-        lambda **more: losses.SoftmaxCrossEntropy(label_smoothing=0.3, **more),
-        SCORES,
-        LABELS,
-        rows,
-    ),
-    "softmax, smoothed distributions": Case(
-        lambda **more: losses.SoftmaxCrossEntropy(label_smoothing=0.3, **more),
-        SCORES,
-        rng.random(SCORES.shape),
-        rows,
-    ),
-    "categorical, labels": Case(losses.CategoricalCrossEntropy, ROWS, LABELS, rows),
-    "categorical, smoothed distributions": Case(
-        lambda **more: losses.CategoricalCrossEntropy(label_smoothing=0.3, **more),
-        0.8 * DISTRIBUTIONS + 0.2 / 6,
-        rng.random(DISTRIBUTIONS.shape),
-        rows,
-    ),
-    "categorical, sequences": Case(
-        losses.CategoricalCrossEntropy,
-        0.8 * DISTRIBUTIONS + 0.2 / 6,
-        rng.integers(0, 6, (4, 3)),
-        rows,
-    ),
-    "mean squared error": Case(
-        losses.MeanSquaredError, SEQUENCE, rng.normal(size=SEQUENCE.shape), elements
-    ),
-    "squared error": Case(losses.SquaredError, SEQUENCE, rng.normal(size=SEQUENCE.shape), elements),
-    "squared error, vector": Case(
-        losses.SquaredError, SCORES[:, 0].copy(), rng.normal(size=5), elements
-    ),
-    "sigmoid": Case(losses.SigmoidCrossEntropy, SCORES, MULTI_HOT, elements),
-    "sigmoid, probabilities": Case(
-        losses.SigmoidCrossEntropy, SEQUENCE, rng.random(SEQUENCE.shape), elements
-    ),
-    "sigmoid, weights": Case(
-        lambda **more: losses.SigmoidCrossEntropy(2.5, [0.5, 1.0, 2.0, 0.0], **more),
-        SCORES,
-        MULTI_HOT,
-        elements,
-    ),
-    "absolute error": Case(
-        losses.MeanAbsoluteError, SEQUENCE, rng.normal(size=SEQUENCE.shape), elements
-    ),
-    "huber": Case(
-        lambda **more: losses.Huber(0.7, **more), SCORES, rng.normal(size=(5, 4)), elements
-    ),
-    "kl": Case(losses.KLDivergence, SEQUENCE, DISTRIBUTIONS, rows),
-    "hinge": Case(losses.Hinge, SCORES, 2 * MULTI_HOT - 1, elements),
-    "hinge, squared": Case(
-        lambda **more: losses.Hinge(2.0, squared=True, **more), SCORES, MULTI_HOT, elements
-    ),
-    "binary": Case(losses.BinaryCrossEntropy, PROBABILITIES, MULTI_HOT, elements),
-    "binary, weights": Case(
-        lambda **more: losses.BinaryCrossEntropy(2.5, [0.5, 1.0, 2.0, 0.0], **more),
-        PROBABILITIES,
-        rng.random((5, 4)),
-        elements,
-    ),
-    "sigmoid, smoothed": Case(
-        lambda **more: losses.SigmoidCrossEntropy(label_smoothing=0.2, **more),
-        SCORES,
-        MULTI_HOT,
-        elements,
-    ),
-    "softmax, weights of classes": Case(
-        lambda **more: losses.SoftmaxCrossEntropy(0.1, class_weight=[0.5, 1, 2, 0], **more),
-        SCORES,
-        LABELS,
-        rows,
-    ),
-    "softmax, weights and distributions": Case(
-        lambda **more: losses.SoftmaxCrossEntropy(class_weight=range(1, 7), **more),
-        SEQUENCE,
-        DISTRIBUTIONS,
-        rows,
-    ),
-    "categorical, weights": Case(
-        lambda **more: losses.CategoricalCrossEntropy(class_weight=[0.5, 1, 2, 0], **more),
-        ROWS,
-        LABELS,
-        rows,
-    ),
-    "softmax focal": Case(losses.SoftmaxFocal, SCORES, LABELS, rows),
-    "softmax focal, distributions": Case(
-        lambda **more: losses.SoftmaxFocal(0.5, class_weight=range(1, 7), **more),
-        SEQUENCE,
-        DISTRIBUTIONS,
-        rows,
-    ),
-    "sigmoid focal": Case(
-        lambda **more: losses.SigmoidFocal(2.0, 0.25, **more), SCORES, MULTI_HOT, elements
-    ),
-    "sigmoid focal, shares": Case(
-        lambda **more: losses.SigmoidFocal(0.5, **more), SCORES, PROBABILITIES, elements
-    ),
-    "smooth l1": Case(
-        lambda **more: losses.SmoothL1(0.3, **more), SCORES, rng.normal(size=(5, 4)), elements
-    ),
-    "poisson": Case(losses.Poisson, SCORES / 3, rng.integers(0, 5, (5, 4)), elements),
-    "gaussian": Case(losses.GaussianNLL, SEQUENCE, rng.normal(size=(4, 3, 3)), rows),
-    "cosine": Case(losses.CosineSimilarity, SEQUENCE, rng.normal(size=SEQUENCE.shape), rows),
-    "dice": Case(losses.Dice, SCORES, MULTI_HOT, len),
-    "dice of images": Case(
-        lambda **more: losses.Dice(0.1, **more),
-        rng.normal(size=(3, 2, 3, 2)),
-        rng.random((3, 2, 3, 2)),
-        lambda x: x.shape[0] * x.shape[1],
-    ),
-    "triplet": Case(
-        losses.TripletMargin, rng.normal(size=(5, 3, 4)), np.array([1, -1, 1, 0, 1]), len
-    ),
+    "softmax, labels": LossCase(SOFTMAX, SCORES, LABELS, rows, entropy(softmax)),
+    "softmax, column": LossCase(SOFTMAX, SCORES, LABELS[:, None], rows, entropy(softmax)),
+    "softmax, sequences": LossCase(SOFTMAX, SEQUENCE, STEPS, rows, entropy(softmax)),
+    "softmax, counts": LossCase(SOFTMAX, SCORES, rng.integers(1, 5, SCORES.shape), rows,
+                                entropy(softmax)),
+    "softmax, distributions": LossCase(SOFTMAX, SEQUENCE, rng.random(SEQUENCE.shape), rows,
+                                       entropy(softmax)),
+    "softmax, smoothed labels": LossCase(SOFTMAX, SCORES, LABELS, rows, entropy(softmax, 0.3),
+                                         **SMOOTHED),
+    "softmax, smoothed": LossCase(SOFTMAX, SCORES, rng.random(SCORES.shape), rows,
+                                  entropy(softmax, 0.3), **SMOOTHED),
+    "softmax, weights": LossCase(SOFTMAX, SCORES, LABELS, rows, entropy(softmax, 0.1, WEIGHTS),
+                                 label_smoothing=0.1, class_weight=WEIGHTS),
+    "softmax, weights of rows": LossCase(SOFTMAX, SEQUENCE, DISTRIBUTIONS, rows,
+                                         entropy(softmax, 0, SIX), class_weight=SIX),
+    "categorical, labels": LossCase(CATEGORICAL, ROWS, LABELS, rows, entropy(np.array)),
+    "categorical, smoothed": LossCase(CATEGORICAL, MOSTLY, rng.random(MOSTLY.shape), rows,
+                                      entropy(np.array, 0.3), **SMOOTHED),
+    "categorical, sequences": LossCase(CATEGORICAL, MOSTLY, STEPS, rows, entropy(np.array)),
+    "categorical, weights": LossCase(CATEGORICAL, ROWS, LABELS, rows,
+                                     entropy(np.array, 0, WEIGHTS), class_weight=WEIGHTS),
+    "softmax focal": LossCase(losses.SoftmaxFocal, SCORES, LABELS, rows,
+                              entropy(softmax, gamma=2.0)),
+    "softmax focal of rows": LossCase(losses.SoftmaxFocal, SEQUENCE, DISTRIBUTIONS, rows,
+                                      entropy(softmax, 0, SIX, 0.5), gamma=0.5,
+                                      class_weight=SIX),
+    "sigmoid": LossCase(SIGMOID, SCORES, MULTI_HOT, elements, binary(sigmoid)),
+    "sigmoid, shares": LossCase(SIGMOID, SEQUENCE, rng.random(SEQUENCE.shape), elements,
+                                binary(sigmoid)),
+    "sigmoid, weights": LossCase(SIGMOID, SCORES, MULTI_HOT, elements,
+                                 binary(sigmoid, 2.5, WEIGHTS), pos_weight=2.5,
+                                 class_weight=WEIGHTS),
+    "sigmoid, smoothed": LossCase(SIGMOID, SCORES, MULTI_HOT, elements,
+                                  binary(sigmoid, smoothing=0.2), label_smoothing=0.2),
+    "binary": LossCase(BINARY, PROBABILITIES, MULTI_HOT, elements, binary(np.array)),
+    "binary, weights": LossCase(BINARY, PROBABILITIES, rng.random((5, 4)), elements,
+                                binary(np.array, 2.5, WEIGHTS), pos_weight=2.5,
+                                class_weight=WEIGHTS),
+    "sigmoid focal": LossCase(losses.SigmoidFocal, SCORES, MULTI_HOT, elements,
+                              focal(2.0, 0.25), gamma=2.0, alpha=0.25),
+    "sigmoid focal, shares": LossCase(losses.SigmoidFocal, SCORES, PROBABILITIES, elements,
+                                      focal(0.5), gamma=0.5),
+    "mean squared error": LossCase(losses.MeanSquaredError, SEQUENCE, TARGETS, elements,
+                                   lambda x, y: (x - y) ** 2),
+    "squared error": LossCase(SquaredError, SEQUENCE, TARGETS, elements,
+                              lambda x, y: (x - y) ** 2 / 2),
+    "squared error, vector": LossCase(SquaredError, SCORES[:, 0].copy(), REALS[:, 0].copy(),
+                                      elements, lambda x, y: (x - y) ** 2 / 2),
+    "absolute error": LossCase(MeanAbsoluteError, SEQUENCE, TARGETS, elements,
+                               lambda x, y: np.abs(x - y)),
+    "huber": LossCase(Huber, SCORES, REALS, elements, near(0.7), delta=0.7),
+    "smooth l1": LossCase(SmoothL1, SCORES, REALS, elements, near(0.3, 0.3), beta=0.3),
+    "kl": LossCase(KLDivergence, SEQUENCE, DISTRIBUTIONS, rows, lambda x, y:
+                   (y * np.log(y / softmax(x))).sum(-1)),
+    "hinge": LossCase(Hinge, SCORES, 2 * MULTI_HOT - 1, elements, hinge()),
+    "hinge, squared": LossCase(Hinge, SCORES, MULTI_HOT, elements, hinge(2.0, 2), margin=2.0,
+                               squared=True),
+    "poisson": LossCase(Poisson, SCORES / 3, rng.integers(0, 5, (5, 4)), elements,
+                        lambda x, y: np.exp(x) - y * x),
+    "gaussian": LossCase(GaussianNLL, SEQUENCE, TARGETS[..., :3], rows, gaussian),
+    "cosine": LossCase(CosineSimilarity, SEQUENCE, TARGETS, rows, cosine),
+    "dice": LossCase(Dice, SCORES, MULTI_HOT, len, dice(1.0)),
+    "dice of images": LossCase(Dice, PICTURES, SHARES, lambda x: x.shape[0] * x.shape[1], dice(0.1),
+                               smooth=0.1),
+    "triplet": LossCase(TripletMargin, rng.normal(size=(5, 3, 4)), np.array([1, -1, 1, 0, 1]), len,
+                        triplet),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_loss(case):
+    case.test_loss()
+
+
+def test_every_loss_is_here():
+    assert {type(case.make()).__name__ for case in CASES.values()} == {*losses.__all__} - {
+        "Loss", "MultiLoss", "HeadLoss", "CTC"}  # fmt: skip
+
+
+def test_the_values_and_gradient_of_singa():
+    x, y = np.array([[1.0, 2.0]]), np.array([[3, -1]])
+    loss = SquaredError(reduction="sum")
+    loss.forward(True, x, y)
+    np.testing.assert_array_equal(loss.backward(), [[-2, 3]])
+    assert loss.link(x) is x
+
+
+# -- peers ----------------------------------------------------------------------------------------
+
+
+def of_torch(name, **options):
+    return lambda y: lambda torch, t: getattr(torch.nn, name)(**options)(t, torch.tensor(y))
+
+
+def kl_div(y):
+    return lambda torch, t: torch.nn.functional.kl_div(
+        torch.log_softmax(t, 1), torch.tensor(y), reduction="batchmean"
+    )
+
+
+def gaussian_nll(y):
+    return lambda torch, t: torch.nn.functional.gaussian_nll_loss(
+        t[..., :3], torch.tensor(y), t[..., 3:].exp(), eps=0
+    )
+
+
+def cosine_similarity(y):
+    return lambda torch, t: -torch.cosine_similarity(t, torch.tensor(y), dim=-1).mean()
+
+
+def triplets(near, far):
+    return lambda y: (
+        lambda torch, t: torch.nn.functional.triplet_margin_loss(
+            t[:, 0], t[:, near], t[:, far], 0.7
+        )
+    )
+
+
+THREES = rng.normal(size=(6, 3, 4))
+PEERS = {
+    "L1Loss": (MeanAbsoluteError(), SCORES, REALS, of_torch("L1Loss")),
+    "HuberLoss": (Huber(0.6), SCORES, REALS, of_torch("HuberLoss", delta=0.6)),
+    "SmoothL1Loss": (SmoothL1(0.6), SCORES, REALS, of_torch("SmoothL1Loss", beta=0.6)),
+    "PoissonNLLLoss": (Poisson(), REALS, np.abs(SCORES), of_torch("PoissonNLLLoss")),
+    "kl_div": (KLDivergence(), SCORES, ROWS, kl_div),
+    "gaussian_nll_loss": (GaussianNLL(), SEQUENCE, TARGETS[..., :3], gaussian_nll),
+    "cosine_similarity": (CosineSimilarity(), SEQUENCE, TARGETS, cosine_similarity),
+    "triplet_margin_loss": (TripletMargin(0.7), THREES, np.ones(6, int), triplets(1, 2)),
+    "triplets, swapped": (TripletMargin(0.7), THREES, np.zeros(6, int), triplets(2, 1)),
 }
 
 
-@pytest.fixture(params=CASES)
-def case(request: Any) -> Case:
-    return CASES[request.param]
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", PEERS)
+def test_equals_pytorch(name, dtype):
+    loss, x, y, function = PEERS[name]
+    y = y.astype(dtype) if y.dtype.kind == "f" else y
+    close = (1e-12, 1e-13) if dtype == "float64" else (1e-5, 1e-6)
+    beside_torch(loss, x.astype(dtype), y, function(y), *close)
 
 
-def slope(loss: Any, x: Any, y: Any, **more: Any) -> Any:
-    """Central differences of the mean of the losses, element by element."""
-    h = 1e-6
-    dx = np.zeros_like(x)
-    for index in np.ndindex(x.shape):
-        for sign in (1, -1):
-            moved = x.copy()
-            moved[index] += sign * h
-            dx[index] += sign * loss.forward(kEval, moved, y, **more).mean() / (2 * h)
-    return dx
+def test_dice_equals_keras():
+    keras = pytest.importorskip("keras")
+    x, y = rng.normal(size=(3, 2, 4, 5)), rng.integers(0, 2, (3, 2, 4, 5)).astype(float)
+    # Keras' loss of a mean over samples and channels, whose pixels it sums.
+    theirs = keras.losses.Dice(axis=(2, 3), dtype="float64")(y, sigmoid(x))
+    assert Dice(1e-7).evaluate(False, x, y) == pytest.approx(float(theirs), rel=1e-6)
 
 
-def test_backward_is_the_slope_of_the_mean(case: Case) -> None:
-    x, y = case.data
-    loss = case.make()
-    loss.forward(kTrain, x, y)
-    np.testing.assert_allclose(loss.backward(), slope(loss, x, y), atol=1e-8)
+# -- ends of ranges -------------------------------------------------------------------------------
 
 
-def test_backward_with_sample_weights(case: Case) -> None:
-    x, y = case.data
-    weight = np.linspace(0, 2, len(x))
-    loss = case.make()
-    values = loss.forward(kTrain, x, y, sample_weight=weight)
-    np.testing.assert_allclose(values, weight * loss.forward(kEval, x, y))
-    dx = loss.backward()
-    np.testing.assert_allclose(dx, slope(loss, x, y, sample_weight=weight), atol=1e-8)
-    assert not dx[0].any()
+def test_zeros_in_distributions_and_lengths():
+    """KL takes 0 log 0 for 0, the cosine of no length is 0, and an empty channel costs nothing."""
+    x, t = rng.normal(size=(2, 3)), np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    q = softmax(x)
+    expected = [0.5 * np.log(0.5 / q[0, 0]) + 0.5 * np.log(0.5 / q[0, 1]), -np.log(q[1, 2])]
+    loss = KLDivergence()
+    np.testing.assert_allclose(loss.forward(False, x, t), expected)
+    np.testing.assert_allclose(loss.link(x), q)
+    np.testing.assert_allclose(loss.forward(True, np.log(ROWS), ROWS), 0, atol=1e-14)
+    np.testing.assert_allclose(loss.backward(), 0, atol=1e-15)
+    x, y = np.zeros((2, 3)), np.ones((2, 3))
+    x[1] = 5.0
+    loss = CosineSimilarity()
+    np.testing.assert_allclose(loss.forward(True, x, y), [0, -1])
+    assert np.isfinite(loss.backward()).all()
+    loss = Dice()
+    np.testing.assert_allclose(loss.forward(True, np.full((1, 4), -50.0), np.zeros((1, 4))), 0)
+    assert np.isfinite(loss.backward()).all()
 
 
-def test_sum_is_the_gradient_over_all_positions(case: Case) -> None:
-    x, y = case.data
-    mean, total = case.make(), case.make(reduction="sum")
-    np.testing.assert_array_equal(mean.forward(True, x, y), total.forward(True, x, y))
-    np.testing.assert_allclose(total.backward(), mean.backward() * case.positions(x))
+def raises(outputs, targets):
+    raise RuntimeError("a metric of one's own")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if case.x.shape[:2] == (4, 3)]
-)
-def test_masked_steps_do_not_count(name: str) -> None:
-    case = CASES[name]
-    (x, y), there = case.data, np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0], [0, 1, 0]])
-    loss, alone, weight = case.make(), case.make(), np.array([1.0, 2.0, 3.0, 0.5])
-    for of_samples, of_steps in (({}, {}), ([weight], [np.repeat(weight, 3)[there.ravel() > 0]])):
-        values = loss.forward(True, x, y, *of_samples, mask=there)
-        wanted = alone.forward(True, x[there > 0], y[there > 0], *of_steps)
-        assert values.mean() == pytest.approx(wanted.mean())
-        dx = loss.backward()
-        np.testing.assert_allclose(dx[there > 0], alone.backward())
-        assert not dx[there == 0].any()
-    assert not loss.forward(True, x, y, mask=0 * there).any()
-    with pytest.raises(ShapeError, match="mask: expected one number a step, shape \\(4, 3\\)"):
-        loss.forward(True, x, y, mask=there[:, :2])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_net_whose_measure_raised_is_copied_and_predicts(recorded):
+    x, y = np.ones((4, 3), np.float32), np.zeros(4, int)
+    net = singanet.FeedForwardNet([Dense("a", 2, input_sample_shape=(3,))], loss=SOFTMAX(), seed=0)
+    net.programs.enabled = recorded
+    with pytest.raises(RuntimeError, match="of one's own"):
+        net.step(x, y, SGD(0.1), measure=raises)
+    wanted = net.predict(x)
+    np.testing.assert_allclose(net.predictor()(x), wanted, rtol=1e-6)
+    for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        np.testing.assert_array_equal(made.predict(x), wanted)
 
 
-def test_one_value_a_sample_and_evaluate_is_their_mean(case: Case) -> None:
-    x, y = case.data
-    loss = case.make()
-    values = loss.forward(False, x, y)
-    assert values.shape == (len(x),)
-    assert type(loss.evaluate(False, x, y)) is float
-    np.testing.assert_allclose(loss.evaluate(kEval, x, y), np.mean(values))
-    for i in range(len(x)):
-        one = loss.evaluate(False, x[i : i + 1], y[i : i + 1])
-        np.testing.assert_allclose(one, values[i])
+# -- refusals -------------------------------------------------------------------------------------
+
+WRONG_TARGETS = [
+    (SquaredError(), np.zeros(2), np.array(["a", "b"]), "numbers"),
+    (SquaredError(), np.zeros(2), np.zeros(2, complex), "numbers"),
+    (Hinge(), np.zeros(3), np.array([1, 2, 0]), "among -1, 0 and 1; received 2"),
+    (Hinge(), np.zeros(1), np.array([np.nan]), "received nan"),
+    (TripletMargin(), np.zeros((1, 3, 4)), np.array([2]), "among -1, 0 and 1; received 2"),
+    (Dice(), np.zeros((1, 3)), np.full((1, 3), 1.5), "from 0 to 1"),
+    (Poisson(), np.zeros((2, 1)), np.array([[1.0], [-1.0]]),
+     "Poisson: expected targets of at least 0; received -1"),
+    *[(KLDivergence(), np.zeros((2, 2)), np.array([[0.5, 0.5], row]),
+       f"sum {sum(row):g} at index 1")
+      for row in ([0.5, 0.4], [1.5, -0.5], [0.0, 0.0])],
+    (KLDivergence(), np.zeros((2, 2)), np.array([[0.5, 0.5], [np.nan, 1.0]]),
+     "distributions.*index 1"),
+    (KLDivergence(), np.zeros(2), np.zeros(2), "classes"),
+]  # fmt: skip
+WRONG_SHAPES = [
+    *[(loss, (3, 1), (3,), r"\(3, 1\).*\(3,\)")
+      for loss in (SquaredError(), MeanAbsoluteError(), Huber())],
+    (KLDivergence(), (2, 3), (2,), r"\(2, 3\)"),
+    (CosineSimilarity(), (3,), (3,), "CosineSimilarity: expected.*features"),
+    (CosineSimilarity(), (3, 2), (3, 1), "CosineSimilarity"),
+    (Dice(), (3,), (3,), "Dice: expected outputs of shape"),
+    (TripletMargin(), (3, 2, 4), (3,), "TripletMargin.*anchor, positive, negative"),
+    (TripletMargin(), (3, 3, 4), (3, 1), "TripletMargin"),
+    (TripletMargin(), (3, 3), (3,), "TripletMargin"),
+    (GaussianNLL(), (2, 3), (2, 1), "GaussianNLL: expected outputs of shape.*2 D"),
+    (GaussianNLL(), (2, 4), (2, 1), r"GaussianNLL.*\(2, 2\)"),
+]  # fmt: skip
+WRONG_ARGUMENTS = [
+    *[(partial(Hinge, margin), "margin") for margin in (0, -1.0, float("nan"), None)],
+    *[(partial(Huber, delta), "delta") for delta in (0, -1.0, float("inf"), "1")],
+    (partial(SmoothL1, 0), r"SmoothL1\(beta=\)"),
+    *[(partial(kind, bad), "a finite number above 0")
+      for kind in (Dice, TripletMargin) for bad in (0, -1.0, "1", float("inf"))],
+]  # fmt: skip
 
 
-@pytest.mark.few(12)
-def test_float32_stays(case: Case) -> None:
-    x, y = case.data
-    loss = case.make()
-    values = loss.forward(True, x.astype(np.float32), y)
-    assert values.dtype == np.float32
-    assert loss.backward().dtype == np.float32
-    np.testing.assert_allclose(values, loss.forward(False, x, y), rtol=2e-5, atol=1e-6)
-    loss.forward(True, x.astype(np.float32), y, sample_weight=np.ones(len(x)))
-    assert loss.backward().dtype == np.float32
+@pytest.mark.parametrize(("loss", "x", "y", "words"), WRONG_TARGETS)
+def test_wrong_targets_are_refused(loss, x, y, words):
+    with pytest.raises(DataError, match=words):
+        loss.forward(True, x, y)
 
 
-@pytest.mark.few(12)
-def test_strided_outputs_and_targets(case: Case) -> None:
-    x, y = case.data
-    loss = case.make()
-    expected = loss.forward(True, x, y)
-    dx = loss.backward()
-    wide_x, wide_y = np.repeat(x, 2, axis=-1), np.repeat(y, 2, axis=0)
-    np.testing.assert_array_equal(loss.forward(True, wide_x[..., ::2], wide_y[::2]), expected)
-    np.testing.assert_array_equal(loss.backward(), dx)
+@pytest.mark.parametrize(("loss", "x", "y", "words"), WRONG_SHAPES)
+def test_wrong_shapes_are_refused(loss, x, y, words):
+    with pytest.raises(ShapeError, match=words):
+        loss.forward(True, np.zeros(x), np.zeros(y))
 
 
-@pytest.mark.few(12)
-def test_inputs_are_left_alone(case: Case) -> None:
-    x, y = case.data
-    x_before, y_before = x.copy(), y.copy()
-    loss = case.make()
-    loss.forward(True, x, y, sample_weight=np.full(len(x), 3.0))
-    loss.backward()
-    np.testing.assert_array_equal(x, x_before)
-    np.testing.assert_array_equal(y, y_before)
-
-
-@pytest.mark.few(12)
-def test_empty_batch(case: Case) -> None:
-    x, y = case.data
-    loss = case.make()
-    assert loss.forward(True, x[:0], y[:0]).shape == (0,)
-    assert loss.backward().shape == x[:0].shape
-    assert loss.evaluate(False, x[:0], y[:0]) == 0.0
-
-
-@pytest.mark.few(12)
-def test_the_second_training_forward_replaces_the_first(case: Case) -> None:
-    x, y = case.data
-    loss = case.make()
-    loss.forward(True, x, y)
-    loss.forward(True, x[1:], y[1:])
-    loss.forward(False, x, y)
-    assert loss.backward().shape == x[1:].shape
-
-
-@pytest.mark.few(12)
-def test_backward_without_training_forward(case: Case) -> None:
-    x, y = case.data
-    loss = case.make()
-    with pytest.raises(CallOrderError, match="expected a training forward"):
-        loss.backward()
-    loss.forward(kEval, x, y)
-    with pytest.raises(CallOrderError):
-        loss.backward()
-    loss.forward(kTrain, x, y)
-    loss.backward()
-    with pytest.raises(CallOrderError):
-        loss.backward()
-
-
-@pytest.mark.few(12)
-def test_a_bad_flag(case: Case) -> None:
-    x, y = case.data
-    with pytest.raises(ArgumentError, match="kTrain"):
-        case.make().forward(2, x, y)
-
-
-@pytest.mark.few(12)
-def test_a_bad_reduction(case: Case) -> None:
-    with pytest.raises(ArgumentError, match="'mean', 'sum'"):
-        case.make(reduction="max")
-
-
-@pytest.mark.few(12)
-def test_targets_of_another_length(case: Case) -> None:
-    x, y = case.data
-    loss = case.make()
-    with pytest.raises(ShapeError, match=type(loss).__name__):
-        loss.forward(True, x, y[:-1])
-
-
-@pytest.mark.few(12)
-def test_outputs_that_are_no_floats(case: Case) -> None:
-    x, y = case.data
-    with pytest.raises(DataError, match="floats"):
-        case.make().forward(True, x.astype(int), y)
-    with pytest.raises(DataError, match="batch axis"):
-        case.make().forward(True, np.array(1.0), y)
-
-
-def test_weights_of_positions(case: Case) -> None:
-    """As the same positions in samples of their own, each with its weight."""
-    x, y = case.data
-    loss = case.make()
-    per_sample = case.positions(x) // len(x)
-    if per_sample == 1:
-        return
-    ranks = (k for k in range(2, x.ndim + 1) if np.prod(x.shape[1:k]) >= per_sample)
-    shape = x.shape[: next(ranks)]
-    weight = rng.uniform(0, 2, shape)
-    values = loss.forward(True, x, y, sample_weight=weight)
-    dx = loss.backward()
-    np.testing.assert_allclose(dx, slope(loss, x, y, sample_weight=weight), atol=1e-8)
-    even = loss.forward(False, x, y, sample_weight=np.full(shape, 2.0))
-    np.testing.assert_allclose(even, 2 * loss.forward(False, x, y))
-    assert not np.allclose(values, even)
-    with pytest.raises(ShapeError, match=r"one weight a sample, shape \(\d,\), or one a position"):
-        loss.forward(True, x, y, sample_weight=np.ones((*shape, 2)))
-
-
-@pytest.mark.few(12)
-def test_bad_sample_weights(case: Case) -> None:
-    x, y = case.data
-    with pytest.raises(ShapeError, match="one weight a sample"):
-        case.make().forward(True, x, y, sample_weight=np.ones(len(x) + 1))
-    with pytest.raises(DataError, match="numbers"):
-        case.make().forward(True, x, y, sample_weight=np.array(["a"] * len(x)))
+@pytest.mark.parametrize(("make", "words"), WRONG_ARGUMENTS)
+def test_wrong_arguments_are_refused(make, words):
+    with pytest.raises(ArgumentError, match=words):
+        make()
