@@ -34,15 +34,6 @@ def test_singas_value() -> None:
     assert Accuracy().evaluate(x, np.array([1, 2])) == 0.5
 
 
-def test_one_hot_rows_and_sequences() -> None:
-    x = rng.normal(size=(4, 3, 5))
-    y = rng.integers(0, 5, (4, 3))
-    expected = (x.argmax(-1) == y).mean(axis=1)
-    np.testing.assert_allclose(Accuracy().forward(x, y), expected)
-    np.testing.assert_allclose(Accuracy().forward(x, np.eye(5)[y]), expected)
-    np.testing.assert_allclose(Accuracy().forward(x, y[..., None]), expected)
-
-
 @pytest.mark.parametrize("k", [1, 2])
 def test_a_net_that_has_diverged_is_right_about_nothing(k: int) -> None:
     assert Accuracy(k).evaluate(np.full((4, 3), np.nan), np.array([0, 1, 2, 0])) == 0
