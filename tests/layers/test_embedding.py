@@ -1,57 +1,113 @@
-"""Embedding, and row-sparse gradients on their way through a net."""
+"""Embedding and its row-sparse gradients, Cache; positions, ClassToken and Weight."""
 
 from __future__ import annotations
+
+import math
+from functools import partial
 
 import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.layers import Concat, Dense, Dummy, Embedding, Flatten, Input, Merge, Slice
+from singanet.layers import (
+    Cache,
+    ClassToken,
+    Concat,
+    Dense,
+    Dummy,
+    Embedding,
+    Flatten,
+    Input,
+    Merge,
+    PositionEmbedding,
+    Positions,
+    SinusoidalPosition,
+    Slice,
+    Weight,
+)
 from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet
 from singanet.optimizer import Adam, AdamW
-from singanet.testing import LayerCase, check_net_gradients
+from singanet.testing import check_net_gradients
 from singanet.types import RowSparse
+from tests.kit.layers import beside_torch, case, cases, expect_refused, refuses
 
 
-class TestEmbedding(LayerCase):
-    in_shapes = (4,)
-
-    def make(self):
-        return Embedding("words", 7, 3)
-
-    def draw(self, rng, batch):
-        return rng.integers(0, 7, (batch, *self.in_shapes))
-
-    def expected(self, params, x):
-        one_hot = (x[..., None] == np.arange(7)).astype(float)
-        return one_hot @ params["weight"]
+def embedding(shape, rows=range(7), kind=np.int64, **given):
+    """Rows of a table, by a product with rows of 0 and 1."""
+    return case(lambda: Embedding("words", 7, 3, **given), shape,
+                lambda p, x: (x[..., None] == np.arange(7)).astype(float) @ p["weight"],
+                lambda rng, shape: rng.choice(rows, shape).astype(kind))  # fmt: skip
 
 
-class TestEmbeddingOfOneIndexASample(TestEmbedding):
-    in_shapes = ()
+def sines(p, x):
+    y = x.copy()
+    for t, i in np.ndindex(x.shape[1:]):
+        angle = t / 10000 ** ((i - i % 2) / x.shape[2])
+        y[:, t, i] += math.cos(angle) if i % 2 else math.sin(angle)
+    return y
 
 
-class TestEmbeddingOfAnImageOfBytes(TestEmbedding):
-    in_shapes = (2, 3)
-
-    def draw(self, rng, batch):
-        return super().draw(rng, batch).astype(np.uint8)
-
-
-class TestEmbeddingOfAllRows(TestEmbedding):
-    def make(self):
-        return Embedding("words", 7, 3, sparse=False)
+def counted(p, x):
+    y = np.ones_like(x)
+    for n, row in enumerate(x):
+        there = [t for t, index in enumerate(row) if index != 1]
+        y[n, there] = 2 + np.arange(len(there))
+    return y
 
 
-class TestEmbeddingWithPadding(TestEmbedding):
-    """Numerical derivatives of the padded row are not zero, so none is looked up here."""
+def tokens(p, x):
+    return np.stack([np.vstack([p["weight"], sample]) for sample in x])
 
-    def make(self):
-        return Embedding("words", 7, 3, padding_index=2)
 
-    def draw(self, rng, batch):
-        return rng.choice([0, 1, 3, 4, 5, 6], (batch, *self.in_shapes))
+CASES = {
+    "Embedding": embedding((4,)),
+    "Embedding of one index": embedding(()),
+    "Embedding of bytes": embedding((2, 3), kind=np.uint8),
+    "Embedding of all rows": embedding((4,), sparse=False),
+    # Numerical derivatives of the padded row are not zero, so none is looked up here.
+    "Embedding with padding": embedding((4,), [0, 1, 3, 4, 5, 6], padding_index=2),
+    "PositionEmbedding": case(lambda: PositionEmbedding("where"), (4, 3),
+                              lambda p, x: x + p["weight"]),
+    "PositionEmbedding, longer": case(lambda: PositionEmbedding("where", 7), (4, 3),
+                                      lambda p, x: x + p["weight"][:4]),
+    "Positions": case(lambda: Positions("where", 1), (6,), counted,
+                      lambda rng, shape: rng.choice([0, 1, 1, 2, 3], shape)),
+    "SinusoidalPosition": case(lambda: SinusoidalPosition("where"), (6, 5), sines),
+    "ClassToken": case(lambda: ClassToken("token"), (4, 3), tokens),
+    "ClassTokens": case(lambda: ClassToken("tokens", 3), (4, 3), tokens),
+    "Weight": case(lambda: Weight("token", (3, 2)), (4,),
+                   lambda p, x: np.stack([p["weight"]] * len(x))),
+}  # fmt: skip
+
+
+@cases(CASES)
+def test_layer(case, xp):
+    case.test_layer(xp)
+
+
+# -- peers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_token_agrees_with_one_expanded_in_pytorch(dtype):
+    torch = pytest.importorskip("torch")
+    beside_torch(lambda: ClassToken("tokens", 3), (4, 3),
+                 lambda f, x, p: torch.cat([p["weight"].expand(len(x), 3, 3), x], dim=1),
+                 dtype, batch=5)  # fmt: skip
+
+
+def test_rows_and_their_gradients_equal_pytorch(rng):
+    torch = pytest.importorskip("torch")
+    net = FeedForwardNet([Embedding("words", 50, 8, input_sample_shape=(20,))], seed=0)
+    table = torch.tensor(net.param_values()[0], requires_grad=True)
+    x, dy = rng.integers(0, 50, (16, 20)), rng.standard_normal((16, 20, 8)).astype(np.float32)
+    y = torch.nn.functional.embedding(torch.tensor(x), table)
+    y.backward(torch.tensor(dy))
+    np.testing.assert_array_equal(net.forward(True, x), y.detach().numpy())
+    grad, dense = only(net.backward(dy))["words/weight"], np.zeros((50, 8), np.float32)
+    dense[grad.indices] = grad.rows
+    np.testing.assert_allclose(dense, table.grad.numpy(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -110,12 +166,6 @@ def test_padding_trains_as_in_pytorch(recorded, rng):
         np.testing.assert_allclose(table, theirs.weight.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("index", [-1, 7, 1.0, "0"])
-def test_refuses_a_padding_index_that_is_no_row(index):
-    with pytest.raises(ArgumentError, match="'words', argument padding_index: expected an int"):
-        Embedding("words", 7, 3, padding_index=index)
-
-
 def test_a_shared_table_is_left_as_it_is():
     words = Embedding("words", 7, 3, W_specs={"init": "constant", "value": 1.0})
     words.build((4,))
@@ -155,39 +205,6 @@ def test_equal_indices_are_added_in_the_order_in_which_they_stand():
     net.forward(True, np.array([[4, 4, 4]]))
     dy = np.array([[[1e8], [1], [-1e8]]], np.float32)
     assert only(net.backward(dy))["words/weight"].rows.item() == 0.0
-
-
-@pytest.mark.parametrize("bad", [7, -1, 2**40])
-def test_an_index_out_of_range_is_named_with_its_position(bad):
-    net = FeedForwardNet(seed=0)
-    net.add(Embedding("words", 7, 3, input_sample_shape=(2, 2)))
-    x = np.zeros((3, 2, 2), np.int64)
-    x[1, 0, 1] = bad
-    with pytest.raises(
-        DataError,
-        match=rf"layer 'words': expected indices from 0 to 6 \(input_dim=7\);"
-        rf" received the index {bad} at position \(1, 0, 1\)",
-    ):
-        net.forward(True, x)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, bool])
-def test_indices_that_are_no_integers_are_refused(dtype):
-    net = FeedForwardNet(seed=0)
-    net.add(Embedding("words", 7, 3, input_sample_shape=(2,)))
-    with pytest.raises(DataError, match=r"'words': expected integer indices; received .* type"):
-        net.forward(False, np.ones((1, 2), dtype))
-
-
-@pytest.mark.parametrize(("vocabulary", "size"), [(0, 3), (7, 0), (7.0, 3), ("7", 3)])
-def test_refuses_bad_sizes(vocabulary, size):
-    with pytest.raises(ArgumentError, match=r"'words', argument .*: expected an int of at least 1"):
-        Embedding("words", vocabulary, size)
-
-
-def test_refuses_several_inputs():
-    with pytest.raises(ShapeError, match=r"layer 'words': expected one input"):
-        Embedding("words", 7, 3).build([(2,), (2,)])
 
 
 def tied(use_twice=False):
@@ -254,14 +271,6 @@ def test_integers_pass_an_input_and_layers_that_only_move_them():
     np.testing.assert_array_equal(grad.indices, [0, big])
 
 
-def test_integers_that_feed_other_layers_too_are_converted_and_refused():
-    x = Input("x", (2,))
-    words = Flatten("flat")(Embedding("words", 7, 3)(x))
-    net = FeedForwardNet(inputs=x, outputs=Concat("join", 1)(words, Dense("fc", 2)(x)), seed=0)
-    with pytest.raises(DataError, match="an input that no other kind of layer reads"):
-        net.forward(False, np.ones((1, 2), np.int64))
-
-
 def test_no_gradient_reaches_the_indices():
     net = FeedForwardNet(seed=0)
     net.add(Dummy("tokens", input_sample_shape=(2, 2)))
@@ -273,26 +282,148 @@ def test_no_gradient_reaches_the_indices():
     assert items[-1].output_grads["words"].shape == (1, 4, 3)
 
 
-def test_equals_pytorch(rng):
-    torch = pytest.importorskip("torch")
-    layer = Embedding("words", 50, 8, input_sample_shape=(20,))
-    net = FeedForwardNet()
-    net.add(layer)
-    peer = torch.nn.Embedding(50, 8)
-    with torch.no_grad():
-        peer.weight[:] = torch.from_numpy(net.param_values()[0])
-    x = rng.integers(0, 50, (16, 20))
-    dy = rng.standard_normal((16, 20, 8)).astype(np.float32)
-    y = peer(torch.from_numpy(x))
-    y.backward(torch.from_numpy(dy))
-    np.testing.assert_array_equal(net.forward(True, x), y.detach().numpy())
-    grad = only(net.backward(dy))["words/weight"]
-    dense = np.zeros((50, 8), np.float32)
-    dense[grad.indices] = grad.rows
-    np.testing.assert_allclose(dense, peer.weight.grad.numpy(), rtol=1e-5, atol=1e-5)
-
-
 def test_indices_in_the_other_byte_order():
     net = FeedForwardNet([Embedding("table", 5, 2, input_sample_shape=(3,))], seed=0)
     x = np.array([[1, 4, 0]])
     np.testing.assert_array_equal(net.predict(x.astype(x.dtype.newbyteorder("S"))), net.predict(x))
+
+
+def test_positions_equal_robertas(rng):
+    m = pytest.importorskip("transformers.models.roberta.modeling_roberta")
+    torch = pytest.importorskip("torch")
+    ids = rng.integers(0, 4, (5, 9))
+    want = m.RobertaEmbeddings.create_position_ids_from_input_ids(torch.tensor(ids), 1)
+    net = FeedForwardNet([Positions("where", 1, input_sample_shape=(None,))])
+    np.testing.assert_array_equal(net.predict(ids), want.numpy())
+    decoder = net.decoder()
+    got = [decoder(part) for part in np.split(ids, [1, 4], axis=1)]
+    np.testing.assert_array_equal(np.concatenate(got, axis=1), want.numpy())
+
+
+def test_sequences_of_any_length():
+    net = FeedForwardNet([ClassToken("token", input_sample_shape=(None, 2))], seed=0)
+    for steps in (1, 6):
+        out = net.forward(False, np.ones((2, steps, 2), np.float32))
+        assert out.shape == (2, steps + 1, 2)
+        assert (out[:, 1:] == 1).all()
+
+
+def test_a_token_begins_every_sequence():
+    x = Input("x", (4, 2))
+    net = FeedForwardNet(inputs=x, outputs=Concat("all", 1)(Weight("token", (1, 2))(x), x), seed=0)
+    token = net["token"].params["weight"].value
+    token[...] = 7
+    given = np.ones((3, 4, 2), np.float32)
+    found = net.forward(True, given)
+    assert (found[:, 0] == 7).all()
+    np.testing.assert_array_equal(found[:, 1:], given)
+    (gradient,) = (g for item in net.backward(np.ones_like(found)) for g in item.grads)
+    np.testing.assert_array_equal(gradient, np.full((1, 2), 3))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "rows", "lines"),
+    [
+        (0.1, 1000, 100),
+        (1.0, 1000, 1000),
+        (np.float64(0.5), 7, 3),
+        (1, 1000, 1),
+        (np.int64(40), 1000, 40),
+        (40, 7, 7),
+        (1e-6, 1000, 1),
+    ],
+)
+def test_capacity_is_a_fraction_or_as_an_int_a_number(capacity, rows, lines):
+    assert Cache(capacity=capacity).lines(rows) == lines
+
+
+@pytest.mark.parametrize("policy", ["LRU", "Lfu", "LFUOpt"])
+def test_a_policy_may_be_in_capitals(policy):
+    """Hetu writes cstable_policy="LFUOpt"."""
+    assert Cache(policy).policy == policy.lower()
+
+
+@pytest.mark.parametrize("make", [PositionEmbedding, ClassToken])
+def test_tables_start_small_and_take_specs(make):
+    layer = make("it", 300)
+    layer.build((None, 50))
+    assert layer.params["weight"].value.std() == pytest.approx(0.02, rel=0.03)
+    layer = make("it", 3, W_specs={"init": "constant", "value": 2.0})
+    layer.build((3, 5))
+    assert (layer.params["weight"].value == 2).all()
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def words_net(*shape):
+    return FeedForwardNet([Embedding("words", 7, 3, input_sample_shape=shape)], seed=0)
+
+
+@pytest.mark.parametrize("bad", [7, -1, 2**40])
+def test_an_index_out_of_range_is_named_with_its_position(bad):
+    x = np.zeros((3, 2, 2), np.int64)
+    x[1, 0, 1] = bad
+    words = (r"layer 'words': expected indices from 0 to 6 \(input_dim=7\);"
+             rf" received the index {bad} at position \(1, 0, 1\)")  # fmt: skip
+    expect_refused(lambda: words_net(2, 2).forward(True, x), DataError, words)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, bool])
+def test_indices_that_are_no_integers_are_refused(dtype):
+    expect_refused(lambda: words_net(2).forward(False, np.ones((1, 2), dtype)), DataError,
+                   "'words': expected integer indices; received .* type")  # fmt: skip
+
+
+def test_integers_that_feed_other_layers_too_are_converted_and_refused():
+    x = Input("x", (2,))
+    words = Flatten("flat")(Embedding("words", 7, 3)(x))
+    net = FeedForwardNet(inputs=x, outputs=Concat("join", 1)(words, Dense("fc", 2)(x)), seed=0)
+    with pytest.raises(DataError, match="an input that no other kind of layer reads"):
+        net.forward(False, np.ones((1, 2), np.int64))
+
+
+def test_a_sequence_longer_than_declared_is_refused_when_it_comes():
+    net = FeedForwardNet([PositionEmbedding("where", 3, input_sample_shape=(None, 2))])
+    assert net.forward(False, np.zeros((1, 2, 2), np.float32)).shape == (1, 2, 2)
+    with pytest.raises(ShapeError, match="'where': expected at most max_length=3 steps"):
+        net.forward(False, np.zeros((1, 4, 2), np.float32))
+
+
+CAPACITIES = [0, -1, 0.0, -0.5, 1.5, 40.0, float("nan"), True, "all", None]
+
+
+@refuses([
+    *[(partial(Embedding, "it", *sizes), ArgumentError, "argument .*: expected an int of at least")
+      for sizes in ((0, 3), (7, 0), (7.0, 3), ("7", 3))],
+    *[(partial(Embedding, "it", 7, 3, padding_index=index), ArgumentError,
+       "argument padding_index: expected an int") for index in (-1, 7, 1.0, "0")],
+    (lambda: Embedding("it", 10, 4, cache="lru"), ArgumentError, "expected a Cache, or None"),
+    (lambda: Embedding("it", 7, 3).build([(2,), (2,)]), ShapeError, "expected one input"),
+    (lambda: PositionEmbedding("it", 3).build((4, 2)), ShapeError,
+     "at most max_length=3 steps; received 4"),
+    (lambda: PositionEmbedding("it").build((None, 2)), ShapeError, "expected max_length"),
+    (lambda: PositionEmbedding("it").build((2,)), ShapeError, r"\(time, features\)"),
+    (lambda: PositionEmbedding("it", 0), ArgumentError, "argument max_length"),
+    (lambda: Positions("it", 1).build((5, 2)), ShapeError, r"\(time,\)"),
+    *[(partial(Positions, "it", wrong), ArgumentError, "argument padding_index: expected")
+      for wrong in (-1, None, 0.5)],
+    (lambda: SinusoidalPosition("it").build((5,)), ShapeError, r"\(time, features\)"),
+    (lambda: ClassToken("it").build((3,)), ShapeError, r"\(time, features\)"),
+    (lambda: ClassToken("it", 0), ArgumentError, "argument count"),
+    (lambda: Weight("it", (0,)), ArgumentError, "extents"),
+])  # fmt: skip
+def test_refusals(make, error, words):
+    expect_refused(make, error, f"layer 'it'.*{words}")
+
+
+@refuses([
+    *[(partial(Cache, capacity=capacity), ArgumentError, "Cache, capacity: expected a fraction")
+      for capacity in CAPACITIES],
+    (lambda: Cache("random"), ArgumentError, f"{Cache().policy!r} suits most data"),
+    (lambda: Cache("lfuu"), ArgumentError, "did you mean 'lfu'"),
+    (lambda: Cache(pull_bound=-1), ArgumentError, "pull_bound"),
+    (lambda: Cache(push_bound=-1), ArgumentError, "push_bound"),
+])  # fmt: skip
+def test_refusals_of_caches(make, error, words):
+    expect_refused(make, error, words)
