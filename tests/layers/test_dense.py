@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
 from singanet.layers import Dense, TimeDistributed
-from singanet.testing import LayerCase
+from tests.kit.layers import case, cases, expect_refused, refuses
+
+CASES = {
+    "Dense": case(lambda: Dense("fc", 3), (5,), lambda p, x:
+                  np.einsum("ni,io->no", x, p["weight"]) + p["bias"]),
+    "over steps": case(lambda: Dense("fc", 4), (2, 3, 5), lambda p, x:
+                       np.einsum("nabi,io->nabo", x, p["weight"]) + p["bias"]),
+    "transposed": case(lambda: Dense("fc", 3, use_bias=False, W_transpose=True), (5,),
+                       lambda p, x: np.einsum("ni,oi->no", x, *p.values())),
+}  # fmt: skip
 
 
-class TestDense(LayerCase):
-    in_shapes = (5,)
-
-    def make(self):
-        return Dense("fc", 3)
-
-    def expected(self, params, x):
-        return np.einsum("ni,io->no", x, params["weight"]) + params["bias"]
-
-
-class TestDenseOverSteps(LayerCase):
-    in_shapes = (2, 3, 5)
-
-    def make(self):
-        return Dense("fc", 4)
-
-    def expected(self, params, x):
-        return np.einsum("nabi,io->nabo", x, params["weight"]) + params["bias"]
-
-
-class TestDenseTransposed(LayerCase):
-    in_shapes = (5,)
-
-    def make(self):
-        return Dense("fc", 3, use_bias=False, W_transpose=True)
-
-    def expected(self, params, x):
-        return np.einsum("ni,oi->no", x, params["weight"])
+@cases(CASES)
+def test_layer(case, xp):
+    case.test_layer(xp)
 
 
 def test_parameters_have_names_shapes_and_order():
@@ -70,32 +56,12 @@ def test_init_specs_are_applied_and_left_alone():
     assert specs == before
 
 
-@pytest.mark.parametrize("shape", [(), (4, None), [(3,), (3,)]])
-def test_refuses_a_sample_without_features(shape):
-    layer = Dense("fc", 3)
-    with pytest.raises(ShapeError, match=r"layer 'fc': expected .*\(features,\).*Flatten"):
-        layer.build(shape)
-    assert layer.params == {}
-
-
 def test_a_sequence_of_any_length_is_what_time_distributed_makes_of_it(rng):
     net = FeedForwardNet([Dense("fc", 3, input_sample_shape=(None, 4))], seed=0)
     same = FeedForwardNet([TimeDistributed("td", Dense("fc", 3), (None, 4))], seed=0)
     for length in (1, 6):
         x = rng.standard_normal((2, length, 4)).astype(np.float32)
         np.testing.assert_array_equal(net.forward(False, x), same.forward(False, x))
-
-
-@pytest.mark.parametrize("count", [0, -1, 2.5, "3", None])
-def test_refuses_a_bad_number_of_outputs(count):
-    with pytest.raises(ArgumentError, match=r"'fc', argument units: expected"):
-        Dense("fc", count)
-
-
-def test_refuses_an_unknown_spec_key():
-    layer = Dense("fc", 3, W_specs={"lr_mlt": 2.0})
-    with pytest.raises(UnknownNameError, match="did you mean 'lr_mult'"):
-        layer.build((4,))
 
 
 def test_shares_a_parameter_given_as_a_spec():
@@ -106,3 +72,22 @@ def test_shares_a_parameter_given_as_a_spec():
         Dense("bad", 4, W_specs=first.params["weight"]).build((5,))
     assert second.build((3,)) == (5,)
     assert second.params["weight"] is first.params["weight"]
+
+
+FEATURES = r"expected .*\(features,\).*Flatten"
+
+
+@refuses([
+    *[(partial(Dense("it", 3).build, shape), ShapeError, FEATURES)
+      for shape in ((), (4, None), [(3,), (3,)])],
+    *[(partial(Dense, "it", count), ArgumentError, "argument units: expected")
+      for count in (0, -1, 2.5, "3", None)],
+])  # fmt: skip
+def test_refusals(make, error, words):
+    expect_refused(make, error, f"layer 'it'.*{words}")
+    assert error is ArgumentError or make.func.__self__.params == {}
+
+
+def test_refuses_an_unknown_spec_key():
+    with pytest.raises(UnknownNameError, match="did you mean 'lr_mult'"):
+        Dense("fc", 3, W_specs={"lr_mlt": 2.0}).build((4,))

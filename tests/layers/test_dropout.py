@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, ShapeError
 from singanet.layers import AlphaDropout, Context, Dropout, GaussianNoise, SpatialDropout
 from singanet.ops import numpy_ops
-from singanet.testing import LayerCase
+from tests.kit.layers import case, cases, expect_refused, refuses
 
 
-class TestDropout(LayerCase):
+def unchanged(make, shape=(3, 4, 5)):
     """In evaluation the identity; the checks of gradients draw the same mask at each step."""
-
-    in_shapes = (3, 4, 5)
-
-    def make(self):
-        return Dropout("drop", 0.3)
-
-    def expected(self, params, x):
-        return x.copy()
+    return case(make, shape, lambda p, x: x.copy())
 
 
-class TestZero(LayerCase):
-    def make(self):
-        return Dropout("drop", 0.0)
-
-    def expected(self, params, x):
-        return x.copy()
-
-
-class TestSpatialDropout(TestDropout):
-    def make(self):
-        return SpatialDropout("drop", 0.3, axis=-1)
+CASES = {
+    "Dropout": unchanged(lambda: Dropout("drop", 0.3)),
+    "Dropout of nothing": unchanged(lambda: Dropout("drop", 0.0), (4,)),
+    "SpatialDropout": unchanged(lambda: SpatialDropout("drop", 0.3, axis=-1)),
+    "AlphaDropout": unchanged(lambda: AlphaDropout("drop", 0.3)),
+    "GaussianNoise": unchanged(lambda: GaussianNoise("noise", 0.3)),
+}
 
 
-class TestAlphaDropout(TestDropout):
-    def make(self):
-        return AlphaDropout("drop", 0.3)
-
-
-class TestGaussianNoise(TestDropout):
-    def make(self):
-        return GaussianNoise("noise", 0.3)
+@cases(CASES)
+def test_layer(case, xp):
+    case.test_layer(xp)
 
 
 def context(seed=0, train=True, keep=True):
@@ -119,17 +105,6 @@ def test_output_shape_of_singa():
     assert Dropout("drop", input_sample_shape=(64, 1, 12)).get_output_sample_shape() == (64, 1, 12)
 
 
-@pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, float("nan"), "0.5", None, [0.5]])
-def test_refuses_a_bad_probability(p):
-    with pytest.raises(ArgumentError, match="layer 'drop', argument rate: expected"):
-        Dropout("drop", p)
-
-
-def test_refuses_several_inputs():
-    with pytest.raises(ShapeError, match="layer 'drop': expected one input; received"):
-        Dropout("drop").build([(3,), (3,)])
-
-
 @pytest.mark.parametrize(("axis", "alone"), [(1, (2, 3)), (-1, (1, 2)), (0, (1, 2, 3))])
 def test_channels_are_dropped_as_a_whole(axis, alone):
     layer = SpatialDropout("drop", 0.5, axis=axis)
@@ -163,16 +138,15 @@ def test_noise_is_normal_and_of_the_deviation():
     assert abs((y[:, 1:] * y[:, :-1]).mean()) < 0.005
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: GaussianNoise("noise", 0.0), "argument stddev"),
-        (lambda: SpatialDropout("drop", 0.5, axis="last"), "argument axis"),
-        (lambda: SpatialDropout("drop", 0.5, axis=3).build((4, 5)), "samples with the axis 3"),
-        (lambda: SpatialDropout("drop", 0.5, axis=-3).build((4, 5)), "samples with the axis -3"),
-        (lambda: AlphaDropout("drop", 1.0), "argument rate"),
-    ],
-)
-def test_refuses_other_arguments(make, words):
-    with pytest.raises((ArgumentError, ShapeError), match=words):
-        make()
+@refuses([
+    *[(partial(Dropout, "it", rate), ArgumentError, "argument rate: expected")
+      for rate in (-0.1, 1.0, 1.5, float("nan"), "0.5", None, [0.5])],
+    (lambda: AlphaDropout("it", 1.0), ArgumentError, "argument rate"),
+    (lambda: Dropout("it").build([(3,), (3,)]), ShapeError, "expected one input; received"),
+    (lambda: GaussianNoise("it", 0.0), ArgumentError, "argument stddev"),
+    (lambda: SpatialDropout("it", 0.5, axis="last"), ArgumentError, "argument axis"),
+    *[(partial(SpatialDropout("it", 0.5, axis=axis).build, (4, 5)), ShapeError,
+       f"samples with the axis {axis}") for axis in (3, -3)],
+])  # fmt: skip
+def test_refusals(make, error, words):
+    expect_refused(make, error, f"layer 'it'.*{words}")
