@@ -79,7 +79,8 @@ def beside_torch(make, shape, function, dtype=np.float32, batch=3, x=None, exact
     dy = np.random.default_rng(1).standard_normal(theirs.shape).astype(dtype)
     theirs.backward(torch.tensor(dy))
     wanted = {"y": theirs.detach(), **{f"dx{k}": leaf.grad for k, leaf in enumerate(leaves)}}
-    wanted |= {suffix: p.grad for suffix, p in params.items() if p.grad is not None}
+    wanted |= {suffix: p.grad for suffix, p in params.items()}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
     for ops in {numpy_ops, ops_for(parts_of(x)[0])}:
         values = {suffix: param.value for suffix, param in layer.params.items()}
         ctx = Context(ops, np.random.default_rng(0), values, True, True, np.dtype(dtype))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from singanet.layers import (
 )
 from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
-from singanet.testing import LayerCase
+from tests.kit.layers import beside_torch, case, cases, expect_refused, refuses
 
 
 def transposed(rows, position, theta, interleaved):
@@ -109,11 +111,13 @@ def loops(layer, p, query, value, key, lengths, mask, segments=None):
     return out @ p["output_weight"] + p.get("output_bias", 0), weights
 
 
-class AttentionCase(LayerCase):
-    _modes = (True,)
+def attention(shapes, draw=None, modes=(True,), batch=3, **given):
+    """A layer of two heads, unless ``given`` says another number, against the loops."""
+    make = partial(MultiHeadAttention, "att", **{"num_heads": 2, **given})
 
-    def expected(self, params, x):
-        layer = self.built()
+    def expected(params, x):
+        layer = make()
+        layer.build(shapes)
         parts = list(x) if isinstance(x, list) else [x]
         mask = parts.pop() if layer.mask else None
         ids = [parts.pop() for _ in range(layer.segments * (1 + (layer.given > 1)))]
@@ -125,217 +129,80 @@ class AttentionCase(LayerCase):
         y, weights = loops(layer, params, query, value, key, lengths, mask, segments)
         return [y, weights] if layer.return_weights else y
 
-
-class TestSelfAttention(AttentionCase):
-    in_shapes = (5, 6)
-
-    def make(self):
-        return MultiHeadAttention("att", 2)
+    return case(make, shapes, expected, draw, _modes=modes, batch=batch)
 
 
-class TestCausal(TestSelfAttention):
-    def make(self):
-        return MultiHeadAttention("att", 3, causal=True, use_bias=False)
+def told(*given):
+    """Draw floats, except for inputs of which ``given`` says each sample's; None is a float."""
+
+    def draw(rng, *shapes):
+        rows = [None] * (len(shapes) - len(given)) + [*given]
+        return [rng.standard_normal(shape) if row is None else np.array(row)[: shape[0]]
+                if len(shape) == 1 else np.tile(np.array(row), (shape[0], 1))
+                for shape, row in zip(shapes, rows, strict=True)]  # fmt: skip
+
+    return draw
 
 
-class TestOfAnotherSequence(AttentionCase):
-    in_shapes = [(3, 4), (5, 7)]
-
-    def make(self):
-        return MultiHeadAttention("att", 2, key_dim=3, value_dim=5)
-
-
-class TestQueryValueKeyLengthsCausal(AttentionCase):
-    in_shapes = [(5, 4), (4, 3), (4, 2), ()]
-    batch = 4
-
-    def make(self):
-        return MultiHeadAttention("att", 2, causal=True)
-
-    def draw(self, rng, batch):
-        parts = [rng.standard_normal((batch, *shape)) for shape in self.in_shapes[:-1]]
-        return [*parts, np.array([2, 4, 0, 1])[:batch]]
+def seen(rng, x, mask):
+    there = rng.integers(0, 2, mask)
+    there[:, 0] = 0
+    return [rng.standard_normal(x), there.astype(bool)]
 
 
-class TestSelfAttentionWithLengths(TestQueryValueKeyLengthsCausal):
-    in_shapes = [(4, 6), ()]
-
-    def make(self):
-        return MultiHeadAttention("att", 1)
-
-
-class TestGroupedHeadsAndWeights(AttentionCase):
-    in_shapes = [(3, 4), (5, 7)]
-
-    def make(self):
-        return MultiHeadAttention(
-            "att", 4, key_dim=3, value_dim=2, num_kv_heads=2, num_output=5, return_weights=True
-        )
-
-
-class TestRotary(AttentionCase):
-    in_shapes = (5, 8)
-
-    def make(self):
-        return MultiHeadAttention("att", 2, causal=True, num_kv_heads=1, rotary=RotaryEmbedding())
-
-
-class TestRotaryInterleaved(AttentionCase):
-    in_shapes = [(5, 8), (4, 6)]
-
-    def make(self):
-        return MultiHeadAttention("att", 2, rotary=RotaryEmbedding(100.0, interleaved=True))
-
-
-class TestRotaryInPart(AttentionCase):
-    in_shapes = (5, 10)
-
-    def make(self):
-        return MultiHeadAttention("att", 2, rotary=RotaryEmbedding(50.0, fraction=0.8))
-
-
-class TestRotaryInPartInterleaved(TestRotaryInPart):
-    def make(self):
-        rotary = RotaryEmbedding(50.0, interleaved=True, fraction=0.4)
-        return MultiHeadAttention("att", 2, causal=True, rotary=rotary)
-
-
-class TestRelativePositions(AttentionCase):
-    in_shapes = (7, 6)
-
-    def make(self):
-        return MultiHeadAttention("att", 2, relative=RelativePositions(8, 5), scale=1.0)
+LENGTHS = {"draw": told([2, 4, 0, 1]), "batch": 4}
+ADDED = {"shapes": [(4, 6), (3, 5), (3, 5), (), (2, 1, 3)], "draw": told([3, 1, 2, 0], None),
+         "mask": "added"}  # fmt: skip
+FOUR = {"shapes": [(5, 4), (4, 3), (4, 2), ()], **LENGTHS, "causal": True}
+CASES = {
+    "self": attention((5, 6)),
+    "causal": attention((5, 6), num_heads=3, causal=True, use_bias=False),
+    "of another sequence": attention([(3, 4), (5, 7)], key_dim=3, value_dim=5),
+    "query, value, key, lengths, causal": attention(**FOUR),
+    "lengths": attention([(4, 6), ()], num_heads=1, **LENGTHS),
+    "grouped heads and weights": attention([(3, 4), (5, 7)], num_heads=4, key_dim=3, value_dim=2,
+                                           num_kv_heads=2, num_output=5, return_weights=True),
+    "rotary": attention((5, 8), causal=True, num_kv_heads=1, rotary=RotaryEmbedding()),
+    "rotary, interleaved": attention([(5, 8), (4, 6)],
+                                     rotary=RotaryEmbedding(100.0, interleaved=True)),
+    "rotary in part": attention((5, 10), rotary=RotaryEmbedding(50.0, fraction=0.8)),
+    "rotary in part, interleaved": attention(
+        (5, 10), causal=True, rotary=RotaryEmbedding(50.0, interleaved=True, fraction=0.4)),
+    "relative": attention((7, 6), relative=RelativePositions(8, 5), scale=1.0),
+    "relative, backwards, lengths": attention(
+        [(4, 6), (6, 5), ()], told([3, 6, 1, 4]), num_kv_heads=1,
+        relative=RelativePositions(4, 3, bidirectional=False)),
+    "relative under a mask": attention([(5, 6), (2, 1, 5)], relative=RelativePositions(8, 5),
+                                       return_weights=True, mask="added", causal=True),
+    "norm of each head": attention((5, 6), key_dim=4, causal=True, num_kv_heads=1,
+                                   use_bias=["value", "query"], rotary=RotaryEmbedding(),
+                                   norm=QueryKeyNorm(1e-3)),
+    "norm of all heads, offset": attention([(3, 6), (5, 4)], num_heads=4, key_dim=2, num_kv_heads=2,
+                                           norm=QueryKeyNorm(0.1, joint=True, offset=1.0),
+                                           use_bias=("output",)),
+    "boolean mask": attention([(4, 6), (4, 4)], seen, mask="boolean", return_weights=True),
+    "boolean mask of keys, causal": attention([(4, 6), (4,)], told([0, 1, 1, 0]), causal=True,
+                                              mask="boolean"),
+    "added mask": attention(**ADDED, dropout=0.0),
+    "window": attention((6, 8), num_heads=4, causal=True, window=2, scale=0.7, num_kv_heads=2),
+    "softcap of an added mask": attention(**ADDED, softcap=0.8),
+    "segments": attention([(5, 4), (5,)], told([1, 1, 2, 2, 2]), causal=True, segments=True),
+    "segments of two under a mask": attention(
+        [(4, 6), (3, 5), (), (4,), (3,), (3,)],
+        told([2] * 4, [7, 8, 8, 9], [8, 8, 7], [1, 0, 1]), segments=True, mask="boolean"),
+    "dropout": attention((5, 6), modes=(True, False), dropout=0.4),
+}  # fmt: skip
 
 
-class TestRelativePositionsBackwardsWithLengths(AttentionCase):
-    in_shapes = [(4, 6), (6, 5), ()]
-
-    def make(self):
-        relative = RelativePositions(4, 3, bidirectional=False)
-        return MultiHeadAttention("att", 2, relative=relative, num_kv_heads=1)
-
-    def draw(self, rng, batch):
-        return [*super().draw(rng, batch)[:2], np.array([3, 6, 1, 4])[:batch]]
+@cases(CASES)
+def test_layer(case, xp):
+    case.test_layer(xp)
 
 
-class TestRelativePositionsUnderAMask(TestRelativePositions):
-    in_shapes = [(5, 6), (2, 1, 5)]
-
-    def make(self):
-        given = {"mask": "added", "causal": True}
-        relative = RelativePositions(8, 5)
-        return MultiHeadAttention("att", 2, relative=relative, return_weights=True, **given)
-
-
-class TestNormOfEachHead(AttentionCase):
-    in_shapes = (5, 6)
-
-    def make(self):
-        given = {"num_kv_heads": 1, "rotary": RotaryEmbedding(), "norm": QueryKeyNorm(1e-3)}
-        return MultiHeadAttention("att", 2, 4, causal=True, use_bias=["value", "query"], **given)
-
-
-class TestNormOfAllHeadsWithAnOffset(AttentionCase):
-    in_shapes = [(3, 6), (5, 4)]
-
-    def make(self):
-        norm = QueryKeyNorm(0.1, joint=True, offset=1.0)
-        return MultiHeadAttention("att", 4, 2, num_kv_heads=2, norm=norm, use_bias=("output",))
-
-
-class TestBooleanMask(AttentionCase):
-    in_shapes = [(4, 6), (4, 4)]
-
-    def make(self):
-        return MultiHeadAttention("att", 2, mask="boolean", return_weights=True)
-
-    def draw(self, rng, batch):
-        seen = rng.integers(0, 2, (batch, *self.in_shapes[1]))
-        seen[:, 0] = 0
-        return [rng.standard_normal((batch, *self.in_shapes[0])), seen.astype(bool)]
-
-
-class TestBooleanMaskOfKeysWithCausal(TestBooleanMask):
-    in_shapes = [(4, 6), (4,)]
-
-    def make(self):
-        return MultiHeadAttention("att", 2, causal=True, mask="boolean")
-
-    def draw(self, rng, batch):
-        return [rng.standard_normal((batch, 4, 6)), np.array([[0, 1, 1, 0]] * batch)]
-
-
-class TestAddedMask(AttentionCase):
-    in_shapes = [(4, 6), (3, 5), (3, 5), (), (2, 1, 3)]
-
-    def make(self):
-        return MultiHeadAttention("att", 2, mask="added", dropout=0.0)
-
-    def draw(self, rng, batch):
-        parts = super().draw(rng, batch)
-        parts[3] = np.array([3, 1, 2, 0])[:batch]
-        return parts
-
-
-@pytest.fixture
-def streamed(monkeypatch):
-    """As of sequences that are not short."""
+@pytest.mark.parametrize("name", ["query, value, key, lengths, causal", "added mask"])
+def test_layer_of_sequences_that_are_not_short(name, monkeypatch):
     monkeypatch.setattr("singanet.layers.multi_head_attention.are_few", lambda *_: False)
-
-
-@pytest.mark.usefixtures("streamed")
-class TestStreamed(TestQueryValueKeyLengthsCausal):
-    pass
-
-
-@pytest.mark.usefixtures("streamed")
-class TestStreamedUnderAddedMask(TestAddedMask):
-    pass
-
-
-class TestWindow(AttentionCase):
-    in_shapes = (6, 8)
-
-    def make(self):
-        return MultiHeadAttention("att", 4, causal=True, window=2, scale=0.7, num_kv_heads=2)
-
-
-class TestSoftcapOfAddedMask(TestAddedMask):
-    def make(self):
-        return MultiHeadAttention("att", 2, mask="added", softcap=0.8)
-
-
-def ids(batch, each):
-    return np.tile(np.array(each), (batch, 1))
-
-
-class TestSegments(AttentionCase):
-    in_shapes = [(5, 4), (5,)]
-
-    def make(self):
-        return MultiHeadAttention("att", 2, causal=True, segments=True)
-
-    def draw(self, rng, batch):
-        return [rng.standard_normal((batch, 5, 4)), ids(batch, [1, 1, 2, 2, 2])]
-
-
-class TestSegmentsOfTwoSequencesUnderAMask(AttentionCase):
-    in_shapes = [(4, 6), (3, 5), (), (4,), (3,), (3,)]
-
-    def make(self):
-        return MultiHeadAttention("att", 2, segments=True, mask="boolean", window=None)
-
-    def draw(self, rng, batch):
-        rows = [rng.standard_normal((batch, *shape)) for shape in self.in_shapes[:2]]
-        told = [ids(batch, each) for each in ([7, 8, 8, 9], [8, 8, 7], [1, 0, 1])]
-        return [*rows, np.full(batch, 2), *told]
-
-
-class TestDropout(TestSelfAttention):
-    _modes = (True, False)
-
-    def make(self):
-        return MultiHeadAttention("att", 2, dropout=0.4)
+    CASES[name].test_layer(np)
 
 
 def run(layer, x, train=True):
@@ -344,40 +211,24 @@ def run(layer, x, train=True):
     return ctx, layer.forward(ctx, x)
 
 
+def in_torch(f, x, p, heads, hidden=None, causal=False):
+    """Attention of ``x`` by PyTorch's kernel; ``hidden`` keys are not seen."""
+    rows = (x @ p[f"{part}_weight"] + p[f"{part}_bias"] for part in ("query", "key", "value"))
+    q, k, v = (each.unflatten(2, (heads, -1)).transpose(1, 2) for each in rows)
+    seen = None if hidden is None else ~hidden[:, None, None]
+    y = f.scaled_dot_product_attention(q, k, v, seen, is_causal=causal)
+    return y.transpose(1, 2).flatten(2) @ p["output_weight"] + p["output_bias"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("causal", "ragged"), [(False, False), (True, False), (False, True)])
-def test_outputs_and_gradients_equal_pytorch(causal, ragged, rng):
+def test_outputs_and_gradients_equal_pytorch(causal, ragged, dtype, rng):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
-    torch.manual_seed(0)
-    theirs = torch.nn.MultiheadAttention(12, 3, batch_first=True)
-    torch.nn.init.normal_(theirs.in_proj_bias)
-    torch.nn.init.normal_(theirs.out_proj.bias)
-    layer = MultiHeadAttention("att", 3, causal=causal)
-    layer.build([(7, 12), ()])
-    stacked, bias = theirs.in_proj_weight, theirs.in_proj_bias
-    where = {"query": slice(0, 12), "key": slice(12, 24), "value": slice(24, 36)}
-    pairs = {part: (stacked[rows], bias[rows]) for part, rows in where.items()}
-    pairs["output"] = (theirs.out_proj.weight, theirs.out_proj.bias)
-    for part, (w, b) in pairs.items():
-        layer.params[f"{part}_weight"].value[...] = w.detach().numpy().T
-        layer.params[f"{part}_bias"].value[...] = b.detach().numpy()
-    x = rng.standard_normal((4, 7, 12)).astype(np.float32)
-    dy = rng.standard_normal((4, 7, 12)).astype(np.float32)
-    lengths = np.array([7, 3, 1, 5]) if ragged else np.full(4, 7)
-    ctx, y = run(layer, [x, lengths])
-    (dx, _), grads = layer.backward(ctx, dy)
-    tx = torch.tensor(x, requires_grad=True)
-    absent = torch.tensor(np.arange(7) >= lengths[:, None])
-    later = torch.triu(torch.ones(7, 7, dtype=torch.bool), 1) if causal else None
-    ty, _ = theirs(tx, tx, tx, key_padding_mask=absent, attn_mask=later, need_weights=False)
-    ty.backward(torch.tensor(dy))
-    close = {"rtol": 1e-5, "atol": 1e-5}
-    np.testing.assert_allclose(y, ty.detach().numpy(), **close)
-    np.testing.assert_allclose(dx, tx.grad.numpy(), **close)
-    tgrads = {part: (stacked.grad[rows], bias.grad[rows]) for part, rows in where.items()}
-    tgrads["output"] = (theirs.out_proj.weight.grad, theirs.out_proj.bias.grad)
-    for part, (w, b) in tgrads.items():
-        np.testing.assert_allclose(grads[f"{part}_weight"], w.numpy().T, **close)
-        np.testing.assert_allclose(grads[f"{part}_bias"], b.numpy(), **close)
+    x, lengths = rng.standard_normal((4, 7, 12)), np.array([7, 3, 1, 5] if ragged else [7] * 4)
+    hidden = torch.tensor(np.arange(7) >= lengths[:, None]) if ragged else None
+    beside_torch(partial(MultiHeadAttention, "att", 3, causal=causal), [(7, 12), ()],
+                 lambda f, x, p: in_torch(f, x[0], p, 3, hidden, causal), dtype,
+                 x=[x, lengths])  # fmt: skip
 
 
 def of_torch(torch, layer, theirs):
@@ -535,12 +386,6 @@ def test_biases_and_gammas_are_there_by_part():
     assert joint.params["key_gamma"].shape == (3,)
 
 
-@pytest.mark.parametrize("given", [{"epsilon": 0.0}, {"epsilon": "small"}, {"offset": None}])
-def test_refuses_bad_norms(given):
-    with pytest.raises(ArgumentError, match=f"QueryKeyNorm, {next(iter(given))}: expected a"):
-        QueryKeyNorm(**given)
-
-
 def test_scores_of_any_size_stay_finite(rng):
     layer = MultiHeadAttention("att", 1, causal=True)
     layer.build((None, 4))
@@ -574,73 +419,12 @@ def test_dropout_is_the_probability_of_dropping(few, monkeypatch):
     assert abs((y == 0).mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 20_000)
 
 
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        (4,),
-        (),
-        [(), (4, 6)],
-        [(4, 6), (4, 6), (5, 6)],
-        [(4, 6), (4,)],
-        [(4, 6)] * 4,
-        [(4, 6), (2,)],
-    ],
-)
-def test_refuses_other_inputs_at_setup(shapes):
-    layer = MultiHeadAttention("att", 2)
-    with pytest.raises(ShapeError, match=r"layer 'att': expected one to three inputs"):
-        layer.build(shapes)
-    assert layer.params == {}
-
-
-def test_heads_must_share_the_features():
-    with pytest.raises(ShapeError, match="divisible by num_heads=4; received 6 features"):
-        MultiHeadAttention("att", 4).build((5, 6))
-
-
 @pytest.mark.parametrize("wrong", [5, -1, 0.5])
 def test_refuses_a_length_that_is_not_there(wrong):
     layer = MultiHeadAttention("att", 1)
     layer.build([(4, 2), ()])
     with pytest.raises(DataError, match="'att', input lengths: expected whole numbers from 0 to 4"):
         run(layer, [np.zeros((1, 4, 2), np.float32), np.array([wrong])])
-
-
-@pytest.mark.parametrize("given", [{"num_heads": 0}, {"key_dim": -1}, {"value_dim": 1.5},
-                                   {"dropout": 1.0}, {"num_kv_heads": 3}, {"output_dim": 0},
-                                   {"mask": "bool"}, {"mask": []}, {"rotary": True},
-                                   {"norm": True}, {"relative": 32},
-                                   {"use_bias": "query"}, {"use_bias": 1},
-                                   {"use_bias": ("q",)}, {"use_bias": [[]]}])  # fmt: skip
-def test_refuses_bad_arguments(given):
-    with pytest.raises(ArgumentError, match=f"argument {next(iter(given))}: expected"):
-        MultiHeadAttention("att", **{"num_heads": 2, **given})
-
-
-@pytest.mark.parametrize("theta", [0, -1.0, float("nan"), "10000"])
-def test_refuses_bad_thetas(theta):
-    with pytest.raises(ArgumentError, match="RotaryEmbedding, theta: expected a positive number"):
-        RotaryEmbedding(theta)
-
-
-def test_rotary_needs_pairs():
-    for rotary in (RotaryEmbedding(), RotaryEmbedding(fraction=0.1)):
-        with pytest.raises(ArgumentError, match="'att', argument rotary: expected an even number"):
-            MultiHeadAttention("att", 2, rotary=rotary).build((5, 6))
-
-
-@pytest.mark.parametrize("ids", [[(4,)], [(5,), (5,)], []])
-def test_refuses_segments_that_are_not_of_its_steps(ids):
-    with pytest.raises(ShapeError, match="layer 'att': expected .*segments of"):
-        MultiHeadAttention("att", 2, segments=True).build([(5, 6), *ids])
-
-
-@pytest.mark.parametrize("shape", [(4,), (5, 4), (3, 5, 5), (1, 2, 5, 5)])
-def test_refuses_a_mask_that_does_not_spread(shape):
-    with pytest.raises(
-        ShapeError, match=r"'att': expected a mask of the last of the axes \(2, 5, 5"
-    ):
-        MultiHeadAttention("att", 2, mask="added").build([(5, 6), shape])
 
 
 @pytest.mark.parametrize("dtype", ["bool", None])
@@ -702,3 +486,40 @@ def test_whole_numbers_are_no_values_and_are_not_added(mask):
     with pytest.raises(ArgumentError, match="input 1: expected floats to compute with"):
         layer(*inputs)
     assert layer.in_shapes is None
+
+
+BAD = [{"num_heads": 0}, {"key_dim": -1}, {"value_dim": 1.5}, {"dropout": 1.0}, {"num_kv_heads": 3},
+       {"output_dim": 0}, {"mask": "bool"}, {"mask": []}, {"rotary": True}, {"norm": True},
+       {"relative": 32}, {"use_bias": "query"}, {"use_bias": 1}, {"use_bias": ("q",)},
+       {"use_bias": [[]]}]  # fmt: skip
+WRONG_SHAPES = [
+    *[({}, "expected one to three inputs", shapes)
+      for shapes in ((4,), (), [(), (4, 6)], [(4, 6), (4, 6), (5, 6)], [(4, 6), (4,)], [(4, 6)] * 4,
+                     [(4, 6), (2,)])],
+    ({"num_heads": 4}, "expected .*divisible by num_heads=4; received 6 features", (5, 6)),
+    *[({"segments": True}, "expected .*segments of", [(5, 6), *ids])
+      for ids in ([(4,)], [(5,), (5,)], [])],
+    *[({"mask": "added"}, r"expected a mask of the last of the axes \(2, 5, 5", [(5, 6), shape])
+      for shape in ((4,), (5, 4), (3, 5, 5), (1, 2, 5, 5))],
+]  # fmt: skip
+PAIRS = "argument rotary: expected an even number"
+
+
+@refuses([
+    *[(partial(MultiHeadAttention, "att", **{"num_heads": 2, **bad}), ArgumentError,
+       f"argument {next(iter(bad))}: expected") for bad in BAD],
+    *[(partial(MultiHeadAttention("att", 2, rotary=rotary).build, (5, 6)), ArgumentError, PAIRS)
+      for rotary in (RotaryEmbedding(), RotaryEmbedding(fraction=0.1))],
+    *[(partial(MultiHeadAttention("att", **{"num_heads": 2, **given}).build, shapes), ShapeError,
+       f"layer 'att': {words}") for given, words, shapes in WRONG_SHAPES],
+    *[(partial(QueryKeyNorm, **given), ArgumentError,
+       f"QueryKeyNorm, {next(iter(given))}: expected a")
+      for given in ({"epsilon": 0.0}, {"epsilon": "small"}, {"offset": None})],
+    *[(partial(RotaryEmbedding, theta), ArgumentError,
+       "RotaryEmbedding, theta: expected a positive number")
+      for theta in (0, -1.0, float("nan"), "10000")],
+])  # fmt: skip
+def test_refusals(make, error, words):
+    expect_refused(make, error, words)
+    if error is ShapeError:
+        assert make.func.__self__.params == {}
