@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
 from singanet.optimizer import SGD
-from singanet.testing import LayerCase, check_gradients
+from singanet.testing import check_gradients
+from tests.kit.layers import case, cases, expect_refused, refuses
 
 MODES = ("lstm", "gru", "tanh", "relu")
 
@@ -75,13 +77,12 @@ def loops(layer, params, x, h0=None, c0=None, there=None):
     return y, h_last, c_last
 
 
-class RNNCase(LayerCase):
-    """The layer ``make`` gives, against the loops."""
+def recurrent(shapes, draw=None, modes=(True,), batch=3, kind=RNN, units=4, **given):
+    """The layer against the loops."""
 
-    _modes = (True,)
-
-    def expected(self, params, x):
-        layer = self.built()
+    def expected(params, x):
+        layer = kind("rnn", units, **given)
+        layer.build(shapes)
         parts = x if isinstance(x, list) else [x]
         states = parts[1 : 1 + layer.inputs.states]
         there = parts[-1] != 0 if layer.inputs.tells else None
@@ -93,147 +94,57 @@ class RNNCase(LayerCase):
         finals = [h, c] if layer.rnn_mode == "lstm" else [h]
         return [y, *finals] if layer.return_state else y
 
-
-class TestLSTM(RNNCase):
-    in_shapes = (5, 3)
-
-    def make(self):
-        return LSTM("rnn", 4)
+    make = partial(kind, "rnn", units, **given)
+    return case(make, shapes, expected, draw, _modes=modes, batch=batch)
 
 
-class TestGRU(TestLSTM):
-    def make(self):
-        return GRU("rnn", 4)
+def ending(last):
+    """Draw floats, and as the last input each sample's lengths or mask."""
+    return lambda rng, *shapes: [*map(rng.standard_normal, shapes[:-1]),
+                                 np.array(last)[: shapes[-1][0]]]  # fmt: skip
 
 
-class TestTanh(TestLSTM):
-    def make(self):
-        return RNN("rnn", 4, "tanh")
-
-
-class TestSimpleRNN(TestTanh):
-    def make(self):
-        return SimpleRNN("rnn", 4)
-
-
-class TestRelu(TestLSTM):
-    def make(self):
-        return RNN("rnn", 4, "relu")
-
-
-class TestOneStep(TestLSTM):
-    in_shapes = (1, 3)
-
-
-class Everything(RNNCase):
+def everything(mode, **given):
     """Two stacks, both directions, states in and out, lengths in no order and with a zero."""
-
-    mode = "lstm"
-    options = {}
-    batch = 4
-
-    @property
-    def in_shapes(self):
-        states = 2 if self.mode == "lstm" else 1
-        return [(5, 4), *[(4, 4)] * states, ()]
-
-    def make(self):
-        options = {"num_layers": 2, "bidirectional": True, "return_state": True, **self.options}
-        return RNN("rnn", 4, self.mode, **options)
-
-    def draw(self, rng, batch):
-        parts = [rng.standard_normal((batch, *shape)) for shape in self.in_shapes[:-1]]
-        return [*parts, np.array([3, 5, 0, 4])[:batch]]
+    states = [(4, 4)] * (2 if mode == "lstm" else 1)
+    given = {"num_layers": 2, "bidirectional": True, "return_state": True, **given}
+    return recurrent([(5, 4), *states, ()], ending([3, 5, 0, 4]), batch=4, rnn_mode=mode, **given)
 
 
-class TestEverythingLSTM(Everything):
-    pass
-
-
-class TestEverythingGRU(Everything):
-    mode = "gru"
-
-
-class TestEverythingTanh(Everything):
-    mode = "tanh"
-
-
-class TestEverythingRelu(Everything):
-    mode = "relu"
-
-
-class TestEverythingSkip(Everything):
-    options = {"input_mode": "skip"}
-
-
-class TestEverythingSkipGRU(Everything):
-    mode = "gru"
-    options = {"input_mode": "skip"}
-
-
-class TestMask(RNNCase):
+def masked(mode):
     """Steps missing anywhere, of one sample all; backwards, without bias, with all dropouts."""
-
-    mode = "lstm"
-    batch = 4
-    _modes = (True, False)
-
-    @property
-    def in_shapes(self):
-        return [(4, 2), *[(2, 2)] * (2 if self.mode == "lstm" else 1), (4,)]
-
-    def make(self):
-        dropouts = {"input_dropout": 0.3, "recurrent_dropout": 0.4}
-        way = {"bidirectional": True, "return_state": True, "go_backwards": True}
-        return RNN("rnn", 2, self.mode, use_bias=False, **way, **dropouts)
-
-    def draw(self, rng, batch):
-        parts = [rng.standard_normal((batch, *shape)) for shape in self.in_shapes[:-1]]
-        mask = [[1, 0, 1, 1], [0, 0, 1, 0], [1] * 4, [0] * 4]
-        return [*parts, np.array(mask)[:batch]]
+    states = [(2, 2)] * (2 if mode == "lstm" else 1)
+    mask = ending([[1, 0, 1, 1], [0, 0, 1, 0], [1] * 4, [0] * 4])
+    way = {"bidirectional": True, "return_state": True, "go_backwards": True, "use_bias": False}
+    return recurrent([(4, 2), *states, (4,)], mask, (True, False), 4, units=2, rnn_mode=mode,
+                     input_dropout=0.3, recurrent_dropout=0.4, **way)  # fmt: skip
 
 
-class TestMaskGRU(TestMask):
-    mode = "gru"
+CASES = {
+    "LSTM": recurrent((5, 3), kind=LSTM),
+    "GRU": recurrent((5, 3), kind=GRU),
+    "SimpleRNN": recurrent((5, 3), kind=SimpleRNN),
+    "tanh": recurrent((5, 3), rnn_mode="tanh"),
+    "relu": recurrent((5, 3), rnn_mode="relu"),
+    "one step": recurrent((1, 3), kind=LSTM),
+    **{f"everything, {mode}": everything(mode) for mode in MODES},
+    **{f"all, skip, {mode}": everything(mode, input_mode="skip") for mode in ("lstm", "gru")},
+    **{f"mask, {mode}": masked(mode) for mode in ("lstm", "gru", "tanh")},
+    "last states only": everything("lstm", return_sequences=False),
+    "last output only": everything("gru", return_sequences=False, return_state=False),
+    # Falling, so nothing has to be sorted.
+    "lengths in a column": recurrent([(3, 2), (1,)], ending([[3], [2], [1], [1]]), kind=GRU,
+                                     units=3),
+    "states without lengths": recurrent([(3, 2), (1, 3), (1, 3)], kind=LSTM, units=3,
+                                        return_sequences=False),
+    "dropout between stacks": recurrent((4, 3), modes=(True, False), kind=LSTM, units=3,
+                                        dropout=0.4, num_stacks=3),
+}  # fmt: skip
 
 
-class TestMaskTanh(TestMask):
-    mode = "tanh"
-
-
-class TestLastStatesOnly(Everything):
-    options = {"return_sequences": False}
-
-
-class TestLastStatesOnlyGRU(Everything):
-    mode = "gru"
-    options = {"return_sequences": False, "return_state": False}
-
-
-class TestLengthsInAColumn(RNNCase):
-    in_shapes = [(3, 2), (1,)]
-
-    def make(self):
-        return GRU("rnn", 3)
-
-    def draw(self, rng, batch):
-        # Falling, so nothing has to be sorted.
-        return [rng.standard_normal((batch, 3, 2)), np.array([[3], [2], [1], [1]])[:batch]]
-
-
-class TestStatesWithoutLengths(RNNCase):
-    in_shapes = [(3, 2), (1, 3), (1, 3)]
-
-    def make(self):
-        return LSTM("rnn", 3, return_sequences=False)
-
-
-class TestDropoutBetweenStacks(RNNCase):
-    in_shapes = (4, 3)
-    _modes = (True, False)
-
-    def make(self):
-        return LSTM("rnn", 3, dropout=0.4, num_stacks=3)
+@cases(CASES)
+def test_layer(case, xp):
+    case.test_layer(xp)
 
 
 def run(layer, x, train=True, seed=0):
@@ -455,62 +366,6 @@ def test_gradients_of_a_long_run():
 # -- arguments and shapes ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("argument", ["units", "num_layers"])
-@pytest.mark.parametrize("value", [0, -2, 1.5, "4", True, None])
-def test_refuses_a_bad_size(argument, value):
-    given = {"units": 3, argument: value}
-    with pytest.raises(ArgumentError, match=f"layer 'rnn', argument {argument}: expected"):
-        LSTM("rnn", **given)
-
-
-def test_refuses_more_stacks_than_anybody_trains():
-    with pytest.raises(ArgumentError, match="num_layers: expected an int from 1 to 1000.*1001"):
-        LSTM("rnn", 3, num_stacks=1001)
-
-
-@pytest.mark.parametrize("value", [1.0, -0.1, float("nan"), "0.5", None])
-@pytest.mark.parametrize("what", ["dropout", "input_dropout", "recurrent_dropout"])
-def test_refuses_a_bad_dropout(what, value):
-    with pytest.raises(ArgumentError, match=rf"{what}: .*probability of dropping.*received"):
-        GRU("rnn", 3, **{what: value})
-
-
-def test_refuses_unknown_modes_by_name():
-    with pytest.raises(UnknownNameError, match="did you mean 'tanh'"):
-        RNN("rnn", 3, "tan")
-    with pytest.raises(UnknownNameError, match="did you mean 'linear'"):
-        RNN("rnn", 3, input_mode="liner")
-
-
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        (3,),
-        (),
-        (4, 3, 2),
-        (4, 0),
-        [(4, 3), (1, 5)],  # LSTM wants both states
-        [(4, 3), (1, 5), (1, 5), (1, 5)],
-        [(4, 3), (1, 4), (1, 5)],
-        [(4, 3), (), (1, 5), (1, 5)],  # lengths come last
-        [(), (4, 3)],
-        [(4, 3), (2,)],
-        [(4, 3), (4, 3)],
-    ],
-)
-def test_refuses_other_inputs_at_setup(shapes):
-    layer = LSTM("rnn", 5)
-    with pytest.raises(ShapeError, match=r"layer 'rnn': expected sequences of sample shape"):
-        layer.build(shapes)
-    assert layer.params == {}
-    assert layer.out_shapes is None
-
-
-def test_skip_needs_features_of_the_hidden_size():
-    with pytest.raises(ShapeError, match="expected 4 features, the hidden size.*received 3"):
-        LSTM("rnn", 4, input_mode="skip").build((5, 3))
-
-
 @pytest.mark.parametrize("wrong", [6, -1, 2.5, float("nan"), float("inf")])
 def test_refuses_a_length_that_is_not_there(wrong):
     layer = LSTM("rnn", 2)
@@ -571,13 +426,6 @@ def test_shares_an_array_of_another_layer():
     assert second.params[name] is first.params[name]
 
 
-def test_refuses_unknown_arrays_in_specs():
-    with pytest.raises(UnknownNameError, match="did you mean 'weight_x'"):
-        GRU("rnn", 3, param_specs={"weight_x": {}, "weight_y/": {}}).build((4, 2))
-    with pytest.raises(ArgumentError, match="param_specs: expected one spec.*list of 2"):
-        GRU("rnn", 3, param_specs=[{}, {}])
-
-
 def test_parameters_have_names_shapes_and_order():
     layer = GRU("rnn", 3, num_stacks=2, bidirectional=True)
     layer.build((4, 5))
@@ -587,3 +435,41 @@ def test_parameters_have_names_shapes_and_order():
     shapes = [value.shape for value in layer.param_values()]
     assert shapes[:4] == [(5, 9), (3, 9), (9,), (9,)]
     assert shapes[8] == (6, 9)
+
+
+WRONG_SHAPES = [
+    (3,), (), (4, 3, 2), (4, 0),
+    [(4, 3), (1, 5)],  # LSTM wants both states
+    [(4, 3), (1, 5), (1, 5), (1, 5)], [(4, 3), (1, 4), (1, 5)],
+    [(4, 3), (), (1, 5), (1, 5)],  # lengths come last
+    [(), (4, 3)], [(4, 3), (2,)], [(4, 3), (4, 3)],
+]  # fmt: skip
+SIZES = {"units": 3, "num_layers": 1}
+
+
+@refuses([
+    *[(partial(LSTM, "rnn", **{**SIZES, argument: value}), ArgumentError,
+       f"argument {argument}: expected")
+      for argument in SIZES for value in (0, -2, 1.5, "4", True, None)],
+    (lambda: LSTM("rnn", 3, num_stacks=1001), ArgumentError,
+     "num_layers: expected an int from 1 to 1000.*1001"),
+    *[(partial(GRU, "rnn", 3, **{what: value}), ArgumentError,
+       f"{what}: .*probability of dropping.*received")
+      for what in ("dropout", "input_dropout", "recurrent_dropout")
+      for value in (1.0, -0.1, float("nan"), "0.5", None)],
+    (lambda: RNN("rnn", 3, "tan"), UnknownNameError, "did you mean 'tanh'"),
+    (lambda: RNN("rnn", 3, input_mode="liner"), UnknownNameError, "did you mean 'linear'"),
+    *[(partial(LSTM("rnn", 5).build, shapes), ShapeError, "expected sequences of sample shape")
+      for shapes in WRONG_SHAPES],
+    (lambda: LSTM("rnn", 4, input_mode="skip").build((5, 3)), ShapeError,
+     "expected 4 features, the hidden size.*received 3"),
+    (lambda: GRU("rnn", 3, param_specs={"weight_x": {}, "weight_y/": {}}).build((4, 2)),
+     UnknownNameError, "did you mean 'weight_x'"),
+    (lambda: GRU("rnn", 3, param_specs=[{}, {}]), ArgumentError,
+     "param_specs: expected one spec.*list of 2"),
+])  # fmt: skip
+def test_refusals(make, error, words):
+    expect_refused(make, error, f"layer 'rnn'.*{words}")
+    if isinstance(make, partial) and error is ShapeError:
+        layer = make.func.__self__
+        assert (layer.params, layer.out_shapes) == ({}, None)
