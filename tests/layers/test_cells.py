@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from singanet.layers import GRU, LSTM, RNN
 from singanet.net import FeedForwardNet
 
 
-def test_lstm_takes_singas_arguments():
+@pytest.mark.parametrize(("kind", "mode", "input_mode"), [(LSTM, "lstm", "linear"),
+                                                          (GRU, "gru", "skip")])  # fmt: skip
+def test_cells_take_singas_arguments(kind, mode, input_mode):
     spec = {"init": "constant", "value": 0.5}
-    layer = LSTM(
-        "l",
-        4,
-        dropout=0.1,
-        num_layers=2,
-        input_mode="linear",
-        bidirectional=True,
-        param_specs=spec,
-        input_shape=(3, 5),
-    )
+    given = {"dropout": 0.1, "num_layers": 2, "input_mode": input_mode, "bidirectional": True,
+             "param_specs": spec, "input_shape": (3, 4)}  # fmt: skip
+    layer, same = kind("l", 4, **given), RNN("l", 4, mode, **given)
     assert isinstance(layer, RNN)
-    assert (layer.rnn_mode, layer.hidden_size, layer.dropout) == ("lstm", 4, 0.1)
-    assert (layer.num_stacks, layer.input_mode, layer.bidirectional) == (2, "linear", True)
-    assert layer.get_output_sample_shape() == (3, 8)
+    assert (layer.rnn_mode, layer.hidden_size, layer.dropout) == (mode, 4, 0.1)
+    assert (layer.num_stacks, layer.input_mode, layer.bidirectional) == (2, input_mode, True)
+    assert layer.get_output_sample_shape() == same.get_output_sample_shape() == (3, 8)
     assert all((value == 0.5).all() for value in layer.param_values())
-    same = RNN(
-        "l",
-        4,
-        "lstm",
-        dropout=0.1,
-        num_layers=2,
-        input_mode="linear",
-        bidirectional=True,
-        param_specs=spec,
-        input_shape=(3, 5),
-    )
-    assert same.get_output_sample_shape() == (3, 8)
     assert same.param_names() == layer.param_names()
 
 
@@ -69,22 +53,6 @@ def test_two_steps_of_an_lstm_by_hand():
     o = 1 / (1 + np.exp(-(-1.8 + 0.1 * h - 0.2)))
     c = f * c + i * np.tanh(1.4 + 0.6 * h)
     np.testing.assert_allclose(y[0, 1, 0], o * np.tanh(c), rtol=1e-5)
-
-
-def test_gru_takes_singas_arguments():
-    layer = GRU(
-        "g",
-        4,
-        dropout=0.1,
-        num_layers=2,
-        input_mode="skip",
-        bidirectional=True,
-        param_specs=None,
-        input_shape=(3, 4),
-    )
-    assert (layer.rnn_mode, layer.hidden_size, layer.dropout) == ("gru", 4, 0.1)
-    assert (layer.num_stacks, layer.input_mode, layer.bidirectional) == (2, "skip", True)
-    assert layer.get_output_sample_shape() == (3, 8)
 
 
 def test_the_reset_gate_stands_behind_the_matrix_and_its_bias():

@@ -22,53 +22,33 @@ from singanet.layers import (
 from singanet.net import FeedForwardNet
 from singanet.testing import LayerCase, check_net_gradients
 from singanet.types import RowSparse
+from tests.kit.layers import case, cases
 
 
-class TestTimeDistributedDense(LayerCase):
-    in_shapes = (4, 5)
-
-    def make(self):
-        return TimeDistributed("steps", Dense("fc", 3))
-
-    def expected(self, params, x):
-        return np.einsum("ntd,do->nto", x, params["weight"]) + params["bias"]
+def each(make, shape, expected):
+    return case(lambda: TimeDistributed("steps", make()), shape, expected)
 
 
-class TestTimeDistributedImages(LayerCase):
-    in_shapes = (2, 1, 3, 3)
-
-    def make(self):
-        return TimeDistributed("steps", Conv2D("conv", 2, 3, border_mode="valid", use_bias=False))
-
-    def expected(self, params, x):
-        return np.einsum("ntcp,fp->ntf", x.reshape(len(x), 2, 1, 9), params["weight"])[
-            ..., None, None
-        ]
+def normed(p, x):
+    return p["gamma"] * (x - p["mean"]) / np.sqrt(p["var"] + 1e-5) + p["beta"]
 
 
-class TestTimeDistributedState(LayerCase):
-    """Running statistics of the wrapped layer are the wrapper's."""
+CASES = {
+    "Dense": each(lambda: Dense("fc", 3), (4, 5), lambda p, x:
+                  np.einsum("ntd,do->nto", x, p["weight"]) + p["bias"]),
+    "images": each(lambda: Conv2D("conv", 2, 3, border_mode="valid", use_bias=False), (2, 1, 3, 3),
+                   lambda p, x: np.einsum("ntcp,fp->ntf", x.reshape(len(x), 2, 1, 9), p["weight"])
+                   [..., None, None]),
+    # Running statistics of the wrapped layer are the wrapper's.
+    "state": each(lambda: BatchNormalization("bn"), (4, 5), normed),
+    # Steps without axes of their own.
+    "numbers": each(lambda: Dummy("same"), (4,), lambda p, x: x),
+}  # fmt: skip
 
-    in_shapes = (4, 5)
 
-    def make(self):
-        return TimeDistributed("steps", BatchNormalization("bn"))
-
-    def expected(self, params, x):
-        y = (x - params["mean"]) / np.sqrt(params["var"] + 1e-5)
-        return params["gamma"] * y + params["beta"]
-
-
-class TestTimeDistributedNumbers(LayerCase):
-    """Steps without axes of their own."""
-
-    in_shapes = (4,)
-
-    def make(self):
-        return TimeDistributed("steps", Dummy("same"))
-
-    def expected(self, params, x):
-        return x
+@cases(CASES)
+def test_layer(case, xp):
+    case.test_layer(xp)
 
 
 def test_parameters_are_the_layers_own():
