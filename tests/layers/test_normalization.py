@@ -98,18 +98,11 @@ CASES = {
     "batch without scale": batch_norm((3, 2, 2), there=["beta"], scale=False),
     "batch without both": batch_norm((3,), there=[], scale=False, center=False),
     "batch, epsilon": batch_norm((2, 3, 3), epsilon=0.5),
-    "batch of one pixel": case(
-        lambda: BatchNormalization("bn"),
-        (1, 1, 1),
-        lambda p, x: p["gamma"] * (x - p["mean"]) / np.sqrt(p["var"] + 1e-5) + p["beta"],
-        batch=4,
-    ),
+    "batch of one pixel": case(lambda: BatchNormalization("bn"), (1, 1, 1),
+        lambda p, x: p["gamma"] * (x - p["mean"]) / np.sqrt(p["var"] + 1e-5) + p["beta"], batch=4),
     "layer": layer_norm((4, 5)),
-    "layer, epsilon": case(
-        lambda: LayerNorm("norm", epsilon=0.1),
-        (6,),
-        lambda p, x: p["gamma"] * normed(x, 0.1) + p["beta"],
-    ),
+    "layer, epsilon": case(lambda: LayerNorm("norm", epsilon=0.1), (6,),
+        lambda p, x: p["gamma"] * normed(x, 0.1) + p["beta"]),
     "layer without centre": layer_norm((6,), there=["gamma"], center=False),
     "layer of whole images": layer_norm((2, 3, 4), 1, there=[], affine=False),
     "layer of two axes": layer_norm((2, 3, 4), -2),
@@ -117,37 +110,25 @@ CASES = {
     "rms with an offset": layer_norm(
         (4, 5), epsilon=1e-6, there=["gamma"], kind=RMSNorm, offset=1.0
     ),
-    "rms of images": case(
-        lambda: RMSNorm("norm", axis=1, epsilon=0.1, affine=False),
-        (2, 3, 4),
-        lambda p, x: np.stack([s / np.sqrt(np.mean(s**2) + 0.1) for s in x]),
-    ),
+    "rms of images": case(lambda: RMSNorm("norm", axis=1, epsilon=0.1, affine=False), (2, 3, 4),
+        lambda p, x: np.stack([s / np.sqrt(np.mean(s**2) + 0.1) for s in x])),
     "group": group_norm((6, 2, 3), 3),
     "group of volumes": group_norm((4, 2, 1, 3), 2, there=["beta"], scale=False),
     "group of all": group_norm((4, 5), 1, there=[], affine=False),
-    "group, epsilon": case(
-        lambda: GroupNorm("norm", 2, epsilon=0.5),
-        (6,),
-        lambda p, x: p["gamma"] * normed(x.reshape(-1, 2, 3), 0.5).reshape(x.shape) + p["beta"],
-    ),
+    "group, epsilon": case(lambda: GroupNorm("norm", 2, epsilon=0.5), (6,),
+        lambda p, x: p["gamma"] * normed(x.reshape(-1, 2, 3), 0.5).reshape(x.shape) + p["beta"]),
     "instance": group_norm((3, 2, 4), 3, kind=InstanceNorm),
     "instance, sequences": case(
         lambda: InstanceNorm("norm", affine=False, epsilon=0.2), (3, 5), lambda p, x: normed(x, 0.2)
     ),
-    "L2": case(
-        lambda: L2Norm("unit"),
-        (5,),
-        lambda p, x: np.stack([row / np.sqrt(np.dot(row, row) + 1e-8) for row in x]),
-    ),
-    "L2 of sequences": case(
-        lambda: L2Norm("unit", epsilon=0.3),
-        (3, 4),
-        lambda p, x: x / np.sqrt(np.einsum("nld,nld->nl", x, x) + 0.3)[..., None],
-    ),
+    "L2": case(lambda: L2Norm("unit"), (5,),
+        lambda p, x: np.stack([row / np.sqrt(np.dot(row, row) + 1e-8) for row in x])),
+    "L2 of sequences": case(lambda: L2Norm("unit", epsilon=0.3), (3, 4),
+        lambda p, x: x / np.sqrt(np.einsum("nld,nld->nl", x, x) + 0.3)[..., None]),
     "LRN": lrn((7, 2, 3)),
     "LRN of other numbers": lrn((4, 3), 3, 0.3, 1.2, 2.0),
     "LRN of all channels": lrn((2, 3), 9),
-}
+}  # fmt: skip
 
 
 @cases(CASES)
@@ -158,35 +139,21 @@ def test_layer(case, xp):
 # -- peers ----------------------------------------------------------------------------------------
 
 PEERS = {
-    **{
-        f"layer from axis {axis}": (
-            partial(LayerNorm, "it", axis=axis),
-            shape,
-            lambda f, x, p: f.layer_norm(x, p["gamma"].shape, p["gamma"], p["beta"]),
-        )
-        for axis, shape in ((-1, (7, 33)), (2, (3, 8, 5)))
-    },
+    **{f"layer from axis {axis}": (
+        partial(LayerNorm, "it", axis=axis), shape,
+        lambda f, x, p: f.layer_norm(x, p["gamma"].shape, p["gamma"], p["beta"]))
+       for axis, shape in ((-1, (7, 33)), (2, (3, 8, 5)))},
     "rms": (lambda: RMSNorm("it"), (4, 5), lambda f, x, p: f.rms_norm(x, (5,), p["gamma"], 1e-6)),
-    **{
-        f"{groups} groups": (
-            partial(GroupNorm, "it", groups),
-            (8, 7, 9),
-            lambda f, x, p, groups=groups: f.group_norm(x, groups, p["gamma"], p["beta"]),
-        )
-        for groups in (1, 4, 8)
-    },
-    "instance": (
-        lambda: InstanceNorm("it"),
-        (8, 7, 9),
-        lambda f, x, p: f.instance_norm(x, weight=p["gamma"], bias=p["beta"]),
-    ),
+    **{f"{groups} groups": (
+        partial(GroupNorm, "it", groups), (8, 7, 9),
+        lambda f, x, p, groups=groups: f.group_norm(x, groups, p["gamma"], p["beta"]))
+       for groups in (1, 4, 8)},
+    "instance": (lambda: InstanceNorm("it"), (8, 7, 9), lambda f, x, p:
+                 f.instance_norm(x, weight=p["gamma"], bias=p["beta"])),
     # It divides alpha by the size.
-    "LRN": (
-        lambda: LRN("it", size=5, alpha=2e-2, k=2),
-        (8, 5, 6),
-        lambda f, x, p: f.local_response_norm(x, 5, alpha=5 * 2e-2, beta=0.75, k=2),
-    ),
-}
+    "LRN": (lambda: LRN("it", size=5, alpha=2e-2, k=2), (8, 5, 6), lambda f, x, p:
+            f.local_response_norm(x, 5, alpha=5 * 2e-2, beta=0.75, k=2)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -440,76 +407,44 @@ def test_it_starts_as_plain_normalization(layer, shape, start):
 # -- refusals -------------------------------------------------------------------------------------
 
 BAD = {
-    "momentum from 0 to 1 and a positive eps": [
-        (BatchNormalization, {name: value})
-        for name, values in {
-            "momentum": [-0.1, 1.1, float("nan"), "0.9"],
-            "epsilon": [0.0, -1e-5, float("nan"), None],
-        }.items()
-        for value in values
-    ],
-    "argument axis: expected 1 for the chan": [(BatchNormalization, {"axis": 2})],
-    "argument axis: expected": [(LayerNorm, {"axis": axis}) for axis in (0, 1.0, "1", None, True)],
-    "argument epsilon: expected a positive": [
-        *[(LayerNorm, {"epsilon": value}) for value in (0, -1e-5, "1", float("nan"))],
-        (L2Norm, {"epsilon": 0}),
-    ],
-    "argument offset: expected a number": [
-        (RMSNorm, {"offset": "one"}),
-        (RMSNorm, {"offset": 1.0, "affine": False}),
-    ],
-    "argument groups: expected an int": [
-        (GroupNorm, {"groups": groups}) for groups in (0, -1, 1.5, None, True)
-    ],
-    "": [
-        (LRN, {name: value})
-        for name, value in (
-            ("size", 4),
-            ("size", 0),
-            ("k", 0),
-            ("mode", "within_channel"),
-            ("alpha", -1),
-            ("beta", "x"),
-        )
-    ],
-}
+    (BatchNormalization, "momentum from 0 to 1 and a positive eps"): [
+        *[{"momentum": value} for value in (-0.1, 1.1, float("nan"), "0.9")],
+        *[{"epsilon": value} for value in (0.0, -1e-5, float("nan"), None)]],
+    (BatchNormalization, "argument axis: expected 1 for the chan"): [{"axis": 2}],
+    (LayerNorm, "argument axis: expected"): [{"axis": axis} for axis in (0, 1.0, "1", None, True)],
+    (LayerNorm, "argument epsilon: expected a positive"): [
+        {"epsilon": value} for value in (0, -1e-5, "1", float("nan"))],
+    (L2Norm, "argument epsilon"): [{"epsilon": 0}],
+    (RMSNorm, "argument offset: expected a number"): [
+        {"offset": "one"}, {"offset": 1.0, "affine": False}],
+    (GroupNorm, "argument groups: expected an int"): [
+        {"groups": groups} for groups in (0, -1, 1.5, None, True)],
+    (LRN, ""): [{"size": 4}, {"size": 0}, {"k": 0}, {"mode": "within_channel"}, {"alpha": -1},
+                {"beta": "x"}],
+}  # fmt: skip
+PAIR = [(3, 4), (3, 4)]
 WRONG_SHAPES = [
-    *[
-        (BatchNormalization("it"), r"\(features,\) or \(channels, positions\.\.\.\)", shape)
-        for shape in ((), [(3,), (3,)])
-    ],
-    *[
-        (LayerNorm("it", axis=axis), "expected", shape)
-        for axis, shape in ((2, (3,)), (-2, (3,)), (-1, ()), (1, (0,)), (-1, [(3,), (3,)]))
-    ],
-    *[
-        (GroupNorm("it", 2), "expected", shape)
-        for shape in ((5, 2, 2), (), (0, 2), (4, 0), [(4,), (4,)])
-    ],
+    *[(BatchNormalization("it"), r"\(features,\) or \(channels, positions\.\.\.\)", shape)
+      for shape in ((), PAIR)],
+    *[(LayerNorm("it", axis=axis), "expected", shape)
+      for axis, shape in ((2, (3,)), (-2, (3,)), (-1, ()), (1, (0,)), (-1, PAIR))],
+    *[(GroupNorm("it", 2), "expected", shape)
+      for shape in ((5, 2, 2), (), (0, 2), (4, 0), [(4,), (4,)])],
     # They would always become 0; PyTorch refuses them in training.
-    *[
-        (GroupNorm("it", 4), "more than one number in a group", shape)
-        for shape in ((4,), (4, 1), (4, 1, 1))
-    ],
-    *[
-        (InstanceNorm("it"), r"expected .*\(channels, positions", shape)
-        for shape in ((3,), (), (3, 0), (3, 1), (3, 1, 1), [(3, 4), (3, 4)])
-    ],
+    *[(GroupNorm("it", 4), "more than one number in a group", shape)
+      for shape in ((4,), (4, 1), (4, 1, 1))],
+    *[(InstanceNorm("it"), r"expected .*\(channels, positions", shape)
+      for shape in ((3,), (), (3, 0), (3, 1), (3, 1, 1), PAIR)],
     (L2Norm("it"), "expected samples of at least one axis", ()),
     (LRN("it"), r"expected samples of shape \(channels", ()),
-]
+]  # fmt: skip
 
 
-@refuses(
-    [
-        *[
-            (partial(kind, "it", **given), ArgumentError, words)
-            for words, rows in BAD.items()
-            for kind, given in rows
-        ],
-        *[(partial(layer.build, shape), ShapeError, words) for layer, words, shape in WRONG_SHAPES],
-    ]
-)
+@refuses([
+    *[(partial(kind, "it", **given), ArgumentError, words)
+      for (kind, words), rows in BAD.items() for given in rows],
+    *[(partial(layer.build, shape), ShapeError, words) for layer, words, shape in WRONG_SHAPES],
+])  # fmt: skip
 def test_refusals(make, error, words):
     expect_refused(make, error, f"layer 'it'.*{words}")
     if error is ShapeError:
