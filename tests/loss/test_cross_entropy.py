@@ -379,6 +379,11 @@ WRONG_SHAPES = [
     *[(SoftmaxCrossEntropy(), (3, 4), shape,
        r"labels of shape \(3,\) for outputs of shape \(3, 4\)")
       for shape in ((2,), (3, 2), (3, 1, 1), (1, 3), ())],
+    *[(SoftmaxCrossEntropy(), (3, 4, 5, 2), shape, r"Permute\('last', \(2, 3, 1\)\)")
+      for shape in ((3, 5, 2), (3, 5, 2, 1))],
+    *[(SoftmaxCrossEntropy(), (3, 4, 5), shape, r"Permute\('last', \(2, 1\)\)")
+      for shape in ((3, 5), (3, 5, 1))],
+    (SoftmaxCrossEntropy(), (3, 4, 5), (3, 7), "put Flatten before the last Dense"),
     (SoftmaxCrossEntropy(class_weight=[1, 2]), (3, 4), (3,), r"expected 2 classes.*\(3, 4\)"),
     (SigmoidCrossEntropy(), (2, 1), (2,), r"\(2, 1\)"),
     (SigmoidCrossEntropy(class_weight=[1.0, 2.0]), (4, 3), (4, 3), r"2 classes.*shape \(4, 3\)"),

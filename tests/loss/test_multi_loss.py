@@ -142,3 +142,24 @@ def test_bad_arguments() -> None:
         MultiLoss({"kind": shared}, {"kid": 1.0})
     with pytest.raises(ArgumentError, match="finite number"):
         MultiLoss({"kind": shared}, {"kind": float("nan")})
+
+
+class CountedLoss(SquaredError):  # noqa: N818
+    """A user's loss that counts."""
+
+
+@pytest.mark.parametrize(
+    ("losses", "masks", "reduction", "apart"),
+    [
+        ([SquaredError(), SoftmaxCrossEntropy()], {}, "mean", False),
+        ([SquaredError("sum"), SquaredError("sum")], {}, "sum", False),
+        ([SquaredError("sum"), SquaredError()], {}, "mean", True),
+        ([SquaredError(), SquaredError()], {"a": "steps"}, "mean", True),
+        ([SquaredError(), SoftmaxCrossEntropy(ignore_index=-1)], {}, "mean", True),
+        ([SquaredError(), CountedLoss()], {}, "mean", True),
+        ([SoftmaxCrossEntropy(ignore_index=-1)], {"a": "steps"}, "mean", False),
+    ],
+)
+def test_whether_all_outputs_are_summed_and_counts_differ(losses, masks, reduction, apart):
+    loss = MultiLoss(dict(zip("ab", losses, strict=False)), masks=masks)
+    assert (loss.reduction, loss._counts_apart) == (reduction, apart)
