@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.checkpoint import entry, open_state, write_state
+from singanet.checkpoint import entry
 from singanet.checkpoint.entry import Checksum, ChecksumThread
-
-
-def by_hand(data):
-    padded = data + b"\0" * (-len(data) % 8)
-    words = 0
-    for start in range(0, len(padded), 8):
-        words ^= int.from_bytes(padded[start : start + 8], "little")
-    return zlib.crc32(data).to_bytes(4, "big") + words.to_bytes(8, "big")
+from tests.kit.files import checksum_by_hand
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
@@ -24,7 +17,7 @@ def test_pieces_of_any_length(pieces):
     checksum = Checksum()
     for piece in pieces:
         checksum.update(memoryview(piece))
-    assert checksum.digest() == by_hand(b"".join(pieces))
+    assert checksum.digest() == checksum_by_hand(b"".join(pieces))
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, (1 << 20) - 1, 1 << 20, (1 << 21) + 3])
@@ -34,7 +27,7 @@ def test_python_and_zlib_ng_agree(size):
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes()
     assert fast.crc32(data) == zlib.crc32(data)
     assert fast.crc32(data, 12345) == zlib.crc32(data, 12345)
-    assert Checksum().update(data).digest() == by_hand(data)
+    assert Checksum().update(data).digest() == checksum_by_hand(data)
 
 
 @settings(max_examples=200)
@@ -50,19 +43,6 @@ def test_up_to_three_changed_bytes_are_found(data, changes):
     assert (Checksum().update(other).digest() == Checksum().update(data).digest()) == same
 
 
-@pytest.mark.parametrize("at_once", [1 << 10, 1 << 40])
-def test_sums_in_a_second_thread_are_the_same(monkeypatch, path, at_once):
-    """As of large arrays that are written, and without zlib-ng of all but small ones."""
-    monkeypatch.setattr(entry, "_AT_ONCE", at_once)
-    array = np.random.default_rng(0).standard_normal(600_000).astype("f4")
-    write_state(path, {"small": array[:9], "large": array})
-    with open_state(path) as reader:
-        assert reader.read("large").tobytes() == array.tobytes()
-        found = reader.entries["large"].checksum
-    if path.suffix != ".npz":  # which has zip's
-        assert found == by_hand(array.tobytes()).hex()
-
-
 def test_pieces_beside_keep_their_order(monkeypatch):
     monkeypatch.setattr(entry, "_AT_ONCE", 100)
     data = np.random.default_rng(1).integers(0, 256, 5000, dtype=np.uint8).tobytes()
@@ -73,4 +53,4 @@ def test_pieces_beside_keep_their_order(monkeypatch):
             at += size
         hasher.wait()
     assert at == len(data)
-    assert total.digest() == by_hand(data)
+    assert total.digest() == checksum_by_hand(data)

@@ -22,12 +22,72 @@ from singanet.errors import (
     UnknownNameError,
     VersionError,
 )
+from tests.checkpoint.format_case import FormatCase
 from tests.checkpoint.ggml_formulas import HALVES, NUMBERS
-from tests.checkpoint.gguf_files import file_of, of_all_types, tensor, text
+from tests.kit.files import (
+    expect_same_state,
+    gguf_file,
+    gguf_of_all_types,
+    gguf_tensor,
+    gguf_text,
+    read_state,
+)
 
 IN_BLOCKS = [name for name, block in BLOCKS.items() if block.decode is not None]
 SMOLLM2 = Path(os.environ.get("SINGANET_GGUF", "") or "none.gguf")
 """A published file, where the variable names one."""
+FOUR = np.arange(4, dtype="f4")
+PADDED = FOUR.tobytes() + bytes(16)
+U4 = struct.pack("<I", 3)
+W = [gguf_tensor()]
+TENSORS = [
+    ([], PADDED[:0], "by the table"),
+    ([], PADDED + b"x", "by the table"),
+    ([gguf_tensor()], PADDED, "'w' twice"),
+    ([gguf_tensor("v")], PADDED, "at a multiple of 32, from 16"),
+]
+TENSOR = [
+    (gguf_tensor(offset=3), "at a multiple of 32"),
+    (gguf_tensor(offset=1 << 63), "by the table"),
+    (gguf_tensor(axes=(1 << 40,)), "a shape of at most"),
+    (gguf_tensor(axes=(1 << 62, 1 << 62)), "2\\^62"),
+    (gguf_tensor(axes=(1,) * 5), "at most 4 axes; received 5"),
+    (gguf_tensor(code=10), "'F32'.*received Q2_K"),
+    (gguf_tensor(code=99), "received type 99"),
+    (gguf_tensor(code=8), "rows of blocks of 32"),
+    (gguf_tensor(axes=(), code=8), "rows of blocks of 32"),
+    (gguf_tensor(""), "names of 1 to"),
+]
+VALUE = [
+    ("a", 13, U4, "a type of value from 0 to 12"),
+    ("a", 7, b"\2", "booleans of 0 or 1"),
+    ("a", 8, struct.pack("<Q", 1 << 60), "then the end"),
+    ("a", 9, struct.pack("<IQ", 4, 1 << 60), "then the end"),
+    ("a", 9, struct.pack("<IQ", 9, 1) * 50, "nested levels"),
+    ("general.alignment", 4, U4, "a power of two"),
+    ("general.alignment", 8, gguf_text("x"), "a power of two"),
+    ("split.count", 2, b"\2\0", "a model in one file"),
+    ("singanet.format", 4, struct.pack("<I", 1), "a checksum for each"),
+]
+VERSIONS = [(0, "version 2 or 3"), (1, "version 2 or 3"), (4, "version 2 or 3"), (3 << 24, "high")]
+
+
+class TestGguf(FormatCase):
+    name = "gguf"
+    suffix = ".gguf"
+    types = ("f4", "f8", "i1", "<i2", "i4", "i8", "f2")
+    forged = [
+        *((gguf_file([*W, *more], data=data), message) for more, data, message in TENSORS),
+        *((gguf_file([one], data=PADDED), message) for one, message in TENSOR),
+        *((gguf_file(values=[(key, code, raw)]), message) for key, code, raw, message in VALUE),
+        *((gguf_file(version=n), f"{message}", VersionError) for n, message in VERSIONS),
+        (gguf_file(count=1 << 40), "names of 1 to"),
+        (gguf_file(values=[("a", 4, U4), ("a", 4, U4)]), "'a' twice"),
+        (b"GGUF", "then the end"),
+    ]
+
+    def named(self, path, name):
+        path.write_bytes(gguf_file([gguf_tensor(name)], data=PADDED))
 
 
 @pytest.fixture
@@ -38,15 +98,6 @@ def path(tmp_path):
 @pytest.fixture
 def peer():
     return pytest.importorskip("gguf")
-
-
-FOUR = np.arange(4, dtype="f4")
-PADDED = FOUR.tobytes() + bytes(16)
-
-
-def read_all(path):
-    with open_state(path) as reader:
-        return dict(reader)
 
 
 # -- blocks ---------------------------------------------------------------------------------------
@@ -158,7 +209,7 @@ def test_blocks_are_given_as_they_lie(path):
 # -- whole files ----------------------------------------------------------------------------------
 
 
-def test_what_the_package_wrote(path, peer, assert_same):
+def test_what_the_package_wrote(path, peer):
     from gguf import quants
 
     rng = np.random.default_rng(2)
@@ -185,7 +236,7 @@ def test_what_the_package_wrote(path, peer, assert_same):
     with open_state(path) as reader:
         assert reader.format == "gguf"
         assert reader.entries["blk.0"].kind == "Q4_1"
-        assert_same(dict(reader), expected)
+        expect_same_state(dict(reader), expected)
         values = reader.values
     assert values["general.architecture"] == "llama"
     assert values["llama.block_count"] == 2
@@ -223,7 +274,7 @@ def test_what_the_package_reads(path, peer):
     write(path, state, dtype="q8_0", values=values)
     found = peer.GGUFReader(path)
     assert [t.tensor_type.name for t in found.tensors] == ["Q8_0", "F32", "F32", "I32"]
-    read = read_all(path)
+    read = read_state(path)
     for each in found.tensors:
         expected = quants.dequantize(each.data, each.tensor_type) if each.name != "n" else each.data
         np.testing.assert_array_equal(read[each.name], expected)
@@ -256,12 +307,12 @@ def test_values_come_back(path):
 
 def test_texts_that_are_no_text_come_back(path):
     """As tokens of single bytes are, in some files."""
-    path.write_bytes(file_of(values=[("a", 8, text(b"\xff\xfe"))]))
+    path.write_bytes(gguf_file(values=[("a", 8, gguf_text(b"\xff\xfe"))]))
     with open_state(path) as reader:
         values = reader.values
         assert reader.metadata["a"] == "??"
     write(path, {}, values=values)
-    assert text(b"\xff\xfe") in path.read_bytes()
+    assert gguf_text(b"\xff\xfe") in path.read_bytes()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "q8_0"])
@@ -281,7 +332,7 @@ def test_what_came_in_blocks_goes_out_with_the_same_bits(path, tmp_path):
     """Eighths of eighths: the largest of each is 127 steps, so the scale comes out again."""
     w = np.random.default_rng(5).standard_normal((8, 64)).astype("f4")
     write(path, {"w": w}, dtype="q8_0")
-    write(tmp_path / "again.gguf", {"w": read_all(path)["w"]}, dtype="q8_0")
+    write(tmp_path / "again.gguf", {"w": read_state(path)["w"]}, dtype="q8_0")
     with open_state(path) as one, open_state(tmp_path / "again.gguf") as other:
         assert one.entries == other.entries
 
@@ -353,7 +404,7 @@ def test_a_published_model(peer):
 
 
 def test_every_type_in_one_file(path):
-    path.write_bytes(of_all_types())
+    path.write_bytes(gguf_of_all_types())
     with open_state(path) as reader:
         assert [name[2:] for name in reader.entries] == list(BLOCKS)
         assert all(array.shape == (3, 2 * BLOCKS[name[2:]].elements) for name, array in reader)
@@ -378,73 +429,24 @@ def test_rows_in_pairs():
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_versions_that_are_read(path, version):
-    path.write_bytes(file_of([tensor()], data=FOUR.tobytes(), version=version))
-    np.testing.assert_array_equal(read_all(path)["w"], FOUR)
-    path.write_bytes(file_of([tensor()], data=PADDED, version=version))
-    np.testing.assert_array_equal(read_all(path)["w"], FOUR)
+    path.write_bytes(gguf_file([gguf_tensor()], data=FOUR.tobytes(), version=version))
+    np.testing.assert_array_equal(read_state(path)["w"], FOUR)
+    path.write_bytes(gguf_file([gguf_tensor()], data=PADDED, version=version))
+    np.testing.assert_array_equal(read_state(path)["w"], FOUR)
 
 
 def test_an_alignment_of_its_own(path):
     values = [("general.alignment", 4, struct.pack("<I", 8))]
-    tensors = [tensor(), tensor("v", (2,), offset=16)]
+    tensors = [gguf_tensor(), gguf_tensor("v", (2,), offset=16)]
     data = FOUR.tobytes() + FOUR[:2].tobytes()
-    path.write_bytes(file_of(tensors, values, data, align=8))
-    np.testing.assert_array_equal(read_all(path)["v"], FOUR[:2])
-
-
-@pytest.mark.parametrize("version", [0, 1, 4, 3 << 24])
-def test_other_versions(path, version):
-    path.write_bytes(file_of(version=version))
-    with pytest.raises(VersionError, match="high byte first" if version > 4 else "version 2 or 3"):
-        open_state(path)
-
-
-U4 = struct.pack("<I", 3)
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        (file_of([tensor()]), "by the table"),
-        (file_of([tensor()], data=PADDED + b"x"), "by the table"),
-        (file_of([tensor(), tensor()], data=PADDED), "'w' twice"),
-        (file_of([tensor(), tensor("v")], data=PADDED), "at a multiple of 32, from 16"),
-        (file_of([tensor(offset=3)], data=PADDED), "at a multiple of 32"),
-        (file_of([tensor(offset=1 << 63)], data=PADDED), "by the table"),
-        (file_of([tensor(axes=(1 << 40,))], data=PADDED), "a shape of at most"),
-        (file_of([tensor(axes=(1 << 62, 1 << 62))], data=PADDED), "2\\^62"),
-        (file_of([tensor(axes=(1,) * 5)], data=PADDED), "at most 4 axes; received 5"),
-        (file_of([tensor(code=10)], data=PADDED), "'F32'.*received Q2_K"),
-        (file_of([tensor(code=99)], data=PADDED), "received type 99"),
-        (file_of([tensor(code=8)], data=PADDED), "rows of blocks of 32"),
-        (file_of([tensor(axes=(), code=8)], data=PADDED), "rows of blocks of 32"),
-        (file_of([tensor("../w")], data=PADDED), "names of 1 to"),
-        (file_of([tensor("")], data=PADDED), "names of 1 to"),
-        (file_of(count=1 << 40), "names of 1 to"),
-        (file_of(values=[("a", 4, U4), ("a", 4, U4)]), "'a' twice"),
-        (file_of(values=[("a", 13, U4)]), "a type of value from 0 to 12"),
-        (file_of(values=[("a", 7, b"\2")]), "booleans of 0 or 1"),
-        (file_of(values=[("a", 8, struct.pack("<Q", 1 << 60))]), "then the end"),
-        (file_of(values=[("a", 9, struct.pack("<IQ", 4, 1 << 60))]), "then the end"),
-        (file_of(values=[("a", 9, struct.pack("<IQ", 9, 1) * 50)]), "nested levels"),
-        (file_of(values=[("general.alignment", 4, U4)]), "a power of two"),
-        (file_of(values=[("general.alignment", 8, text("x"))]), "a power of two"),
-        (file_of(values=[("split.count", 2, b"\2\0")]), "a model in one file"),
-        (file_of(values=[("singanet.format", 4, struct.pack("<I", 1))]), "a checksum for each"),
-        (b"GGUF", "then the end"),
-    ],
-    ids=range(27),
-)  # fmt: skip
-def test_broken_files(path, raw, message):
-    path.write_bytes(raw)
-    with pytest.raises(FileFormatError, match=message):
-        read_all(path)
+    path.write_bytes(gguf_file(tensors, values, data, align=8))
+    np.testing.assert_array_equal(read_state(path)["v"], FOUR[:2])
 
 
 def test_many_values(path):
     """Lists of small texts cost their memory before they are made."""
     count = 3_000_000
-    path.write_bytes(file_of(values=[("a", 9, struct.pack("<IQ", 8, count) + bytes(8 * count))]))
+    path.write_bytes(gguf_file(values=[("a", 9, struct.pack("<IQ", 8, count) + bytes(8 * count))]))
     with pytest.raises(FileFormatError, match="bytes of memory|parts"):
         open_state(path)
 
@@ -453,7 +455,7 @@ def test_a_type_that_was_changed(path):
     """Blocks of as many bytes would be other numbers."""
     write_state(path, {"w": np.ones(8, "f2")})
     raw = path.read_bytes()
-    at = raw.index(text("w") + struct.pack("<IQ", 1, 8)) + 9 + 12
+    at = raw.index(gguf_text("w") + struct.pack("<IQ", 1, 8)) + 9 + 12
     assert raw[at] == 1
     path.write_bytes(raw[:at] + bytes([30]) + raw[at + 1 :])
     with pytest.raises(FileFormatError, match="a table with the stored checksum"):

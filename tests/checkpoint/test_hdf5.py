@@ -13,7 +13,29 @@ from hypothesis import strategies as st
 from singanet.checkpoint import open_state, write_state
 from singanet.checkpoint.hdf5 import walk
 from singanet.checkpoint.hdf5_guard import hdf5_errors
-from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError, VersionError
+from singanet.errors import FileFormatError, UnsafeFileError, VersionError
+from tests.checkpoint.format_case import FormatCase, small_state
+from tests.kit.files import expect_same_state, read_state
+
+
+class TestHdf5(FormatCase):
+    name = "hdf5"
+    suffix = ".h5"
+    step = 31  # its tables take kilobytes
+    after = True  # it says where it ends
+    nests = False
+
+    def named(self, path, name):
+        with h5py.File(path, "w") as file:
+            group, leaf = file.id, name.encode()
+            if b"\0" in leaf:
+                pytest.skip("libhdf5 ends a name there, writing and reading")
+            *above, leaf = leaf.split(b"/")
+            if leaf in (b"", b".") or b"" in above or b"." in above:
+                pytest.skip("libhdf5 takes these for the group itself")
+            for part in above:
+                group = h5py.h5g.create(group, part)
+            h5py.h5d.create(group, leaf, h5py.h5t.NATIVE_FLOAT, h5py.h5s.create_simple((2,)))
 
 
 @pytest.fixture
@@ -21,16 +43,11 @@ def path(tmp_path):
     return tmp_path / "m.h5"
 
 
-def read_all(path):
-    with open_state(path) as reader:
-        return dict(reader)
-
-
-def test_h5py_reads_what_we_write(path, state):
-    write_state(path, state)
+def test_h5py_reads_what_we_write(path):
+    write_state(path, small_state())
     with h5py.File(path) as file:
         assert file.attrs["singanet_format"] == 1
-        for name, array in state.items():
+        for name, array in small_state().items():
             dataset = file[name]
             assert dataset[()].tobytes() == array.tobytes()
             assert dataset.chunks is None
@@ -47,22 +64,22 @@ def test_h5py_reads_what_we_write(path, state):
     ],
 )
 @pytest.mark.parametrize("code", ["f4", ">f4", "f8", "i2", "?", "f2"])
-def test_we_read_what_h5py_writes(path, rng, assert_same, options, code):
+def test_we_read_what_h5py_writes(path, rng, options, code):
     array = rng.integers(0, 2, (60, 50)).astype(code)
     with h5py.File(path, "w") as file:
         file.create_dataset("group/inner/x", data=array, **options)
         file["scalar"] = np.array(3, code)
         file.create_dataset("group/inner/none", shape=(0, 4), dtype=code)
-    read = read_all(path)
+    read = read_state(path)
     assert sorted(read) == ["group/inner/none", "group/inner/x", "scalar"]
-    assert_same({"x": read["group/inner/x"]}, {"x": array})
+    expect_same_state({"x": read["group/inner/x"]}, {"x": array})
 
 
-def test_a_user_block_before_the_file(path, assert_same):
+def test_a_user_block_before_the_file(path):
     with h5py.File(path, "w", userblock_size=512) as file:
         file["x"] = np.arange(5.0)
     with open_state(path, "hdf5") as reader:
-        assert_same(dict(reader), {"x": np.arange(5.0)})
+        expect_same_state(dict(reader), {"x": np.arange(5.0)})
 
 
 def test_compact_and_bfloat16(path):
@@ -74,16 +91,10 @@ def test_compact_and_bfloat16(path):
         compact.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array([1, 2, 3], "f4"))
         half = np.array([0x3F80, 0xC000], "<u2").view("V2")
         file.create_dataset("half", data=half).attrs["dtype"] = "bfloat16"
-    read = read_all(path)
+    read = read_state(path)
     assert read["compact"].tolist() == [1, 2, 3]
     assert read["half"].tolist() == [1.0, -2.0]
     assert read["half"].dtype == np.float32
-
-
-def test_an_array_cannot_be_the_folder_of_another(path):
-    with pytest.raises(ArgumentError, match="'a/b' and 'a/b/c/d'"):
-        write_state(path, {"a/b": np.ones(1), "a/b/c/d": np.ones(1)})
-    assert not path.exists()
 
 
 def with_external(file, folder):
@@ -150,14 +161,14 @@ def test_what_reading_weights_never_needs(path, tmp_path, make, message):
     with h5py.File(path, "w") as file:
         make(file, tmp_path)
     with pytest.raises(UnsafeFileError, match=rf"m\.h5.*{message}"):
-        read_all(path)
+        read_state(path)
 
 
 def test_groups_without_end(path):
     with h5py.File(path, "w") as file:
         file.create_group("/".join("g" * 300))
     with pytest.raises(FileFormatError, match="at most 200 nested levels"):
-        read_all(path)
+        read_state(path)
 
 
 @pytest.mark.parametrize(
@@ -168,46 +179,37 @@ def test_other_things_than_numbers(path, value):
     with h5py.File(path, "w") as file:
         file["x"] = value
     with pytest.raises(FileFormatError, match="array 'x'"):
-        read_all(path)
-
-
-@pytest.mark.parametrize("name", ["..", "a\nb", "n" * 5000])
-def test_names_that_are_none(path, name):
-    with h5py.File(path, "w") as file:
-        space = h5py.h5s.create_simple((1,))
-        h5py.h5d.create(file.id, name.encode(), h5py.h5t.NATIVE_FLOAT, space)
-    with pytest.raises(FileFormatError, match="names of 1 to 4096"):
-        read_all(path)
+        read_state(path)
 
 
 @pytest.mark.parametrize("version", [2, np.bytes_("x"), -1])
-def test_versions_we_do_not_know(path, state, version):
-    write_state(path, state)
+def test_versions_we_do_not_know(path, version):
+    write_state(path, small_state())
     with h5py.File(path, "r+") as file:
         file.attrs["singanet_format"] = version
     with pytest.raises(VersionError, match="format version 1 to 1.*received format version"):
-        read_all(path)
+        read_state(path)
 
 
-def test_a_lost_array_of_ours(path, state):
-    write_state(path, state)
+def test_a_lost_array_of_ours(path):
+    write_state(path, small_state())
     with h5py.File(path, "r+") as file:
         del file["conv/bias"]
     with pytest.raises(FileFormatError, match="expected 4 arrays, the number written; received 3"):
-        read_all(path)
+        read_state(path)
 
 
-def test_packing_our_file_again_keeps_its_checksums(path, tmp_path, state, assert_same):
-    write_state(path, state)
+def test_packing_our_file_again_keeps_its_checksums(path, tmp_path):
+    write_state(path, small_state())
     packed = tmp_path / "packed.h5"
     with h5py.File(path) as file, h5py.File(packed, "w") as copy:
         copy.attrs.update(file.attrs)
-        for name in state:
+        for name in small_state():
             new = copy.create_dataset(name, data=file[name][()], compression="gzip")
             new.attrs.update(file[name].attrs)
         copy["bn/mean"][0] = 5.0
     with open_state(packed) as reader:
-        assert_same({"x": reader.read("conv/weight")}, {"x": state["conv/weight"]})
+        expect_same_state({"x": reader.read("conv/weight")}, {"x": small_state()["conv/weight"]})
         with pytest.raises(FileFormatError, match="bn/mean.*checksum"):
             reader.read("bn/mean")
 
@@ -219,13 +221,13 @@ def test_groups_that_hold_nothing(path):
             file.create_group(f"g{k}")
     start = time.process_time()
     with pytest.raises(FileFormatError, match="at most 5000 parts"):
-        read_all(path)
+        read_state(path)
     assert time.process_time() - start < 2
     with h5py.File(path, "w", libver="latest") as file:
         for k in range(300):
             file.create_group(f"empty{k}")
             file[f"a{k}/b/c/w"] = k
-    assert len(read_all(path)) == 300
+    assert len(read_state(path)) == 300
 
 
 @given(st.lists(st.text("ab/", min_size=1, max_size=9), max_size=8))

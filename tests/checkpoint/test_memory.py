@@ -1,12 +1,7 @@
-"""Peak memory: the largest array and 16 MB, however large the state; here half of that.
-
-What is allowed beside the largest array is less than the 16 MB that are promised: so small arrays
-tell whether a second one was made.
-"""
+"""Peak memory of files that others wrote, and of whole nets."""
 
 from __future__ import annotations
 
-import tracemalloc
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,70 +9,11 @@ import numpy as np
 import pytest
 
 from singanet import layers
-from singanet.checkpoint import Source, convert, diff, inspect, open_state, write_state
+from singanet.checkpoint import open_state
 from singanet.errors import StateMismatchError
 from singanet.net import FeedForwardNet
+from tests.checkpoint.format_case import ALLOWED, BESIDE, LARGEST
 from tests.mutation.watching import Peak
-
-# More than the allowance, so that a second copy of one array would be seen.
-LARGEST = 12 << 20
-BESIDE = 10 << 20
-ALLOWED = LARGEST + BESIDE
-
-
-@pytest.fixture
-def peak():
-    """Most bytes that Python and NumPy held above what they held at the last call."""
-    tracemalloc.start()
-    before = [0]
-
-    def since_last():
-        now, highest = tracemalloc.get_traced_memory()
-        found = highest - before[0]
-        before[0] = now
-        tracemalloc.reset_peak()
-        return found
-
-    yield since_last
-    tracemalloc.stop()
-
-
-def sources(count):
-    shape = (1024, LARGEST // 4096)
-    return [
-        Source(f"layer{i}/w", shape, np.dtype("f4"), lambda: np.ones(shape, "f4"))
-        for i in range(count)
-    ]
-
-
-def test_writing(path, peak):
-    """Arrays are made as they are asked for, so even the array in hand counts as extra here."""
-    peak()
-    write_state(path, sources(4))
-    assert peak() <= ALLOWED
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_writing_what_is_there(path, peak, order):
-    """As a net's parameters are: the file's order may take a copy of one."""
-    state = {f"w{i}": np.ones((1024, LARGEST // 4096), "f4", order) for i in range(3)}
-    peak()
-    write_state(path, state)
-    assert peak() <= BESIDE + (LARGEST if order == "F" else 0)
-
-
-@pytest.mark.full
-def test_reading_and_verifying(path, peak):
-    write_state(path, sources(4))
-    peak()
-    with open_state(path) as reader:
-        assert peak() <= 4 << 20  # the table alone
-        for _, array in reader:
-            del array
-        assert peak() <= ALLOWED
-        for name in reader.entries:
-            reader._verify_array(name)
-        assert peak() <= ALLOWED
 
 
 @pytest.mark.parametrize("name", ["zeros.npz", "fortran.npz", "big-endian.npz", "old.pickle"])
@@ -116,22 +52,6 @@ def test_reading_gzipped_hdf5(tmp_path, peak):
         for _, read in reader:
             del read
     assert peak() <= ALLOWED
-
-
-@pytest.mark.parametrize("tool", ["inspect", "convert", "diff"])
-@pytest.mark.full
-def test_looking_into_large_files(tmp_path, path, peak, tool):
-    write_state(path, sources(3))
-    write_state(tmp_path / "other.npz", sources(3))
-    peak()
-    if tool == "inspect":
-        inspect(path)
-    elif tool == "convert":
-        convert(path, tmp_path / "there.safetensors")
-    else:
-        assert diff(path, tmp_path / "other.npz").equal
-    # A comparison needs the array of either side.
-    assert peak() <= ALLOWED + (LARGEST if tool == "diff" else 0)
 
 
 def wide_net():

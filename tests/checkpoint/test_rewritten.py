@@ -11,8 +11,7 @@ import pytest
 
 from singanet.checkpoint import open_state, write_state
 from singanet.errors import CheckpointError, ChecksumError, FileFormatError
-from tests.checkpoint.gguf_files import file_of, tensor
-from tests.checkpoint.gguf_files import text as counted
+from tests.kit.files import flipped, gguf_file, gguf_tensor, gguf_text
 
 NAMES = ["blk.0.up.weight", "bias", "ones", "zeros"]
 
@@ -87,10 +86,10 @@ def by_llama_cpp(path, change):
     codes = {"float32": 0, "float16": 1}
     rows, data = [], b""
     for name, array in arrays.items():
-        rows.append(tensor(name, array.shape[::-1], codes[str(array.dtype)], len(data)))
+        rows.append(gguf_tensor(name, array.shape[::-1], codes[str(array.dtype)], len(data)))
         data += array.tobytes() + bytes(-array.nbytes % 32)
-    path.write_bytes(file_of(rows, copied, data))
-    assert counted("singanet.checksums") in path.read_bytes()
+    path.write_bytes(gguf_file(rows, copied, data))
+    assert gguf_text("singanet.checksums") in path.read_bytes()
     return arrays
 
 
@@ -146,7 +145,7 @@ def test_a_table_that_was_changed_is_damage(format, step, state, tmp_path):
     refused = 0
     for at in range(0, end, step):
         for bit in (1, 2, 8, 32):
-            path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+            path.write_bytes(flipped(whole, at, bit))
             try:
                 with open_state(path, format) as reader:
                     found = {name: array.tobytes() for name, array in reader}

@@ -16,7 +16,7 @@ import zlib
 import numpy as np
 
 from singanet.onnx.onnx_pb2 import AttributeProto, ModelProto, TensorProto
-from tests.checkpoint import gguf_files as gguf
+from tests.kit.files import gguf_file, gguf_tensor
 
 SIZES = (1 << 20, 1 << 22, 1 << 24, 1 << 29, 1 << 32, 1 << 40)
 
@@ -340,25 +340,25 @@ def declared():
 def ggufs():
     """Tables that claim much: values, texts, arrays, one place used by many."""
     for size in (1 << 20, 1 << 31, 1 << 40, (1 << 64) - 1):
-        yield f"{size} arrays", gguf.file_of(count=size)
-        yield f"{size} floats", gguf.file_of([gguf.tensor(axes=(size,))])
-        yield f"{size} in blocks", gguf.file_of([gguf.tensor(axes=(256, size), code=12)])
+        yield f"{size} arrays", gguf_file(count=size)
+        yield f"{size} floats", gguf_file([gguf_tensor(axes=(size,))])
+        yield f"{size} in blocks", gguf_file([gguf_tensor(axes=(256, size), code=12)])
         for code in (4, 7, 8, 9):
             told = struct.pack("<IQ", code, size)
-            yield f"{size} values {code}", gguf.file_of(values=[("a", 9, told)])
-        yield f"a text of {size}", gguf.file_of(values=[("a", 8, struct.pack("<Q", size))])
+            yield f"{size} values {code}", gguf_file(values=[("a", 9, told)])
+        yield f"a text of {size}", gguf_file(values=[("a", 8, struct.pack("<Q", size))])
     for count in (1000, 1_000_000):
         for code, each in ((8, bytes(8)), (9, struct.pack("<IQ", 0, 0)), (7, b"\1")):
             told = struct.pack("<IQ", code, count) + each * count
-            yield f"{count} small ones of {code}", gguf.file_of(values=[("a", 9, told)])
-    same = [gguf.tensor(f"w{k}", (256, 64)) for k in range(5000)]
-    yield "arrays at one place", gguf.file_of(same, data=bytes(65536))
-    empty = [gguf.tensor(f"w{k}", (0, 1 << 40)) for k in range(50_000)]
-    yield "empty arrays", gguf.file_of(empty)
+            yield f"{count} small ones of {code}", gguf_file(values=[("a", 9, told)])
+    same = [gguf_tensor(f"w{k}", (256, 64)) for k in range(5000)]
+    yield "arrays at one place", gguf_file(same, data=bytes(65536))
+    empty = [gguf_tensor(f"w{k}", (0, 1 << 40)) for k in range(50_000)]
+    yield "empty arrays", gguf_file(empty)
     deep = struct.pack("<IQ", 9, 1) * 200_000
-    yield "arrays in arrays", gguf.file_of(values=[("a", 9, deep)])
+    yield "arrays in arrays", gguf_file(values=[("a", 9, deep)])
     split = [("split.count", 9, struct.pack("<IQ", 4, 2) + bytes(8))]
-    yield "a number of parts that is none", gguf.file_of(values=split)
+    yield "a number of parts that is none", gguf_file(values=split)
 
 
 def indexes():

@@ -54,7 +54,7 @@ from singanet.saving.nets import net_from_proto, net_to_proto
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping
 from tests.charts import HERE, draw_once
-from tests.checkpoint.gguf_files import of_all_types
+from tests.kit.files import gguf_of_all_types
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import VALUES, changed, mutated
 from tests.mutation.watching import watch
@@ -155,7 +155,7 @@ def checkpoints(folder):
     for path in sorted(TORCH.glob("*.pt")):
         yield ".pt", path.read_bytes()
     for _ in range(4):
-        yield ".gguf", of_all_types()
+        yield ".gguf", gguf_of_all_types()
 
 
 def repacked(raw, rng):
