@@ -30,6 +30,7 @@ from hypothesis.strategies import booleans
 from singanet.device import cuda
 from singanet.testing import strict_device
 from singanet.testing.device_like import device_like
+from tests.kit.draws import SEED
 
 # The default selection says the same each time; wider ones see other examples in each run but CI's.
 settings.register_profile("default", max_examples=10, deadline=None, derandomize=True)
@@ -79,8 +80,9 @@ CUPY, WHY_NOT = _cupy()
 
 
 def pytest_report_header():
-    """Say once what 3,000 tests would say one by one, and at a fiftieth of the whole run's time."""
-    return f"tests marked 'device' are left out: {WHY_NOT}" if WHY_NOT else None
+    """Say the seed, and once what 3,000 tests would say one by one."""
+    lines = [f"drawn by the day's seed: set SINGANET_SEED={SEED} to draw the same again"]
+    return lines + ([f"tests marked 'device' are left out: {WHY_NOT}"] if WHY_NOT else [])
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks

@@ -71,7 +71,7 @@ def names_in(folder):
 def rewrite_text(path, change, key="model"):
     """Change the description in a ``.singanet`` file, which gets the checksums of the new one.
 
-    ``change`` gets the description and all arrays, and may return another description.
+    ``change`` gets the description and all arrays, and may return another description or its text.
     """
     state = read_state(path)
     about = json.loads(bytes(state[key]))

@@ -9,15 +9,14 @@ import json
 import time
 import tracemalloc
 
-import numpy as np
 import pytest
 
 import singanet
 from singanet import FeedForwardNet, layers, loss
-from singanet.checkpoint import open_state, write_state
 from singanet.errors import ConfigError, SingaNetError
 from singanet.optimizer import SGD, schedules
 from singanet.saving import nets
+from tests.kit.files import read_state, rewrite_text
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import places
 
@@ -27,9 +26,7 @@ MEMORY = 32 << 20
 def test_a_deep_text_is_refused(tmp_path):
     net = net_of("Dense")
     net.save_model(tmp_path / "a.singanet")
-    with open_state(tmp_path / "a.singanet") as reader:
-        state = dict(reader)
-    about = json.loads(bytes(state["model"]))
+    about = json.loads(bytes(read_state(tmp_path / "a.singanet")["model"]))
     deep = about["net"]
     for level in range(300):
         deep = {
@@ -37,8 +34,8 @@ def test_a_deep_text_is_refused(tmp_path):
             "name": f"n{level}", "layers": [{"name": f"n{level}", "net": deep, "sources": []}],
         }  # fmt: skip
     for text in (json.dumps({**about, "net": deep}), "[" * 100_000, '{"a":' * 5000):
-        state["model"] = np.frombuffer(text.encode(), np.uint8)
-        write_state(tmp_path / "a.singanet", state, "safetensors")
+        net.save_model(tmp_path / "a.singanet")
+        rewrite_text(tmp_path / "a.singanet", lambda about, state, text=text: text)
         with pytest.raises(SingaNetError) as caught:
             singanet.load_model(tmp_path / "a.singanet")
         assert len(str(caught.value)) < 1500
@@ -160,12 +157,8 @@ def test_a_training_of_many_fits(tmp_path):
     net.compile(SGD(lr=0.1), loss.SquaredError())
     path = tmp_path / "a.singanet"
     net.save_model(path)
-    with open_state(path) as reader:
-        state = dict(reader)
-    about = json.loads(bytes(state["model"]))
-    about["training"]["fit"] = [[0.1 * k, "layer", 1] for k in range(20_000)]
-    text = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    write_state(path, {**state, "model": text}, "safetensors")
+    fits = [[0.1 * k, "layer", 1] for k in range(20_000)]
+    rewrite_text(path, lambda about, state: about["training"].update(fit=fits))
     start = time.process_time()
     with pytest.raises(ConfigError, match="at most 256"):
         singanet.load_model(path)

@@ -11,12 +11,12 @@ import pytest
 
 import singanet
 from singanet import FeedForwardNet
-from singanet.checkpoint import open_state, write_state
 from singanet.data import Columns, Table
 from singanet.errors import ConfigError, SingaNetError, UnknownNameError
 from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
+from tests.kit.files import read_state, rewrite_text
 from tests.mutation.mutations import places
 
 COLUMNS = {"a": [1.0, None, 3.0], "b": [1, 2, 3]}
@@ -67,13 +67,11 @@ def test_forged_ones_are_refused_by_errors_of_our_own(tmp_path):
     net, path = _net(table), tmp_path / "net.singanet"
     net.columns["numeric"] = ("a", "b", "c")
     net.save_model(path)
-    with open_state(path) as reader:
-        state = dict(reader)
+    about = json.loads(bytes(read_state(path)["model"]))
     frame = Columns({name: np.array(column, object) for name, column in COLUMNS.items()})
     refused = []
-    for mutant in _mutants(json.loads(bytes(state["model"]))):
-        state["model"] = np.frombuffer(json.dumps(mutant).encode(), np.uint8)
-        write_state(path, state, "safetensors")
+    for mutant in _mutants(about):
+        rewrite_text(path, lambda whole, state, mutant=mutant: mutant)
         try:
             singanet.load_model(path).predict(frame)
         except SingaNetError as error:
@@ -95,10 +93,7 @@ def test_forged_ones_are_refused_by_errors_of_our_own(tmp_path):
 def test_what_would_not_have_been_written_is_refused(about, tmp_path):
     path = tmp_path / "net.singanet"
     _net().save_model(path)
-    with open_state(path) as reader:
-        state = dict(reader)
-    text = json.dumps({**json.loads(bytes(state["model"])), **about})
-    write_state(path, state | {"model": np.frombuffer(text.encode(), np.uint8)}, "safetensors")
+    rewrite_text(path, lambda whole, state: whole.update(about))
     with pytest.raises((ConfigError, UnknownNameError)):
         singanet.load_model(path)
 

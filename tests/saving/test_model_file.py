@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tracemalloc
@@ -13,8 +12,8 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import FeedForwardNet, Input, device, loss, metric, models
-from singanet.checkpoint import open_state, write_state
+from singanet import FeedForwardNet, Input, device, loss, metric
+from singanet.checkpoint import write_state
 from singanet.errors import (
     ArgumentError,
     ChecksumError,
@@ -32,7 +31,7 @@ from singanet.optimizer import SGD, Adam, ClipByLayerNorm, L1Regularizer
 from singanet.optimizer.schedules import Plateau, Step
 from singanet.saving import objects as config
 from singanet.saving.whole_model import is_model_file
-from tests.layer_catalogue import CATALOGUE, inputs_of, net_of
+from tests.kit.files import read_state, rewrite_text
 
 
 @pytest.fixture
@@ -67,40 +66,6 @@ def assert_same(a, b):
     for key, array in states[0].items():
         assert array.tobytes() == states[1][key].tobytes(), key
     assert a.rng.bit_generator.state == b.rng.bit_generator.state
-
-
-def arrays_of(output):
-    """The arrays of what forward returned: one, several, or a dict of either."""
-    if isinstance(output, np.ndarray):
-        return [output]
-    parts = output.values() if isinstance(output, dict) else output
-    return [array for part in parts for array in arrays_of(part)]
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_layer_predicts_to_the_bit(name, file):
-    net = net_of(name)
-    for param in net.params():
-        param.value[...] += 0.25
-    net.save_model(file)
-    other = singanet.load_model(file)
-    assert other.to_config() == net.to_config()
-    x = inputs_of(name)
-    expected, found = net.forward(False, x), other.forward(False, x)
-    assert type(expected) is type(found)
-    for one, two in zip(arrays_of(expected), arrays_of(found), strict=True):
-        np.testing.assert_array_equal(one, two)
-
-
-@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20", "char_rnn", "wide_deep"])
-def test_ready_nets_come_back(name, file):
-    net = models.build(name, seed=1)
-    net.save_model(file)
-    other = singanet.load_model(file)
-    assert other.to_config() == net.to_config()
-    assert other.summary() == net.summary()
-    for one, two in zip(net.param_values(), other.param_values(), strict=True):
-        np.testing.assert_array_equal(one, two)
 
 
 OPTIMIZERS = {
@@ -332,20 +297,6 @@ def test_a_class_that_is_not_registered_is_named(file, monkeypatch):
 # -- files that are refused ----------------------------------------------------------------------
 
 
-def state_of(file):
-    with open_state(file) as reader:
-        return dict(reader)
-
-
-def rewritten(file, change):
-    """The model file with another text in it, checksums and all."""
-    state = state_of(file)
-    about = json.loads(bytes(state["model"]))
-    about = change(about) or about
-    state["model"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    write_state(file, state, "safetensors")
-
-
 @pytest.fixture
 def saved(file):
     net = classifier()
@@ -397,7 +348,7 @@ def dense(about):
     ],
 )  # fmt: skip
 def test_a_description_that_is_not_of_these_arrays_is_refused(saved, change, error, message):
-    rewritten(saved, change)
+    rewrite_text(saved, lambda about, state: change(about))
     with pytest.raises(error, match=message) as caught:
         singanet.load_model(saved)
     assert saved.name in str(caught.value)
@@ -405,7 +356,7 @@ def test_a_description_that_is_not_of_these_arrays_is_refused(saved, change, err
 
 
 def test_arrays_that_are_missing_extra_or_damaged_are_named(saved):
-    state = state_of(saved)
+    state = read_state(saved)
     weight = state.pop("net/conv/weight")
     write_state(saved, state, "safetensors")
     with pytest.raises(StateMismatchError, match="conv/weight"):
@@ -451,7 +402,7 @@ def test_other_files_are_no_models(tmp_path, saved):
 
 def test_a_forged_claim_makes_no_array(saved):
     """A description of a terabyte in a file of kilobytes costs nothing."""
-    rewritten(saved, lambda a: dense(a)["arguments"].update(units=10**11))
+    rewrite_text(saved, lambda a, state: dense(a)["arguments"].update(units=10**11))
     tracemalloc.start()
     try:
         with pytest.raises(StateMismatchError):

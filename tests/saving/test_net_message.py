@@ -8,77 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet import FeedForwardNet, Input, loss, metric, models
 from singanet.errors import ConfigError
-from singanet.layers import Concat, Dense
-from singanet.saving.net_pb2 import NetConfig
 from singanet.saving.nets import net_from_proto, net_to_proto
-from tests.layer_catalogue import CATALOGUE, concrete_layers, net_of
-
-
-def everywhere(net):
-    """The description through the bytes of a message and through JSON, which must be one."""
-    config = net.to_config()
-    message = NetConfig.FromString(net_to_proto(config).SerializeToString())
-    assert net_from_proto(message) == config
-    assert net_from_proto(message.SerializeToString()) == config
-    assert json.loads(json.dumps(config)) == config
-    other = FeedForwardNet.from_config(net_from_proto(message))
-    assert other.to_config() == config
-    return config
-
-
-def test_the_catalogue_is_whole():
-    assert set(CATALOGUE) == concrete_layers()
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_layer_comes_back(name):
-    config = everywhere(net_of(name))
-    assert name in {entry["class"] for entry in config["layers"]}
-
-
-@pytest.mark.parametrize("name", [e.name for e in models.entries()])
-def test_every_ready_net_comes_back(name):
-    everywhere(models.build(name))
-
-
-OBJECTS = [
-    loss.SoftmaxCrossEntropy(),
-    loss.Huber(0.3),
-    loss.MultiLoss({"a": loss.SquaredError(), "b": loss.BinaryCrossEntropy()}, {"a": 0.25}),
-    loss.Hinge(reduction="sum"),
-    loss.SoftmaxFocal(1.5, class_weight=[1.0, 2.0]),
-    loss.SigmoidFocal(alpha=0.25),
-    loss.SmoothL1(0.3),
-]
-
-
-@pytest.mark.parametrize("given", OBJECTS, ids=lambda each: type(each).__name__)
-def test_losses_come_back(given):
-    config = everywhere(net_of("Dense", loss=given))
-    assert config["loss"]["class"] == type(given).__name__
-
-
-@pytest.mark.parametrize("measure", [metric.Accuracy(), metric.Perplexity(), metric.R2()])
-def test_metrics_come_back(measure):
-    assert everywhere(net_of("Dense", metric=measure))["metric"]["class"]
-
-
-def test_nesting_names_freezing_and_ports_come_back():
-    a, b = Input("a", (3,)), Input("b", (3,))
-    tower = FeedForwardNet([Dense("fc", 4, input_sample_shape=(3,))], name="tower")
-    joined = Concat("c", 1)(tower(b), tower(a))
-    net = FeedForwardNet(inputs=[b, a], outputs=[joined, tower(a)], name="whole")
-    net.freeze("c")
-    net.most_steps = 9
-    net["tower/fc"].params["bias"].trainable = False
-    config = everywhere(net)
-    assert config["inputs"] == ["b", "a"]
-    assert config["most_steps"] == 9
-    assert config["untrained"] == ["tower/fc/bias"]
-    assert config["layers"][2]["net"]["name"] == "tower"
-
+from tests.layer_catalogue import net_of
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)

@@ -10,71 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import singanet
-from singanet import FeedForwardNet, Input, initializer, layers, loss, models, optimizer
+from singanet import FeedForwardNet, initializer, layers, loss, models, optimizer
 from singanet.errors import ArgumentError, ConfigError, GraphError, SingaNetError, UnknownNameError
-from singanet.layers import Concat, Conv2D, Dense, Dummy, Layer, Merge, Slice
-from singanet.loss import SoftmaxCrossEntropy
-from singanet.metric import Accuracy
+from singanet.layers import Dummy, Layer
 from singanet.saving import nets as net_config
 from singanet.saving import objects as config
-
-
-def through_json(net, seed=0):
-    return FeedForwardNet.from_config(json.loads(json.dumps(net.to_config())), seed=seed)
-
-
-def same(net, other, x):
-    for a, b in zip(net.param_values(), other.param_values(), strict=True):
-        b[...] = a
-    y, z = net.forward(False, x), other.forward(False, x)
-    if not isinstance(y, dict):
-        y, z = {"": y}, {"": z}
-    assert list(y) == list(z)
-    for name in y:
-        np.testing.assert_array_equal(y[name], z[name])
-
-
-@pytest.mark.parametrize("name", ["mlp", "lenet"])
-def test_ready_nets_come_back(name):
-    net = models.build(name, (1, 8, 8), 10, seed=1)
-    other = through_json(net, seed=1)
-    assert other.summary() == net.summary()
-    assert other.to_config() == net.to_config()
-    assert isinstance(other.loss, SoftmaxCrossEntropy)
-    assert isinstance(other.metric, Accuracy)
-    for a, b in zip(net.param_values(), other.param_values(), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_specs_initializers_and_keywords_come_back():
-    net = FeedForwardNet(seed=0)
-    net.add(Conv2D("conv", 4, (3, 1), stride=2, dilation=(1, 2), groups=2,
-                   W_specs={"init": initializer.Uniform(-1.0, 1.0), "lr_mult": 2.0},
-                   input_sample_shape=(2, 9, 9)))  # fmt: skip
-    other = through_json(net)
-    assert other.param_specs() == net.param_specs()
-    np.testing.assert_array_equal(other.param_values()[0], net.param_values()[0])
-    assert other["conv"].window == net["conv"].window
-
-
-def test_sharing_branches_and_several_outputs_come_back():
-    a, b = Input("a", (3,)), Input("b", (3,))
-    fc = Dense("fc", 4)
-    head, tail = Slice("cut", 1, [1])(fc(a))
-    tied = Dense("tied", 3, W_specs=fc.params["weight"], W_transpose=True)
-    outputs = [Concat("swap", 1)(tail, head), tied(fc(b))]
-    net = FeedForwardNet(inputs=[a, b], outputs=outputs, seed=0)
-    other = through_json(net)
-    assert other.param_names() == net.param_names()
-    rng = np.random.default_rng(0)
-    same(net, other, {k: rng.standard_normal((2, 3)).astype(np.float32) for k in "ab"})
-
-
-def test_a_layer_of_several_inputs_at_the_start_comes_back():
-    net = FeedForwardNet()
-    net.add(Merge("m", input_sample_shape=[(2,), (2,)]))
-    x = [np.ones((1, 2), np.float32)] * 2
-    same(net, through_json(net), x)
 
 
 class Twice(Layer):
@@ -99,7 +39,8 @@ def test_a_class_of_the_user_needs_a_registered_name(monkeypatch):
     assert singanet.register("test.twice.v1")(Twice) is Twice
     described = net.to_config()
     assert described["layers"][1]["class"] == "test.twice.v1"
-    same(net, through_json(net), np.ones((1, 2), np.float32))
+    made = FeedForwardNet.from_config(described)
+    np.testing.assert_array_equal(made.forward(False, np.ones((1, 2))), [[3, 3]])
     monkeypatch.setattr(config, "_registered", {})
     with pytest.raises(UnknownNameError, match="import the module that registers it"):
         FeedForwardNet.from_config(described)

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import FeedForwardNet, Input, layers, loss, models
-from singanet.checkpoint import open_state, write_state
-from singanet.engine.backward import ones
 from singanet.errors import (
     ArgumentError,
     ConfigError,
@@ -22,8 +19,8 @@ from singanet.errors import (
     VersionError,
 )
 from singanet.metric import Accuracy
-from tests.layer_catalogue import CATALOGUE, net_of
-from tests.program.test_predictor import close, image_net, images, own_net, rows, small_net, stir
+from tests.kit.files import read_state, rewrite_text
+from tests.program.test_predictor import close, image_net, images, own_net, rows, small_net
 
 
 def again(predictor, tmp_path):
@@ -54,50 +51,13 @@ def test_half_precision(tmp_path):
     np.testing.assert_array_equal(again(predictor, tmp_path)(images()), predictor(images()))
 
 
-@pytest.mark.parametrize("name", ["resnet20", "googlenet", "char_rnn", "wide_deep"])
-@pytest.mark.full
-def test_ready_nets(name, tmp_path):
-    net = models.build(name, seed=0)
-    stir(net)
-    predictor = net.predictor()
-    feed = ones(net._execution_plan(), 2, net.device, 8)
-    wanted, made = predictor(feed), again(predictor, tmp_path)(feed)
-    np.testing.assert_array_equal(made, wanted)
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_layer(name, tmp_path):
-    predictor = net_of(name).predictor()
-    loaded = again(predictor, tmp_path)
-    assert repr(loaded) == repr(predictor)
-    for one, two in zip(*(p._net.params() for p in (loaded, predictor)), strict=True):
-        np.testing.assert_array_equal(one.value, two.value)
-
-
-def test_nets_in_nets_with_tied_weights(tmp_path):
-    tower = FeedForwardNet([layers.Dense("fc", 4, input_sample_shape=(3,))], name="tower")
-    a, b = Input("a", (3,)), Input("b", (3,))
-    both = layers.Concat("c", 1)(tower(a), tower(b))
-    tied = layers.Dense("tied", 3, W_specs=tower["fc"].params["weight"], W_transpose=True)
-    outputs = [layers.Dense("top", 2)(both), tied(tower(a))]
-    net = FeedForwardNet(inputs=[b, a], outputs=outputs, seed=0)
-    net.loss = loss.MultiLoss({"top": loss.SoftmaxCrossEntropy(), "tied": loss.Huber()})
-    feed = {name: np.full((2, 3), k, np.float32) for k, name in enumerate("ab")}
-    predictor = net.predictor()
-    wanted, made = predictor(feed), again(predictor, tmp_path)(feed)
-    for name in ("top", "tied"):
-        close(wanted[name], net.predict(feed)[name])
-        np.testing.assert_array_equal(made[name], wanted[name])
-
-
 def test_what_is_in_the_file(tmp_path):
     net = image_net()
     net.metric = Accuracy()
     net.compile(singanet.optimizer.Adam(lr=0.1))
     net.train_on_batch(images(), np.arange(3))
     net.predictor().save(tmp_path / "p.singanet")
-    with open_state(tmp_path / "p.singanet") as reader:
-        state = dict(reader)
+    state = read_state(tmp_path / "p.singanet")
     assert "constant/c1+n1/weight" in state
     assert "constant/n5/gamma" in state  # behind a tanh
     gone = ("constant/n1/", "constant/c1/", "optimizer")
@@ -135,18 +95,6 @@ def test_names_and_kinds_of_files(tmp_path):
         singanet.load_predictor(tmp_path / "none.singanet")
 
 
-def forged(tmp_path, net, change):
-    """A file whose text, and arrays, ``change`` has changed."""
-    net.predictor().save(tmp_path / "p.singanet")
-    with open_state(tmp_path / "p.singanet") as reader:
-        state = dict(reader)
-    about = json.loads(bytes(state["predictor"]))
-    change(about, state)
-    state["predictor"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    write_state(tmp_path / "p.singanet", state, "safetensors")
-    return tmp_path / "p.singanet"
-
-
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -168,7 +116,13 @@ def forged(tmp_path, net, change):
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, change, error):
-    path = forged(tmp_path, image_net(), change)
+    path = tmp_path / "p.singanet"
+    image_net().predictor().save(path)
+
+    def edit(about, state):
+        change(about, state)
+
+    rewrite_text(path, edit, "predictor")
     with pytest.raises(error) as caught:
         singanet.load_predictor(path)
     assert caught.value.advice
