@@ -177,22 +177,38 @@ def same(ours, theirs, rtol=1e-5):
     np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * np.abs(theirs).max())
 
 
+def some_words():
+    """Indices, of which zeros are no words."""
+    x = np.random.default_rng(0).integers(1, 9, (4, 6))
+    x[1:, 4:] = x[2:, 3] = x[3, 1] = 0
+    return x
+
+
+def expect_as_there(model, path, x):
+    """Check that the net of the model's archive makes of ``x`` what Keras does."""
+    model.save(path)
+    same(load_model(path).forward(False, x), model.predict(x, verbose=0))
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_every_layer_there_and_back(name, tmp_path):
     shape, make = CALLS[name]
     x = keras.Input(shape)
     model = drawn(keras.Model(x, make()(x)))
-    model.save(tmp_path / "m.keras")
-    net = load_model(tmp_path / "m.keras")
-    x, ours = there(shape)
-    want = model.predict(x, verbose=0)
-    same(net.forward(False, ours), want)
+    there_and_back(model, shape, tmp_path)
 
-    for param in net.params():
+
+def there_and_back(model, shape, folder, count=3, last=0):
+    """Compare outputs of the model's archive, and of one with other (``last``) parameters."""
+    model.save(folder / "m.keras")
+    net = load_model(folder / "m.keras")
+    x, ours = there(shape, count=count)
+    same(net.forward(False, ours), model.predict(x, verbose=0))
+    for param in net.params()[-last:]:
         if param.trainable and not param.is_state:
             param.put(param.peek() * 1.25 + 0.01)
-    save_model(net, tmp_path / "back.keras", like=tmp_path / "m.keras")
-    back = keras.models.load_model(tmp_path / "back.keras")
+    save_model(net, folder / "back.keras", like=folder / "m.keras")
+    back = keras.models.load_model(folder / "back.keras")
     same(net.forward(False, ours), back.predict(x, verbose=0))
 
 
@@ -231,10 +247,7 @@ MASKED = {
 @pytest.mark.parametrize("name", MASKED)
 def test_masks_are_read_and_dropped_as_in_keras(name, tmp_path):
     model = drawn(MASKED[name]())
-    model.save(tmp_path / "m.keras")
-    x = np.random.default_rng(0).integers(1, 9, (4, 6))
-    x[1:, 4:] = x[2:, 3] = x[3, 1] = 0
-    same(load_model(tmp_path / "m.keras").forward(False, x), model.predict(x, verbose=0))
+    expect_as_there(model, tmp_path / "m.keras", some_words())
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
@@ -311,16 +324,7 @@ def test_ready_models(name, tmp_path):
     size = READY[name]
     given = {"input_shape": (size, size, 3), "classes": 7, "classifier_activation": None}
     model = drawn(getattr(keras.applications, name)(weights=None, **given), most=1)
-    model.save(tmp_path / "m.keras")
-    net = load_model(tmp_path / "m.keras")
-    x, ours = there((size, size, 3), count=2)
-    want = model.predict(x, verbose=0)
-    same(net.forward(False, ours), want)
-    for param in net.params()[-8:]:
-        param.put(param.peek() * 1.25)
-    save_model(net, tmp_path / "back.keras", like=tmp_path / "m.keras")
-    back = keras.models.load_model(tmp_path / "back.keras")
-    same(net.forward(False, ours), back.predict(x, verbose=0))
+    there_and_back(model, (size, size, 3), tmp_path, 2, 8)
 
 
 def masked_and_not(merge, reader):
@@ -355,10 +359,7 @@ READERS = {
 @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
 def test_a_merge_with_what_has_no_mask_has_none(merge, reader, tmp_path):
     model = drawn(masked_and_not(getattr(kl, merge)(), READERS[reader]))
-    model.save(tmp_path / "m.keras")
-    x = np.random.default_rng(0).integers(1, 9, (4, 6))
-    x[1:, 4:] = x[2:, 3] = x[3, 1] = 0
-    same(load_model(tmp_path / "m.keras").forward(False, x), model.predict(x, verbose=0))
+    expect_as_there(model, tmp_path / "m.keras", some_words())
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
@@ -371,10 +372,7 @@ def test_merges_that_look_at_masks_need_all_of_them(merge, tmp_path):
     x = keras.Input((6,), dtype="int32")
     e = kl.Embedding(9, 4, mask_zero=True)(x)
     model = drawn(keras.Model(x, kl.GlobalAveragePooling1D()(keras_merge()([e, kl.Dense(4)(e)]))))
-    model.save(tmp_path / "m.keras")
-    given = np.random.default_rng(0).integers(1, 9, (4, 6))
-    given[1:, 4:] = given[2:, 3] = given[3, 1] = 0
-    same(load_model(tmp_path / "m.keras").forward(False, given), model.predict(given, verbose=0))
+    expect_as_there(model, tmp_path / "m.keras", some_words())
     keras.Model(x, kl.Flatten()(keras_merge()([e, kl.Dense(4)(e)]))).save(tmp_path / "m.keras")
     with pytest.raises(FileFormatError, match="use the mask"):
         load_model(tmp_path / "m.keras")
@@ -408,9 +406,7 @@ def test_what_reads_masked_queries_goes_by_the_mask_or_is_refused(how, is_taken,
         with pytest.raises(FileFormatError, match="mask"):
             load_model(tmp_path / "m.keras")
         return
-    x = np.random.default_rng(0).integers(1, 9, (4, 6))
-    x[1:, 4:] = x[2:, 3] = x[3, 1] = 0
-    same(load_model(tmp_path / "m.keras").forward(False, x), model.predict(x, verbose=0))
+    expect_as_there(model, tmp_path / "m.keras", some_words())
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 5), (4, 5), (6,)])
@@ -430,14 +426,11 @@ def test_flatten_puts_channels_last_whatever_comes_behind_it(shape, form, dense,
 
 def test_borders_of_steps_whose_channels_are_first(tmp_path):
     x = keras.Input((4, 6))
-    y = kl.ZeroPadding1D((1, 3), data_format="channels_first")(x)
-    model = keras.Model(x, y)
-    model.save(tmp_path / "m.keras")
-    given = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("f4")
-    same(
-        load_model(tmp_path / "m.keras").forward(False, given),
-        np.pad(given, [(0, 0)] * 2 + [(1, 3)]),
+    keras.Model(x, kl.ZeroPadding1D((1, 3), data_format="channels_first")(x)).save(
+        tmp_path / "m.keras"
     )
+    x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("f4")
+    same(load_model(tmp_path / "m.keras").forward(False, x), np.pad(x, [(0, 0)] * 2 + [(1, 3)]))
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])

@@ -114,6 +114,15 @@ def zip_file(*members, method=zipfile.ZIP_STORED):
     return stream.getvalue()
 
 
+def rewrite_zip(source, target, change, method=zipfile.ZIP_STORED):
+    """Write the members of an archive anew as ``change(name, bytes)`` says; None leaves one out."""
+    with zipfile.ZipFile(source) as old:
+        members = [(name, change(name, old.read(name))) for name in old.namelist()]
+    members = [member for member in members if member[1] is not None]
+    target.write_bytes(zip_file(*members, method=method))
+    return target
+
+
 # -- pickles --------------------------------------------------------------------------------------
 
 
