@@ -285,6 +285,17 @@ def test_claims_that_the_weights_cannot_fill(change):
         load_model(change(lambda c: inside(c)["config"].update(units=10**12)))
 
 
+def test_a_description_as_long_as_may_be_and_no_longer(change, monkeypatch):
+    path = change(lambda config: None)
+    with zipfile.ZipFile(path) as whole:
+        size = whole.getinfo("config.json").file_size
+    monkeypatch.setattr(archive, "_LONGEST", size)
+    load_model(path)
+    monkeypatch.setattr(archive, "_LONGEST", size - 1)
+    with pytest.raises(FileFormatError, match=f"a description of at most {size - 1} bytes"):
+        load_model(path)
+
+
 @pytest.mark.parametrize("missing", ["config.json", "model.weights.h5"])
 def test_members_that_are_missing(tmp_path, change, missing):
     whole, less = change(lambda c: None), tmp_path / "less.keras"

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import tracemalloc
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from singanet.offload.contexts import OffloadedContexts
 from singanet.offload.generation import PlacedFile
 from singanet.ops.numpy import NumpyOps
 from singanet.optimizer import SGD, Adam
+from tests.offload.twins import Twins, arrays_of, expect_same
 
 SAMPLES, WIDTH, DEPTH, KEEP = 256, 160, 6, 1_500_000
 """An activation has 164 kB, parameters of a layer with the state of Adam 307 kB."""
@@ -72,16 +74,6 @@ def data_of(name: str) -> tuple[np.ndarray, np.ndarray]:
     return ids, ids if singanet.models.find(name).task == "text" else rng.integers(0, 2, 8)
 
 
-def arrays_of(net: singanet.FeedForwardNet) -> dict[str, np.ndarray]:
-    return {param.name: param.peek().copy() for param in net.params()}
-
-
-def same(found: dict, wanted: dict) -> bool:
-    return found.keys() == wanted.keys() and all(
-        np.array_equal(found[name], wanted[name]) for name in wanted
-    )
-
-
 def is_clean(net: singanet.FeedForwardNet, folder) -> bool:
     """Whether nothing of a pass is left, neither in memory nor in the folder."""
     scratch = net.executor.shelf.scratch
@@ -96,18 +88,15 @@ def is_clean(net: singanet.FeedForwardNet, folder) -> bool:
 @pytest.mark.parametrize("name", ["images", "lstm", "transformer"])
 def test_steps_are_those_in_memory(tmp_path, monkeypatch, name):
     monkeypatch.setattr("singanet.offload.contexts.SMALL", 1000)
-    nets = [image_net() if name == "images" else singanet.models.build(name, seed=0) for _ in "ab"]
-    plain, net = nets
-    here, there = Adam(lr=0.01), Adam(lr=0.01)
-    batch = data_of(name)
-    net.offload(tmp_path / "net", 250_000 if name == "images" else "4MB", activations=True)
+    make = image_net if name == "images" else partial(singanet.models.build, name, seed=0)
+    keep, batch = 250_000 if name == "images" else "4MB", data_of(name)
+    twins = Twins(make, tmp_path / "net", keep, activations=True)
     for _ in range(2):
-        assert net.step(*batch, there) == plain.step(*batch, here)
-        assert is_clean(net, tmp_path / "net")
-    assert same(arrays_of(net), arrays_of(plain))
-    assert same(there.state_dict(), here.state_dict())
-    net.onload()
-    assert net.step(*batch, there) == plain.step(*batch, here)
+        twins.step(*batch)
+        assert is_clean(twins.net, tmp_path / "net")
+    twins.expect_same()
+    twins.net.onload()
+    twins.step(*batch)
 
 
 @pytest.mark.parametrize("extra", [{"clip": 0.5, "clip_by": "global", "accumulate": 2}])
@@ -119,7 +108,7 @@ def test_fits_are_those_in_memory(tmp_path, extra):
     net.offload(tmp_path / "net", KEEP, activations=True)
     found, wanted = (each.fit(x, y, 64, 1, verbose=False, **extra) for each in (net, plain))
     assert found == wanted
-    assert same(arrays_of(net), arrays_of(plain))
+    expect_same(arrays_of(net), arrays_of(plain))
     assert net.executor.shelf.peak <= KEEP
 
 
@@ -150,7 +139,7 @@ def test_gradients_and_own_loops_are_those_in_memory(tmp_path):
     feed = {"in": x, "targets": y}
     for wanted in (["fc0/weight", "fc4"], ["in"]):
         found = net.gradients("loss", wanted, feed, train=True)
-        assert same(found, plain.gradients("loss", wanted, feed, train=True))
+        expect_same(found, plain.gradients("loss", wanted, feed, train=True))
     for each in (plain, net):
         each.forward(True, x)  # no backward comes
         walk = each.backward(each.forward(True, x) - y)
@@ -160,7 +149,7 @@ def test_gradients_and_own_loops_are_those_in_memory(tmp_path):
         for _, values, grads in each.backward(each.forward(True, x, ["fc3"])["drop5"] - y, ["fc3"]):
             for value, grad in zip(values, grads, strict=True):
                 value -= np.float32(0.01) * grad
-    assert same(arrays_of(net), arrays_of(plain))
+    expect_same(arrays_of(net), arrays_of(plain))
     assert is_clean(net, tmp_path / "net")
 
 
@@ -220,24 +209,25 @@ class InPlace(Layer):
 @pytest.mark.parametrize("kind", [Odd, InPlace])
 def test_layers_of_the_users_own(tmp_path, kind):
     x, y = batch()
-    ends = [[Activation("s", "sigmoid"), kind("own"), Dense("last", WIDTH)] for _ in "ab"]
-    plain, net = map(dense_net, ends)
+
+    def make():
+        return dense_net([Activation("s", "sigmoid"), kind("own"), Dense("last", WIDTH)])
+
+    twins = Twins(make, tmp_path / "net", 400_000, activations=True)
     # In a program such a layer has arrays of its own.
-    plain.programs.enabled, plain.programs.at_once = kind is InPlace, True
-    net.offload(tmp_path / "net", 400_000, activations=True)
-    here, there = Adam(lr=0.01), Adam(lr=0.01)
+    twins.plain.programs.enabled, twins.plain.programs.at_once = kind is InPlace, True
     for _ in range(2):
-        assert net.step(x, y, there) == plain.step(x, y, here)
-    assert same(arrays_of(net), arrays_of(plain))
+        twins.step(x, y)
+    twins.expect_same()
 
 
 @pytest.mark.parametrize("at", range(0, 60, 20))
 def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, at):
     x, y = batch()
-    net, rule, plain, own = dense_net(), Adam(lr=0.01), dense_net(), Adam(lr=0.01)
-    net.offload(tmp_path / "net", 400_000, activations=True)
-    net.step(x, y, rule)
-    before, state, draws = arrays_of(net), rule.state_dict(), net.rng.bit_generator.state
+    twins = Twins(dense_net, tmp_path / "net", 400_000, activations=True)
+    net, draws = twins.net, twins.net.rng.bit_generator
+    twins.step(x, y)
+    state = draws.state
     writes = iter(range(1000))
     real = PlacedFile.write
 
@@ -249,14 +239,11 @@ def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, at):
     with monkeypatch.context() as patch:
         patch.setattr(PlacedFile, "write", full)
         with pytest.raises(FileAccessError):
-            net.step(x, y, rule)
-    assert same(arrays_of(net), before)
-    assert same(rule.state_dict(), state)
-    assert net.rng.bit_generator.state == draws
-    for _ in range(2):
-        wanted = plain.step(x, y, own)
-    assert net.step(x, y, rule) == wanted
-    assert same(arrays_of(net), arrays_of(plain))
+            net.step(x, y, twins.there)
+    twins.expect_same()
+    assert net.rng.bit_generator.state == state
+    twins.step(x, y)
+    twins.expect_same()
     assert is_clean(net, tmp_path / "net")
 
 
@@ -273,23 +260,22 @@ def test_a_forward_of_ones_own_that_fails_changes_nothing(tmp_path, monkeypatch)
         patch.setattr("tempfile.TemporaryFile", full)
         with pytest.raises(FileAccessError, match="No space"):
             net.forward(True, x)
-    assert same(arrays_of(net), before)
+    expect_same(arrays_of(net), before)
     assert net.rng.bit_generator.state == draws
     assert net.forward(True, x).shape == x.shape
 
 
 def test_a_vanished_folder_is_told_and_loses_nothing(tmp_path):
     x, y = batch()
-    net, rule, plain, own = dense_net(), Adam(lr=0.01), dense_net(), Adam(lr=0.01)
-    net.offload(tmp_path / "net", KEEP, activations=True)
-    assert net.step(x, y, rule) == plain.step(x, y, own)
+    twins = Twins(dense_net, tmp_path / "net", KEEP, activations=True)
+    twins.step(x, y)
     shutil.rmtree(tmp_path / "net")
     with pytest.raises(FileAccessError, match="net"):
-        net.step(x, y, rule)
-    assert same(arrays_of(net), arrays_of(plain))
+        twins.net.step(x, y, twins.there)
+    expect_same(arrays_of(twins.net), arrays_of(twins.plain))
     (tmp_path / "net").mkdir()
-    net.onload()
-    assert net.step(x, y, rule) == plain.step(x, y, own)
+    twins.net.onload()
+    twins.step(x, y)
 
 
 @pytest.fixture(scope="module")

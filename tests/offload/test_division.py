@@ -23,6 +23,7 @@ from singanet.optimizer import (
     ClipNorm,
     L2Regularizer,
 )
+from tests.offload.twins import Twins, arrays_of, expect_same
 
 WORDS, WIDTH, STEPS = 500, 48, 7
 TABLE = WORDS * WIDTH * 4
@@ -51,16 +52,6 @@ def batch(tied: bool, seed: int = 0):
     return ids, ids if tied else ids % 5
 
 
-def arrays_of(net):
-    return {param.name: param.peek().copy() for param in net.params()}
-
-
-def expect_same(found, wanted):
-    assert found.keys() == wanted.keys()
-    for name, array in wanted.items():
-        assert np.array_equal(found[name], array), name
-
-
 RULES = {
     "adam": lambda: Adam(lr=0.01),
     "momentum": lambda: SGD(lr=lambda step: 0.1 / (1 + step), momentum=0.9, nesterov=True),
@@ -75,18 +66,15 @@ RULES = {
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("rule", RULES)
 def test_steps_are_those_in_memory_where_only_the_table_fits(tmp_path, tied, rule):
-    plain, net, here, there = net_of(tied), net_of(tied), RULES[rule](), RULES[rule]()
-    net.offload(tmp_path / "net", KEEP)
+    twins = Twins(partial(net_of, tied), tmp_path / "net", KEEP, RULES[rule])
     for k in range(4):
-        assert net.step(*batch(tied, k), there) == plain.step(*batch(tied, k), here)
-    assert net.executor.shelf.peak <= KEEP
-    expect_same(arrays_of(net), arrays_of(plain))
-    expect_same(there.state_dict(), here.state_dict())
-    net.onload()
+        twins.step(*batch(tied, k))
+    assert twins.net.executor.shelf.peak <= KEEP
+    twins.expect_same()
+    twins.net.onload()
     for k in range(3):
-        assert net.step(*batch(tied, k), there) == plain.step(*batch(tied, k), here)
-    expect_same(arrays_of(net), arrays_of(plain))
-    expect_same(there.state_dict(), here.state_dict())
+        twins.step(*batch(tied, k))
+    twins.expect_same()
 
 
 @pytest.mark.few(1)
@@ -111,30 +99,22 @@ def test_the_folder_goes_on_where_it_was_left_in_parts_of_any_size(tmp_path, mon
 @pytest.mark.few(1)
 @pytest.mark.parametrize("tied", [True, False])
 def test_loops_of_ones_own_and_hooks_have_whole_arrays(tmp_path, tied):
-    plain, net = net_of(tied), net_of(tied)
-    rules = Adam(lr=0.01), Adam(lr=0.01)
-    net.offload(tmp_path / "net", 5 * TABLE, optimizer=rules[1])
+    twins = Twins(partial(net_of, tied), tmp_path / "net", 5 * TABLE)
     seen = []
-    for each, rule in zip((plain, net), rules, strict=True):
+    for each, rule in twins.each():
         x, y = batch(tied)
         each.step(x, y, rule)
-        shapes = {}
+        seen.append({})
         each.step(
-            x,
-            y,
-            rule,
-            lambda item, s=shapes: s.update(
-                zip(item.names, map(np.shape, item.values), strict=True)
-            ),
-        )
-        seen.append(shapes)
+            x, y, rule,
+            lambda item: seen[-1].update(zip(item.names, map(np.shape, item.values), strict=True)),
+        )  # fmt: skip
         each.loss.forward(True, each.forward(True, x), y)
         for item in each.backward(each.loss.backward()):
             rule.update(*item)
         each.step(x, y, rule)
     assert seen[0] == seen[1]
-    expect_same(arrays_of(net), arrays_of(plain))
-    expect_same(rules[1].state_dict(), rules[0].state_dict())
+    twins.expect_same()
 
 
 @pytest.mark.few(1)
@@ -147,18 +127,16 @@ def test_loops_of_ones_own_and_hooks_have_whole_arrays(tmp_path, tied):
     ],
 )
 def test_what_needs_whole_arrays_has_them_or_is_refused(tmp_path, rule):
-    net, plain, here, there = net_of(True), net_of(True), rule(), rule()
-    net.offload(tmp_path / "net", KEEP)
-    before = arrays_of(net)
+    twins = Twins(partial(net_of, True), tmp_path / "net", KEEP, rule)
+    before = arrays_of(twins.net)
     with pytest.raises(ArgumentError, match="bytes at least"):
-        net.step(*batch(True), there)
-    expect_same(arrays_of(net), before)
-    net.onload()
-    net.offload(tmp_path / "more", 6 * TABLE)
+        twins.net.step(*batch(True), twins.there)
+    expect_same(arrays_of(twins.net), before)
+    twins.net.onload()
+    twins.net.offload(tmp_path / "more", 6 * TABLE)
     for k in range(4):
-        assert net.step(*batch(True, k), there) == plain.step(*batch(True, k), here)
-    expect_same(arrays_of(net), arrays_of(plain))
-    expect_same(there.state_dict(), here.state_dict())
+        twins.step(*batch(True, k))
+    twins.expect_same()
 
 
 def test_loops_of_ones_own_and_hooks_keep_to_the_memory_that_was_given(tmp_path):
@@ -181,24 +159,19 @@ def test_loops_of_ones_own_and_hooks_keep_to_the_memory_that_was_given(tmp_path)
 
 def test_a_rule_with_and_without_a_stage_keeps_its_state(tmp_path):
     """Parts, then whole arrays, then parts."""
-    plain, net = net_of(True), net_of(True)
-    rules = Adam(lr=0.01), Adam(lr=0.01)
-    net.offload(tmp_path / "net", 5 * TABLE)
-    for each, rule in zip((plain, net), rules, strict=True):
+    twins = Twins(partial(net_of, True), tmp_path / "net", 5 * TABLE)
+    for each, rule in twins.each():
         gathered = Accumulator(rule, 2)
         for k in range(6):
             each.step(*batch(True, k), rule if k in (0, 5) else gathered)
-    expect_same(arrays_of(net), arrays_of(plain))
-    expect_same(rules[1].state_dict(), rules[0].state_dict())
+    twins.expect_same()
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("allowed", [0, 3, 30, 50])
 def test_a_step_that_the_folder_fails_between_parts_is_undone(tmp_path, monkeypatch, allowed):
-    plain, net, here, there = net_of(True), net_of(True), Adam(lr=0.01), Adam(lr=0.01)
-    net.offload(tmp_path / "net", KEEP)
-    for each, rule in ((plain, here), (net, there)):
-        each.step(*batch(True), rule)
+    twins = Twins(partial(net_of, True), tmp_path / "net", KEEP)
+    twins.step(*batch(True))
     left, write = [allowed], PlacedFile.write
 
     def failing(self, *given):
@@ -212,12 +185,11 @@ def test_a_step_that_the_folder_fails_between_parts_is_undone(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(PlacedFile, "write", failing)
         with pytest.raises(FileAccessError):
-            net.step(*batch(True, 1), there)
-    expect_same(arrays_of(net), arrays_of(plain))
-    expect_same(there.state_dict(), here.state_dict())
+            twins.net.step(*batch(True, 1), twins.there)
+    twins.expect_same()
     for k in (1, 2):
-        assert net.step(*batch(True, k), there) == plain.step(*batch(True, k), here)
-    expect_same(arrays_of(net), arrays_of(plain))
+        twins.step(*batch(True, k))
+    twins.expect_same()
 
 
 def test_a_budget_needs_the_table_and_a_part_of_its_state():

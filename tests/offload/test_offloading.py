@@ -47,6 +47,7 @@ from singanet.parallel import AllReduce, LocalSGD
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint
 from tests.keeping import WAYS, keeping_net
+from tests.offload.twins import Twins, arrays_of, expect_same
 
 WIDTH, DEPTH, KEEP = 160, 4, 700_000
 """A layer has 102 kB, 307 kB with the state of Adam: two are in memory at a time."""
@@ -65,16 +66,6 @@ def batch(seed: int = 0, samples: int = 4) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def arrays_of(net: singanet.FeedForwardNet) -> dict[str, np.ndarray]:
-    return {param.name: param.peek().copy() for param in net.params()}
-
-
-def same(found: dict, wanted: dict) -> bool:
-    return found.keys() == wanted.keys() and all(
-        np.array_equal(found[name], wanted[name]) for name in wanted
-    )
-
-
 @pytest.fixture
 def x_y() -> tuple[np.ndarray, np.ndarray]:
     return batch()
@@ -91,18 +82,16 @@ def x_y() -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_steps_are_those_in_memory(tmp_path, x_y, rule):
-    plain, net, here, there = net_of(), net_of(), rule(), rule()
-    net.offload(tmp_path / "net", KEEP)
+    twins = Twins(net_of, tmp_path / "net", KEEP, rule)
     for _ in range(3):
-        assert net.step(*x_y, there) == plain.step(*x_y, here)
-    assert net.executor.shelf.peak <= KEEP
-    assert same(arrays_of(net), arrays_of(plain))
-    assert same(there.state_dict(), here.state_dict())
-    np.testing.assert_array_equal(net.predict(x_y[0]), plain.predict(x_y[0]))
-    net.onload()
+        twins.step(*x_y)
+    assert twins.net.executor.shelf.peak <= KEEP
+    twins.expect_same()
+    np.testing.assert_array_equal(twins.net.predict(x_y[0]), twins.plain.predict(x_y[0]))
+    twins.net.onload()
     for _ in range(3):  # recorded, too
-        assert net.step(*x_y, there) == plain.step(*x_y, here)
-    assert same(arrays_of(net), arrays_of(plain))
+        twins.step(*x_y)
+    twins.expect_same()
 
 
 @pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
@@ -119,7 +108,7 @@ def test_fit_evaluate_and_checkpoints_are_those_in_memory(tmp_path, extra):
     assert net.history == plain.history
     assert net.evaluate(x, y).logs == plain.evaluate(x, y).logs
     saved = [dict(np.load(tmp_path / f"{k}" / "epoch-0002.npz")) for k in (0, 1)]
-    assert same({**saved[1], "session": 0}, {**saved[0], "session": 0})
+    expect_same({**saved[1], "session": 0}, {**saved[0], "session": 0})
 
 
 @pytest.mark.parametrize("way", [AllReduce, partial(LocalSGD, every=2)])
@@ -140,7 +129,7 @@ def test_ranks_that_sum_gradients_train_as_in_memory(tmp_path, way):
                 assert net.executor.shelf.peak <= KEEP
                 other = net_of()
                 other.load(folder / f"{comm.rank}")
-                assert same(arrays_of(other), found[-1])
+                expect_same(arrays_of(other), found[-1])
         return found, rule.state_dict()
 
     with communicators(2) as comms:
@@ -148,8 +137,9 @@ def test_ranks_that_sum_gradients_train_as_in_memory(tmp_path, way):
     with communicators(2) as comms:
         offloaded = comms.run(partial(train, tmp_path))
     for (found, state), (wanted, other) in zip(offloaded, plain, strict=True):
-        assert all(map(same, found, wanted))
-        assert same(state, other)
+        for at, after in zip(found, wanted, strict=True):
+            expect_same(at, after)
+        expect_same(state, other)
 
 
 LEFT_OPEN = """
@@ -169,17 +159,16 @@ def test_a_walk_that_is_left_open_lets_the_process_end(tmp_path):
 
 
 def test_own_loops_may_update_values_in_place(tmp_path, x_y):
-    plain, net = net_of(), net_of()
-    rules = Adam(lr=0.01), Adam(lr=0.01)
-    net.offload(tmp_path / "net", KEEP, optimizer=rules[1])
+    twins = Twins(net_of, tmp_path / "net", KEEP)
+    plain, net = twins.plain, twins.net
     for _ in range(2):
-        for each, rule in zip((plain, net), rules, strict=True):
+        for each, rule in twins.each():
             out = each.forward(True, x_y[0])
             for names, values, grads in each.backward(out - x_y[1]):
                 rule.update(names, values, grads)
                 for value in values:
                     value -= 1e-3
-    assert same(arrays_of(net), arrays_of(plain))
+    expect_same(arrays_of(net), arrays_of(plain))
     assert net.executor.shelf.peak <= KEEP
     for each in (plain, net):  # broken off after a layer
         walk = each.backward(each.forward(True, x_y[0]) - x_y[1])
@@ -187,7 +176,7 @@ def test_own_loops_may_update_values_in_place(tmp_path, x_y):
             values[0] -= grads[0]
             break
         walk.close()
-    assert same(arrays_of(net), arrays_of(plain))
+    expect_same(arrays_of(net), arrays_of(plain))
 
 
 def test_gradients_are_those_in_memory(tmp_path, x_y):
@@ -195,7 +184,7 @@ def test_gradients_are_those_in_memory(tmp_path, x_y):
     net.offload(tmp_path / "net", KEEP)
     feed = {"input": x_y[0], "targets": x_y[1]}
     wanted = plain.gradients("loss", ["fc0/weight", "fc2", "input"], feed)
-    assert same(net.gradients("loss", ["fc0/weight", "fc2", "input"], feed), wanted)
+    expect_same(net.gradients("loss", ["fc0/weight", "fc2", "input"], feed), wanted)
     found, _ = net.train(*x_y)
     for one, other in zip(found, plain.train(*x_y)[0], strict=True):
         assert one is other is None or np.array_equal(one, other)
@@ -219,9 +208,9 @@ def test_shared_frozen_and_added_parameters(tmp_path, x_y):
         net.step(*x_y, rule)
         net.step(*x_y, rule)
         nets.append(net)
-    assert same(arrays_of(nets[1]), arrays_of(nets[0]))
+    expect_same(arrays_of(nets[1]), arrays_of(nets[0]))
     assert not nets[1].layers[-1].params["weight"].storage.in_memory
-    assert same(arrays_of(copy.deepcopy(nets[1])), arrays_of(nets[0]))
+    expect_same(arrays_of(copy.deepcopy(nets[1])), arrays_of(nets[0]))
 
 
 @pytest.mark.parametrize("way", ["predict", "loop", "gradients"])
@@ -247,26 +236,25 @@ def test_layers_that_are_added_go_to_the_folder_before_any_pass(tmp_path, x_y, w
             feed = {"input": x_y[0], "targets": x_y[1]}
             made.append(dict(enumerate(each.gradients("loss", ["top/weight", "fc0/weight"], feed))))
         assert added <= {param.name for param in each.params()}
-    assert same(*made)
+    expect_same(*made)
     assert not net.layers[-1].params["weight"].storage.in_memory
-    assert same(arrays_of(net), arrays_of(plain))
+    expect_same(arrays_of(net), arrays_of(plain))
 
 
 def test_values_may_be_changed_between_steps(tmp_path, x_y):
-    plain, net = net_of(), net_of()
-    net.offload(tmp_path / "net", KEEP)
-    rules = Adam(lr=0.01), Adam(lr=0.01)
-    for each, rule in zip((plain, net), rules, strict=True):
+    twins = Twins(net_of, tmp_path / "net", KEEP)
+    plain, net = twins.plain, twins.net
+    for each, rule in twins.each():
         each.step(*x_y, rule)
         each.layers[0].params["weight"].value[...] *= 0.5
         each.layers[-1].params["weight"].value = np.ones((WIDTH, WIDTH), np.float32)
         held = each.layers[0].params["weight"].value
         each.step(*x_y, rule)
-    assert same(arrays_of(net), arrays_of(plain))
+    expect_same(arrays_of(net), arrays_of(plain))
     with pytest.raises(ValueError, match="read-only"):  # no longer the net's: nothing gets lost
         held[0] = 0
     for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert same(arrays_of(copied), arrays_of(plain))
+        expect_same(arrays_of(copied), arrays_of(plain))
         assert copied.step(*x_y, SGD(lr=0.1))
 
 
@@ -290,7 +278,7 @@ def test_changed_values_stay_when_the_optimizers_state_gets_its_place(tmp_path, 
     again = net_of()
     again.layers[-1].trainable = False
     again.offload(tmp_path / "net", KEEP, optimizer=Adam(lr=0.01), resume=True)
-    assert same(arrays_of(again), arrays_of(plain))
+    expect_same(arrays_of(again), arrays_of(plain))
 
 
 def test_what_a_hook_changes_is_kept_and_what_nobody_changes_is_not_written(tmp_path, x_y):
@@ -342,9 +330,9 @@ def test_files_are_read_and_written_one_array_at_a_time(tmp_path, suffix):
     assert net.executor.shelf.peak <= 310_000
     other = net_of(seed=5)
     other.load(tmp_path / f"net.{suffix}")
-    assert same(arrays_of(other), arrays_of(plain))
+    expect_same(arrays_of(other), arrays_of(plain))
     net.save_model(tmp_path / "net.singanet")
-    assert same(arrays_of(singanet.load_model(tmp_path / "net.singanet")), arrays_of(plain))
+    expect_same(arrays_of(singanet.load_model(tmp_path / "net.singanet")), arrays_of(plain))
 
 
 def test_a_net_is_filled_in_the_folder(tmp_path):
@@ -356,7 +344,7 @@ def test_a_net_is_filled_in_the_folder(tmp_path):
         for name, param in layer.params.items()
         if name == "weight"
     )
-    assert same(arrays_of(net), arrays_of(net_of()))
+    expect_same(arrays_of(net), arrays_of(net_of()))
     assert not net.executor.notes[0].startswith("recorded")
 
 
@@ -373,7 +361,7 @@ def test_going_on_from_the_folder(tmp_path, x_y):
     net.offload(tmp_path / "net", KEEP, optimizer=other, resume=True)
     for _ in range(2):
         assert net.step(*x_y, other) == plain.step(*x_y, rule)
-    assert same(arrays_of(net), arrays_of(plain))
+    expect_same(arrays_of(net), arrays_of(plain))
     net.onload()
     wrong = net_of()
     before = arrays_of(wrong)
@@ -388,7 +376,7 @@ def test_going_on_from_the_folder(tmp_path, x_y):
     narrow = singanet.FeedForwardNet([Dense("fc0", 3, input_sample_shape=(WIDTH,))])
     with pytest.raises(StateMismatchError, match="fc0/weight"):
         narrow.offload(tmp_path / "net", resume=True)
-    assert same(arrays_of(wrong), before)
+    expect_same(arrays_of(wrong), before)
     last = net_of()
     last.offload(tmp_path / "net", KEEP, optimizer=Adam(lr=0.01), resume=True)
 
@@ -427,18 +415,17 @@ def test_a_killed_process_loses_at_most_a_step(tmp_path, x_y):
     plain, own = net_of(), Adam(lr=0.01)
     for _ in range(steps):
         plain.step(*x_y, own)
-    assert same(arrays_of(net), arrays_of(plain))
+    expect_same(arrays_of(net), arrays_of(plain))
     assert net.step(*x_y, rule) == plain.step(*x_y, own)
 
 
 @pytest.mark.parametrize("at", range(0, 26, 5))
 def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, x_y, at):
-    net, rule = net_of(), Adam(lr=0.01)
-    net.offload(tmp_path / "net", KEEP)
-    net.step(*x_y, rule)
-    before, state, draws = arrays_of(net), rule.state_dict(), net.rng.bit_generator.state
+    twins = Twins(net_of, tmp_path / "net", KEEP)
+    twins.step(*x_y)
+    draws = twins.net.rng.bit_generator.state
     writes = iter(range(1000))
-    real = singanet.offload.generation.PlacedFile.write
+    real = PlacedFile.write
 
     def full(self, offset, data):
         if next(writes) >= at:
@@ -446,31 +433,27 @@ def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, x_y, at):
         real(self, offset, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("singanet.offload.generation.PlacedFile.write", full)
+        patch.setattr(PlacedFile, "write", full)
         with pytest.raises(FileAccessError):
-            net.step(*x_y, rule)
-    assert same(arrays_of(net), before)
-    assert same(rule.state_dict(), state)
-    assert net.rng.bit_generator.state == draws
-    plain, own = net_of(), Adam(lr=0.01)
-    plain.step(*x_y, own)
-    assert net.step(*x_y, rule) == plain.step(*x_y, own)
-    assert same(arrays_of(net), arrays_of(plain))
+            twins.net.step(*x_y, twins.there)
+    twins.expect_same()
+    assert twins.net.rng.bit_generator.state == draws
+    twins.step(*x_y)
+    twins.expect_same()
 
 
 def test_a_vanished_folder_is_told_and_loses_nothing(tmp_path, x_y):
-    net, rule, plain, own = net_of(), Adam(lr=0.01), net_of(), Adam(lr=0.01)
-    net.offload(tmp_path / "net", KEEP)
-    assert net.step(*x_y, rule) == plain.step(*x_y, own)
+    twins = Twins(net_of, tmp_path / "net", KEEP)
+    twins.step(*x_y)
     shutil.rmtree(tmp_path / "net")
     with pytest.raises(FileAccessError, match="latest"):
-        net.step(*x_y, rule)
-    assert same(arrays_of(net), arrays_of(plain))
+        twins.net.step(*x_y, twins.there)
+    expect_same(arrays_of(twins.net), arrays_of(twins.plain))
     (tmp_path / "net").mkdir()
     with pytest.raises(CallOrderError):
-        net.offload(tmp_path / "elsewhere")
-    net.onload()
-    assert net.step(*x_y, rule) == plain.step(*x_y, own)
+        twins.net.offload(tmp_path / "elsewhere")
+    twins.net.onload()
+    twins.step(*x_y)
 
 
 def test_a_disk_that_is_full_from_the_start(tmp_path, monkeypatch):
@@ -484,7 +467,7 @@ def test_a_disk_that_is_full_from_the_start(tmp_path, monkeypatch):
     with pytest.raises(FileAccessError, match="No space"):
         net.offload(tmp_path / "net")
     assert not (tmp_path / "net").exists()
-    assert same(arrays_of(net), before)
+    expect_same(arrays_of(net), before)
 
 
 def test_folders_that_cannot_be(tmp_path, monkeypatch):
@@ -598,21 +581,19 @@ class Foreign:
 
 @pytest.mark.parametrize("rule", [lambda: Plain(lr=1.0), Foreign])
 def test_an_optimizer_of_the_users_own(tmp_path, x_y, rule):
-    plain, net, here, there = net_of(), net_of(), rule(), rule()
-    net.offload(tmp_path / "net", KEEP)
+    twins = Twins(net_of, tmp_path / "net", KEEP, rule)
     for _ in range(3):
-        assert net.step(*x_y, there) == plain.step(*x_y, here)
-    assert same(arrays_of(net), arrays_of(plain))
+        twins.step(*x_y)
+    expect_same(arrays_of(twins.net), arrays_of(twins.plain))
 
 
 @pytest.mark.parametrize("keep", [310_000, 620_000])
 @pytest.mark.parametrize("way", WAYS)
 def test_layers_may_keep_arrays(tmp_path, x_y, way, keep):
-    plain, net, here, there = *(keeping_net(WIDTH, way) for _ in range(2)), Adam(0.01), Adam(0.01)
-    net.offload(tmp_path / "net", keep)
+    twins = Twins(partial(keeping_net, WIDTH, way), tmp_path / "net", keep)
     for _ in range(3):
-        assert net.step(*x_y, there) == plain.step(*x_y, here)
-    assert same(arrays_of(net), arrays_of(plain))
+        twins.step(*x_y)
+    twins.expect_same()
 
 
 def test_memory_is_used_again(tmp_path, x_y, monkeypatch):
@@ -637,14 +618,16 @@ def test_layers_may_not_write_on_arrays(tmp_path, x_y):
 
 
 def test_layers_that_run_again(tmp_path, x_y):
-    plain, net = net_of(), net_of()
-    plain.programs.recompute = net.programs.recompute = "cheap"
-    net.layers[4].recompute = plain.layers[4].recompute = True
-    rules = Adam(lr=0.01), Adam(lr=0.01)
-    net.offload(tmp_path / "net", KEEP)
+    def make():
+        net = net_of()
+        net.programs.recompute = "cheap"
+        net.layers[4].recompute = True
+        return net
+
+    twins = Twins(make, tmp_path / "net", KEEP)
     for _ in range(3):
-        assert net.step(*x_y, rules[1]) == plain.step(*x_y, rules[0])
-    assert same(arrays_of(net), arrays_of(plain))
+        twins.step(*x_y)
+    twins.expect_same()
 
 
 def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch):
@@ -677,7 +660,7 @@ def test_own_loops_over_layers_that_run_again_have_two_layers_at_most(tmp_path, 
     for each in (plain, net):
         for item in each.backward(each.forward(True, x_y[0]) - x_y[1]):
             rule.update(*item)
-    assert same(arrays_of(net), arrays_of(plain))
+    expect_same(arrays_of(net), arrays_of(plain))
     assert net.executor.shelf.peak <= 250_000
 
 
@@ -706,10 +689,10 @@ def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):
         precision.skipped,
     )
     assert (precision.skipped > 0) == broken
-    assert same(arrays_of(net), arrays_of(plain))
-    assert same(own.masters, precision.masters)
+    expect_same(arrays_of(net), arrays_of(plain))
+    expect_same(own.masters, precision.masters)
     states = [each.compiled.optimizer.state_dict() for each in (net, plain)]
-    assert same(*({k: v.ravel() for k, v in state.items()} for state in states))
+    expect_same(*({k: v.ravel() for k, v in state.items()} for state in states))
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors"])
@@ -732,10 +715,10 @@ def test_checkpoints_of_fits_are_written_one_array_at_a_time(tmp_path, suffix):
     assert net.executor.shelf.peak <= 2 * layer
     assert peak < 0.45 * whole
     other = singanet.load_model(tmp_path / "net.singanet")
-    assert same(arrays_of(other), arrays_of(net))
+    expect_same(arrays_of(other), arrays_of(net))
     # Loaded state is flat until its first update.
     found, wanted = (each.compiled.optimizer.state_dict() for each in (other, net))
-    assert same({k: v.ravel() for k, v in found.items()}, {k: v.ravel() for k, v in wanted.items()})
+    expect_same({k: v.ravel() for k, v in found.items()}, {k: v.ravel() for k, v in wanted.items()})
 
 
 def refused_in_a_child(net, rule):
@@ -754,12 +737,8 @@ def refused_in_a_child(net, rule):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_refused_and_the_parent_goes_on(tmp_path):
-    plain, net = net_of(), net_of()
-    rules = Adam(1e-2), Adam(1e-2)
-    net.offload(tmp_path / "net", 500_000)
-    for each, rule in zip((plain, net), rules, strict=True):
-        each.step(*batch(), rule)
-    assert refused_in_a_child(net, rules[1]) == 2
-    for each, rule in zip((plain, net), rules, strict=True):
-        each.step(*batch(1), rule)
-    assert same(arrays_of(net), arrays_of(plain))
+    twins = Twins(net_of, tmp_path / "net", 500_000)
+    twins.step(*batch())
+    assert refused_in_a_child(twins.net, twins.there) == 2
+    twins.step(*batch(1))
+    twins.expect_same()

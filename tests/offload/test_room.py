@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
 
 import singanet
-from singanet.device import Device, cuda
+from singanet.device import Device
 from singanet.errors import BackendError, FileAccessError
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SquaredError
-from singanet.ops import ops_for
 from singanet.optimizer import SGD, Adafactor, Adam
 from singanet.training.callbacks import ModelCheckpoint
+from tests.offload.twins import Twins, arrays_of, expect_same
 
 WIDTH, DEPTH, KEEP = 160, 4, 700_000
 
 
 @pytest.fixture
-def device(xp) -> Device:
-    if xp is np:
-        pytest.skip("test_offloading.py is about the CPU")
-    return cuda() if xp.__name__ == "cupy" else Device("device_like", ops_for(xp.zeros(1)))
+def device(gpu) -> Device:
+    return gpu
 
 
 def net_on(device: Device) -> singanet.FeedForwardNet:
@@ -40,35 +39,21 @@ def batch_on(device: Device):
     return [device.put(each) for each in rng.standard_normal((2, 4, WIDTH), np.float32)]
 
 
-def arrays_of(net: singanet.FeedForwardNet) -> dict[str, np.ndarray]:
-    return {param.name: net.device.ops.host(param.peek()).copy() for param in net.params()}
-
-
-def expect_same(found: dict, wanted: dict) -> None:
-    assert found.keys() == wanted.keys()
-    for name in wanted:
-        pair = found[name], wanted[name]
-        on_host = [each.get() if hasattr(each, "get") else each for each in pair]
-        np.testing.assert_array_equal(*on_host, name)
-
-
 @pytest.mark.parametrize(
     "rule", [lambda: Adam(lr=0.01), lambda: SGD(lr=0.1, momentum=0.9), lambda: Adafactor(lr=0.01)]
 )
 def test_steps_are_those_in_the_memory_of_the_device(tmp_path, device, rule):
-    plain, net, here, there = net_on(device), net_on(device), rule(), rule()
-    net.offload(tmp_path / "net", KEEP)
-    batch = batch_on(device)
+    twins, batch = Twins(partial(net_on, device), tmp_path / "net", KEEP, rule), batch_on(device)
+    plain, net = twins.plain, twins.net
     for _ in range(3):
-        assert net.step(*batch, there) == plain.step(*batch, here)
+        twins.step(*batch)
     assert net.executor.shelf.peak <= KEEP
     np.testing.assert_array_equal(
         device.ops.host(net.predict(batch[0])), device.ops.host(plain.predict(batch[0]))
     )
     net.onload()
-    expect_same(arrays_of(net), arrays_of(plain))
+    twins.expect_same()
     assert all(type(value) is type(batch[0]) for value in net.param_values())
-    expect_same(there.state_dict(), here.state_dict())
 
 
 def test_a_loop_of_ones_own_updates_in_place(tmp_path, device):

@@ -190,6 +190,15 @@ def test_early_stopping_ends_a_fit_with_its_best_epoch():
     assert made.history_.stopped is not None
 
 
+def test_early_stopping_has_the_defaults_of_scikit_learns_own_nets():
+    from sklearn.neural_network import MLPClassifier
+
+    own, made = MLPClassifier().get_params(), Classifier().get_params()
+    for name, mine in (("n_iter_no_change", "patience"), ("validation_fraction",) * 2):
+        assert made[mine] == own[name]
+    assert made["early_stopping"] is own["early_stopping"] is False
+
+
 def test_weights_of_samples_and_classes_are_repeated_samples_in_whole_batches():
     x, y = blobs(30)
     count = np.arange(30) % 4
