@@ -52,17 +52,7 @@ from tests.kit.files import (
 )
 
 ALL_TYPES = ("?", "u1", "i1", "<u2", "<i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
-HOSTILE = {
-    "up": "../w",
-    "up later": "a/../w",
-    "up at the end": "a/..",
-    "root": "/w",
-    "here": "./w",
-    "nul": "a\0b",
-    "line": "a\nb",
-    "4097": "n" * 4097,
-    "10 MB": "n" * (10 << 20),
-}
+HOSTILE = ["../w", "a/../w", "a/..", "/w", "./w", "a\0b", "a\nb", "n" * 4097, "n" * (10 << 20)]
 FINE = ["w", "größe/重み", "a b/c.d", "n" * 4000]
 LARGEST = 12 << 20
 BESIDE = 10 << 20
@@ -122,7 +112,10 @@ class ReaderCase:
         write_state(path, state)
 
     def named(self, path, name):
-        """Write a file whose one array has ``name``, as another program might."""
+        """Write a file whose one array has ``name``, as another program might.
+
+        Returns False if the format has no place for such a name.
+        """
         raise NotImplementedError
 
     def holder(self, path):
@@ -225,13 +218,14 @@ class ReaderCase:
         if self._format:
             expect_refused(lambda: read_state(tmp_path / f"model.{other}", self.name), "model")
 
-    @pytest.mark.parametrize("kind", HOSTILE)
-    def test_names_that_no_array_may_carry(self, path, kind):
-        self.named(path, HOSTILE[kind])
-        before = names_in(path.parent)
-        # The name itself is not repeated at length.
-        assert len(expect_refused(lambda: read_state(path), path.name)) < 500
-        assert names_in(path.parent) == before
+    def test_names_that_no_array_may_carry(self, path):
+        for name in HOSTILE:
+            if self.named(path, name) is False:
+                continue
+            before = names_in(path.parent)
+            # The name itself is not repeated at length.
+            assert len(expect_refused(lambda: read_state(path), path.name)) < 500, name[:9]
+            assert names_in(path.parent) == before
 
     def test_names_that_are_fine(self, path):
         for name in FINE:
@@ -332,7 +326,7 @@ class FormatCase(ReaderCase):
             assert reader.version == "singanet format 1"
 
     @settings(
-        max_examples=10,
+        max_examples=settings.default.max_examples // 3,
         # Each format draws from its own types.
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,
@@ -644,10 +638,10 @@ class FormatCase(ReaderCase):
     def test_writing_takes_one_array_of_memory(self, path, peak):
         """An array made as it is asked for counts as extra; Fortran's order may take a copy."""
         peak()
-        write_state(path, large_sources(4))
+        write_state(path, large_sources(3))
         assert peak() <= ALLOWED
         for order, allowed in (("C", BESIDE), ("F", ALLOWED)):
-            state = {f"w{i}": np.ones((1024, LARGEST // 4096), "f4", order) for i in range(3)}
+            state = {f"w{i}": np.ones((1024, LARGEST // 4096), "f4", order) for i in range(2)}
             peak()
             write_state(path, state)
             assert peak() <= allowed

@@ -29,13 +29,14 @@ class TestHdf5(FormatCase):
         with h5py.File(path, "w") as file:
             group, leaf = file.id, name.encode()
             if b"\0" in leaf:
-                pytest.skip("libhdf5 ends a name there, writing and reading")
+                return False  # libhdf5 ends a name there, writing and reading
             *above, leaf = leaf.split(b"/")
             if leaf in (b"", b".") or b"" in above or b"." in above:
-                pytest.skip("libhdf5 takes these for the group itself")
+                return False  # libhdf5 takes these for the group itself
             for part in above:
                 group = h5py.h5g.create(group, part)
             h5py.h5d.create(group, leaf, h5py.h5t.NATIVE_FLOAT, h5py.h5s.create_simple((2,)))
+        return True
 
 
 @pytest.fixture
