@@ -51,6 +51,11 @@ def flipped(raw, at, mask=1):
     return raw[:at] + bytes([raw[at] ^ mask]) + raw[at + 1 :]
 
 
+def bytes_of(net):
+    """The bytes of all parameters of a net, by name."""
+    return {param.name: param.value.tobytes() for param in net.params()}
+
+
 def checksum_by_hand(data):
     """The checksum of ``data``: its CRC-32 and the exclusive-or of its words of eight bytes."""
     padded = data + b"\0" * (-len(data) % 8)

@@ -12,6 +12,7 @@ from singanet.checkpoint import open_state, write_state
 from singanet.checkpoint.core_pb2 import TensorProto
 from singanet.errors import StateMismatchError
 from singanet.net import FeedForwardNet
+from tests.kit.files import bytes_of
 
 FEATURES, HIDDEN = 3, 4
 
@@ -24,10 +25,6 @@ def make(layer=layers.LSTM, seed=1, **options):
     for param in net.params():
         param.value[...] = np.random.default_rng(seed).standard_normal(param.shape)
     return net
-
-
-def values(net):
-    return {param.name: param.value.tobytes() for param in net.params()}
 
 
 def singas(packed, key, net):
@@ -122,7 +119,7 @@ def test_files_for_singa_hold_one_array(tmp_path, layer, suffix):
     with open_state(tmp_path / f"m{suffix}") as reader:
         assert list(reader.entries) == ["rnn/weight", "fc/weight", "fc/bias"]
     assert other.load(tmp_path / f"m{suffix}").complete
-    assert values(other) == values(net)
+    assert bytes_of(other) == bytes_of(net)
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".npz", ".safetensors", ".weights.h5"])
@@ -131,7 +128,7 @@ def test_other_files_hold_the_named_arrays(tmp_path, suffix):
     net.save(tmp_path / f"m{suffix}")
     assert other.load(tmp_path / f"m{suffix}").complete
     if suffix != ".weights.h5":  # Keras has one bias for our two
-        assert values(other) == values(net)
+        assert bytes_of(other) == bytes_of(net)
         with open_state(tmp_path / f"m{suffix}") as reader:
             assert list(reader.entries) == net.param_names()
 
@@ -142,7 +139,7 @@ def test_a_renamed_layer(tmp_path):
     write_state(tmp_path / "m.npz", singas(packed, "old_lstm", net))
     report = other.load(tmp_path / "m.npz", rename={"old_lstm": "rnn/weight"})
     assert report.matched[0].rule.startswith("rename=; unpacked into 4")
-    assert values(other) == values(net)
+    assert bytes_of(other) == bytes_of(net)
 
 
 def test_a_name_from_the_specs(tmp_path):
@@ -152,13 +149,13 @@ def test_a_name_from_the_specs(tmp_path):
     with open_state(tmp_path / "m.bin") as reader:
         assert next(iter(reader.entries)) == "mine"
     assert other.load(tmp_path / "m.bin").complete
-    assert values(other) == values(net)
+    assert bytes_of(other) == bytes_of(net)
 
 
 @pytest.mark.parametrize(("size", "gates"), [(35, 1), (37, 1), (0, 1), (36 * 4, 4)])
 def test_a_size_that_does_not_fit(tmp_path, size, gates):
     net = make(layers.RNN, rnn_mode="tanh")
-    before = values(net)
+    before = bytes_of(net)
     write_state(tmp_path / "m.bin", singas(np.ones(size, "f4"), "rnn_weight", net))
     with pytest.raises(StateMismatchError) as caught:
         net.load(tmp_path / "m.bin")
@@ -168,10 +165,10 @@ def test_a_size_that_does_not_fit(tmp_path, size, gates):
     assert f"received rnn/weight of ({size},), not (36,)" in text
     assert "use the saved net" in text
     assert "another shape, '_' for the last '/'" in caught.value.report.table()
-    assert values(net) == before
+    assert bytes_of(net) == before
     report = net.load(tmp_path / "m.bin", strict=False)
     assert [each.name for each in report.mismatched] == ["rnn/weight"]
-    assert values(net) == before
+    assert bytes_of(net) == before
 
 
 def test_neither_form(tmp_path):
@@ -198,4 +195,4 @@ def test_another_type(tmp_path):
     with pytest.raises(StateMismatchError, match="float64, not float32; pass cast=True"):
         other.load(tmp_path / "m.npz")
     other.load(tmp_path / "m.npz", cast=True)
-    assert values(other) == values(net)
+    assert bytes_of(other) == bytes_of(net)

@@ -1,35 +1,31 @@
-"""Modules of one shape: which is which layer tell names and the numbers in them, not the order."""
+"""Weights under PyTorch's names: which is which, what is turned, and modules that it has not."""
 
 from __future__ import annotations
 
-import json
-import struct
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet
-from singanet.errors import ArgumentError
-from singanet.layers import Dense, Input
+from singanet import FeedForwardNet, layers
+from singanet.checkpoint import open_state, write_state
+from singanet.errors import ArgumentError, StateMismatchError
+from singanet.layers import Activation, Conv2D, Dense, Flatten, Input
+from tests.kit.files import bytes_of, read_state, safetensors_entry, safetensors_file
 
 COUNT = 12
 
 
-def written(path, arrays):
-    """A ``.safetensors`` file as the package of that name writes it: names sorted as texts."""
-    header, start = {}, 0
+def by_texts(folder, arrays):
+    """A file as the package safetensors writes it: names sorted as texts."""
+    table, data = {}, b""
     for name in sorted(arrays):
-        end = start + arrays[name].nbytes
-        header[name] = {
-            "dtype": "F32",
-            "shape": arrays[name].shape,
-            "data_offsets": [start, end],
-        }
-        start = end
-    text = json.dumps(header).encode()
-    body = b"".join(arrays[name].tobytes() for name in sorted(arrays))
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
-    return path
+        offsets = len(data), len(data) + arrays[name].nbytes
+        table[name] = safetensors_entry(shape=arrays[name].shape, offsets=offsets)
+        data += arrays[name].tobytes()
+    (folder / "m.safetensors").write_bytes(safetensors_file(table, data))
+    return folder / "m.safetensors"
 
 
 def squares(names):
@@ -47,7 +43,7 @@ def chain(names):
 def loaded(tmp_path, theirs, ours, **more):
     """The number that each layer got."""
     net = chain(ours)
-    path = written(tmp_path / "m.safetensors", squares(theirs))
+    path = by_texts(tmp_path, squares(theirs))
     report = net.load(path, layout="torch", **more)
     assert report.complete
     return [float(value[0, 0]) for value in net.param_values()], report
@@ -89,12 +85,11 @@ def test_the_order_alone_tells_where_it_is_asked(tmp_path, ours):
 
 def test_a_refusal_leaves_the_net_as_it_was(tmp_path):
     net = chain(["a", "b"])
-    before = [value.copy() for value in net.param_values()]
-    path = written(tmp_path / "m.safetensors", squares(["first", "second"]))
+    before = bytes_of(net)
+    path = by_texts(tmp_path, squares(["first", "second"]))
     with pytest.raises(ArgumentError, match="by_order"):
         net.load(path, layout="torch")
-    for was, value in zip(before, net.param_values(), strict=True):
-        np.testing.assert_array_equal(was, value)
+    assert bytes_of(net) == before
     net.load(path, layout="torch", rename={"first": "b", "second": "a"})
     assert [float(value[0, 0]) for value in net.param_values()] == [1.0, 0.0]
 
@@ -107,5 +102,162 @@ def test_shapes_that_occur_once_tell(tmp_path):
         "one.bias": np.ones(4, np.float32),
         "another.weight": np.full((2, 4), 2, np.float32),
     }
-    assert net.load(written(tmp_path / "m.safetensors", arrays), layout="torch").complete
+    assert net.load(by_texts(tmp_path, arrays), layout="torch").complete
     assert [float(value.flat[0]) for value in net.param_values()] == [1.0, 1.0, 2.0]
+
+
+# -- heads and units of published decoders --
+
+KINDS = {
+    "grouped": {"num_kv_heads": 2, "use_bias": False},
+    "grouped with biases": {"num_kv_heads": 1},
+    "biases by part": {"use_bias": ("query", "key", "value")},
+    "norm": {"norm": layers.QueryKeyNorm(), "use_bias": False},
+    "norm of all heads": {"norm": layers.QueryKeyNorm(joint=True), "num_kv_heads": 2},
+    "relative": {"relative": layers.RelativePositions(8, 20)},
+    "wide": {"key_dim": 3, "value_dim": 5},
+}
+
+
+def net_of(seed: int, block: str = "model/layers/{}/self_attn", **given: object) -> FeedForwardNet:
+    x = y = Input("x", (5, 8))
+    for k in range(2):
+        y = layers.MultiHeadAttention(block.format(k), 4, **given)(y)
+    net = FeedForwardNet(inputs=x, outputs=Dense("head", 3)(y), seed=seed)
+    rng = np.random.default_rng(seed)
+    for param in net.params():
+        param.value[...] = rng.standard_normal(param.shape)
+    return net
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_go_there_and_back(kind: str, tmp_path: Path) -> None:
+    net, path = net_of(0, **KINDS[kind]), tmp_path / "m.safetensors"
+    net.save(path, layout="torch")
+    again = net_of(1, **KINDS[kind])
+    assert again.load(path, layout="torch").complete
+    assert bytes_of(again) == bytes_of(net)
+
+
+def test_names_and_layouts_are_those_of_published_decoders(tmp_path: Path) -> None:
+    given = {"num_kv_heads": 2, "norm": layers.QueryKeyNorm()}
+    net, path = net_of(0, "{}", use_bias=("query", "key"), **given), tmp_path / "m.npz"
+    net.save(path, layout="torch", rename={"0": "model.layers.0.self_attn"})
+    found = read_state(path)
+    at = "model.layers.0.self_attn"
+    assert {name.removeprefix(f"{at}.") for name in found if name.startswith(at)} == {
+        "q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias", "v_proj.weight",
+        "o_proj.weight", "q_norm.weight", "k_norm.weight",
+    }  # fmt: skip
+    params = net["0"].params
+    np.testing.assert_array_equal(found[f"{at}.k_proj.weight"], params["key_weight"].value.T)
+    assert found[f"{at}.k_proj.weight"].shape == (4, 8)
+    np.testing.assert_array_equal(found[f"{at}.q_norm.weight"], params["query_gamma"].value)
+
+
+def test_gated_units_are_those_of_published_decoders(tmp_path: Path) -> None:
+    def made(seed: int) -> FeedForwardNet:
+        x = Input("x", (4,))
+        return FeedForwardNet(inputs=x, outputs=layers.GatedUnit("mlp", 6, 4)(x), seed=seed)
+
+    net, again, path = made(0), made(1), tmp_path / "m.npz"
+    net.save(path, layout="torch")
+    found = read_state(path)
+    assert {name: array.shape for name, array in found.items()} == {
+        "mlp.gate_proj.weight": (6, 4), "mlp.up_proj.weight": (6, 4),
+        "mlp.down_proj.weight": (4, 6),
+    }  # fmt: skip
+    assert again.load(path, layout="torch").complete
+    assert bytes_of(again) == bytes_of(net)
+
+
+def test_a_shard_has_some_of_the_modules(tmp_path: Path) -> None:
+    net, path = net_of(0, num_kv_heads=2), tmp_path / "m.npz"
+    net.save(path, layout="torch")
+    with open_state(path) as reader:
+        some = {name: array for name, array in reader if ".1." in name}
+    write_state(path, some)
+    again = net_of(1, num_kv_heads=2)
+    kept = bytes_of(again)
+    report = again.load(path, layout="torch", strict=False)
+    assert len(report.matched) == 8
+    wanted = bytes_of(net)
+    for name, found in bytes_of(again).items():
+        assert found == (wanted if "/1/" in name else kept)[name]
+
+
+def test_dense_layers_of_these_names_stay_dense_layers(tmp_path: Path) -> None:
+    names = [f"att/{part}_proj" for part in "qkvo"]
+    x = Input("x", (6,))
+    parts = [Dense(name, 6)(x) for name in names]
+    net = FeedForwardNet(inputs=x, outputs=parts, seed=0)
+    net.save(tmp_path / "m.npz", layout="torch")
+    again = FeedForwardNet(
+        inputs=(z := Input("x", (6,))), outputs=[Dense(name, 6)(z) for name in names], seed=1
+    )
+    assert again.load(tmp_path / "m.npz", layout="torch").complete
+    assert bytes_of(again) == bytes_of(net)
+
+
+# -- matrices that are turned --
+
+RENAME = {
+    "0.weight": "c/weight", "0.bias": "c/bias", "3.weight": "a/weight", "3.bias": "a/bias",
+    "5.weight": "b/weight", "5.bias": "b/bias",
+}  # fmt: skip
+
+
+def net(width: int) -> FeedForwardNet:
+    parts = [
+        Conv2D("c", 4, 3, input_sample_shape=(2, 5, 5)),
+        Activation("relu"),
+        Flatten("f"),
+        Dense("a", width),
+        Activation("relu2"),
+        Dense("b", 3),
+    ]
+    return FeedForwardNet(parts, seed=0)
+
+
+def peer(width: int) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Linear(100, width), torch.nn.ReLU(), torch.nn.Linear(width, 3),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [7, 100])
+def test_it_predicts_as_pytorch_does(width: int, tmp_path: Path) -> None:
+    """A square matrix was taken as it came, and the report said that all fitted."""
+    torch = pytest.importorskip("torch")
+    theirs, made = peer(width), net(width)
+    path = tmp_path / "w.safetensors"
+    write_state(path, {k: v.detach().numpy() for k, v in theirs.state_dict().items()})
+    report = made.load(path, rename=RENAME, layout="torch")
+    assert report.complete
+    assert "'3.weight' in PyTorch's layout" in report.table()
+    x = np.random.default_rng(0).normal(size=(6, 2, 5, 5)).astype(np.float32)
+    np.testing.assert_allclose(
+        made.predict(x), theirs(torch.tensor(x)).detach().numpy(), rtol=1e-4, atol=1e-5
+    )
+    before = made.predict(x)
+    with pytest.raises(ArgumentError if width == 100 else StateMismatchError, match="a/weight"):
+        made.load(path, rename=RENAME)
+    assert np.array_equal(made.predict(x), before)
+
+
+def test_ours_under_names_with_dots_is_taken_as_it_is_said(tmp_path: Path) -> None:
+    made, path = (
+        FeedForwardNet([Dense("a", 4, input_sample_shape=(4,))], seed=0),
+        tmp_path / "w.npz",
+    )
+    weight = np.arange(16, dtype=np.float32).reshape(4, 4)
+    write_state(path, {"a.w": weight, "a.b": np.zeros(4, np.float32)})
+    rename = {"a.w": "a/weight", "a.b": "a/bias"}
+    made.load(path, rename=rename, layout="singanet")
+    assert np.array_equal(made["a"].params["weight"].value, weight)
+    made.load(path, rename=rename, layout="torch")
+    assert np.array_equal(made["a"].params["weight"].value, weight.T)
+    with pytest.raises(ArgumentError, match="'torch', 'singanet' or None"):
+        made.load(path, rename=rename, layout="pytorch")
