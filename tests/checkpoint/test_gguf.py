@@ -137,15 +137,18 @@ def test_blocks_by_their_formulas(name):
     np.testing.assert_allclose(found, expected, 1e-6, 1e-6 * np.abs(expected).max())
 
 
-def test_eighths_as_the_package_makes_them(peer):
+@pytest.mark.parametrize(
+    ("make", "kind", "powers"), [(eighths, "Q8_0", (-6, 4)), (quarters, "Q4_1", (-4, 3))]
+)
+def test_blocks_as_the_package_makes_them(make, kind, powers, peer):
     from gguf import quants
 
     rng = np.random.default_rng(1)
-    values = rng.standard_normal((500, 32)).astype("f4") * 10 ** rng.uniform(-6, 4, (500, 1))
-    values = np.concatenate([values, np.zeros((1, 32)), rng.integers(-127, 128, (200, 32)) / 2])
-    values = values.astype("f4")
-    expected = quants.quantize(values, peer.GGMLQuantizationType.Q8_0)
-    np.testing.assert_array_equal(eighths(values), expected)
+    values = rng.standard_normal((500, 32)).astype("f4") * 10 ** rng.uniform(*powers, (500, 1))
+    more = [np.zeros((1, 32)), np.ones((1, 32)), rng.integers(-127, 128, (200, 32)) / 2]
+    values = np.concatenate([values, *more]).astype("f4")
+    expected = quants.quantize(values, getattr(peer.GGMLQuantizationType, kind))
+    np.testing.assert_array_equal(make(values), expected)
 
 
 @pytest.mark.parametrize("size", [1e-45, 1e-38, 1e-37, 1e-30, 3e-6])
@@ -163,16 +166,6 @@ def test_eighths_are_near(values):
     step = np.abs(x).max() / 127
     again = BLOCKS["Q8_0"].decode(eighths(x))
     assert np.abs(again - x).max() <= step / 2 + 127 * (step * 2**-11 + 2**-25) + 1e-12
-
-
-def test_quarters_as_the_package_makes_them(peer):
-    from gguf import quants
-
-    rng = np.random.default_rng(1)
-    values = rng.standard_normal((500, 32)).astype("f4") * 10 ** rng.uniform(-4, 3, (500, 1))
-    values = np.concatenate([values, np.zeros((1, 32)), np.ones((1, 32))]).astype("f4")
-    expected = quants.quantize(values, peer.GGMLQuantizationType.Q4_1)
-    np.testing.assert_array_equal(quarters(values), expected)
 
 
 @given(st.lists(st.floats(-1000, 1000, width=32), min_size=32, max_size=32))

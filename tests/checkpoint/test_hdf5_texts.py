@@ -10,6 +10,7 @@ import pytest
 
 from singanet.checkpoint.hdf5_guard import Texts, hdf5_errors
 from singanet.errors import FileFormatError
+from tests.kit.files import flipped
 
 
 def read(path, group="/", key="names"):
@@ -72,7 +73,7 @@ def test_every_byte_changed_gives_memory_to_no_claim(tmp_path, libver):
     changed = [i for i in range(len(whole)) if i < 1024 or abs(i - heap) < 64]
     outcomes = set()
     for at in changed:
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xC8]) + whole[at + 1 :])
+        path.write_bytes(flipped(whole, at, 0xC8))
         try:
             outcomes.add(max(map(len, read(path))) < 4096)
         except FileFormatError:
