@@ -10,8 +10,8 @@ from singanet.checkpoint import open_state
 from singanet.layers import BatchNormalization, Dense, Dropout, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import Accumulator, Adam
-from tests.parallel.nets import together, values_of
-from tests.parallel.server.ranks import served
+from tests.kit.nets import values_of
+from tests.kit.ranks import served, together
 from tests.saving import states
 
 RNG = np.random.default_rng(5)

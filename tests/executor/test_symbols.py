@@ -13,7 +13,7 @@ from singanet.layers import Activation, Add, Dense
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 from singanet.parallel import Pipeline, stage
-from tests.parallel.nets import together
+from tests.kit.ranks import together
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
 Y = np.arange(10)

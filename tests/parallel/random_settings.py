@@ -26,8 +26,8 @@ from singanet.parallel import (
     SparseAllReduce,
 )
 from singanet.training.callbacks import EMA, Callback, ModelCheckpoint
-from tests.parallel.nets import together, values_of
-from tests.parallel.server.ranks import served
+from tests.kit.nets import values_of
+from tests.kit.ranks import served, together
 
 IGNORED = -1
 LONG, WORDS = 4, 12

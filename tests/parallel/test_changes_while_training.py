@@ -18,8 +18,8 @@ from singanet.parallel import (
     SparseAllReduce,
 )
 from singanet.params.param import ParamSpec
-from tests.parallel.nets import expect_same_values, together, values_of
-from tests.parallel.server.ranks import served
+from tests.kit.nets import values_of
+from tests.kit.ranks import expect_same_values, served, together
 
 X = np.arange(48).reshape(16, 3) * 7 % 20
 Y = np.arange(16) % 4

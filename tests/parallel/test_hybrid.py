@@ -15,7 +15,7 @@ from singanet.optimizer.schedules import Plateau
 from singanet.parallel import AllReduce, Hybrid, ParameterServer
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint, ReduceOnPlateau
-from tests.parallel.server.ranks import served
+from tests.kit.ranks import served
 from tests.parallel.tables import batches, words_net
 
 

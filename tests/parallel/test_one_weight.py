@@ -21,8 +21,8 @@ from singanet.loss import MultiLoss, SoftmaxCrossEntropy
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.chain import UpdateChain
 from singanet.training.callbacks import EMA
-from tests.parallel.nets import together, values_of
-from tests.parallel.server.ranks import served
+from tests.kit.nets import values_of
+from tests.kit.ranks import served, together
 
 IGNORED, STEPS = -1, 6
 RATE, CLIP, DECAY, MOVES, EPSILON = 0.1, 0.2, 0.75, 0.3, 1e-5

@@ -18,8 +18,8 @@ from singanet.optimizer import (
 from singanet.parallel import AllReduce, Hybrid, ParameterServer
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA, LearningRate, ModelCheckpoint
-from tests.parallel.nets import expect_same_values, uneven_net, values_of, words_net
-from tests.parallel.server.ranks import served
+from tests.kit.nets import uneven_net, values_of, words_net
+from tests.kit.ranks import expect_same_values, served
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

@@ -23,7 +23,7 @@ from singanet.optimizer import (
 from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA
-from tests.parallel.nets import uneven_net, words_net
+from tests.kit.nets import uneven_net, words_net
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

@@ -16,8 +16,8 @@ from singanet.testing import communicators, strict_device, watch_device
 from singanet.testing.device_like import DeviceArray
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
+from tests.kit.nets import uneven_net
 from tests.parallel import test_recorded as there_and_here
-from tests.parallel.nets import uneven_net
 from tests.parallel.test_recorded import LAYERS, RULES, Signs, X, Y, some_ignored, state_of, trained
 
 OF_A_DEVICE = pytest.mark.parametrize("takes", [False, True], ids=["over the host", "there"])

@@ -15,8 +15,8 @@ from singanet.optimizer import (
     ClipByLayerNorm,
 )
 from singanet.parallel import AllReduce, Hybrid, ParameterServer, SparseAllReduce
-from tests.parallel.nets import expect_same_values, together, values_of
-from tests.parallel.server.ranks import served
+from tests.kit.nets import values_of
+from tests.kit.ranks import expect_same_values, served, together
 
 X = (np.arange(60).reshape(10, 6) % 7 - 3).astype(np.float32)
 Y = {"a": np.arange(10) % 3, "b": np.arange(10) % 4}

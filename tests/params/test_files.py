@@ -14,7 +14,8 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 from singanet.parallel import Hybrid, Sharded
 from singanet.params.param_files import keep_params, param_sources, put_params
-from tests.parallel.nets import together, values_of
+from tests.kit.nets import values_of
+from tests.kit.ranks import together
 
 X = np.arange(12).reshape(4, 3) % 7
 Y = np.array([0, 1, 0, 1])

@@ -52,8 +52,8 @@ from singanet.training.callbacks import (
     ModelCheckpoint,
     ReduceOnPlateau,
 )
-from tests.parallel.nets import together, values_of
-from tests.parallel.server.ranks import served
+from tests.kit.nets import values_of
+from tests.kit.ranks import served, together
 
 SAMPLES, CLASSES = 8, 4
 

@@ -27,7 +27,7 @@ from singanet.testing.communicators import FakeCommunicator
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, ModelCheckpoint, StopOnSignal
 from singanet.training.files import FilesInFlight
-from tests.parallel.nets import together
+from tests.kit.ranks import together
 from tests.training.test_sharded_files import INDEX, cut
 from tests.training.test_sharded_files import fit as fit_on_ranks
 

@@ -12,7 +12,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import Adam
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
-from tests.parallel.nets import values_of
+from tests.kit.nets import values_of
 
 
 @pytest.fixture(params=["int8", "int4"])

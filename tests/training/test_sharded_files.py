@@ -10,7 +10,8 @@ from singanet.optimizer import Accumulator, Adam, ClipByLayerNorm
 from singanet.parallel import AllReduce, Sharded
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA, Callback, ModelCheckpoint
-from tests.parallel.nets import dense_net, expect_same_values, together, values_of
+from tests.kit.nets import dense_net, values_of
+from tests.kit.ranks import expect_same_values, together
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((32, 6)).astype(np.float32)

@@ -26,7 +26,8 @@ from singanet.testing import communicators
 from singanet.testing.communicators import FakeCommunicator
 from singanet.testing.device_like import device_like
 from singanet.training.callbacks import EMA, Callback
-from tests.parallel.nets import expect_same_bits, uneven_net, values_of, words_net
+from tests.kit.nets import uneven_net, values_of, words_net
+from tests.kit.ranks import expect_same_bits
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

@@ -20,7 +20,8 @@ from singanet.parallel import (
     Sharded,
     SparseAllReduce,
 )
-from tests.parallel.nets import dense_net, expect_same_bits, together
+from tests.kit.nets import dense_net
+from tests.kit.ranks import expect_same_bits, together
 
 MADE = {
     "AllReduce": lambda comm: AllReduce(Adam(), comm=comm),

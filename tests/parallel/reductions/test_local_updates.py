@@ -14,7 +14,8 @@ from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SingleProcess
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA, Callback, ModelCheckpoint
-from tests.parallel.nets import dense_net, expect_same_bits, together
+from tests.kit.nets import dense_net
+from tests.kit.ranks import expect_same_bits, together
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

@@ -13,7 +13,8 @@ from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.parallel import AllReduce, PowerSGD, SingleProcess
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint
-from tests.parallel.nets import dense_net, expect_same_values, uneven_net, values_of, words_net
+from tests.kit.nets import dense_net, uneven_net, values_of, words_net
+from tests.kit.ranks import expect_same_values
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

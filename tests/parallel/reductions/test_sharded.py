@@ -36,7 +36,8 @@ from singanet.params.param import ParamSpec
 from singanet.testing import communicators
 from singanet.testing.device_like import device_like
 from singanet.training.callbacks import EMA, Callback, ModelCheckpoint
-from tests.parallel.nets import dense_net, expect_same_values, uneven_net, values_of, words_net
+from tests.kit.nets import dense_net, uneven_net, values_of, words_net
+from tests.kit.ranks import expect_same_values
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

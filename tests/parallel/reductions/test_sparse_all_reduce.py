@@ -34,14 +34,8 @@ from singanet.parallel import (
     SparseAllReduce,
 )
 from singanet.testing import communicators
-from tests.parallel.nets import (
-    dense_net,
-    expect_same_bits,
-    expect_same_values,
-    together,
-    values_of,
-    words_net,
-)
+from tests.kit.nets import dense_net, values_of, words_net
+from tests.kit.ranks import expect_same_bits, expect_same_values, together
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

@@ -8,7 +8,7 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam
 from singanet.parallel import AllReduce, PowerSGD, Sharded, SparseAllReduce
-from tests.parallel.nets import together
+from tests.kit.ranks import together
 
 REDUCERS = {
     "all": lambda comm: AllReduce(Adam(0.05), comm),

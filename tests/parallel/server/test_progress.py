@@ -10,7 +10,7 @@ from singanet.optimizer import SGD
 from singanet.parallel.server import Servers
 from singanet.parallel.server.service import WorkerProgress
 from singanet.params.param import Param, ParamSpec
-from tests.parallel.server.ranks import served
+from tests.kit.ranks import served
 
 
 def test_readers_wait_for_the_slowest_but_not_for_those_away():

@@ -12,7 +12,7 @@ from singanet.parallel.server import Files, Servers, Shard
 from singanet.parallel.server.messages import Message, MessageKind, packed, parsed
 from singanet.parallel.server.remote import RowSplit
 from singanet.params.param import Param, ParamSpec
-from tests.parallel.server.ranks import served
+from tests.kit.ranks import served
 
 ROWS, WIDTH = 23, 3
 

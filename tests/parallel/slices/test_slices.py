@@ -18,7 +18,8 @@ from singanet.parallel import AllReduce, Pipeline, Sharded
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA, Callback, EarlyStopping, ModelCheckpoint
 from tests.keeping import WAYS, keeping_net
-from tests.parallel.nets import dense_net, expect_same_values, together, uneven_net, values_of
+from tests.kit.nets import dense_net, uneven_net, values_of
+from tests.kit.ranks import expect_same_values, together
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

@@ -1,11 +1,8 @@
-"""Nets that several ranks train in the tests, and whether they have become one."""
-
-import numpy as np
+"""Small nets that many tests train, and their values."""
 
 import singanet
 from singanet.layers import Activation, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.testing import communicators
 
 
 def dense_net(seed=1, wide=500, third=None, more=()):
@@ -30,33 +27,19 @@ def uneven_net(seed=1, more=()):
     return dense_net(seed, third={"lr_mult": 0.5}, more=more)
 
 
-def words_net():
-    """An embedding, whose gradients are rows."""
+def words_net(words=50, wide=5, length=3, classes=4, seed=1, **embedding):
+    """An embedding, whose gradients are rows; ``embedding`` are more arguments of it."""
     return singanet.FeedForwardNet(
-        [Embedding("e", 50, 5, input_sample_shape=(3,)), Flatten("f"), Dense("d", 4)],
+        [
+            Embedding("e", words, wide, input_sample_shape=(length,), **embedding),
+            Flatten("f"),
+            Dense("d", classes),
+        ],
         loss=SoftmaxCrossEntropy(),
-        seed=1,
+        seed=seed,
     )
 
 
 def values_of(net):
     """Copies of the parameters by name, wherever they are."""
     return {param.name: param.peek().copy() for param in net.params()}
-
-
-def expect_same_bits(nets):
-    """Every parameter is the same in all of them."""
-    expect_same_values([values_of(net) for net in nets])
-
-
-def expect_same_values(every):
-    """Every array is the same in all of them, by name."""
-    for values in every[1:]:
-        for name, value in values.items():
-            np.testing.assert_array_equal(value, every[0][name], err_msg=name)
-
-
-def together(work, size=2):
-    """What ``work`` gives on each of ``size`` ranks."""
-    with communicators(size) as comms:
-        return comms.run(work)
