@@ -63,6 +63,8 @@ class Taking(Optimizer):
         if rate is not None:
             UpdateChain(self.rule).rule.learning_rate = rate
 
+    lr = learning_rate
+
     def register(self, name: str, spec: ParamSpec) -> None:
         """Register the parameter with the rule on the servers."""
         self.rule.register(name, spec)
