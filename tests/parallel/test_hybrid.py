@@ -97,17 +97,6 @@ def test_bounded_rows_of_two_ranks_stay_within_their_bounds(consistency):
         assert np.array_equal(values["emb/weight"], made[0][0]["emb/weight"])
 
 
-def test_tables_begin_as_rank_0_has_them():
-    def work(comm, ranks):
-        net = words_net(seed=comm.rank)
-        Hybrid(SGD(lr=0.5), comm, servers=ranks).meet(net)
-        return {param.name: param.peek().copy() for param in net.params()}
-
-    for found in served(work):
-        for param in words_net(seed=0).params():
-            assert np.array_equal(found[param.name], param.value)
-
-
 def test_bytes_on_the_wire_are_those_that_are_counted():
     """The servers count bytes of messages, a little more than rows, clocks and gradients."""
 

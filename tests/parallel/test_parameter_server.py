@@ -15,9 +15,9 @@ from singanet.optimizer import (
     ClipByLayerNorm,
     ClipByValue,
 )
-from singanet.parallel import AllReduce, Hybrid, ParameterServer
+from singanet.parallel import Hybrid, ParameterServer
 from singanet.testing import communicators
-from singanet.training.callbacks import EMA, LearningRate, ModelCheckpoint
+from singanet.training.callbacks import LearningRate, ModelCheckpoint
 from tests.kit.nets import uneven_net, values_of, words_net
 from tests.kit.ranks import expect_same_values, served
 
@@ -57,31 +57,6 @@ RULES = {
     "by the norm": lambda: ClipByGlobalNorm(SGD(lr=0.1, momentum=0.9), 0.1),
     "by both": lambda: ClipByGlobalNorm(ClipByValue(SGD(lr=0.1), 0.01), 0.1),
 }
-
-
-@pytest.mark.parametrize("build", [uneven_net, words_net])
-@pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("rule", RULES)
-def test_bsp_trains_as_all_reduce(build, servers, rule):
-    made = by_servers(build, RULES[rule], 2, servers)
-    with communicators(2) as comms:
-        summed = comms.run(lambda comm: trained(build, AllReduce(RULES[rule](), comm), comm))
-    expect_same_values([values for values, *_ in made])
-    for name, value in summed[0][0].items():
-        np.testing.assert_allclose(made[0][0][name], value, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(made[1][1], summed[1][1], atol=1e-6)
-
-
-@pytest.mark.parametrize("build", [uneven_net, words_net])
-def test_recorded_steps_have_the_bits_of_those_by_the_layers(build):
-    one, other = (by_servers(build, RULES["adam"], records=records) for records in (True, False))
-    for (values, losses, refusals, state), (plain, theirs, _, expected) in zip(
-        one, other, strict=True
-    ):
-        assert refusals == []
-        expect_same_values([values, plain])
-        assert losses == theirs
-        expect_same_values([state, expected])
 
 
 @pytest.mark.parametrize(
@@ -185,34 +160,6 @@ def test_servers_follow_the_learning_rate_of_callbacks():
     assert rates == [0.01, 0.0, 0.0]
 
 
-def test_fit_clips_by_value_accumulates_averages_and_computes_in_half():
-    def work(wrap):
-        def one(comm, ranks=None):
-            net = uneven_net()
-            net.compile(wrap(comm, ranks), mixed_precision="float16")
-            net.fit(
-                X,
-                Y,
-                batch_size=8,
-                epochs=2,
-                clip=0.1,
-                clip_by="value",
-                accumulate=2,
-                callbacks=[EMA(0.5)],
-                verbose=False,
-            )
-            return values_of(net)
-
-        return one
-
-    nets = served(work(lambda comm, ranks: ParameterServer(SGD(lr=0.1), comm=comm, servers=ranks)))
-    with communicators(2) as comms:
-        summed = comms.run(work(lambda comm, ranks: AllReduce(SGD(lr=0.1), comm)))
-    expect_same_values(nets)
-    for name, value in summed[0].items():
-        np.testing.assert_allclose(nets[0][name], value, rtol=0, atol=1e-6)
-
-
 def test_a_norm_of_all_workers_is_refused_in_mixed_precision():
     def work(comm, ranks):
         net = uneven_net()
@@ -261,13 +208,6 @@ def test_what_is_refused():
         comms.run(lambda comm: ParameterServer(SGD(lr=0.1), comm=comm))
 
 
-def test_a_lone_process_trains_by_itself():
-    net, alone = uneven_net(), uneven_net()
-    stage, rule = ParameterServer(Adam(lr=0.01)), Adam(lr=0.01)
-    losses = [net.step(X, Y, stage)[0] for _ in range(3)]
-    assert losses == [alone.step(X, Y, rule)[0] for _ in range(3)]
-
-
 def cached_words(bound=0):
     """`words_net` whose Embedding keeps some rows."""
     cache = Cache("lfu", 20, bound, bound)
@@ -276,28 +216,6 @@ def cached_words(bound=0):
         loss=SoftmaxCrossEntropy(),
         seed=1,
     )
-
-
-@pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("rule", ["momentum", "adam"])
-def test_hybrid_trains_as_all_reduce(servers, rule):
-    def hybrid(comm, ranks):
-        stage = Hybrid(RULES[rule](), comm, servers=ranks)
-        return (*trained(words_net, stage, comm), stage.state_dict())
-
-    def reduced(comm):
-        stage = AllReduce(RULES[rule](), comm)
-        return (*trained(words_net, stage, comm), stage.state_dict())
-
-    made = served(hybrid, 2, servers)
-    with communicators(2) as comms:
-        summed = comms.run(reduced)
-    expect_same_values([values for values, *_ in made])
-    assert made[0][2] == []
-    for place in (0, 3):
-        assert made[0][place].keys() == summed[0][place].keys()
-        for name, value in summed[0][place].items():
-            np.testing.assert_allclose(made[0][place][name], value, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("consistency", ["bsp", "asp"])

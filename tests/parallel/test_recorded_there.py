@@ -9,34 +9,19 @@ import singanet
 from singanet.errors import CallOrderError, RankError
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
-from singanet.parallel import AllReduce, PowerSGD, Sharded
+from singanet.optimizer import SGD, Accumulator
+from singanet.parallel import AllReduce, Sharded
 from singanet.program.on_device.device_lowering import Launch
 from singanet.testing import communicators, strict_device, watch_device
 from singanet.testing.device_like import DeviceArray
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
 from tests.kit.nets import uneven_net
-from tests.parallel import test_recorded as there_and_here
-from tests.parallel.test_recorded import LAYERS, RULES, Signs, X, Y, some_ignored, state_of, trained
+from tests.parallel.reducer_settings import SETTINGS
+from tests.parallel.test_recorded import LAYERS, RULES, X, Y, state_of, trained
 
 OF_A_DEVICE = pytest.mark.parametrize("takes", [False, True], ids=["over the host", "there"])
 """Whether the communicator takes arrays of the device, or those of the host alone."""
-
-CASES = {
-    **there_and_here.CASES,
-    "power": (lambda c: PowerSGD(SGD(lr=0.1), c, rank=2), {}),
-    "sharded state": (lambda c: Sharded(Adam(lr=0.01), c, 1, smallest=0), {}),
-    "sharded gradients, clipped": (
-        lambda c: Sharded(ClipByGlobalNorm(SGD(lr=0.1, momentum=0.9), 0.1), c, 2, smallest=0),
-        {},
-    ),
-    "sharded gradients, accumulated": (
-        lambda c: Accumulator(Sharded(SGD(lr=0.1, momentum=0.9), c, 2, smallest=1000), 2),
-        {"counts": (24, 17) * 5},
-    ),
-    "a rule of one's own": (lambda c: AllReduce(Signs(), c), {}),
-}
 
 
 def on_ranks(wrap, takes, records=True, device=None, build=uneven_net, size=2, **more):
@@ -66,26 +51,6 @@ def expect_recorded(net, note=""):
     assert not net.programs.refusals
     assert all(note and note in told for told in net.programs.notes)
     assert any("communication" in report.phases() for report in net.programs.reports())
-
-
-@OF_A_DEVICE
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.few(14, rest="slow")
-def test_recorded_steps_have_the_bits_of_the_layers_there_and_the_numbers_of_numpy(case, takes):
-    wrap, more = CASES[case]
-    wanted = on_ranks(wrap, takes, **more)
-    by_layers = on_ranks(wrap, takes, False, strict_device(), **more)
-    recorded = on_ranks(wrap, takes, True, strict_device(), **more)
-    for (_, here), (_, layers), (net, found) in zip(wanted, by_layers, recorded, strict=True):
-        own = "own" in case
-        expect_recorded(net, "Signs is not singanet's" if own else "")
-        assert here.keys() == layers.keys() == found.keys()
-        for name, value in found.items():
-            np.testing.assert_array_equal(value, layers[name], err_msg=name)
-            # A sign is another one where a gradient is next to nothing.
-            if not own:
-                near = 1e-4 * max(1.0, np.abs(here[name]).max(initial=0.0))
-                np.testing.assert_allclose(value, here[name], rtol=0, atol=near, err_msg=name)
 
 
 class Looks(Callback):
@@ -169,7 +134,7 @@ def test_random_nets_batches_and_ranks_agree(layers, rule, size, window, counts,
 def test_a_sum_crosses_once_each_way_and_not_at_all_where_it_is_made_there(every, takes):
     def work(comm):
         comm._on_device = takes
-        net, rule = some_ignored(), AllReduce(SGD(lr=0.1, momentum=0.9), comm)
+        net, rule = SETTINGS["ignored"].build(), AllReduce(SGD(lr=0.1, momentum=0.9), comm)
         optimizer = Accumulator(rule, every) if every > 1 else rule
         net.to_device(strict_device())
         x, y = net.device.put(X[comm.rank :: 2]), net.device.put(Y[comm.rank :: 2])

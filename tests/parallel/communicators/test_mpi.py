@@ -25,21 +25,27 @@ from singanet.layers import Activation, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 
+
+def trains(comm, folder):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 30, (19, 4)), rng.integers(0, 3, 19)
+    net = singanet.FeedForwardNet(
+        [Embedding("e", 40, 8, input_sample_shape=(4,)), Flatten("f"), Dense("a", 600),
+         Activation("relu"), Dense("b", 3)],
+        loss=SoftmaxCrossEntropy(), seed=comm.rank)
+    net.compile(parallel.AllReduce(SGD(lr=0.2, momentum=0.9), comm))
+    loader = ArrayLoader(x, y, 6 // comm.size, seed=1, rank=comm.rank, world_size=comm.size)
+    net.fit(loader, epochs=3, clip=0.5, clip_by="global", verbose=False)
+    values = [value.copy() for value in net.param_values()]
+    half = parallel.AllReduce(SGD(lr=0.2), comm, window=1, dtype="float16")
+    for k in range(6):
+        net.step(x[comm.rank :: comm.size], y[comm.rank :: comm.size], half)
+    np.savez(f"{folder}.{comm.rank}.npz", *values, *net.param_values())
+
 comm = parallel.init()
-rng = np.random.default_rng(0)
-x, y = rng.integers(0, 30, (19, 4)), rng.integers(0, 3, 19)
-net = singanet.FeedForwardNet(
-    [Embedding("e", 40, 8, input_sample_shape=(4,)), Flatten("f"), Dense("a", 600),
-     Activation("relu"), Dense("b", 3)],
-    loss=SoftmaxCrossEntropy(), seed=comm.rank)
-net.compile(parallel.AllReduce(SGD(lr=0.2, momentum=0.9)))
-loader = ArrayLoader(x, y, 6 // comm.size, seed=1, rank=comm.rank, world_size=comm.size)
-net.fit(loader, epochs=3, clip=0.5, clip_by="global", verbose=False)
-values = [value.copy() for value in net.param_values()]
-half = parallel.AllReduce(SGD(lr=0.2), window=1, dtype="float16")
-for k in range(6):
-    net.step(x[comm.rank :: comm.size], y[comm.rank :: comm.size], half)
-np.savez(f"{sys.argv[1]}.{comm.rank}.npz", *values, *net.param_values())
+if comm.rank == 0:
+    trains(parallel.SingleProcess(), f"{sys.argv[1]}/one")
+trains(comm, f"{sys.argv[1]}/all")
 """
 
 RECORDS = """
@@ -267,22 +273,25 @@ def job(ranks, code, tmp_path, *arguments):
     )
 
 
-def test_two_processes_train_as_one(tmp_path):
-    subprocess.run(
-        [sys.executable, "-c", TRAINS, str(tmp_path / "alone")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=True,
-        timeout=60,
-    )
-    ended = job(2, TRAINS, tmp_path, str(tmp_path / "two"))
-    assert ended.returncode == 0, ended.stderr
-    alone, first, second = (
-        list(np.load(tmp_path / name).values())
-        for name in ("alone.0.npz", "two.0.npz", "two.1.npz")
-    )
-    for k, (one, a, b) in enumerate(zip(alone, first, second, strict=True)):
-        np.testing.assert_array_equal(a, b)
-        near = 1e-6 if k < len(alone) // 2 else 3e-3  # by halves
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """A job of three ranks that does all of it, as starting one takes longest; and its folder."""
+    folder = tmp_path_factory.mktemp("job")
+    return job(3, TRAINS + FITS + RECORDS + METHODS, folder, str(folder)), folder
+
+
+def saved(folder, name, rank):
+    return [*np.load(folder / f"{name}.{rank}.npz").values()]
+
+
+def test_processes_train_as_one(ended):
+    folder = ended[1]
+    first = saved(folder, "all", 0)
+    for other in (saved(folder, "all", 1), saved(folder, "all", 2)):
+        for a, b in zip(first, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    for k, (one, a) in enumerate(zip(saved(folder, "one", 0), first, strict=True)):
+        near = 1e-6 if k < len(first) // 2 else 3e-3  # by halves
         np.testing.assert_allclose(a, one, rtol=100 * near, atol=near)
 
 
@@ -305,19 +314,13 @@ for wrap in (parallel.AllReduce, lambda rule, comm: parallel.Sharded(rule, comm,
     net = singanet.FeedForwardNet(layers(), loss=SoftmaxCrossEntropy(), seed=1)
     net.compile(wrap(Adam(lr=0.001), comm))
     net.fit(x, y, 8, 2, verbose=False, validation_data=(x[:9], y[:9]),
-            callbacks=[ModelCheckpoint(sys.argv[1])])
+            callbacks=[ModelCheckpoint(sys.argv[1] + "/slices")])
     found.append({param.name: param.peek().copy() for param in net.params()})
 held = sum(param.storage.nbytes for param in net.params())
 assert held < 0.6 * sum(param.nbytes for param in net.params())
 for name, value in found[0].items():
     np.testing.assert_array_equal(found[1][name], value)
 """
-
-
-@pytest.mark.slow
-def test_parameters_in_slices_have_the_bits_of_all_reduce(tmp_path):
-    ended = job(2, SLICED, tmp_path, str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
 
 
 INTERRUPTED = """
@@ -343,29 +346,25 @@ def test_one_rank_that_is_interrupted_while_they_begin_ends_all(tmp_path):
     assert "timeout" not in ended.stderr
 
 
-@pytest.mark.slow
-def test_recorded_sums_of_two_have_the_bits_of_the_layers(tmp_path):
-    ended = job(2, RECORDS, tmp_path)
-    assert ended.returncode == 0, ended.stderr
-
-
-def test_a_fit_is_that_of_one_process_and_goes_on_to_the_bit(tmp_path):
+def test_a_fit_is_that_of_one_process_and_goes_on_to_the_bit(ended):
     """Synchronized statistics, empty parts of batches, metrics, validation.
 
     SIGINT to one rank ends all after the same step, with a checkpoint of all.
     """
-    ended = job(3, FITS, tmp_path, str(tmp_path))
-    assert ended.returncode == 0, ended.stderr
-
-    def saved(name, rank):
-        return np.load(tmp_path / f"{name}.{rank}.npz").values()
-
+    folder = ended[1]
     for rank in range(3):
-        for value, one in zip(saved("together", rank), saved("alone", 0), strict=True):
+        alone, whole = saved(folder, "alone", 0), saved(folder, "whole", rank)
+        for value, one in zip(saved(folder, "together", rank), alone, strict=True):
             np.testing.assert_allclose(value, one, rtol=2e-3, atol=2e-4)
-        for value, whole in zip(saved("resumed", rank), saved("whole", rank), strict=True):
-            np.testing.assert_allclose(value, whole, rtol=1e-12)
-    assert not list(tmp_path.glob("never*"))
+        for value, one in zip(saved(folder, "resumed", rank), whole, strict=True):
+            np.testing.assert_allclose(value, one, rtol=1e-12)
+    assert not list(folder.glob("never*"))
+
+
+def test_processes_have_the_same_bits_whatever_they_send(ended):
+    """As recorded and by the layers, too."""
+    assert ended[0].returncode == 0, ended[0].stderr
+    assert ended[0].stdout.count("all alike") == 3
 
 
 @pytest.mark.parametrize(
@@ -388,13 +387,6 @@ def test_an_error_of_all_ranks_is_told_once_with_its_layer(tmp_path):
     assert ended.returncode != 0
     assert "rank 0 ended by an error (step 7, in layer 'f'):" in ended.stderr
     assert ended.stderr.count("ValueError: of all ranks") == 1
-
-
-def test_three_processes_have_the_same_bits_whatever_they_send(tmp_path):
-    """As recorded and by the layers, too: one job, as starting it takes longest."""
-    ended = job(3, RECORDS + METHODS, tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("all alike") == 3
 
 
 STAGES = """
@@ -423,19 +415,19 @@ def trained(stages=None):
 
 alone = trained()[0].param_values()
 net, pipeline = trained(["a"])
-pipeline.on_first(lambda: net.save(sys.argv[1]))
+pipeline.on_first(lambda: net.save(sys.argv[1] + "/net.npz"))
 pipeline.gather()
 for one, two in zip(alone, net.param_values(), strict=True):
     np.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-5)
-with np.load(sys.argv[1]) as saved:
+with np.load(sys.argv[1] + "/net.npz") as saved:
     assert set(saved.files) == set(net.param_names())
 """
 
 
 @pytest.mark.slow
-def test_two_stages_train_as_one_process(tmp_path):
-    done = job(2, STAGES, tmp_path, str(tmp_path / "net.npz"))
-    assert done.returncode == 0, done.stderr
+def test_two_processes_record_keep_slices_and_are_stages(tmp_path):
+    ended = job(2, RECORDS + SLICED + STAGES, tmp_path, str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.slow

@@ -6,11 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import singanet
-from singanet.data import ArrayLoader
-from singanet.errors import ArgumentError, CallOrderError, DataError, RankError
-from singanet.layers import BatchNormalization, Dense, Embedding, Flatten
+from singanet.errors import DataError
+from singanet.layers import BatchNormalization, Dense
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
+from singanet.optimizer import SGD
 from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SingleProcess
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA, Callback, ModelCheckpoint
@@ -136,80 +135,10 @@ def test_averaging_each_step_of_a_rule_without_state_is_the_dense_reduction(size
     np.testing.assert_allclose(flat_of(nets[0]), flat_of(trained(AllReduce)[0]), 1e-4, 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("wrap", "share"),
-    [
-        (lambda rule, comm: AllReduce(rule, comm), 1.0),
-        (lambda rule, comm: PartialUpdate(rule, comm, partitions=4), 1 / 4),
-        (lambda rule, comm: LocalSGD(rule, comm, every=6), 1 / 6),
-    ],
-)
-@pytest.mark.parametrize("size", [2, 3])
-def test_bytes_are_a_share_of_the_dense_ones(wrap, share, size):
-    def work(comm):
-        net, optimizer = dense_net(), wrap(SGD(lr=0.1), comm)
-        optimizer.meet(net)
-        before, told = comm.exchanged, []
-        for _ in range(12):
-            net.step(X[:4], Y[:4], optimizer)
-            told.append(optimizer.exchanged)
-        return net, comm.exchanged.since(before), told
-
-    made = together(work, size)
-    n = flat_of(made[0][0]).nbytes
-    for _, (sent, received), told in made:
-        assert sum(each.sent for each in told) == sent
-        expected = 12 * share * n * 2 * (size - 1) / size
-        assert expected <= sent < 1.02 * expected + 12 * 150
-        assert sent == pytest.approx(received, rel=0.01)
-
-
 METHODS = {
     "local": lambda rule, comm, **k: LocalSGD(rule, comm, every=3, **k),
     "partial": lambda rule, comm, **k: PartialUpdate(rule, comm, partitions=5, **k),
 }
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "more", [{}, {"clip": 0.5, "clip_by": "global"}, {"clip": 0.5}, {"accumulate": 2}], ids=str
-)
-@pytest.mark.parametrize("precision", [None, "float16"])
-@pytest.mark.full
-def test_fit_with_uneven_shards_ends_with_one_net(method, more, precision):
-    def work(comm):
-        net = dense_net(seed=comm.rank, wide=50)
-        loader = ArrayLoader(X[:19], Y[:19], 3, seed=2, rank=comm.rank, world_size=2)
-        net.compile(METHODS[method](SGD(lr=0.1), comm), mixed_precision=precision)
-        history = net.fit(loader, epochs=8, verbose=False, **more)
-        return net, history["loss"], net.compiled.precision
-
-    (net, losses, first), (other, other_losses, second) = together(work)
-    expect_same_bits([net, other])
-    assert losses[-1] + other_losses[-1] < 0.9 * (losses[0] + other_losses[0])
-    if precision:
-        for name, master in first.masters.items():
-            np.testing.assert_array_equal(second.masters[name], master)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_rows_of_embeddings_are_updated_where_they_are_and_averaged_as_all_else(method):
-    words = RNG.integers(0, 20, (24, 3))
-
-    def work(comm):
-        net = singanet.FeedForwardNet(
-            [Embedding("e", 50, 5, input_sample_shape=(3,)), Flatten("f"), Dense("d", 4)],
-            loss=SoftmaxCrossEntropy(),
-            seed=1,
-        )
-        optimizer = METHODS[method](SGD(lr=0.5), comm)
-        for _ in range(4):
-            net.step(words[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
-        optimizer.join()
-        return net
-
-    nets = together(work)
-    expect_same_bits(nets)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -232,21 +161,6 @@ def test_what_is_frozen_stays_and_is_not_sent(method):
     for name in ("a/weight", "a/bias"):
         value = next(p.value for p in net.params() if p.name == name)
         np.testing.assert_array_equal(value, before[name])
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_before_an_evaluation_or_a_file_all_values_are_averaged(method):
-    def work(comm):
-        net, optimizer = dense_net(), METHODS[method](SGD(lr=0.1), comm)
-        for _ in range(2):
-            net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
-        apart = flat_of(net).copy()
-        optimizer.unify(net)
-        return net, apart
-
-    (net, apart), (other, other_apart) = together(work)
-    assert (apart != other_apart).any()
-    expect_same_bits([net, other])
 
 
 @pytest.mark.parametrize("clip_by", ["layer", "global", "value"])
@@ -274,30 +188,6 @@ def test_clipping_of_fit_averages_before_files_and_evaluations_too(method, clip_
         np.testing.assert_array_equal(values, others)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_training_is_resumed_to_the_bit_by_a_file_a_rank(method, tmp_path):
-    def trained(comm, epochs, resume=None):
-        net = dense_net(seed=comm.rank, wide=50)
-        loader = ArrayLoader(X, Y, 4, seed=2, rank=comm.rank, world_size=2)
-        net.compile(METHODS[method](Adam(lr=0.01), comm))
-        folder = tmp_path / f"rank{comm.rank}"
-        net.fit(
-            loader,
-            epochs=epochs,
-            callbacks=[ModelCheckpoint(folder, monitor=None)],
-            resume=resume and folder,
-            verbose=False,
-        )
-        return net
-
-    together(lambda comm: trained(comm, 2))
-    resumed = together(lambda comm: trained(comm, 4, True))
-    for rank in range(2):
-        for old in (tmp_path / f"rank{rank}").glob("*.npz"):
-            old.unlink()
-    expect_same_bits(resumed + together(lambda comm: trained(comm, 4)))
-
-
 def test_state_of_other_settings_is_refused():
     state = PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=3).state_dict()
     PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=3).load_state_dict(state)
@@ -305,36 +195,6 @@ def test_state_of_other_settings_is_refused():
         PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=4).load_state_dict(state)
     with pytest.raises(DataError, match="same settings"):
         LocalSGD(SGD(lr=0.1), SingleProcess()).load_state_dict({})
-
-
-def test_a_lone_process_trains_as_without():
-    nets = []
-    for wrap in (
-        lambda rule: rule,
-        lambda rule: LocalSGD(rule, SingleProcess()),
-        lambda rule: PartialUpdate(ClipByGlobalNorm(rule, 1e9), SingleProcess()),
-    ):
-        net, optimizer = dense_net(), wrap(SGD(lr=0.1, momentum=0.9))
-        for _ in range(3):
-            net.step(X, Y, optimizer)
-        nets.append(net)
-    for net in nets[1:]:
-        np.testing.assert_allclose(flat_of(net), flat_of(nets[0]), 1e-5, 1e-6)
-
-
-def test_what_does_not_go_together_is_refused():
-    with pytest.raises(ArgumentError, match="reduced once"):
-        LocalSGD(Accumulator(SGD(lr=0.1), 2), SingleProcess())
-    with pytest.raises(ArgumentError, match="every"):
-        LocalSGD(SGD(lr=0.1), SingleProcess(), every=0)
-    with pytest.raises(ArgumentError, match="partitions"):
-        PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=0)
-    with pytest.raises(ArgumentError, match="remove one"):
-        LocalSGD(AllReduce(SGD(lr=0.1), SingleProcess()), SingleProcess())
-    with communicators(2) as comms:
-        optimizer = LocalSGD(SGD(lr=0.1), comms[0])
-        with pytest.raises(CallOrderError, match="meet"):
-            optimizer.update([], [], [])
 
 
 class Followed:
@@ -398,17 +258,6 @@ def test_moving_averages_follow_each_rank_and_become_their_mean(every, recorded)
         for name, value in told.values[0].items():
             np.testing.assert_allclose(values[name], value, rtol=1e-4, atol=1e-6)
             np.testing.assert_allclose(averages[name], told.averages[0][name], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "other", [lambda c: LocalSGD(SGD(lr=0.1), c, every=5), lambda c: AllReduce(SGD(lr=0.1), c)]
-)
-def test_settings_that_differ_between_ranks_are_found(other):
-    def work(comm):
-        (other(comm) if comm.rank else LocalSGD(SGD(lr=0.1), comm)).meet(dense_net())
-
-    with pytest.raises(RankError, match=r"one net and one optimizer|failed"):
-        together(work)
 
 
 def test_a_net_that_is_met_again_has_the_mean_and_each_rank_its_own_state():

@@ -6,21 +6,16 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.errors import ArgumentError
-from singanet.layers import Activation, Conv2D, Dense, Flatten
-from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
-from singanet.parallel import AllReduce, PowerSGD, SingleProcess
+from singanet.layers import Dense
+from singanet.optimizer import SGD
+from singanet.parallel import AllReduce, PowerSGD
 from singanet.testing import communicators
-from singanet.training.callbacks import ModelCheckpoint
-from tests.kit.nets import dense_net, uneven_net, values_of, words_net
+from tests.kit.nets import dense_net, uneven_net, values_of
 from tests.kit.ranks import expect_same_values
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
 Y = RNG.integers(0, 4, 24)
-WORDS = RNG.integers(0, 50, (24, 3))
-NAME = "b/weight"
 
 
 def stepped(comm, wrap, build=uneven_net, x=X, steps=6, records=True, cuts=None):
@@ -41,23 +36,6 @@ def expect_alike(made):
     """Ranks have the same parameters to the bit."""
     names = [param.name for param in made[0][1].params()]
     expect_same_values([{name: each[name] for name in names} for each, _ in made])
-
-
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("build", [uneven_net, words_net])
-def test_with_rank_enough_it_is_the_plain_sum(size, build):
-    x = WORDS if build is words_net else X
-    # Rows of the gradients of 24 samples span that at most; the narrower side is of 40.
-    wrap = lambda comm: PowerSGD(SGD(lr=0.1, momentum=0.9), comm, rank=40, gain=0.0)  # noqa: E731
-    expected = of_ranks(
-        size, lambda comm: AllReduce(SGD(lr=0.1, momentum=0.9), comm), build=build, x=x
-    )
-    for records in (True, False):
-        found = of_ranks(size, wrap, build=build, x=x, records=records)
-        expect_alike(found)
-        for (one, net), (other, _) in zip(expected, found, strict=True):
-            for param in net.params():
-                np.testing.assert_allclose(other[param.name], one[param.name], 1e-3, 1e-5)
 
 
 def gradients(net, x, y):
@@ -161,70 +139,6 @@ def test_few_bytes_are_sent(size):
     numbers = 2 * (40 + 2000) * 2 + 6 * 40 + 40 + 2000 + 40 + 40 * 4 + 4
     dense = 40 * 2000 * 2 + 6 * 40 + 40 + 2000 + 40 + 40 * 4 + 4
     assert few[0] / whole[0] == pytest.approx(numbers / dense, rel=0.05)
-
-
-CHAINS = {
-    "clipped": lambda c: PowerSGD(ClipByGlobalNorm(Adam(lr=0.01), 0.1), c, 2),
-    "accumulated": lambda c: Accumulator(PowerSGD(SGD(lr=0.1), c, 2), 2),
-    "narrow window": lambda c: PowerSGD(Adam(lr=0.01), c, 3, window=1),
-}
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-def test_recorded_steps_have_the_bits_of_the_layers_whoever_records(chain):
-    def work(comm, records):
-        net, optimizer = uneven_net(), CHAINS[chain](comm)
-        net.programs.enabled = comm.rank in records
-        losses = [net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)[0] for _ in range(8)]
-        return {**values_of(net), **optimizer.state_dict(), "losses": np.array(losses)}, net
-
-    with communicators(2) as comms:
-        by_layers = comms.run(lambda comm: work(comm, ()))
-    for records in ((0, 1), (1,)):
-        with communicators(2) as comms:
-            recorded = comms.run(lambda comm, records=records: work(comm, records))
-        for (one, _), (other, net) in zip(by_layers, recorded, strict=True):
-            expect_same_values([one, other])
-            assert not net.programs.refusals
-    expect_alike(by_layers)
-
-
-def test_a_fit_is_resumed_to_the_bit_and_learns(tmp_path):
-    x = np.random.default_rng(0).standard_normal((60, 1, 6, 6)).astype(np.float32)
-    y = (x.sum(axis=(1, 2, 3)) > 0).astype(int)
-
-    def fit(comm, epochs, folder, resume=None):
-        net = singanet.FeedForwardNet(
-            [Conv2D("c", 16, 3, input_sample_shape=(1, 6, 6)), Activation("relu"),
-             Conv2D("d", 32, 3), Activation("t", "tanh"), Flatten("f"), Dense("o", 2)],
-            loss=SoftmaxCrossEntropy(), seed=comm.rank,
-        )  # fmt: skip
-        net.compile(PowerSGD(SGD(lr=0.02, momentum=0.9), comm, 2))
-        saves = ModelCheckpoint(tmp_path / folder, monitor=None)
-        history = net.fit(x, y, 10, epochs, callbacks=[saves], resume=resume, verbose=False)
-        return values_of(net), history["loss"]
-
-    with communicators(2) as comms:
-        whole = comms.run(lambda comm: fit(comm, 8, "whole"))
-    with communicators(2) as comms:
-        comms.run(lambda comm: fit(comm, 3, "part"))
-    with communicators(2) as comms:
-        again = comms.run(lambda comm: fit(comm, 8, "part", tmp_path / "part"))
-    expect_same_values([values for values, _ in (*whole, *again)])
-    assert whole[0][1][-1] < 0.7 * whole[0][1][0]
-    with communicators(3) as comms, pytest.warns(RuntimeWarning, match="nothing unsent"):
-        comms.run(lambda comm: fit(comm, 9, "part", tmp_path / "part"))
-
-
-def test_a_lone_process_trains_as_without_and_what_is_no_rank_is_refused():
-    net, other = uneven_net(), uneven_net()
-    net.step(X, Y, PowerSGD(Adam(lr=0.01), SingleProcess()))
-    other.step(X, Y, Adam(lr=0.01))
-    expect_same_values([values_of(net), values_of(other)])
-    with pytest.raises(ArgumentError, match="rank"):
-        PowerSGD(SGD(lr=0.1), SingleProcess(), rank=0)
-    with pytest.raises(ArgumentError, match="a rule, or clipping, inside"):
-        PowerSGD(AllReduce(SGD(lr=0.1), SingleProcess()), SingleProcess())
 
 
 def test_a_parameter_whose_gradients_begin_as_zeros_is_trained():
