@@ -13,9 +13,8 @@ from singanet.layers import Cache
 from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, ClipByValue
 from singanet.optimizer.schedules import Plateau
 from singanet.parallel import AllReduce, Hybrid, ParameterServer
-from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint, ReduceOnPlateau
-from tests.kit.ranks import served
+from tests.kit.ranks import served, together
 from tests.parallel.tables import batches, words_net
 
 
@@ -40,8 +39,7 @@ def hybrids(make=lambda: SGD(lr=0.5), cache=None, servers=2, workers=2, **option
 
 
 def reduced(make=lambda: SGD(lr=0.5)):
-    with communicators(2) as comms:
-        return comms.run(lambda comm: trained(comm, AllReduce(make(), comm)))[0][0]
+    return together(lambda comm: trained(comm, AllReduce(make(), comm)))[0][0]
 
 
 def falling(step):
@@ -78,8 +76,7 @@ def test_asp_pushes_are_updates_at_once(servers):
 
 def test_one_worker_with_servers_is_as_one_process():
     ((found, notes, _),) = hybrids(workers=1)
-    with communicators(1) as comms:
-        ((alone, _, _),) = comms.run(lambda comm: trained(comm, Hybrid(SGD(lr=0.5), comm)))
+    ((alone, _, _),) = together(lambda comm: trained(comm, Hybrid(SGD(lr=0.5), comm)), 1)
     for name, value in found.items():
         np.testing.assert_allclose(value, alone[name], rtol=0, atol=1e-6)
     assert notes == []
@@ -151,8 +148,8 @@ def test_a_job_of_mpi_trains_to_the_same_bits(tmp_path):
 
 
 def test_ranks_without_servers_are_refused():
-    with communicators(2) as comms, pytest.raises(ArgumentError, match="launch"):
-        comms.run(lambda comm: Hybrid(SGD(lr=0.5), comm))
+    with pytest.raises(ArgumentError, match="launch"):
+        together(lambda comm: Hybrid(SGD(lr=0.5), comm))
     with pytest.raises(UnknownNameError, match="bsp"):
         Hybrid(SGD(lr=0.5), consistency="ssp")
 
@@ -184,8 +181,7 @@ def on_a_plateau(wrap, resume=None, folder=None):
 
 def test_a_rate_that_falls_by_what_was_seen_falls_on_the_servers_too(tmp_path):
     made = lambda rule, comm, ranks: Hybrid(rule, comm, servers=ranks)  # noqa: E731
-    with communicators(2) as comms:
-        reduced = comms.run(on_a_plateau(lambda rule, comm, ranks: AllReduce(rule, comm)))[0]
+    reduced = together(on_a_plateau(lambda rule, comm, ranks: AllReduce(rule, comm)))[0]
     one, other = served(on_a_plateau(made), 2, 2)
     assert one[1] == other[1] == reduced[1]
     assert len(set(reduced[1])) == 3

@@ -16,10 +16,9 @@ from singanet.optimizer import (
     ClipByValue,
 )
 from singanet.parallel import Hybrid, ParameterServer
-from singanet.testing import communicators
 from singanet.training.callbacks import LearningRate, ModelCheckpoint
 from tests.kit.nets import uneven_net, values_of, words_net
-from tests.kit.ranks import expect_same_values, served
+from tests.kit.ranks import expect_same_values, served, together
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -204,8 +203,8 @@ def test_what_is_refused():
         ParameterServer(SGD(lr=0.1), "ssp")
     with pytest.raises(ArgumentError, match="rule, or clipping, inside"):
         ParameterServer(Accumulator(SGD(lr=0.1), 2))
-    with communicators(2) as comms, pytest.raises(ArgumentError, match="--servers 1"):
-        comms.run(lambda comm: ParameterServer(SGD(lr=0.1), comm=comm))
+    with pytest.raises(ArgumentError, match="--servers 1"):
+        together(lambda comm: ParameterServer(SGD(lr=0.1), comm=comm))
 
 
 def cached_words(bound=0):

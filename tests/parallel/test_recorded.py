@@ -17,8 +17,8 @@ from singanet.optimizer import (
     ClipByGlobalNorm,
 )
 from singanet.parallel import AllReduce
-from singanet.testing import communicators
 from tests.kit.nets import uneven_net
+from tests.kit.ranks import together
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -40,8 +40,7 @@ def trained(comm, wrap, records, build=uneven_net, x=X, counts=(24,) * 6):
 
 
 def of_ranks(size, records, wrap, **more):
-    with communicators(size) as comms:
-        return comms.run(lambda comm: trained(comm, wrap, comm.rank in records, **more))
+    return together(lambda comm: trained(comm, wrap, comm.rank in records, **more), size)
 
 
 def state_of(made):
@@ -122,8 +121,7 @@ def test_a_program_by_hand_tells_what_was_exchanged(tmp_path):
             program.run(X, Y, timed=True)
         return program.report(), sum(value.nbytes for value in net.param_values())
 
-    with communicators(2) as comms:
-        made = comms.run(work)
+    made = together(work)
     for rank, (report, nbytes) in enumerate(made):
         figures = report.as_dict()["communication"]
         # An element beside each of the eight parameters tells who has it.
@@ -145,5 +143,4 @@ def test_a_program_by_hand_before_the_first_step_is_refused():
         with pytest.raises(CallOrderError, match="other processes"):
             uneven_net().record(X, Y, AllReduce(SGD(lr=0.1), comm))
 
-    with communicators(2) as comms:
-        comms.run(work)
+    together(work)

@@ -12,11 +12,12 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator
 from singanet.parallel import AllReduce, Sharded
 from singanet.program.on_device.device_lowering import Launch
-from singanet.testing import communicators, strict_device, watch_device
+from singanet.testing import strict_device, watch_device
 from singanet.testing.device_like import DeviceArray
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
 from tests.kit.nets import uneven_net
+from tests.kit.ranks import together
 from tests.parallel.reducer_settings import SETTINGS
 from tests.parallel.test_recorded import LAYERS, RULES, X, Y, state_of, trained
 
@@ -39,8 +40,7 @@ def on_ranks(wrap, takes, records=True, device=None, build=uneven_net, size=2, *
         state = {name: np.array(host(value)) for name, value in state_of(made).items()}
         return made[0], state
 
-    with communicators(size) as comms:
-        return comms.run(work)
+    return together(work, size)
 
 
 def host(value):
@@ -84,8 +84,7 @@ def test_mixed_precision_averages_and_callbacks_see_the_same(said, takes):
 
     made = []
     for records in (False, True):
-        with communicators(2) as comms:
-            made.append(comms.run(lambda comm, r=records: fitted(comm, r)))
+        made.append(together(lambda comm, r=records: fitted(comm, r)))
     for (_, layers, expected), (net, numbers, found) in zip(*made, strict=True):
         expect_recorded(net)
         assert numbers == layers
@@ -151,8 +150,7 @@ def test_a_sum_crosses_once_each_way_and_not_at_all_where_it_is_made_there(every
         return [sum(like(n).nbytes + 4 for n in e) for e in rule.reduction.entries]
 
     told = []
-    with communicators(2) as comms:
-        entries, _ = comms.run(work)
+    entries, _ = together(work)
     for seen in told:
         # Of both ranks. Threads that take arrays of the device talk by copies themselves; numbers
         # that change from step to step go over beside.
@@ -202,8 +200,8 @@ def test_after_an_error_among_the_sums_no_step_is_taken(takes):
             heard.append(True)
             raise
 
-    with communicators(2) as comms, pytest.raises((KeyError, RankError)):
-        comms.run(work)
+    with pytest.raises((KeyError, RankError)):
+        together(work)
     assert heard
 
 
@@ -221,14 +219,13 @@ def test_the_host_has_its_turn_where_ranks_talk_and_buffers_lie_in_the_arena(tak
         entries = [sum(like(n).nbytes + 4 for n in e) for e in optimizer.reduction.entries]
         return program.report(), [group.calls for group in calls._groups if group.calls], entries
 
-    with communicators(2) as comms:
-        for report, groups, entries in comms.run(work):
-            planned = [buffer.nbytes for buffer in report.buffers if buffer.planned]
-            assert all(planned.count(size) == entries.count(size) for size in entries)
-            assert sum(entries) < report.layout.nbytes
-            # What other ranks wait for, and looks at labels, loss, metric and count of the batch.
-            turns = [group for group in groups if not isinstance(group[0], Launch)]
-            talks = [kernel for kernel in report.kernels if kernel.phase == "communication"]
-            assert len(turns) == len(talks) + 4
-            # Gradients are made where they are summed, and not copied there.
-            assert not any(k.name == "copyto" and k.phase == "update" for k in report.kernels)
+    for report, groups, entries in together(work):
+        planned = [buffer.nbytes for buffer in report.buffers if buffer.planned]
+        assert all(planned.count(size) == entries.count(size) for size in entries)
+        assert sum(entries) < report.layout.nbytes
+        # What other ranks wait for, and looks at labels, loss, metric and count of the batch.
+        turns = [group for group in groups if not isinstance(group[0], Launch)]
+        talks = [kernel for kernel in report.kernels if kernel.phase == "communication"]
+        assert len(turns) == len(talks) + 4
+        # Gradients are made where they are summed, and not copied there.
+        assert not any(k.name == "copyto" and k.phase == "update" for k in report.kernels)

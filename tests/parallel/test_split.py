@@ -7,7 +7,7 @@ from singanet.layers import Activation, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import Adam
 from singanet.parallel import SingleProcess, SplitDense, SplitEmbedding
-from singanet.testing import communicators
+from tests.kit.ranks import together
 
 RNG = np.random.default_rng(0)
 IDS, Y = RNG.integers(0, 11, (9, 3)), RNG.integers(0, 4, 9)
@@ -61,8 +61,7 @@ def test_ranks_train_slices_as_one_process_the_whole(ranks, transposed, kinds):
         assert len(net.programs.refusals) == 2
         return told, shown, {param.name: param.value for param in net.params()}
 
-    with communicators(ranks) as comms:
-        runs = comms.run(work)
+    runs = together(work, ranks)
     for told, shown, _ in runs:
         np.testing.assert_allclose(told, losses, rtol=1e-5)
         np.testing.assert_allclose(shown, outputs, rtol=1e-4, atol=1e-5)
@@ -79,11 +78,11 @@ def test_what_is_refused():
         net = split(comm, False, "rows", "rows", "rows")
         net.step((IDS + comm.rank) % 11, Y, Adam(lr=0.1))
 
-    with communicators(2) as comms, pytest.raises(RankError, match="same samples"):
-        comms.run(other_samples)
-    with communicators(3) as comms, pytest.raises(ArgumentError, match="ranks"):
-        comms.run(
-            lambda comm: SplitDense("a", 2, "columns", comm, input_sample_shape=(5,)).build((5,))
+    with pytest.raises(RankError, match="same samples"):
+        together(other_samples)
+    with pytest.raises(ArgumentError, match="ranks"):
+        together(
+            lambda comm: SplitDense("a", 2, "columns", comm, input_sample_shape=(5,)).build((5,)), 3
         )
     with pytest.raises(ArgumentError, match="columns"):
         SplitDense("a", 2, "diagonals", SingleProcess())

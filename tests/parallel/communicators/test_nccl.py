@@ -18,6 +18,7 @@ from singanet.parallel.communicators import nccl
 from singanet.parallel.communicators.nccl import NcclCommunicator
 from singanet.testing import communicators, strict_device
 from singanet.testing.device_like import device_like
+from tests.kit.ranks import together
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -195,8 +196,7 @@ def test_a_net_on_gpus_trains_as_on_cpus(wrap, by_nccl):
         return [np.array(ops_for(p.value).host(p.value)) for p in net.params()]
 
     made, told = on_gpus(lambda comm: trained(strict_device(), comm))
-    with communicators(2) as comms:
-        expected = comms.run(lambda comm: trained(singanet.device.cpu(), comm))
+    expected = together(lambda comm: trained(singanet.device.cpu(), comm))
     for values, others in zip(made, expected, strict=True):
         for value, other in zip(values, others, strict=True):
             np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5)

@@ -3,7 +3,7 @@ import json
 from singanet.parallel.communicators.rank_file import trace_part
 from singanet.parallel.communicators.timeline import Timeline
 from singanet.parallel.launch.start import merge_traces
-from singanet.testing import communicators
+from tests.kit.ranks import together
 
 
 def test_each_rank_is_a_process_in_one_trace(tmp_path):
@@ -17,8 +17,7 @@ def test_each_rank_is_a_process_in_one_trace(tmp_path):
             timeline.step(step)
         timeline.write()
 
-    with communicators(2) as comms:
-        comms.run(rank)
+    together(rank)
     with trace_part(trace, 1).open("a") as killed:
         killed.write('{"ph": "X", "na')
     merge_traces(trace, 3)

@@ -11,9 +11,9 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import AUC, Accuracy
 from singanet.optimizer import SGD, Adam
 from singanet.parallel.pipeline import partition
-from singanet.testing import communicators
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
+from tests.kit.ranks import together
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((50, 6)).astype(np.float32), RNG.integers(0, 3, 50)
@@ -67,13 +67,12 @@ def test_a_fit_is_that_of_one_process(replicas):
         pipeline.gather()
         return history, logs, net
 
-    with communicators(2 * replicas) as comms:
-        for history, logs, net in comms.run(work):
-            expect_same_history(history, told)
-            assert history["bytes_sent"][0] > 0
-            np.testing.assert_allclose([*logs.values()], [*evaluated.values()], rtol=2e-5)
-            for value, other in zip(net.param_values(), alone.param_values(), strict=True):
-                np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6)
+    for history, logs, net in together(work, 2 * replicas):
+        expect_same_history(history, told)
+        assert history["bytes_sent"][0] > 0
+        np.testing.assert_allclose([*logs.values()], [*evaluated.values()], rtol=2e-5)
+        for value, other in zip(net.param_values(), alone.param_values(), strict=True):
+            np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6)
 
 
 class Ends(Callback):
@@ -92,15 +91,15 @@ def test_rank_0_writes_the_whole_training_which_goes_on_to_the_bit(replicas, tmp
         pipeline.gather()
         return history, net
 
-    with communicators(2 * replicas) as comms:
-        whole = comms.run(lambda comm: train(comm))
-    with communicators(2 * replicas) as comms:
-        ended = comms.run(lambda comm: train(comm, Ends(), ModelCheckpoint(tmp_path, None)))
+    whole = together(lambda comm: train(comm), 2 * replicas)
+    ended = together(
+        lambda comm: train(comm, Ends(), ModelCheckpoint(tmp_path, None)), 2 * replicas
+    )
     assert {history.stopped for history, _ in ended} == {"rank 1 has seen enough"}
-    with communicators(2 * replicas) as comms:
-        again = comms.run(
-            lambda comm: train(comm, Callback(), ModelCheckpoint(tmp_path, None), resume=tmp_path)
-        )
+    again = together(
+        lambda comm: train(comm, Callback(), ModelCheckpoint(tmp_path, None), resume=tmp_path),
+        2 * replicas,
+    )
     for (history, net), (told, other) in zip(again, whole, strict=True):
         expect_same_history(history, told)
         for name, value, wanted in zip(
@@ -153,17 +152,14 @@ def test_the_cut_is_that_of_the_checkpoint(tmp_path, monkeypatch):
     def ends():
         return Ends(), ModelCheckpoint(tmp_path, None)
 
-    with communicators(2) as comms:
-        ((cut, told, whole), _) = comms.run(lambda comm: train(comm, ("early",)))
+    ((cut, told, whole), _) = together(lambda comm: train(comm, ("early",)))
     assert cut == told
-    with communicators(2) as comms:
-        comms.run(lambda comm: train(comm, ("early",), *ends()))
-    with communicators(2) as comms:
-        runs = comms.run(
-            lambda comm: train(
-                comm, ("late",), Callback(), ModelCheckpoint(tmp_path, None), resume=tmp_path
-            )
+    together(lambda comm: train(comm, ("early",), *ends()))
+    runs = together(
+        lambda comm: train(
+            comm, ("late",), Callback(), ModelCheckpoint(tmp_path, None), resume=tmp_path
         )
+    )
     for began, ended, net in runs:
         assert began != cut
         assert ended == cut
@@ -171,8 +167,7 @@ def test_the_cut_is_that_of_the_checkpoint(tmp_path, monkeypatch):
             np.testing.assert_array_equal(value, wanted)
     # Who says which layer where is asked first.
     own = ["m"] if cut["m"] == 0 else ["c"]
-    with communicators(2) as comms:
-        runs = comms.run(lambda comm: train(comm, (), *ends(), stages=own, resume=tmp_path))
+    runs = together(lambda comm: train(comm, (), *ends(), stages=own, resume=tmp_path))
     assert all(began == ended != cut for began, ended, _ in runs)
 
 
@@ -208,10 +203,9 @@ def test_a_stage_that_trains_nothing_knows_when_the_norm_is_due(frozen, when):
         pipeline.gather()
         return net
 
-    with communicators(2) as comms:
-        for net in comms.run(work):
-            for value, other in zip(net.param_values(), alone.param_values(), strict=True):
-                np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6)
+    for net in together(work):
+        for value, other in zip(net.param_values(), alone.param_values(), strict=True):
+            np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("frozen", ["b", None])
@@ -231,8 +225,7 @@ def test_the_rate_told_is_that_of_what_is_trained(frozen):
         parallel.Pipeline(net, ["b"], 2, comm=comm)
         return train(net)
 
-    with communicators(2) as comms:
-        assert comms.run(work) == [told, told]
+    assert together(work) == [told, told]
     assert told[0] > told[2]
 
 
@@ -243,5 +236,5 @@ def test_ranks_that_were_given_other_data_are_told():
         net.compile(SGD(lr=0.1))
         net.fit(X + comm.rank, Y, verbose=False)
 
-    with communicators(2) as comms, pytest.raises(RankError, match="data"):
-        comms.run(work)
+    with pytest.raises(RankError, match="data"):
+        together(work)

@@ -13,8 +13,8 @@ from singanet.ops import numpy_ops, selection
 from singanet.optimizer import SGD, Accumulator, Adam
 from singanet.parallel.pipeline.partition import RemoteStorage
 from singanet.params.narrow import Bfloat16Weights, BlockWeights
-from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint
+from tests.kit.ranks import together
 from tests.parallel.pipeline.test_pipeline import tied
 
 RNG = np.random.default_rng(0)
@@ -88,8 +88,7 @@ def test_with_remainders_it_is_the_training_of_one_process(make):
         pipeline.gather()
         return net, predicted, own
 
-    with communicators(2) as comms:
-        made = comms.run(work)
+    made = together(work)
     assert made[0][2]
     first = bits(made[0][0])
     for net, predicted, _ in made:
@@ -114,8 +113,7 @@ def test_what_is_rounded_at_random_is_words_alone_on_all_stages():
         pipeline.gather()
         return net, before.loss, after.loss
 
-    with communicators(2) as comms:
-        made = comms.run(work)
+    made = together(work)
     for net, before, after in made:
         assert after < before
         assert bits(net) == bits(made[0][0])
@@ -135,8 +133,7 @@ def test_rows_of_stages_do_not_round_at_random():
         # Each by itself it may.
         net.step(X, Y, SGD(lr=0.1))
 
-    with communicators(4) as comms:
-        comms.run(work)
+    together(work, 4)
 
 
 def bits_here(net):
@@ -174,11 +171,10 @@ def test_blocks_are_read_on_stages_and_pairs_beside_them_trained(kind):
         pipeline.gather()
         return predicted, net
 
-    with communicators(2) as comms:
-        for predicted, net in comms.run(work):
-            np.testing.assert_allclose(predicted, base.predict(X), rtol=1e-5, atol=1e-6)
-            for one, two in zip(net.params(), alone.params(), strict=True):
-                np.testing.assert_allclose(one.peek(), two.peek(), rtol=1e-4, atol=1e-5)
+    for predicted, net in together(work):
+        np.testing.assert_allclose(predicted, base.predict(X), rtol=1e-5, atol=1e-6)
+        for one, two in zip(net.params(), alone.params(), strict=True):
+            np.testing.assert_allclose(one.peek(), two.peek(), rtol=1e-4, atol=1e-5)
 
 
 def test_layers_move_with_their_words():
@@ -198,8 +194,7 @@ def test_layers_move_with_their_words():
         pipeline.gather()
         return before, after, bits(net)
 
-    with communicators(2) as comms:
-        made = comms.run(work)
+    made = together(work)
     before, after, _ = made[0]
     for one, two in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, two)
@@ -222,10 +217,9 @@ def test_a_fit_that_goes_on_is_the_undisturbed_one(tmp_path):
         pipeline.gather()
         return bits(net)
 
-    with communicators(2) as comms:
-        comms.run(lambda comm: train(comm, 1, False))
-        again = comms.run(lambda comm: train(comm, 3, True))
-        whole = comms.run(lambda comm: train(comm, 3, False))
+    together(lambda comm: train(comm, 1, False))
+    again = together(lambda comm: train(comm, 3, True))
+    whole = together(lambda comm: train(comm, 3, False))
     assert again == whole
 
 
@@ -235,8 +229,7 @@ def test_what_one_rank_holds_otherwise_is_refused_on_all():
         with pytest.raises(RankError):
             parallel.Pipeline(net, ["b"], comm=comm)
 
-    with communicators(2) as comms:
-        comms.run(work)
+    together(work)
 
 
 def test_types_change_when_the_net_is_whole_again():
@@ -254,5 +247,4 @@ def test_types_change_when_the_net_is_whole_again():
         net.as_type("float32")
         assert all(param.storage.in_memory for param in net.params())
 
-    with communicators(2) as comms:
-        comms.run(work)
+    together(work)

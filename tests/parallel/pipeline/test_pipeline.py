@@ -1,3 +1,7 @@
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -29,8 +33,8 @@ from singanet.optimizer import (
     MixedPrecision,
 )
 from singanet.optimizer.mixed_precision import ScaledUpdates
-from singanet.testing import communicators
 from singanet.training.callbacks import EMA
+from tests.kit.ranks import together
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((11, 6)).astype(np.float32), RNG.integers(0, 4, 11)
@@ -103,8 +107,7 @@ def piped(make, x, y, rule, ranks, steps=3, **arguments):
         pipeline.gather()
         return losses, net, pipeline
 
-    with communicators(ranks) as comms:
-        return comms.run(work)
+    return together(work, ranks)
 
 
 def values(net):
@@ -142,74 +145,114 @@ def test_training_is_that_of_accumulation_in_one_process(cuts, micro, samples, n
         assert pipeline.alive == bound
 
 
-def test_a_batch_is_trained_on_as_a_whole():
-    whole = chain()
-    optimizer = Adam(lr=0.01)
-    losses = [whole.step(X, Y, optimizer)[0] for _ in range(3)]
-    ((told, net, _), _) = piped(chain, X, Y, lambda: Adam(lr=0.01), 2, stages=["c"])
-    np.testing.assert_allclose(told, losses, rtol=1e-6)
-    expect_close(net, whole, rtol=1e-4, atol=1e-6)
+def twice_read():
+    """A table whose rows both stages look up."""
+    table = Embedding("e", 9, 5, input_sample_shape=(3,))
+    with parallel.stage(0):
+        x = Input("x", (3,), dtype="int64")
+        one = Dense("a", 4)(Flatten("f")(table(x)))
+    with parallel.stage(1):
+        again = Embedding("e2", 9, 5, W_specs=table.params["weight"])(x)
+        out = Dense("b", 4)(Concat("both", 1)([one, Flatten("f2")(again)]))
+    return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=[x], outputs=[out], seed=3)
 
 
-@pytest.mark.parametrize("make", [skipping, tied])
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-def test_skip_connections_and_shared_tables(make, name):
-    x, y, ranks = (X, Y, 3) if make is skipping else (IDS, Y, 2)
-    alone = by_hand(make, x, y, Adam(lr=0.01), 4)
-    for _, net, _ in piped(
-        make, x, y, lambda: Adam(lr=0.01), ranks, micro_batches=4, schedule=name
-    ):
-        expect_close(net, alone, rtol=1e-5, atol=1e-6)
+def two_losses(reduction):
+    """Two outputs, one of which has labels that do not count."""
+    x = Input("x", (6,))
+    h = Activation("r")(Dense("a", 5)(x))
+    first = SoftmaxCrossEntropy(ignore_index=-1, reduction=reduction)
+    loss = MultiLoss({"one": first, "two": SoftmaxCrossEntropy()}, {"two": 0.5})
+    outputs = [Dense("one", 3)(h), Dense("two", 4)(h)]
+    return singanet.FeedForwardNet(loss, inputs=[x], outputs=outputs, seed=3)
 
 
-def test_a_table_of_two_stages_is_updated_by_rows():
-    """Momentum moved, and decay shrank, rows that no sample had."""
+LABELS = {"one": RNG.integers(0, 3, 11), "two": RNG.integers(0, 4, 11)}
+LABELS["one"][[0, 1, 2, 3, 8]] = -1
+FLOATS, WEIGHTS = RNG.standard_normal((11, 4)).astype(np.float32), RNG.random(11, np.float32)
 
-    def twice():
-        table = Embedding("e", 9, 5, input_sample_shape=(3,))
-        with parallel.stage(0):
-            x = Input("x", (3,), dtype="int64")
-            one = Dense("a", 4)(Flatten("f")(table(x)))
-        with parallel.stage(1):
-            again = Embedding("e2", 9, 5, W_specs=table.params["weight"])(x)
-            out = Dense("b", 4)(Concat("both", 1)([one, Flatten("f2")(again)]))
-        return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=[x], outputs=[out], seed=3)
 
-    def rule():
-        return SGD(lr=0.1, momentum=0.9, weight_decay=0.1)
+@dataclass(frozen=True)
+class Setting:
+    """A training on stages, of ``rows`` that each have a part of the samples."""
 
-    ids = [IDS % 5, IDS % 3, IDS % 3]
-    whole, optimizer = twice(), rule()
-    for each in ids:
-        whole.step(each, Y % 4, optimizer)
+    make: Callable[[], Any] = chain
+    rule: Callable[[], Any] = lambda: SGD(lr=0.1, momentum=0.9)
+    x: Any = field(default_factory=lambda: X)
+    y: Any = field(default_factory=lambda: Y)
+    stages: Any = None
+    ranks: int = 2
+    rows: int = 1
+    micro: int = 4
+    weight: Any = None
+    steps: int = 3
+
+
+def summed(**ignore):
+    return chain(SoftmaxCrossEntropy(reduction="sum", **ignore))
+
+
+SETTINGS = {
+    "chain": Setting(rule=lambda: Adam(lr=0.01), stages=["c"], micro=2),
+    "skipping": Setting(skipping, lambda: Adam(lr=0.01), ranks=3),
+    "tied": Setting(tied, lambda: Adam(lr=0.01), IDS),
+    # Momentum moved, and decay shrank, rows that no sample had.
+    "twice read": Setting(
+        twice_read, lambda: SGD(lr=0.1, momentum=0.9, weight_decay=0.1), IDS % 5, micro=3
+    ),
+    "clip global": Setting(tied, lambda: ClipByGlobalNorm(SGD(lr=0.5), 0.1), IDS, micro=3),
+    "clip layer": Setting(tied, lambda: ClipByLayerNorm(SGD(lr=0.5), 0.1), IDS, micro=3),
+    "rows": Setting(stages=["b2"], ranks=4, rows=2, micro=2),
+    "two losses": Setting(lambda: two_losses("mean"), y=LABELS),
+    "two losses, one a sum": Setting(lambda: two_losses("sum"), y=LABELS),
+    "a sum": Setting(lambda: summed(ignore_index=-1), lambda: SGD(lr=0.01), y=LABELS["one"]),
+    "weights, accumulated": Setting(
+        lambda: chain(SquaredError(reduction="sum")), lambda: Accumulator(SGD(lr=0.01), 2),
+        y=FLOATS, stages=["c"], micro=3, weight=WEIGHTS, steps=4,
+    ),
+}  # fmt: skip
+
+
+def stepped(net, setting, rule, part=slice(None)):
+    """The losses of steps on batches that end at several samples, the last ones on all."""
+    weight, losses = setting.weight, []
+    for k in range(setting.steps):
+        rows = np.arange(11)[setting.steps - 1 - k :][part]
+        y = setting.y
+        y = {n: labels[rows] for n, labels in y.items()} if isinstance(y, dict) else y[rows]
+        own = None if weight is None else weight[rows]
+        losses.append(net.step(setting.x[rows], y, rule, sample_weight=own)[0])
+    return losses
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_stages_train_as_one_process(name, schedule):
+    setting = SETTINGS[name]
+    whole = setting.make()
+    told = stepped(whole, setting, setting.rule())
 
     def work(comm):
-        net, optimizer = twice(), rule()
-        pipeline = parallel.Pipeline(net, micro_batches=3, comm=comm)
-        for each in ids:
-            net.step(each, Y % 4, optimizer)
+        net = setting.make()
+        pipeline = parallel.Pipeline(
+            net, setting.stages, setting.micro, schedule, comm=comm, replicas=setting.rows
+        )
+        rule, part = setting.rule(), slice(None)
+        if setting.rows > 1:
+            rule = parallel.AllReduce(rule, pipeline.replicas)
+            part = slice(pipeline.replica, None, setting.rows)
+        losses = stepped(net, setting, rule, part)
         pipeline.gather()
-        return net
+        return losses, net
 
-    with communicators(2) as comms:
-        for net in comms.run(work):
-            expect_close(net, whole, rtol=1e-5, atol=1e-6)
-            np.testing.assert_array_equal(
-                values(net)["e/weight"][5:], values(twice())["e/weight"][5:]
-            )
-
-
-@pytest.mark.parametrize("clip", [ClipByGlobalNorm, ClipByLayerNorm])
-def test_clipping_sees_the_gradients_of_the_batch_on_all_stages(clip):
-    def rule():
-        return clip(SGD(lr=0.5), 0.1)
-
-    whole = tied()
-    optimizer = rule()
-    for _ in range(3):
-        whole.step(IDS, Y, optimizer)
-    for _, net, _ in piped(tied, IDS, Y, rule, 2, micro_batches=3):
-        expect_close(net, whole, rtol=1e-4, atol=1e-6)
+    for losses, net in together(work, setting.ranks):
+        if setting.rows == 1:
+            np.testing.assert_allclose(losses, told, rtol=1e-5)
+        expect_close(net, whole, rtol=1e-5, atol=1e-6)
+    if name == "twice read":
+        np.testing.assert_array_equal(
+            values(whole)["e/weight"][5:], values(twice_read())["e/weight"][5:]
+        )
 
 
 def test_clipping_by_the_norm_of_the_layers_so_far_is_refused():
@@ -222,35 +265,7 @@ def test_clipping_by_the_norm_of_the_layers_so_far_is_refused():
         with pytest.raises(ArgumentError, match="each layer by itself.*'global'"):
             net.fit(X, Y, clip=1.0, clip_by="running", verbose=False)
 
-    with communicators(2) as comms:
-        comms.run(work)
-
-
-def test_weights_sums_and_steps_that_accumulate():
-    def summed():
-        return chain(SquaredError(reduction="sum"))
-
-    y = RNG.standard_normal((11, 4)).astype(np.float32)
-    weight = RNG.random(11).astype(np.float32)
-
-    def train(net):
-        rule = Accumulator(SGD(lr=0.01), 2)
-        for k in range(4):
-            net.step(X[k:], y[k:], rule, sample_weight=weight[k:])
-
-    whole = summed()
-    train(whole)
-
-    def work(comm):
-        net = summed()
-        pipeline = parallel.Pipeline(net, ["c"], 3, comm=comm)
-        train(net)
-        pipeline.gather()
-        return net
-
-    with communicators(2) as comms:
-        for net in comms.run(work):
-            expect_close(net, whole, rtol=1e-5, atol=1e-6)
+    together(work)
 
 
 def test_frozen_layers_and_evaluation():
@@ -269,33 +284,11 @@ def test_frozen_layers_and_evaluation():
     alone.freeze("b")
     before = alone.forward(False, X, output=["a2", "c"])
     loss, score = alone.step(X, Y, SGD(lr=0.1), measure=lambda out, y: Accuracy().evaluate(out, y))
-    with communicators(3) as comms:
-        for made in comms.run(work):
-            for name in before:
-                np.testing.assert_allclose(made[0][name], before[name], rtol=1e-5, atol=1e-6)
-            assert made[1:3] == pytest.approx((loss, score))
-            expect_close(made[3], alone, rtol=1e-5, atol=1e-6)
-
-
-def test_rows_of_stages_train_as_one_process():
-    whole = chain()
-    optimizer = SGD(lr=0.1, momentum=0.9)
-    for _ in range(3):
-        whole.step(X, Y, optimizer)
-
-    def work(comm):
-        net = chain()
-        pipeline = parallel.Pipeline(net, ["b2"], 2, comm=comm, replicas=2)
-        mine = slice(pipeline.replica, None, 2)  # six samples, and five
-        rule = parallel.AllReduce(SGD(lr=0.1, momentum=0.9), pipeline.replicas)
-        for _ in range(3):
-            net.step(X[mine], Y[mine], rule)
-        pipeline.gather()
-        return net
-
-    with communicators(4) as comms:
-        for net in comms.run(work):
-            expect_close(net, whole, rtol=1e-5, atol=1e-6)
+    for made in together(work, 3):
+        for name in before:
+            np.testing.assert_allclose(made[0][name], before[name], rtol=1e-5, atol=1e-6)
+        assert made[1:3] == pytest.approx((loss, score))
+        expect_close(made[3], alone, rtol=1e-5, atol=1e-6)
 
 
 def test_draws_differ_between_stages_and_running_state_moves_by_micro_batches():
@@ -336,8 +329,7 @@ def test_a_rank_has_its_own_parameters_and_reads_others_on_the_first_alone(tmp_p
         pipeline.gather()
         return here, net
 
-    with communicators(2) as comms:
-        (first, net), (second, _) = comms.run(work)
+    (first, net), (second, _) = together(work)
     assert first == ["a/weight", "a/bias", "b/weight", "b/bias"]
     assert second == ["c/weight", "c/bias", "d/weight", "d/bias"]
     with np.load(tmp_path / "w.npz") as saved:
@@ -351,8 +343,7 @@ def test_a_rank_has_its_own_parameters_and_reads_others_on_the_first_alone(tmp_p
         pipeline.gather()
         expect_close(other, net, rtol=0)
 
-    with communicators(2) as comms:
-        comms.run(load)
+    together(load)
 
 
 class Slow(Layer):
@@ -383,8 +374,7 @@ def test_balance_by_measured_times():
         )
         return parallel.Pipeline(net, "measure", comm=comm).part.plan
 
-    with communicators(2) as comms:
-        first, second = comms.run(work)
+    first, second = together(work)
     assert "s1" in first.by_name
     assert "s4" in second.by_name
     assert first.sent.keys() == {1}
@@ -409,8 +399,7 @@ def test_balance_is_by_work_that_takes_no_clock():
             net.build((6,))
             return parallel.Pipeline(net, comm=comm).places
 
-        with communicators(2) as comms:
-            first, second = comms.run(work)
+        first, second = together(work)
         assert first == second
         return first
 
@@ -421,8 +410,8 @@ def test_balance_is_by_work_that_takes_no_clock():
 
 def test_what_is_refused():
     def wrong(make, error, text, **arguments):
-        with communicators(2) as comms, pytest.raises(error, match=text):
-            comms.run(lambda comm: parallel.Pipeline(make(), comm=comm, **arguments))
+        with pytest.raises(error, match=text):
+            together(lambda comm: parallel.Pipeline(make(), comm=comm, **arguments))
 
     wrong(chain, ArgumentError, "stages", stages=["b", "c"])
     wrong(chain, ArgumentError, "order", stages=["a"])
@@ -454,8 +443,7 @@ def test_what_is_refused():
         with pytest.raises(CallOrderError, match="another rank"):
             parallel.Pipeline(net, ["c"], comm=comm)
 
-    with communicators(2) as comms:
-        comms.run(loops)
+    together(loops)
 
 
 def float16_step(net):
@@ -499,49 +487,12 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
         parts = [(X[part], Y[part]) for part in np.array_split(np.arange(len(Y)), 3)]
         told = [len(y) * alone.step(x, y, scaled)[0] for x, y in parts]
         losses.append(sum(told) / len(Y))
-    with communicators(3) as comms:
-        for seen, net, skipped in comms.run(work):
-            assert [loss for k, loss in enumerate(seen) if k != broken] == losses
-            assert skipped == precision.skipped
-            for name, value in values(alone).items():
-                assert values(net)[name].dtype == np.float16
-                np.testing.assert_array_equal(values(net)[name], value, err_msg=name)
-
-
-LABELS = {"one": RNG.integers(0, 3, 11), "two": RNG.integers(0, 4, 11)}
-LABELS["one"][[0, 1, 2, 3, 8]] = -1
-
-
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_each_output_weighs_by_what_its_loss_counts_in_the_whole_batch(name, reduction):
-    def make():
-        x = Input("x", (6,))
-        h = Activation("r")(Dense("a", 5)(x))
-        first = SoftmaxCrossEntropy(ignore_index=-1, reduction=reduction)
-        return singanet.FeedForwardNet(
-            MultiLoss({"one": first, "two": SoftmaxCrossEntropy()}, {"two": 0.5}),
-            inputs=[x],
-            outputs=[Dense("one", 3)(h), Dense("two", 4)(h)],
-            seed=3,
-        )
-
-    whole, rule = make(), SGD(lr=0.1, momentum=0.9)
-    told = [whole.step(X, LABELS, rule)[0] for _ in range(3)]
-    said = {"micro_batches": 4, "schedule": name}
-    for losses, net, _ in piped(make, X, LABELS, lambda: SGD(lr=0.1, momentum=0.9), 2, **said):
-        np.testing.assert_allclose(losses, told, rtol=1e-5)
-        expect_close(net, whole, rtol=1e-5, atol=1e-6)
-
-
-def test_the_loss_told_of_a_sum_is_its_mean_over_what_counts():
-    def make():
-        return chain(SoftmaxCrossEntropy(ignore_index=-1, reduction="sum"))
-
-    whole, rule = make(), SGD(lr=0.01)
-    told = [whole.step(X, LABELS["one"], rule)[0] for _ in range(2)]
-    for losses, *_ in piped(make, X, LABELS["one"], lambda: SGD(lr=0.01), 2, 2, micro_batches=4):
-        np.testing.assert_allclose(losses, told, rtol=1e-5)
+    for seen, net, skipped in together(work, 3):
+        assert [loss for k, loss in enumerate(seen) if k != broken] == losses
+        assert skipped == precision.skipped
+        for name, value in values(alone).items():
+            assert values(net)[name].dtype == np.float16
+            np.testing.assert_array_equal(values(net)[name], value, err_msg=name)
 
 
 def test_averages_of_a_table_of_two_stages_are_those_of_one_process():
@@ -562,10 +513,9 @@ def test_averages_of_a_table_of_two_stages_are_those_of_one_process():
         return net, outputs
 
     whole = fitted(tied())
-    with communicators(2) as comms:
-        for net, outputs in comms.run(work):
-            expect_close(net, whole, rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(outputs, whole.forward(False, IDS), rtol=1e-4, atol=1e-6)
+    for net, outputs in together(work):
+        expect_close(net, whole, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(outputs, whole.forward(False, IDS), rtol=1e-4, atol=1e-6)
 
 
 def drawn_from_inputs(layers):
@@ -592,9 +542,8 @@ def test_inputs_are_no_stage_of_their_own(stages):
         return net.step({"x": X, "y": X}, Y, SGD(lr=0.1))[0]
 
     alone = drawn_from_inputs(3).step({"x": X, "y": X}, Y, SGD(lr=0.1))[0]
-    with communicators(3) as comms:
-        assert comms.run(lambda comm: work(comm, 2)) == [0.0] * 3
-        np.testing.assert_allclose(comms.run(lambda comm: work(comm, 3)), alone, rtol=1e-5)
+    assert together(lambda comm: work(comm, 2), 3) == [0.0] * 3
+    np.testing.assert_allclose(together(lambda comm: work(comm, 3), 3), alone, rtol=1e-5)
 
 
 def test_a_stage_of_inputs_alone_is_refused():
@@ -602,5 +551,4 @@ def test_a_stage_of_inputs_alone_is_refused():
         with pytest.raises(ArgumentError, match="that compute; received"):
             parallel.Pipeline(drawn_from_inputs(3), ["sum"], comm=comm)
 
-    with communicators(2) as comms:
-        comms.run(work)
+    together(work)

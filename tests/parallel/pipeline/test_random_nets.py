@@ -8,7 +8,7 @@ from singanet import parallel
 from singanet.layers import Activation, Add, Concat, Dense, Input
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
-from singanet.testing import communicators
+from tests.kit.ranks import together
 
 RULES = [
     lambda: SGD(lr=0.1, momentum=0.9),
@@ -69,10 +69,9 @@ def test_a_random_net_trains_as_in_one_process(seed):
         pipeline.gather()
         return net, outputs
 
-    with communicators(stages) as comms:
-        for net, outputs in comms.run(work):
-            np.testing.assert_allclose(outputs, alone.forward(False, x), rtol=1e-3, atol=1e-4)
-            for param, other in zip(net.params(), alone.params(), strict=True):
-                np.testing.assert_allclose(
-                    param.value, other.value, rtol=1e-3, atol=2e-5, err_msg=param.name
-                )
+    for net, outputs in together(work, stages):
+        np.testing.assert_allclose(outputs, alone.forward(False, x), rtol=1e-3, atol=1e-4)
+        for param, other in zip(net.params(), alone.params(), strict=True):
+            np.testing.assert_allclose(
+                param.value, other.value, rtol=1e-3, atol=2e-5, err_msg=param.name
+            )

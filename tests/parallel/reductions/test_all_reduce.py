@@ -19,9 +19,8 @@ from singanet.optimizer import (
     ClipByGlobalNorm,
 )
 from singanet.parallel import AllReduce
-from singanet.testing import communicators
 from tests.kit.nets import uneven_net, values_of
-from tests.kit.ranks import expect_same_bits
+from tests.kit.ranks import expect_same_bits, together
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -55,8 +54,7 @@ def steps_together(build, wrap, batches, size, cuts=None):
                 told.append((0, 0.0))
         return net, told
 
-    with communicators(size) as comms:
-        made = comms.run(work)
+    made = together(work, size)
     losses = [
         sum(n * loss for n, loss in each) / sum(n for n, _ in each)
         for each in zip(*(told for _, told in made), strict=True)
@@ -106,8 +104,7 @@ def test_a_rank_whose_samples_have_ended_joins_through_the_stages_around():
         return net
 
     Accumulator(SGD(lr=0.1), 2).join()  # no other processes
-    with communicators(2) as comms:
-        nets = comms.run(work)
+    nets = together(work)
     expect_near(alone(), nets)
 
 
@@ -180,8 +177,7 @@ def test_layers_that_one_rank_does_not_reach_count_as_zeros_and_none_stand_still
                     total[name] = total.get(name, 0) + 0.5 * grad
                     order[name] = value
         rule.update(list(total), [order[n] for n in total], [np.asarray(g) for g in total.values()])
-    with communicators(2) as comms:
-        expect_near(net, comms.run(work))
+    expect_near(net, together(work))
 
 
 def test_what_is_too_large_for_float16_is_cut_and_counted():
@@ -198,8 +194,7 @@ def test_what_is_too_large_for_float16_is_cut_and_counted():
         optimizer.end()
         return (before - net.param_values()[0]).ravel(), optimizer.overflowed
 
-    with communicators(2) as comms:
-        made = comms.run(work)
+    made = together(work)
     for moved, _ in made:
         np.testing.assert_allclose(moved, [65504 / 2, -2.0], rtol=1e-3)
     # Both ranks' parts, and their sum, which one of them makes.
@@ -225,8 +220,7 @@ def test_micro_batches_that_differ_by_rank_are_refused_before_gradients_are_exch
         for now, was in zip(net.param_values(), before, strict=True):
             np.testing.assert_array_equal(now, was)
 
-    with communicators(2) as comms:
-        comms.run(work)
+    together(work)
 
 
 def test_a_copy_of_the_optimizer_alone_meets_its_net_anew():

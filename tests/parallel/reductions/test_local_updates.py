@@ -11,7 +11,6 @@ from singanet.layers import BatchNormalization, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SingleProcess
-from singanet.testing import communicators
 from singanet.training.callbacks import EMA, Callback, ModelCheckpoint
 from tests.kit.nets import dense_net
 from tests.kit.ranks import expect_same_bits, together
@@ -301,5 +300,4 @@ def test_a_rank_whose_samples_have_ended_takes_part_in_the_counts_of_losses():
         rule.join()
         return shares
 
-    with communicators(2) as comms:
-        assert comms.run(rank) == [{"a": 1.0, "b": 1.0}, {}]
+    assert together(rank) == [{"a": 1.0, "b": 1.0}, {}]

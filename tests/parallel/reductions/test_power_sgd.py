@@ -9,9 +9,8 @@ import singanet
 from singanet.layers import Dense
 from singanet.optimizer import SGD
 from singanet.parallel import AllReduce, PowerSGD
-from singanet.testing import communicators
 from tests.kit.nets import dense_net, uneven_net, values_of
-from tests.kit.ranks import expect_same_values
+from tests.kit.ranks import expect_same_values, together
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -28,8 +27,7 @@ def stepped(comm, wrap, build=uneven_net, x=X, steps=6, records=True, cuts=None)
 
 
 def of_ranks(size, wrap, **more):
-    with communicators(size) as comms:
-        return comms.run(lambda comm: stepped(comm, wrap, **more))
+    return together(lambda comm: stepped(comm, wrap, **more), size)
 
 
 def expect_alike(made):
@@ -114,8 +112,7 @@ def test_what_is_not_sent_comes_later():
             optimizer.end()
         return (before - values_of(net)["a/weight"]) / 400
 
-    with communicators(2) as comms:
-        moved = comms.run(work)[0]
+    moved = together(work)[0]
     grads = [np.random.default_rng(rank).standard_normal((40, 40)) for rank in range(2)]
     mean = (grads[0] + grads[1]) / 2
     assert np.linalg.norm(moved - mean) < 0.25 * np.linalg.norm(mean)
@@ -132,10 +129,8 @@ def test_few_bytes_are_sent(size):
         net.step(X, Y, optimizer)
         return comm.exchanged.since(before).sent
 
-    with communicators(size) as comms:
-        whole = comms.run(lambda comm: sent(comm, lambda c: AllReduce(SGD(lr=0.1), c)))
-    with communicators(size) as comms:
-        few = comms.run(lambda comm: sent(comm, lambda c: PowerSGD(SGD(lr=0.1), c, rank=2)))
+    whole = together(lambda comm: sent(comm, lambda c: AllReduce(SGD(lr=0.1), c)), size)
+    few = together(lambda comm: sent(comm, lambda c: PowerSGD(SGD(lr=0.1), c, rank=2)), size)
     numbers = 2 * (40 + 2000) * 2 + 6 * 40 + 40 + 2000 + 40 + 40 * 4 + 4
     dense = 40 * 2000 * 2 + 6 * 40 + 40 + 2000 + 40 + 40 * 4 + 4
     assert few[0] / whole[0] == pytest.approx(numbers / dense, rel=0.05)
@@ -151,8 +146,6 @@ def test_a_parameter_whose_gradients_begin_as_zeros_is_trained():
             net.step(X, Y, optimizer)
         return np.linalg.norm(values_of(net)["b/weight"] - before)
 
-    with communicators(2) as comms:
-        whole = comms.run(lambda c: work(c, lambda c: AllReduce(SGD(lr=0.5), c)))[0]
-    with communicators(2) as comms:
-        found = comms.run(lambda c: work(c, lambda c: PowerSGD(SGD(lr=0.5), c, rank=2)))[0]
+    whole = together(lambda c: work(c, lambda c: AllReduce(SGD(lr=0.5), c)))[0]
+    found = together(lambda c: work(c, lambda c: PowerSGD(SGD(lr=0.5), c, rank=2)))[0]
     assert 0.5 * whole < found < 2 * whole

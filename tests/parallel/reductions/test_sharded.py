@@ -19,7 +19,7 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.parallel import AllReduce, Sharded
 from singanet.testing import communicators
 from tests.kit.nets import dense_net, uneven_net, values_of
-from tests.kit.ranks import expect_same_values
+from tests.kit.ranks import expect_same_values, together
 from tests.parallel.reducer_settings import RULES
 
 RNG = np.random.default_rng(5)
@@ -50,8 +50,7 @@ def test_each_rank_keeps_its_part_of_the_state(size, level):
         kept = UpdateChain(optimizer).held_bytes()
         return kept, sum(param.nbytes for param in net.params())
 
-    with communicators(size) as comms:
-        made = comms.run(work)
+    made = together(work, size)
     whole = made[0][1]
     assert sum(kept for kept, _ in made) == 2 * whole
     for kept, _ in made:
@@ -83,8 +82,7 @@ def test_a_state_that_is_loaded_is_cut_whenever_that_is():
         return None
 
     for early in (True, False):
-        with communicators(2) as comms:
-            comms.run(lambda comm, early=early: work(comm, early))
+        together(lambda comm, early=early: work(comm, early))
 
 
 class Odd(Wrapper):
@@ -130,10 +128,8 @@ def test_random_nets_and_shards_have_the_bits_of_all_reduce(
         return {**values_of(net), **optimizer.state_dict()}
 
     make = RULES[rule]
-    with communicators(size) as comms:
-        expected = comms.run(lambda c: work(c, lambda c: AllReduce(make(), c, window)))
-    with communicators(size) as comms:
-        found = comms.run(lambda c: work(c, lambda c: Sharded(make(), c, level, window, smallest)))
+    expected = together(lambda c: work(c, lambda c: AllReduce(make(), c, window)), size)
+    found = together(lambda c: work(c, lambda c: Sharded(make(), c, level, window, smallest)), size)
     expect_same(expected, found)
 
 
@@ -149,5 +145,4 @@ def test_a_stage_that_was_inside_works_by_itself_again():
             other.step(X, Y, ClipByLayerNorm(Adam(lr=0.01), 0.1))
             expect_same_values([values_of(net), values_of(other)])
 
-    with communicators(2) as comms:
-        comms.run(work)
+    together(work)
