@@ -43,10 +43,10 @@ def fit(x=X, y=Y, used=None, units=3, **options):
 def shapeless(*parts, **options):
     """Fit a list of layers, which takes its sample shape from the data."""
 
-    def fit(x):
+    def fit(x, y=Y):
         net = FeedForwardNet([*parts, Dense(3)], seed=0)
         net.compile("sgd", options.get("used") or loss.SoftmaxCrossEntropy())
-        return net.fit(x, Y, verbose=False)
+        return net.fit(x, y, verbose=False)
 
     return fit
 
@@ -267,6 +267,16 @@ SAMPLES = {
         lambda: shapeless()(X[:, 0, 0, 0]),
         "Flatten before it",
         lambda: shapeless(Flatten())(X[:, 0, 0, 0]),
+    ),
+    "targets before samples": (
+        lambda: shapeless(Conv2D(2, 3), Flatten())(Y, X),
+        "x and y may be swapped: write net.fit(x, y)",
+        lambda: shapeless(Conv2D(2, 3), Flatten())(X, Y),
+    ),
+    "a number a sample for a convolution": (
+        lambda: shapeless(Conv2D(2, 3), Flatten())(X[:, 0, 0, 0]),
+        "put Reshape((channels, height, width)) before it",
+        lambda: shapeless(Reshape((1, 4, 4)), Conv2D(2, 3), Flatten())(FLAT),
     ),
     "labels of samples, scores of steps": (
         lambda: shapeless(LSTM(4, return_sequences=True))(X[:, 0]),

@@ -124,7 +124,8 @@ def _expect_channels_first(where: str, net: Net, shape: Shape) -> None:
     No input shape names the axes, so rows of pixels would be read as channels.
     """
     first = net.pending[0]
-    if isinstance(first, Windowed):
+    # Samples of fewer axes are refused by the layer itself.
+    if isinstance(first, Windowed) and len(shape) > 1:
         said = f"if there are {shape[1]} channels, pass input_shape={shape[1:]} to"
         expect_channels_first(where, shape, f"{said} {first.name!r}")
 

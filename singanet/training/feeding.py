@@ -11,7 +11,7 @@ from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.columns import is_frame
 from singanet.data import GeneratorLoader
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError, DataError, brief
+from singanet.errors import ArgumentError, DataError, ShapeError, brief
 from singanet.training.batches import (
     ArrayBatches,
     Batches,
@@ -217,7 +217,13 @@ def _arrays(
             if are_messages(x)
             else "pass y; to rebuild the input itself pass it twice",
         )
-    x = fed(f"{where}, x", net, x, learns)
+    try:
+        x = fed(f"{where}, x", net, x, learns)
+    except ShapeError as error:
+        # Samples of one number have fewer axes than their targets only if they are labels.
+        if getattr(x, "ndim", 0) == 1 and getattr(y, "ndim", 0) > 1:
+            raise error.advising(f"x and y may be swapped: write {where}(x, y)") from None
+        raise
     y = by_name(f"{where}, y", y, output_names(net), all_of_them=False)
     weight = joined_weight(y, weight, None)
     return x, y, weight, sample_count({"x": x, "y": y, "sample_weight": weight}, where=where)
