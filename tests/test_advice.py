@@ -582,7 +582,7 @@ def test_what_is_advised_works(name, monkeypatch):
 def test_numbers_that_are_not_numbers():
     x = X.copy()
     x[3] = np.nan
-    with pytest.warns(RuntimeWarning, match="net.find_lr .* mend the data") as warned:
+    with pytest.warns(RuntimeWarning, match="on; x has .* numpy.nan_to_num") as warned:
         fit(x)
     assert "callbacks=[singanet.training.callbacks.StopOnNaN()]" in str(warned[0].message)
     assert warned[0].filename == __file__

@@ -28,8 +28,9 @@ from singanet.errors import (
 from singanet.graph.building import ONLY_INPUT
 from singanet.layers.geometry import Windowed
 from singanet.loss.loss import spread
+from singanet.ops import ops_for
 from singanet.params.param import Param
-from singanet.types import Array, Shape
+from singanet.types import Array, CSRMatrix, RowSparse, Shape
 
 
 def joined_weight(
@@ -250,6 +251,19 @@ def saved_parameters(
             )
         found[param.name] = device.put(array).copy()
     return found
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether the numbers of an array, or of all arrays of a dict or list, are finite."""
+    if isinstance(value, RowSparse):
+        return is_finite(value.rows)
+    if isinstance(value, CSRMatrix):
+        return is_finite(value.values)
+    if isinstance(value, Mapping):
+        return all(is_finite(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(is_finite(part) for part in value)
+    return bool(ops_for(value).xp.isfinite(value).all())
 
 
 def copied(array: Array) -> Array:

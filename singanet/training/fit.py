@@ -16,7 +16,7 @@ from singanet.base.tracebacks import users_level
 from singanet.base.version import VERSION
 from singanet.engine.net import Net
 from singanet.errors import DataError
-from singanet.training.batches import ArrayBatches, Batches
+from singanet.training.batches import ArrayBatches, Batches, is_finite
 from singanet.training.compiled import expect_compiled
 from singanet.training.course import StopTraining
 from singanet.training.display import EpochLine, History, tell_once
@@ -219,10 +219,15 @@ def _warn_once(session: Session, line: EpochLine | None) -> None:
     session.warned = True
     if line is not None:
         line.bar.clear()
+    advice = (
+        "lower the learning rate (net.find_lr tries them), clip the gradients (clip=1.0), or "
+        "correct the data"
+    )
+    if not is_finite(session.inputs):
+        advice = "x has numbers that are not finite: numpy.nan_to_num(x) replaces them"
     warnings.warn(
         f"net.fit: the loss is {session.measures.loss()} from epoch {session.epoch + 1}, step "
-        f"{session.batch} on; lower the learning rate (net.find_lr tries them), clip the "
-        "gradients (clip=1.0), or correct the data; "
+        f"{session.batch} on; {advice}; "
         "callbacks=[singanet.training.callbacks.StopOnNaN()] finds the first layer",
         RuntimeWarning,
         stacklevel=users_level(),

@@ -15,13 +15,12 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.errors import ArgumentError, DataError, UnknownNameError, brief, did_you_mean, one_of
-from singanet.ops import ops_for
 from singanet.optimizer.schedules import Plateau
 from singanet.params.param_files import keep_params, put_params
-from singanet.training.batches import saved_parameters
+from singanet.training.batches import is_finite, saved_parameters
 from singanet.training.callbacks.callback import Callback
 from singanet.training.course import StopTraining
-from singanet.types import Array, Gradient, RowSparse
+from singanet.types import Array, Gradient
 
 _DATA = "data x"
 
@@ -59,7 +58,7 @@ class StopOnNaN(Callback):
     ) -> None:
         """Check the gradients of a layer."""
         for name, grad in zip(names, grads, strict=True):
-            if not _finite(grad):
+            if not is_finite(grad):
                 layer = self.session.layer
                 self._end(f"layer {layer!r}, gradient of {name!r}", layer)
 
@@ -85,12 +84,12 @@ class StopOnNaN(Callback):
 
     def _first_output(self) -> tuple[str, str | None] | None:
         """Return the first output in forward order that is not finite, None if all are finite."""
-        if not _finite(self.session.inputs):
+        if not is_finite(self.session.inputs):
             return _DATA, None
         if self.session.ranks.apart:
             return None  # no rank has all layers
         for name, output in self._outputs().items():
-            if not _finite(output):
+            if not is_finite(output):
                 return f"layer {name!r}, output", name
         return None
 
@@ -108,16 +107,6 @@ class StopOnNaN(Callback):
         # An evaluation frees the arrays that the training forward stored for a backward.
         net.forward(False, self.session.inputs)
         return outputs
-
-
-def _finite(value: Any) -> bool:
-    if isinstance(value, RowSparse):
-        return _finite(value.rows)
-    if isinstance(value, Mapping):
-        return all(_finite(part) for part in value.values())
-    if isinstance(value, (list, tuple)):
-        return all(_finite(part) for part in value)
-    return bool(ops_for(value).xp.isfinite(value).all())
 
 
 class StopOnSignal(Callback):

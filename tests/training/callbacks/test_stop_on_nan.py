@@ -115,3 +115,13 @@ def test_a_batch_without_labels_that_count_and_an_end_by_callback_say_nothing(da
     net.fit(data[0], labels, batch_size=10, shuffle=False, verbose=False)
     net["fc2"].params["weight"].value[0, 0] = np.nan
     assert net.fit(*data, callbacks=[StopOnNaN()], verbose=False).stopped
+
+
+def test_sparse_samples_that_are_not_finite_are_the_cause():
+    sparse = pytest.importorskip("scipy.sparse")
+    x = singanet.Input("x", (3,), sparse=True)
+    net = singanet.FeedForwardNet(inputs=x, outputs=Dense("fc", 2)(x), seed=0)
+    net.compile("sgd", "mse")
+    samples = sparse.csr_matrix(np.diag([1.0, np.nan, 2.0]))
+    history, _ = fit(net, (samples, np.zeros((3, 2))))
+    assert history.stopped.startswith("data x: expected finite numbers")
