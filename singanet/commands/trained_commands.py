@@ -137,7 +137,11 @@ def sample(
 
 
 def generate(
-    model: Annotated[str, "FOLDER|FILE.gguf|RUN_DIR", "a published model, or a run of finetune"],
+    model: Annotated[
+        str,
+        "FOLDER|FILE.gguf|OWNER/NAME|RUN_DIR",
+        "a published model, its name on the hub, or a run of finetune",
+    ],
     prompt: Annotated[str, "TEXT", "the question, or the start of the text"],
     *,
     raw: Annotated[bool, "", "continue the text, without the chat template"] = False,
@@ -146,7 +150,7 @@ def generate(
     stop: Annotated[list[str] | None, "TEXT", "end before this text; may be repeated"] = None,
     draft: Annotated[
         str | None,
-        "FOLDER",
+        "FOLDER|OWNER/NAME",
         "a smaller model with the same tokenizer, for speculative decoding; it does not change the "
         "distribution of the text; the number of accepted tokens is printed at the end",
     ] = None,
@@ -174,9 +178,10 @@ def generate(
         tokenizer_for,
     )
     from singanet.decoding import Sampling
+    from singanet.pretrained.source import folder_of
 
     sampling = Sampling(temperature, top_k, top_p)
-    place = model_in(model)
+    place = model_in(folder_of(model))
     net = pretrained.load(place, inputs=["input_ids"])
     expect_causal(net, place)
     tokenizer = tokenizer_for(net, place)
@@ -199,7 +204,7 @@ def generate(
 
 
 def embed(
-    model: Annotated[str, "FOLDER", "a model of sentence-transformers"],
+    model: Annotated[str, "FOLDER|OWNER/NAME", "a model of sentence-transformers"],
     texts: Annotated[Path, "FILE", "UTF-8, one sentence per line"],
     *,
     out: Annotated[Path, "FILE.npy", "float32, a row per sentence"],

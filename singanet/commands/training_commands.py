@@ -21,7 +21,12 @@ DIVERGED = 3
 NOT_OF_TEXTS = ("model", "from_", "class_weight", "drop_last", "initial_epoch")
 """Options that do not apply to a published model."""
 
-PUBLISHED = OptionHint("from_", str, "FOLDER|FILE.gguf", "a published causal model")
+PUBLISHED = OptionHint(
+    "from_",
+    str,
+    "FOLDER|FILE.gguf|OWNER/NAME",
+    "a published causal model, or its name on the hub",
+)
 
 Config: TypeAlias = Annotated[Path | None, "FILE", "TOML with these options; these here win"]
 
@@ -51,7 +56,7 @@ def finetune(*, config: Config = None, **given: Any) -> int:
     Examples:
       singanet finetune SmolLM2-135M-Instruct --data chats.jsonl --memory-budget 1.5GB --out tuned
     """
-    return _trained("finetune", "FOLDER", config=config, **given)
+    return _trained("finetune", "FOLDER or OWNER/NAME", config=config, **given)
 
 
 def _trained(command: str, needed: str, **given: Any) -> int:
@@ -59,7 +64,7 @@ def _trained(command: str, needed: str, **given: Any) -> int:
     from singanet.commands.runs.run import DivergedError, RunInterrupted, run
     from singanet.parallel import init
 
-    options = gathered(given)
+    options = gathered(given, published=command == "finetune")
     if not {"model", "from_"} & options.keys():
         raise UsageError(f"the following arguments are required: {needed}")
     try:

@@ -183,7 +183,8 @@ def _cached(name: str, revision: str | None, weights: tuple[str, ...]) -> Path:
             name,
             f"no such folder, and from the hub {reason[:300]}",
             "check the path or name and the network connection, log in with hf auth login if the"
-            " model requires it, or download the model on another machine",
+            f" model requires it, or pass a folder: hf download {name} --local-dir FOLDER fills it"
+            " on another machine",
         ) from error
 
 

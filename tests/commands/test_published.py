@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -60,6 +61,42 @@ def test_it_ends_before_a_stop(llama, capsys):
     stop = whole[4:6]
     told = out_of(capsys, *argv, "--stop", stop, "--stop", "never, never")
     assert told == whole[: whole.index(stop)] + "\n"
+
+
+NAMED = [
+    ["finetune", "Org/Tiny", "--data", "texts", "--out", "run"],
+    ["generate", "Org/Tiny", "Speak"],
+    ["embed", "Org/Tiny", "lines.txt", "--out", "rows.npy"],
+]
+
+
+@pytest.mark.parametrize("argv", NAMED, ids=lambda argv: argv[0])
+def test_a_name_is_looked_for_on_the_hub(argv, tmp_path, monkeypatch, refused):
+    def unreachable(name, **options):
+        raise ConnectionError(f"no way to {name}")
+
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines.txt").write_text("one\n")
+    monkeypatch.setattr(hub, "snapshot_download", unreachable)
+    told = refused(*argv)
+    assert "from the hub ConnectionError: no way to Org/Tiny" in told
+    assert "hf download Org/Tiny --local-dir FOLDER" in told
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert "pip install 'singanet[hub]'" in refused(*argv)
+    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt"}
+
+
+def test_a_model_of_the_hub_answers_and_is_tuned(llama, tmp_path, monkeypatch, capsys):
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(hub, "snapshot_download", lambda name, **options: str(llama))
+    argv = ("Speak", "--temperature", 0, "--length", 4)
+    assert out_of(capsys, "generate", "Org/Tiny", *argv) == out_of(capsys, "generate", llama, *argv)
+    (tmp_path / "some.txt").write_text("To be, or not to be: that is the question.\n" * 40)
+    argv = ("--data", tmp_path / "some.txt", "--out", tmp_path / "run", "--length", 32)
+    for further in ((), ("--resume", "--epochs", 2)):
+        out_of(capsys, "finetune", "Org/Tiny", *argv, "--quiet", "--epochs", 1, *further)
+    assert len((tmp_path / "run/history.csv").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(

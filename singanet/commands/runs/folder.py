@@ -23,6 +23,7 @@ from singanet.errors import (
     one_of,
 )
 from singanet.net import FeedForwardNet
+from singanet.pretrained.source import folder_of
 from singanet.report import RunNotes, read_run, recorders
 from singanet.report.reading import CONFIG, HISTORY, MEMORY
 from singanet.saving.nets import distinct_params
@@ -182,10 +183,11 @@ def _not_ours(folder: Path, received: str) -> SingaNetError:
     return refusal(f"folder {str(folder)!r}", expected, received, advice, FileAccessError)
 
 
-def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
+def gathered(given: Mapping[str, Any], published: bool = False) -> dict[str, Any]:
     """Return the arguments of `RunOptions`: ``given``, then ``config``'s, then the run's own.
 
-    Errors: a file that is not TOML or has other keys; a folder to resume that has no run.
+    A ``published`` model may have a name on the hub, which becomes its folder in the cache. Errors:
+    a file that is not TOML or has other keys; a folder to resume that has no run; as `folder_of`.
     """
     given = dict(given)
     config = given.pop("config", None)
@@ -193,6 +195,8 @@ def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.keys() & {*_NETS}:
         options = {key: value for key, value in options.items() if key not in _NETS}
     options |= given
+    if published and options.get("from_") is not None:
+        options["from_"] = str(folder_of(options["from_"]))
     if options.get("resume"):
         if options.get("out") is None:
             raise no_folder("resume")

@@ -28,7 +28,7 @@ from singanet.net import FeedForwardNet
 from singanet.pretrained import PretrainedNet
 from singanet.pretrained.adapter import expect_savable
 from singanet.pretrained.loading import make
-from singanet.pretrained.source import CONFIG, open_source, read_settings
+from singanet.pretrained.source import CONFIG, folder_of, open_source, read_settings
 from singanet.report import ConfusionLog, read_run
 from singanet.report.reading import SAMPLES
 from singanet.training.callbacks import LayerStatistics
@@ -107,7 +107,7 @@ def tokenizer_for(net: PretrainedNet, path: str | os.PathLike[str]) -> Tokenizer
 
 def draft_for(tokenizer: Tokenizer, path: str | os.PathLike[str], ahead: int) -> DraftModel:
     """Return the model at ``path`` as a draft for ``tokenizer``. Errors: another tokenizer."""
-    place = model_in(path)
+    place = model_in(folder_of(path))
     net = pretrained.load(place, inputs=["input_ids"])
     expect_causal(net, place)
     if tokenizer_for(net, place).backend.get_vocab() != tokenizer.backend.get_vocab():

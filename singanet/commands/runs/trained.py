@@ -42,6 +42,7 @@ from singanet.models import ModelEntry, build, find
 from singanet.net import FeedForwardNet, load_model
 from singanet.pretrained.config import NAME
 from singanet.pretrained.source import CONFIG as MODEL_CONFIG
+from singanet.pretrained.source import folder_of
 from singanet.report.reading import CONFIG
 from singanet.saving.whole_model import is_model_file, save_model
 from singanet.training.files import furthest
@@ -305,7 +306,7 @@ def embedded(
     longer than the model's maximum, with its line, unless ``cut``.
     """
     checked_count("singanet embed", "--batch-size", batch_size, 1)
-    place = model_in(model)
+    place = model_in(folder_of(model))
     inputs = ["input_ids", "attention_mask"]
     net = pretrained.load(place, inputs=inputs)
     if net.ports().outputs != [(NAME, 0)]:
