@@ -14,10 +14,11 @@ import pytest
 
 from singanet.base.processes import Leaving
 from singanet.base.progress import ProgressBar
-from singanet.parallel.communicators.rank_file import JOB, RankState
+from singanet.parallel.communicators.rank_file import JOB, RankFile, RankState
 from singanet.parallel.launch import JobOptions, hosts, job, launch, rank
-from singanet.parallel.launch.job import Outputs
+from singanet.parallel.launch.job import Job, Outputs
 from singanet.parallel.launch.rank import JobFolder, job_folder
+from tests.terminals import pseudo_terminal
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -205,12 +206,12 @@ def test_ranks_are_looked_at_a_few_times_a_second(monkeypatch):
             now[0] += seconds
 
     with job_folder() as folder:
-        watched = job.Job(JobOptions(1, ["script.py"]), folder)
+        watched = job.Job(JobOptions(1, ()), folder)
         monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: now[0]))
         monkeypatch.setattr(job, "_LOOK", 0.25)  # of which parts are exact
         monkeypatch.setattr(job, "_ranks_of", lambda pid: {})
         monkeypatch.setattr(watched, "_look", lambda ranks, at: looks.append(at))
-        watched._watch(Ends(), Waits(), ProgressBar("ranks", 1))
+        watched._watch(Ends(), Waits())
     assert looks == [0.0625 + 0.25 * k for k in range(len(looks))]
     assert len(looks) == 40
 
@@ -227,11 +228,10 @@ def test_ranks_have_their_time_to_end_until_asked_again(asked_at, ends_at, monke
                 watched._take(signal.SIGINT, None)
 
     with job_folder() as folder:
-        watched = job.Job(JobOptions(1, ["script.py"]), folder)
+        watched = job.Job(JobOptions(1, ()), folder)
         monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: now[0]))
         monkeypatch.setattr(job, "_ranks_of", lambda pid: {})
-        process = SimpleNamespace(pid=0, poll=lambda: 0 if now[0] > 100 else None)
-        watched._watch(process, Waits(), ProgressBar("ranks", 1))
+        watched._watch(SimpleNamespace(pid=0, poll=lambda: 0 if now[0] > 100 else None), Waits())
     assert ends_at <= now[0] < ends_at + 0.5
 
 
@@ -553,3 +553,26 @@ def test_mpirun_is_told_the_machines_that_can_work(given, name, monkeypatch):
             file = Path(words[words.index("--hostfile") + 1])
             assert file.read_text("utf-8") == f"{name} slots=2\n"
         assert flags[-2:] == ["--forward-signals", "SIGURG"]
+
+
+@pytest.mark.parametrize(
+    ("program", "drawn"),
+    [
+        (["-m", "singanet", "train"], ["0/2", "0/2", "1/2", "1/2"]),
+        (["job.py"], ["0/2", "1/2", "1/2"]),
+    ],
+)
+def test_ranks_are_counted_until_all_have_started(program, drawn, tmp_path, monkeypatch):
+    """A script may print before its ranks meet: there is no bar from then on."""
+    monkeypatch.setattr("singanet.base.progress.INTERVAL", -1)
+    started = Job(JobOptions(2, program), JobFolder(tmp_path))
+    with (
+        pseudo_terminal(80) as terminal,
+        ProgressBar("starting ranks", 2, stream=terminal.stream, delay=-1) as bar,
+    ):
+        started._show_start(bar)
+        for rank, phase in ((0, "begun"), (0, "comes"), (1, "begun"), (1, "met")):
+            RankFile(tmp_path / f"rank-{rank}").tell(phase)
+            started._show_start(bar)
+    frames = [frame.split(" |")[0] for frame in terminal.frames]
+    assert frames == [f"starting ranks {each}" for each in drawn]
