@@ -65,4 +65,4 @@ def html_table(
 
 
 def _style(side: str) -> str:
-    return f'style="text-align:{side};white-space:pre"'
+    return f'style="text-align:{side};white-space:pre;padding:2px 8px"'
