@@ -15,11 +15,11 @@ class SingaNetError(Exception):
     """
 
     def __init__(self, where: str, *, expected: str, received: str, advice: str) -> None:
-        super().__init__(f"{where}: expected {expected}; received {received}; {advice}")
-        self.where = where
+        super().__init__()
         self.expected = expected
         self.received = received
         self.advice = advice
+        self._place(where)
 
     def within(self, where: str) -> SingaNetError:
         """Return the same error with ``where`` before its own."""
@@ -28,6 +28,12 @@ class SingaNetError(Exception):
     def advising(self, advice: str) -> SingaNetError:
         """Return the same error with another ``advice``, for another caller."""
         return self._again(self.where, advice)
+
+    def _place(self, where: str) -> None:
+        """Set ``where``, and the text of the error."""
+        self.where = where
+        text = f"{where}: expected {self.expected}; received {self.received}; {self.advice}"
+        self.args = (text,)
 
     def _again(self, where: str, advice: str) -> SingaNetError:
         """Return a new error whose traceback still has a user's frames."""

@@ -85,6 +85,12 @@ class FeedForwardNet(Net):
         """The recorded programs. Errors: `CallOrderError` if offloaded, or on several ranks."""
         return programs_of(self)
 
+    def _build_for(self, where: str, x: Any) -> None:
+        """Build a list of layers for the samples ``x``, as `fit` does."""
+        from singanet.training.batches import fed
+
+        fed(where, self, x, learns=True)
+
     @checked_call
     def upto(self, *layers: Layer | str, seed: int | None = None) -> FeedForwardNet:
         """Return a net of the layers that ``layers`` depend on, with ``layers`` as its outputs.

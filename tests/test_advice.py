@@ -340,9 +340,19 @@ NETS = {
         "net.compile(optimizer, loss, metrics)",
         fit,
     ),
+    "no loss in a step": (
+        lambda: built(1, 4, 4).step(X, Y, optimizer.SGD(lr=0.1)),
+        "net.compile(optimizer, loss)",
+        lambda: compiled().step(X, Y, optimizer.SGD(lr=0.1)),
+    ),
+    "no loss in an evaluation": (
+        lambda: built(1, 4, 4).evaluate(X, Y),
+        "net.compile(optimizer, loss, metrics)",
+        lambda: compiled().evaluate(X, Y),
+    ),
     "no shape": (
         lambda: bare().predict(X),
-        "net.build(shape)",
+        "net.build(sample_shape)",
         lambda: built(1, 4, 4).predict(X),
     ),
     "a net on an array": (

@@ -13,6 +13,7 @@ from singanet.base import elsewhere
 from singanet.checkpoint import Target, load_into, open_state, write_state
 from singanet.errors import (
     ArgumentError,
+    CallOrderError,
     GraphError,
     ShapeError,
     SignatureError,
@@ -109,8 +110,22 @@ def test_a_summary_before_shapes_are_known():
         net.add(Dense("hidden", 8))
     assert "layer 'hidden'" in message(caught)
     assert "input_shape" in str(caught.value)
-    with pytest.raises(SingaNetError, match="net: expected at least one layer"):
+    with pytest.raises(SingaNetError, match="net.summary: expected at least one layer"):
         net.summary()
+
+
+@pytest.mark.parametrize("method", ["predict", "save_model", "load", "freeze"])
+def test_a_net_without_a_shape_names_the_called_method(method):
+    with pytest.raises(CallOrderError, match=f"^net.{method}: expected a known input shape"):
+        getattr(singanet.FeedForwardNet([Dense("hidden", 8)]), method)("x")
+
+
+@pytest.mark.parametrize("method", ["step", "train"])
+def test_a_net_without_a_loss_names_the_called_method(method):
+    net = singanet.FeedForwardNet([Dense("hidden", 8, input_shape=(2,))])
+    more = [SGD(lr=0.1)] if method == "step" else []
+    with pytest.raises(CallOrderError, match=f"^net.{method}: expected a net with a loss"):
+        getattr(net, method)(np.ones((1, 2)), np.ones((1, 8)), *more)
 
 
 @pytest.mark.parametrize(

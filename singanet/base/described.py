@@ -650,7 +650,7 @@ def checked_call(function: _F) -> _F:
                     raise refusal(name, signature, given, kwargs, str(error)) from None
             return call(*args, **words)
         except BaseException as error:
-            shorten(error)
+            shorten(error, name)
             raise
 
     made: Any = call
@@ -681,7 +681,7 @@ def made_of(
                     raise refusal(name, signature, args, kwargs, str(error)) from None
                 return method(self, kind(*args, **kwargs))
             except BaseException as error:
-                shorten(error)
+                shorten(error, name)
                 raise
 
         vars(call)["__signature__"] = signature

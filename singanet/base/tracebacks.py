@@ -35,8 +35,10 @@ def entry_point(function: _F) -> _F:
     return made
 
 
-def shorten(error: BaseException) -> None:
+def shorten(error: BaseException, called: str = "") -> None:
     """Remove the library's frames from the traceback of ``error`` and of the errors behind it.
+
+    An error about the net as a whole gets the name of the ``called`` method, such as "net.fit".
 
     A function that users call does so in its ``except`` block, before a bare ``raise``. If the
     library itself called the function, nothing changes. An error of Python or NumPy in the
@@ -45,7 +47,13 @@ def shorten(error: BaseException) -> None:
     entry = error.__traceback__
     # None for a generator that the interpreter closes at its end.
     caller = sys._getframe(1).f_back
-    if caller is None or _is_ours(caller) or entry is None or os.environ.get(TRACEBACK) == "full":
+    if caller is None or _is_ours(caller):
+        return
+    if isinstance(error, SingaNetError) and called.startswith("net."):
+        whole_net, comma, rest = error.where.partition(",")
+        if whole_net == "net":
+            error._place(called + comma + rest)
+    if entry is None or os.environ.get(TRACEBACK) == "full":
         return
     own = isinstance(error, (SingaNetError, KeyboardInterrupt))
     whole = not own and bool(_split(entry.tb_next)[1])

@@ -495,6 +495,10 @@ class Net(GraphBuilder):
         self._pass = None
         return walk
 
+    def _build_for(self, where: str, x: Any) -> None:
+        """Build a list of layers for the samples ``x``; a bare `Net` refuses to."""
+        self.ordered()
+
     def _forget_pass(self) -> None:
         """Release the arrays of a training forward whose backward was never called."""
         if self._pass is not None:
@@ -569,6 +573,8 @@ class Net(GraphBuilder):
             measure = measure_of(self)
         if self._pass is not None:
             self._forget_pass()
+        if self.pending:
+            self._build_for("net.step, x", x)
         # Small steps take about as long as ten calls.
         taken = x if type(x) is np.ndarray else self.taken("net.step, x", x)
         if type(y) is not np.ndarray:

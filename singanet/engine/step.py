@@ -593,10 +593,10 @@ def expected_loss(net: Any) -> Any:
     """The loss of ``net``. Errors: it has none."""
     if net.loss is None:
         raise CallOrderError(
-            "net.train",
+            "net",
             expected="a net with a loss",
             received="none",
-            advice="build it with FeedForwardNet(loss), or use forward and backward",
+            advice="call net.compile(optimizer, loss) first, or use forward and backward",
         )
     return net.loss
 

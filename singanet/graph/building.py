@@ -100,7 +100,7 @@ def no_shape(net: str | None, first: str) -> CallOrderError:
         "net" if net is None else f"net {net!r}",
         expected="a known input shape",
         received=f"a list whose first layer, {first!r}, has none",
-        advice=f"pass input_shape to {first!r}, call net.build(shape), or fit the net first",
+        advice=f"pass input_shape to {first!r}, or call net.build(sample_shape), as net.fit does",
     )
 
 

@@ -140,7 +140,7 @@ def evaluate(
             "net.evaluate",
             expected="a net with a loss or a metric",
             received="neither",
-            advice="build it with FeedForwardNet(loss, metric)",
+            advice="call net.compile(optimizer, loss, metrics) first",
         )
     ranks.expect_mergeable("net.evaluate", measures.metrics)
     ranks.unify(net)

@@ -228,6 +228,7 @@ def test_a_bug_of_the_library_keeps_its_frames(error, kept, monkeypatch):
     """An interrupt and the library's own errors do not."""
     # A function of the package, as its module's name says.
     there = {"__name__": "singanet.training.fit", "error": error.__new__(error)}
+    there["error"].where = "data"
     exec("def broken(*_):\n    raise error", there)  # noqa: S102
     monkeypatch.setattr("singanet.training.fit.fit", there["broken"])
     with pytest.raises(error) as caught:

@@ -255,7 +255,7 @@ def test_a_list_without_a_shape_takes_that_of_its_place():
 
 def test_a_list_without_a_shape_can_be_built():
     net = FeedForwardNet([shapeless()])
-    with pytest.raises(CallOrderError, match=r"first layer, 'head', has none.*build\(shape\)"):
+    with pytest.raises(CallOrderError, match=r"layer, 'head', has none.*build\(sample_shape\)"):
         net.summary(batch_size=2)
     assert re.search(r"^head/a +Dense +not built", net.summary(width=0), re.M)
     for use in (lambda: net.add(Dense("c", 1)), lambda: net["head/a"], net.to_config, net.ports):

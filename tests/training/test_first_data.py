@@ -11,6 +11,7 @@ from singanet.data import ArrayLoader
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers import Activation, Conv2D, Dense, Dropout, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
 from tests.html_check import read_html
 
 
@@ -106,6 +107,16 @@ def test_data_that_are_refused_leave_it_as_it_was(same):
     for each in (told, net):
         each.fit(X, Y, batch_size=8, verbose=False)
     same(told, net)
+
+
+def test_a_step_builds_the_net():
+    net = net_of(*dense())
+    net.step(X, Y, SGD(lr=0.1))
+    assert not net.pending
+    images = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
+    with pytest.raises(DataError, match="channels last"):
+        images.step(np.zeros((2, 6, 6, 3)), Y[:2], SGD(lr=0.1))
+    assert images.pending
 
 
 def test_only_training_does():
