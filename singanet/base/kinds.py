@@ -30,6 +30,11 @@ _IMAGE = "singanet.data.read_image reads an image, singanet.data.FolderLoader a 
 _PUBLISHED = "singanet.pretrained.load reads the model in a folder of transformers"
 
 PUBLISHED = Kind("the folder of a published model", "load it with singanet.pretrained.load")
+RUN = Kind(
+    "the folder of a run",
+    "singanet evaluate and singanet report read it; or build its net with singanet.models.build"
+    " and load best.npz of the folder with net.load",
+)
 KERAS_ARCHIVE = Kind(
     "an archive of Keras", "load archives of Keras with singanet.keras.load_model", "npz"
 )
@@ -117,7 +122,7 @@ def kind_of_stream(stream: IO[bytes]) -> Kind:
 
 def _of_folder(path: Path) -> Kind:
     if (path / "config.json").is_file():
-        return PUBLISHED
+        return RUN if (path / "machine.json").is_file() else PUBLISHED
     if (path / "adapter_config.json").is_file():
         advice = "singanet.pretrained.load_adapter adds it to the weights of its model"
         return Kind("the folder of an adapter", advice)

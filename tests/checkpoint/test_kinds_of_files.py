@@ -83,6 +83,7 @@ KINDS = {
     "one.png": ("a PNG image", ("singanet.data.read_image",)),
     "images": ("a folder of images", ("singanet.data.FolderLoader",)),
     "published": ("the folder of a published model", ("singanet.pretrained.load",)),
+    "run": ("the folder of a run", ()),
     "adapter": ("the folder of an adapter", ("singanet.pretrained.load_adapter",)),
     "tokens": ("the folder of a tokenizer", ("singanet.pretrained.tokenizer",)),
     "empty": ("an empty file", ()),
@@ -144,6 +145,10 @@ def folder(tmp_path_factory):
     (folder / "bytes").write_bytes(bytes(range(200, 256)))
     with zipfile.ZipFile(folder / "other.zip", "w") as archive:
         archive.writestr("a.txt", "hello")
+    (folder / "run").mkdir()
+    for called in ("config.json", "machine.json"):
+        (folder / "run" / called).write_text("{}")
+    net.save(folder / "run" / "best.npz")
     image = pytest.importorskip("PIL.Image").fromarray(np.zeros((8, 8, 3), np.uint8))
     for kind in ("cat", "dog"):
         (folder / "images" / kind).mkdir(parents=True)
