@@ -427,6 +427,16 @@ NETS = {
         "SoftmaxCrossEntropy()",
         lambda: compiled().compile("sgd", loss.SoftmaxCrossEntropy()),
     ),
+    "a loss before the optimizer": (
+        lambda: compiled().compile("softmax_cross_entropy", "adam"),
+        "net.compile(optimizer, loss)",
+        lambda: compiled().compile("adam", "softmax_cross_entropy"),
+    ),
+    "an object of a loss before the optimizer": (
+        lambda: compiled().compile(loss.SoftmaxCrossEntropy(), optimizer.SGD(lr=0.1)),
+        "net.compile(optimizer, loss)",
+        lambda: compiled().compile(optimizer.SGD(lr=0.1), loss.SoftmaxCrossEntropy()),
+    ),
     "names twice": (
         lambda: FeedForwardNet([Dense("a", 3, input_sample_shape=(2,)), Dense("a", 3)]),
         "rename one",

@@ -47,6 +47,13 @@ _THRESHOLD = {
 
 def as_optimizer(given: Any) -> Optimizer | Wrapper:
     """Return ``given``, or the optimizer of that name at Keras' rate. Errors: no optimizer."""
+    if _is_loss(given):
+        raise ArgumentError(
+            "net.compile, optimizer",
+            expected="an optimizer, or its name",
+            received=f"the loss {given!r}"[:80],
+            advice="the optimizer comes first: net.compile(optimizer, loss)",
+        )
     if isinstance(given, str):
         known = [name for name in _public(optimizers, Optimizer) if _needs_a_rate_alone(name)]
         kind = _class("optimizer", given, optimizers, {}, known)
@@ -75,6 +82,13 @@ def as_loss(given: Any) -> Any:
     ):
         return given
     raise _not_one("loss", "a loss, or its name", given, "SoftmaxCrossEntropy()")
+
+
+def _is_loss(given: Any) -> bool:
+    """Return whether ``given`` is a loss, or the name of one."""
+    if isinstance(given, str):
+        return _letters(given) in {_letters(name) for name in (*_LOSSES, *_public(losses, Loss))}
+    return isinstance(given, Loss)
 
 
 def as_metric(given: Any, loss: Any) -> Metric:
