@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -236,13 +237,21 @@ class _Explained:
             ) from error
 
 
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
 def unreachable(path: Path, what: str, error: OSError) -> FileAccessError:
     """Make the `FileAccessError` of `explained` for ``error``."""
-    advice = {
-        "write": "free some space or choose a folder that exists and can be written; "
-        "the previous file is unchanged",
-        "read": "check the path and its permissions",
-    }[what]
+    if what == "read":
+        advice = "check the path and its permissions"
+    elif error.errno in _FULL:
+        advice = "free some space"
+    elif os.path.isdir(path.parent):
+        advice = "choose a folder that can be written"
+    else:
+        advice = f"make the folder {str(path.parent)!r} first, or choose one that exists"
+    if what == "write" and os.path.isfile(path):
+        advice += "; the previous file is unchanged"
     return FileAccessError(
         f"file {str(path)!r}",
         expected=f"a place to {what}",
