@@ -156,6 +156,7 @@ def fit_numbers(y, reshaped=True):
 FLAT = X.reshape(12, 16)
 ROWS = [{"a": 1.0, "b": 2.0}] * 12
 DATES = np.full(X.shape, np.datetime64("2026-11-29"))
+DATA = singanet.data.Dataset("digits", X, Y, X, Y, 3)
 SAMPLES = {
     "rows of pixels": (
         lambda: fit(FLAT),
@@ -217,6 +218,11 @@ SAMPLES = {
         lambda: fit(X + 1j),
         "numpy.abs(x)",
         lambda: fit(np.abs(X + 1j)),
+    ),
+    "a Dataset": (
+        lambda: fit(DATA, None),
+        "pass data.x_train, data.y_train",
+        lambda: fit(DATA.x_train, DATA.y_train),
     ),
     "dates": (
         lambda: fit(DATES),
@@ -385,6 +391,12 @@ NETS = {
         "use SoftmaxCrossEntropy",
         lambda: shapeless(Flatten(), used=loss.SoftmaxCrossEntropy())(X),
     ),
+    "no shape for an input": (lambda: Input(), "Input(shape=...)", lambda: Input(shape=(4,))),
+    "an input twice": (
+        lambda: FeedForwardNet(inputs=Input("x", (4,)), outputs=Dense(3)(Input("x", (4,)))),
+        "call Input once",
+        lambda: (lambda x: FeedForwardNet(inputs=x, outputs=Dense(3)(x)))(Input("x", (4,))),
+    ),
     "a shape without its parentheses": (
         lambda: Input(4),
         "write (4,)",
@@ -534,6 +546,26 @@ FITS = {
         "validation_data=(x_val, y_val)",
         lambda: fit(validation_data=(X, Y)),
     ),
+    "validation in a tuple of one": (
+        lambda: fit(validation_data=(X,)),
+        "validation_data=(x_val, y_val)",
+        lambda: fit(validation_data=(X, Y)),
+    ),
+    "validation by a Dataset": (
+        lambda: fit(validation_data=DATA),
+        "validation_data=(x_val, y_val)",
+        lambda: fit(validation_data=(DATA.x_test, DATA.y_test)),
+    ),
+    "weights of a class that is not there": (
+        lambda: fit(class_weight={77: 1.0}),
+        "use classes from 0 to 2",
+        lambda: fit(class_weight={2: 1.0}),
+    ),
+    "an order in words": (
+        lambda: fit(shuffle="yes"),
+        "shuffle=True",
+        lambda: fit(shuffle=True),
+    ),
     "one callback": (
         lambda: fit(callbacks=StopOnNaN()),
         "callbacks=[...]",
@@ -627,6 +659,8 @@ def test_the_nearest_net_is_named(written, meant):
     with pytest.raises(SingaNetError) as refused:
         models.build(written)
     assert refused.value.advice == f"did you mean {meant!r}?"
+    # The other names do not hide it.
+    assert len(str(refused.value)) < 150
     assert models.find(meant)
 
 

@@ -120,6 +120,13 @@ def test_a_net_without_a_shape_names_the_called_method(method):
         getattr(singanet.FeedForwardNet([Dense("hidden", 8)]), method)("x")
 
 
+def test_a_tuple_of_validation_data_is_named_with_its_length():
+    net = singanet.FeedForwardNet([Dense("hidden", 8)])
+    net.compile("sgd", "mse")
+    with pytest.raises(ArgumentError, match="received a tuple of length 1;"):
+        net.fit(X, np.ones((4, 8)), validation_data=(X,), verbose=False)
+
+
 @pytest.mark.parametrize("method", ["step", "train"])
 def test_a_net_without_a_loss_names_the_called_method(method):
     net = singanet.FeedForwardNet([Dense("hidden", 8, input_shape=(2,))])

@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.arguments import is_int
 from singanet.base.described import checked_call
 from singanet.base.words import REQUIRED
-from singanet.errors import ArgumentError, DataError, brief
+from singanet.errors import ArgumentError, DataError, SignatureError, brief
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, Name, expect_int, expect_one_input
 from singanet.layers.symbol import Symbol, Unnamed, source
@@ -549,6 +549,13 @@ def Input(  # noqa: N802 - reads as the layer it makes
     """
     if name is not None and not isinstance(name, str):
         name, shape = None, name
+    if shape is REQUIRED:
+        raise SignatureError(
+            "Input",
+            expected="the arguments name, shape, dtype, sparse",
+            received="nothing for shape",
+            advice="write Input(shape=...)",
+        )
     name = Unnamed("input") if name is None else name
     found = _type(dtype)
     floats = dtype is None or (found is not None and found.kind == "f")

@@ -372,11 +372,15 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[A
     needed = {call.born: str(call.layer.name) for call in found.values() if not call.inputs}
     given = {symbol.call.born: str(symbol.call.layer.name) for symbol in inputs}
     if needed.keys() != given.keys():
+        same = sorted(needed.values()) == sorted(given.values())
         raise GraphError(
             "net",
             expected=f"inputs={_listed(needed.values())}, on which the outputs depend",
-            received=f"inputs={_listed(given.values())}",
-            advice="pass exactly the Input symbols that the outputs depend on",
+            received=f"inputs={_listed(given.values())}"
+            + (", other symbols of the same names" if same else ""),
+            advice="call Input once, and pass its symbol to the layers and as inputs"
+            if same
+            else "pass exactly the Input symbols that the outputs depend on",
         )
     return [found[born] for born in sorted(found)]
 

@@ -398,11 +398,13 @@ def find(name: str) -> ModelEntry:
         name: Name of a model, a string.
     """
     if name not in _BY_NAME:
+        advice = did_you_mean(name, _BY_NAME, "")
         raise UnknownNameError(
             f"model {name!r}",
-            expected=one_of(_BY_NAME, 60),
+            # All of the names would hide the one that was meant.
+            expected="a name that singanet models lists" if advice else one_of(_BY_NAME, 60),
             received=brief(name),
-            advice=did_you_mean(name, _BY_NAME, "see the list that singanet models prints"),
+            advice=advice or "choose a listed name",
         )
     return _BY_NAME[name]
 
