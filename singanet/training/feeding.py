@@ -9,7 +9,7 @@ from typing import Any
 
 from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.columns import is_frame
-from singanet.data import GeneratorLoader
+from singanet.data import Dataset, GeneratorLoader
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError, ShapeError, brief
 from singanet.training.batches import (
@@ -110,7 +110,8 @@ def _validation_batches(net: Net, options: FitOptions, ranks: ProcessGroup) -> B
         raise ArgumentError(
             _VALIDATION,
             expected="(x, y), (x, y, sample_weight) or batches",
-            received=f"a {type(data).__name__}",
+            received=f"a {type(data).__name__}"
+            + (f" of length {len(data)}" if isinstance(data, (tuple, list)) else ""),
             advice="pass validation_data=(x_val, y_val)",
         )
     return iterated(net, data, None, None, ranks, where=_VALIDATION)
@@ -207,6 +208,13 @@ def _arrays(
             received=f"a {type(x).__name__}, whose items are read by index",
             advice="if items are samples, pass torch.utils.data.DataLoader(x, batch_size=32);"
             " if they are batches, lambda epoch: (x[i] for i in range(len(x)))",
+        )
+    if y is None and isinstance(x, Dataset):
+        raise ArgumentError(
+            f"{where}, x",
+            expected="arrays, or an iterable of batches",
+            received=f"the Dataset {x.name!r}",
+            advice="pass data.x_train, data.y_train",
         )
     if y is None:
         raise ArgumentError(

@@ -15,7 +15,7 @@ import numpy as np
 from singanet.base.tracebacks import users_level
 from singanet.base.version import VERSION
 from singanet.engine.net import Net
-from singanet.errors import DataError
+from singanet.errors import ArgumentError, DataError
 from singanet.training.batches import ArrayBatches, Batches, is_finite
 from singanet.training.compiled import expect_compiled
 from singanet.training.course import StopTraining
@@ -54,6 +54,7 @@ def fit(net: Net, options: FitOptions, begun: Iterator[Any] | None = None) -> Hi
     with unless_refused(net):
         data, validation = training_batches(net, options, ranks, begun)
         _expect_enough(net, data)
+        _expect_classes(net, options.class_weight)
         optimizer = compiled.clipped(*options.stages)
         ranks.train_by(optimizer)
         session = Session(net, compiled, optimizer, data, validation, options, ranks)
@@ -84,6 +85,24 @@ def _expect_enough(net: Net, data: Batches) -> None:
                 advice="omit it with drop_last=True (of fit, or of your loader), or change "
                 "batch_size",
             )
+
+
+def _expect_classes(net: Net, class_weight: Mapping[int, float] | None) -> None:
+    """Refuse a weight of a class that the net's only output does not have."""
+    (name, index), *others = net.ports().outputs
+    shape = next(node for node in net.nodes() if node.name == name).output_shapes()[index]
+    if class_weight is None or others or len(shape) != 1:
+        return
+    # One output scores two classes.
+    last = max(shape[0], 2) - 1
+    unknown = [key for key in class_weight if not 0 <= key <= last]
+    if unknown:
+        raise ArgumentError(
+            "net.fit, class_weight",
+            expected=f"classes of the net's output {name!r}",
+            received=f"a weight of class {unknown[0]}",
+            advice=f"use classes from 0 to {last}",
+        )
 
 
 def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:

@@ -10,9 +10,9 @@ from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from singanet.base.arguments import checked_count
+from singanet.base.arguments import checked_count, is_flag
 from singanet.base.files import path_of
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, brief
 
 if TYPE_CHECKING:
     from singanet.types import Array
@@ -80,6 +80,13 @@ class FitOptions:
                 expected="validation_data or validation_split",
                 received="both",
                 advice="omit one",
+            )
+        if not is_flag(self.shuffle):
+            raise ArgumentError(
+                "net.fit, shuffle",
+                expected="True or False",
+                received=brief(self.shuffle)[:60],
+                advice="write shuffle=True, or shuffle=False",
             )
         if not isinstance(self.callbacks, Iterable):
             raise ArgumentError(
