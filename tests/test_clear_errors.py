@@ -11,6 +11,7 @@ import singanet
 from singanet import FeedForwardNet
 from singanet.base import elsewhere
 from singanet.checkpoint import Target, load_into, open_state, write_state
+from singanet.data import Dataset
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -34,6 +35,7 @@ from singanet.layers import (
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 from singanet.params import param
+from singanet.training import History
 from singanet.training.callbacks import EarlyStopping, ModelCheckpoint
 
 X, Y = np.zeros((4, 5), np.float32), np.zeros(4, int)
@@ -47,6 +49,12 @@ def net():
     made.add(Dense("scores", 3))
     made.compile(SGD(lr=0.1))
     return made
+
+
+def recorded():
+    history = History()
+    history.record(0, {"loss": 0.5, "accuracy": 1.0})
+    return history
 
 
 def message(caught):
@@ -124,7 +132,7 @@ def test_a_tuple_of_validation_data_is_named_with_its_length():
     net = singanet.FeedForwardNet([Dense("hidden", 8)])
     net.compile("sgd", "mse")
     with pytest.raises(ArgumentError, match="received a tuple of length 1;"):
-        net.fit(X, np.ones((4, 8)), validation_data=(X,), verbose=False)
+        net.fit(X, np.ones((len(X), 8)), validation_data=(X,), verbose=False)
 
 
 @pytest.mark.parametrize("method", ["step", "train"])
@@ -395,6 +403,13 @@ WORDS = np.array(["cat", "dog"] * 4)
         (lambda net: net.test_on_batch(X, Y, np.full(8, np.inf)), "finite numbers; received NaN"),
         (lambda net: net.fit(X, Y, sample_weight=np.full(8, np.nan)), "finite numbers; received N"),
         (lambda net: net.optimizer, r"net\.compile\(optimizer, loss\)"),
+        (lambda net: net.train(), r"net\.forward\(True, x\) is training"),
+        (lambda net: net.load_model("x"), r"singanet\.load_model\(path\)"),
+        (lambda net: SGD(lr=0.1).step(), r"net\.step\(x, y, optimizer\)"),
+        (lambda net: SGD(lr=0.1).zero_grad(), "gradients are freed"),
+        (lambda net: History().loss, r"history\['loss'\]"),
+        (lambda net: recorded()["acc"], "did you mean 'accuracy'"),
+        (lambda net: Dataset("d", X, Y, X, Y, 2).X_train, "it is x_train here"),
         (lambda net: net.generate([[1]], max_new_tokens=3), "called length here"),
         (lambda net: net.generate([[1]], 3, do_sample=False), "temperature=0"),
         (lambda net: net.generate([[1]], 3, return_tensors="np"), "ids are NumPy's arrays"),
@@ -444,6 +459,12 @@ def test_an_import_of_a_name_from_elsewhere_says_what_to_write():
         from singanet import tensor  # noqa: F401
     with pytest.raises(ImportError, match="cannot import name 'no_such'"):
         from singanet import no_such  # noqa: F401
+    with pytest.raises(ImportError, match="did you mean 'Dense'"):
+        from singanet.layers import Densee  # noqa: F401
+    # A module's name is close to a class's, and is imported all the same.
+    from singanet.layers import dense
+
+    assert dense.Dense is Dense
     assert not hasattr(singanet, "tensor")
     with pytest.raises(AttributeError, match="arrays are NumPy's"):
         _ = singanet.tensor

@@ -449,7 +449,10 @@ def refusal(
         received, advice = f"{unknown}=", advice_on(unknown, [*names, *further])
     elif missing:
         received = f"nothing for {' and '.join(missing)}"
-        advice = f"write {name}({', '.join(f'{key}=...' for key in needed if key != 'name')})"
+        from singanet.base.elsewhere import advice_on_none
+
+        written = f"write {name}({', '.join(f'{key}=...' for key in needed if key != 'name')})"
+        advice = ("" if args or kwargs else advice_on_none(name)) or written
     else:
         received, advice = error, "pass each argument once, the later ones by name"
     expected = f"the arguments {', '.join(names)}" if names else "no arguments"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from singanet.base.tracebacks import entry_point
@@ -217,9 +218,16 @@ _GONE = {
 }
 """Functions and modules elsewhere that have no counterpart of one name, and what to do here."""
 
+_MODES = "net.forward(False, x) is evaluation, net.forward(True, x) is training"
+_ZERO_GRAD = "leave it out: gradients are freed after each update"
 _SENT = "wrap it once, then call net.step(x, y, optimizer): singanet.parallel."
 
 _ATTRIBUTES = {
+    "Dataset": {
+        f"{letter}_{part}": f"it is {letter.lower()}_{part} here"
+        for letter in "XY"
+        for part in ("train", "test")
+    },
     "Device": _OF_DEVICES,
     "Executor": {
         "batch_num": "call executor.batches(name)",
@@ -234,12 +242,14 @@ _ATTRIBUTES = {
         "count_params": "net.summary() counts, sum(v.size for v in net.param_values()) too",
         "dst_of_layer": "write [n.name for n in net.nodes() for source, _ in n.inputs if"
         " source.name == 'conv1']",
-        "eval": "net.forward(False, x) is evaluation, net.forward(True, x) training",
+        "eval": _MODES,
         "get_layer": "write net['name']",
         "get_weights": "net.param_values() are the arrays, net.param_names() their names",
         "graph": _RECORDED,
         "history": "net.fit returns it: history = net.fit(x, y)",
         "load_state_dict": "net.load(path) reads them from a file",
+        "load_model": "singanet.load_model(path) makes the net of a file, net.load(path) reads"
+        " weights",
         "load_states": "net.load(path) reads them",
         "load_weights": "net.load(path) reads them",
         "optimizer": "keep the optimizer that you pass to net.compile(optimizer, loss)",
@@ -258,17 +268,23 @@ _ATTRIBUTES = {
         "trainable_weights": "net.params() lists them; param.trainable is the flag",
         "verbose": "leave it out: nothing is printed; net.summary() is a table, callbacks look on",
         "weights": "net.params() lists them",
-        "zero_grad": "leave it out: gradients are freed after each update",
+        "zero_grad": _ZERO_GRAD,
     },
     "History": {
         "epoch": "the numbers are history.epochs",
         "history": "it is the dict itself: history['loss']",
+        **{
+            name: f"write history[{name!r}]"
+            for name in ("loss", "accuracy", "val_loss", "val_accuracy", "lr")
+        },
     },
     "Optimizer": {
         "backward_and_partial_update": f"{_SENT}PartialUpdate(sgd)",
         "backward_and_sparse_update": f"{_SENT}SparseAllReduce(sgd, ratio=0.05)",
         "backward_and_update": f"{_SENT}AllReduce(sgd)",
         "backward_and_update_half": f"{_SENT}AllReduce(sgd, dtype='float16')",
+        "step": "call net.step(x, y, optimizer), which computes gradients and updates the net",
+        "zero_grad": _ZERO_GRAD,
     },
     "Reducer": {
         "corr": "SparseAllReduce and PowerSGD have it, as error_feedback",
@@ -292,8 +308,19 @@ def advice_on(unknown: str, names: Collection[str]) -> str:
     return _INSTEAD.get(unknown) or did_you_mean(unknown, names, "leave it out")
 
 
+def advice_on_none(called: str) -> str:
+    """Return advice on a call without arguments that another library has; "" for none."""
+    return f"leave it out: {_MODES}" if called == "net.train" else ""
+
+
 class NoAttributeError(UnknownNameError, AttributeError):
     """An unknown attribute, also for `hasattr`; the message has its name in this library."""
+
+
+class NoEntryError(UnknownNameError, KeyError):
+    """A missing entry of a dict; a user's own code may look for a KeyError."""
+
+    __str__ = Exception.__str__
 
 
 class NoNameError(UnknownNameError, ImportError):
@@ -322,10 +349,13 @@ def names_of(
         ):
             here += name[len(stem) :].upper()
         home = _home_of(here or name) if here not in names else None
-        instead = _GONE.get(name) or did_you_mean(name, names, "see its __all__")
-        # Python calls this again for a submodule of that name, and then names only the file.
+        near = did_you_mean(name, names, "")
+        instead = _GONE.get(name) or near or "see its __all__"
         known = (here or home) is not None or name in _GONE
-        error = NoNameError if known and _is_imported() else NoAttributeError
+        error = NoAttributeError
+        # After an AttributeError Python looks for a submodule, and then names only the file.
+        if (known or near) and _is_imported() and find_spec(f"{room}.{name}") is None:
+            error = NoNameError
         raise error(
             room,
             expected=f"a name of {len(names)}, which dir({room}) lists",

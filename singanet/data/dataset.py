@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from singanet.base.elsewhere import missing_attribute
 from singanet.errors import DataError
 from singanet.types import Array, Shape
 
@@ -31,6 +33,9 @@ class Dataset:
     x_test: Array
     y_test: Array
     num_classes: int
+
+    if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
+        __getattr__ = missing_attribute
 
     @classmethod
     def _from_arrays(

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from singanet.base.described import misdefined, never_began
-from singanet.errors import ShapeError, UnknownNameError, did_you_mean, one_of
+from singanet.base.elsewhere import NoEntryError
+from singanet.errors import ShapeError, did_you_mean, one_of
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.param import Param
@@ -27,12 +28,6 @@ def apart(x: Any, feed: Iterable[Any]) -> Any:
         isinstance(given, np.ndarray) and np.may_share_memory(x, given) for given in feed
     )
     return x.copy() if shared else x
-
-
-class NoEntryError(UnknownNameError, KeyError):
-    """A missing entry of a context; a user's own code may look for a KeyError."""
-
-    __str__ = Exception.__str__
 
 
 class _Entries(dict[str, Any]):

@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO, TypeVar
 
 from singanet.base.charts import LineChart, in_notebook, line_charts, write_chart
-from singanet.base.elsewhere import missing_attribute
+from singanet.base.elsewhere import NoEntryError, missing_attribute
 from singanet.base.kinds import bytes_text
 from singanet.base.notebooks import Shown, html_table, short_note
 from singanet.base.progress import ProgressBar, width_of
 from singanet.engine.net import Net
+from singanet.errors import brief, did_you_mean, one_of
 from singanet.layers.convolution import Convolution
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
@@ -188,6 +189,18 @@ class History(dict[str, list[float]]):
 
     if not TYPE_CHECKING:  # a `__getattr__` would let type checkers accept any name
         __getattr__ = missing_attribute
+
+    def __missing__(self, name: str) -> list[float]:
+        """Raise a `KeyError` with the nearest name."""
+        near = next((each for each in self if each.startswith(str(name))), None)
+        raise NoEntryError(
+            "history",
+            expected=f"one of {one_of(self) or 'no measures yet'}",
+            received=brief(name),
+            advice=f"did you mean {near!r}?"
+            if near is not None
+            else did_you_mean(str(name), self, "pass metrics to net.compile"),
+        )
 
     def record(self, epoch: int, logs: Mapping[str, float]) -> None:
         """Append ``logs``, the values of ``epoch`` by name."""
