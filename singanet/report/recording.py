@@ -78,7 +78,6 @@ class RunNotes(Callback):
         """Lock the folder and write the files. Errors: `FileAccessError`."""
         self._has_started, self._begun = False, None
         self.claim()
-        (self.folder / REPORT).unlink(missing_ok=True)
         self.write()
 
     def on_epoch_begin(self, epoch: int) -> None:
@@ -96,8 +95,9 @@ class RunNotes(Callback):
             expect_inside(self.folder, self.folder / name)
 
     def write(self) -> None:
-        """Write the files that are known at the start."""
-        (self.folder / OUTCOME).unlink(missing_ok=True)
+        """Write the files that are known at the start; remove the outcome, and the page of before."""
+        for name in (OUTCOME, REPORT):
+            (self.folder / name).unlink(missing_ok=True)
         self._begun, self._before = time.perf_counter(), _last_seconds(self.folder / MEMORY)
         net: Any = self.session.net
         _write(self.folder / MACHINE, json.dumps(_machine(), indent=2))

@@ -219,8 +219,13 @@ def test_a_killed_process_goes_on_from_its_last_whole_checkpoint(small, tmp_path
 def test_more_epochs_go_on_from_a_finished_run(small, tmp_path, capsys):
     out = str(tmp_path / "run")
     assert main(["train", "mlp", "--data", small, "--epochs", "2", "--out", out]) == 0
+    page = tmp_path / "run" / "report.html"
+    page.write_text("of two epochs")
     assert main(["train", "--out", out, "--resume", "--epochs", "3"]) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
+    told = capsys.readouterr().err.splitlines()
+    assert not page.exists()
+    assert f"page: singanet report {out}" in told
+    lines = [line for line in told if line.startswith("epoch ")]
     assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2", "epoch 3/3"]
     figures = json.loads((tmp_path / "run" / "figures.json").read_text("utf-8"))
     # A tenth of the 40 is kept back.
