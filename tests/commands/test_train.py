@@ -224,6 +224,7 @@ def test_more_epochs_go_on_from_a_finished_run(small, tmp_path, capsys):
     assert main(["train", "--out", out, "--resume", "--epochs", "3"]) == 0
     told = capsys.readouterr().err.splitlines()
     assert not page.exists()
+    assert f"kept in {out}: epoch-0003.npz (newest of 3 states), best.npz" in told
     assert f"page: singanet report {out}" in told
     lines = [line for line in told if line.startswith("epoch ")]
     assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2", "epoch 3/3"]

@@ -269,7 +269,10 @@ def _kept(options: RunOptions, task: Task) -> str:
     if out is None:
         what = "nothing was" if options.json is None else "the net was not"
         return f"{what} kept: add --out RUN_DIR to keep the net, its curves and a page"
-    names = [PUBLISHED, ADAPTER, f"{furthest(out).name} (newest)"]
+    newest = furthest(out)
+    states = {newest, *out.glob("epoch-*.npz")}
+    of = f" of {len(states)} states" if len(states) > 1 else ""
+    names = [PUBLISHED, ADAPTER, f"{newest.name} (newest{of})"]
     names += sorted(path.name for path in out.glob("best.*"))
     found = [name for name in names if (out / name.partition(" ")[0]).exists()]
     folder = shlex.quote(str(out))
