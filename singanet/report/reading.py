@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -179,7 +180,8 @@ def _no_run(folder: Path) -> FileAccessError:
         f"folder {str(folder)!r}",
         expected=f"a run folder with files such as {HISTORY}",
         received="none of them" if folder.is_dir() else "no such folder",
-        advice="train with callbacks=singanet.report.recorders(folder) first",
+        advice=f"train with singanet train MODEL --out {shlex.quote(str(folder))}, or in Python"
+        f" with callbacks=singanet.report.recorders({str(folder)!r})",
     )
 
 

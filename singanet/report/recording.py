@@ -95,7 +95,7 @@ class RunNotes(Callback):
             expect_inside(self.folder, self.folder / name)
 
     def write(self) -> None:
-        """Write the files that are known at the start; remove the outcome, and the page of before."""
+        """Write the files that are known at the start; remove the old outcome and page."""
         for name in (OUTCOME, REPORT):
             (self.folder / name).unlink(missing_ok=True)
         self._begun, self._before = time.perf_counter(), _last_seconds(self.folder / MEMORY)

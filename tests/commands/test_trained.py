@@ -201,4 +201,5 @@ def test_the_report_is_a_page(run_dir, tmp_path, capsys, refused):
     assert "val_loss" in page
     assert "fc1/weight" in page
     assert f"{figures_of(run_dir)['parameter_bytes']}"[:3] in page
-    assert "no such folder" in refused("report", tmp_path / "nowhere")
+    told = refused("report", tmp_path / "nowhere")
+    assert f"no such folder; train with singanet train MODEL --out {tmp_path / 'nowhere'}" in told
