@@ -32,6 +32,7 @@ from singanet.errors import (
 )
 from singanet.graph.building import GraphBuilder, checked_metric, told_apart
 from singanet.layers.layer import Layer
+from singanet.layers.shapes import Dummy
 from singanet.layers.symbol import Symbol
 from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, ParamSpec
@@ -102,9 +103,9 @@ class Net(GraphBuilder):
     def __repr__(self) -> str:
         layers = list({id(node.layer): node.layer for node in self._graph.nodes.values()}.values())
         params = {id(p): prod(p.shape) for layer in layers for p in layer.params.values()}
-        count = len(layers) + len(self.pending)
         told = [repr(self.name)] if self.name else []
-        told += [f"{count} layers", f"{sum(params.values()):,} parameters"]
+        told.append("1 layer" if (count := _written(self)) == 1 else f"{count:,} layers")
+        told.append("not built" if self.pending else f"{sum(params.values()):,} parameters")
         named = {"loss": self.loss, "metric": self.metric, "seed": self.seed}
         named = {key: value for key, value in named.items() if value is not None}
         return shown(type(self).__name__, named, *told)
@@ -602,6 +603,20 @@ class Net(GraphBuilder):
         finally:
             if not done:
                 before.restore()
+
+
+def _written(net: GraphBuilder) -> int:
+    """Return the number of layers as a user writes them, activations with their layers."""
+    nodes = net._graph.nodes.values()
+    activations = {node.whole for node in nodes}
+    found = set()
+    for node in nodes:
+        # The net's inputs, and the ends of nested nets.
+        end = isinstance(node.layer, Dummy) and (node.within is not None or not node.inputs)
+        if not (end or node.name in activations):
+            found.add(id(node.layer))
+    later = (1 if isinstance(part, Layer) else _written(part) for part in net.pending)
+    return len(found) + sum(later)
 
 
 def expect_in_memory(params: Iterable[Param], where: str) -> None:

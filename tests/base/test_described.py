@@ -17,7 +17,7 @@ from singanet.base.described import Described, settings_text
 from singanet.data import ArrayLoader, Prefetch, digits, plays, tabular
 from singanet.decoding import DraftModel
 from singanet.errors import ArgumentError, SignatureError
-from singanet.layers import Conv2D, Dense, Layer
+from singanet.layers import Conv2D, Dense, Flatten, Layer
 from singanet.loss import Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, MeanMetric
 from singanet.optimizer import SGD, Accumulator, Adam, MixedPrecision
@@ -194,11 +194,24 @@ def test_reprs_show_what_became_of_settings() -> None:
     assert repr(long) == "SGD(learning_rate=<lambda>)"
 
 
+def test_a_net_counts_its_layers_as_they_are_written() -> None:
+    """Before it knows its sample shape and after, without inputs, activations with their layer."""
+    nested = singanet.FeedForwardNet([Dense(3, activation="relu"), Flatten()], name="inner")
+    net = singanet.FeedForwardNet([Dense(4, activation="relu"), nested, Dense(2)], seed=0)
+    assert repr(net) == "FeedForwardNet(4 layers, not built, seed=0)"
+    net.build((5,))
+    assert repr(net) == "FeedForwardNet(4 layers, 47 parameters, seed=0)"
+    x = singanet.Input((4,))
+    twice = Dense(4, activation="tanh")
+    shared = singanet.FeedForwardNet(inputs=x, outputs=twice(twice(x)), seed=0)
+    assert repr(shared) == "FeedForwardNet(1 layer, 20 parameters, seed=0)"
+
+
 def test_a_net_after_reduce_on_plateau_tells_its_rate() -> None:
     net = singanet.FeedForwardNet(
         [Dense("a", 1, input_sample_shape=(1,))], loss=SquaredError(), seed=0
     )
-    assert repr(net) == "FeedForwardNet(1 layers, 2 parameters, loss=SquaredError(), seed=0)"
+    assert repr(net) == "FeedForwardNet(1 layer, 2 parameters, loss=SquaredError(), seed=0)"
     assert repr(net["a"]) == "Dense('a', units=1): (1,) -> (1,)"
     net.compile(SGD(lr=0.0625))
     x = np.zeros((4, 1), np.float32)
