@@ -62,14 +62,20 @@ class RateRange:
         None if this is the last rate, so a higher one may be better, or if the loss fell by less
         than it varies at the lowest rates.
         """
+        return self._found()[0]
+
+    def _found(self) -> tuple[float | None, str]:
+        """Return the suggested rate; or None, with the reason and the next step."""
         smoothed = [value if math.isfinite(value) else math.inf for value in self.smoothed]
         first = np.array(self.losses[: _first(len(smoothed))])
         lowest = int(np.argmin(smoothed))
-        if not len(first) <= lowest < len(smoothed) - 1:
-            return None
-        if not first.mean() - smoothed[lowest] > first.std():
-            return None
-        return self.rates[lowest] / 10.0
+        if lowest < len(first) or not first.mean() - smoothed[lowest] > first.std():
+            more = "pass more samples, larger batches, a lower low, or a net that is untrained"
+            return None, f"the loss did not fall by more than it varies: {more}"
+        if lowest == len(smoothed) - 1:
+            higher = 10.0 * self.rates[lowest]
+            return None, f"the loss fell up to the last rate: pass high={higher:g}"
+        return self.rates[lowest] / 10.0, ""
 
     def plot(self, path: str | PathLike[str] | None = None) -> Shown:
         """Draw both losses over the rate, and the suggested rate, and return the SVG text.
@@ -96,12 +102,12 @@ class RateRange:
     def __str__(self) -> str:
         if not self.rates:
             return "no rates"
-        rate = self.suggested
-        said = "none is suggested" if rate is None else f"{rate:.2g} is suggested"
+        rate, why = self._found()
+        said = f"none is suggested; {why}" if rate is None else f"{rate:.2g} is suggested"
         return f"{len(self.rates)} rates from {self.rates[0]:g} to {self.rates[-1]:g}: {said}"
 
     def __repr__(self) -> str:
-        return short_note(f"RateRange: {self}")
+        return short_note(f"RateRange: {str(self).partition(';')[0]}")
 
     def _repr_html_(self) -> str:
         """Return the picture for notebooks, or the text without the extra ``report``."""

@@ -166,8 +166,14 @@ def test_the_suggestion_is_a_tenth_of_where_the_loss_is_lowest():
 
 
 def test_without_a_fall_or_a_rise_there_is_no_suggestion(rng):
-    assert range_of(np.linspace(3, 1, 50).tolist()).suggested is None
-    assert range_of(np.linspace(1, 3, 50).tolist()).suggested is None
+    for ends, why in (
+        ((3, 1), "fell up to the last rate: pass high=10"),
+        ((1, 3), "did not fall"),
+    ):
+        found = range_of(np.linspace(*ends, 50).tolist())
+        assert found.suggested is None
+        assert f": none is suggested; the loss {why}" in str(found)
+        assert repr(found).endswith(": none is suggested>")
     noise = [range_of((2 + rng.normal(0, 0.1, 100)).tolist()).suggested for _ in range(20)]
     assert sum(each is not None for each in noise) <= 4
 
