@@ -421,8 +421,9 @@ def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
     width, height = left + wide + 90, high_px + 50
     with sheet(where, width, height) as figure:
         colours = package(where, "matplotlib.colors", REPORT)
+        ends = low, high if high > low else 10 * low
         scale = package(where, "matplotlib.cm", REPORT).ScalarMappable(
-            colours.LogNorm(low, high if high > low else 10 * low), "viridis"
+            colours.LogNorm(*ends), "viridis"
         )
         cells = scale.to_rgba(np.clip(values, low, high), bytes=True)
         cells[values == 0] = 0
@@ -437,7 +438,9 @@ def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
         beside = figure.add_axes(
             ((left + wide + 12) / width, 34 / height, 12 / width, high_px / height)
         )
-        figure.colorbar(scale, cax=beside, format="{x:g}")
+        # The usual ticks between powers of ten have labels in TeX.
+        ticks = np.geomspace(*ends, int(np.clip(high_px / 30, 2, 6)))
+        figure.colorbar(scale, cax=beside, ticks=ticks, format="{x:.3g}").minorticks_off()
         return svg_of(figure)
 
 

@@ -207,6 +207,18 @@ def test_a_map_of_equal_values_or_of_none(rows):
 
 
 @NEEDED
+@pytest.mark.parametrize("high", [0.29, 300.0, 5e9])
+def test_the_scale_of_a_map_is_labelled_in_plain_text(high):
+    rows = {name: [0.21, high] for name in "abcdefgh"}
+    columns = ["epoch 1", "epoch 2"]
+    found = texts(heat_map("test", columns, rows))
+    labels = [float(text.replace("\u2212", "-")) for text in found if text not in {*rows, *columns}]
+    assert labels == sorted(labels)
+    assert (labels[0], labels[-1]) == (0.21, high)
+    assert len(labels) == 4
+
+
+@NEEDED
 def test_a_long_name_takes_no_room_from_the_cells():
     name = "encoder/" * 30 + "weight"
     svg = heat_map("test", ["epoch 1"], {name: [1.0]})
