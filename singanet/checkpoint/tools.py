@@ -172,24 +172,23 @@ def inspect(path: str | os.PathLike[str], format: str | None = None, values: boo
         path: Path of the checkpoint.
         format: Name of its format. None detects it from the content.
         values: Whether to read every array, one at a time, verify its checksum and show its least,
-            greatest and mean value. If False, only the file's table is read.
+            greatest and mean value; not for JSON texts. If False, only the file's table is read.
     """
     with open_state(path, format) as reader:
         rows: list[tuple[object, ...]] = [_HEAD + (_VALUES if values else ())]
         for name in reader._names_in_turn() if values else reader.entries:
             entry = reader.entries[name]
-            row: tuple[object, ...] = (
-                name,
-                entry.shape,
-                entry.dtype,
-                entry.nbytes,
-                entry.checksum or "-",
-            )
+            about: tuple[object, ...] = (entry.shape, entry.dtype)
+            described: tuple[object, ...] = ()
             if values:
-                found = statistics(reader.read(name))
-                numbers = (found.least, found.greatest, found.mean)
-                row += (*(f"{number:.6g}" for number in numbers), found.nans)
-            rows.append(row)
+                array = reader.read(name)
+                if _is_text(array):
+                    about, described = ("text", "JSON"), ("",) * len(_VALUES)
+                else:
+                    found = statistics(array)
+                    numbers = (found.least, found.greatest, found.mean)
+                    described = (*(f"{number:.6g}" for number in numbers), found.nans)
+            rows.append((name, *about, entry.nbytes, entry.checksum or "-", *described))
         total = sum(entry.nbytes for entry in reader.entries.values())
         lines = [
             f"{reader.path}: {reader.format}, {reader.version or 'no version of ours'}",
@@ -198,6 +197,18 @@ def inspect(path: str | os.PathLike[str], format: str | None = None, values: boo
             f"{len(reader.entries)} arrays, {total:,} bytes",
         ]
     return "\n".join(lines)
+
+
+def _is_text(array: Array) -> bool:
+    """Return whether ``array`` is a JSON object as bytes, as descriptions of nets are."""
+    if array.dtype != np.uint8 or array.ndim != 1:
+        return False
+    if not (array[:2].tobytes() == b'{"' and array[-1:].tobytes() == b"}"):
+        return False
+    try:
+        return "\0" not in array.tobytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,15 @@ STATE = {
 }
 
 
+def test_inspect_shows_texts_as_texts(tmp_path):
+    texts = {"model": b'{"a": "\xc3\xa4"}', "bad": b'{"\xff}', "other": b"[1]"}
+    write_state(tmp_path / "m.npz", {k: np.frombuffer(v, np.uint8) for k, v in texts.items()})
+    rows = [line.split() for line in inspect(tmp_path / "m.npz").splitlines()[2:5]]
+    assert rows[0][:4] == ["model", "text", "JSON", "11"]
+    assert [len(row) for row in rows] == [5, 9, 9]
+    assert [row[:3] for row in rows[1:]] == [["bad", "(4,)", "uint8"], ["other", "(3,)", "uint8"]]
+
+
 def test_inspect_files_from_elsewhere(tmp_path):
     (tmp_path / "old.pickle").write_bytes(pickle.dumps({"w": np.ones(2), "SINGA_VERSION": 1101}, 0))
     assert "old.pickle: pickle, SINGA 1101" in inspect(tmp_path / "old.pickle")
