@@ -30,6 +30,7 @@ from singanet.base.charts import (
 )
 from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, replacing
+from singanet.base.kinds import bytes_text
 from singanet.base.notebooks import Shown
 from singanet.base.tracebacks import users_level
 from singanet.errors import ArgumentError, SingaNetError
@@ -297,7 +298,7 @@ def page(run: Run, before: Section | None = None, every_seconds: int | None = No
         Section("Memory", _memory(run)),
         Section("Confusion matrix", _confusion(run)),
         Section("Net", _net(run)),
-        Section("Configuration", [facts(settings(run.config))] if run.config else []),
+        Section("Configuration", [_configuration(run.config)] if run.config else []),
     ]
     return document(f"Run {run.name}", sections, every_seconds)
 
@@ -305,7 +306,7 @@ def page(run: Run, before: Section | None = None, every_seconds: int | None = No
 def _result(run: Run) -> list[Part]:
     """Return the figures, the reason of the end, and the best and the last epoch."""
     history = run.history
-    parts: list[Part] = [facts(run.figures)] if run.figures else []
+    parts: list[Part] = [_figures(run.figures)] if run.figures else []
     if history or run.outcome:
         parts.append(ending(run))
     if history:
@@ -322,11 +323,35 @@ def _result(run: Run) -> list[Part]:
     return [*parts, facts(about)] if about else parts
 
 
+def _figures(figures: Mapping[str, Any]) -> Grid:
+    """Return the figures of a run by words, with units if their names have them."""
+    rows = []
+    for name, value in flat(figures, LONGEST):
+        number = isinstance(value, (int, float)) and 0 <= value < 1e300
+        if number and name.endswith("_bytes"):
+            name, said = f"{name.removesuffix('_bytes')} memory", bytes_text(round(value))
+        elif number and name.endswith("_per_second"):
+            name = f"{name.removesuffix('_per_second')} a second"
+            said = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        elif name == "seconds":
+            name, said = "training time", duration(value)
+        else:
+            said = text(value)
+        rows.append((name.replace("_", " "), said))
+    return Grid(rows)
+
+
 def measures(history: History, index: int) -> list[str]:
     """Format the values of an epoch, in the order of ``history``."""
     absent = history._absent
     row = history.row(index).items()
     return [text(None if (name, index) in absent else value) for name, value in row]
+
+
+def _configuration(config: Mapping[str, Any]) -> Grid:
+    """Return the settings without those that are None."""
+    given = dict(flat(settings(config), LONGEST))
+    return facts({name: value for name, value in given.items() if value is not None})
 
 
 def seconds_of(run: Run) -> Any:
@@ -446,6 +471,8 @@ def _confusion(run: Run) -> list[Part]:
     labels, counts = run.labels, run.confusion
     if not counts:
         return []
+    count = sum(map(sum, counts))
+    samples = f"Of the validation data, {count:,} labels."
     if len(labels) > MOST_NUMBERED:
         found = heapq.nlargest(
             _SHOWN_PAIRS,
@@ -457,13 +484,14 @@ def _confusion(run: Run) -> list[Part]:
             ),
         )
         rows = [(true, taken, f"{count:,}") for count, true, taken in found]
-        return [Grid(rows, ("true class", "predicted class", "times"))]
+        return [samples, Grid(rows, ("true class", "predicted class", "times"))]
     drawn = Image(themed(confusion_chart(_WHERE, np.array(counts), labels)), "confusion matrix")
     numbers = Grid(
         [(name, *map(text, row)) for name, row in zip(labels, counts, strict=True)], ("", *labels)
     )
     return [
-        "Rows: true classes; columns: predicted classes; last: share of correct predictions.",
+        f"{samples} Rows: true classes; columns: predicted classes; last: share of correct"
+        " predictions.",
         [drawn],
         Details("numbers", [numbers]),
     ]

@@ -479,7 +479,7 @@ def test_a_live_page_ends_with_the_figures(small, tmp_path, monkeypatch, refused
     assert all('http-equiv="refresh"' in html for html in before)
     last = (run / "report.html").read_text("utf-8")
     assert "refresh" not in last
-    assert "test_accuracy" in last
+    assert "test accuracy" in last
     assert "live" not in saved_options(run)
     assert "--live: expected a run folder" in refused(*argv, "--live")
     # A second run is refused, and nothing of the first is touched.

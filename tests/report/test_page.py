@@ -37,7 +37,9 @@ def headings(html):
 
 def test_the_page_stands_alone_and_shows_every_part(fit, tmp_path):
     history = fit(recorders(tmp_path / "run"))
-    (tmp_path / "run" / "figures.json").write_text('{"test_accuracy": 0.625}')
+    figures = {"test_accuracy": 0.625, "peak_gradient_bytes": 263168, "seconds": 83.2}
+    figures |= {"samples_per_second": 2324.12, "of_own": None}
+    (tmp_path / "run" / "figures.json").write_text(json.dumps(figures))
     path = write_report(tmp_path / "run")
     assert path == tmp_path / "run" / "report.html"
     html = path.read_text(encoding="utf-8")
@@ -46,7 +48,11 @@ def test_the_page_stands_alone_and_shows_every_part(fit, tmp_path):
     reader = read_html(without_images(html))
     assert not re.search(r"https?://", html)
     assert "url(" not in html
-    assert "0.625" in reader.text
+    for said in (
+        *("test accuracy 0.625", "peak gradient memory 263.2 kB", "training time 1 min 23 s"),
+        *("samples a second 2,324", "of own –", "Of the validation data, 20 labels. Rows"),
+    ):
+        assert said in " ".join(reader.text)
     assert "fc1/weight" in reader.text
     assert f"{history['loss'][-1]:.6g}" in reader.text
     assert [shown for shown, _ in images(html)] == [
@@ -102,7 +108,10 @@ def test_settings_are_as_a_user_writes_them(fit, net, tmp_path):
     assert told["learning_rate"] == "WarmUp(Cosine(0.05, 452), 40)"
     assert told["of.deep"] == "SGD(lr=0.1)"
     assert told["loss"] == "SoftmaxCrossEntropy()"
-    assert written in read_html(without_images(page(read_run(tmp_path / "run")))).text
+    assert told["mixed_precision"] == "–"
+    shown = read_html(without_images(page(read_run(tmp_path / "run")))).text
+    assert written in shown
+    assert "mixed_precision" not in shown  # which is None
 
 
 RED = re.compile(r'class="red">(.*?)<')
