@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.data import Dataset
+from singanet.data import Dataset, digits
 from singanet.errors import DataError
 
 Y = np.array([0, 1, 2, 1])
@@ -55,6 +55,7 @@ def test_the_given_arrays_are_not_changed():
 def test_repr_is_short_and_without_the_data():
     text = repr(Dataset._from_arrays("d", **arrays()))
     assert text == ("Dataset('d', 4 to train on, 2 to test on, sample shape (1, 2, 3), 3 classes)")
+    assert len(repr(digits())) <= 100
 
 
 def test_a_data_set_is_fixed_and_compared_by_identity():
