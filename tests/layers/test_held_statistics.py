@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -19,7 +17,7 @@ X = (3 + 2 * rng.normal(size=(32, 5))).astype(np.float32)
 Y = rng.integers(0, 3, 32)
 
 
-def net() -> Any:
+def net():
     parts = [
         Dense("a", 6, input_sample_shape=(5,)),
         BatchNormalization("bn"),
@@ -29,16 +27,16 @@ def net() -> Any:
     return FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=0)
 
 
-def statistics(made: Any) -> list[Any]:
+def statistics(made):
     return [param.value.copy() for param in made.params() if param.is_state]
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a, b):
     return all(np.array_equal(p, q) for p, q in zip(a, b, strict=True))
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_statistics_stand_still_and_are_used(recorded: bool) -> None:
+def test_statistics_stand_still_and_are_used(recorded):
     """They moved on: the features of a frozen base were others after training on top."""
     made = net()
     made.programs.enabled = recorded
@@ -50,7 +48,7 @@ def test_statistics_stand_still_and_are_used(recorded: bool) -> None:
     assert np.array_equal(made.forward(True, X), made.forward(False, X))
 
 
-def test_assignments_after_recording_are_seen() -> None:
+def test_assignments_after_recording_are_seen():
     made, layers = net(), net()
     layers.programs.enabled = False
     for flag in (True, True, True, False, False, False, True, True):
@@ -64,7 +62,7 @@ def test_assignments_after_recording_are_seen() -> None:
         assert same(made.param_values(), layers.param_values())
 
 
-def test_gradients_are_those_of_an_affine_layer() -> None:
+def test_gradients_are_those_of_an_affine_layer():
     torch = pytest.importorskip("torch")
     made = net()
     for _ in range(5):
@@ -94,7 +92,7 @@ def test_gradients_are_those_of_an_affine_layer() -> None:
             np.testing.assert_allclose(grad, values[name].grad.numpy(), rtol=1e-3, atol=1e-6)
 
 
-def test_a_nested_base_stands_still_in_the_net_around() -> None:
+def test_a_nested_base_stands_still_in_the_net_around():
     base = FeedForwardNet(
         [Conv2D("c", 4, 3, input_sample_shape=(2, 6, 6)), BatchNormalization("bn"), Flatten("f")],
         name="base",
@@ -114,7 +112,7 @@ def test_a_nested_base_stands_still_in_the_net_around() -> None:
     assert not same(statistics(base), before)
 
 
-def test_it_is_part_of_a_saved_net(tmp_path: Any) -> None:
+def test_it_is_part_of_a_saved_net(tmp_path):
     made = net()
     made["bn"].trainable = False
     made.compile(SGD(lr=0.1))
@@ -128,22 +126,22 @@ def test_it_is_part_of_a_saved_net(tmp_path: Any) -> None:
 class Counter(Layer):
     """A layer of a user's with state of its own."""
 
-    def setup(self, in_shapes: Any) -> Any:
+    def setup(self, in_shapes):
         self.add_state("seen", (1,))
         self.add_param("gain", (1,))
         return in_shapes
 
-    def forward(self, ctx: Any, x: Any) -> Any:
+    def forward(self, ctx, x):
         if ctx.train:
             ctx.update_state("seen", ctx.params["seen"] + 1)
         ctx.save(x=x)
         return x * (1 + ctx.params["gain"])
 
-    def backward(self, ctx: Any, dy: Any) -> Any:
+    def backward(self, ctx, dy):
         return dy * (1 + ctx.params["gain"]), {"gain": (dy * ctx.saved["x"]).sum(keepdims=True)[0]}
 
 
-def test_a_users_layer_is_told_by_its_context() -> None:
+def test_a_users_layer_is_told_by_its_context():
     counter = Counter("count")
     counter.trainable = False
     made = FeedForwardNet(

@@ -19,12 +19,8 @@ from tests.layers import typed_layers
 from tests.onnx.runtime import expect_same
 
 KINDS = {name: getattr(layers, name) for name in CATALOGUE}
-ALIASES = [
-    (name, word, here)
-    for name, kind in KINDS.items()
-    for word, here in aliases(argument_names(kind)).items()
-]
-PARTS = [(name, word) for name, kind in KINDS.items() for word in part_words(kind.__init__)]
+ALIASES = {name: found for name, kind in KINDS.items() if (found := aliases(argument_names(kind)))}
+PARTS = {name: found for name, kind in KINDS.items() if (found := part_words(kind.__init__))}
 SETTINGS = {"initializer": "he_normal", "regularizer": 0.1, "constraint": "non_negative"}
 
 
@@ -49,41 +45,47 @@ def drawn(make, name):
 # -- words ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "word", "here"), ALIASES)
-def test_each_word_is_the_first_one(name, word, here):
-    kind, arguments = KINDS[name], given(name)
-    default = inspect.signature(kind).parameters[here].default
-    value = arguments.pop(here, None if default is REQUIRED else default)
-    one, other = (kind("it", **arguments, **{key: value}) for key in (here, word))
-    assert one.arguments == other.arguments
-    assert one.arguments[here] == value
-    with pytest.raises(SignatureError, match=rf"{here}: expected one name for the"):
-        kind("it", **arguments, **{here: value, word: value})
+@pytest.mark.parametrize("name", ALIASES)
+def test_each_word_is_the_first_one(name):
+    kind = KINDS[name]
+    for word, here in ALIASES[name].items():
+        arguments, default = given(name), inspect.signature(kind).parameters[here].default
+        value = arguments.pop(here, None if default is REQUIRED else default)
+        one, other = (kind("it", **arguments, **{key: value}) for key in (here, word))
+        assert one.arguments == other.arguments
+        assert one.arguments[here] == value
+        with pytest.raises(SignatureError, match=rf"{here}: expected one name for the"):
+            kind("it", **arguments, **{here: value, word: value})
 
 
-@pytest.mark.parametrize(("name", "word"), PARTS)
-def test_settings_of_parameters_become_entries_of_specs(name, word):
-    kind, arguments = KINDS[name], given(name)
-    spec, key = part_words(kind.__init__)[word]
-    spec, _, part = spec.partition(".")
-    arguments.pop(spec, None)
-    value = SETTINGS[word.rpartition("_")[2]]
-    found = kind("it", **arguments, **{word: value}).arguments[spec]
-    assert (found[part] if part else found) == {key: value}
-    assert kind("it", **arguments, **{word: None}).arguments.keys() == {"name", *arguments}
-    with pytest.raises(SignatureError, match=rf"{spec}= and {word}=|{word}= and {spec}="):
-        kind("it", **arguments, **{spec: found, word: value})
+@pytest.mark.parametrize("name", PARTS)
+def test_settings_of_parameters_become_entries_of_specs(name):
+    kind = KINDS[name]
+    for word, (whole, key) in PARTS[name].items():
+        arguments, (spec, _, part) = given(name), whole.partition(".")
+        arguments.pop(spec, None)
+        value = SETTINGS[word.rpartition("_")[2]]
+        found = kind("it", **arguments, **{word: value}).arguments[spec]
+        assert (found[part] if part else found) == {key: value}
+        assert kind("it", **arguments, **{word: None}).arguments.keys() == {"name", *arguments}
+        with pytest.raises(SignatureError, match=rf"{spec}= and {word}=|{word}= and {spec}="):
+            kind("it", **arguments, **{spec: found, word: value})
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_signatures_show_all_words_and_take_one_argument_by_place(name):
-    kind = KINDS[name]
+def test_signatures_show_all_words_and_the_name_comes_first_by_word_or_not_at_all(name):
+    kind, arguments = KINDS[name], given(name)
     shown = inspect.signature(kind).parameters
     assert {*argument_names(kind), *part_words(kind.__init__)} <= shown.keys()
     assert "words" not in shown
     assert next(iter(shown)) == "name"
     by_name = [each.name for each in shown.values() if each.kind is each.KEYWORD_ONLY]
     assert not {"W_specs", "b_specs", "use_bias", "activation"} & (shown.keys() - set(by_name))
+    layer, named, unnamed = kind("it", **arguments), kind(name="it", **arguments), kind(**arguments)
+    assert layer.to_config() == named.to_config()
+    assert unnamed.name == snake_case(name)
+    unnamed._take_name("it")
+    assert unnamed.to_config() == layer.to_config()
 
 
 OLD = [
@@ -153,16 +155,6 @@ def test_type_checkers_accept_all_of_them():
 
 
 # -- names ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_a_name_comes_first_by_word_or_not_at_all(name):
-    kind, arguments = KINDS[name], given(name)
-    layer, named, unnamed = kind("it", **arguments), kind(name="it", **arguments), kind(**arguments)
-    assert layer.to_config() == named.to_config()
-    assert unnamed.name == snake_case(name)
-    unnamed._take_name("it")
-    assert unnamed.to_config() == layer.to_config()
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE.keys() - {"Masking", "TimeDistributed"}))
