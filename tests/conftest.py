@@ -109,7 +109,7 @@ def _mark_breadth(items):
             continue
         if item.originalname == "test_layer":
             # Layers run on NumPy's arrays by default; the strict ones are as many tests again.
-            if item.callspec.params["xp"] == "device_like":
+            if item.callspec.params.get("xp") == "device_like":
                 item.add_marker(pytest.mark.full)
         else:
             tests.setdefault((item.parent, item.originalname), []).append(item)

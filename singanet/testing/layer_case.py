@@ -195,9 +195,10 @@ def run_checks(case: Any, xp: Any, left_out: Sequence[str] = ()) -> None:
 
 
 def _told(error: Exception) -> str:
-    """Return type and text of an error, and the line that raised it."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} in line {last.lineno}, {last.line}: {error}"
+    """Return type and text of an error, and the line of the check that raised it."""
+    _, *frames = traceback.extract_tb(error.__traceback__)
+    at = f" in line {frames[0].lineno}, {frames[0].line}" if frames else ""
+    return f"{type(error).__name__}{at}: {error}"
 
 
 class _Pass(NamedTuple):
