@@ -91,3 +91,8 @@ def test_refusals(make, error, words):
 def test_refuses_an_unknown_spec_key():
     with pytest.raises(UnknownNameError, match="did you mean 'lr_mult'"):
         Dense("fc", 3, W_specs={"lr_mlt": 2.0}).build((4,))
+
+
+def test_linear_is_no_activation():
+    assert [Dense("fc", 3, activation=given).activation for given in (None, "linear", "relu")] == [
+        None, None, "relu"]  # fmt: skip
