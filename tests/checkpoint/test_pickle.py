@@ -56,7 +56,7 @@ class TestPickle(FormatCase):
     suffix = ".pickle"
     after = True  # a pickle says where it ends
     forged = [
-        *((pickle.dumps({"w": array}, k), "'w'") for array in NO_ARRAYS for k in PROTOCOLS),
+        *((pickle.dumps({"w": array}, k), "array 'w'") for array in NO_ARRAYS for k in PROTOCOLS),
         *((pickle.dumps({"w": forged_array(shape)}, 2), "'w'") for shape in SHAPES),
         *((pickle.dumps(content), "") for content in NO_DICTS),
         *((program, "") for program in SENSELESS),

@@ -120,8 +120,9 @@ def net_of_nets():
     tower = FeedForwardNet([layers.Dense("fc", 4, input_sample_shape=(3,))], name="tower")
     joined = layers.Concat("c", 1)(tower(b), tower(a))
     tied = layers.Dense("tied", 3, W_specs=tower["fc"].params["weight"], W_transpose=True)
-    outputs = [joined, layers.Dense("top", 2)(joined), tied(tower(a))]
+    outputs = [layers.Dense("top", 2)(joined), tied(tower(a))]
     net = FeedForwardNet(inputs=[b, a], outputs=outputs, name="whole", seed=0)
+    net.loss = loss.MultiLoss({"top": loss.SoftmaxCrossEntropy(), "tied": loss.Huber()})
     net.freeze("c")
     net.most_steps = 9
     net["tower/fc"].params["bias"].trainable = False
@@ -188,10 +189,26 @@ def test_every_layer_and_net_comes_back(name, tmp_path):
     for found in read.values():
         expect_same_net(found, net)
     feed = feed_of(name)
+    if name in ("shares", "nets"):
+        expected = net.predict(feed)
+        for key, array in loaded(feed).items():
+            np.testing.assert_array_equal(array, predictor(feed)[key])
+            np.testing.assert_allclose(array, expected[key], rtol=1e-5, atol=1e-6)
     wanted = of_step(net, feed)
     for codec, found in read.items():
         for one, other in zip(of_step(found, feed), wanted, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=codec)
+
+
+def test_a_description_draws_the_same_parameters_from_the_same_seed():
+    for net in (
+        models.build("mlp", (1, 8, 8), 10, seed=0),
+        models.build("lenet", (1, 8, 8), 10, seed=0),
+        net_of_specs(),
+    ):
+        found = FeedForwardNet.from_config(json.loads(json.dumps(net.to_config())), seed=0)
+        expect_same_net(found, net)
+        assert found.param_specs() == net.param_specs()
 
 
 @pytest.mark.parametrize("given", OBJECTS, ids=lambda each: type(each).__name__)
