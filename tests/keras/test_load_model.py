@@ -41,60 +41,47 @@ def cnn():
 
 
 def strided():
-    return keras.Sequential(
-        [
-            keras.Input((9, 8, 3)),
-            kl.ZeroPadding2D(1),
-            kl.Cropping2D(((0, 1), (1, 0))),
-            kl.Conv2D(4, 3, strides=2, padding="same", use_bias=False),
-            kl.DepthwiseConv2D(3, strides=2, padding="same", activation="gelu"),
-            kl.UpSampling2D(3),
-            kl.SeparableConv2D(5, 3, strides=2, padding="same", depth_multiplier=2),
-            kl.MaxPooling2D(2, padding="same"),
-            kl.AveragePooling2D(3, strides=1, padding="same"),
-            kl.AveragePooling2D(2),
-            kl.GlobalAveragePooling2D(keepdims=True),
-            kl.GlobalMaxPooling2D(),
-            kl.LayerNormalization(center=False),
-            kl.Dense(2),
-        ]
-    )
+    return keras.Sequential([
+        keras.Input((9, 8, 3)), kl.ZeroPadding2D(1), kl.Cropping2D(((0, 1), (1, 0))),
+        kl.Conv2D(4, 3, strides=2, padding="same", use_bias=False),
+        kl.DepthwiseConv2D(3, strides=2, padding="same", activation="gelu"), kl.UpSampling2D(3),
+        kl.SeparableConv2D(5, 3, strides=2, padding="same", depth_multiplier=2),
+        kl.MaxPooling2D(2, padding="same"), kl.AveragePooling2D(3, strides=1, padding="same"),
+        kl.AveragePooling2D(2), kl.GlobalAveragePooling2D(keepdims=True), kl.GlobalMaxPooling2D(),
+        kl.LayerNormalization(center=False), kl.Dense(2),
+    ])  # fmt: skip
 
 
 def recurrent():
-    return keras.Sequential(
-        [
-            keras.Input((6,), dtype="int32"),
-            kl.Embedding(12, 5),
-            kl.LayerNormalization(),
-            kl.Dense(4, activation="tanh"),
-            kl.BatchNormalization(scale=False),
-            kl.Bidirectional(kl.LSTM(3, return_sequences=True)),
-            kl.GRU(4, return_sequences=True, use_bias=False, recurrent_dropout=0.2),
-            kl.LSTM(4, return_sequences=True, go_backwards=True, dropout=0.2),
-            kl.SimpleRNN(3, activation="relu"),
-            kl.Activation("softmax"),
-        ]
-    )
+    return keras.Sequential([
+        keras.Input((6,), dtype="int32"), kl.Embedding(12, 5), kl.LayerNormalization(),
+        kl.Dense(4, activation="tanh"), kl.BatchNormalization(scale=False),
+        kl.Bidirectional(kl.LSTM(3, return_sequences=True)),
+        kl.GRU(4, return_sequences=True, use_bias=False, recurrent_dropout=0.2),
+        kl.LSTM(4, return_sequences=True, go_backwards=True, dropout=0.2),
+        kl.SimpleRNN(3, activation="relu"), kl.Activation("softmax"),
+    ])  # fmt: skip
 
 
 def masked():
-    return keras.Sequential(
-        [
-            keras.Input((6,), dtype="int32"),
-            kl.Embedding(12, 5, mask_zero=True),
-            kl.Dropout(0.1),
-            kl.Bidirectional(kl.LSTM(3, return_sequences=True)),
-            kl.GRU(4),
-            kl.Dense(2),
-        ]
-    )
+    return keras.Sequential([
+        keras.Input((6,), dtype="int32"), kl.Embedding(12, 5, mask_zero=True), kl.Dropout(0.1),
+        kl.Bidirectional(kl.LSTM(3, return_sequences=True)), kl.GRU(4), kl.Dense(2),
+    ])  # fmt: skip
 
 
 def masked_features():
     return keras.Sequential(
         [keras.Input((5, 3)), kl.Masking(0.3), kl.SimpleRNN(4, return_sequences=True), kl.GRU(2)]
     )
+
+
+def noisy():
+    return keras.Sequential([
+        keras.Input((6,), dtype="int32"), kl.Embedding(12, 5), kl.SpatialDropout1D(0.2),
+        kl.RMSNormalization(), kl.GaussianNoise(0.1), kl.GRU(3), kl.AlphaDropout(0.2),
+        kl.RepeatVector(2),
+    ])  # fmt: skip
 
 
 def activated():
@@ -104,21 +91,6 @@ def activated():
     parts = [part for mode in modes for part in (kl.Dense(6), kl.Activation(mode))]
     return keras.Sequential(
         [keras.Input((6,)), *parts, kl.Dense(4), kl.ReLU(6), kl.Activation("log_softmax")]
-    )
-
-
-def noisy():
-    return keras.Sequential(
-        [
-            keras.Input((6,), dtype="int32"),
-            kl.Embedding(12, 5),
-            kl.SpatialDropout1D(0.2),
-            kl.RMSNormalization(),
-            kl.GaussianNoise(0.1),
-            kl.GRU(3),
-            kl.AlphaDropout(0.2),
-            kl.RepeatVector(2),
-        ]
     )
 
 
@@ -382,19 +354,15 @@ def test_rows_of_images_stand_as_in_keras(tmp_path):
 
 def settled():
     reg, con = keras.regularizers, keras.constraints
-    return keras.Sequential(
-        [
-            keras.Input((6, 6, 2)),
-            kl.Conv2D(3, 2, kernel_regularizer="l2", kernel_constraint=con.MaxNorm(2, [0, 1, 2])),
-            kl.DepthwiseConv2D(2, depthwise_regularizer=reg.L1(0.05)),
-            kl.BatchNormalization(trainable=False, name="held"),
-            kl.Flatten(),
-            kl.Dense(4, kernel_regularizer=reg.L1L2(0.0, 0.1), bias_regularizer=reg.L2(0.3)),
-            kl.Dense(4, trainable=False, name="frozen"),
-            kl.LayerNormalization(gamma_regularizer="l2"),
-            kl.Dense(3, kernel_constraint=con.MaxNorm(0.4), bias_constraint=con.MaxNorm(0.2)),
-        ]
-    )  # fmt: skip
+    return keras.Sequential([
+        keras.Input((6, 6, 2)),
+        kl.Conv2D(3, 2, kernel_regularizer="l2", kernel_constraint=con.MaxNorm(2, [0, 1, 2])),
+        kl.DepthwiseConv2D(2, depthwise_regularizer=reg.L1(0.05)),
+        kl.BatchNormalization(trainable=False, name="held"), kl.Flatten(),
+        kl.Dense(4, kernel_regularizer=reg.L1L2(0.0, 0.1), bias_regularizer=reg.L2(0.3)),
+        kl.Dense(4, trainable=False, name="frozen"), kl.LayerNormalization(gamma_regularizer="l2"),
+        kl.Dense(3, kernel_constraint=con.MaxNorm(0.4), bias_constraint=con.MaxNorm(0.2)),
+    ])  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.*__array__.*:DeprecationWarning")  # inside Keras' fit

@@ -30,6 +30,12 @@ class Pair:
     there: Any
 
 
+def both(here: Any, there: Any, *inputs: Pair) -> Pair:
+    """Call our layer and Keras' on the same inputs."""
+    theirs = [x.there for x in inputs]
+    return Pair(here(*(x.here for x in inputs)), there(theirs if len(theirs) > 1 else theirs[0]))
+
+
 class Drawn:
     """The two nets as they grow."""
 
@@ -53,36 +59,22 @@ class Drawn:
         return pair
 
     def on_images(self, x: Pair) -> Pair:
-        kind, name = (
-            self.draw(st.sampled_from(["conv", "pool", "norm", "relu", "both"])),
-            self.name(),
-        )
+        kind = self.draw(st.sampled_from(["conv", "pool", "norm", "relu", "both"]))
+        name, large = self.name(), min(x.here.shape[1:]) > 1
         if kind == "conv":
-            return Pair(
-                ours.Conv2D(name, 3, 2, border_mode="valid")(x.here)
-                if min(x.here.shape[1:]) > 1
-                else ours.Conv2D(name, 3, 1, border_mode="valid")(x.here),
-                kl.Conv2D(3, 2 if min(x.here.shape[1:]) > 1 else 1, name=name)(x.there),
-            )
-        if kind == "pool" and min(x.here.shape[1:]) > 1:
-            return Pair(
-                ours.MaxPooling2D(name, 2, 1, border_mode="valid")(x.here),
-                kl.MaxPooling2D(2, 1, name=name)(x.there),
-            )
+            conv = ours.Conv2D(name, 3, 1 + large, border_mode="valid")
+            return both(conv, kl.Conv2D(3, 1 + large, name=name), x)
+        if kind == "pool" and large:
+            pool = ours.MaxPooling2D(name, 2, 1, border_mode="valid")
+            return both(pool, kl.MaxPooling2D(2, 1, name=name), x)
         if kind == "norm":
-            return Pair(
-                ours.BatchNormalization(name, epsilon=1e-3)(x.here),
-                kl.BatchNormalization(name=name)(x.there),
-            )
+            return self.norm(x, name)
         if kind == "both":
             other = self.on_images(x)
-            if other.here.shape[1:] == x.here.shape[1:]:
-                return Pair(
-                    ours.Concat(name, 1)(x.here, other.here),
-                    kl.Concatenate(name=name)([x.there, other.there]),
-                )
-            return other
-        return Pair(ours.Activation(name)(x.here), kl.ReLU(name=name)(x.there))
+            if other.here.shape[1:] != x.here.shape[1:]:
+                return other
+            return both(ours.Concat(name, 1), kl.Concatenate(name=name), x, other)
+        return both(ours.Activation(name), kl.ReLU(name=name), x)
 
     def row(self, depth: int) -> Pair:
         kinds = ["flatten"] if self.whole else ["flatten", "reshape"]
@@ -90,52 +82,42 @@ class Drawn:
             kinds = ["dense", "norm", "layer norm", "add", "multiply", "concat", "tanh"]
             kinds += [] if self.whole else ["prelu", "there and back"]
         kind, name = self.draw(st.sampled_from(kinds)), self.name()
-        if kind in ("flatten", "reshape"):
-            x = self.image()
-            flat = ours.Flatten(name) if kind == "flatten" else ours.Reshape(name, (-1,))
-            made = kl.Flatten(name=name) if kind == "flatten" else kl.Reshape((-1,), name=name)
-            return Pair(flat(x.here), made(x.there))
+        if kind == "flatten":
+            return both(ours.Flatten(name), kl.Flatten(name=name), self.image())
+        if kind == "reshape":
+            return both(ours.Reshape(name, (-1,)), kl.Reshape((-1,), name=name), self.image())
         x = self.row(depth - 1)
-        size = x.here.shape[0]
         if kind == "dense":
             return self.dense(x, self.draw(st.integers(1, 6)))
         if kind == "norm":
-            return Pair(
-                ours.BatchNormalization(name, epsilon=1e-3)(x.here),
-                kl.BatchNormalization(name=name)(x.there),
-            )
+            return self.norm(x, name)
         if kind == "layer norm":
-            return Pair(
-                ours.LayerNorm(name, epsilon=1e-3)(x.here),
-                kl.LayerNormalization(name=name)(x.there),
-            )
+            norm = ours.LayerNorm(name, epsilon=1e-3)
+            return both(norm, kl.LayerNormalization(name=name), x)
         if kind == "prelu":
-            return Pair(ours.PReLU(name)(x.here), kl.PReLU(name=name)(x.there))
+            return both(ours.PReLU(name), kl.PReLU(name=name), x)
         if kind == "tanh":
-            return Pair(
-                ours.Activation(name, "tanh")(x.here), kl.Activation("tanh", name=name)(x.there)
-            )
+            return both(ours.Activation(name, "tanh"), kl.Activation("tanh", name=name), x)
         if kind == "there and back":
             c, h, w = SHAPE
             x = self.dense(x, c * h * w)
-            image = Pair(
-                ours.Reshape(name, SHAPE)(x.here), kl.Reshape((h, w, c), name=name)(x.there)
-            )
+            image = both(ours.Reshape(name, SHAPE), kl.Reshape((h, w, c), name=name), x)
             image, name = self.on_images(image), self.name()
-            return Pair(ours.Flatten(name)(image.here), kl.Flatten(name=name)(image.there))
+            return both(ours.Flatten(name), kl.Flatten(name=name), image)
+        other = self.row(depth - 1)
         if kind == "concat":
-            other = self.row(depth - 1)
-            return Pair(
-                ours.Concat(name, 1)(x.here, other.here),
-                kl.Concatenate(name=name)([x.there, other.there]),
-            )
-        other = self.dense(self.row(depth - 1), size)
+            return both(ours.Concat(name, 1), kl.Concatenate(name=name), x, other)
+        other = self.dense(other, x.here.shape[0])
         join, joined = (ours.Add, kl.Add) if kind == "add" else (ours.Multiply, kl.Multiply)
-        return Pair(join(name)(x.here, other.here), joined(name=name)([x.there, other.there]))
+        return both(join(name), joined(name=name), x, other)
+
+    def norm(self, x: Pair, name: str) -> Pair:
+        norm = ours.BatchNormalization(name, epsilon=1e-3)
+        return both(norm, kl.BatchNormalization(name=name), x)
 
     def dense(self, x: Pair, units: int) -> Pair:
         name = self.name()
-        return Pair(ours.Dense(name, units)(x.here), kl.Dense(units, name=name)(x.there))
+        return both(ours.Dense(name, units), kl.Dense(units, name=name), x)
 
 
 def samples(drawn: Drawn) -> tuple[dict[str, Any], list[Any]]:
@@ -201,30 +183,19 @@ def whole_model(tmp_path: Any, data: Any) -> None:
         np.testing.assert_allclose(ours_made / scale, theirs / scale, atol=1e-5)
 
 
+@pytest.mark.parametrize("there_and_back", [weights_there_and_back, whole_model])
 @some(4)
 @given(st.data())
-def test_weights_go_there_and_back(tmp_path: Any, data: Any) -> None:
-    weights_there_and_back(tmp_path, data)
-
-
-@some(4)
-@given(st.data())
-def test_whole_models_predict_the_same(tmp_path: Any, data: Any) -> None:
-    whole_model(tmp_path, data)
+def test_random_nets(tmp_path: Any, there_and_back: Any, data: Any) -> None:
+    there_and_back(tmp_path, data)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("there_and_back", [weights_there_and_back, whole_model])
 @some(150)
 @given(st.data())
-def test_many_weights_go_there_and_back(tmp_path: Any, data: Any) -> None:
-    weights_there_and_back(tmp_path, data)
-
-
-@pytest.mark.slow
-@some(150)
-@given(st.data())
-def test_many_whole_models_predict_the_same(tmp_path: Any, data: Any) -> None:
-    whole_model(tmp_path, data)
+def test_many_random_nets(tmp_path: Any, there_and_back: Any, data: Any) -> None:
+    there_and_back(tmp_path, data)
 
 
 def drawn_by_hand(kind: str) -> FeedForwardNet:
