@@ -23,7 +23,10 @@ from tests.kit.files import (
 from tests.mutation.watching import Peak
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
-NO_DICTS = [[np.ones(2)], {"w": None}, {"w": "text"}, {"w": [1, 2]}, {3: 4}, {"w": {"x": 1}}, 5]
+NO_DICTS = [
+    [np.ones(2)], {"w": None}, {"w": "text"}, {"w": [1, 2]}, {3: 4}, {"w": {"x": 1}}, 5,
+    {"w": 2**63}, {"w": -(2**63) - 1},
+]  # fmt: skip
 NO_ARRAYS = [
     np.array([1, "a"], object), np.array([(1, 2.0)], "i4,f4"), np.array(["ab"]), np.array([1j]),
 ]  # fmt: skip
@@ -150,6 +153,7 @@ def test_nothing_runs(path, monkeypatch, capsys, payload):
 
 def test_numbers_beside_the_arrays_become_arrays(path):
     content = {"epoch": 7, "lr": 0.5, "scalar": np.float32(2), "done": True}
+    content |= {"most": 2**63 - 1, "least": -(2**63)}
     path.write_bytes(pickle.dumps(content))
     assert {name: array[()] for name, array in read_all(path)[0].items()} == content
 
