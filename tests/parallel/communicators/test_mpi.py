@@ -55,43 +55,11 @@ from singanet import parallel
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
+from tests.parallel.communicators.communicator_case import CHECKS
 
 comm = parallel.init()
-for n in (40_001, 65_536):
-    parts = [np.random.default_rng(r).standard_normal(n, np.float32) for r in range(comm.size)]
-    sums = [parts[comm.rank].copy(), parts[comm.rank][::-1].copy()]
-    for request in [comm.start_all_reduce(array) for array in sums]:
-        request.wait()
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    np.testing.assert_array_equal(sums[0], total)
-    np.testing.assert_array_equal(sums[1], total[::-1])
-
-    # Parts have the bits of the whole, whatever is in flight beside.
-    for share in (0, 1, 3):
-        cut = [min(n, n * share * rank // comm.size) for rank in range(comm.size)] + [n]
-        mine = parts[comm.rank].copy()
-        begun = comm._start_reduce_scatter(mine, cut), comm.start_all_reduce(parts[0][:40].copy())
-        own = begun[0].wait()
-        part = slice(cut[comm.rank], cut[comm.rank + 1])
-        np.testing.assert_array_equal(own, total[part])
-        np.testing.assert_array_equal(mine[part], total[part])
-        np.testing.assert_array_equal(comm._gather_parts(mine, cut), total)
-        begun[1].wait()
-        for kind in (np.float16, np.int64):
-            few = np.arange(9).astype(kind) * (comm.rank + 1)
-            nine = [9 * rank // comm.size for rank in range(comm.size + 1)]
-            first, last = nine[comm.rank], nine[comm.rank + 1]
-            few[:first], few[last:] = 0, 0
-            everyone = np.concatenate(
-                [np.arange(a, b) * (k + 1) for k, (a, b) in enumerate(zip(nine, nine[1:]))])
-            np.testing.assert_array_equal(comm._gather_parts(few, nine), everyone)
-        small = np.arange(9.0) * (comm.rank + 1)
-        summed = comm._start_reduce_scatter(small, nine).wait()
-        factor = comm.size * (comm.size + 1) / 2
-        np.testing.assert_array_equal(summed, np.arange(9.0)[first:last] * factor)
-        np.testing.assert_array_equal(small[first:last], summed)
+for check in CHECKS:
+    check(comm, np.asarray, np.asarray)
 
 rng = np.random.default_rng(0)
 x, y = rng.standard_normal((24, 50), np.float32), rng.integers(0, 9, 24)

@@ -19,6 +19,7 @@ from singanet.parallel.communicators.nccl import NcclCommunicator
 from singanet.testing import communicators, strict_device
 from singanet.testing.device_like import device_like
 from tests.kit.ranks import together
+from tests.parallel.communicators.communicator_case import CommunicatorCase
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -89,6 +90,11 @@ class Cupy:
         return getattr(device_like, name)
 
 
+def on_host(array):
+    """The array as one of NumPy."""
+    return array.get() if hasattr(array, "get") else array
+
+
 def on_gpus(work, size=2):
     """``work(comm, told)`` of every rank; ``told`` are the bytes that each gave to NCCL."""
     with communicators(size) as control, communicators(size) as wire:
@@ -103,67 +109,29 @@ def on_gpus(work, size=2):
         return made, told
 
 
-@pytest.mark.parametrize("bounds", [[0, 2, 4, 6], [0, 1, 1, 6], [0, 6, 6, 6]])
-def test_parts_of_any_length_go_by_nccl(bounds):
-    def work(comm):
-        array = device_like.asarray(np.arange(6.0) * (comm.rank + 1))
-        part = comm._start_reduce_scatter(array, bounds).wait()
-        whole = comm._gather_parts(array, bounds)
-        host = comm._start_reduce_scatter(np.arange(6.0), bounds).wait()
-        host_whole = comm._gather_parts(np.arange(6.0), bounds)
-        return part.get(), whole.get(), host, host_whole
+class TestNccl(CommunicatorCase):
+    put, get = staticmethod(device_like.asarray), staticmethod(on_host)
 
-    made, told = on_gpus(work, 3)
-    for rank, (part, whole, host, host_whole) in enumerate(made):
-        own = np.arange(6.0)[bounds[rank] : bounds[rank + 1]]
-        np.testing.assert_array_equal(part, 6 * own)
-        np.testing.assert_array_equal(whole, 6 * np.arange(6.0))
-        np.testing.assert_array_equal(host, 3 * own)
-        np.testing.assert_array_equal(host_whole, np.arange(6.0))
-    longest = 8 * max(np.diff(bounds))
-    assert told == [[longest, longest]] * 3
+    def run(self, work, size):
+        on_gpus(lambda comm, told=None: work(comm), size)
+
+
+class TestHostArraysBesideNccl(CommunicatorCase):
+    def run(self, work, size):
+        assert on_gpus(work, size)[1] == [[]] * size
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_arrays_of_a_gpu_go_by_nccl_and_all_others_by_mpi(size):
+def test_parts_are_filled_up_to_the_longest(size):
     def work(comm):
-        own = device_like.asarray(np.full(4, 1.0 + comm.rank, np.float32))
-        parts = device_like.asarray(np.full((comm.rank + 1, 2), comm.rank, np.int64))
-        root = device_like.asarray(np.array([comm.rank], np.float64))
-        host = np.full(3, 1.0 + comm.rank)
-        before = comm.exchanged
-        return (
-            comm.all_reduce(own).get().tolist(),
-            [part.get().tolist() for part in comm.all_gather(parts)],
-            comm.broadcast(root, size - 1).get().tolist(),
-            comm.all_reduce(host, "max").tolist(),
-            comm.exchanged.since(before),
-        )
+        comm.all_reduce(device_like.asarray(np.ones(4, np.float32)))
+        comm.all_gather(device_like.asarray(np.zeros((comm.rank + 1, 2), np.int64)))
+        comm._start_reduce_scatter(
+            device_like.asarray(np.ones(6)), [0, 1, *[1] * (size - 2), 6]
+        ).wait()
 
-    made, told = on_gpus(work, size)
-    total = float(sum(range(1, size + 1)))
-    for summed, gathered, last, highest, _ in made:
-        assert summed == [total] * 4
-        assert gathered == [[[rank, rank]] * (rank + 1) for rank in range(size)]
-        assert last == [size - 1]
-        assert highest == [size] * 3
-    # Parts are filled up to the longest: rows of 16 bytes.
-    assert told == [[16, 16 * size, 8]] * size
-    exchanged = [each[-1] for each in made]
-    assert sum(each.sent for each in exchanged) == sum(each.received for each in exchanged)
-
-
-def test_messages_and_barriers_go_by_mpi():
-    def work(comm):
-        comm.barrier()
-        if comm.rank:
-            return comm.receive(np.empty(2), 0, tag=4).tolist()
-        comm.send(np.array([1.0, 2.0]), 1, tag=4)
-        return None
-
-    made, told = on_gpus(work)
-    assert made == [None, [1.0, 2.0]]
-    assert told == [[], []]
+    # Of rows of 16 bytes as many as the longest has; 5 of 6 elements.
+    assert on_gpus(work, size)[1] == [[16, 16 * size, 40]] * size
 
 
 def net_on(device):
