@@ -43,25 +43,6 @@ class Signs(Optimizer):
         raise AssertionError
 
 
-class Plain(Optimizer):
-    """A user's own rule with an `update` of its own, which no program can record."""
-
-    def __init__(self):
-        super().__init__(lr=0.01)
-
-    def update(self, names, values, grads, scale=1.0):
-        for value, grad in zip(values, grads, strict=True):
-            value -= 0.01 * grad * scale
-
-    def _scalars(self, state, rate):
-        return ()
-
-    def _sweep(self, *arguments):
-        raise AssertionError
-
-    _sweep_rows = _sweep
-
-
 class Halves(Wrapper):
     """A user's own stage, which says that it works by elements."""
 
@@ -364,7 +345,6 @@ SETTINGS: dict[str, Setting] = {
     "faster": Setting(change=faster),
     "own state": Setting(build=lambda: uneven_net(more=[BatchNormalization("n")]), near=None),
     "own stage": Setting(inside=Halves),
-    "own update": Setting(rule=Plain, told="Plain is not singanet's"),
     **{
         f"rule {name}": Setting(rule=make, near=None if name in NOT_SMOOTH else (1e-3, 1e-4))
         for name, make in RULES.items()

@@ -15,6 +15,7 @@ from singanet.optimizer import (
     SGD,
     Adam,
     ClipByGlobalNorm,
+    Optimizer,
 )
 from singanet.parallel import AllReduce
 from tests.kit.nets import uneven_net
@@ -110,6 +111,32 @@ def test_random_nets_batches_and_ranks_agree(layers, rule, size, window, counts,
     # Twice, so that each shape is recorded.
     more = {"build": build, "counts": (*counts, *counts)}
     expect_same(of_ranks(size, (), wrap, **more), of_ranks(size, records, wrap, **more))
+
+
+class Plain(Optimizer):
+    """A user's own rule with an `update` of its own, which no program can record."""
+
+    def __init__(self):
+        super().__init__(lr=0.01)
+
+    def update(self, names, values, grads, scale=1.0):
+        for value, grad in zip(values, grads, strict=True):
+            value -= 0.01 * grad * scale
+
+    def _scalars(self, state, rate):
+        return ()
+
+    def _sweep(self, *arguments):
+        raise AssertionError
+
+    _sweep_rows = _sweep
+
+
+def test_a_rule_of_ones_own_gets_the_sums_in_a_python_step_that_is_told():
+    wrap = lambda comm: AllReduce(Plain(), comm)  # noqa: E731
+    recorded = of_ranks(2, (0, 1), wrap)
+    expect_same(of_ranks(2, (), wrap), recorded)
+    assert any("Plain is not singanet's" in note for note in recorded[0][0].programs.notes)
 
 
 def test_a_program_by_hand_tells_what_was_exchanged(tmp_path):
