@@ -18,7 +18,7 @@ from singanet.training import Callback
 from singanet.training.callbacks import EMA
 from tests.kit.nets import uneven_net
 from tests.kit.ranks import together
-from tests.parallel.reducer_settings import SETTINGS
+from tests.parallel.reductions.reducer_settings import SETTINGS
 from tests.parallel.test_recorded import LAYERS, RULES, X, Y, state_of, trained
 
 OF_A_DEVICE = pytest.mark.parametrize("takes", [False, True], ids=["over the host", "there"])
@@ -63,6 +63,7 @@ class Looks(Callback):
         self.seen.append(float(self.session.net.param_values()[0].sum()))
 
 
+@pytest.mark.few(3)
 @OF_A_DEVICE
 @pytest.mark.parametrize("said", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
 def test_mixed_precision_averages_and_callbacks_see_the_same(said, takes):

@@ -20,7 +20,7 @@ from singanet.parallel import AllReduce, Sharded
 from singanet.testing import communicators
 from tests.kit.nets import dense_net, uneven_net, values_of
 from tests.kit.ranks import expect_same_values, together
-from tests.parallel.reducer_settings import RULES
+from tests.parallel.reductions.reducer_settings import RULES
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)

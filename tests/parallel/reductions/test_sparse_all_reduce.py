@@ -16,7 +16,6 @@ from singanet.loss import SquaredError
 from singanet.optimizer import (
     SGD,
     ClipByGlobalNorm,
-    ClipByLayerNorm,
 )
 from singanet.parallel import (
     AllReduce,
@@ -311,22 +310,6 @@ def test_what_is_not_reached_is_kept_for_when_it_is():
     # The decay moves all elements of what anybody has reached, and nothing else.
     assert [any("right" in name for name in each) for each in moved] == [False, True, False]
     assert all(any("left" in name for name in each) for each in moved)
-
-
-def test_clipping_by_layer_sees_the_layers_sum():
-    def work(comm):
-        net = dense_net()
-        optimizer = SparseAllReduce(ClipByLayerNorm(SGD(lr=1.0), 1e-3), comm, ratio=0.1)
-        before = values_of(net)
-        net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
-        after = values_of(net)
-        return net, {n: (before[n] - after[n]).ravel() for n in before}
-
-    (net, moved), (other, _) = together(work)
-    expect_same_bits([net, other])
-    for layer in "abcd":
-        joined = np.concatenate([moved[f"{layer}/weight"], moved[f"{layer}/bias"]])
-        np.testing.assert_allclose(np.linalg.norm(joined), 1e-3, rtol=1e-3)
 
 
 def test_a_lone_process_trains_densely_with_momentum_where_it_was_asked_for():

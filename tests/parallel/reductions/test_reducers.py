@@ -11,8 +11,8 @@ from singanet.parallel import (
     Sharded,
     SparseAllReduce,
 )
-from tests.parallel.reducer_case import AmongRanks, OfGradients, ReducerCase
-from tests.parallel.reducer_settings import SETTINGS, WORDS
+from tests.parallel.reductions.reducer_case import AmongRanks, OfGradients, ReducerCase
+from tests.parallel.reductions.reducer_settings import SETTINGS, WORDS
 
 
 class TestAllReduce(OfGradients):

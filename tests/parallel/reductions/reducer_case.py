@@ -29,7 +29,7 @@ from tests.kit.ranks import (
     served,
     together,
 )
-from tests.parallel.reducer_settings import SETTINGS, WORDS, Twice, X, Y, alone, train
+from tests.parallel.reductions.reducer_settings import SETTINGS, WORDS, Twice, X, Y, alone, train
 
 
 def on_host(array: Any) -> Any:
