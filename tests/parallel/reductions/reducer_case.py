@@ -50,6 +50,7 @@ class ReducerCase:
         share: Its traffic by that of a sum of all gradients; None: not comparable.
         fixed: Options that cannot be assigned later, or only other values.
         other: Options that differ on another rank, which is refused.
+        momentum: That of the rule, if the reducer takes one.
         precisions: The types that `fit` computes in.
         averages: Whether `EMA` follows its parameters.
         clips: What `fit` clips by.
