@@ -352,7 +352,7 @@ def names_of(
         near = did_you_mean(name, names, "")
         instead = _GONE.get(name) or near or "see its __all__"
         known = (here or home) is not None or name in _GONE
-        error = NoAttributeError
+        error: type[UnknownNameError] = NoAttributeError
         # After an AttributeError Python looks for a submodule, and then names only the file.
         if (known or near) and _is_imported() and find_spec(f"{room}.{name}") is None:
             error = NoNameError

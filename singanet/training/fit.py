@@ -89,9 +89,12 @@ def _expect_enough(net: Net, data: Batches) -> None:
 
 def _expect_classes(net: Net, class_weight: Mapping[int, float] | None) -> None:
     """Refuse a weight of a class that the net's only output does not have."""
-    (name, index), *others = net.ports().outputs
+    outputs = [] if class_weight is None else net.ports().outputs
+    if class_weight is None or len(outputs) > 1:
+        return
+    name, index = outputs[0]
     shape = next(node for node in net.nodes() if node.name == name).output_shapes()[index]
-    if class_weight is None or others or len(shape) != 1:
+    if len(shape) != 1:
         return
     # One output scores two classes.
     last = max(shape[0], 2) - 1
