@@ -439,8 +439,8 @@ def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
             ((left + wide + 12) / width, 34 / height, 12 / width, high_px / height)
         )
         # The usual ticks between powers of ten have labels in TeX.
-        ticks = np.geomspace(*ends, int(np.clip(high_px / 30, 2, 6)))
-        figure.colorbar(scale, cax=beside, ticks=ticks, format="{x:.3g}").minorticks_off()
+        powers = np.geomspace(*ends, int(np.clip(high_px / 30, 2, 6)))
+        figure.colorbar(scale, cax=beside, ticks=powers, format="{x:.3g}").minorticks_off()
         return svg_of(figure)
 
 
