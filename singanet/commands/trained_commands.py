@@ -139,7 +139,7 @@ def sample(
 def generate(
     model: Annotated[
         str,
-        "FOLDER|FILE.gguf|OWNER/NAME|RUN_DIR",
+        "FOLDER|FILE.gguf|OWNER/REPO|RUN_DIR",
         "a published model, its name on the hub, or a run of finetune",
     ],
     prompt: Annotated[str, "TEXT", "the question, or the start of the text"],
@@ -150,7 +150,7 @@ def generate(
     stop: Annotated[list[str] | None, "TEXT", "end before this text; may be repeated"] = None,
     draft: Annotated[
         str | None,
-        "FOLDER|OWNER/NAME",
+        "FOLDER|OWNER/REPO",
         "a smaller model with the same tokenizer, for speculative decoding; it does not change the "
         "distribution of the text; the number of accepted tokens is printed at the end",
     ] = None,
@@ -204,7 +204,7 @@ def generate(
 
 
 def embed(
-    model: Annotated[str, "FOLDER|OWNER/NAME", "a model of sentence-transformers"],
+    model: Annotated[str, "FOLDER|OWNER/REPO", "a model of sentence-transformers"],
     texts: Annotated[Path, "FILE", "UTF-8, one sentence per line"],
     *,
     out: Annotated[Path, "FILE.npy", "float32, a row per sentence"],

@@ -24,7 +24,7 @@ NOT_OF_TEXTS = ("model", "from_", "class_weight", "drop_last", "initial_epoch")
 PUBLISHED = OptionHint(
     "from_",
     str,
-    "FOLDER|FILE.gguf|OWNER/NAME",
+    "FOLDER|FILE.gguf|OWNER/REPO",
     "a published causal model, or its name on the hub",
 )
 
@@ -56,7 +56,7 @@ def finetune(*, config: Config = None, **given: Any) -> int:
     Examples:
       singanet finetune SmolLM2-135M-Instruct --data chats.jsonl --memory-budget 1.5GB --out tuned
     """
-    return _trained("finetune", "FOLDER or OWNER/NAME", config=config, **given)
+    return _trained("finetune", "FOLDER or OWNER/REPO", config=config, **given)
 
 
 def _trained(command: str, needed: str, **given: Any) -> int:
