@@ -294,6 +294,7 @@ def test_a_net_comes_back_from_its_description(tmp_path, rng):
     again.as_type("float64")
     ids = rng.integers(0, 9, (1, 40))
     np.testing.assert_array_equal(again.predict(ids), net.predict(ids))
+    assert again.to_config() == net.to_config()
 
 
 LLAMA = {"rope_type": "llama3", **SCALINGS["llama3"]}
