@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,7 @@ class ReaderCase:
         suffix: A suffix of its files.
         step: Every which byte is cut off and changed with ``-m full``; all are with ``-m slow``.
         after: Whether bytes after the end are another's business; otherwise they are refused.
+        counts: Whether arrays are counted one by one; otherwise their bytes bound their number.
         forged: Bytes of files, each with a part of the message that refuses it, and the error if
             it is another than `FileFormatError`.
     """
@@ -105,6 +107,7 @@ class ReaderCase:
     suffix = ""
     step = 1
     after = False
+    counts = True
     forged = ()
 
     def make(self, path, state):
@@ -211,6 +214,16 @@ class ReaderCase:
             path.write_bytes(raw)
             read = lambda: read_state(path, self._format)  # noqa: E731
             assert "model" in expect_refused(read, message, *error)
+
+    def test_as_many_arrays_as_may_be_and_no_more(self, path, monkeypatch):
+        self.make(path, small_state())
+        for most in (4, 3) if self.counts else ():
+            for module in (entry, import_module(f"singanet.checkpoint.{self.name}")):
+                monkeypatch.setattr(module, "MAX_ARRAYS", most, raising=False)
+            if most == 4:
+                assert len(read_state(path)) == 4
+            else:
+                expect_refused(lambda: read_state(path), "at most 3 arrays")
 
     def test_a_file_of_another_format(self, tmp_path):
         other = "npz" if self.name == "pickle" else "pickle"
