@@ -216,8 +216,10 @@ class ReaderCase:
             assert "model" in expect_refused(read, message, *error)
 
     def test_as_many_arrays_as_may_be_and_no_more(self, path, monkeypatch):
+        if not self.counts:
+            pytest.skip("the bytes of such a file bound the number of its arrays")
         self.make(path, small_state())
-        for most in (4, 3) if self.counts else ():
+        for most in (4, 3):
             for module in (entry, import_module(f"singanet.checkpoint.{self.name}")):
                 monkeypatch.setattr(module, "MAX_ARRAYS", most, raising=False)
             if most == 4:
@@ -226,10 +228,11 @@ class ReaderCase:
                 expect_refused(lambda: read_state(path), "at most 3 arrays")
 
     def test_a_file_of_another_format(self, tmp_path):
+        if not self._format:
+            pytest.skip("users cannot name this format")
         other = "npz" if self.name == "pickle" else "pickle"
         write_state(tmp_path / f"model.{other}", small_state())
-        if self._format:
-            expect_refused(lambda: read_state(tmp_path / f"model.{other}", self.name), "model")
+        expect_refused(lambda: read_state(tmp_path / f"model.{other}", self.name), "model")
 
     def test_names_that_no_array_may_carry(self, path):
         for name in HOSTILE:
