@@ -147,7 +147,7 @@ class ReducerCase:
 
     # -- training ---------------------------------------------------------------------------------
 
-    @pytest.mark.few(8)
+    @pytest.mark.few(5)
     @pytest.mark.parametrize("name", SETTINGS)
     def test_ranks_train_as_one_process_recorded_or_not(self, name):
         size, setting = self.size(name), SETTINGS[name]
