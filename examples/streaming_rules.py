@@ -64,14 +64,12 @@ def main() -> None:
     tracemalloc.start()
     rows, needed = 0, 0.0
     for more in (4, 8, 16, 32, 64, 128):
-        x, y = next(iter(TextLoader(read, more, LENGTH)))
-        took = megabytes(partial(walk, net, x, y, {}))
+        took = megabytes(partial(walk, net, *next(iter(TextLoader(read, more, LENGTH))), {}))
         if took <= 0.8 * budget:  # the rest is for the state of the rules
             rows, needed = more, took
     print(f"batches of {rows} texts, whose trial step took {needed:.1f} MB of {budget:.0f} MB")
     rules = {"table": AdaGrad(0.1), "read": Adafactor(0.02), "next": SGD(0.5, momentum=0.9)}
-    batches = TextLoader(read, rows, LENGTH, drop_last=True)
-    told: list[tuple[float, bool]] = []
+    batches, told = TextLoader(read, rows, LENGTH, drop_last=True), list[tuple[float, bool]]()
     most = megabytes(lambda: told.extend(walk(net, x, y, rules) for x, y in batches))
     losses, over = zip(*told, strict=True)
     print(f"loss {losses[0]:.2f} before, {sum(losses[-5:]) / 5:.2f} after {len(over)} steps")

@@ -188,6 +188,7 @@ def inspect(path: str | os.PathLike[str], format: str | None = None, values: boo
                     found = statistics(array)
                     numbers = (found.least, found.greatest, found.mean)
                     described = (*(f"{number:.6g}" for number in numbers), found.nans)
+                del array  # before the next one is read
             rows.append((name, *about, entry.nbytes, entry.checksum or "-", *described))
         total = sum(entry.nbytes for entry in reader.entries.values())
         lines = [

@@ -196,3 +196,17 @@ def test_another_type(tmp_path):
         other.load(tmp_path / "m.npz")
     other.load(tmp_path / "m.npz", cast=True)
     assert bytes_of(other) == bytes_of(net)
+
+
+def test_weights_under_other_names_are_transposed_by_their_layout(tmp_path):
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.LSTM(4, 5, batch_first=True)
+    net = FeedForwardNet([layers.LSTM("l", 5, input_sample_shape=(6, 4))], seed=0)
+    write_state(tmp_path / "w.npz", {k: v.detach().numpy() for k, v in theirs.state_dict().items()})
+    parts = {"weight_ih": "weight_x", "weight_hh": "weight_h"}
+    parts |= {"bias_ih": "bias_x", "bias_hh": "bias_h"}
+    rename = {f"{k}_l0": f"l/l0/forward/{v}" for k, v in parts.items()}
+    net.load(tmp_path / "w.npz", rename=rename, layout="torch")
+    x = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
+    want = theirs(torch.tensor(x))[0].detach().numpy()
+    np.testing.assert_allclose(net.predict(x), want, rtol=1e-4, atol=1e-5)
