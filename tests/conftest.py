@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from functools import cache
+from textwrap import shorten
 
 # A shell has what it starts in the background ignore interrupts, for which some tests wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -40,27 +42,26 @@ settings.register_profile("full", max_examples=18, deadline=None, derandomize="C
 def pytest_configure(config):
     """Give hypothesis its number of examples, and let no test see the width of a terminal."""
     os.environ.pop("COLUMNS", None)
+    gc.disable()
     settings.load_profile("default" if "not full" in config.option.markexpr else "full")
 
 
 def pytest_collection_finish():
-    """Let the collector leave alone what stays to the end: 15,000 tests are a second's look."""
+    """Exclude all tests from garbage collections, which were off while they were made."""
     # Hypothesis makes its generator now: it warns when the collector knows of nobody who has that.
     find(booleans(), bool)
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say how many tests were skipped, by reason: a line for each would hide the rest."""
-    reasons = Counter(
-        report.longrepr[2].removeprefix("Skipped: ")
-        for report in terminalreporter.stats.get("skipped", ())
-    )
+    """Say in a line how many tests were skipped, and the most common reasons."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     if reasons:
-        terminalreporter.section("skipped, by reason")
-        for reason, count in reasons.most_common():
-            terminalreporter.line(f"{count:6} {reason}")
+        common = "; ".join(f"{count} {shorten(reason, 60)}" for reason, count in reasons.most_common(4))
+        rest = "; -rs lists all" if len(reasons) > 4 else ""
+        terminalreporter.line(f"skipped {len(skipped)} tests: {common}{rest}")
 
 
 def _cupy():
@@ -149,6 +150,12 @@ ON_GPU = [] if CUPY is None else [pytest.param("cupy", marks=pytest.mark.device)
 
 
 @cache
+def _freeze_new_modules(count):
+    """Exclude modules imported since the last call from collections: PyTorch's take 0.1 s each."""
+    gc.freeze()
+
+
+@cache
 def _generators_of(module):
     """The generators that a test module has, with their states once it is imported."""
     found = [value for value in vars(module).values() if isinstance(value, np.random.Generator)]
@@ -157,6 +164,7 @@ def _generators_of(module):
 
 def pytest_runtest_setup(item):
     """Let every test draw from its module's generator as if it were the only one."""
+    _freeze_new_modules(len(sys.modules))
     if isinstance(item, pytest.Function):
         for bits, state in _generators_of(item.module):
             bits.state = state
