@@ -45,9 +45,11 @@ class Fusion:
 class FusedRelu(Layer):
     """A layer by its `forward_relu` and `backward_relu`: with the relu that follows it."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: Layer, relu: Layer) -> None:
         super().__init__(layer.name)
         self.inner: Any = layer
+        # Programs watch the attributes of both.
+        self.relu = relu
         self.params = layer.params
 
     @property
@@ -99,7 +101,7 @@ def is_relu(step: NodeStep) -> bool:
     return type(step.layer) is Activation and step.layer.mode == "relu"
 
 
-FUSIONS = (Fusion((does_relu, is_relu), lambda step, _: FusedRelu(step.layer)),)
+FUSIONS = (Fusion((does_relu, is_relu), lambda step, relu: FusedRelu(step.layer, relu.layer)),)
 """What training and evaluation have by one kernel; predictors have a longer table.
 
 An activation in the memory of the product before it is no row: recorded steps take as long and as

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from singanet.errors import SingaNetError
 from singanet.types import RowSparse
+
+
+def outcome(act):
+    """Return the result of ``act``, or the class and text of its error."""
+    try:
+        return act()
+    except Exception as error:  # noqa: BLE001 - any error is compared
+        return type(error), str(error)
 
 
 class Twins:
@@ -30,6 +39,45 @@ class Twins:
         np.testing.assert_equal(one, two)
         self.expect_equal()
         return one
+
+    def train(self, batches, **options):
+        """A step for each of ``batches``."""
+        for x, y in batches:
+            self.step(x, y, **options)
+
+    def outcomes(self, act):
+        """The result or error of ``act`` on one, which has to be the same on both."""
+        one, two = self.both(lambda *pair: outcome(lambda: act(*pair)))
+        assert one == two
+        self.expect_equal()
+        return one
+
+    def refuse(self, act, words="", error=SingaNetError):
+        """Both refuse ``act`` with the same words, and are left alike; the text."""
+        kind, text = self.outcomes(act)
+        assert issubclass(kind, error)
+        assert words in text
+        return text
+
+    def loop(self, x, dy):
+        """A loop of the caller's that updates at each yield."""
+        self.forward(True, x)
+        for net, optimizer in zip(self.nets, self.optimizers, strict=True):
+            for item in net.backward(dy):
+                optimizer.update(*item)
+        self.expect_equal()
+
+    def fit(self, x, y, batch_size=4, epochs=1, *, compiled=None, **options):
+        """A fit each, with the same history; the histories."""
+
+        def act(net, optimizer):
+            net.compile(optimizer, **(compiled() if compiled else {}))
+            return dict(net.fit(x, y, batch_size, epochs, verbose=False, **options))
+
+        one, two = self.both(act)
+        np.testing.assert_equal(one, two)
+        self.expect_equal()
+        return one, two
 
     def forward(self, flag, x, output=()):
         """A forward pass each, which has to give the same; the outputs."""

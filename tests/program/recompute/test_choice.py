@@ -17,8 +17,9 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.optimizer import SGD
 from tests.charts import HERE
-from tests.program import test_programs as nets
+from tests.program import program_case as nets
 from tests.program.dropping import drop_all
+from tests.program.program_case import adam
 from tests.program.replay.test_replayed_pass import gradient, inputs, python_net
 from tests.program.twins import Twins
 
@@ -224,7 +225,7 @@ def test_memory_is_predicted_with_what_is_dropped():
 @pytest.mark.parametrize("make", [residual_images, nets.image_net])
 def test_steps_that_drop_all_they_can(make, seed, monkeypatch):
     counts = drop_all(monkeypatch, seed)
-    report = train(Twins(make, nets.adam), "cheap")
+    report = train(Twins(make, adam), "cheap")
     assert counts["dropped"] > 1
     assert report.recomputed_kernels >= counts["dropped"]
 
@@ -257,7 +258,7 @@ def test_parameters_updated_between_the_yields_are_not_read_again(seed, rng, mon
 
 def test_shared_layers_words_and_several_outputs_that_drop_all_they_can(rng, monkeypatch):
     counts = drop_all(monkeypatch)
-    shared, words = Twins(nets.residual_net, nets.adam), Twins(nets.word_net, nets.adam)
+    shared, words = Twins(nets.residual_net, adam), Twins(nets.recurrent_net, adam)
     for twins in (shared, words):
         twins.recorded.programs.recompute = "cheap"
     for _ in range(4):
@@ -269,7 +270,7 @@ def test_shared_layers_words_and_several_outputs_that_drop_all_they_can(rng, mon
 
 def test_what_a_layers_own_python_has_seen_stays_where_it_lies(rng, monkeypatch):
     drop_all(monkeypatch)
-    twins = Twins(python_net, nets.adam)
+    twins = Twins(python_net, adam)
     twins.recorded.programs.recompute = "cheap"
     for _ in range(4):
         twins.step(inputs(rng), rng.integers(0, 5, 4))

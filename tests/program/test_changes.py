@@ -1,0 +1,531 @@
+"""A recorded step takes things for granted that change: it goes on as a step by the layers does."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet, Input
+from singanet import optimizer as kinds
+from singanet.errors import CallOrderError, DataError, ShapeError
+from singanet.layers import (
+    Activation,
+    Add,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    Flatten,
+    LayerNorm,
+)
+from singanet.loss import Huber, SoftmaxCrossEntropy
+from singanet.metric import Accuracy
+from singanet.optimizer import SGD, Adam, MaxNorm
+from singanet.program.replay.shared_arena import facts, facts_of_feed
+from singanet.training.callbacks import Callback
+
+from .program_case import (
+    CHAIN,
+    HEADS,
+    IMAGES,
+    Net,
+    adam,
+    chain,
+    image_net,
+    of,
+    sgd,
+    two_headed_net,
+    vectors,
+)
+from .twins import Twins, expect_items_same, expect_same
+from .user_parts import Follows, Gain, Pulled, PureGain, Weighed
+
+
+def layer(net, name):
+    return next(layer for layer in net.layers if layer.name == name)
+
+
+def param(net, name):
+    return next(param for param in net.params() if param.name == name)
+
+
+def each(change):
+    """A change of both nets of a pair."""
+    return lambda net, optimizer: change(net)
+
+
+def assign(name, value, of=lambda net: net):
+    return each(lambda net: setattr(of(net), name, value() if callable(value) else value))
+
+
+def first(net):
+    return net.params()[0]
+
+
+# -- nets: the change, and the words by which a program recorded by hand refuses it ---------------
+
+OF_IMAGES = {
+    "freeze": (each(lambda net: net.freeze("flat")), "added or frozen"),
+    "add": (each(lambda net: net.add(Dense("more", 5))), "added or frozen"),
+    "fix": (assign("trainable", False, first), "trainable of 'conv/weight' is False"),
+    "replace": (
+        each(lambda net: setattr(first(net), "value", first(net).value * np.float32(0.5))),
+        "array of 'conv/weight' is another",
+    ),
+    "rate of dropout": (
+        assign("p", 0.7, lambda net: layer(net, "drop")),
+        "'rate' of layer 'drop' was assigned",
+    ),
+    "loss": (assign("loss", lambda: SoftmaxCrossEntropy(label_smoothing=0.2)), "another loss"),
+    "smoothing": (assign("label_smoothing", 0.3, lambda net: net.loss), "label_smoothing"),
+    "layer": (assign("trainable", False, lambda net: net.layers[0]), "trainable"),
+    "mode": (assign("mode", "tanh", lambda net: layer(net, "relu")), "mode"),
+    "write": (each(lambda net: np.multiply(first(net).value, 0.5, out=first(net).value)), None),
+    "double": (each(lambda net: net.as_type(np.float64)), None),
+    "metric": (assign("metric", None), None),
+    "generator": (assign("rng", lambda: np.random.default_rng(77)), None),
+    "draws": (each(lambda net: net.rng.random(7)), None),
+}
+OF_HEADS = {
+    "weights": assign("weights", lambda: {"kind": 0.25, "size": 2.0}, lambda net: net.loss),
+    "weights in place": each(lambda net: net.loss.weights.update(size=0.0)),
+    "losses": each(lambda net: setattr(net.loss, "losses", {**net.loss.losses, "size": Huber()})),
+    "losses in place": each(lambda net: net.loss.losses.update(size=Huber())),
+    "smoothing": assign("label_smoothing", 0.3, lambda net: net.loss.losses["kind"]),
+}
+
+
+def gained(kind, nested):
+    """A net with a layer of the user's, and with a loss of the user's."""
+
+    def make():
+        inner = FeedForwardNet([Dense("d", 6), kind("gain")], name="inner")
+        return chain(lambda: inner if nested else kind("gain"), loss=Weighed)
+
+    return Net(make, of(5), of(3))
+
+
+def gain(net):
+    next(layer for layer in net.layers if isinstance(layer, Gain)).gain += 1.25
+    net.loss.factor = 3.0
+
+
+CHANGES = {
+    **{f"images, {name}": (IMAGES, change) for name, (change, _) in OF_IMAGES.items()},
+    **{f"heads, {name}": (HEADS, change) for name, change in OF_HEADS.items()},
+    "gain": (gained(Gain, False), each(gain)),
+    "pure gain": (gained(PureGain, False), each(gain)),
+    "nested gain": (gained(Gain, True), each(gain)),
+    "nested pure gain": (gained(PureGain, True), each(gain)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_net_goes_on_as_it_is_now(name, placed):
+    net, change = CHANGES[name]
+    twins = Twins(lambda: placed(net.make()), adam)
+    for count in (4, 5):
+        for x, y in net.batches(count, 8, count):
+            if twins.recorded.dtype == np.float64:
+                x = x.astype(np.float64)
+            twins.step(x, y)
+            twins.forward(False, x)
+        if count == 4:
+            twins.both(change)
+    twins.expect_recorded()
+
+
+def by_hand(rerecord=False):
+    twins = Twins(image_net, adam)
+    x, y = IMAGES.batches(1, 8)[0]
+    return twins, twins.recorded.record(x, y, twins.optimizers[0], rerecord=rerecord)
+
+
+def run(twins, made, x, y, weight=None):
+    by_layers = twins.nets[1].step(x, y, twins.optimizers[1], sample_weight=weight)
+    assert made.run(x, y, weight) == by_layers
+    twins.expect_equal()
+
+
+@pytest.mark.parametrize("name", [name for name, (_, words) in OF_IMAGES.items() if words])
+def test_a_changed_net_is_refused_by_a_program_of_hand_or_recorded_again(name):
+    change, words = OF_IMAGES[name]
+    for again in (False, True):
+        twins, made = by_hand(rerecord=again)
+        for x, y in IMAGES.batches(2, 8):
+            run(twins, made, x, y)
+        twins.both(change)
+        if again:
+            for x, y in IMAGES.batches(3, 8):
+                run(twins, made, x, y)
+        else:
+            before = [value.copy() for value in twins.recorded.param_values()]
+            with pytest.raises(CallOrderError, match=words):
+                made.run(x, y)
+            expect_same(before, twins.recorded.param_values())
+
+
+def test_freezing_and_unfreezing_in_turn():
+    twins = Twins(image_net, adam)
+    for turn in range(3):
+        twins.train(IMAGES.batches(3, 8))
+        twins.both(lambda net, _, turn=turn: net.unfreeze() if turn % 2 else net.freeze("flat"))
+    twins.expect_recorded()
+
+
+def test_weights_of_losses_annealed_in_fit(placed, rng):
+    class Annealed(Callback):
+        def __init__(self, net):
+            self.of = net
+
+        def on_epoch_end(self, epoch, logs):
+            self.of.loss.weights = {"kind": 1 / (2 + epoch), "size": 0.5 * epoch}
+
+    twins, (x, y) = Twins(lambda: placed(two_headed_net()), adam), HEADS.batch(rng)
+    for net, rule in zip(twins.nets, twins.optimizers, strict=True):
+        net.compile(rule)
+        net.fit(x, y, 2, 5, callbacks=[Annealed(net)], shuffle=False, verbose=False)
+    twins.expect_equal()
+
+
+# -- optimizers -----------------------------------------------------------------------------
+
+
+def of_rule(name, value, of=lambda rule: rule):
+    return lambda rule: setattr(of(rule), name, value)
+
+
+def regularizer(rule):
+    return rule.regularizer
+
+
+def registered(**more):
+    def change(rule):
+        for spec in chain().param_specs():
+            rule.register(spec.name, dataclasses.replace(spec, **more))
+
+    return change
+
+
+def counted(rule):
+    """Replace a method of the regularizer by one that counts."""
+    inner, calls = rule.regularizer.add, [0]
+
+    def add(xp, value, grad, coefficient, out):
+        calls[0] += 1
+        inner(xp, value, grad, coefficient * calls[0], out)
+
+    rule.regularizer.add = add
+
+
+def halved(rule):
+    inner = rule.update
+    rule.update = lambda names, values, grads, scale=1.0: inner(names, values, grads, scale / 2)
+
+
+OF_RULES = {
+    "nesterov": of_rule("nesterov", False),
+    "momentum": of_rule("momentum", 0.5),
+    "rate": of_rule("lr", 0.5),
+    "schedule": of_rule("lr", lambda step: 0.3 / (1 + step)),
+    "centre": of_rule("centre", 0.7, regularizer),
+    "coefficient": of_rule("coefficient", 0.4, regularizer),
+    "no coefficient": of_rule("coefficient", 0.0, regularizer),
+    "coefficients": of_rule("coefficient", lambda step: 0.1 * step, regularizer),
+    "regularizer": of_rule("regularizer", kinds.L2Regularizer(0.5)),
+    "constraint": of_rule("threshold", 0.2, lambda rule: rule.constraint),
+    # A rule of an instance: the momentum is let alone.
+    "rule": of_rule("_rule", lambda xp, w, g, arrays, s, *n: xp.subtract(w, g, out=w)),
+    "bounds": registered(constraint=MaxNorm(0.1)),
+    "multipliers": registered(lr_mult=0.25, decay_mult=3.0),
+    "counted": counted,
+    "halved": halved,
+}
+
+
+@pytest.mark.parametrize("kind", ["step", "fit"])
+@pytest.mark.parametrize("name", OF_RULES)
+def test_settings_changed_between_steps_are_those_of_the_next(name, kind, placed, rng):
+    def make():
+        regularizer, constraint = Pulled(0.1), MaxNorm(2.0)
+        return SGD(0.1, 0.9, nesterov=True, regularizer=regularizer, constraint=constraint)
+
+    def go(count):
+        for x, y in CHAIN.batches(count, 4):
+            for pair in (twins, still):
+                pair.step(x, y) if kind == "step" else pair.fit(x, y, 2, shuffle=False)
+
+    twins, still = (Twins(lambda: placed(chain()), make) for _ in range(2))
+    go(4 if kind == "step" else 1)
+    for rule in twins.optimizers:
+        OF_RULES[name](rule)
+    go(7 if kind == "step" else 2)
+    # What counts by itself looks like a change at every step.
+    if name != "counted":
+        twins.expect_recorded()
+    changed, kept = (pair.recorded.param_values()[0] for pair in (twins, still))
+    assert not np.array_equal(changed, kept)
+
+
+def test_a_loaded_optimizer_is_refused_by_a_program_of_hand():
+    twins, made = by_hand()
+    x, y = IMAGES.batches(1, 8)[0]
+    run(twins, made, x, y)
+    twins.optimizers[0].load_state_dict(twins.optimizers[0].state_dict())
+    with pytest.raises(CallOrderError, match="optimizer"):
+        made.run(x, y)
+
+
+def test_a_regularizer_of_one_parameter(placed):
+    def make():
+        specs = {"regularizer": Pulled(0.2)}
+        layers = [Dense("one", 6, input_sample_shape=(5,), W_specs=specs), Dense("out", 3)]
+        return placed(FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=2))
+
+    twins = Twins(make, lambda: Adam(lr=0.1))
+    twins.train(CHAIN.batches(4))
+    twins.both(lambda net, _: setattr(param(net, "one/weight").spec.regularizer, "centre", -1.0))
+    twins.train(CHAIN.batches(5))
+
+
+# -- parameters between forward and backward ------------------------------------------------
+
+
+def dense_net(*parts):
+    return chain(lambda: LayerNorm("norm"), *parts)
+
+
+def assigned(value):
+    return value * np.float32(2)
+
+
+def in_place(value):
+    value *= np.float32(2)
+    return value
+
+
+@pytest.mark.parametrize("change", [assigned, in_place])
+@pytest.mark.parametrize("name", ["one/weight", "one/bias", "norm/gamma", "out/weight"])
+@pytest.mark.parametrize("part", [None, partial(Follows, "follows")])
+def test_a_parameter_that_changes_between_forward_and_backward(change, name, part, placed, rng):
+    twins = Twins(lambda: placed(dense_net(*([part] if part else []))), sgd)
+    for number in range(8):
+        twins.forward(True, vectors(rng, 4, 5))
+        if number % 3 == 2:
+            for net in twins.nets:
+                param(net, name).value = change(param(net, name).value)
+        twins.walk(vectors(rng, 4, 3))
+        twins.expect_equal()
+
+
+@pytest.mark.parametrize("asked", ["one", "follows", "tanh"])
+def test_gradients_of_outputs_whose_forward_reads_its_state(asked, placed, rng):
+    twins = Twins(lambda: placed(dense_net(lambda: Follows("follows"))), sgd)
+    for number in range(8):
+        twins.forward(True, vectors(rng, 4, 5))
+        twins.walk(vectors(rng, 4, 3), [asked] if number > 3 else ())
+        twins.expect_equal()
+
+
+@pytest.mark.parametrize("level", ["none", "cheap"])
+@pytest.mark.parametrize("part", ["gamma", "beta", "weight", "bias"])
+def test_noise_on_parameters_between_forward_and_backward(level, part, placed, rng):
+    """Sharpness-aware steps and weight noise, with recomputed values too."""
+    twins = Twins(lambda: placed(image_net(depth=4)), sgd)
+    twins.recorded.programs.recompute = level
+    for _ in range(6):
+        twins.forward(True, vectors(rng, 8, 2, 6, 6))
+        noise = np.float32(rng.uniform(0.5, 2))
+        for net in twins.nets:
+            for one in net.params():
+                if one.name.endswith(part):
+                    one.value *= noise
+        twins.walk(vectors(rng, 8, 5))
+        twins.expect_equal()
+
+
+@pytest.mark.parametrize("level", ["none", "cheap"])
+def test_a_walk_goes_on_after_another_pass_has_updated(level, placed, rng):
+    """The rest of an older walk belongs to the parameters of its own forward."""
+    twins = Twins(lambda: placed(image_net(depth=4)), sgd)
+    twins.recorded.programs.recompute = level
+    for _ in range(5):
+        x, dy = vectors(rng, 2, 8, 2, 6, 6), vectors(rng, 2, 8, 5)
+        twins.forward(True, x[0])
+        walks = twins.both(lambda net, _, dy=dy: net.backward(dy[0]))
+        expect_items_same(*(next(walk) for walk in walks))
+        twins.loop(x[1], dy[1])
+        for one, two in zip(*walks, strict=True):
+            expect_items_same(one, two)
+        twins.expect_equal()
+
+
+@pytest.mark.parametrize("orders", ["CCCF", "FFFC", "CNCN", "CCNNCFN", "NNNNFF"])
+def test_gradients_in_changing_orders(orders, placed, rng):
+    def make():
+        x = Input("x", (2, 6, 6))
+        h = Activation("relu")(Conv2D("one", 4, 3)(x))
+        out = Conv2D("three", 3, 3)(Add("sum")(Conv2D("two", 4, 3)(h), h))
+        return placed(FeedForwardNet(inputs=x, outputs=out, seed=3))
+
+    twins = Twins(make, sgd)
+    for order in 2 * orders:
+        dy = vectors(rng, *twins.forward(True, vectors(rng, 4, 2, 6, 6))[0].shape)
+        if order == "N":
+            dy = np.ascontiguousarray(dy.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        twins.walk(np.asarray(dy, order="K" if order == "N" else order))
+
+
+# -- predictors -----------------------------------------------------------------------------
+
+
+def close(one, two):
+    np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5 * float(np.abs(two).max()))
+
+
+def predicting():
+    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
+    for k in (1, 2):
+        net.add(Conv2D(f"conv{k}", 4, 3, **({"input_sample_shape": (2, 6, 6)} if k == 1 else {})))
+        net.add(BatchNormalization(f"norm{k}"))
+        net.add(Activation(f"relu{k}"))
+    net.add(Flatten("flat"))
+    net.add(Dense("out", 3))
+    return net
+
+
+def trained(placed, rng):
+    net, optimizer = placed(predicting()), sgd()
+    for _ in range(3):
+        net.step(vectors(rng, 8, 2, 6, 6), rng.integers(0, 3, 8), optimizer)
+    return net
+
+
+LARGER = np.float32(1.25)
+"""So little that scores stay small: a softmax shows the rounding of large ones."""
+
+
+@pytest.mark.parametrize("change", ["written", "toggled", "replaced"])
+def test_a_predictor_holds_constants_of_its_own(change, placed, rng):
+    net = trained(placed, rng)
+    predictor, x = net.predictor(), vectors(rng, 4, 2, 6, 6)
+    # Shapes that come after the change are predicted with the same constants.
+    small, before = x[:2], net.predict(x)
+    early = predictor(x)
+    for one in net.params():
+        if change == "replaced":
+            one.value = one.value * LARGER
+        else:
+            one.value.flags.writeable = True
+            one.value *= LARGER
+            one.value.flags.writeable = change == "written"
+    np.testing.assert_array_equal(predictor(x), early)
+    close(predictor(small), before[:2])
+    close(predictor(x), before)
+    assert np.abs(net.predict(x) - before).max() > 1e-3
+    close(net.predictor()(x), net.predict(x))
+
+
+def test_a_net_with_a_predictor_stays_trainable_and_outlives_it(placed, rng):
+    twins = Twins(lambda: placed(predicting()), sgd)
+    predictor, x = twins.recorded.predictor(), vectors(rng, 4, 2, 6, 6)
+    kept = predictor(x)
+    before = kept.copy()
+    for _ in range(5):
+        twins.step(vectors(rng, 8, 2, 6, 6), rng.integers(0, 3, 8))
+        twins.forward(False, x)
+        np.testing.assert_array_equal(predictor(x), before)
+        predictor(vectors(rng, 4, 2, 6, 6))
+    np.testing.assert_array_equal(kept, before)
+    assert all(one.value.flags.writeable for one in twins.recorded.params())
+    twins.expect_recorded()
+    twins.nets = ()
+    np.testing.assert_array_equal(predictor(x), before)
+
+
+# -- steps like the last one take a short cut -----------------------------------------------
+
+
+@pytest.fixture
+def warm():
+    twins = Twins(chain, sgd)
+    x, y = CHAIN.batches(1)[0]
+    for _ in range(4):
+        twins.step(x, y)
+    assert twins.recorded.programs.reports()
+    return twins, x, y
+
+
+def test_other_batches_between_alike_ones(warm):
+    twins, x, y = warm
+    for other in (
+        (x[:2], y[:2]),
+        (x.astype(np.float64), y),
+        (np.asfortranarray(x), y),
+        (np.repeat(x, 2, axis=1)[:, ::2], y),
+        (x, y.astype(np.int32)),
+        (x, np.eye(3, dtype=np.float32)[y]),
+        ((10 * x).astype(np.int64), y),
+    ):
+        twins.train([other] * 3 + [(x + 1, y), (x, y)])
+
+
+def test_weights_observers_and_measures_between_alike_steps(warm):
+    twins, x, y = warm
+    for _ in range(3):
+        twins.step(x, y, sample_weight=np.arange(4.0))
+        twins.step(x, y)
+        twins.step(x, y, on_layer=lambda item: None)
+        twins.step(x, y)
+    assert twins.step(x, y, measure=lambda out, given: float(out.sum()))[1] is not None
+    assert twins.step(x, y)[1] is None
+    twins.both(lambda net, _: setattr(net, "metric", Accuracy()))
+    assert 0.0 <= twins.step(x, y)[1] <= 1.0
+
+
+def test_a_refused_step_leaves_the_short_cut_usable(warm):
+    twins, x, y = warm
+    wrong = np.array([0, 1, 7, 0])
+    twins.refuse(lambda net, rule: net.step(x, wrong, rule), "label 7 at index 2", DataError)
+    twins.refuse(lambda net, rule: net.step(x[:, :4], y, rule), error=ShapeError)
+    twins.refuse(lambda net, rule: net.step(x, y[:-1], rule))
+    twins.step(x, y)
+
+
+def test_a_forward_waiting_for_its_backward_is_let_go(warm):
+    twins, x, y = warm
+    for _ in range(3):
+        twins.forward(True, x)
+        twins.step(x, y)
+        assert twins.recorded._pass is None
+
+
+def test_several_inputs_in_another_order(rng):
+    twins = Twins(two_headed_net, sgd)
+    x, y = HEADS.batch(rng)
+    twins.train([(x, y)] * 4)
+    twins.step({"numbers": x["numbers"] + 1, "images": x["images"]}, y)
+    twins.step({**x, "numbers": x["numbers"].astype(np.float64)}, y)
+    twins.step(x, y)
+
+
+def test_facts_that_arrays_have_in_common():
+    x, y = CHAIN.batches(1)[0]
+    assert facts(x + 1) == facts(x) == facts_of_feed({"x": x})
+    assert facts({"x": x, "y": y}) == facts({"y": y, "x": x}) == facts_of_feed({"x": x, "y": y})
+    for other in (x[:2], x.astype(np.float64), np.asfortranarray(x), x.view(np.matrix), x.tolist()):
+        assert facts(other) != facts(x)
+    assert facts({"x": x}) != facts({"z": x})
+    assert facts_of_feed({"x": [x, x]}) not in (facts([x, x]), facts_of_feed({"x": [x, x[:2]]}))
+
+
+def test_another_thread_has_programs_of_its_own(warm):
+    twins, x, y = warm
+    thread = threading.Thread(target=twins.train, args=([(x, y)] * 4,))
+    thread.start()
+    thread.join()
+    assert len(twins.recorded.programs.reports()) == 2
+    twins.step(x, y)
