@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
-import singanet
+from singanet import FeedForwardNet, Input
 from singanet import loss as losses
 from singanet import metric as metrics
-from singanet.errors import SingaNetError
 from singanet.layers import Activation, Dense, Reshape, Softmax
 from singanet.optimizer import SGD
+from tests.program.program_case import vectors
 from tests.program.twins import Twins
 
 
@@ -31,16 +33,16 @@ def ignored(rng):
     return np.where(rng.random(6) < rng.random(), -1, labels(rng))
 
 
-def signs(rng):
-    return np.sign(rng.standard_normal((6, 3)) + 0.1)
-
-
 def bits(rng):
     return (rng.random((6, 3)) < 0.5).astype(np.float32)
 
 
 def numbers(rng):
-    return rng.standard_normal((6, 3)).astype(np.float32)
+    return vectors(rng, 6, 3)
+
+
+def data(rng):
+    return vectors(rng, 6, 4)
 
 
 CASES = {
@@ -51,14 +53,19 @@ CASES = {
     "softmax, smoothed": (lambda: losses.SoftmaxCrossEntropy(label_smoothing=0.1), labels),
     "softmax, some ignored": (lambda: losses.SoftmaxCrossEntropy(ignore_index=-1), ignored),
     "softmax, summed": (lambda: losses.SoftmaxCrossEntropy(reduction="sum"), labels),
+    "softmax, weighted": (
+        lambda: losses.SoftmaxCrossEntropy(0.1, ignore_index=-1, class_weight=[1, 2, 3]), ignored),
     "sigmoid": (losses.SigmoidCrossEntropy, bits),
     "sigmoid, weighted": (lambda: losses.SigmoidCrossEntropy(pos_weight=[1.0, 2.0, 3.0]), bits),
+    "sigmoid, smoothed": (lambda: losses.SigmoidCrossEntropy(label_smoothing=0.1), bits),
+    "sigmoid, focal": (lambda: losses.SigmoidFocal(alpha=0.25), bits),
+    "sigmoid, dice": (losses.Dice, bits),
     "binary": (losses.BinaryCrossEntropy, bits),
     "categorical": (losses.CategoricalCrossEntropy, labels),
     "categorical, shares": (lambda: losses.CategoricalCrossEntropy(0.1), shares),
     "categorical, some ignored": (lambda: losses.CategoricalCrossEntropy(ignore_index=-1), ignored),
     "mean squared": (losses.MeanSquaredError, numbers),
-    "hinge": (losses.Hinge, signs),
+    "hinge": (losses.Hinge, lambda rng: np.sign(rng.standard_normal((6, 3)) + 0.1)),
     "hinge, squared": (lambda: losses.Hinge(squared=True), bits),
     "huber": (lambda: losses.Huber(0.3), numbers),
     "divergence": (losses.KLDivergence, shares),
@@ -66,118 +73,93 @@ CASES = {
     "squared": (losses.SquaredError, numbers),
     "squared, doubles": (losses.SquaredError, lambda rng: rng.standard_normal((6, 3))),
     "squared, integers": (losses.SquaredError, lambda rng: rng.integers(-2, 3, (6, 3))),
-    "softmax, weighted": (
-        lambda: losses.SoftmaxCrossEntropy(0.1, ignore_index=-1, class_weight=[1, 2, 3]),
-        ignored,
-    ),
-    "sigmoid, smoothed": (lambda: losses.SigmoidCrossEntropy(label_smoothing=0.1), bits),
     "focal": (lambda: losses.SoftmaxFocal(ignore_index=-1), ignored),
-    "sigmoid, focal": (lambda: losses.SigmoidFocal(alpha=0.25), bits),
     "smooth": (lambda: losses.SmoothL1(0.3), numbers),
     "poisson": (losses.Poisson, lambda rng: rng.integers(0, 4, (6, 3))),
     "cosine": (losses.CosineSimilarity, numbers),
-    "sigmoid, dice": (losses.Dice, bits),
+    # Of parts and of positions.
+    "gaussian": (losses.GaussianNLL, lambda rng: rng.standard_normal((6, 2, 3)), (2, 6)),
+    "triplets": (losses.TripletMargin, lambda rng: rng.integers(0, 2, 6), (3, 4)),
+    "ctc": (lambda: losses.CTC(blank=0), lambda rng: rng.integers(1, 4, (6, 1)), (3, 4)),
+}  # fmt: skip
+OF_METRICS = {
+    "softmax": (metrics.Accuracy, metrics.Perplexity),
+    "squared": (metrics.RootMeanSquaredError, metrics.R2, metrics.MeanAbsoluteError),
+    "sigmoid": (metrics.BinaryAccuracy, lambda: metrics.F1("macro", 0.5)),
 }
-METRICS = [metrics.Accuracy, metrics.Perplexity, None]
+BY_HAND = {"Loss", "HeadLoss", "MultiLoss"}
 
 
-def last_of(name):
-    """What the net ends in: probabilities where the loss wants them."""
-    return {"categorical": "softmax", "sigmoid": "tanh"}.get(name.partition(",")[0], "sigmoid")
+def net_with(name, metric=None, loss=None, last=...):
+    """A maker of nets for a case: they end in probabilities if the loss wants them."""
+    made, _, *shape = CASES[name]
+    if last is ...:
+        last = {"categorical": "softmax", "sigmoid": "tanh"}.get(name.partition(",")[0], "sigmoid")
 
-
-def net_with(loss, metric=None, last="sigmoid"):
     def make():
-        made = singanet.FeedForwardNet(loss(), None if metric is None else metric(), seed=2)
-        made.add(Dense("in", 5, input_sample_shape=(4,)))
-        made.add(Activation("tanh", "tanh"))
-        made.add(Dense("out", 3))
-        if last is not None:
-            made.add(Softmax("last") if last == "softmax" else Activation("last", last))
-        return made
+        net = FeedForwardNet((loss or made)(), None if metric is None else metric(), seed=2)
+        net.add(Dense("in", 5, input_sample_shape=(4,)))
+        net.add(Activation("tanh", "tanh"))
+        net.add(Dense("out", int(np.prod(shape[0])) if shape else 3))
+        if shape:
+            net.add(Reshape("last", shape[0]))
+        elif last is not None:
+            net.add(Softmax("last") if last == "softmax" else Activation("last", last))
+        return net
 
     return make
 
 
-def data(rng):
-    return rng.standard_normal((6, 4)).astype(np.float32)
+def sgd():
+    return SGD(lr=0.1)
+
+
+def test_every_public_loss_is_in_the_table():
+    public = {name: getattr(losses, name) for name in losses.__all__}
+    classes = {k for name, k in public.items() if inspect.isclass(k) and name not in BY_HAND}
+    assert {type(case[0]()) for case in CASES.values()} == classes
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_losses(name, weighted, rng):
-    loss, draw = CASES[name]
-    twins = Twins(net_with(loss, last=last_of(name)), lambda: SGD(lr=0.1))
+    twins, draw = Twins(net_with(name), sgd), CASES[name][1]
     for _ in range(6):
-        weight = rng.uniform(0.1, 2, 6).astype(np.float32) if weighted else None
-        twins.step(data(rng), draw(rng), sample_weight=weight)
+        x, y = data(rng), draw(rng)
+        weight = rng.uniform(0.1, 2, y.shape[:2] if name == "gaussian" else 6).astype(np.float32)
+        twins.step(x, y, sample_weight=weight if weighted else None)
+    assert twins.expect_recorded() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [(name, metric) for name in OF_METRICS for metric in OF_METRICS[name]]
+)
+def test_metrics(name, metric, rng):
+    twins = Twins(net_with(name, metric), sgd)
+    for _ in range(5):
+        twins.step(data(rng), CASES[name][1](rng))
     twins.expect_recorded()
 
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("recorded", [True, False])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if len(CASES[name]) == 2])
 def test_numbers_in_the_other_byte_order_are_the_same_numbers(name, recorded, rng):
-    loss, draw = CASES[name]
-    metric = metrics.Accuracy if draw is labels else None
-    nets = [net_with(loss, metric, last_of(name))() for _ in range(2)]
-    rules = [SGD(lr=0.1), SGD(lr=0.1)]
-    for net in nets:
+    draw = CASES[name][1]
+    twins = Twins(net_with(name, metrics.Accuracy if draw is labels else None), sgd)
+    for net in twins.nets:
         net.programs.enabled = recorded
     for _ in range(4):
         given = data(rng), draw(rng), rng.uniform(0.1, 2, 6).astype(np.float32)
         other = [array.astype(array.dtype.newbyteorder("S")) for array in given]
         told = [
             (net.step(x, y, rule, sample_weight=weight), net.evaluate(x, y))
-            for net, rule, (x, y, weight) in zip(nets, rules, (given, other), strict=True)
+            for net, rule, (x, y, weight) in zip(
+                twins.nets, twins.optimizers, (given, other), strict=True
+            )
         ]
         assert told[0] == told[1]
-    for one, another in zip(*(net.params() for net in nets), strict=True):
-        np.testing.assert_array_equal(one.value, another.value)
-
-
-def test_losses_of_several_parts_and_weights_of_positions(rng):
-    def make(loss, shape):
-        return singanet.FeedForwardNet(
-            [Dense("fc", 12, input_sample_shape=(4,)), Reshape("parts", shape)], loss=loss, seed=1
-        )
-
-    def x():
-        return data(rng)
-
-    twins = Twins(lambda: make(losses.GaussianNLL(), (2, 6)), lambda: SGD(lr=0.1))
-    for _ in range(4):
-        weight = rng.random((6, 2)).astype(np.float32)
-        twins.step(x(), rng.standard_normal((6, 2, 3)), sample_weight=weight)
-    twins.expect_recorded()
-    twins = Twins(lambda: make(losses.TripletMargin(), (3, 4)), lambda: SGD(lr=0.1))
-    for _ in range(4):
-        twins.step(x(), rng.integers(0, 2, 6))
-    twins.expect_recorded()
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_metrics(metric, rng):
-    twins = Twins(net_with(losses.SoftmaxCrossEntropy, metric), lambda: SGD(lr=0.1))
-    for _ in range(5):
-        twins.step(data(rng), labels(rng))
-    twins.expect_recorded()
-
-
-@pytest.mark.parametrize("metric", [metrics.RootMeanSquaredError, metrics.R2])
-def test_metrics_of_numbers(metric, rng):
-    twins = Twins(net_with(losses.SquaredError, metric), lambda: SGD(lr=0.1))
-    for _ in range(5):
-        twins.step(data(rng), numbers(rng))
-    twins.expect_recorded()
-
-
-@pytest.mark.parametrize("metric", [metrics.BinaryAccuracy, lambda: metrics.F1("macro", 0.5)])
-def test_metrics_of_what_outputs_mean(metric, rng):
-    twins = Twins(net_with(losses.SigmoidCrossEntropy, metric, "tanh"), lambda: SGD(lr=0.1))
-    for _ in range(5):
-        twins.step(data(rng), bits(rng))
-    twins.expect_recorded()
+    twins.expect_equal()
 
 
 WRONG = {
@@ -194,37 +176,27 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_targets_of_a_replay_say_the_same_and_change_nothing(name, rng):
-    loss, draw = CASES[name]
-    twins = Twins(net_with(loss, last=last_of(name)), lambda: SGD(lr=0.1))
-    for _ in range(3):
-        twins.step(data(rng), draw(rng))
+    twins, draw = Twins(net_with(name), sgd), CASES[name][1]
+    twins.train([(data(rng), draw(rng)) for _ in range(3)])
     x, y = data(rng), WRONG[name](draw(rng))
-    told = []
-    for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
-        with pytest.raises(SingaNetError, match="'last'") as caught:
-            net.step(x, y, optimizer)
-        told.append(str(caught.value))
-    assert told[0] == told[1]
-    twins.expect_equal()
+    twins.refuse(lambda net, rule: net.step(x, y, rule), "'last'")
     twins.step(data(rng), draw(rng))
     twins.expect_recorded()
 
 
 def test_wrong_outputs_are_seen_at_each_replay(rng):
-    twins = Twins(net_with(losses.BinaryCrossEntropy, last=None), lambda: SGD(lr=0.1))
+    twins = Twins(net_with("binary", last=None), sgd)
     for net in twins.nets:
         for param in net.params():
             param.value[...] = 0.5 if param.name == "out/bias" else 0.01 * param.value
-    for _ in range(3):
-        twins.step(data(rng), bits(rng))
-    for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
+    twins.train([(data(rng), bits(rng)) for _ in range(3)])
+    for net in twins.nets:
         net.params()[-1].value[...] = 9.0
-        with pytest.raises(SingaNetError, match="outputs from 0 to 1"):
-            net.step(data(rng), bits(rng), optimizer)
-    twins.expect_equal()
+    x, y = data(rng), bits(rng)
+    twins.refuse(lambda net, rule: net.step(x, y, rule), "outputs from 0 to 1")
 
 
-class Mine(losses.SquaredError):
+class Counting(losses.SquaredError):
     """A user's, whose weight falls with each call."""
 
     calls = 0
@@ -245,10 +217,23 @@ class Fourth(losses.SquaredError):
         return self.slope
 
 
-def test_losses_of_users_are_python_steps(rng):
-    twins = Twins(net_with(Fourth), lambda: SGD(lr=0.1))
-    for _ in range(6):
-        twins.step(data(rng), numbers(rng))
+@pytest.mark.parametrize("loss", [Counting, Fourth])
+def test_losses_of_users_are_python_steps(loss, rng):
+    twins = Twins(net_with("squared", loss=loss), sgd)
+    twins.train([(data(rng), numbers(rng)) for _ in range(6)])
+    assert any("loss" in note for note in twins.expect_recorded())
+    if loss is Counting:
+        assert [net.loss.calls for net in twins.nets] == [6, 6]
+
+
+def test_a_users_loss_inside_one_of_singanets_is_seen(rng):
+    def make():
+        x = Input("x", (4,))
+        loss = losses.MultiLoss({"a": losses.SquaredError(), "b": Counting()})
+        return FeedForwardNet(loss, inputs=x, outputs=[Dense("a", 3)(x), Dense("b", 3)(x)], seed=2)
+
+    twins = Twins(make, sgd)
+    twins.train([(data(rng), {"a": numbers(rng), "b": numbers(rng)}) for _ in range(6)])
     assert any("loss" in note for note in twins.expect_recorded())
 
 
@@ -256,53 +241,19 @@ class Tagged(np.ndarray):
     """A class of arrays that no program knows."""
 
 
-@pytest.mark.parametrize("odd", [lambda y: y.view(Tagged), lambda y: y.astype(np.complex64)])
-def test_targets_of_no_plain_array_are_seen_by_python(odd, rng):
-    twins = Twins(net_with(losses.SquaredError), lambda: SGD(lr=0.1))
-    told = []
+ODD = {
+    "subclass": ("squared", lambda y, w: (y.view(Tagged), w)),
+    "complex": ("squared", lambda y, w: (y.astype(np.complex64), w)),
+    "list of targets": ("softmax", lambda y, w: (y.tolist(), w)),
+    "list of weights": ("softmax", lambda y, w: (y, w.tolist())),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_other_things_than_arrays_are_taken_or_refused_alike(name, rng):
+    case, odd = ODD[name]
+    twins = Twins(net_with(case), sgd)
     for _ in range(4):
-        x, y = data(rng), odd(numbers(rng))
-        for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
-            try:
-                told.append(net.step(x, y, optimizer))
-            except SingaNetError as error:
-                told.append(str(error))
-        assert told[-1] == told[-2]
-        twins.expect_equal()
-
-
-@pytest.mark.parametrize("given", ["targets", "weights"])
-def test_lists_instead_of_arrays_are_taken_or_refused_alike(given, rng):
-    twins = Twins(net_with(losses.SoftmaxCrossEntropy), lambda: SGD(lr=0.1))
-    told = []
-    for _ in range(4):
-        x, y, weight = data(rng), labels(rng), np.ones(6, np.float32)
-        y, weight = (y.tolist(), weight) if given == "targets" else (y, weight.tolist())
-        for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
-            try:
-                told.append(net.step(x, y, optimizer, sample_weight=weight))
-            except (SingaNetError, AttributeError) as error:
-                told.append(str(error))
-        assert told[-1] == told[-2]
-        twins.expect_equal()
-
-
-def test_what_a_users_loss_counts_is_not_counted_twice(rng):
-    twins = Twins(net_with(Mine), lambda: SGD(lr=0.1))
-    for _ in range(6):
-        twins.step(data(rng), numbers(rng))
-    assert any("loss" in note for note in twins.expect_recorded())
-    assert [net.loss.calls for net in twins.nets] == [6, 6]
-
-
-def test_a_users_loss_inside_one_of_singanets_is_seen(rng):
-    def make():
-        x = singanet.Input("x", (4,))
-        outs = [Dense("a", 3)(x), Dense("b", 3)(x)]
-        loss = losses.MultiLoss({"a": losses.SquaredError(), "b": Mine()})
-        return singanet.FeedForwardNet(loss, inputs=x, outputs=outs, seed=2)
-
-    twins = Twins(make, lambda: SGD(lr=0.1))
-    for _ in range(6):
-        twins.step(data(rng), {"a": numbers(rng), "b": numbers(rng)})
-    assert any("loss" in note for note in twins.expect_recorded())
+        x, (y, weight) = data(rng), odd(CASES[case][1](rng), np.ones(6, np.float32))
+        weight = weight if "list" in name else None
+        twins.outcomes(lambda net, rule, x=x, y=y, w=weight: net.step(x, y, rule, sample_weight=w))
