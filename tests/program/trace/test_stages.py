@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import singanet
+from singanet import FeedForwardNet
 from singanet import optimizer as kinds
-from singanet.layers import Activation, BatchNormalization, Dense, Dropout, Embedding, Flatten
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
-from singanet.models import build
 from singanet.optimizer import SGD, Accumulator, Adam, Wrapper
-from tests.program.twins import Twins
+from tests.program.program_case import WORDS, Net, below, of, word_net
+from tests.program.twins import Twins, expect_same
 
 RULES = [
     lambda bound: kinds.SGD(0.1, 0.9, constraint=bound),
@@ -36,20 +36,21 @@ STAGES = [
     lambda inner: kinds.Accumulator(inner, 2),
     lambda inner: kinds.Accumulator(inner, 3, mean=False),
 ]
-BOUNDS = [None, 0.05, kinds.MaxNorm(0.8, axis=0), kinds.L2Constraint(1e-4)]
 
 
-def net():
-    made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=1)
-    made.add(Dense("a", 9, input_sample_shape=(5,)))
-    made.add(Activation("tanh", "tanh"))
-    made.add(Dense("b", 4))
+def net(*parts):
+    layers = [Dense("a", 9, input_sample_shape=(5,)), *parts, Activation("tanh", "tanh")]
+    return FeedForwardNet([*layers, Dense("b", 4)], loss=SoftmaxCrossEntropy(), seed=1)
+
+
+def drawing():
+    made = net(BatchNormalization("norm"), Dropout("drop", 0.4))
+    made.metric = Accuracy()
     return made
 
 
-def batch(k, size=6):
-    rng = np.random.default_rng(k)
-    return rng.standard_normal((size, 5)).astype(np.float32), rng.integers(0, 4, size)
+SMALL = Net(net, of(5), below(4))
+BATCHES = SMALL.batches(40, 6)
 
 
 def halved(optimizer):
@@ -86,27 +87,15 @@ def test_any_chain_is_recorded_as_it_runs_by_the_layers(rule, stages, bound, cha
         return optimizer
 
     twins = Twins(net, make)
-    for k in range(4):
-        twins.step(*batch(k))
-    for k, change in enumerate(changes):
+    twins.train(BATCHES[:4])
+    for (x, y), change in zip(BATCHES, changes, strict=False):
         if change in ("halved", "reloaded"):
             for optimizer in twins.optimizers:
                 {"halved": halved, "reloaded": reloaded}[change](optimizer)
-        twins.step(*batch(k, 3 if change == "short" else 6))
-    for k in range(4):
-        twins.step(*batch(k))
-    reports = twins.recorded.programs.reports()
-    assert [note for report in reports for note in report.notes] == []
-
-
-def drawing():
-    made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=1)
-    made.add(Dense("a", 9, input_sample_shape=(5,)))
-    made.add(BatchNormalization("norm"))
-    made.add(Activation("tanh", "tanh"))
-    made.add(Dropout("drop", 0.4))
-    made.add(Dense("b", 4))
-    return made
+        size = 3 if change == "short" else 6
+        twins.step(x[:size], y[:size])
+    twins.train(BATCHES[:4])
+    assert [note for report in twins.recorded.programs.reports() for note in report.notes] == []
 
 
 @pytest.mark.parametrize(("every", "limit"), [(1, 0.05), (1, 1e3), (2, 0.5), (3, 0.05)])
@@ -114,12 +103,12 @@ def drawing():
 def test_clipping_by_the_norm_of_all_gradients_is_recorded(every, limit, rule):
     def make():
         clip = kinds.ClipByGlobalNorm(kinds.ClipByValue(rule(None), 1.0), limit)
-        return clip if every == 1 else kinds.Accumulator(clip, every)
+        return clip if every == 1 else Accumulator(clip, every)
 
     twins = Twins(drawing, make)
-    for k in range(4 * every):
-        twins.step(*batch(k))
-        twins.step(*batch(k), sample_weight=np.arange(6.0))
+    for x, y in BATCHES[: 4 * every]:
+        twins.step(x, y)
+        twins.step(x, y, sample_weight=np.arange(6.0))
     assert twins.expect_recorded() == []
     told = twins.optimizers[0] if every == 1 else twins.optimizers[0].optimizer
     assert not told.knows
@@ -128,55 +117,82 @@ def test_clipping_by_the_norm_of_all_gradients_is_recorded(every, limit, rule):
 @pytest.mark.parametrize("level", ["none", "cheap"])
 def test_two_passes_with_parts_of_the_users(level):
     class Own(SoftmaxCrossEntropy):
-        calls = 0
-
         def forward(self, flag, x, y):
-            type(self).calls += 1
             return super().forward(flag, x, y)
 
-    class Doubled(Activation):
+    class Twice(Activation):
         def forward(self, ctx, x):
             return super().forward(ctx, 2 * x)
 
     def make():
         made = drawing()
         made.loss = Own()
-        made.add(Doubled("own", "relu"))
+        made.add(Twice("own", "relu"))
         made.programs.recompute = level
         return made
 
-    twins = Twins(make, lambda: kinds.ClipByGlobalNorm(Adam(lr=0.01), 0.2))
-    seen = []
-    for k in range(5):
-        twins.step(*batch(k), measure=lambda out, y: seen.append(out.copy()))
+    twins, seen = Twins(make, lambda: kinds.ClipByGlobalNorm(Adam(lr=0.01), 0.2)), []
+    twins.train(BATCHES[:5], measure=lambda out, y: seen.append(out.copy()))
     assert len(seen) == 10
-    for one, two in zip(seen[::2], seen[1::2], strict=True):
-        np.testing.assert_array_equal(one, two)
+    expect_same(seen[::2], seen[1::2])
 
 
 def test_a_norm_said_by_the_caller_is_that_of_the_step():
     twins = Twins(net, lambda: kinds.ClipByGlobalNorm(SGD(lr=0.1), 0.1))
-    for k in range(4):
-        twins.step(*batch(k))
+    twins.train(BATCHES[:4])
     for k in range(4):
         with twins.optimizers[0].knowing(2.0 + k), twins.optimizers[1].knowing(2.0 + k):
-            twins.step(*batch(k))
-        twins.step(*batch(k))
+            twins.step(*BATCHES[k])
+        twins.step(*BATCHES[k])
 
 
-def test_recorded_global_clipping_follows_its_formula():
-    clipped, plain = net(), net()
-    optimizer = kinds.ClipByGlobalNorm(SGD(lr=1.0), 0.1)
-    for k in range(6):
-        grads = plain.train(*batch(k))[0]
-        norm = np.sqrt(sum(np.sum(g.astype(float) ** 2) for g in grads))
-        assert norm > 0.1
-        for value, grad in zip(plain.param_values(), grads, strict=True):
-            value -= (grad * (0.1 / norm)).astype(np.float32)
-        clipped.step(*batch(k), optimizer)
-        for a, b in zip(clipped.param_values(), plain.param_values(), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+# -- formulas -------------------------------------------------------------------------------
+
+
+def norm_of(grads):
+    return np.sqrt(sum(np.sum(g.astype(float) ** 2) for g in grads))
+
+
+def moved(values, grads, factor):
+    for value, grad in zip(values, grads, strict=True):
+        value -= (grad * factor).astype(np.float32)
+
+
+def expect_near(one, two):
+    for a, b in zip(one.param_values(), two.param_values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [(kinds.ClipByGlobalNorm, 0.1), *((kinds.ClipByLayerNorm, at) for at in (0.01, 0.1, 10.0))],
+)
+def test_recorded_clipping_follows_its_formula(kind, limit):
+    clipped, plain, optimizer = net(), net(), kind(SGD(lr=1.0), limit)
+    for x, y in BATCHES[:6]:
+        grads, values = plain.train(x, y)[0], plain.param_values()
+        many = len(grads) if kind is kinds.ClipByGlobalNorm else 2
+        for i in range(0, len(grads), many):
+            norm = norm_of(grads[i : i + many])
+            assert norm > 0.1 or many == 2
+            moved(values[i : i + many], grads[i : i + many], min(1.0, limit / norm))
+        clipped.step(x, y, optimizer)
+        expect_near(clipped, plain)
     assert clipped.programs.reports()
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_accumulated_steps_are_a_step_of_the_mean(every):
+    gathered, plain = net(), net()
+    accumulator, rule = Accumulator(SGD(lr=0.1), every), SGD(lr=0.1)
+    for k in range(0, 6 * every, every):
+        for part in BATCHES[k : k + every]:
+            gathered.step(*part, accumulator)
+        plain.step(*map(np.concatenate, zip(*BATCHES[k : k + every], strict=True)), rule)
+    expect_near(gathered, plain)
+
+
+# -- stages of users ------------------------------------------------------------------------
 
 
 class Logged(Wrapper):
@@ -316,44 +332,36 @@ class Duck:
 @pytest.mark.parametrize("own", [Logged, Halved])
 def test_a_users_stage_is_a_python_step_of_the_whole_optimizer(own, around, inside):
     twins = Twins(net, lambda: around(own(inside(lr=0.1))))
-    for k in range(6):
-        twins.step(*batch(k))
+    twins.train(BATCHES[:6])
     assert any(own.__name__ in note for note in twins.expect_recorded())
     first, second = twins.optimizers
     while not isinstance(first, own):
         first, second = first.optimizer, second.optimizer
-    assert vars(first).get("norms") == vars(second).get("norms")
-    assert vars(first).get("calls") == vars(second).get("calls")
+    for name in ("norms", "calls"):
+        assert vars(first).get(name) == vars(second).get(name)
 
 
 def test_a_users_stage_of_arithmetic_alone_is_recorded():
-    twins = Twins(net, lambda: Centred(kinds.Accumulator(SGD(lr=0.1), 2)))
-    for k in range(9):
-        twins.step(*batch(k))
+    twins = Twins(net, lambda: Centred(Accumulator(SGD(lr=0.1), 2)))
+    twins.train(BATCHES[:9])
     assert twins.expect_recorded() == []
 
 
 def test_a_users_accumulator_and_clipper_are_stages_like_any():
     """Sums of two batches' gradients, brought to the norm 1: recorded, and by hand."""
     twins, plain = Twins(net, lambda: CountingGathered(Rescaled(SGD(lr=0.1)))), net()
-    for k in range(12):
-        if k % 2 == 0:
-            both = [plain.train(*batch(k + i))[0] for i in (0, 1)]
-            sums = [one + two for one, two in zip(*both, strict=True)]
-            norm = np.sqrt(sum(np.sum(each.astype(float) ** 2) for each in sums))
-            for value, each in zip(plain.param_values(), sums, strict=True):
-                value -= (each * (0.1 / norm)).astype(np.float32)
-        twins.step(*batch(k))
-        if k % 2:
-            for a, b in zip(twins.recorded.param_values(), plain.param_values(), strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    for k in range(0, 12, 2):
+        both = [plain.train(*batch)[0] for batch in BATCHES[k : k + 2]]
+        sums = [one + two for one, two in zip(*both, strict=True)]
+        moved(plain.param_values(), sums, 0.1 / norm_of(sums))
+        twins.train(BATCHES[k : k + 2])
+        expect_near(twins.recorded, plain)
     assert twins.expect_recorded() == []
 
 
 def test_an_optimizer_by_its_methods_alone():
     twins = Twins(net, Duck)
-    for k in range(5):
-        twins.step(*batch(k))
+    twins.train(BATCHES[:5])
     assert any("Duck" in note for note in twins.expect_recorded())
 
 
@@ -365,62 +373,66 @@ def test_an_update_assigned_to_an_optimizer_is_called():
         return optimizer
 
     twins = Twins(net, make)
-    for k in range(5):
-        twins.step(*batch(k))
+    twins.train(BATCHES[:5])
     assert any("a method of this SGD was replaced" in note for note in twins.expect_recorded())
 
 
 def test_a_stage_shared_with_a_loop_of_the_users():
-    twins = Twins(net, lambda: kinds.ClipByRunningNorm(kinds.Accumulator(SGD(lr=0.1), 2), 0.1))
-    for k in range(12):
+    twins = Twins(net, lambda: kinds.ClipByRunningNorm(Accumulator(SGD(lr=0.1), 2), 0.1))
+    for k, (x, y) in enumerate(BATCHES[:12]):
         if k % 4 == 3:
             # Out of turn, as in a training loop of one's own.
             for made, optimizer in zip(twins.nets, twins.optimizers, strict=True):
-                for item in list(made.backward(made.forward(True, batch(k)[0])))[:1]:
+                for item in list(made.backward(made.forward(True, x)))[:1]:
                     optimizer.update(*item)
-        twins.step(*batch(k))
+        twins.step(x, y)
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_accumulated_steps_are_a_step_of_the_mean(every):
-    gathered, plain = net(), net()
-    accumulator, rule = kinds.Accumulator(SGD(lr=0.1), every), SGD(lr=0.1)
-    for k in range(6):
-        parts = [batch(every * k + i) for i in range(every)]
-        for part in parts:
-            gathered.step(*part, accumulator)
-        x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        plain.step(x, y, rule)
-    for a, b in zip(gathered.param_values(), plain.param_values(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("limit", [0.01, 0.1, 10.0])
-def test_recorded_clipping_follows_its_formula(limit):
-    clipped, plain = net(), net()
-    optimizer = kinds.ClipByLayerNorm(SGD(lr=1.0), limit)
-    for k in range(6):
-        x, y = batch(k)
-        grads = plain.train(x, y)[0]
-        for i in range(0, len(grads), 2):
-            norm = np.sqrt(sum(np.sum(g.astype(float) ** 2) for g in grads[i : i + 2]))
-            for value, grad in zip(plain.param_values()[i : i + 2], grads[i : i + 2], strict=True):
-                value -= (grad * min(1.0, limit / norm)).astype(np.float32)
-        clipped.step(x, y, optimizer)
-        for a, b in zip(clipped.param_values(), plain.param_values(), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+# -- programs of accumulated steps ----------------------------------------------------------
 
 
 def test_a_program_by_hand_has_every_kind_of_step():
-    by_hand, by_layers = net(), net()
-    by_layers.programs.enabled = False
-    ours, theirs = (kinds.Accumulator(kinds.AdamW(lr=0.01), 3) for _ in range(2))
-    program = by_hand.record(*batch(0), ours)
-    for k in range(9):
-        assert program.run(*batch(k)) == by_layers.step(*batch(k), theirs)
-        for a, b in zip(by_hand.param_values(), by_layers.param_values(), strict=True):
-            np.testing.assert_array_equal(a, b)
+    twins = Twins(net, lambda: Accumulator(kinds.AdamW(lr=0.01), 3))
+    program = twins.recorded.record(*BATCHES[0], twins.optimizers[0])
+    for x, y in BATCHES[:9]:
+        assert program.run(x, y) == twins.nets[1].step(x, y, twins.optimizers[1])
+        twins.expect_equal()
     assert program.notes == []
+
+
+@pytest.mark.parametrize(("every", "programs"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_the_first_round_of_micro_batches_has_the_programs_of_all_others(every, programs):
+    """A weight of 1 is known from the first batch on; it needs no program of its own."""
+    twins = Twins(net, lambda: Accumulator(Adam(lr=0.1), every))
+    twins.recorded.programs.at_once = True
+    for x, y in BATCHES[: 3 * every]:
+        twins.step(x, y)
+        assert len(twins.recorded.programs.reports()) <= programs
+    assert len(twins.recorded.programs.reports()) == programs
+    # Another number of samples weighs other than 1, and is another program.
+    twins.step(x[:3], y[:3])
+
+
+@pytest.mark.parametrize("level", ["none", "cheap"])
+def test_rows_that_replays_have_gathered_are_saved_and_gone_on_with(level):
+    """Recorded at once, no step by the layers ever said that the sum is one of rows."""
+    make = lambda: Accumulator(SGD(lr=0.1, momentum=0.9), 3)  # noqa: E731
+    twins = Twins(word_net, make)
+    twins.recorded.programs.recompute = level
+    again = None
+    for step, (x, y) in enumerate(WORDS.batches(9)):
+        # Compares the saved state, in the middle of a sum as well.
+        twins.step(x, y)
+        if again is not None:
+            again[0].step(x, y, again[1])
+        if step == 4:
+            other, optimizer = word_net(), make()
+            for mine, theirs in zip(other.params(), twins.recorded.params(), strict=True):
+                mine.value[...] = theirs.value
+            optimizer.register_all(other.param_specs())
+            optimizer.load_state_dict(twins.optimizers[0].state_dict())
+            again = other, optimizer
+    expect_same(again[0].param_values(), twins.recorded.param_values())
 
 
 def slow(seconds):
@@ -436,8 +448,8 @@ def test_dear_python_steps_are_told_once():
     made, optimizer = net(), slow(0.01)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        for k in range(12):
-            made.step(*batch(k), optimizer)
+        for x, y in BATCHES[:12]:
+            made.step(x, y, optimizer)
     (one,) = told
     assert re.match(r"net.step: Python steps take (9\d|100)% .*Slow is not", str(one.message))
     assert made.programs.notes
@@ -445,11 +457,11 @@ def test_dear_python_steps_are_told_once():
 
 
 def test_kernels_are_not_told():
-    made, optimizer = net(), kinds.Accumulator(SGD(lr=0.1), 2)
+    made, optimizer = net(), Accumulator(SGD(lr=0.1), 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for k in range(20):
-            made.step(*batch(k), optimizer)
+        for x, y in BATCHES[:20]:
+            made.step(x, y, optimizer)
     assert made.programs.notes == []
 
 
@@ -485,57 +497,3 @@ def test_mixed_precision_is_recorded(arguments, scale):
     assert nets[0].programs.notes == []
     assert nets[0].programs.refusals == []
     assert nets[0].programs.reports()
-
-
-@pytest.mark.parametrize(("every", "programs"), [(1, 1), (2, 2), (3, 3), (5, 3)])
-def test_the_first_round_of_micro_batches_has_the_programs_of_all_others(every, programs):
-    """What weighs 1 is known from the first batch on; it needs no program of its own."""
-    recorded, by_layers = (build("mlp", seed=0) for _ in range(2))
-    recorded.programs.at_once, by_layers.programs.enabled = True, False
-    shape = recorded.nodes()[0].layer.in_shapes
-    rng = np.random.default_rng(every)
-    optimizers = [Accumulator(Adam(lr=0.1), every) for _ in range(2)]
-    for _ in range(3 * every):
-        x, y = rng.standard_normal((4, *shape), np.float32), rng.integers(0, 10, 4)
-        for net, optimizer in zip((recorded, by_layers), optimizers, strict=True):
-            net.step(x, y, optimizer)
-        assert len(recorded.programs.reports()) <= programs
-    assert len(recorded.programs.reports()) == programs
-    for one, two in zip(recorded.param_values(), by_layers.param_values(), strict=True):
-        np.testing.assert_array_equal(one, two)
-    # Another number of samples weighs other than 1, and is another program.
-    for net, optimizer in zip((recorded, by_layers), optimizers, strict=True):
-        net.step(x[:3], y[:3], optimizer)
-    for one, two in zip(recorded.param_values(), by_layers.param_values(), strict=True):
-        np.testing.assert_array_equal(one, two)
-
-
-def words_net():
-    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=1)
-    net.add(Embedding("words", 11, 4, input_sample_shape=(5,)))
-    net.add(Flatten("flat"))
-    net.add(Dense("out", 3))
-    return net
-
-
-@pytest.mark.parametrize("level", ["none", "cheap"])
-def test_rows_that_replays_have_gathered_are_saved_and_gone_on_with(level, rng):
-    """Recorded at once, no step by the layers ever said that the sum is one of rows."""
-    twins = Twins(words_net, lambda: Accumulator(SGD(lr=0.1, momentum=0.9), 3))
-    twins.recorded.programs.recompute = level
-    again = None
-    for step in range(9):
-        x, y = rng.integers(0, 11, (4, 5)), rng.integers(0, 3, 4)
-        # Compares what would be saved, in the middle of a sum as well.
-        twins.step(x, y)
-        if again is not None:
-            again[0].step(x, y, again[1])
-        if step == 4:
-            net, optimizer = words_net(), Accumulator(SGD(lr=0.1, momentum=0.9), 3)
-            for mine, theirs in zip(net.params(), twins.recorded.params(), strict=True):
-                mine.value[...] = theirs.value
-            optimizer.register_all(net.param_specs())
-            optimizer.load_state_dict(twins.optimizers[0].state_dict())
-            again = net, optimizer
-    for mine, theirs in zip(again[0].param_values(), twins.recorded.param_values(), strict=True):
-        assert mine.tobytes() == theirs.tobytes()
