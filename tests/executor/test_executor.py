@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet import Executor, FeedForwardNet, Input
-from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, UnknownNameError
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    DataError,
+    GraphError,
+    ShapeError,
+    UnknownNameError,
+)
 from singanet.executor import from_loader, gradients
 from singanet.layers import (
     Activation,
@@ -24,6 +31,7 @@ from singanet.layers import (
     Pad,
     Reshape,
     StopGradient,
+    TimeDistributed,
 )
 from singanet.loss import (
     Loss,
@@ -38,17 +46,19 @@ from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByV
 from singanet.parallel import Pipeline
 from singanet.testing import communicators
 
-RNG = np.random.default_rng(3)
 
-
-def batch(count=8, features=6, classes=3, seed=0):
+def batch(count=8, features=6, seed=0):
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((count, features)).astype(np.float32)
-    return x, rng.integers(0, classes, count)
+    return rng.standard_normal((count, features)).astype(np.float32), rng.integers(0, 3, count)
 
 
-def chain(classes=3):
-    return [Dense("a", 5), Activation("r", "tanh"), Dense("b", classes)]
+def fed(*given, **options):
+    """A batch by the names of the inputs."""
+    return dict(zip("xy", batch(*given, **options), strict=True))
+
+
+def chain():
+    return [Dense("a", 5), Activation("r", "tanh"), Dense("b", 3)]
 
 
 def through(symbol, layers):
@@ -57,30 +67,65 @@ def through(symbol, layers):
     return symbol
 
 
+class Graph:
+    """Inputs, the layers of `chain`, scores and a loss of them."""
+
+    def __init__(self, layers=None, features=6):
+        self.x, self.y = Input("x", (features,)), Input("y", (), dtype="int64")
+        self.layers = chain() if layers is None else layers
+        self.scores = through(self.x, self.layers)
+        self.loss = SoftmaxCrossEntropy()(self.scores, self.y)
+
+    def trained_by(self, *updates, **given):
+        """An executor of one program of the loss and of ``updates``."""
+        return Executor({"train": [self.loss, *updates]}, seed=0, **given)
+
+
 def classifier(optimizer, seed=0, extra=(), **given):
-    """An executor that trains, validates and infers, with its symbols."""
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    scores = through(x, [*extra, *chain()])
-    loss, accuracy = SoftmaxCrossEntropy()(scores, y), Accuracy()(scores, y)
+    """An executor that trains, validates and infers, and its graph."""
+    graph = Graph([*extra, *chain()])
+    loss, accuracy = graph.loss, Accuracy()(graph.scores, graph.y)
     programs = {
         "train": [loss, optimizer.minimize(loss)],
         "watched": [accuracy, optimizer.minimize(loss), loss],
         "validate": [loss, accuracy],
-        "infer": [scores],
+        "infer": [graph.scores],
     }
-    return Executor(programs, seed=seed, **given), x, y, scores, loss
+    return Executor(programs, seed=seed, **given), graph
 
 
-def by_hand(seed=0, extra=()):
-    first, *rest = [*extra, *chain()]
-    first.input_sample_shape = (6,)
-    return FeedForwardNet([first, *rest], loss=SoftmaxCrossEntropy(), metric=Accuracy(), seed=seed)
+def by_hand(layers=None, loss=SoftmaxCrossEntropy, shape=(6,), metric=None):
+    first, *rest = chain() if layers is None else layers
+    first.input_sample_shape = shape
+    return FeedForwardNet([first, *rest], loss=loss(), metric=metric, seed=0)
 
 
-def assert_same_bits(one, other):
-    theirs = {param.name: param.value for param in other.params()}
-    for param in one.params():
-        assert np.array_equal(param.value, theirs[param.name]), param.name
+def params_of(*nets):
+    return {param.name: param.value for net in nets for param in net.params()}
+
+
+def expect_same_bits(one, *others):
+    theirs = params_of(*others)
+    for name, value in params_of(one).items():
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+
+
+def expect_near(one, other, rtol=1e-5, atol=1e-6):
+    theirs = params_of(other)
+    for name, value in params_of(one).items():
+        np.testing.assert_allclose(value, theirs[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+def train_both(executor, net, rule, count=4, program="train", **options):
+    """Runs of an executor, and steps of a net: the same losses and parameters."""
+    for k in range(count):
+        feed = fed(seed=k, **options)
+        wanted = net.step(*feed.values(), rule)[0]
+        assert wanted in executor.run(program, feed)
+        expect_same_bits(executor.net, net)
+
+
+# -- what is trained ------------------------------------------------------------------------
 
 
 @settings(max_examples=12, deadline=None)
@@ -93,29 +138,28 @@ def assert_same_bits(one, other):
     rate=st.sampled_from([0.05, 0.5]),
 )
 def test_any_sequence_of_runs_is_that_of_steps_of_a_net(runs, rate):
-    executor, x, _, _, _ = classifier(SGD(rate, momentum=0.9))
-    net, sgd = by_hand(), SGD(rate, momentum=0.9)
+    executor, _ = classifier(SGD(rate, momentum=0.9))
+    net, sgd = by_hand(metric=Accuracy()), SGD(rate, momentum=0.9)
     for k, (name, count) in enumerate(runs):
-        images, labels = batch(count, seed=k)
-        values = executor.run(name, {x: images, "y": labels})
-        wanted = net.evaluate(images, labels)
+        feed = fed(count, seed=k)
+        values = executor.run(name, feed)
+        wanted = net.evaluate(*feed.values())
         if name != "validate":
-            wanted = net.step(images, labels, sgd)
+            wanted = net.step(*feed.values(), sgd)
         found = {"train": values[:1], "watched": values[2::-2], "validate": values}[name]
         assert list(found) == list(wanted)[: len(found)]
-        assert_same_bits(executor.net, net)
+        expect_same_bits(executor.net, net)
 
 
 @pytest.mark.parametrize("asked", ["", "s", "ls", "sl", "ll"])
 def test_what_is_asked_for_beside_an_update_is_from_before_it(asked):
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    scores = through(x, chain())
-    loss = SoftmaxCrossEntropy()(scores, y)
-    items = [{"s": scores, "l": loss}[letter] for letter in asked]
-    executor = Executor(
-        {"train": [*items, SGD(0.5).minimize(loss)], "watch": [scores, loss]}, seed=0
-    )
-    feed = dict(zip("xy", batch(), strict=True))
+    graph = Graph()
+    items = [{"s": graph.scores, "l": graph.loss}[letter] for letter in asked]
+    programs = {
+        "train": [*items, SGD(0.5).minimize(graph.loss)],
+        "watch": [graph.scores, graph.loss],
+    }
+    executor, feed = Executor(programs, seed=0), fed()
     for _ in range(3):
         before = dict(zip("sl", executor.run("watch", feed), strict=True))
         *found, nothing = executor.run("train", feed)
@@ -133,14 +177,12 @@ def test_of_two_updates_each_loss_is_its_own(asked):
     }
     steps = [SGD(0.5).minimize(loss) for loss in losses.values()]
     programs = {"train": [*(losses[name] for name in asked), *steps], "watch": [*losses.values()]}
-    executor = Executor(programs, seed=0)
-    feed = dict(zip("xy", batch(), strict=True))
+    executor, feed = Executor(programs, seed=0), fed()
     for _ in range(3):
         before = dict(zip("ab", executor.run("watch", feed), strict=True))
-        wanted = [before[name] for name in asked]
         *found, _, nothing = executor.run("train", feed)
         assert nothing is None
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+        np.testing.assert_allclose(found, [before[name] for name in asked], rtol=1e-5)
 
 
 def test_a_gan_trains_as_a_loop_by_hand():
@@ -157,27 +199,22 @@ def test_a_gan_trains_as_a_loop_by_hand():
         SigmoidCrossEntropy()(on_real, ones), SigmoidCrossEntropy()(on_made, zeros)
     )
     g_loss = SigmoidCrossEntropy()(on_made, ones)
-    executor = Executor(
-        {
-            "critic": [d_loss, Adam(lr=0.01).minimize(d_loss, critic)],
-            "maker": [g_loss, SGD(0.1).minimize(g_loss, maker)],
-            "made": [made],
-        },
-        seed=4,
-    )
-
+    programs = {
+        "critic": [d_loss, Adam(lr=0.01).minimize(d_loss, critic)],
+        "maker": [g_loss, SGD(0.1).minimize(g_loss, maker)],
+        "made": [made],
+    }
+    executor = Executor(programs, seed=4)
     own_maker, own_critic = parts()
     own_maker[0].input_sample_shape, own_critic[0].input_sample_shape = (3,), (2,)
-    g = FeedForwardNet(own_maker, seed=4)
-    d = FeedForwardNet(own_critic, seed=4)
+    g, d = FeedForwardNet(own_maker, seed=4), FeedForwardNet(own_critic, seed=4)
     adam, sgd = Adam(lr=0.01), SGD(0.1)
     yes, no = np.ones((8, 1), np.float32), np.zeros((8, 1), np.float32)
     rng = np.random.default_rng(1)
     for _ in range(5):
         points = rng.standard_normal((8, 2)).astype(np.float32)
         noise = rng.standard_normal((8, 3)).astype(np.float32)
-        feed = {real: points, z: noise, ones: yes, zeros: no}
-        told, _ = executor.run("critic", feed)
+        told, _ = executor.run("critic", {real: points, z: noise, ones: yes, zeros: no})
         losses, walks = [], []
         for given_, target in ((points, yes), (g.forward(False, noise), no)):
             loss = SigmoidCrossEntropy()
@@ -193,9 +230,7 @@ def test_a_gan_trains_as_a_loop_by_hand():
         down = d.gradients("d2", "input", fake, dys=loss.backward())["input"]
         for names, values, grads in g.backward(down):
             sgd.update(names, values, grads)
-        theirs = {param.name: param.value for net in (g, d) for param in net.params()}
-        for param in executor.net.params():
-            assert np.array_equal(param.value, theirs[param.name]), param.name
+        expect_same_bits(executor.net, g, d)
     assert np.array_equal(executor.run("made", {z: noise})[0], g.forward(False, noise))
 
 
@@ -209,10 +244,10 @@ def test_two_losses_train_as_a_net_with_a_loss_of_two():
     y, s = Input("y", (), dtype="int64"), Input("s", (2,))
     parts = [SoftmaxCrossEntropy()(kind, y), SquaredError()(size, s)]
     total = Add("total")(*parts)
-    executor = Executor({"train": [total, *parts, SGD(0.1).minimize(total)]}, seed=2)
+    executor = Executor({"train": [total, *parts, SGD(0.1).minimize(total)]}, seed=0)
     own, *outputs = drawn()
     losses = MultiLoss({"kind": SoftmaxCrossEntropy(), "size": SquaredError()})
-    net, sgd = FeedForwardNet(loss=losses, inputs=own, outputs=outputs, seed=2), SGD(0.1)
+    net, sgd = FeedForwardNet(loss=losses, inputs=own, outputs=outputs, seed=0), SGD(0.1)
     for k in range(4):
         images, labels = batch(seed=k)
         sizes = images[:, :2].copy()
@@ -220,43 +255,40 @@ def test_two_losses_train_as_a_net_with_a_loss_of_two():
         wanted, _ = net.step(images, {"kind": labels, "size": sizes}, sgd)
         assert values[0] == wanted
         assert values[1:] == [*(float(part.mean()) for part in losses.parts.values()), None]
-        assert_same_bits(executor.net, net)
+        expect_same_bits(executor.net, net)
 
 
 def test_several_optimizers_of_one_loss_train_as_a_loop_that_tells_them_apart():
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    low, middle, top = chain()
-    scores = top(middle(low(x)))
-    loss = SoftmaxCrossEntropy()(scores, y)
-    updates = [Adam(lr=0.01).minimize(loss, low), SGD(0.1).minimize(loss, ["b/weight", "b/bias"])]
-    executor = Executor({"train": [loss, *updates]}, seed=0)
+    graph = Graph()
+    executor = graph.trained_by(
+        Adam(lr=0.01).minimize(graph.loss, graph.layers[0]),
+        SGD(0.1).minimize(graph.loss, ["b/weight", "b/bias"]),
+    )
     net, adam, sgd = by_hand(), Adam(lr=0.01), SGD(0.1)
     for k in range(4):
         images, labels = batch(seed=k)
-        value, *rest = executor.run("train", {x: images, y: labels})
+        value, *rest = executor.run("train", {graph.x: images, graph.y: labels})
         wanted = net.loss.forward(True, net.forward(True, images), labels)
         assert (value, rest) == (float(wanted.mean()), [None, None])
         for names, values, grads in net.backward(net.loss.backward()):
             (adam if names and names[0].startswith("a/") else sgd).update(names, values, grads)
-        assert_same_bits(executor.net, net)
+        expect_same_bits(executor.net, net)
 
 
-def test_each_of_several_optimizers_follows_what_is_said_of_its_parameters():
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    low, middle, top = chain()
-    still = Dense("still", 5)  # of no optimizer
-    loss = SoftmaxCrossEntropy()(top(still(middle(low(x)))), y)
-    updates = [SGD(0.1).minimize(loss, low), SGD(0.2).minimize(loss, top)]
-    executor = Executor({"train": updates}, seed=0)
-    first, *rest = chain()
-    first.input_sample_shape = (6,)
-    layers = [first, rest[0], Dense("still", 5), rest[1]]
-    net = FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
+def test_each_of_several_optimizers_follows_the_settings_of_its_parameters():
+    def layers():
+        low, middle, top = chain()
+        return [low, middle, Dense("still", 5), top]  # one of no optimizer
+
+    graph = Graph(layers())
+    low, _, _, top = graph.layers
+    executor = graph.trained_by(
+        SGD(0.1).minimize(graph.loss, low), SGD(0.2).minimize(graph.loss, top)
+    )
+    net, own, feed = by_hand(layers()), SGD(0.1), fed()
     net["still"].trainable = False
-    net["b"].params["weight"].spec = replace(net["b"].params["weight"].spec, lr_mult=2.0)
-    net["b"].params["bias"].spec = replace(net["b"].params["bias"].spec, lr_mult=2.0)
-    own = SGD(0.1)
-    images, labels = batch()
+    for param in net["b"].params.values():
+        param.spec = replace(param.spec, lr_mult=2.0)
     view = executor._programs["train"].view
     planned = view._execution_plan()
     for rate in (1.0, 0.5, 0.25):
@@ -264,64 +296,100 @@ def test_each_of_several_optimizers_follows_what_is_said_of_its_parameters():
             weight = one["a"].params["weight"]
             weight.spec = replace(weight.spec, lr_mult=rate)
         for _ in range(2):
-            executor.run("train", {x: images, y: labels})
-            net.step(images, labels, own)
-        assert_same_bits(executor.net, net)
-    assert view._execution_plan() is planned  # as rates are nothing that steps are made of
+            executor.run("train", feed)
+            net.step(*feed.values(), own)
+        expect_same_bits(executor.net, net)
+    assert view._execution_plan() is planned  # rates are no part of steps
 
 
 def test_losses_apart_are_updated_in_one_run():
     x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    one = SoftmaxCrossEntropy()(Dense("one", 3)(x), y)
-    two = SoftmaxCrossEntropy()(Dense("two", 3)(x), y)
-    executor = Executor(
-        {"train": [two, SGD(0.1).minimize(one), one, Adam(lr=0.01).minimize(two)]}, seed=0
-    )
-    images, labels = batch()
+    one, two = (SoftmaxCrossEntropy()(Dense(name, 3)(x), y) for name in ("one", "two"))
+    program = [two, SGD(0.1).minimize(one), one, Adam(lr=0.01).minimize(two)]
+    executor, feed = Executor({"train": program}, seed=0), fed()
     for _ in range(3):
-        losses = executor.run("train", {x: images, y: labels})
+        losses = executor.run("train", feed)
     for k, (name, optimizer) in enumerate((("two", Adam(lr=0.01)), ("one", SGD(0.1)))):
-        net = FeedForwardNet(
-            [Dense(name, 3, input_sample_shape=(6,))], loss=SoftmaxCrossEntropy(), seed=0
-        )
+        net = by_hand([Dense(name, 3)])
         for _ in range(3):
-            wanted = net.step(images, labels, optimizer)[0]
+            wanted = net.step(*feed.values(), optimizer)[0]
         assert losses[2 * k] == wanted
         assert np.array_equal(net.params()[0].value, executor.net[name].params["weight"].value)
 
 
 def test_an_update_reaches_its_parameters_alone():
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    low, middle, top = chain()
-    loss = SoftmaxCrossEntropy()(top(middle(low(x))), y)
-    executor = Executor({"top": [SGD(0.1).minimize(loss, top)]}, seed=0)
-    before = {param.name: param.value.copy() for param in executor.net.params()}
-    images, labels = batch()
+    graph = Graph()
+    executor = Executor({"top": [SGD(0.1).minimize(graph.loss, graph.layers[2])]}, seed=0)
+    before = {name: value.copy() for name, value in params_of(executor.net).items()}
     for _ in range(3):
-        assert executor.run("top", {x: images, y: labels}) == [None]
-    changed = {p.name for p in executor.net.params() if not np.array_equal(p.value, before[p.name])}
+        assert executor.run("top", fed()) == [None]
+    after = params_of(executor.net)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed == {"b/weight", "b/bias"}
 
 
-def test_what_is_trained_may_change_between_runs():
-    sgd = SGD(0.1)
-    executor, x, y, _, _ = classifier(sgd)
-    net, own = by_hand(), SGD(0.1)
-    images, labels = batch()
+@pytest.mark.parametrize("how", ["trainable", "freeze"])
+def test_what_is_trained_may_change_between_runs(how):
+    executor, _ = classifier(SGD(0.1))
+    net, own, feed = by_hand(), SGD(0.1), fed()
     for flag in (True, False, True):
-        executor.net["a"].trainable = net["a"].trainable = flag
+        for one in (executor.net, net):
+            if how == "trainable":
+                one["a"].trainable = flag
+            else:
+                one.unfreeze() if flag else one.freeze("b")
         for _ in range(3):
-            executor.run("train", {x: images, y: labels})
-            net.step(images, labels, own)
-        assert_same_bits(executor.net, net)
+            executor.run("train", feed)
+            net.step(*feed.values(), own)
+        expect_same_bits(executor.net, net)
+
+
+def test_a_layer_that_was_not_trained_at_first_is_no_programs_to_train_later():
+    low, *rest = chain()
+    low.trainable = False
+    graph = Graph([low, *rest])
+    executor = graph.trained_by(SGD(0.1).minimize(graph.loss))
+    low.trainable = True
+    before = low.params["weight"].value.copy()
+    executor.run("train", fed())
+    assert np.array_equal(before, low.params["weight"].value)
+
+
+def test_a_frozen_use_of_a_shared_weight_gives_no_gradient():
+    def shared(x):
+        a = Dense("a", 6)
+        h = Activation("r", "tanh")(a(x))
+        return Dense("b", 6, W_specs=a.params["weight"])(h)
+
+    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+    loss = SoftmaxCrossEntropy()(shared(x), y)
+    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)]}, seed=0)
+    x = Input("x", (6,))
+    net = FeedForwardNet(inputs=x, outputs=shared(x), loss=SoftmaxCrossEntropy(), seed=0)
+    images, labels = batch()
+    own, before = SGD(0.1), net.params()[0].value.copy()
+    for one in (executor.net, net):
+        one.freeze("b")
+    h = np.tanh(images @ before)
+    p = np.exp(h @ before)
+    p /= p.sum(axis=1, keepdims=True)
+    dy = (p - np.eye(6, dtype=np.float32)[labels]) / len(labels)
+    for k in range(3):
+        executor.run("train", {"x": images, "y": labels})
+        net.step(images, labels, own)
+        expect_same_bits(executor.net, net)
+        if not k:
+            moved = before - executor.net.params()[0].value
+            # Of "b" alone: the gradient through "a", which is frozen, would be added to it.
+            np.testing.assert_allclose(moved, 0.1 * h.T @ dy, rtol=1e-4, atol=1e-6)
 
 
 def test_running_state_and_draws_are_those_of_training_or_evaluation():
     extra = [BatchNormalization("bn", momentum=0.1), Dropout("drop", 0.5)]
-    executor, x, y, _, _ = classifier(SGD(0.1), extra=extra)
+    executor, _ = classifier(SGD(0.1), extra=extra)
     images, labels = batch(64)
     images = images * 3 + 2
-    losses = {executor.run("train", {x: images, y: labels})[0] for _ in range(4)}
+    losses = {executor.run("train", {"x": images, "y": labels})[0] for _ in range(4)}
     assert len(losses) == 4, "each run draws masks of its own"
     state = executor.net["bn"].params
     mean, var = (state[name].value.copy() for name in ("mean", "var"))
@@ -329,9 +397,130 @@ def test_running_state_and_draws_are_those_of_training_or_evaluation():
     kept = 0.9**4
     assert np.allclose(mean, (1 - kept) * images.mean(axis=0), rtol=1e-4)
     assert np.allclose(var, kept + (1 - kept) * images.var(axis=0), rtol=0.03)
-    first, second = (executor.run("infer", {x: images})[0] for _ in range(2))
+    first, second = (executor.run("infer", {"x": images})[0] for _ in range(2))
     assert np.array_equal(first, second)
     assert np.array_equal(mean, state["mean"].value)
+
+
+@pytest.mark.parametrize("wrap", [lambda o: Accumulator(o, 2), lambda o: ClipByGlobalNorm(o, 0.1)])
+def test_stages_of_an_optimizer_do_as_in_a_net(wrap):
+    executor, _ = classifier(wrap(SGD(0.5)))
+    net, own = by_hand(), wrap(SGD(0.5))
+    for k in range(6):
+        feed = fed(4 + k % 2, seed=k)
+        assert executor.run("train", feed)[0] == net.step(*feed.values(), own)[0]
+        expect_same_bits(executor.net, net)
+
+
+def positions(rule):
+    """An executor whose labels of -1 do not count and whose samples are weighed, and a net."""
+    x, y, w = Input("x", (4, 6)), Input("y", (4,), dtype="int64"), Input("w", ())
+    scores = TimeDistributed("td", Dense("fc", 3))(x)
+    loss = SoftmaxCrossEntropy(ignore_index=-1)(scores, y, sample_weight=w)
+    executor = Executor({"train": [loss, rule.minimize(loss)]}, seed=0)
+    layer = TimeDistributed("td", Dense("fc", 3))
+    return executor, by_hand([layer], lambda: SoftmaxCrossEntropy(ignore_index=-1), (4, 6))
+
+
+def test_positions_that_do_not_count_and_weights_go_as_in_a_net(rng):
+    executor, net = positions(SGD(0.1))
+    sgd = SGD(0.1)
+    for _ in range(4):
+        steps = rng.standard_normal((5, 4, 6)).astype(np.float32)
+        labels, weights = rng.integers(-1, 3, (5, 4)), rng.random(5).astype(np.float32)
+        value, _ = executor.run("train", {"x": steps, "y": labels, "w": weights})
+        assert value == net.step(steps, labels, sgd, sample_weight=weights)[0]
+        # Not to the bit: batch / positions is a factor of its own here.
+        expect_near(executor.net, net, atol=1e-7)
+
+
+def test_accumulated_batches_weigh_by_the_positions_that_count(rng):
+    executor, net = positions(Accumulator(SGD(0.5), 2))
+    sgd, ones = SGD(0.5), np.ones(4, np.float32)
+    for _ in range(3):
+        steps = rng.standard_normal((8, 4, 6)).astype(np.float32)
+        labels = np.where(rng.random((8, 4)) < 0.2, rng.integers(0, 3, (8, 4)), -1)
+        labels[0], labels[4, 0] = 1, 1
+        for cut in (slice(0, 4), slice(4, 8)):
+            executor.run("train", {"x": steps[cut], "y": labels[cut], "w": ones})
+        net.step(steps, labels, sgd)
+        expect_near(executor.net, net, rtol=1e-4)
+
+
+def test_autoencoder_of_one_input():
+    x = Input("x", (6,))
+    loss = MeanSquaredError()(Dense("up", 6)(Dense("down", 2)(x)), x)
+    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)]}, seed=0)
+    net, sgd = by_hand([Dense("down", 2), Dense("up", 6)], MeanSquaredError), SGD(0.1)
+    images, _ = batch()
+    for _ in range(4):
+        value = executor.run("train", {x: images})[0]
+        assert value == pytest.approx(net.step(images, images, sgd)[0], rel=1e-6)
+
+
+def test_a_critic_without_labels_and_a_loss_of_scores_alone():
+    x, critic = Input("x", (6,)), Dense("critic", 1, use_bias=False)
+    score = Reshape("score", ())(critic(x))
+    executor = Executor({"up": [score, SGD(0.1).minimize(score)]}, seed=0)
+    images, _ = batch()
+    for _ in range(3):
+        before = critic.params["weight"].value.copy()
+        (value, _) = executor.run("up", {x: images})
+        assert value == pytest.approx(float((images @ before).mean()), rel=1e-4, abs=1e-6)
+        wanted = before - 0.1 * images.mean(axis=0)[:, None]
+        assert np.allclose(critic.params["weight"].value, wanted, atol=1e-6)
+
+
+def test_a_net_is_a_symbol():
+    body = FeedForwardNet([Dense("a", 5, input_sample_shape=(6,)), Dense("b", 3)], name="body")
+    graph = Graph([body])
+    executor = Executor({"train": [SGD(0.1).minimize(graph.loss, body)]}, seed=0)
+    feed = fed()
+    before = body.forward(False, feed["x"])
+    for _ in range(2):
+        executor.run("train", feed)
+    after = body.forward(False, feed["x"])
+    assert not np.array_equal(before, after)
+    assert np.array_equal(after, executor.run("train", {"x": feed["x"]}, [graph.scores])[0])
+
+
+def test_two_optimizers_of_one_loss_train_as_in_pytorch():
+    """The wide part by SGD with momentum, the deep one by Adam, as a train_step of one's own."""
+    torch = pytest.importorskip("torch")
+    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+    linear, deep = Dense("linear", 3), [Dense("low", 5), Activation("r", "tanh"), Dense("top", 3)]
+    loss = SoftmaxCrossEntropy()(Add("scores")(linear(x), through(x, deep)), y)
+    step = [SGD(0.1, momentum=0.9).minimize(loss, linear), Adam(lr=0.01).minimize(loss, deep)]
+    executor = Executor({"train": [loss, *step]}, seed=0)
+    theirs = {name: torch.nn.Linear(*shape) for name, shape in
+              {"linear": (6, 3), "low": (6, 5), "top": (5, 3)}.items()}  # fmt: skip
+    with torch.no_grad():
+        for name, layer in theirs.items():
+            params = executor.net[name].params
+            layer.weight.copy_(torch.from_numpy(params["weight"].value.T.copy()))
+            layer.bias.copy_(torch.from_numpy(params["bias"].value))
+    optimizers = [
+        torch.optim.SGD(theirs["linear"].parameters(), lr=0.1, momentum=0.9),
+        torch.optim.Adam([*theirs["low"].parameters(), *theirs["top"].parameters()], lr=0.01),
+    ]
+    for k in range(12):
+        images, labels = batch(seed=k)
+        given = torch.from_numpy(images)
+        scores = theirs["linear"](given) + theirs["top"](torch.tanh(theirs["low"](given)))
+        wanted = torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        wanted.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        found = executor.run("train", {x: images, y: labels})[0]
+        assert found == pytest.approx(wanted.item(), rel=1e-4)
+    for name, layer in theirs.items():
+        weight = executor.net[name].params["weight"].value.T
+        np.testing.assert_allclose(weight, layer.weight.detach().numpy(), atol=1e-4)
+
+
+# -- parts of the users' own ----------------------------------------------------------------
 
 
 class Halved(Layer):
@@ -389,13 +578,11 @@ class Signs(Optimizer):
 
 
 def test_parts_of_the_users_own():
-    x, y = Input("x", (6,)), Input("y", (2,))
-    layer = Dense("fc", 2)
+    x, y, layer = Input("x", (6,)), Input("y", (2,)), Dense("fc", 2)
     out = layer(Halved("half")(x))
     loss = Cubic()(out, y)
-    executor = Executor(
-        {"train": [loss, Largest()(out, y), Signs(lr=1.0).minimize(loss)], "both": [loss]}, seed=0
-    )
+    program = [loss, Largest()(out, y), Signs(lr=1.0).minimize(loss)]
+    executor = Executor({"train": program, "both": [loss]}, seed=0)
     images, _ = batch()
     targets = images[:, :2].copy()
     for _ in range(4):
@@ -405,125 +592,58 @@ def test_parts_of_the_users_own():
         # Two positions a sample: its number is their sum, the mean goes over samples.
         assert value == pytest.approx((abs(off) ** 3).sum() / 8, rel=1e-5)
         assert most == pytest.approx(abs(off).max(), rel=1e-6)
-        slope = 3 * off * abs(off)
-        assert np.allclose(
-            layer.params["weight"].value, weight - 0.01 * np.sign(images.T @ slope), atol=1e-6
-        )
+        wanted = weight - 0.01 * np.sign(images.T @ (3 * off * abs(off)))
+        assert np.allclose(layer.params["weight"].value, wanted, atol=1e-6)
+
+
+# -- values and gradients -------------------------------------------------------------------
 
 
 def test_values_come_in_the_order_asked_and_are_the_callers():
-    executor, x, y, scores, loss = classifier(SGD(0.1))
-    images, labels = batch()
+    executor, graph = classifier(SGD(0.1))
+    feed = fed()
     for _ in range(3):
-        one, two, three, again = executor.run(
-            "validate", {x: images, y: labels}, [scores, loss, y, scores]
-        )
+        asked = [graph.scores, graph.loss, graph.y, graph.scores]
+        one, two, three, again = executor.run("validate", feed, asked)
         assert one.shape == (8, 3)
-        assert two == executor.run("validate", {x: images, y: labels})[0]
+        assert two == executor.run("validate", feed)[0]
         three[:] = one[:] = 0
-        assert labels.any()
+        assert feed["y"].any()
         assert again.any()
 
 
 def test_other_outputs_at_run_time_are_kept_up_to_a_bound():
-    executor, x, y, scores, loss = classifier(SGD(0.1))
-    images, labels = batch()
-    wanted = by_hand().forward(False, images)
-    asked = [[scores] * k for k in range(1, 12)]
+    executor, graph = classifier(SGD(0.1))
+    feed = fed()
+    wanted = by_hand().forward(False, feed["x"])
+    asked = [[graph.scores] * k for k in range(1, 12)]
     for outputs in asked * 2:
-        found = executor.run("validate", {x: images}, outputs)
+        found = executor.run("validate", {graph.x: feed["x"]}, outputs)
         assert len(found) == len(outputs)
         assert np.array_equal(found[-1], wanted)
     assert len(executor._asked) == singanet.executor.executor.ASKED
-    executor.run("train", {x: images, y: labels}, [loss])
-    assert np.array_equal(executor.run("infer", {x: images})[0], wanted), "no update was asked for"
-
-
-def test_a_batch_without_samples_has_no_loss():
-    executor, x, y, _, _ = classifier(SGD(0.1))
-    images, labels = batch()
-    assert executor.run("validate", {x: images[:0], y: labels[:0]}) == [0.0, 0.0]
+    executor.run("train", feed, [graph.loss])
+    found = executor.run("infer", {"x": feed["x"]})[0]
+    assert np.array_equal(found, wanted), "no update was asked for"
+    assert executor.run("validate", fed(0)) == [0.0, 0.0]
 
 
 def test_gradients_are_those_of_the_mean():
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
     low, middle, top = chain()
-    inner = low(x)
-    loss = SoftmaxCrossEntropy()(top(middle(inner)), y)
-    asked = gradients(loss, [x, "a/weight", inner, top.params["bias"]])
-    executor = Executor({"look": [asked[1], loss, *asked, *gradients(inner, [x])]}, seed=0)
-    images, labels = batch()
-    net = by_hand()
+    graph = Graph([low, middle, top])
+    inner = graph.scores.call.inputs[0].call.inputs[0]
+    asked = gradients(graph.loss, [graph.x, "a/weight", inner, top.params["bias"]])
+    program = [asked[1], graph.loss, *asked, *gradients(inner, [graph.x])]
+    executor, feed, net = Executor({"look": program}, seed=0), fed(), by_hand()
     wanted = net.gradients(
-        "loss", ["input", "a/weight", "a", "b/bias"], {"input": images, "targets": labels}
+        "loss", ["input", "a/weight", "a", "b/bias"], {"input": feed["x"], "targets": feed["y"]}
     )
-    first, value, *found, of_sum = executor.run("look", {x: images, y: labels})
+    first, value, *found, of_sum = executor.run("look", feed)
     for one, other in zip(found, wanted.values(), strict=True):
         assert np.allclose(one, other, rtol=1e-5, atol=1e-7)
     assert np.array_equal(first, found[1])
-    assert value == net.evaluate(images, labels).loss
+    assert value == net.evaluate(*feed.values()).loss
     assert np.allclose(of_sum, net["a"].params["weight"].value.sum(axis=1))
-
-
-def test_positions_that_do_not_count_and_weights_go_as_in_a_net():
-    x, y, w = Input("x", (4, 6)), Input("y", (4,), dtype="int64"), Input("w", ())
-    scores = singanet.layers.TimeDistributed("td", Dense("fc", 3))(x)
-    loss = SoftmaxCrossEntropy(ignore_index=-1)(scores, y, sample_weight=w)
-    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)]}, seed=0)
-    td = singanet.layers.TimeDistributed("td", Dense("fc", 3), input_sample_shape=(4, 6))
-    net = FeedForwardNet([td], loss=SoftmaxCrossEntropy(ignore_index=-1), seed=0)
-    sgd, rng = SGD(0.1), np.random.default_rng(0)
-    for _ in range(4):
-        steps = rng.standard_normal((5, 4, 6)).astype(np.float32)
-        labels, weights = rng.integers(-1, 3, (5, 4)), rng.random(5).astype(np.float32)
-        value, _ = executor.run("train", {x: steps, y: labels, w: weights})
-        wanted, _ = net.step(steps, labels, sgd, sample_weight=weights)
-        assert value == wanted
-        # Not to the bit: batch / positions is a factor of its own here.
-        for param, other in zip(executor.net.params(), net.params(), strict=True):
-            assert np.allclose(param.value, other.value, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("wrap", [lambda o: Accumulator(o, 2), lambda o: ClipByGlobalNorm(o, 0.1)])
-def test_stages_of_an_optimizer_do_as_in_a_net(wrap):
-    executor, x, y, _, _ = classifier(wrap(SGD(0.5)))
-    net, own = by_hand(), wrap(SGD(0.5))
-    for k in range(6):
-        images, labels = batch(4 + k % 2, seed=k)
-        assert executor.run("train", {x: images, y: labels})[0] == net.step(images, labels, own)[0]
-        assert_same_bits(executor.net, net)
-
-
-def test_accumulated_batches_weigh_by_the_positions_that_count():
-    x, y = Input("x", (4, 6)), Input("y", (4,), dtype="int64")
-    scores = singanet.layers.TimeDistributed("td", Dense("fc", 3))(x)
-    loss = SoftmaxCrossEntropy(ignore_index=-1)(scores, y)
-    executor = Executor({"train": [loss, Accumulator(SGD(0.5), 2).minimize(loss)]}, seed=0)
-    td = singanet.layers.TimeDistributed("td", Dense("fc", 3), input_sample_shape=(4, 6))
-    net = FeedForwardNet([td], loss=SoftmaxCrossEntropy(ignore_index=-1), seed=0)
-    sgd, rng = SGD(0.5), np.random.default_rng(0)
-    for _ in range(3):
-        steps = rng.standard_normal((8, 4, 6)).astype(np.float32)
-        labels = np.where(rng.random((8, 4)) < 0.2, rng.integers(0, 3, (8, 4)), -1)
-        labels[0], labels[4, 0] = 1, 1
-        for cut in (slice(0, 4), slice(4, 8)):
-            executor.run("train", {x: steps[cut], y: labels[cut]})
-        net.step(steps, labels, sgd)
-        for param, other in zip(executor.net.params(), net.params(), strict=True):
-            assert np.allclose(param.value, other.value, rtol=1e-4, atol=1e-6)
-
-
-def test_what_was_not_trained_when_it_was_made_is_no_programs_to_train_later():
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    low, middle, top = chain()
-    low.trainable = False
-    loss = SoftmaxCrossEntropy()(top(middle(low(x))), y)
-    executor = Executor({"train": [SGD(0.1).minimize(loss)]}, seed=0)
-    low.trainable = True
-    images, labels = batch()
-    before = low.params["weight"].value.copy()
-    executor.run("train", {x: images, y: labels})
-    assert np.array_equal(before, low.params["weight"].value)
 
 
 def test_metrics_with_a_threshold_see_probabilities():
@@ -541,17 +661,19 @@ def test_metrics_with_a_threshold_see_probabilities():
     assert found[1] == pytest.approx(abs(out[:, 0] - labels).mean(), rel=1e-5)
 
 
+# -- ranks ----------------------------------------------------------------------------------
+
+
 def test_parallel_reduces_over_the_ranks():
     net, own = by_hand(), SGD(0.5)
     batches = [batch(seed=k) for k in range(4)]
     wanted = [net.step(*each, own)[0] for each in batches for _ in range(2)]
 
     def trained(communicator):
-        executor, x, y, _, _ = classifier(SGD(0.5), parallel=communicator)
-        rank = communicator.rank
-        seen = []
+        executor, _ = classifier(SGD(0.5), parallel=communicator)
+        rank, seen = communicator.rank, []
         for images, labels in batches:
-            feed = {x: images[rank::2], y: labels[rank::2]}
+            feed = {"x": images[rank::2], "y": labels[rank::2]}
             seen += [executor.run("train", feed)[0], executor.run("watched", feed)[2]]
         return executor, seen
 
@@ -559,8 +681,7 @@ def test_parallel_reduces_over_the_ranks():
         found = ranks.run(trained)
     assert np.allclose(np.mean([seen for _, seen in found], axis=0), wanted, rtol=1e-5)
     for executor, _ in found:
-        for param, other in zip(executor.net.params(), net.params(), strict=True):
-            assert np.allclose(param.value, other.value, rtol=1e-5, atol=1e-6)
+        expect_near(executor.net, net)
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -568,58 +689,64 @@ def test_parallel_reduces_for_several_optimizers_of_one_program(apart):
     """It was refused, and the refusal told of an AllReduce that nobody had written."""
 
     def drawn(parallel=None):
-        x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-        low, middle, top = chain()
-        loss = SoftmaxCrossEntropy()(top(middle(low(x))), y)
-        other = SoftmaxCrossEntropy()(Dense("apart", 3)(x), y) if apart else loss
+        graph = Graph()
+        low, loss = graph.layers[0], graph.loss
+        other = SoftmaxCrossEntropy()(Dense("apart", 3)(graph.x), graph.y) if apart else loss
         momentum = SGD(0.1, momentum=0.9)
-        updates = [Adam(lr=0.01).minimize(loss, low if not apart else None)]
+        updates = [Adam(lr=0.01).minimize(loss, None if apart else low)]
         updates += [momentum.minimize(other, None if apart else ["b/weight", "b/bias"])]
-        return Executor({"train": [loss, other, *updates]}, seed=0, parallel=parallel), x, y
+        return graph.trained_by(other, *updates, parallel=parallel)
 
-    alone, x, y = drawn()
+    alone = drawn()
     batches = [batch(k + 5, seed=k) for k in range(5)]
-    wanted = [alone.run("train", {x: images, y: labels})[:2] for images, labels in batches]
+    wanted = [alone.run("train", {"x": images, "y": labels})[:2] for images, labels in batches]
 
     def trained(communicator):
-        executor, x, y = drawn(communicator)
-        mine = slice(communicator.rank, None, communicator.size)
-        feeds = [{x: images[mine], y: labels[mine]} for images, labels in batches]
-        sizes = [len(images[mine]) / len(images) for images, _ in batches]
+        executor, mine = drawn(communicator), slice(communicator.rank, None, communicator.size)
         return executor, [
-            np.multiply(executor.run("train", feed)[:2], size)
-            for feed, size in zip(feeds, sizes, strict=True)
+            np.multiply(
+                executor.run("train", {"x": images[mine], "y": labels[mine]})[:2],
+                len(images[mine]) / len(images),
+            )
+            for images, labels in batches
         ]
 
     with communicators(2) as ranks:
         (first, one), (second, two) = ranks.run(trained)
     np.testing.assert_allclose(np.add(one, two), wanted, rtol=1e-5)
-    assert_same_bits(first.net, second.net)
-    for param, other in zip(first.net.params(), alone.net.params(), strict=True):
-        np.testing.assert_allclose(param.value, other.value, rtol=1e-4, atol=1e-5)
+    expect_same_bits(first.net, second.net)
+    expect_near(first.net, alone.net, rtol=1e-4, atol=1e-5)
 
 
-def test_clipping_around_one_of_several_optimizers_is_refused_by_its_own_name():
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    low, middle, top = chain()
-    loss = SoftmaxCrossEntropy()(top(middle(low(x))), y)
-    clipped = ClipByValue(SGD(0.1), 1.0).minimize(loss, low)
-    program = [loss, clipped, Adam(lr=0.01).minimize(loss, top)]
+def test_what_is_refused_on_ranks():
+    graph = Graph()
+    clipped = ClipByValue(SGD(0.1), 1.0).minimize(graph.loss, graph.layers[0])
+    adam = Adam(lr=0.1).minimize(graph.loss, graph.layers[2])
 
-    def work(communicator):
+    def clipping(comm):
         with pytest.raises(ArgumentError, match="received ClipByValue, a wrapper"):
-            Executor({"train": program}, seed=0, parallel=communicator)
+            graph.trained_by(clipped, adam, parallel=comm)
+
+    def piped(comm):
+        executor, _ = classifier(SGD(0.1))
+        pipeline = Pipeline(executor.net, stages=["b"], comm=comm)
+        with pytest.raises(CallOrderError, match="one that is on several ranks"):
+            executor.run("train", fed())
+        pipeline.gather()
+        return executor.run("train", fed())[0]
 
     with communicators(2) as ranks:
-        ranks.run(work)
+        ranks.run(clipping)
+    with communicators(2) as ranks:
+        assert len({*ranks.run(piped)}) == 1
 
 
-# -- what other systems got wrong ---------------------------------------------------------------
+# -- what other systems got wrong -----------------------------------------------------------
 
 
 def test_seed_zero_is_a_seed():
     one, two, other = (classifier(SGD(0.1), seed=seed)[0].net for seed in (0, 0, 1))
-    assert_same_bits(one, two)
+    expect_same_bits(one, two)
     assert not np.array_equal(one.params()[0].value, other.params()[0].value)
 
 
@@ -640,33 +767,31 @@ def test_indices_above_those_that_floats_tell_apart():
 
 def test_pads_are_of_the_constant():
     x = Input("x", (2,))
-    (padded,) = Executor({"infer": [Pad("pad", ((1, 1),), 7.0)(x)]}).run(
-        "infer", {x: np.zeros((1, 2), np.float32)}
-    )
+    executor = Executor({"infer": [Pad("pad", ((1, 1),), 7.0)(x)]})
+    (padded,) = executor.run("infer", {x: np.zeros((1, 2), np.float32)})
     assert padded.tolist() == [[7, 0, 0, 7]]
 
 
 def test_arrays_of_any_layout_and_float_type_are_fed():
-    executor, x, y, _, _ = classifier(SGD(0.1))
+    executor, _ = classifier(SGD(0.1))
     images, labels = batch()
-    wanted = executor.run("validate", {x: images, y: labels})
+    wanted = executor.run("validate", {"x": images, "y": labels})
     for other in (np.asfortranarray(images), images.astype(np.float64), images[::-1][::-1]):
-        assert executor.run("validate", {x: other, y: labels.astype(np.int8)}) == wanted
+        assert executor.run("validate", {"x": other, "y": labels.astype(np.int8)}) == wanted
 
 
 def test_new_shapes_are_planned_anew_and_a_failed_run_changes_nothing():
-    executor, x, y, _, _ = classifier(SGD(0.1))
+    executor, _ = classifier(SGD(0.1))
     for count in (4, 4, 4, 7, 7, 7, 4):
-        executor.run("train", dict(zip((x, y), batch(count), strict=True)))
+        executor.run("train", fed(count))
     assert len(executor._programs["train"].view.executor.reports()) == 2
-    before = [param.value.copy() for param in executor.net.params()]
+    before = {name: value.copy() for name, value in params_of(executor.net).items()}
     images, labels = batch()
     with pytest.raises(DataError, match="labels from 0 to 2"):
-        executor.run("train", {x: images, y: labels + 3})
+        executor.run("train", {"x": images, "y": labels + 3})
     with pytest.raises(ShapeError, match="'x'"):
-        executor.run("train", {x: images[:, :5], y: labels})
-    for param, value in zip(executor.net.params(), before, strict=True):
-        assert np.array_equal(param.value, value)
+        executor.run("train", {"x": images[:, :5], "y": labels})
+    np.testing.assert_equal(params_of(executor.net), before)
 
 
 @pytest.mark.parametrize("activations", [False, True])
@@ -674,125 +799,69 @@ def test_programs_of_an_offloaded_graph_run_from_its_folder(tmp_path, activation
     """Two programs take turns, each with an optimizer for layers of its own."""
     drawn = {}
     for offloaded in (False, True):
-        x, y = Input("x", (130,)), Input("y", (), dtype="int64")
         low, top = Dense("low", 130), Dense("top", 130)
-        scores = top(Dropout("drop", 0.3)(low(x)))
-        loss = SoftmaxCrossEntropy()(scores, y)
+        graph = Graph([low, Dropout("drop", 0.3), top], 130)
+        loss = graph.loss
         programs = {
             "low": [loss, Adam(lr=0.01).minimize(loss, low)],
             "top": [loss, ClipByValue(SGD(0.1, momentum=0.9), 0.01).minimize(loss, top)],
-            "infer": [scores, *gradients(loss, ["low/weight"])],
+            "infer": [graph.scores, *gradients(loss, ["low/weight"])],
         }
         executor = Executor(programs, seed=0)
         if offloaded:
             executor.net.offload(tmp_path / "net", "800kB", activations=activations)
         told = []
         for k in range(6):
-            images, labels = batch(features=130, seed=k)
-            told.append(executor.run(("low", "top")[k % 2], {x: images, y: labels})[0])
-            inferred = executor.run("infer", {x: images, y: labels})
+            feed = fed(features=130, seed=k)
+            told.append(executor.run(("low", "top")[k % 2], feed)[0])
+            inferred = executor.run("infer", feed)
         if offloaded:
             assert any(not param.storage.in_memory for param in executor.net.params())
             with pytest.raises(CallOrderError, match="onload"):
-                executor.memory("infer", {x: (8, 130), y: (8,)})
+                executor.memory("infer", {"x": (8, 130), "y": (8,)})
             executor.net.onload()
         # Recorded, once it is back.
-        told += [executor.run("low", {x: images, y: labels})[0] for _ in range(3)]
+        told += [executor.run("low", feed)[0] for _ in range(3)]
         drawn[offloaded] = executor, told, inferred
     (plain, wanted, outputs), (executor, told, inferred) = drawn.values()
     assert told == wanted
-    for one, other in zip(inferred, outputs, strict=True):
-        assert np.array_equal(one, other)
-    assert_same_bits(executor.net, plain.net)
-
-
-def test_a_graph_on_several_ranks_runs_no_programs():
-    def work(comm):
-        executor, x, y, _, _ = classifier(SGD(0.1))
-        pipeline = Pipeline(executor.net, stages=["b"], comm=comm)
-        with pytest.raises(CallOrderError, match="one that is on several ranks"):
-            executor.run("train", dict(zip((x, y), batch(), strict=True)))
-        pipeline.gather()
-        return executor.run("train", dict(zip((x, y), batch(), strict=True)))[0]
-
-    with communicators(2) as comms:
-        assert len({*comms.run(work)}) == 1
+    np.testing.assert_equal(inferred, outputs)
+    expect_same_bits(executor.net, plain.net)
 
 
 @pytest.mark.parametrize(
     ("enabled", "recompute"), [(False, "none"), (True, "cheap"), (True, "sqrt")]
 )
 def test_how_the_net_is_carried_out_is_how_programs_are(enabled, recompute):
-    executor, x, y, _, _ = classifier(SGD(0.1))
+    executor, _ = classifier(SGD(0.1))
     executor.net.programs.enabled, executor.net.programs.recompute = enabled, recompute
-    net, sgd = by_hand(), SGD(0.1)
-    for k in range(4):
-        images, labels = batch(seed=k)
-        found = executor.run("watched", {x: images, y: labels})
-        assert found[2::-2] == [*net.step(images, labels, sgd)]
-        assert_same_bits(executor.net, net)
+    train_both(executor, by_hand(), SGD(0.1), program="watched")
     assert bool(executor._programs["watched"].view.executor.reports()) is enabled
 
 
-def test_frozen_layers_stay_and_the_rest_is_trained():
-    executor, x, y, _, _ = classifier(SGD(0.1))
-    net, sgd = by_hand(), SGD(0.1)
-    images, labels = batch()
-    for freeze in (True, False):
-        for one in (executor.net, net):
-            one.freeze("b") if freeze else one.unfreeze()
-        for _ in range(3):
-            executor.run("train", {x: images, y: labels})
-            net.step(images, labels, sgd)
-        assert_same_bits(executor.net, net)
-
-
-def test_a_frozen_use_of_a_shared_weight_gives_no_gradient():
-    def shared(x):
-        a = Dense("a", 6)
-        h = Activation("r", "tanh")(a(x))
-        return Dense("b", 6, W_specs=a.params["weight"])(h)
-
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    loss = SoftmaxCrossEntropy()(shared(x), y)
-    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)]}, seed=0)
-    x = Input("x", (6,))
-    net = FeedForwardNet(inputs=x, outputs=shared(x), loss=SoftmaxCrossEntropy(), seed=0)
-    images, labels = batch()
-    own, before = SGD(0.1), net.params()[0].value.copy()
-    for one in (executor.net, net):
-        one.freeze("b")
-    h = np.tanh(images @ before)
-    p = np.exp(h @ before)
-    p /= p.sum(axis=1, keepdims=True)
-    dy = (p - np.eye(6, dtype=np.float32)[labels]) / len(labels)
-    for k in range(3):
-        executor.run("train", {"x": images, "y": labels})
-        net.step(images, labels, own)
-        assert_same_bits(executor.net, net)
-        if not k:
-            moved = before - executor.net.params()[0].value
-            # Of "b" alone: what comes through "a", which is frozen, would be added to it.
-            np.testing.assert_allclose(moved, 0.1 * h.T @ dy, rtol=1e-4, atol=1e-6)
-
-
-# -- looking ------------------------------------------------------------------------------------
+# -- looking --------------------------------------------------------------------------------
 
 
 def test_report_memory_plot_and_net_of_a_program():
-    executor, x, y, _, _ = classifier(SGD(0.1, momentum=0.9))
+    executor, graph = classifier(SGD(0.1, momentum=0.9))
     with pytest.raises(CallOrderError, match="run it twice"):
         executor.report("train")
-    images, labels = batch()
-    planned = executor.memory("train", {x: (8, 6), "y": (8,)})
-    assert executor.memory("infer", {x: (8, 6)}).total < planned.total
-    for _ in range(2):
-        executor.run("train", {x: images, y: labels})
-    assert executor.report("train").as_dict()["bytes"]["arena"] == planned.parts["arena"]
+    feed = fed()
+    planned = executor.memory("train", {graph.x: (8, 6), "y": (8,)})
+    assert executor.memory("infer", {graph.x: (8, 6)}).total < planned.total
+    for _ in range(3):
+        executor.run("train", feed)
+    report = executor.report("train")
+    assert report.as_dict()["bytes"]["arena"] == planned.parts["arena"]
+    # The mean weighs samples by a number and not by an array of it.
+    of_loss = [k for k in report.kernels if k.layer == "softmax_cross_entropy"]
+    (scaled,) = [k for k in of_loss if (k.phase, k.name) == ("backward", "multiply")]
+    assert len(scaled.reads) == 1
     assert "softmax_cross_entropy" in executor.plot("train")
     assert "softmax_cross_entropy" not in executor.plot("infer")
     net = executor.as_net("infer")
-    assert np.array_equal(net.forward(False, images), executor.run("infer", {x: images})[0])
+    inferred = executor.run("infer", {"x": feed["x"]})[0]
+    assert np.array_equal(net.forward(False, feed["x"]), inferred)
     net.params()[0].value[...] = 0
     assert not executor.net["a"].params["weight"].value.any()
     assert executor.programs == ["train", "watched", "validate", "infer"]
@@ -801,56 +870,43 @@ def test_report_memory_plot_and_net_of_a_program():
         executor.memory("train", {"z": (8, 6)})
 
 
-def test_the_mean_weighs_samples_by_a_number_and_not_by_an_array_of_it():
-    x, y = batch()
-    executor = classifier(SGD(0.1))[0]
-    for _ in range(3):
-        executor.run("train", {"x": x, "y": y})
-    kernels = executor.report("train").kernels
-    (scaled,) = [
-        kernel
-        for kernel in kernels
-        if (kernel.layer, kernel.phase, kernel.name)
-        == ("softmax_cross_entropy", "backward", "multiply")
-    ]
-    assert len(scaled.reads) == 1
-
-
-def test_a_net_is_a_symbol():
-    body = FeedForwardNet([Dense("a", 5, input_sample_shape=(6,)), Dense("b", 3)], name="body")
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    loss = SoftmaxCrossEntropy()(body(x), y)
-    executor = Executor({"train": [SGD(0.1).minimize(loss, body)]}, seed=0)
-    images, labels = batch()
-    before = body.forward(False, images)
+def test_loaders_fill_inputs():
+    images, labels = batch(20)
+    x, y = from_loader(singanet.data.ArrayLoader(images, labels, 8, seed=1))
+    loss = SoftmaxCrossEntropy()(through(x, chain()), y)
+    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)], "look": [x]}, seed=0)
+    own = singanet.data.ArrayLoader(images, labels, 8, seed=1)
+    net, sgd = by_hand(), SGD(0.1)
+    assert executor.batches("train") == 3
     for _ in range(2):
-        executor.run("train", {x: images, y: labels})
-    after = body.forward(False, images)
-    assert not np.array_equal(before, after)
-    assert np.array_equal(after, executor.run("train", {x: images}, [loss.call.inputs[0]])[0])
+        for a, b in own:
+            assert executor.run("train")[0] == net.step(a, b, sgd)[0]
+    assert np.array_equal(executor.run("look", {x: images[:2]})[0], images[:2])
+    assert np.array_equal(executor.run("look")[0], next(iter(own))[0])
+    with pytest.raises(UnknownNameError, match="add an array for 'y'"):
+        executor.run("train", {x: images})
 
 
-# -- what is refused ----------------------------------------------------------------------------
+# -- what is refused ------------------------------------------------------------------------
 
 
 def test_feeds_are_refused_by_name():
-    executor, x, y, scores, _ = classifier(SGD(0.1))
-    images, labels = batch()
-    cases = [
+    executor, graph = classifier(SGD(0.1))
+    x, y, (images, labels) = graph.x, graph.y, batch()
+    for name, feed, kind, words in (
         ("tran", {x: images, y: labels}, UnknownNameError, "'train'"),
         ("train", {x: images}, UnknownNameError, "add an array for 'y'"),
         ("train", None, UnknownNameError, "add an array for 'x'"),
         ("infer", {x: images, y: labels}, UnknownNameError, "which it does not read"),
         ("train", {x: images, "z": labels}, UnknownNameError, "'z'"),
         ("train", {x: images, y: labels, "x": images}, UnknownNameError, "by symbol and by name"),
-        ("train", {x: images, y: labels, scores: images}, UnknownNameError, "feed inputs alone"),
+        ("train", {x: images, y: labels, graph.scores: images}, UnknownNameError, "inputs alone"),
         ("train", {x: images, y: labels, "a/weight": images}, UnknownNameError, "the parameter"),
         ("train", {x: images, y: labels.astype(float)}, DataError, "float64"),
         ("train", {x: images, y: ["a"] * len(labels)}, DataError, r"\['y'\]: expected .* numbers"),
         ("train", [images], ArgumentError, "list"),
         ("train", {x: images, y: labels[None]}, ShapeError, "'y'"),
-    ]
-    for name, feed, kind, words in cases:
+    ):
         with pytest.raises(kind, match=words):
             executor.run(name, feed)
     with pytest.raises(UnknownNameError, match="another graph|some program"):
@@ -862,170 +918,43 @@ def test_feeds_are_refused_by_name():
 
 
 def test_programs_are_refused_before_anything_runs():
-    def refused(kind, words, make):
-        with pytest.raises(kind, match=words):
-            make()
-
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    low, middle, top = chain()
-    inner = middle(low(x))
-    scores = top(inner)
-    loss = SoftmaxCrossEntropy()(scores, y)
+    graph = Graph()
+    loss, (low, middle, top) = graph.loss, graph.layers
     step = SGD(0.1).minimize(loss)
-    refused(ArgumentError, "dict of programs by name; received an empty one", lambda: Executor({}))
-    refused(ArgumentError, "dict of programs by name; received list", lambda: Executor([loss]))
-    for none, told in (loss, "Symbol"), ([], "an empty list"), ((), "an empty tuple"):
-        words = f"a list of its results; received {told};"
-        refused(ArgumentError, words, lambda none=none: Executor({"a": none}))
-    refused(ArgumentError, "apply it to symbols", lambda: Executor({"a": [SGD(0.1)]}))
-    refused(
-        ArgumentError,
-        "one optimizer that updates it",
-        lambda: Executor({"a": [step], "b": [SGD(0.1).minimize(loss)]}),
-    )
-    refused(
-        ArgumentError,
-        "one update that changes it",
-        lambda: Executor({"a": [step, Adam(lr=0.1).minimize(loss, top)]}),
-    )
-    other = SoftmaxCrossEntropy()(Dense("other", 3)(inner), y)
-    refused(
-        ArgumentError,
-        "program of its own",
-        lambda: Executor(
-            {
-                "a": [
-                    SGD(1).minimize(other, "other/bias"),
-                    SGD(1).minimize(Add("sum")(loss, other), [low, top]),
-                ]
-            }
-        ),
-    )
-    refused(
-        ArgumentError,
-        "plain optimizers",
-        lambda: Executor(
-            {"a": [SGD(1).minimize(loss, low), ClipByGlobalNorm(SGD(1), 1.0).minimize(loss, top)]}
-        ),
-    )
-    refused(ArgumentError, "both", lambda: Executor({"a": [step, *gradients(loss, x)]}))
-    refused(
-        UnknownNameError, "a/weight", lambda: Executor({"a": [SGD(1).minimize(loss, "a/weigth")]})
-    )
-    refused(
-        ArgumentError,
-        "parameters of the graph",
-        lambda: Executor({"a": [SGD(1).minimize(loss, Dense("c", 2, input_sample_shape=(3,)))]}),
-    )
-    refused(
-        ArgumentError,
-        "depends on parameters",
-        lambda: Executor({"a": [SGD(1).minimize(loss, middle)]}),
-    )
-    refused(
-        ArgumentError,
-        "one without a gradient",
-        lambda: Executor({"a": [other], "b": [SGD(1).minimize(loss, [low, "other/bias"])]}),
-    )
-    refused(ArgumentError, "an input", lambda: SGD(1).minimize(y))
-    refused(ArgumentError, "number a sample", lambda: SGD(1).minimize(scores))
-    refused(ArgumentError, "at least one", lambda: SGD(1).minimize(loss, []))
-    refused(ArgumentError, "communicator", lambda: Executor({"a": [loss]}, parallel=2))
-    fixed = SoftmaxCrossEntropy()(StopGradient("stop")(scores), y)
-    refused(
-        ArgumentError, "depends on parameters", lambda: Executor({"a": [SGD(1).minimize(fixed)]})
-    )
-    refused(
-        singanet.errors.GraphError,
-        "a name of its own",
-        lambda: Executor({"a": [loss, Dense("c", 1)(Input("x", (2,)))]}),
-    )
-
-
-def test_a_critic_without_labels_and_a_loss_of_scores_alone():
-    x = Input("x", (6,))
-    critic = Dense("critic", 1, use_bias=False)
-    score = Reshape("score", ())(critic(x))
-    executor = Executor({"up": [score, SGD(0.1).minimize(score)]}, seed=0)
-    images, _ = batch()
-    for _ in range(3):
-        before = critic.params["weight"].value.copy()
-        (value, _) = executor.run("up", {x: images})
-        assert value == pytest.approx(float((images @ before).mean()), rel=1e-4, abs=1e-6)
-        assert np.allclose(
-            critic.params["weight"].value, before - 0.1 * images.mean(axis=0)[:, None], atol=1e-6
-        )
-
-
-def test_autoencoder_of_one_input():
-    x = Input("x", (6,))
-    loss = MeanSquaredError()(Dense("up", 6)(Dense("down", 2)(x)), x)
-    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)]}, seed=0)
-    net = FeedForwardNet(
-        [Dense("down", 2, input_sample_shape=(6,)), Dense("up", 6)],
-        loss=MeanSquaredError(),
-        seed=0,
-    )
-    sgd = SGD(0.1)
-    images, _ = batch()
-    for _ in range(4):
-        value = executor.run("train", {x: images})[0]
-        assert value == pytest.approx(net.step(images, images, sgd)[0], rel=1e-6)
-
-
-def test_loaders_fill_inputs():
-    images, labels = batch(20)
-    loader = singanet.data.ArrayLoader(images, labels, 8, seed=1)
-    x, y = from_loader(loader)
-    loss = SoftmaxCrossEntropy()(through(x, chain()), y)
-    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)], "look": [x]}, seed=0)
-    own = singanet.data.ArrayLoader(images, labels, 8, seed=1)
-    net, sgd = by_hand(), SGD(0.1)
-    assert executor.batches("train") == 3
-    for _ in range(2):
-        for a, b in own:
-            assert executor.run("train")[0] == net.step(a, b, sgd)[0]
-    (fed,) = executor.run("look", {x: images[:2]})
-    assert np.array_equal(fed, images[:2])
-    assert np.array_equal(executor.run("look")[0], next(iter(own))[0])
-    with pytest.raises(UnknownNameError, match="add an array for 'y'"):
-        executor.run("train", {x: images})
-
-
-def test_two_optimizers_of_one_loss_train_as_in_pytorch():
-    """The wide part by SGD with momentum, the deep one by Adam, as a train_step of one's own."""
-    torch = pytest.importorskip("torch")
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    linear, deep = Dense("linear", 3), [Dense("low", 5), Activation("r", "tanh"), Dense("top", 3)]
-    loss = SoftmaxCrossEntropy()(Add("scores")(linear(x), through(x, deep)), y)
-    rules = SGD(0.1, momentum=0.9), Adam(lr=0.01)
-    step = [rules[0].minimize(loss, linear), rules[1].minimize(loss, deep)]
-    executor = Executor({"train": [loss, *step]}, seed=0)
-    theirs = {name: torch.nn.Linear(*shape) for name, shape in
-              {"linear": (6, 3), "low": (6, 5), "top": (5, 3)}.items()}  # fmt: skip
-    with torch.no_grad():
-        for name, layer in theirs.items():
-            params = executor.net[name].params
-            layer.weight.copy_(torch.from_numpy(params["weight"].value.T.copy()))
-            layer.bias.copy_(torch.from_numpy(params["bias"].value))
-    optimizers = [
-        torch.optim.SGD(theirs["linear"].parameters(), lr=0.1, momentum=0.9),
-        torch.optim.Adam([*theirs["low"].parameters(), *theirs["top"].parameters()], lr=0.01),
-    ]
-    for k in range(12):
-        images, labels = batch(seed=k)
-        given = torch.from_numpy(images)
-        scores = theirs["linear"](given) + theirs["top"](torch.tanh(theirs["low"](given)))
-        wanted = torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels))
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        wanted.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-        found = executor.run("train", {x: images, y: labels})[0]
-        assert found == pytest.approx(wanted.item(), rel=1e-4)
-    for name, layer in theirs.items():
-        params = executor.net[name].params
-        np.testing.assert_allclose(
-            params["weight"].value.T, layer.weight.detach().numpy(), atol=1e-4
-        )
+    inner = graph.scores.call.inputs[0]
+    other = SoftmaxCrossEntropy()(Dense("other", 3)(inner), graph.y)
+    fixed = SoftmaxCrossEntropy()(StopGradient("stop")(graph.scores), graph.y)
+    apart = Dense("c", 2, input_sample_shape=(3,))
+    both = [SGD(1).minimize(other, "other/bias"),
+            SGD(1).minimize(Add("sum")(loss, other), [low, top])]  # fmt: skip
+    clipped = ClipByGlobalNorm(SGD(1), 1.0).minimize(loss, top)
+    without = SGD(1).minimize(loss, [low, "other/bias"])
+    for words, programs in (
+        ("dict of programs by name; received an empty one", {}),
+        ("dict of programs by name; received list", [loss]),
+        ("a list of its results; received Symbol;", {"a": loss}),
+        ("a list of its results; received an empty list;", {"a": []}),
+        ("a list of its results; received an empty tuple;", {"a": ()}),
+        ("apply it to symbols", {"a": [SGD(0.1)]}),
+        ("one optimizer that updates it", {"a": [step], "b": [SGD(0.1).minimize(loss)]}),
+        ("one update that changes it", {"a": [step, Adam(lr=0.1).minimize(loss, top)]}),
+        ("program of its own", {"a": both}),
+        ("plain optimizers", {"a": [SGD(1).minimize(loss, low), clipped]}),
+        ("both", {"a": [step, *gradients(loss, graph.x)]}),
+        ("a/weight", {"a": [SGD(1).minimize(loss, "a/weigth")]}),
+        ("parameters of the graph", {"a": [SGD(1).minimize(loss, apart)]}),
+        ("depends on parameters", {"a": [SGD(1).minimize(loss, middle)]}),
+        ("depends on parameters", {"a": [SGD(1).minimize(fixed)]}),
+        ("one without a gradient", {"a": [other], "b": [without]}),
+        ("a name of its own", {"a": [loss, Dense("c", 1)(Input("x", (2,)))]}),
+    ):  # fmt: skip
+        with pytest.raises((ArgumentError, UnknownNameError, GraphError), match=words):
+            Executor(programs)
+    for words, act in (
+        ("communicator", lambda: Executor({"a": [loss]}, parallel=2)),
+        ("an input", lambda: SGD(1).minimize(graph.y)),
+        ("number a sample", lambda: SGD(1).minimize(graph.scores)),
+        ("at least one", lambda: SGD(1).minimize(loss, [])),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            act()
