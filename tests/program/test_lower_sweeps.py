@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import warnings
 from functools import partial
 from itertools import pairwise
 
@@ -16,7 +17,9 @@ from singanet import FeedForwardNet
 from singanet.device import Device
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.ops.numpy import NumpyOps
+from singanet.models import build
+from singanet.ops import numpy_ops
+from singanet.ops.numpy import NumpyOps, linear
 from singanet.optimizer import (
     SGD,
     Adam,
@@ -29,6 +32,7 @@ from singanet.optimizer import (
     RMSProp,
 )
 from singanet.program import lower_sweeps
+from singanet.program.lower_sweeps import ready
 from singanet.training import Callback
 from tests.program.twins import Twins
 
@@ -314,3 +318,237 @@ def test_nets_in_several_threads_are_as_alone():
     trained(made, "alone")
     assert len(set(made.values())) == 1
     assert len(made) == 5
+
+
+# -- Kernels in lanes: one call of a program, done side by side, to the bits of the layers ----
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """Three lanes, however little work there is."""
+    monkeypatch.setattr(linear, "LEAST", 1)
+    monkeypatch.setattr(linear, "default_threads", lambda: 3)
+
+
+def batch(shape, samples, rng):
+    x = rng.standard_normal((samples, *shape)).astype(np.float32)
+    return x, rng.integers(0, 10, samples)
+
+
+def by_numpy(model, shape=(1, 28, 28)):
+    """A net whose kernels are NumPy's: oneDNN has threads of its own."""
+    net = build(model, shape, 10, seed=0)
+    net.device = Device("cpu", numpy_ops)
+    return net
+
+
+def lanes_of(net):
+    """The kernels in lanes of the program used last, and what it consists of."""
+    report = net.programs.reports()[-1]
+    return [kernel for kernel in report.kernels if kernel.name == "lanes"], report
+
+
+@pytest.mark.parametrize("recompute", ["none", "cheap"])
+@pytest.mark.parametrize(
+    "model",
+    ["lenet", *(pytest.param(m, marks=pytest.mark.slow) for m in ("resnet20", "mobilenet"))],
+)
+def test_replays_have_the_bits_of_the_layers(several, model, recompute, rng):
+    shape = (1, 28, 28) if model == "lenet" else (3, 32, 32)
+    twins = Twins(lambda: by_numpy(model, shape), lambda: SGD(lr=0.01, momentum=0.9))
+    twins.nets[0].programs.recompute = recompute
+    for samples in (5, 5, 5, 2, 2):
+        twins.step(*batch(shape, samples, rng))
+    for _ in range(3):
+        twins.forward(False, batch(shape, 5, rng)[0])
+    assert len(lanes_of(twins.nets[0])[0]) >= 2
+
+
+def test_lanes_run_in_threads_of_their_own(several, monkeypatch, rng):
+    from singanet.program import join_lanes as joined
+
+    seen = []
+
+    def watched(parts):
+        seen.append(len(parts))
+        meet = threading.Barrier(len(parts))
+        # Each lane waits for the others: it passes only if they are under way together.
+        side_by_side([[lambda: meet.wait(timeout=30), *part] for part in parts])
+
+    side_by_side = joined.side_by_side
+    monkeypatch.setattr(joined, "side_by_side", watched)
+    net, rule = by_numpy("lenet"), SGD(lr=0.01)
+    x, y = batch((1, 28, 28), 6, rng)
+    for _ in range(3):
+        net.step(x, y, rule)
+    assert len(seen) >= 4
+    assert set(seen) == {3}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_two_threads_have_lanes_and_one_has_none(several, monkeypatch, threads, rng):
+    monkeypatch.setattr(linear, "default_threads", lambda: threads)
+    net = by_numpy("lenet")
+    x, _ = batch((1, 28, 28), 6, rng)
+    for _ in range(2):
+        net.forward(False, x)
+    assert bool(lanes_of(net)[0]) == (threads == 2)
+
+
+@pytest.mark.parametrize("state", ["ignore", "raise"])
+def test_the_callers_error_state_holds_in_every_lane(several, state, rng):
+    net = by_numpy("lenet")
+    x, _ = batch((1, 28, 28), 6, rng)
+    net.forward(False, x)
+    net.forward(False, x)
+    assert lanes_of(net)[0]
+    # Overflows in the last lane alone.
+    x[4:] = np.finfo(np.float32).max
+    with np.errstate(all=state):
+        if state == "ignore":
+            net.forward(False, x)
+        else:
+            with pytest.raises(FloatingPointError):
+                net.forward(False, x)
+
+
+def test_lanes_have_memory_of_their_own(several, rng):
+    net, rule = by_numpy("lenet"), SGD(lr=0.01)
+    for _ in range(2):
+        net.step(*batch((1, 28, 28), 6, rng), rule)
+    joined, report = lanes_of(net)
+    assert joined
+    for kernel in joined:
+        places = sorted(
+            (report.layout.offsets[buffer], report.buffers[buffer].nbytes)
+            for buffer in kernel.writes
+            if report.buffers[buffer].planned
+        )
+        for (first, size), (second, _) in pairwise(places):
+            assert first + size <= second
+
+
+def test_a_step_in_lanes_is_no_more_work(monkeypatch):
+    """Each call of a lane goes over its own part of the memory alone."""
+    sizes = []
+    monkeypatch.setattr(linear, "LEAST", 1)
+    for threads in (1, 3):
+        monkeypatch.setattr(linear, "default_threads", lambda n=threads: n)
+        plan = by_numpy("lenet").plan(64, SGD(lr=0.1), "1GB", allow=())
+        sizes.append(plan.chosen.step.work)
+    assert sizes[1] < 2 * sizes[0]
+
+
+# -- Calls in their quickest form: the same bits as the calls themselves ----------------------
+
+
+SIZES = st.sampled_from([1, 2, 3, 7, 10, 16, 31, 64, 130])
+
+
+def like(shape, kind, order, rng):
+    made = rng.standard_normal(shape).astype(kind)
+    if order == "gaps" and made.ndim == 2:
+        return np.repeat(made, 2, axis=1)[:, ::2]
+    return np.asarray(made, order="F" if order == "F" else "C")
+
+
+@given(
+    SIZES,
+    SIZES,
+    SIZES,
+    st.sampled_from(["f", "d"]),
+    st.sampled_from(["C", "F", "gaps"]),
+    st.sampled_from(["C", "F", "gaps"]),
+    st.sampled_from(["matrices", "vector first", "vector last"]),
+)
+def test_products_are_those_of_matmul(m, k, n, kind, first, last, form):
+    rng = np.random.default_rng(0)
+    a = like((k,) if form == "vector first" else (m, k), kind, first, rng)
+    b = like((k,) if form == "vector last" else (k, n), kind, last, rng)
+    wanted = np.matmul(a, b)
+    out = np.empty_like(wanted, order="C")
+    ready(np.matmul, (a, b), {"out": out})()
+    assert out.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.int64])
+def test_products_without_blas(kind, rng):
+    a = (10 * rng.standard_normal((4, 5))).astype(kind)
+    out = np.empty((4, 4), kind)
+    ready(np.matmul, (a, a.T), {"out": out})()
+    np.testing.assert_array_equal(out, np.matmul(a, a.T))
+
+
+@pytest.mark.parametrize("number", [0, 0.1, -3, 1e-300, 1e30, 2**70])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int32])
+@pytest.mark.parametrize("function", [np.add, np.multiply, np.maximum, np.greater, np.power])
+def test_numbers_among_the_operands(function, kind, number, rng):
+    x = np.abs(10 * rng.standard_normal(9)).astype(kind)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            wanted = function(x, number), function(number, x)
+        except (OverflowError, ValueError):
+            # What NumPy refuses is not recorded.
+            return
+        for operands, result in zip([(x, number), (number, x)], wanted, strict=True):
+            out = np.empty_like(result)
+            ready(function, operands, {"out": out})()
+            assert out.tobytes() == result.tobytes()
+
+
+def test_several_results_and_other_keywords(rng):
+    x, chosen = rng.standard_normal((2, 9))
+    whole, rest = np.empty(9), np.empty(9)
+    ready(np.modf, (x,), {"out": (rest, whole)})()
+    np.testing.assert_array_equal([rest, whole], np.modf(x))
+    out = np.zeros(9)
+    ready(np.add, (x, 1.0), {"out": out, "where": chosen > 0})()
+    np.testing.assert_array_equal(out, np.where(chosen > 0, x + 1.0, 0))
+
+
+@pytest.mark.parametrize("given_axis", [{}, {"axis": 1}, {"axis": None}, {"axis": (0, 1)}])
+@pytest.mark.parametrize("kept", [{}, {"keepdims": True}, {"keepdims": False, "dtype": "d"}])
+def test_reductions(given_axis, kept, rng):
+    x = rng.standard_normal((4, 5)).astype(np.float32)
+    keywords = {**given_axis, **kept}
+    wanted = np.asarray(np.add.reduce(x, **keywords))
+    out = np.empty_like(wanted)
+    ready(np.add.reduce, (x,), {**keywords, "out": out})()
+    assert out.tobytes() == wanted.tobytes()
+
+
+def test_reductions_of_a_part_and_from_a_start(rng):
+    x = rng.standard_normal((4, 5))
+    out = np.empty(5)
+    for keywords in ({"initial": 3.0}, {"where": x > 0, "initial": 1.0}):
+        ready(np.multiply.reduce, (x,), {"axis": 0, "out": out, **keywords})()
+        np.testing.assert_array_equal(out, np.multiply.reduce(x, axis=0, **keywords))
+
+
+def test_where_the_largest_are(rng):
+    x = rng.standard_normal((4, 5))
+    out = np.empty(4, np.int64)
+    ready(np.argmax, (x,), {"axis": 1, "out": out})()
+    np.testing.assert_array_equal(out, np.argmax(x, axis=1))
+
+
+def test_copies():
+    target, source = np.zeros((2, 3), np.float32), np.arange(3.0)
+    ready(np.copyto, (target, source), {})()
+    np.testing.assert_array_equal(target, [[0, 1, 2]] * 2)
+    ready(np.copyto, (target, 5), {})()
+    assert (target == 5).all()
+    ready(np.copyto, (target, source), {"where": source > 1})()
+    np.testing.assert_array_equal(target, [[5, 5, 2]] * 2)
+    counts = np.zeros(3, np.int64)
+    ready(np.copyto, (counts, source), {"casting": "unsafe"})()
+    np.testing.assert_array_equal(counts, [0, 1, 2])
+    with pytest.raises(TypeError, match="Cannot cast"):
+        ready(np.copyto, (counts, source), {})()
+
+
+def test_anything_else_is_called_as_it_is():
+    seen = []
+    ready(lambda *given, **named: seen.append((given, named)), (1,), {"two": 2})()
+    assert seen == [((1,), {"two": 2})]

@@ -11,15 +11,26 @@ import pytest
 import singanet
 from singanet.base import heap
 from singanet.device import cpu
+from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError
 from singanet.initializer import Gaussian, Orthogonal
 from singanet.layers import Conv2D, Dense, Flatten
 from singanet.loss import SquaredError
 from singanet.models import build
+from singanet.ops import numpy_ops
 from singanet.optimizer import SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm
 from singanet.parallel import AllReduce, SingleProcess
+from singanet.program.compile import compiled
+from singanet.program.cost import bytes_of, passes_of, peak_memory
+from singanet.program.ir import Buffer, Kernel
+from singanet.program.layout import plan_arena
 from singanet.program.replay import replay
+from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
+from singanet.program.trace.kernels import recording_kernels
+from singanet.program.trace.layers import own
+from singanet.program.trace.recorder import Recorder
 from singanet.program.trace.sparse_rows import _unwritten
+from singanet.program.trace.tape import Tape
 
 BESIDE = 600_000
 """Bytes of a net's other objects: layers, specifications, the plan."""
@@ -307,3 +318,128 @@ def test_what_stands_for_weights_in_fewer_bits_takes_no_memory():
         used = [np.ones(shape, np.float32) for _ in range(20)]
         del used
         assert not any(_unwritten(np, shape).any() for _ in range(20))
+
+
+# -- The peak as arena and what lies beside it ------------------------------------------------
+
+
+KERNELS = [Kernel("a", (0, 1), (2,)), Kernel("b", (2,), (3,))]
+
+
+def buffers(batch):
+    return [
+        Buffer(40 * batch, "input"),
+        Buffer(1000, "parameter"),
+        Buffer(100 * batch + 12),
+        Buffer(4, "output"),
+    ]
+
+
+def test_the_parts_add_up():
+    layout = plan_arena(KERNELS, buffers(16))
+    peak = peak_memory(layout.nbytes, [1000], [2000, 8], [5])
+    assert peak.total == layout.nbytes + 1000 + 2008 + 5
+    assert dict(peak.parts)["optimizer state"] == 2008
+    assert peak_memory(layout.nbytes, calls=100).total - layout.nbytes == pytest.approx(
+        230_000, rel=0.1
+    )
+
+
+def test_the_words_name_what_there_is():
+    layout = plan_arena(KERNELS, buffers(100_000))
+    text = str(peak_memory(layout.nbytes, [3_000_000], other=[2048]))
+    assert text.endswith("MB arena + 3.0 MB parameters + 2.0 kB other")
+    assert str(peak_memory(0)) == "0 B = nothing"
+
+
+def test_what_is_outside_has_a_line_of_its_own():
+    memory = PeakMemory({"arena": 3_000_000}, {"LLVM": 47_000_000})
+    assert memory.total == 3_000_000
+    assert str(memory).splitlines() == [
+        "3.0 MB = 3.0 MB arena",
+        "outside of it 47.0 MB of LLVM's file, in pages that the system shares and drops",
+    ]
+    assert memory.after(5_000_000).outside == memory.outside
+
+
+def test_code_for_registers_of_512_bits_is_longer():
+    wide, narrow = (peak_memory(0, plans=10, products=True, wide=each) for each in (True, False))
+    assert wide.total > narrow.total > 0
+
+
+# -- What lies outside of the arena is what net and optimizer hold, and little else -----------
+
+
+def recorded(name, momentum, batch=2):
+    net = build(name, seed=0)
+    first = net.nodes()[0]
+    x = np.zeros((batch, *first.layer.in_shapes), np.float32)
+    y, optimizer = np.zeros(batch, np.int64), SGD(lr=0.1, momentum=momentum)
+    net.step(x, y, optimizer)
+    recorder = Recorder(net, AbstractEvaluator())
+    recorder.step({first.name: x}, y, None, optimizer)
+    return net, compiled(recorder)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_parameters_momentum_and_small_constants_are_all_there_is(name, momentum):
+    net, recording = recorded(name, momentum)
+    written = {n for kernel in recording.kernels for n in kernel.writes}
+    kept = [n for n, buffer in enumerate(recording.buffers) if not buffer.planned]
+    changed = sum(recording.buffers[n].nbytes for n in kept if n in written)
+    trained = sum(param.value.nbytes for param in net.params() if param.trainable)
+    state = sum(param.value.nbytes for param in net.params() if param.is_state)
+    assert changed == trained * (2 if momentum else 1) + state
+    constants = [recording.buffers[n].nbytes for n in kept if n not in written]
+    # Filled once, when recorded: larger ones are filled at each replay, in the arena.
+    assert max(constants, default=0) <= 1 << 16
+
+
+def test_constants_lie_as_the_kernels_met_them():
+    _, recording = recorded("lenet", 0.0)
+    assert any(ref.strides != np.empty(ref.shape, ref.dtype).strides for ref in recording.outside)
+    for ref, array in recording.outside.items():
+        assert (array.shape, array.strides, array.dtype) == (ref.shape, ref.strides, ref.dtype)
+
+
+# -- What calls take: bytes gone over, and products by their shapes ---------------------------
+
+
+def call_of(function, *shapes, dtype=np.float32):
+    """The last call that ``function`` makes on arrays of these shapes, and its tape."""
+    tape = Tape(ConcreteEvaluator())
+    tape.ops = recording_kernels(numpy_ops, tape)
+    with tape:
+        function(tape.ops.xp, *own(tape, [np.ones(shape, dtype) for shape in shapes]))
+    return tape.calls[-1], tape.tokens
+
+
+def product(xp, a, b):
+    return xp.matmul(a, b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "passes"),
+    [
+        ((1, 500), (500, 20), 1),  # column sums
+        ((400, 8), (8, 8), 1),
+        ((256, 256), (256, 256), 1 + 256**3 // (3 * 256**2) // 8),
+        ((5, 64, 64), (5, 64, 64), 1 + 64 // 3 // 8),
+        ((512, 512), (512,), 1),
+    ],
+)
+def test_products_by_their_shapes(a, b, passes):
+    call, _ = call_of(product, a, b)
+    assert passes_of(call) == passes
+
+
+def test_everything_else_is_a_pass_but_products_without_shapes():
+    assert passes_of(call_of(lambda xp, a: xp.exp(a), (8, 8))[0]) == 1
+    assert passes_of(call_of(lambda xp, a: np.add.reduce(a, 0), (8, 8))[0]) == 1
+    assert passes_of(call_of(lambda xp, a: np.einsum("ij,jk", a, a), (8, 8))[0]) > 8
+
+
+def test_bytes_are_those_that_are_touched():
+    call, tokens = call_of(lambda xp, a, b: xp.add(a[:2], b, out=a[4:6]), (8, 16), (16,))
+    assert bytes_of(call, tokens) == 4 * (2 * 16 + 16 + 2 * 16)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from operator import length_hint
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import singanet
 from singanet.errors import DataError
 from singanet.layers import Activation, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, L2Regularizer
+from singanet.program.ir import NotRecordableError, gather, scatter, store, take_rows
 from singanet.program.on_device.device_lowering import Launch
-from singanet.testing import strict_device
+from singanet.program.on_device.device_products import Graphs, product
+from singanet.program.on_device.functions import on_device
+from singanet.testing import strict_device, watch_device
+from singanet.testing.device_like import device_like
 
 
 def falling(step):
@@ -133,3 +141,257 @@ def test_predictions_are_arrays_of_their_own():
     kept = first[-1].get()
     net.predict(other)
     np.testing.assert_array_equal(first[-1].get(), kept)
+
+
+# -- Functions of a device's module in the place of NumPy's, with the same numbers ------------
+
+
+def lowered(function, *given, **named):
+    found, rest = on_device(device_like, function, named)
+    return found(*given, **rest)
+
+
+def there(*shape):
+    return device_like.asarray(np.random.default_rng(3).standard_normal(shape))
+
+
+@pytest.mark.parametrize(
+    ("reduce", "wanted"),
+    [
+        (np.add.reduce, np.sum),
+        (np.multiply.reduce, np.prod),
+        (np.maximum.reduce, np.max),
+        (np.minimum.reduce, np.min),
+    ],
+)
+def test_reductions_are_of_the_first_axis_unless_they_are_told(reduce, wanted):
+    x = there(3, 4)
+    for axis, shape in ((None, ()), (1, (3,)), ((0, 1), ())):
+        out = device_like.empty(shape)
+        lowered(reduce, x, axis, dtype=None, out=out, keepdims=False, where=True)
+        np.testing.assert_array_equal(out.get(), wanted(x.get(), axis))
+    out = device_like.empty(4)
+    lowered(reduce, x, out=out)
+    np.testing.assert_array_equal(out.get(), wanted(x.get(), 0))
+    kept = device_like.empty((1, 4))
+    lowered(reduce, x, 0, out=kept, keepdims=True)
+    np.testing.assert_array_equal(kept.get(), wanted(x.get(), 0, keepdims=True))
+
+
+def test_truths_are_reduced_too():
+    x = there(3, 4) > 0
+    out = device_like.empty(4, bool)
+    lowered(np.logical_or.reduce, x, 0, dtype=bool, out=out)
+    np.testing.assert_array_equal(out.get(), x.get().any(0))
+    lowered(np.logical_and.reduce, x, 0, out=out)
+    np.testing.assert_array_equal(out.get(), x.get().all(0))
+
+
+def test_functions_that_fill_nothing_are_stored():
+    x, out = there(3, 4), device_like.empty((4, 3))
+    lowered(np.einsum, "ij->ji", x, out=out)
+    np.testing.assert_array_equal(out.get(), x.get().T)
+    transposed = device_like.empty((3, 4))
+    lowered(store, transposed, np.flip, (x, 1), {})
+    np.testing.assert_array_equal(transposed.get(), np.flip(x.get(), 1))
+
+
+def test_brackets_and_rows():
+    x, indices = there(5, 2), device_like.asarray(np.array([4, 0, 4]))
+    out = device_like.empty((3, 2))
+    for function, index in ((gather, (indices,)), (take_rows, indices)):
+        lowered(function, x, index, out)
+        np.testing.assert_array_equal(out.get(), x.get()[[4, 0, 4]])
+    lowered(scatter, x, (indices,), 0.0)
+    assert not x.get()[[0, 4]].any()
+    added = device_like.zeros(5)
+    lowered(np.add.at, added, indices, 1.0)
+    np.testing.assert_array_equal(added.get(), [1, 0, 0, 0, 2])
+
+
+def test_what_the_module_has_not_is_refused_and_what_is_none_of_numpys_left():
+    for function, named in (
+        (np.add.accumulate, {}),
+        (np.subtract.reduce, {"axis": 0}),
+        (np.add.reduce, {"initial": 3.0}),
+        (np.add, {"where": np.array([True])}),
+        (np.maximum.reduce, {"dtype": np.float32}),
+    ):
+        with pytest.raises(NotRecordableError, match="on a device"):
+            on_device(device_like, function, named)
+    assert on_device(device_like, print, {}) is None
+    assert on_device(device_like, lambda: None, {}) is None
+
+
+# -- Products by addresses, with a BLAS of the test's own that works as cuBLAS is told to -----
+
+
+class ByAddresses:
+    """Products as a BLAS by columns makes them: c' = op(b) op(a), read from memory itself."""
+
+    def ready(self, kind, shape, a, b, c):
+        m, k, n = shape
+        letter = {4: ctypes.c_float, 8: ctypes.c_double}[kind.itemsize]
+
+        def lines(address, count, length, leading):
+            span = (count - 1) * leading + length
+            flat = np.ctypeslib.as_array((letter * span).from_address(address))
+            strides = (leading * kind.itemsize, kind.itemsize)
+            return np.lib.stride_tricks.as_strided(flat, (count, length), strides)
+
+        def matrix(one, which, rows, columns):
+            if one.by_columns:
+                return lines(one.at[which], columns, rows, one.leading).T
+            return lines(one.at[which], rows, columns, one.leading)
+
+        def run():
+            assert len(a.at) == len(b.at) == len(c.at)
+            assert not c.by_columns
+            for which in range(len(c.at)):
+                made = matrix(a, which, m, k) @ matrix(b, which, k, n)
+                matrix(c, which, m, n)[...] = made
+
+        return run
+
+
+@st.composite
+def arrays(draw, shape):
+    """An array of ``shape`` that lies in a larger one, its axes in any order."""
+    kind = draw(st.shared(st.sampled_from([np.float32, np.float64]), key="kind"))
+    order = draw(st.permutations(range(len(shape))))
+    room = [shape[axis] + draw(st.integers(0, 2)) for axis in order]
+    numbers = np.random.default_rng(draw(st.integers(0, 99))).standard_normal(room).astype(kind)
+    part = numbers[tuple(slice(0, shape[axis]) for axis in order)]
+    return part.transpose(np.argsort(order)) if shape else part
+
+
+sizes = st.integers(1, 4)
+
+
+@given(st.data())
+def test_it_is_the_product_of_numpy_however_the_arrays_lie(data):
+    m, k, n = data.draw(sizes), data.draw(sizes), data.draw(sizes)
+    ahead = tuple(data.draw(st.lists(sizes, max_size=2)))
+    repeated = tuple(1 if data.draw(st.booleans()) else count for count in ahead)
+    a, b = data.draw(arrays((*ahead, m, k))), data.draw(arrays((*repeated, k, n)))
+    out = data.draw(arrays((*ahead, m, n)))
+    want = np.matmul(a, b)
+    run = product(ByAddresses(), a, b, out)
+    if run is not None:
+        run()
+        np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+    lie_plainly = all(array.flags.c_contiguous for array in (a, b, out))
+    assert run is not None or not lie_plainly
+
+
+@given(st.data())
+def test_vectors_are_rows_and_columns(data):
+    k, n = data.draw(sizes), data.draw(sizes)
+    row, square = data.draw(arrays((k,))), data.draw(arrays((k, n)))
+    for a, b, shape in ((row, square, (n,)), (square.T, row, (n,))):
+        out = np.empty(shape, a.dtype)
+        run = product(ByAddresses(), a, b, out)
+        if run is not None:
+            run()
+            np.testing.assert_allclose(out, a @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_other_types_and_gaps_along_both_axes_are_left_to_others():
+    a, b, out = np.ones((2, 3)), np.ones((3, 2)), np.zeros((2, 2))
+    narrow = [array.astype(np.float16) for array in (a, b, out)]
+    assert product(ByAddresses(), *narrow) is None
+    assert product(ByAddresses(), a.astype(np.float32), b, out) is None
+    assert product(ByAddresses(), np.ones((4, 6))[::2, ::2], b, out) is None
+    assert product(ByAddresses(), np.ones((2, 0)), np.ones((0, 2)), out) is None
+
+
+# -- Graphs of launches, on a device that captures what it is told ----------------------------
+
+
+NAMES = "abcdef"
+
+
+class Calls:
+    """A call for each name, which notes it behind those before; some are not to be captured."""
+
+    def __init__(self, refused="", breaking=""):
+        self.noted = device_like.zeros(len(NAMES) + 1, np.int64)
+        self.refused, self.breaking = refused, breaking
+        self.graphs = Graphs(device_like, [lambda name=name: self.call(name) for name in NAMES])
+
+    def call(self, name):
+        captured = device_like.cuda.get_current_stream().capture is not None
+        if captured and name in self.refused:
+            raise NotImplementedError(f"{name} cannot be captured")
+        if captured and name in self.breaking:
+            with contextlib.suppress(device_like.cuda.runtime.CUDARuntimeError):
+                float(self.noted[0])
+        # How many there are so far, as a new array that a pool has to hold.
+        count = self.noted[:1] + 1
+        self.noted[NAMES.index(name) + 1 :][:1] = count
+        self.noted[:1] = count
+
+    def run(self):
+        """The names in the order of the calls, and what was launched."""
+        self.noted.fill(0)
+        with watch_device() as watch:
+            self.graphs()
+        count, *places = self.noted.tolist()
+        assert count == len(NAMES)
+        return "".join(sorted(NAMES, key=lambda name: places[NAMES.index(name)])), watch
+
+
+def test_the_first_time_is_by_calls_and_then_one_graph():
+    calls = Calls()
+    for time in range(3):
+        order, watch = calls.run()
+        assert order == NAMES
+        assert (watch.graphs, bool(watch.launches)) == ((1, False) if time else (0, True))
+    assert calls.graphs.refused == {}
+    assert (calls.graphs.graphs, calls.graphs.captured) == (1, len(NAMES))
+
+
+@pytest.mark.parametrize(
+    ("refused", "graphs"),
+    [
+        ("c", ["ab", "def"]),
+        ("a", ["bcdef"]),
+        ("f", ["abcde"]),
+        ("bd", ["a", "c", "ef"]),
+        ("cd", ["ab", "ef"]),
+        ("abcdef", []),
+    ],
+)
+def test_what_is_refused_is_called_between_graphs(refused, graphs):
+    calls = Calls(refused)
+    calls.run()
+    order, watch = calls.run()
+    assert order == NAMES
+    made = calls.graphs
+    assert watch.graphs == made.graphs
+    # One call alone is as well launched by itself.
+    assert made.graphs == sum(len(graph) > 1 for graph in graphs)
+    assert made.captured == sum(len(graph) for graph in graphs if len(graph) > 1)
+    assert sorted(made.refused) == [NAMES.index(name) for name in refused]
+    assert all("cannot be captured" in why for why in made.refused.values())
+
+
+def test_a_capture_that_breaks_leaves_all_to_calls():
+    calls = Calls(breaking="d")
+    calls.run()
+    order, watch = calls.run()
+    assert order == NAMES
+    assert (watch.graphs, calls.graphs.graphs) == (0, 0)
+    assert "invalidated by float" in calls.graphs.refused[0]
+
+
+def test_a_call_that_waits_is_made_between_graphs():
+    calls = Calls()
+    calls.graphs = Graphs(
+        device_like, [*calls.graphs._calls[:3], calls.noted.tolist, *calls.graphs._calls[3:]]
+    )
+    calls.run()
+    order, watch = calls.run()
+    assert order == NAMES
+    assert (watch.graphs, watch.reads) == (2, 1)
+    assert "tolist" in calls.graphs.refused[3]

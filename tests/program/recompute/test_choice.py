@@ -12,10 +12,19 @@ import pytest
 import singanet
 from singanet import Input
 from singanet.errors import ArgumentError
-from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Dropout, Flatten
+from singanet.layers import (
+    Activation,
+    Add,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    Dropout,
+    Flatten,
+    Layer,
+)
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
-from singanet.optimizer import SGD
+from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm
 from tests.charts import HERE
 from tests.program import program_case as nets
 from tests.program.dropping import drop_all
@@ -275,3 +284,57 @@ def test_what_a_layers_own_python_has_seen_stays_where_it_lies(rng, monkeypatch)
     for _ in range(4):
         twins.step(inputs(rng), rng.integers(0, 5, 4))
     assert any("offset" in note for note in twins.expect_recorded())
+
+
+# -- Running state of a layer of a user's own moves once a step, however often its forward runs
+
+
+class Counted(Layer):
+    """Scales by how often it was trained: what is counted twice shows in the losses."""
+
+    def setup(self, in_shape):
+        self.add_state("seen", ())
+        return in_shape
+
+    def forward(self, ctx, x):
+        seen = ctx.params["seen"]
+        if ctx.train:
+            ctx.update_state("seen", np.asarray(seen + 1, seen.dtype))
+        scale = x.dtype.type(1 / (1 + float(seen)))
+        ctx.save(scale=scale)
+        return x * scale
+
+    def backward(self, ctx, dy):
+        return dy * ctx.saved["scale"], {}
+
+
+def trained(recompute, recorded, wrap, steps=6):
+    chain = [Dense("in", 32, input_sample_shape=(8,))]
+    for k in range(6):
+        chain += [Activation(f"t{k}", "tanh"), Dense(f"d{k}", 32)]
+    chain.insert(6, Counted("counted"))
+    net = singanet.FeedForwardNet([*chain, Dense("out", 3)], loss=SoftmaxCrossEntropy(), seed=0)
+    net.programs.enabled = recorded
+    if recompute is not None:
+        net.programs.recompute = recompute
+    x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
+    optimizer = wrap(SGD(lr=0.1))
+    losses = [net.step(x, np.arange(16) % 3, optimizer)[0] for _ in range(steps)]
+    (seen,) = (float(param.value) for param in net.params() if param.is_state)
+    return losses, seen
+
+
+WRAPS = {
+    "plain": lambda rule: rule,
+    "clipped": lambda rule: ClipByGlobalNorm(rule, 0.05),
+    "accumulated": lambda rule: Accumulator(ClipByGlobalNorm(rule, 0.05), 2),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("recompute", [None, "cheap", "blocks", "sqrt", "optimal"])
+def test_it_is_counted_once_a_step(recompute, wrap):
+    losses, seen = trained(recompute, True, WRAPS[wrap])
+    expected, _ = trained(None, False, WRAPS[wrap])
+    assert seen == 6
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-6)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 
+import numpy as np
 import pytest
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, CallOrderError, FileAccessError
+from singanet.models import build
+from singanet.optimizer import SGD
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout import plan_arena
 from singanet.program.report import ProgramReport
+from tests.charts import HERE, groups
 from tests.html_check import read_html
 from tests.program.steps import at_random, residual
+from tests.program.test_layout import check
 
 MB = 10**6
 BUFFERS = (
@@ -164,3 +170,141 @@ def test_notebooks_show_the_phases_and_names_stay_text():
 
 def test_lists_of_reports_stay_readable():
     assert repr(report()) == "<ProgramReport: 6 kernels, arena 6.0 MB>"
+
+
+# -- The trace file, held against the rules of the Trace Event Format -------------------------
+
+
+def read(text):
+    """The events after the rules of each kind: what they must have, and of what type."""
+    content = json.loads(text)
+    assert set(content) <= {"traceEvents", "displayTimeUnit", "otherData", "systemTraceEvents"}
+    assert content["displayTimeUnit"] in ("ms", "ns")
+    for event in content["traceEvents"]:
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int)
+        if event["ph"] == "X":
+            assert isinstance(event["tid"], int)
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+            assert isinstance(event["cat"], str)
+        elif event["ph"] == "C":
+            assert event["ts"] >= 0
+            assert all(isinstance(value, (int, float)) for value in event["args"].values())
+        else:
+            assert event["ph"] == "M"
+            key = {"process_name": "name", "thread_name": "name"}.get(event["name"], "sort_index")
+            assert set(event["args"]) == {key}
+    return content["traceEvents"]
+
+
+def lanes(events):
+    return {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+
+
+def test_kernels_follow_one_another_in_microseconds():
+    events = [event for event in read(report().trace()) if event["ph"] == "X"]
+    assert [event["name"] for event in events] == [kernel.name for kernel in KERNELS]
+    assert [event["dur"] for event in events] == pytest.approx([4000, 1000, 500, 8000, 2000, 1500])
+    ends = [event["ts"] + event["dur"] for event in events]
+    assert events[0]["ts"] == 0
+    assert [event["ts"] for event in events[1:]] == pytest.approx(ends[:-1])
+    assert ends[-1] == pytest.approx(1e6 * sum(SECONDS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        ("phase", ["forward", "loss", "backward", "communication", "update"]),
+        ("layer", ["fc", "relu", "(no layer)"]),
+    ],
+)
+def test_every_kernel_lies_in_the_lane_of_its_phase_or_layer(kind, order):
+    events = read(report().trace(lanes=kind))
+    names = lanes(events)
+    assert [names[lane] for lane in sorted(names)] == order
+    kernels = [event for event in events if event["ph"] == "X"]
+    for event, kernel in zip(kernels, KERNELS, strict=True):
+        assert names[event["tid"]] == (getattr(kernel, kind) or "(no layer)")
+
+
+def test_the_bytes_are_counted_beside():
+    made = report()
+    counted = [event["args"]["live"] for event in read(made.trace()) if event["ph"] == "C"]
+    assert counted == list(made.live_bytes)
+
+
+def test_the_file_is_the_text(tmp_path):
+    text = report().trace(tmp_path / "trace.json")
+    assert (tmp_path / "trace.json").read_text(encoding="utf-8") == text
+
+
+def test_other_lanes_and_missing_times_are_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"lanes='phase'.*received 'kernel'"):
+        report().trace(tmp_path / "trace.json", lanes="kernel")
+    with pytest.raises(CallOrderError, match="measure the program first"):
+        report(None).trace(tmp_path / "trace.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(FileAccessError, match="missing"):
+        report().trace(tmp_path / "missing" / "trace.json")
+
+
+# -- Reports of real nets: layouts without overlap, layers and phases that are the net's ------
+
+
+def recorded(name="lenet", batch=2):
+    net = build(name, seed=0)
+    x = np.zeros((batch, *net.nodes()[0].layer.in_shapes), np.float32)
+    y, optimizer = np.zeros(batch, np.int64), SGD(lr=0.1, momentum=0.9)
+    return net, net.record(x, y, optimizer), x, y
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_nothing_needed_at_one_time_overlaps(name):
+    report = recorded(name)[1].report()
+    check(report.kernels, report.buffers, report.layout)
+    assert max(report.live_bytes) == report.layout.lower_bound
+    assert report.layout.nbytes <= 1.02 * report.layout.lower_bound
+
+
+def test_layers_and_phases_are_those_of_the_net():
+    net, program, x, _ = recorded()
+    report = program.report()
+    names = {node.name for node in net.nodes()}
+    assert set(report.layers()) - {"(no layer)", "loss"} == names
+    assert list(report.phases()) == ["forward", "loss", "backward", "update"]
+    updated = {kernel.layer for kernel in report.kernels if kernel.phase == "update"}
+    # Small parameters, in buckets, have the kernels of their updates in common.
+    small = {name for bucket in net.buckets() for name in bucket.names}
+    alone = {name.partition("/")[0] for name in net.param_names() if name not in small}
+    assert updated == {"", *alone}
+    evaluation = net.record(x).report()
+    assert list(evaluation.phases()) == ["forward"]
+    assert evaluation.layout.nbytes < report.layout.nbytes
+
+
+def test_kernels_take_no_longer_than_the_runs_did():
+    _, program, x, y = recorded(batch=16)
+    assert program.report().seconds is None
+    start = time.perf_counter()
+    for _ in range(3):
+        program.run(x, y, timed=True)
+    elapsed = time.perf_counter() - start
+    report = program.report()
+    assert 0 < 3 * sum(report.seconds) <= elapsed
+    assert all(share.seconds > 0 for name, share in report.layers().items() if name != "(no layer)")
+
+
+def test_figures_traces_and_pictures_of_a_real_program(tmp_path):
+    _, program, x, y = recorded()
+    program.run(x, y, timed=True)
+    report = program.report()
+    figures = json.loads(json.dumps(report.as_dict()))
+    assert len(figures["calls"]) == figures["kernels"] == len(report.kernels)
+    events = [event for event in read(report.trace(lanes="layer")) if event["ph"] == "X"]
+    assert len(events) == figures["kernels"]
+    if HERE:
+        assert len(groups(report.plot(tmp_path / "arena.svg"), "forward")) > 5

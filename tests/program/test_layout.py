@@ -1,0 +1,634 @@
+"""Layouts: nothing needed at one time overlaps, whatever the strategy, and little is wasted."""
+
+from __future__ import annotations
+
+import random
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from singanet.errors import ArgumentError
+from singanet.program.ir import Buffer, Kernel
+from singanet.program.layout import (
+    ALIGNMENT,
+    STRATEGIES,
+    Intervals,
+    dependency_order,
+    edges,
+    lifetimes,
+    live_bytes,
+    merge_in_place,
+    place_few,
+    place_many,
+    plan_arena,
+    pressure,
+    releases,
+    smallest,
+)
+from tests.program.steps import at_random, chain, residual
+
+
+def rounded(nbytes):
+    return (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def needed(kernels, buffers):
+    """(first, last) of each buffer in use, counted plainly; None for the others."""
+    spans = []
+    for number, buffer in enumerate(buffers):
+        uses = [k for k, one in enumerate(kernels) if number in one.reads + one.writes]
+        if buffer.kind == "input":
+            uses.append(-1)
+        if buffer.kind == "output":
+            uses.append(len(kernels))
+        spans.append((min(uses), max(uses)) if uses and buffer.planned else None)
+    return spans
+
+
+def check(kernels, buffers, layout):
+    spans, pairs = needed(kernels, buffers), set(layout.in_place)
+    lows = layout.offsets
+    for number, buffer in enumerate(buffers):
+        assert (lows[number] is None) == (not buffer.planned)
+        if buffer.planned:
+            assert lows[number] % ALIGNMENT == 0
+            assert 0 <= lows[number] <= layout.nbytes - buffer.nbytes or spans[number] is None
+    # Byte ranges of two buffers needed at one kernel may meet in an in-place pair alone.
+    used = [n for n in range(len(buffers)) if spans[n] and buffers[n].nbytes]
+    for i, a in enumerate(used):
+        for b in used[i + 1 :]:
+            together = spans[a][0] <= spans[b][1] and spans[b][0] <= spans[a][1]
+            ends = lows[a] + buffers[a].nbytes, lows[b] + buffers[b].nbytes
+            if together and lows[a] < ends[1] and lows[b] < ends[0]:
+                assert (a, b) in pairs or (b, a) in pairs
+    for read, written in pairs:
+        kernel = next(k for k in kernels if (read, written) in k.in_place)
+        at = kernels.index(kernel)
+        assert buffers[read].kind == "temporary"
+        assert buffers[read].nbytes == buffers[written].nbytes
+        assert spans[read][1] == spans[written][0] == at
+    assert layout.lower_bound <= layout.nbytes <= layout.unplanned_bytes
+
+
+def bound(kernels, buffers):
+    """The most needed at once without anything in place."""
+    spans = needed(kernels, buffers)
+    return max(
+        sum(
+            rounded(b.nbytes)
+            for b, span in zip(buffers, spans, strict=True)
+            if span and span[0] <= at <= span[1]
+        )
+        for at in range(-1, len(kernels) + 1)
+    )
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 40))
+@settings(max_examples=150, deadline=None)
+def test_random_programs_are_laid_out_rightly(seed, count):
+    kernels, buffers = at_random(count, seed)
+    layout = plan_arena(kernels, buffers)
+    check(kernels, buffers, layout)
+    apart = [Kernel(k.name, k.reads, k.writes) for k in kernels]
+    plain = plan_arena(apart, buffers)
+    check(kernels, buffers, plain)
+    assert plain.lower_bound == bound(kernels, buffers)
+    assert layout.lower_bound <= plain.lower_bound
+
+
+@pytest.mark.parametrize("make", [chain, lambda: residual((1, 2, 1), 16, 64, 2)])
+def test_training_steps_are_laid_out_rightly(make):
+    kernels, buffers = make()
+    layout = plan_arena(kernels, buffers)
+    check(kernels, buffers, layout)
+    assert layout.in_place
+
+
+def intervals_of(triples):
+    return Intervals(*(np.array(part, np.int64) for part in zip(*triples, strict=True)))
+
+
+def overlaps(intervals, offsets):
+    ends = offsets + intervals.size
+    first, last = intervals.first, intervals.last
+    times = (first[:, None] <= last) & (first <= last[:, None])
+    places = (offsets[:, None] < ends) & (offsets < ends[:, None])
+    return (times & places & ~np.eye(len(ends), dtype=bool)).any()
+
+
+TRIPLES = st.lists(
+    st.tuples(st.integers(-1, 12), st.integers(0, 6), st.integers(1, 9)).map(
+        lambda t: (t[0], t[0] + t[1], 64 * t[2])
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@given(TRIPLES)
+@settings(max_examples=100, deadline=None)
+def test_no_strategy_lets_anything_overlap(name, triples):
+    intervals = intervals_of(triples)
+    offsets = STRATEGIES[name](intervals)
+    assert offsets.min() >= 0
+    assert (offsets % 64 == 0).all()
+    assert not overlaps(intervals, offsets)
+
+
+def least_of_all(intervals):
+    """The smallest arena there is: some order of placing each as low as it goes reaches it."""
+    best = int(intervals.size.sum()) + 1
+    for order in permutations(range(len(intervals.size))):
+        placed = []
+        for k in order:
+            start, end, size = intervals.first[k], intervals.last[k], intervals.size[k]
+            near = [(low, high) for s, e, low, high in placed if s <= end and start <= e]
+            low = min(
+                candidate
+                for candidate in [0, *(high for _, high in near)]
+                if all(candidate + size <= a or b <= candidate for a, b in near)
+            )
+            if low + size >= best:
+                break
+            placed.append((start, end, low, low + size))
+        else:
+            best = max(high for *_, high in placed)
+    return best
+
+
+@given(TRIPLES.map(lambda triples: triples[:5]))
+@settings(max_examples=100, deadline=None)
+def test_tiny_cases_against_the_optimum(triples):
+    intervals = intervals_of(triples)
+    optimum = least_of_all(intervals)
+    _, nbytes, _ = smallest(intervals, 0, STRATEGIES)
+    assert optimum <= nbytes <= 1.35 * optimum
+
+
+def test_most_tiny_cases_are_solved_to_the_optimum():
+    draw = np.random.default_rng(0)
+    exact = 0
+    for _ in range(60):
+        first = draw.integers(0, 6, 6)
+        last, size = first + draw.integers(0, 4, 6), 64 * draw.integers(1, 9, 6)
+        intervals = Intervals(first, last, size)
+        exact += smallest(intervals, 0, STRATEGIES)[1] == least_of_all(intervals)
+    assert exact >= 57
+
+
+@pytest.mark.parametrize(
+    ("make", "most"), [(lambda: chain(60, 3), 1.01), (residual, 1.005), (chain, 1.01)]
+)
+def test_nets_are_laid_out_close_to_the_bound(make, most):
+    layout = plan_arena(*make())
+    assert layout.nbytes <= most * layout.lower_bound
+    assert layout.unplanned_bytes > 2.5 * layout.nbytes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs_stay_near_the_bound(seed):
+    layout = plan_arena(*at_random(400, seed))
+    assert layout.nbytes <= 1.1 * layout.lower_bound
+
+
+def test_parameters_stay_outside():
+    layout = plan_arena(
+        [Kernel("sgd", (0, 1), (0,))], [Buffer(64, "parameter"), Buffer(64, "constant")]
+    )
+    assert layout.offsets == (None, None)
+    assert layout.nbytes == layout.lower_bound == layout.unplanned_bytes == 0
+
+
+def test_empty_buffers_and_empty_programs():
+    layout = plan_arena([Kernel("k", (0,), (1,))], [Buffer(0, "input"), Buffer(0)])
+    assert layout.offsets == (0, 0)
+    assert layout.nbytes == 0
+    assert plan_arena([], []).offsets == ()
+
+
+def test_inputs_are_all_filled_before_the_first_kernel():
+    kernels = [Kernel("a", (0,), (2,)), Kernel("b", (1, 2), (3,))]
+    buffers = [Buffer(64, "input"), Buffer(64, "input"), Buffer(64), Buffer(64, "output")]
+    layout = plan_arena(kernels, buffers)
+    assert layout.nbytes == 192
+    check(kernels, buffers, layout)
+
+
+def test_a_program_that_reads_nothing_written_is_refused():
+    with pytest.raises(ArgumentError, match="written before it is read"):
+        plan_arena([Kernel("k", (0,), ())], [Buffer(4)])
+
+
+@given(TRIPLES)
+@settings(max_examples=100, deadline=None)
+def test_pressure_is_the_most_needed_during_a_lifetime(triples):
+    intervals = intervals_of(triples)
+    load = {
+        at: sum(size for first, last, size in triples if first <= at <= last)
+        for at in range(-1, 20)
+    }
+    expected = [max(load[at] for at in range(first, last + 1)) for first, last, _ in triples]
+    assert pressure(intervals).tolist() == expected
+
+
+def test_other_strategies_can_be_tried():
+    kernels, buffers = chain()
+    apart = {"apart": lambda intervals: np.cumsum(intervals.size) - intervals.size}
+    layout = plan_arena([Kernel(k.name, k.reads, k.writes) for k in kernels], buffers, apart)
+    assert layout.strategy == "apart"
+    assert layout.nbytes == layout.unplanned_bytes
+
+
+# -- Offsets found buffer by buffer: the lowest gap among what is needed at the same time -----
+
+
+LIVES = st.lists(
+    st.tuples(st.integers(-1, 12), st.integers(0, 12), st.integers(1, 9)), min_size=1, max_size=30
+)
+
+
+def lowest(intervals, order):
+    """By the definition: the first byte from which none is another's at the same time."""
+    offsets = {}
+    for which in order:
+        taken = {
+            byte
+            for other, at in offsets.items()
+            if intervals.first[other] <= intervals.last[which]
+            and intervals.first[which] <= intervals.last[other]
+            for byte in range(at, at + intervals.size[other])
+        }
+        size = intervals.size[which]
+        offset = 0
+        while not taken.isdisjoint(range(offset, offset + size)):
+            offset += 1
+        offsets[which] = offset
+    return [offsets[which] for which in range(len(order))]
+
+
+@given(LIVES, st.randoms(use_true_random=False))
+def test_few_and_many_go_to_the_lowest_gap(lives, random):
+    first, spans, sizes = (np.array(part, np.int64) for part in zip(*lives, strict=True))
+    intervals = Intervals(first, first + spans, sizes)
+    order = list(range(len(lives)))
+    random.shuffle(order)
+    wanted = lowest(intervals, order)
+    assert place_few(intervals, np.array(order)).tolist() == wanted
+    assert place_many(intervals, np.array(order)).tolist() == wanted
+
+
+# -- Which outputs take the memory of an input, and which may not -----------------------------
+
+
+def in_place(kernels, buffers):
+    return merge_in_place(kernels, buffers, lifetimes(kernels, buffers))[1]
+
+
+def relu(**changes):
+    x = Buffer(**({"nbytes": 64, "kind": "temporary"} | changes))
+    buffers = [Buffer(4, "input"), x, Buffer(64), Buffer(64, "output")]
+    start = Kernel("start", (0,), (1,) if x.kind in ("temporary", "output") else ())
+    kernels = [start, Kernel("relu", (1,), (2,), in_place=((1, 2),)), Kernel("end", (2,), (3,))]
+    return kernels, buffers
+
+
+def test_a_dying_temporary_gives_its_memory():
+    kernels, buffers = relu()
+    assert in_place(kernels, buffers) == [(1, 2)]
+    layout = plan_arena(kernels, buffers)
+    assert layout.offsets[1] == layout.offsets[2]
+    assert layout.nbytes == layout.lower_bound == 128
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"nbytes": 60}, {"kind": "input"}, {"kind": "parameter"}, {"kind": "output"}],
+)
+def test_other_sizes_and_kinds_do_not(changes):
+    assert in_place(*relu(**changes)) == []
+
+
+def test_what_is_read_later_is_not_given():
+    kernels, buffers = relu()
+    kernels.append(Kernel("again", (1,), (3,)))
+    assert in_place(kernels, buffers) == []
+
+
+def test_what_held_something_before_takes_no_other_memory():
+    kernels, buffers = relu()
+    kernels.insert(0, Kernel("before", (0,), (2,)))
+    assert in_place(kernels, buffers) == []
+
+
+def test_one_memory_goes_to_one_output_and_an_output_takes_one():
+    buffers = [Buffer(64) for _ in range(4)]
+    start = Kernel("start", (), (0, 1))
+    pairs = ((0, 2), (0, 3), (1, 2), (1, 3))
+    kernels = [start, Kernel("two", (0, 1), (2, 3), in_place=pairs)]
+    assert in_place(kernels, buffers) == [(0, 2), (1, 3)]
+
+
+def test_an_unread_output_in_place_gives_nothing_on():
+    buffers = [Buffer(64) for _ in range(3)]
+    kernels = [
+        Kernel("start", (), (0,)),
+        Kernel("two", (0,), (1, 2), in_place=((0, 1), (1, 2))),
+    ]
+    assert in_place(kernels, buffers) == [(0, 1)]
+
+
+def test_in_place_goes_on_through_a_chain():
+    buffers = [Buffer(640, "input")] + [Buffer(640) for _ in range(5)] + [Buffer(640, "output")]
+    kernels = [Kernel("copy", (0,), (1,))]
+    kernels += [Kernel("relu", (k,), (k + 1,), in_place=((k, k + 1),)) for k in range(1, 6)]
+    layout = plan_arena(kernels, buffers)
+    assert len(set(layout.offsets[1:])) == 1
+    assert layout.nbytes == 1280
+
+
+# -- Lifetimes and the bytes they add up to ---------------------------------------------------
+
+
+X, W, A, B, Y = range(5)
+BUFFERS = [
+    Buffer(10, "input", "x"),
+    Buffer(100, "parameter", "w"),
+    Buffer(20, label="a"),
+    Buffer(30, label="b"),
+    Buffer(40, "output", "y"),
+]
+KERNELS = [
+    Kernel("first", (X, W), (A,)),
+    Kernel("second", (A,), (B, Y)),
+    Kernel("third", (A, W), (W,)),
+]
+
+
+def test_first_write_to_last_use():
+    lives = lifetimes(KERNELS, BUFFERS)
+    assert lives.first.tolist() == [-1, 0, 0, 1, 1]
+    assert lives.last.tolist() == [0, 2, 2, 1, 3]
+    assert lives.kernels == 3
+
+
+def test_bytes_at_each_kernel():
+    sizes = [buffer.nbytes if buffer.planned else 0 for buffer in BUFFERS]
+    assert live_bytes(lifetimes(KERNELS, BUFFERS), sizes).tolist() == [10, 30, 90, 60, 40]
+
+
+def test_what_is_given_back():
+    assert releases(KERNELS, BUFFERS) == [[X], [B], [A]]
+
+
+def test_an_input_that_nobody_reads_is_there_before_the_first_kernel_alone():
+    lives = lifetimes([Kernel("k", (), (1,))], [Buffer(8, "input"), Buffer(8)])
+    assert live_bytes(lives, [8, 16]).tolist() == [8, 16, 0]
+
+
+def test_a_buffer_that_nobody_uses_is_never_needed():
+    lives = lifetimes([Kernel("k", (0,), (1,))], [Buffer(8, "input"), Buffer(8), Buffer(64)])
+    assert live_bytes(lives, [8, 8, 64]).tolist() == [8, 16, 0]
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=60, deadline=None)
+def test_live_bytes_agree_with_counting(seed):
+    kernels, buffers = at_random(25, seed)
+    sizes = [buffer.nbytes for buffer in buffers]
+    counted = []
+    for at in range(-1, len(kernels) + 1):
+        total = 0
+        for number, buffer in enumerate(buffers):
+            uses = [k for k, one in enumerate(kernels) if number in one.reads + one.writes]
+            begin = -1 if buffer.kind == "input" else min(uses)
+            end = len(kernels) if buffer.kind == "output" else max(uses, default=-1)
+            total += buffer.nbytes if begin <= at <= end else 0
+        counted.append(total)
+    assert live_bytes(lifetimes(kernels, buffers), sizes).tolist() == counted
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_a_number_that_is_no_buffers_is_refused(number):
+    with pytest.raises(ArgumentError, match=r"kernel 0 'k': expected numbers of buffers from 0"):
+        lifetimes([Kernel("k", (0,), (number,))], [Buffer(8, "input"), Buffer(8)])
+
+
+@pytest.mark.parametrize("kind", ["temporary", "output"])
+def test_reading_what_nobody_wrote_is_refused(kind):
+    kernels = [Kernel("ok", (0,), (1,)), Kernel("bad", (2, 1), (2,))]
+    buffers = [Buffer(8, "input"), Buffer(8), Buffer(8, kind, "sum")]
+    with pytest.raises(ArgumentError, match=rf"kernel 1 'bad'.*buffer 2 'sum'.*{kind}"):
+        lifetimes(kernels, buffers)
+
+
+# -- Edges and orders: SINGA's scheduler cases, and what any order must keep ------------------
+
+
+def recorded(calls):
+    """Kernels and buffer numbers from (reads, writes) by name, numbered as first met."""
+    numbers, kernels = {}, []
+    for reads, writes in calls:
+        for name in (*reads, *writes):
+            numbers.setdefault(name, len(numbers))
+        kernels.append(
+            Kernel("op", tuple(numbers[n] for n in reads), tuple(numbers[n] for n in writes))
+        )
+    return kernels, numbers
+
+
+def words(line):
+    """``"in b1 > mid"`` as two lists of names."""
+    reads, writes = line.split(">")
+    return reads.split(), writes.split()
+
+
+# The cases of SINGA's test_scheduler.cc: (in + b1) in + b2, and (in + b1) in + (in + b2), with
+# their gradients. The fifth call of the first one names one of its three inputs alone.
+FIRST = [
+    "in b1 > mid",
+    "mid in > out",
+    "out b2 > out",
+    "out > dy1 db2",
+    "dy1 > dy2 dx1",
+    "dy2 > dx2 db1",
+    "dx1 dx2 > dx",
+]
+SECOND = [
+    "in b1 > mid1",
+    "mid1 in > out",
+    "in b2 > mid2",
+    "out mid2 > out",
+    "out > dy1 dy2",
+    "in mid1 dy1 > dy3 dx1",
+    "dy3 > dx2 db1",
+    "dy2 > dx3 db2",
+    "dx1 dx2 > dx",
+    "dx dx3 > dx",
+]
+
+
+def leaves(kernels):
+    return {edge.buffer for edge in edges(kernels) if edge.target is None}
+
+
+@pytest.mark.parametrize(
+    ("case", "nodes", "links", "blocks", "ends"),
+    [
+        (FIRST, 7, 14, 12, {"db2", "db1", "dx"}),
+        (SECOND, 10, 21, 15, {"db2", "db1", "dx"}),
+        (["in > out"], 1, 2, 2, {"out"}),
+        (["in > out", ">"], 2, 3, 2, {"out"}),
+        (["in > in"], 1, 2, 1, {"in"}),
+        (["in > in", "in out > out"], 2, 4, 2, {"out"}),
+        (["in > mid out", "mid >", "out > out"], 3, 4, 3, {"out"}),
+        (["in > out1", "> out2"], 2, 3, 3, {"out1", "out2"}),
+    ],
+)
+def test_counts_are_those_of_singa(case, nodes, links, blocks, ends):
+    kernels, numbers = recorded(map(words, case))
+    assert len(kernels) == nodes
+    assert len(edges(kernels)) == links
+    assert len(numbers) == blocks
+    assert leaves(kernels) == {numbers[name] for name in ends}
+
+
+def test_a_write_waits_for_reads_of_what_nobody_wrote():
+    # SINGA counts five edges here, and none from the second call to the third for "mid".
+    kernels, numbers = recorded(map(words, ["in > in", "in mid > out", "out > mid"]))
+    found = edges(kernels)
+    assert len(found) == 6
+    waits = [(e.source, e.target, e.kind) for e in found if e.buffer == numbers["mid"]]
+    assert (1, 2, "overwrite after read") in waits
+
+
+def test_an_unread_write_is_waited_for_by_the_next():
+    kernels, numbers = recorded(map(words, ["> a", "> a", "a > b"]))
+    found = [(e.source, e.target, e.kind) for e in edges(kernels) if e.buffer == numbers["a"]]
+    assert found == [(0, 1, "overwrite after write"), (1, 2, "read")]
+
+
+def test_a_call_without_buffers_owns_the_leaves():
+    kernels, numbers = recorded(map(words, ["in > a b", "a > c", ">", "b > d"]))
+    sync = [(e.buffer, e.source, e.target) for e in edges(kernels) if 2 in (e.source, e.target)]
+    b, c = numbers["b"], numbers["c"]
+    assert set(sync) == {(b, 0, 2), (c, 1, 2), (b, 2, 3), (c, 2, None)}
+
+
+def as_recorded(kernels):
+    return list(range(len(kernels)))
+
+
+def test_the_second_case_begins_at_0_and_2_and_runs_breadth_first():
+    kernels, _ = recorded(map(words, SECOND))
+    waiting = {edge.target for edge in edges(kernels) if edge.source is not None}
+    assert [k for k in range(len(kernels)) if k not in waiting] == [0, 2]
+    # Step by step after the test of SINGA: 0 frees 1, 3 follows 1 and 2, 4 frees 5 and 7, ...
+    assert dependency_order(kernels) == [0, 2, 1, 3, 4, 5, 7, 6, 8, 9]
+
+
+@pytest.mark.parametrize("order_of", [as_recorded, dependency_order])
+def test_only_in_and_the_biases_stay_in_the_second_case(order_of):
+    kernels, numbers = recorded(map(words, SECOND))
+    names = list(numbers)
+    kept = ("in", "b1", "b2")
+    buffers = [Buffer(4, "parameter" if name in kept else "temporary") for name in names]
+    order = order_of(kernels)
+    freed = releases([kernels[k] for k in order], buffers)
+    by_kernel = {k: {names[n] for n in freed[at]} for at, k in enumerate(order)}
+    assert by_kernel == {
+        0: set(),
+        1: set(),
+        2: set(),
+        3: {"mid2"},
+        4: {"out"},
+        5: {"mid1", "dy1"},
+        6: {"dy3", "db1"},
+        7: {"dy2", "db2"},
+        8: {"dx1", "dx2"},
+        9: {"dx3", "dx"},
+    }
+    assert set(names) - set().union(*by_kernel.values()) == set(kept)
+
+
+def run(kernels, count, order):
+    """Each kernel mixes what it reads into what it writes, as numbers nobody meets twice."""
+    memory = [f"start {k}" for k in range(count)]
+    for k in order:
+        seen = tuple(memory[n] for n in kernels[k].reads)
+        for n in kernels[k].writes:
+            memory[n] = hash((k, n, seen))
+    return memory
+
+
+@pytest.mark.parametrize("order_of", [as_recorded, dependency_order])
+def test_the_first_case_computes_what_singa_does(order_of):
+    kernels, numbers = recorded(map(words, FIRST))
+    value = dict.fromkeys(numbers, 0.0) | {"b1": -1.0, "b2": 2.0}
+    steps = [
+        lambda v: v.update(mid=v["in"] + v["b1"]),
+        lambda v: v.update(out=v["mid"] * v["in"]),
+        lambda v: v.update(out=v["out"] + v["b2"]),
+        lambda v: v.update(dy1=v["out"], db2=v["out"]),
+        lambda v: v.update(dy2=v["dy1"] * v["in"], dx1=v["dy1"] * v["mid"]),
+        lambda v: v.update(dx2=v["dy2"], db1=v["dy2"]),
+        lambda v: v.update(dx=v["dx1"] + v["dx2"]),
+    ]
+    for k in order_of(kernels):
+        steps[k](value)
+    assert (value["dx"], value["db1"], value["db2"]) == (-2.0, 0.0, 2.0)
+
+
+def random_kernels(seed, count=30, buffers=8):
+    draw = random.Random(seed)
+    kernels = []
+    for k in range(count):
+        reads = draw.sample(range(buffers), draw.randint(0, 3))
+        writes = draw.sample(range(buffers), draw.randint(0, 2))
+        kernels.append(Kernel(f"k{k}", tuple(reads), tuple(writes), barrier=draw.random() < 0.1))
+    return kernels
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=150, deadline=None)
+def test_the_dependency_order_computes_the_same_and_keeps_barriers(seed):
+    kernels = random_kernels(seed)
+    order = dependency_order(kernels)
+    assert sorted(order) == list(range(len(kernels)))
+    assert run(kernels, 8, order) == run(kernels, 8, range(len(kernels)))
+    for at, k in enumerate(order):
+        if kernels[k].barrier or not (kernels[k].reads or kernels[k].writes):
+            assert at == k
+            assert set(order[:at]) == set(range(k))
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=100, deadline=None)
+def test_every_pair_that_meets_in_a_buffer_is_tied_by_edges(seed):
+    kernels = random_kernels(seed, count=15)
+    after = {k: set() for k in range(len(kernels))}
+    for edge in reversed(edges(kernels)):
+        if edge.source is not None and edge.target is not None:
+            assert edge.source < edge.target
+            after[edge.source].add(edge.target)
+    for k in reversed(range(len(kernels))):
+        after[k] |= set().union(*(after[n] for n in after[k]))
+    for a in range(len(kernels)):
+        for b in range(a + 1, len(kernels)):
+            wrote = set(kernels[a].writes) & {*kernels[b].reads, *kernels[b].writes}
+            if wrote or set(kernels[a].reads) & set(kernels[b].writes):
+                assert b in after[a], (kernels[a], kernels[b])
+
+
+def test_a_buffer_named_twice_by_a_call_counts_once():
+    twice = [Kernel("square", (0, 0), (1,))]
+    assert len(edges(twice)) == 2
+
+
+def test_no_kernels():
+    assert edges([]) == []
+    assert dependency_order([]) == []
+    assert lifetimes([], [Buffer(4)]).first.tolist() == [0]
