@@ -8,30 +8,30 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import singanet
+from singanet import FeedForwardNet
 from singanet.layers import Activation, Dense, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam
 from singanet.optimizer.reducer import Reducer, Reduction, Traffic
+from tests.program.program_case import Net, below, of, sgd
 from tests.program.twins import Twins
 
 
-def small():
-    net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
-    net.add(Dense("one", 16, input_sample_shape=(20,)))
-    net.add(Activation("relu"))
-    net.add(Dense("two", 12, W_specs={"lr_mult": 0.5}))
-    net.add(Activation("tanh", "tanh"))
-    net.add(Dense("three", 5, b_specs={"lr_mult": 0.5}))
-    return net
+def small(*more, mult=0.5):
+    """Small layers, of which two parameters have a rate of their own unless ``mult`` is 1."""
+    layers = [
+        Dense("one", 16, input_sample_shape=(20,)), Activation("relu"),
+        Dense("two", 12, W_specs={"lr_mult": mult}), Activation("tanh", "tanh"),
+        Dense("three", 5, b_specs={"lr_mult": mult}), *more,
+    ]  # fmt: skip
+    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
 
 
-def momentum():
-    return SGD(lr=0.1, momentum=0.9)
+def even():
+    return small(mult=1.0)
 
 
-def batch(rng, count=6):
-    return rng.standard_normal((count, 20)).astype(np.float32), rng.integers(0, 5, count)
+BATCHES = Net(small, of(20), below(5)).batches(6, 6)
 
 
 def updates(net):
@@ -46,149 +46,116 @@ def joint(net):
     return [name for name, layer in updates(net) if not layer]
 
 
-def test_one_sweep_for_neighbours_that_have_the_same_numbers(rng):
-    twins = Twins(small, momentum)
-    for _ in range(5):
-        twins.step(*batch(rng))
+def test_one_sweep_for_neighbours_that_have_the_same_numbers():
+    twins = Twins(small, sgd)
+    twins.train(BATCHES)
     # From the last layer to the first: three/weight alone, two at half the rate, the other three.
     assert joint(twins.recorded) == 2 * SWEEP
     assert [layer for _, layer in updates(twins.recorded) if layer] == 4 * ["three"]
 
 
-def even():
-    net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
-    net.add(Dense("one", 16, input_sample_shape=(20,)))
-    net.add(Activation("relu"))
-    net.add(Dense("two", 12))
-    net.add(Dense("three", 5))
-    return net
-
-
-@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), momentum, lambda: Adam(lr=0.01)])
-def test_a_net_of_small_layers_is_updated_by_one_sweep(make, rng):
+@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), sgd, lambda: Adam(lr=0.01)])
+def test_a_net_of_small_layers_is_updated_by_one_sweep(make):
     twins = Twins(even, make)
-    for _ in range(5):
-        twins.step(*batch(rng))
+    twins.train(BATCHES)
     found = updates(twins.recorded)
     assert found
     assert all(layer == "" for _, layer in found)
     assert [name for name, _ in found].count("subtract") == 1
 
 
-def freeze(net, optimizer):
-    net.layers[2].trainable = False
+def test_a_read_only_parameter_is_changed_by_no_sweep():
+    net, optimizer = even(), sgd()
+    for batch in BATCHES[:4]:
+        net.step(*batch, optimizer)
+    held = net.params()[2:4]
+    for param in held:
+        param.value.flags.writeable = False
+    before = [param.value.copy() for param in held]
+    for batch in BATCHES[:3]:
+        with pytest.raises(ValueError, match="read-only"):
+            net.step(*batch, optimizer)
+    np.testing.assert_equal([param.value for param in held], before)
 
 
-def assign(net, optimizer):
+def assign(net):
     net.params()[2].value = net.params()[2].value.copy()
 
 
-def regroup(net, optimizer):
-    assign(net, optimizer)
+def regroup(net):
+    assign(net)
     net._regroup()
 
 
-def add(net, optimizer):
-    net.add(Dense("four", 5))
+DONE = {
+    # What is done to the net, and how many sweeps it has then.
+    "freeze": (lambda net: setattr(net["two"], "trainable", False), 2),
+    "assign": (assign, 2),
+    "regroup": (regroup, 1),
+    "add": (lambda net: net.add(Dense("four", 5)), 2),
+}
 
 
-def test_what_is_read_only_is_changed_by_no_sweep(rng):
-    net, optimizer = even(), momentum()
-    for _ in range(4):
-        net.step(*batch(rng), optimizer)
-    for param in net.params()[2:4]:
-        param.value.flags.writeable = False
-    before = [param.value.copy() for param in net.params()[2:4]]
-    for _ in range(3):
-        with pytest.raises(ValueError, match="read-only"):
-            net.step(*batch(rng), optimizer)
-    for param, value in zip(net.params()[2:4], before, strict=True):
-        np.testing.assert_array_equal(param.value, value)
-
-
-@pytest.mark.parametrize("action", [freeze, assign, regroup, add])
-def test_what_is_done_to_the_net_between_steps(action, rng):
-    twins = Twins(even, momentum)
-    x, y = batch(rng)
-    for _ in range(4):
-        twins.step(x, y)
+@pytest.mark.parametrize("name", DONE)
+def test_what_is_done_to_the_net_between_steps(name):
+    act, sweeps = DONE[name]
+    twins = Twins(even, sgd)
+    twins.train(BATCHES[:1] * 4)
     held = twins.recorded.params()[0].value
-    twins.both(action)
-    for _ in range(5):
-        twins.step(x, y)
-    expected = {freeze: 2, assign: 2, regroup: 1, add: 2}[action]
-    assert joint(twins.recorded) == expected * SWEEP
-    assert (twins.recorded.params()[0].value is held) == (action is not regroup)
+    twins.both(lambda net, _: act(net))
+    twins.train(BATCHES[:1] * 5)
+    assert joint(twins.recorded) == sweeps * SWEEP
+    assert (twins.recorded.params()[0].value is held) == (name != "regroup")
 
 
-def test_large_parameters_are_updated_alone_and_few_wait(rng):
+def test_large_parameters_are_updated_alone_and_few_wait():
     def wide():
-        net = small()
-        for k in range(12):
-            net.add(Dense(f"square{k}", 63))
-        net.add(Dense("wide", 400))
-        net.add(Dense("last", 5))
-        return net
+        squares = [Dense(f"square{k}", 63) for k in range(12)]
+        return small(*squares, Dense("wide", 400), Dense("last", 5))
 
-    twins = Twins(wide, momentum)
-    for _ in range(4):
-        twins.step(*batch(rng))
+    twins = Twins(wide, sgd)
+    twins.train(BATCHES[:4])
     # By NumPy two products, of which oneDNN makes one kernel with the rest.
     alone = [layer for name, layer in updates(twins.recorded) if name != "add" and layer]
     assert set(alone) == {"wide"}
     report = twins.recorded.programs.reports()[-1]
-    sizes = [b.nbytes for b in report.buffers]
-    joint = [k for k in report.kernels if k.phase == "update" and not k.layer]
-    written = {buffer for kernel in joint for buffer in kernel.writes}
-    assert max(sizes[b] for b in written) <= 1 << 17
+    together = [k for k in report.kernels if k.phase == "update" and not k.layer]
+    written = {buffer for kernel in together for buffer in kernel.writes}
+    assert max(report.buffers[b].nbytes for b in written) <= 1 << 17
     # Each sweep writes the momentum and one more: there are more than two sweeps.
     assert len(written) > 4
 
 
-def test_other_batches_share_the_state_and_stay_recorded(rng):
+def test_other_batches_share_the_state_and_stay_recorded():
+    def train():
+        twins.train([(x[:size], y[:size]) for x, y in BATCHES[:3] for size in (6, 6, 3)])
+        return [array for s in twins.optimizers[0]._states.values() for array in s.arrays]
+
     twins = Twins(small, lambda: Adam(lr=0.01))
-    for _ in range(3):
-        for count in (6, 6, 3):
-            twins.step(*batch(rng, count))
-    before = [array for s in twins.optimizers[0]._states.values() for array in s.arrays]
-    for _ in range(3):
-        for count in (6, 3):
-            twins.step(*batch(rng, count))
-    now = [array for s in twins.optimizers[0]._states.values() for array in s.arrays]
+    before, now = train(), train()
     assert all(one is other for one, other in zip(before, now, strict=True))
     assert len(twins.recorded.programs.reports()) == 2
 
 
-def test_an_update_of_one_parameter_alone_parts_it_from_the_others(rng):
+def test_an_update_of_one_parameter_alone_parts_it_from_the_others():
     twins = Twins(small, lambda: Adam(lr=0.01))
-    x, y = batch(rng)
-    for _ in range(4):
-        twins.step(x, y)
-    twins.both(
-        lambda net, optimizer: optimizer.update(
-            ["one/bias"], [net.params()[1].value], [np.ones(16, np.float32)]
-        )
-    )
-    for _ in range(6):
-        twins.step(x, y)
+    twins.train(BATCHES[:1] * 4)
+    ones = np.ones(16, np.float32)
+    twins.both(lambda net, rule: rule.update(["one/bias"], [net.params()[1].value], [ones]))
+    twins.train(BATCHES[:1] * 6)
     # At its own count of steps it has numbers of its own.
     assert ("multiply", "one") in updates(twins.recorded)
 
 
-def test_state_that_was_saved_loaded_or_copied_goes_on(rng):
-    twins = Twins(small, momentum)
-    x, y = batch(rng)
-    for _ in range(4):
-        twins.step(x, y)
+def test_state_that_was_saved_loaded_or_copied_goes_on():
+    twins = Twins(small, sgd)
+    twins.train(BATCHES[:4])
     saved = twins.optimizers[0].state_dict()
-    for _ in range(2):
-        twins.step(x, y)
-    twins.both(lambda net, optimizer: optimizer.load_state_dict(saved))
-    for _ in range(4):
-        twins.step(x, y)
-    twins.optimizers = tuple(copy.deepcopy(optimizer) for optimizer in twins.optimizers)
-    for _ in range(4):
-        twins.step(x, y)
+    twins.train(BATCHES[:2])
+    twins.both(lambda _, rule: rule.load_state_dict(saved))
+    twins.train(BATCHES[:4])
+    twins.optimizers = tuple(map(copy.deepcopy, twins.optimizers))
+    twins.train(BATCHES[:4])
 
 
 class Twice(Layer):
@@ -210,21 +177,15 @@ class Twice(Layer):
         return dy * (ctx.params["a"] + ctx.params["b"]), {"a": grad, "b": grad}
 
 
-@pytest.mark.parametrize("make", [momentum, lambda: SGD(lr=0.1, weight_decay=0.1)])
-def test_a_gradient_of_two_parameters(make, rng):
-    def shared():
-        net = small()
-        net.add(Twice("twice"))
-        return net
-
-    twins = Twins(shared, make)
-    for _ in range(5):
-        twins.step(*batch(rng))
+@pytest.mark.parametrize("make", [sgd, lambda: SGD(lr=0.1, weight_decay=0.1)])
+def test_a_gradient_of_two_parameters(make):
+    twins = Twins(lambda: small(Twice("twice")), make)
+    twins.train(BATCHES)
     assert twins.recorded.programs.reports()
 
 
 @pytest.mark.parametrize("kind", ["F", "gaps"])
-def test_parameters_that_are_not_dense_are_updated_alone(kind, rng):
+def test_parameters_that_are_not_dense_are_updated_alone(kind):
     def laid():
         net = small()
         param = net.params()[0]
@@ -232,9 +193,8 @@ def test_parameters_that_are_not_dense_are_updated_alone(kind, rng):
         param.value = np.asfortranarray(value) if kind == "F" else np.repeat(value, 2, 1)[:, ::2]
         return net
 
-    twins = Twins(laid, momentum)
-    for _ in range(5):
-        twins.step(*batch(rng))
+    twins = Twins(laid, sgd)
+    twins.train(BATCHES)
     assert ("multiply", "one") in updates(twins.recorded)
 
 
@@ -331,7 +291,7 @@ class Kept(Layer):
 
 
 def build(more=()):
-    return singanet.FeedForwardNet(
+    return FeedForwardNet(
         [Dense("a", 30, input_sample_shape=(6,)), *more, Activation("relu"),
          Dense("b", 700), Dense("c", 40), Dense("d", 4)],
         loss=SoftmaxCrossEntropy(), seed=0,
