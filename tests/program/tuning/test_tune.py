@@ -267,12 +267,9 @@ def test_a_net_without_convolutions_has_nothing_to_measure(path):
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, "8", True])
-def test_a_batch_size_that_is_none(path, size):
+def test_sizes_that_are_none_are_refused(path, size):
     with pytest.raises(ArgumentError, match="net.tune_kernels, batch_size"):
         make().tune_kernels(size)
-
-
-def test_an_extent_that_is_none(path):
     with pytest.raises(ArgumentError, match="net.tune_kernels, extent"):
         make().tune_kernels(4, 0)
 
@@ -293,33 +290,34 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(path,
     assert cpu_ops().settings() == settings
 
 
-def test_switched_off_there_is_nothing_to_tune(path, monkeypatch):
-    monkeypatch.setenv("SINGANET_ROUTES", "off")
-    with pytest.raises(BackendError, match=r"received SINGANET_ROUTES=off; let"):
-        make().tune_kernels(4)
-
-
-def test_other_kernels_go_one_way():
-    net = make()
+def on_numpy(net):
     net.device = singanet.device.Device("cpu", numpy_ops)
-    with pytest.raises(BackendError, match=r"received the kernels 'numpy' on cpu; .*onednn"):
-        net.tune_kernels(4)
 
 
-def test_a_net_on_a_device_is_told_that_there_is_nothing_to_choose():
-    net = make()
-    net.to_device(strict_device())
-    told = r"tune_kernels: expected a net on the CPU.*; received one on strict.*; .*device\.cpu\(\)"
-    with pytest.raises(BackendError, match=told):
-        net.tune_kernels(4)
-
-
-def test_routes_of_bfloat16_are_not_measured():
+def in_bfloat16(net):
     if not (isinstance(cpu_ops(), OneDnnOps) and cpu_ops().library().bfloat16):
         pytest.skip("no products of bfloat16 here")
-    net = make()
     net.as_type("float32_fast")
-    with pytest.raises(BackendError, match="multiply bfloat16; its routes are as estimated"):
+
+
+ELSEWHERE = {
+    "switched off": (lambda net: None, "received SINGANET_ROUTES=off; let"),
+    "numpy": (on_numpy, "received the kernels 'numpy' on cpu; .*onednn"),
+    "device": (
+        lambda net: net.to_device(strict_device()),
+        r"tune_kernels: expected a net on the CPU.*; received one on strict.*; .*device\.cpu\(\)",
+    ),
+    "bfloat16": (in_bfloat16, "multiply bfloat16; its routes are as estimated"),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_kernels_that_go_one_way_are_refused(path, monkeypatch, name):
+    if name == "switched off":
+        monkeypatch.setenv("SINGANET_ROUTES", "off")
+    net, (act, words) = make(), ELSEWHERE[name]
+    act(net)
+    with pytest.raises(BackendError, match=words):
         net.tune_kernels(4)
 
 
