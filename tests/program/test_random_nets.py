@@ -275,9 +275,8 @@ def expect_alike(one, two):
     assert type(one) is type(two), (one, two)
     if isinstance(one, dict):
         assert one.keys() == two.keys()
-        for key in one:
-            expect_alike(one[key], two[key])
-    elif isinstance(one, (list, tuple)):
+        one, two = [*one.values()], [*two.values()]
+    if isinstance(one, (list, tuple)):
         assert len(one) == len(two)
         for a, b in zip(one, two, strict=True):
             expect_alike(a, b)
@@ -313,10 +312,26 @@ class Run(Twins):
         for array, was in self.kept:
             np.testing.assert_array_equal(array, was)
 
-    def steps(self, count=3, batch=3):
+    def steps(self, count=3, batch=3, **options):
         for _ in range(count):
             x, y = self.data.batch(batch)
-            self.do(lambda net, optimizer, x=x, y=y: net.step(x, y, optimizer))
+            self.do(lambda net, optimizer, x=x, y=y: net.step(x, y, optimizer, **options))
+
+    def loop(self, use, output=(), between=None):
+        """Forward and backward on both, ``use(item, optimizer)`` at each yield."""
+        x, dy = self.data.inputs(), self.data.gradient()
+
+        def act(net, optimizer):
+            out = net.forward(True, x)
+            if between is not None:
+                between(net, optimizer)
+            items = []
+            for item in net.backward(dy, output):
+                items.append(taken(item))
+                use(item, optimizer)
+            return [out, items]
+
+        self.do(act)
 
     def run(self):
         self.steps()
@@ -336,24 +351,30 @@ def taken(item):
     return item.layer, list(item.names), grads, dict(item.output_grads)
 
 
+def some(walk, count):
+    """Copies of the first items."""
+    return [taken(item) for item, _ in zip(walk, range(count), strict=False)]
+
+
 # -- what is done between the steps ---------------------------------------------------------
 
+ACTIONS = {}
 
-def pass_of(run, use, output=(), between=None):
-    """Forward and backward on both, ``use(item, optimizer)`` at each yield."""
-    x, dy = run.data.inputs(), run.data.gradient()
 
-    def act(net, optimizer):
-        out = net.forward(True, x)
-        if between is not None:
-            between(net)
-        items = []
-        for item in net.backward(dy, output):
-            items.append(taken(item))
-            use(item, optimizer)
-        return [out, items]
+def action(function):
+    """Let plans draw ``function(run, action)``."""
+    ACTIONS[function.__name__.replace("_", " ")] = function
+    return function
 
-    run.do(act)
+
+def change(function):
+    """Let plans draw ``function(action, net, optimizer)``, which is done to each of both."""
+
+    def act(run, action):
+        run.do(lambda *pair: function(action, *pair))
+
+    ACTIONS[function.__name__.replace("_", " ")] = act
+    return function
 
 
 def update(item, optimizer):
@@ -371,9 +392,10 @@ def transposed(item, optimizer):
     optimizer.update(*item)
 
 
+@action
 def loop(run, action):
     for _ in range(3):
-        pass_of(run, (update, pop_each, transposed)[action.where % 3])
+        run.loop((update, pop_each, transposed)[action.where % 3])
 
 
 def clip(item):
@@ -386,49 +408,48 @@ def without_first(item):
         del part[:1]
 
 
+@action
 def on_layer(run, action):
-    look = (clip, without_first)[action.where % 2]
-    for _ in range(action.size):
-        x, y = run.data.batch()
-        run.do(lambda net, optimizer, x=x, y=y: net.step(x, y, optimizer, on_layer=look))
+    run.steps(action.size, on_layer=(clip, without_first)[action.where % 2])
 
 
+@action
 def measure(run, action):
     def keep(out, y):
         run.kept += [(out, out.copy()), (y, y.copy())]
         return float(out.sum())
 
-    for _ in range(3):
-        x, y = run.data.batch()
-        run.do(lambda net, optimizer, x=x, y=y: net.step(x, y, optimizer, measure=keep))
+    run.steps(measure=keep)
 
 
+@action
 def weights(run, action):
     for _ in range(3):
-        x, y = run.data.batch()
-        given = run.data.rng.uniform(0, 2, 3).astype(np.float32)
-        run.do(lambda net, optimizer, x=x, y=y, w=given: net.step(x, y, optimizer, sample_weight=w))
+        run.steps(1, sample_weight=run.data.rng.uniform(0, 2, 3).astype(np.float32))
 
 
+@action
 def abandon(run, action):
     x, dy = run.data.inputs(), run.data.gradient()
 
     def act(net, optimizer):
         net.forward(True, x)
         walk = net.backward(dy)
-        items = [taken(item) for item, _ in zip(walk, range(action.size), strict=False)]
+        items = some(walk, action.size)
         walk.close()
         return items
 
     run.do(act)
 
 
+@action
 def forward_twice(run, action):
     x = run.data.inputs()
     run.do(lambda net, _: [net.forward(True, x), net.forward(True, x[::-1])])
-    pass_of(run, update)
+    run.loop(update)
 
 
+@action
 def pause(run, action):
     """A walk goes on after a step of another batch."""
     x, dy, batch = run.data.inputs(), run.data.gradient(), run.data.batch()
@@ -436,7 +457,7 @@ def pause(run, action):
     def act(net, optimizer):
         net.forward(True, x)
         walk = net.backward(dy)
-        items = [taken(item) for item, _ in zip(walk, range(action.size), strict=False)]
+        items = some(walk, action.size)
         result = net.step(*batch, optimizer)
         return [items, result, [taken(item) for item in walk]]
 
@@ -444,18 +465,20 @@ def pause(run, action):
         run.do(act)
 
 
+@action
 def asked(run, action):
     layers = run.recorded.layers
-    name = layers[action.where % len(layers)].name
-    pass_of(run, update, [name])
+    run.loop(update, [layers[action.where % len(layers)].name])
 
 
+@action
 def predict(run, action):
     x, y = run.data.batch(action.size)
     for _ in range(3):
         run.do(lambda net, _: [net.predict(x), net.evaluate(x, y), net.forward(False, x)])
 
 
+@action
 def fit(run, action):
     x, y = run.data.batch(5)
 
@@ -466,136 +489,133 @@ def fit(run, action):
     run.do(act)
 
 
+@action
 def other_batch(run, action):
     run.steps(3, 1 + action.size)
 
 
-def learning_rate(run, action):
-    def act(net, optimizer):
-        while not hasattr(optimizer, "lr"):
-            optimizer = optimizer.optimizer
-        optimizer.lr = 0.01 * action.size
-
-    run.do(act)
+def rule_of(optimizer):
+    """The rule behind all stages."""
+    while not hasattr(optimizer, "lr"):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
-def optimizer_setting(run, action):
-    def act(net, optimizer):
-        while not hasattr(optimizer, "lr"):
-            optimizer = optimizer.optimizer
-        if hasattr(optimizer, "nesterov"):
-            optimizer.nesterov = bool(action.size % 2) and bool(optimizer.momentum)
-        elif hasattr(optimizer, "beta_1"):
-            optimizer.beta_1 = 0.5
-        if isinstance(optimizer.regularizer, Pulled):
-            optimizer.regularizer.centre = 0.1 * action.size
-
-    run.do(act)
+@change
+def learning_rate(action, net, optimizer):
+    rule_of(optimizer).lr = 0.01 * action.size
 
 
-def patch_update(run, action):
-    run.do(lambda net, optimizer: halve(optimizer))
+@change
+def optimizer_setting(action, net, optimizer):
+    rule = rule_of(optimizer)
+    if hasattr(rule, "nesterov"):
+        rule.nesterov = bool(action.size % 2) and bool(rule.momentum)
+    elif hasattr(rule, "beta_1"):
+        rule.beta_1 = 0.5
+    if isinstance(rule.regularizer, Pulled):
+        rule.regularizer.centre = 0.1 * action.size
 
 
-def patch_layer(run, action):
-    """Forward or backward of one layer's instance, scaled by what is counted."""
+@change
+def patch_update(action, net, optimizer):
+    halve(optimizer)
+
+
+@change
+def patch_layer(action, net, optimizer):
+    """Forward or backward of one layer's instance, scaled by a count."""
     method = ("forward", "backward")[action.size % 2]
+    layer = net.layers[action.where % len(net.layers)]
+    inner, count = getattr(layer, method), [0]
 
-    def act(net, optimizer):
-        layer = net.layers[action.where % len(net.layers)]
-        inner, count = getattr(layer, method), [0]
+    def scaled(ctx, array):
+        made = inner(ctx, array)
+        count[0] += 1
+        factor = np.float32(1 + count[0] / 16)
+        if method == "backward":
+            return made
+        return [factor * part for part in made] if isinstance(made, list) else factor * made
 
-        def scaled(ctx, array):
-            made = inner(ctx, array)
-            count[0] += 1
-            factor = np.float32(1 + count[0] / 16)
-            if method == "backward":
-                return made
-            return [factor * part for part in made] if isinstance(made, list) else factor * made
-
-        setattr(layer, method, scaled)
-
-    run.do(act)
+    setattr(layer, method, scaled)
 
 
-def freeze(run, action):
-    run.do(lambda net, _: net.freeze(net.layers[action.where % len(net.layers)].name))
+@change
+def freeze(action, net, optimizer):
+    net.freeze(net.layers[action.where % len(net.layers)].name)
 
 
-def unfreeze(run, action):
-    run.do(lambda net, _: net.unfreeze())
+@change
+def unfreeze(action, net, optimizer):
+    net.unfreeze()
 
 
-def trainable(run, action):
-    def act(net, _):
-        param = net.params()[action.where % len(net.params())]
-        if not param.is_state and not param.name.endswith("count"):
-            param.trainable = not param.trainable
-
-    run.do(act)
+@change
+def trainable(action, net, optimizer):
+    param = net.params()[action.where % len(net.params())]
+    if not param.is_state and not param.name.endswith("count"):
+        param.trainable = not param.trainable
 
 
-def layer_trainable(run, action):
-    def act(net, _):
-        layer = net.layers[action.where % len(net.layers)]
-        if not isinstance(layer, Counts):
-            layer.trainable = not layer.trainable
-
-    run.do(act)
+@change
+def layer_trainable(action, net, optimizer):
+    layer = net.layers[action.where % len(net.layers)]
+    if not isinstance(layer, Counts):
+        layer.trainable = not layer.trainable
 
 
-def assign(run, action, net):
+@change
+def assign(action, net, optimizer):
     param = net.params()[action.where % len(net.params())]
     param.value = param.value * np.float32(action.size / 2)
 
 
-def write(run, action, net):
+@change
+def write(action, net, optimizer):
     net.params()[action.where % len(net.params())].value[...] *= np.float32(action.size / 2)
 
 
-def changed(change):
-    return lambda run, action: run.do(lambda net, _: change(run, action, net))
-
-
-def changed_between(change):
+@action
+def assign_between(run, action):
     """Between forward and backward."""
-
-    def act(run, action):
-        for _ in range(2):
-            pass_of(run, update, between=lambda net: change(run, action, net))
-
-    return act
+    for _ in range(2):
+        run.loop(update, between=lambda *pair: assign(action, *pair))
 
 
-def tie(run, action):
-    def act(net, _):
-        found = {}
-        for layer in net.layers:
-            for suffix, param in layer.params.items():
-                found.setdefault((suffix, param.shape), []).append(layer)
-        pairs = [(suffix, layers) for (suffix, _), layers in found.items() if len(layers) > 1]
-        if pairs:
-            suffix, layers = pairs[action.where % len(pairs)]
-            layers[1].params[suffix] = layers[0].params[suffix]
-
-    run.do(act)
+@action
+def write_between(run, action):
+    for _ in range(2):
+        run.loop(update, between=lambda *pair: write(action, *pair))
 
 
-def attribute(run, action):
-    def act(net, _):
-        for layer in net.layers:
-            if isinstance(layer, Gain):
-                layer.gain = 1 + action.size / 4
-            elif isinstance(layer, Dropout):
-                layer.p = 0.1 * action.size
-        if isinstance(net.loss, Weighed):
-            net.loss.factor = float(action.size)
-        elif isinstance(net.loss, SoftmaxCrossEntropy):
-            net.loss.label_smoothing = 0.1 * action.size
-
-    run.do(act)
+@change
+def tie(action, net, optimizer):
+    found = {}
+    for layer in net.layers:
+        for suffix, param in layer.params.items():
+            found.setdefault((suffix, param.shape), []).append(layer)
+    pairs = [(suffix, layers) for (suffix, _), layers in found.items() if len(layers) > 1]
+    if pairs:
+        suffix, layers = pairs[action.where % len(pairs)]
+        layers[1].params[suffix] = layers[0].params[suffix]
 
 
+@change
+def attribute(action, net, optimizer):
+    for layer in net.layers:
+        if isinstance(layer, Gain):
+            layer.gain = 1 + action.size / 4
+        elif isinstance(layer, Dropout):
+            layer.p = 0.1 * action.size
+        elif isinstance(layer, Activation):
+            layer.mode = ("relu", "tanh", "sigmoid")[action.size % 3]
+    if isinstance(net.loss, Weighed):
+        net.loss.factor = float(action.size)
+    elif isinstance(net.loss, SoftmaxCrossEntropy):
+        net.loss.label_smoothing = 0.1 * action.size
+
+
+@action
 def save_and_load(run, action):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "net.npz"
@@ -611,59 +631,26 @@ def save_and_load(run, action):
         run.do(act)
 
 
+@action
 def copied(run, action):
-    run.nets = tuple(copy.deepcopy(net) for net in run.nets)
+    run.nets = tuple(map(copy.deepcopy, run.nets))
     if run.plan.optimizer != "patched":
-        run.optimizers = tuple(copy.deepcopy(optimizer) for optimizer in run.optimizers)
+        run.optimizers = tuple(map(copy.deepcopy, run.optimizers))
 
 
+@action
 def told(run, action):
     """What looks at the recorded net alone leaves it as it is."""
     net, optimizer = run.recorded, run.optimizers[0]
     x, y = run.data.batch()
     # What the user replaced or overrides is refused.
-    refused = contextlib.suppress(CallOrderError)
-    if action.where % 3 == 0:
-        net.memory(3)
-    elif action.where % 3 == 1:
-        with refused:
-            net.record(x)
-    else:
-        with refused:
-            net.record(x, y, optimizer)
+    with contextlib.suppress(CallOrderError):
+        if action.where % 3 == 0:
+            net.memory(3)
+        else:
+            net.record(*((x,) if action.where % 3 == 1 else (x, y, optimizer)))
     run.expect_equal()
 
-
-ACTIONS = {
-    "loop": loop,
-    "on layer": on_layer,
-    "measure": measure,
-    "weights": weights,
-    "abandon": abandon,
-    "forward twice": forward_twice,
-    "pause": pause,
-    "asked": asked,
-    "predict": predict,
-    "fit": fit,
-    "other batch": other_batch,
-    "learning rate": learning_rate,
-    "optimizer setting": optimizer_setting,
-    "patch update": patch_update,
-    "patch layer": patch_layer,
-    "freeze": freeze,
-    "unfreeze": unfreeze,
-    "trainable": trainable,
-    "layer trainable": layer_trainable,
-    "assign": changed(assign),
-    "write": changed(write),
-    "assign between": changed_between(assign),
-    "write between": changed_between(write),
-    "tie": tie,
-    "attribute": attribute,
-    "save and load": save_and_load,
-    "copied": copied,
-    "told": told,
-}
 
 # -- drawing --------------------------------------------------------------------------------
 
