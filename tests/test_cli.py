@@ -1,7 +1,5 @@
 """The command line: what it prints, writes and refuses, and with which exit status."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

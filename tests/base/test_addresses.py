@@ -1,7 +1,5 @@
 """Where arrays lie in memory."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a file may make a reader do."""
 
-from __future__ import annotations
-
 import pytest
 
 from singanet.base.arguments import FLOOR, TIMES, Budget

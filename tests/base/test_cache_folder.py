@@ -1,7 +1,5 @@
 """Without a folder of the user's own nothing is kept, nor run from the working directory."""
 
-from __future__ import annotations
-
 import os
 import site
 import sys

@@ -1,7 +1,5 @@
 """Pictures in programs other than browsers, which know no CSS variables."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Rows of sparse matrices, beside SciPy's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -89,8 +87,7 @@ def test_entries_outside_of_the_shape_are_refused(matrix):
 
 
 @pytest.mark.parametrize(
-    "matrix",
-    [scipy.sparse.csr_array((2, 3), dtype=complex), scipy.sparse.coo_array(np.ones(4))],
+    "matrix", [scipy.sparse.csr_array((2, 3), dtype=complex), scipy.sparse.coo_array(np.ones(4))]
 )
 def test_what_is_no_table_of_numbers_is_refused(matrix):
     with pytest.raises(DataError, match="x: expected a sparse matrix of numbers"):

@@ -30,10 +30,7 @@ from tests.layer_catalogue import CATALOGUE, net_of
     ("make", "words"),
     [
         (lambda: Dense("fc"), r"nothing for units; write Dense\(units=...\)"),
-        (
-            lambda: Dense("fc", units=3, num_output=3),
-            "one name for the argument; received units=",
-        ),
+        (lambda: Dense("fc", units=3, num_output=3), "one name for the argument; received units="),
         (
             lambda: Dense(3, kernel_initializer="he_normal", W_specs={}),
             "received W_specs= and kernel",

@@ -1,7 +1,5 @@
 """Assignments are counted, those that a program may have taken for granted."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Memory given back, or left alone where the C library cannot; pages of arrays."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

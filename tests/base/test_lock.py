@@ -1,7 +1,5 @@
 """A lock that two processes cannot both have, and that ends with the process."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

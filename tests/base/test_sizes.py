@@ -1,7 +1,5 @@
 """Bytes with units."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

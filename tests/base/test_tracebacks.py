@@ -1,7 +1,5 @@
 """Tracebacks: frames of the user's code are kept, those of the library between them are not."""
 
-from __future__ import annotations
-
 import linecache
 import subprocess
 import sys

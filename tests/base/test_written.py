@@ -1,7 +1,5 @@
 """Written bytes, and the pages that the system gives for them."""
 
-from __future__ import annotations
-
 import mmap
 from itertools import pairwise
 from pathlib import Path

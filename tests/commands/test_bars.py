@@ -1,7 +1,5 @@
 """The bars of all commands, on a terminal, and what a training says at its end."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

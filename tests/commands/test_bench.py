@@ -1,7 +1,5 @@
 """``singanet bench``: what it prints, not how fast."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types

@@ -1,7 +1,5 @@
 """Shell completion by shtab; the shells are asked themselves where they are installed."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

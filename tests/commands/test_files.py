@@ -1,7 +1,5 @@
 """``singanet inspect``, ``convert`` and ``diff`` as commands; tests/checkpoint has the rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """``singanet finetune``: from a folder and a file of texts to a folder that transformers loads."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """``singanet train --from FILE``: nets of model files, Keras archives, ONNX graphs learn on."""
 
-from __future__ import annotations
-
 import json
 import signal
 

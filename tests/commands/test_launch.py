@@ -1,7 +1,5 @@
 """``singanet launch``: what it refuses before anything is started, and trainings by real ranks."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

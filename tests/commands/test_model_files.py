@@ -1,7 +1,5 @@
 """The commands on model files, which say themselves what net they hold."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``singanet plan``, and ``singanet train --memory-budget``."""
 
-from __future__ import annotations
-
 import pytest
 
 from singanet.__main__ import main

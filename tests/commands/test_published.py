@@ -1,7 +1,5 @@
 """``singanet generate`` and ``embed``, and ``plan`` and ``summary`` of published models."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

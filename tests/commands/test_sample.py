@@ -1,7 +1,5 @@
 """``singanet sample``."""
 
-from __future__ import annotations
-
 import pytest
 
 from singanet.__main__ import main

@@ -1,7 +1,5 @@
 """What the command line loads before it knows what is asked of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """``singanet train`` with a run folder, a configuration file, and signals."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

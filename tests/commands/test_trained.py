@@ -1,7 +1,5 @@
 """``singanet evaluate``, ``predict``, ``summary`` and ``report`` of what a run left."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """``singanet tune``: what it prints, keeps and refuses."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Digits on noise."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables learnt of columns, against statistics by Python and pandas."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

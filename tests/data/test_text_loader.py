@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from itertools import islice
 
@@ -120,8 +118,7 @@ def test_too_few_ids(n, options):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"batch_size": 0}, {"length": 0}, {"length": 1.5}, {"rank": 1}, {"world_size": 0}],
+    "options", [{"batch_size": 0}, {"length": 0}, {"length": 1.5}, {"rank": 1}, {"world_size": 0}]
 )
 def test_bad_arguments(options):
     with pytest.raises(ArgumentError):

@@ -1,7 +1,5 @@
 """The page in a real browser: it loads without a word on the console, in light and dark."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

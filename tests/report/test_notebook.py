@@ -1,7 +1,5 @@
 """Objects that show themselves: in notebooks, at a prompt and printed."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import sys

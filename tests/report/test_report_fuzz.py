@@ -1,7 +1,5 @@
 """Run folders from strangers: a page, or an error of ours, in little time."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

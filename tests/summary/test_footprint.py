@@ -1,7 +1,5 @@
 """The predicted memory of a step against the memory of real steps."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

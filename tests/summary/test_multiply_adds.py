@@ -1,7 +1,5 @@
 """Multiply-adds against published figures, and against counting them one by one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What `summary` prints and refuses."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

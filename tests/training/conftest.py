@@ -1,7 +1,5 @@
 """A small net with a layer that draws and one that keeps state, and data it can learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Checkpoints that are written while steps go on: they are those of the foreground, to the bit."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -80,7 +78,6 @@ class Gate(Callback):
         self.open, self.taken, self.begun, self.later = threading.Event(), 0, 0, []
         self.failing, self.write = None, formats.write_state
         wait = FilesInFlight._writings_done
-
         start = FilesInFlight.start
 
         def waits(background):

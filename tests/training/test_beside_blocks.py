@@ -1,7 +1,5 @@
 """Callbacks that keep and restore nets of pairs beside blocks leave the blocks alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -75,10 +73,7 @@ def test_names_of_metrics():
             {"optimizer": SGD(lr=0.1), "loss": ("mse", "mse")},
             "a tuple of 2; name outputs: loss=MultiLoss",
         ),
-        (
-            {"optimizer": SGD(lr=0.1), "loss": MeanAbsoluteError()},
-            "import it from singanet.loss",
-        ),
+        ({"optimizer": SGD(lr=0.1), "loss": MeanAbsoluteError()}, "import it from singanet.loss"),
         ({"optimizer": "sgd", "loss": "mse", "metrics": [Accuracy]}, "the class Accuracy"),
         (
             {"optimizer": "sgd", "loss": "mse", "metrics": [Absolute()]},

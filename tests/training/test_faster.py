@@ -1,7 +1,5 @@
 """Where faster kernels could be installed, that is said once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A list of layers takes its input shape from the first data that it is fitted to."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gc
 import io
 import traceback
@@ -9,13 +7,7 @@ import pytest
 
 import singanet
 from singanet.data import ArrayLoader, Prefetch
-from singanet.errors import (
-    ArgumentError,
-    CallOrderError,
-    DataError,
-    ShapeError,
-    UnknownNameError,
-)
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, UnknownNameError
 from singanet.layers import BatchNormalization, Dense, Flatten, TimeDistributed
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import F1, Accuracy, ConfusionMatrix

@@ -1,7 +1,5 @@
 """Frames with named columns, wherever a net takes samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Mixed precision: float16 parameters and activations, float32 updates, a learnt loss scale."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

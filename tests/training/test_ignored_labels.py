@@ -1,7 +1,5 @@
 """Metrics leave out the labels that the loss ignores, in every call that measures."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,12 +7,7 @@ import pytest
 
 from singanet import Executor, FeedForwardNet, Input
 from singanet.layers import Conv2D, Dense, Permute, Softmax
-from singanet.loss import (
-    CategoricalCrossEntropy,
-    MultiLoss,
-    SoftmaxCrossEntropy,
-    SoftmaxFocal,
-)
+from singanet.loss import CategoricalCrossEntropy, MultiLoss, SoftmaxCrossEntropy, SoftmaxFocal
 from singanet.metric import (
     AUC,
     F1,

@@ -1,7 +1,5 @@
 """fit with clipping and mixed precision where arrays may not meet those of the host."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A fit holds one batch: it lets go of what it was fed before it asks for more."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np

@@ -786,11 +786,7 @@ def test_parameters_that_differ_are_found_at_a_checkpoint(tmp_path):
     def work(comm):
         with pytest.raises(RankError, match="'b/bias'.*rank 1 than on rank 0"):
             plain(optimizer=reduced(comm)).fit(
-                X,
-                Y,
-                epochs=2,
-                callbacks=[ChangesAlone(), ModelCheckpoint(tmp_path)],
-                verbose=False,
+                X, Y, epochs=2, callbacks=[ChangesAlone(), ModelCheckpoint(tmp_path)], verbose=False
             )
 
     on(2, work)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -166,10 +164,7 @@ def test_the_suggestion_is_a_tenth_of_where_the_loss_is_lowest():
 
 
 def test_without_a_fall_or_a_rise_there_is_no_suggestion(rng):
-    for ends, why in (
-        ((3, 1), "fell up to the last rate: pass high=10"),
-        ((1, 3), "did not fall"),
-    ):
+    for ends, why in (((3, 1), "fell up to the last rate: pass high=10"), ((1, 3), "did not fall")):
         found = range_of(np.linspace(*ends, 50).tolist())
         assert found.suggested is None
         assert f": none is suggested; the loss {why}" in str(found)

@@ -1,7 +1,5 @@
 """Building and training again and again does not grow."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -48,9 +46,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.parametrize(
-    "first",
-    [pytest.param(0, marks=pytest.mark.slow), 1],
-    ids=["by the layers", "replayed"],
+    "first", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["by the layers", "replayed"]
 )
 @pytest.mark.full
 def test_twenty_builds_and_fits_keep_resident_memory_flat(first):

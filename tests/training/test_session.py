@@ -1,7 +1,5 @@
 """A training interrupted anywhere and resumed ends as if nothing had happened, to the bit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Clipping by the exact norm of all gradients, against the formula on the whole list of them."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the defaults must reach on the data of the package; minutes long."""
 
-from __future__ import annotations
-
 import pytest
 
 from singanet.commands.runs.run import run

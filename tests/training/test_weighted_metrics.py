@@ -1,7 +1,5 @@
 """weighted_metrics: in fit, evaluate, files, recorded or not."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training images that are moved a little."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

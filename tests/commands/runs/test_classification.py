@@ -1,7 +1,5 @@
 """Samples to be told apart."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from singanet.commands.runs.tasks import AugmentedImages, EpochResult, load_task
@@ -30,7 +28,6 @@ def test_images_are_augmented_where_the_recipe_says_so(tmp_path):
     assert isinstance(batches, AugmentedImages)
     assert not batches.flip
     assert len(batches) == 15
-
     path = tmp_path / "vectors.npz"
     x, y = np.ones((4, 3), np.float32), np.array([0, 1, 0, 1])
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)

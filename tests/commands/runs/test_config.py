@@ -1,7 +1,5 @@
 """Configuration files."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The file of a run's figures."""
 
-from __future__ import annotations
-
 import errno
 import json
 

@@ -1,7 +1,5 @@
 """Optimizers by name, and the course of their learning rate."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Samples to be given back."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from singanet.commands.runs.tasks import EpochResult, load_task

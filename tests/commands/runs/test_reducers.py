@@ -3,14 +3,7 @@ import pytest
 from singanet.commands.runs.optimizers import check_reducer, reduced
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.optimizer import SGD
-from singanet.parallel import (
-    AllReduce,
-    LocalSGD,
-    PartialUpdate,
-    PowerSGD,
-    Sharded,
-    SparseAllReduce,
-)
+from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, PowerSGD, Sharded, SparseAllReduce
 
 
 @pytest.mark.parametrize(

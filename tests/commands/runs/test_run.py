@@ -1,7 +1,5 @@
 """A run from start to report, for a model of each kind."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

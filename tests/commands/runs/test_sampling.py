@@ -1,7 +1,5 @@
 """Text from language models."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Images of which every pixel has a class."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

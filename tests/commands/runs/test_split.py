@@ -1,7 +1,5 @@
 """What is kept back from training, of every kind of data."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

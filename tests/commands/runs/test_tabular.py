@@ -1,7 +1,5 @@
 """Rows of a table to be told apart."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

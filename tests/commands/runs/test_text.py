@@ -1,7 +1,5 @@
 """A text whose next character is to be foretold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

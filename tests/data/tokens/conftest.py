@@ -1,7 +1,5 @@
 """A published model's folder in small: a vocabulary trained on the plays, and a template."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

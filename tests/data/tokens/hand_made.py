@@ -1,7 +1,5 @@
 """Chat templates and tokenizers written by hand: each feature by itself, at its most extreme."""
 
-from __future__ import annotations
-
 import base64
 from itertools import product
 
@@ -260,14 +258,8 @@ STATEMENTS = (
         "{% autoescape true %}a{% endautoescape %}",
         "{% trans %}a{% endtrans %}",
     ),
-    *(
-        "{% debug %}",
-        "{% generation %}a{% generation %}b{% endgeneration %}{% endgeneration %}",
-    ),
-    *(
-        "{% generation %}",
-        M + "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}" * 2,
-    ),
+    *("{% debug %}", "{% generation %}a{% generation %}b{% endgeneration %}{% endgeneration %}"),
+    *("{% generation %}", M + "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}" * 2),
     *("{% set a %}{% generation %}a{% endgeneration %}{% endset %}{{ a }}{{ a }}",),
     *(
         "{{ raise_exception('a' * 9999) }}",

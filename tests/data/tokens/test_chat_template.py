@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -373,11 +371,7 @@ def test_what_is_no_conversation_is_refused(tokenizer, messages):
         tokenizer.chat(messages)
 
 
-PEERS = [
-    TOLD,
-    TOLD[1:3],
-    [*ASKED, {"role": "assistant", "content": "é😀 \n<|im_end|> end"}],
-]
+PEERS = [TOLD, TOLD[1:3], [*ASKED, {"role": "assistant", "content": "é😀 \n<|im_end|> end"}]]
 
 
 @pytest.mark.parametrize("messages", PEERS, ids=range(len(PEERS)))

@@ -1,7 +1,5 @@
 """Spoilt files of a model's folder, and spoilt texts: errors of ours alone come out."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

@@ -1,7 +1,5 @@
 """Texts that stand side by side in a row are learnt as if each had a row of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -357,11 +355,7 @@ def test_words_are_parted_as_the_models_do(split):
     [
         ("tokenizer.json", b"", "expected tokenizer.json in JSON"),
         ("tokenizer.json", b"{}", "expected a model of the kinds"),
-        (
-            "tokenizer.json",
-            b'{"model": {"type": "BPE"}}',
-            "the package tokenizers reads",
-        ),
+        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "the package tokenizers reads"),
         ("tokenizer.json", b'{"model": ' * 1000, "expected tokenizer.json in JSON"),
         ("tokenizer.json", b"\xff\xfe", "expected tokenizer.json in JSON"),
         ("tokenizer_config.json", b"[]", "expected a JSON object; received list"),

@@ -1,7 +1,5 @@
 """The net and data of the tests of training."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

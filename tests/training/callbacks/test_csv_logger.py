@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 from functools import partial
 from types import SimpleNamespace

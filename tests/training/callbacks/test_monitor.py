@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -108,8 +106,7 @@ def fitted(callback, metrics, **more):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [EarlyStopping, ReduceOnPlateau, lambda monitor: ModelCheckpoint("no_folder", monitor)],
+    "make", [EarlyStopping, ReduceOnPlateau, lambda monitor: ModelCheckpoint("no_folder", monitor)]
 )
 def test_what_nobody_knows_is_refused_before_the_first_step(make, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,5 @@
 """The event files are read back by hand: records of length, check, data, check."""
 
-from __future__ import annotations
-
 import struct
 import sys
 
