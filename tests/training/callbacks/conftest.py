@@ -1,5 +1,8 @@
 """The net and data of the tests of training."""
 
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD
 from singanet.training import Callback
+from tests.training.callbacks.trackers import Mlflow, TrialPruned, Wandb
 
 
 @pytest.fixture
@@ -45,3 +49,24 @@ def feign():
             logs.update({name: values[epoch] for name, values in self.values.items()})
 
     return Feign
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    made = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", made)
+    return made
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    made = Mlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", made)
+    return made
+
+
+@pytest.fixture
+def optuna(monkeypatch):
+    made = ModuleType("optuna")
+    made.TrialPruned = TrialPruned
+    monkeypatch.setitem(sys.modules, "optuna", made)

@@ -1,0 +1,243 @@
+"""Callbacks that write lines: CSV, JSON, statistics of layers, memory and times."""
+
+import csv
+import io
+import json
+import re
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.layers import Activation, Dense, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+from singanet.training import Callback
+from singanet.training.callbacks import (
+    CSVLogger,
+    JSONLinesLogger,
+    LayerStatistics,
+    LayerTiming,
+    MemoryLine,
+    ModelCheckpoint,
+)
+from singanet.training.display import History
+from tests.interrupts import struck_at
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_line_an_epoch_with_the_same_floats(build, data, tmp_path):
+    """Each is there at the end of its epoch."""
+    path, counts = tmp_path / "new folder" / "log.csv", []
+
+    class Look(Callback):
+        _runs_last = True
+
+        def on_epoch_end(self, epoch, logs):
+            counts.append(len(rows_of(path)))
+
+    given = {"validation_data": data, "callbacks": [CSVLogger(path), Look()]}
+    history = build().fit(*data, epochs=3, verbose=False, **given)
+    rows = rows_of(path)
+    assert counts == [1, 2, 3]
+    assert list(rows[0]) == ["epoch", "loss", "accuracy", "val_loss", "val_accuracy", "lr"]
+    assert [int(row["epoch"]) for row in rows] == [0, 1, 2]
+    for name, values in history.items():
+        assert [float(row[name]) for row in rows] == values
+
+
+def test_a_resumed_training_keeps_what_came_before(build, data, tmp_path):
+    """Also if a killed process left a line of an epoch that is trained again, or an empty file."""
+    path, run = tmp_path / "log.csv", tmp_path / "run"
+    for epochs, left in enumerate(("{}2,9.9,0.9\n", "", "epoch,loss\n0,1\n1", ""), 2):
+        history = build().fit(
+            *data, epochs=epochs, callbacks=[CSVLogger(path), ModelCheckpoint(run)],
+            resume=run if epochs > 2 else None, verbose=False,
+        )  # fmt: skip
+        assert [float(row["loss"]) for row in rows_of(path)] == history["loss"]
+        path.write_text(left.format(path.read_text()))
+    build().fit(*data, epochs=1, callbacks=[CSVLogger(path)], verbose=False)
+    assert len(rows_of(path)) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_no_interrupt_takes_a_line_of_the_epochs_before(tmp_path):
+    path, history, line = tmp_path / "log.csv", History(), 0
+    for epoch in range(3):
+        history.record(epoch, {"loss": 1 / (epoch + 1)})
+    before = ["epoch,loss", "0,1.0", "1,0.5"]
+    path.write_text("\n".join([*before, f"2,{1 / 3}\n"]), "utf-8")
+    more = True
+    while more:
+        line += 1
+        logger = CSVLogger(path)
+        logger._session = SimpleNamespace(history=history, resumed=True)
+        more = struck_at(line, partial(logger.on_epoch_end, 2, {"loss": 1 / 3}))
+        logger.on_train_end()
+        assert path.read_text("utf-8").splitlines()[:3] == before
+    assert line > 50
+    assert len(path.read_text("utf-8").splitlines()) == 4
+
+
+def test_lines_of_steps_and_epochs(build, data, feign, tmp_path):
+    path = tmp_path / "log.jsonl"
+    log = JSONLinesLogger(path, every_steps=3)
+    watched = feign(mine=[1.0, float("nan")])
+    history = build().fit(*data, batch_size=10, epochs=2, callbacks=[watched, log], verbose=False)
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [(line["event"], line["step"]) for line in lines] == [
+        ("step", 3), ("epoch", 4), ("step", 6), ("epoch", 8),
+    ]  # fmt: skip
+    epochs = [line for line in lines if line["event"] == "epoch"]
+    assert [line["loss"] for line in epochs] == history["loss"]
+    assert [line["mine"] for line in epochs] == [1.0, None]
+    assert lines[0]["seconds"] <= lines[-1]["seconds"]
+
+
+def test_norms_are_those_of_the_gradients(build, data, tmp_path):
+    x, y = data
+    net, other = build(), build()
+    path = tmp_path / "new" / "stats.jsonl"
+    watch = LayerStatistics(path)
+    net.fit(x, y, batch_size=20, shuffle=False, callbacks=[watch], clip=1e-6, verbose=False)
+    # Clipped to nothing, the parameters stand still: both batches see the first ones.
+    norms = {name: [] for name in other.param_names()}
+    for part in (slice(0, 20), slice(20, 40)):
+        grads, _ = other.train(x[part], y[part])
+        for name, grad in zip(other.param_names(), grads, strict=True):
+            norms[name].append(np.sqrt(np.sum(np.float64(grad) ** 2)))
+    assert len(watch.epochs) == 1
+    figures = watch.epochs[0]["parameters"]
+    for name, value in zip(other.param_names(), other.param_values(), strict=True):
+        assert figures[name]["gradient_norm"] == pytest.approx(np.mean(norms[name]), rel=1e-4)
+        assert figures[name]["gradient_norm_max"] == pytest.approx(max(norms[name]), rel=1e-4)
+        weight = np.sqrt(np.sum(np.float64(value) ** 2))
+        assert figures[name]["weight_norm"] == pytest.approx(weight, rel=1e-4, abs=1e-6)
+    assert [json.loads(line) for line in path.read_text("utf-8").splitlines()] == watch.epochs
+
+
+def test_every_so_many_steps(build, data):
+    seen = []
+
+    class Spy(LayerStatistics):
+        def on_layer_gradients(self, names, values, grads):
+            before = {k: v[-1][0] for k, v in self._rows.items()}
+            super().on_layer_gradients(names, values, grads)
+            if {k: v[-1][0] for k, v in self._rows.items()} != before:
+                seen.append((self.session.step, self.session.layer))
+
+    build().fit(*data, batch_size=10, epochs=2, callbacks=[Spy(every_steps=3)], verbose=False)
+    assert [step for step, layer in seen if layer == "fc1"] == [0, 3, 6]
+
+
+def test_row_sparse_gradients(rng):
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    net.add(Embedding("table", 50, 4, input_sample_shape=(3,)))
+    net.add(Flatten("flat"))
+    net.add(Dense("fc", 2))
+    net.compile(SGD(lr=0.1))
+    watch = LayerStatistics()
+    x, y = rng.integers(0, 50, (8, 3)), rng.integers(0, 2, 8)
+    net.fit(x, y, callbacks=[watch], verbose=False)
+    name = next(name for name in net.param_names() if name.startswith("table/"))
+    assert watch.epochs[0]["parameters"][name]["gradient_norm"] > 0
+
+
+class StopAt(Callback):
+    """Ends the fit at the end of a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_batch_end(self, batch, logs):
+        if self.session.step + 1 == self.step:
+            self.session.stop("asked to")
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_resumption_in_the_middle_of_an_epoch_goes_on_to_the_bit(
+    build, data, tmp_path, step, every
+):
+    def run(name, folder, stop=None, **arguments):
+        watch = LayerStatistics(tmp_path / name, every_steps=every)
+        callbacks = [watch, ModelCheckpoint(tmp_path / folder), StopAt(stop)]
+        build().fit(*data, batch_size=10, epochs=3, callbacks=callbacks, verbose=False, **arguments)
+        return watch.epochs
+
+    whole = run("whole", "a")
+    run("cut", "b", stop=step)
+    with (tmp_path / "cut").open("a") as file:
+        file.write('{"epoch": 2, "parameters": {}}\n{"epoch": 3, "par')  # of a process killed later
+    assert run("cut", "b", resume=tmp_path / "b") == whole
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "cut").read_bytes()
+
+
+def test_parameters_that_come_and_go_keep_their_epochs(build, data, tmp_path):
+    class Freeze(Callback):
+        def on_epoch_begin(self, epoch):
+            self.session.net["fc1"].trainable = epoch != 1
+
+    def run(epochs, resume=None):
+        watch = LayerStatistics()
+        build().fit(
+            *data,
+            epochs=epochs,
+            callbacks=[Freeze(), watch, ModelCheckpoint(tmp_path / "run")],
+            resume=resume,
+            verbose=False,
+        )
+        return watch.epochs
+
+    whole = run(4)
+    assert ["fc1/weight" in each["parameters"] for each in whole] == [True, False, True, True]
+    run(2)
+    assert run(4, resume=tmp_path / "run" / "epoch-0002.npz") == whole
+
+
+class Slow(Activation):
+    """Sleeps in both directions."""
+
+    def forward(self, ctx, x):
+        time.sleep(0.002)
+        return super().forward(ctx, x)
+
+    def backward(self, ctx, dy):
+        time.sleep(0.004)
+        return super().backward(ctx, dy)
+
+
+def test_time_is_put_down_to_the_layer_that_takes_it(build, data):
+    net, timing = build(), LayerTiming()
+    net.add(Slow("slow", "tanh"))
+    net.fit(*data, batch_size=10, callbacks=[timing], verbose=False)
+    # Four steps; a sleep never ends early.
+    assert timing.forward["slow"] >= 4 * 0.002
+    assert timing.backward["slow"] >= 4 * 0.004
+    assert list(timing.forward) == ["fc1", "relu", "fc2", "slow"]
+    assert all(seconds > 0 for seconds in timing.backward.values())
+    lines = timing.table().splitlines()
+    assert [line.split()[0] for line in lines] == ["layer", *timing.forward]
+
+
+def test_a_line_an_epoch_with_the_largest_layer(build, data):
+    stream, net = io.StringIO(), build()
+    line = MemoryLine(stream)
+    net.fit(*data, epochs=2, callbacks=[line], verbose=False)
+    # fc1: 5×8 weights and 8 biases of float32; fc2: 8×3 and 3.
+    assert line.gradient_bytes == 4 * (5 * 8 + 8)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    resident, peak = (
+        float(re.search(rf"{word} ([\d.]+) MB", lines[1])[1]) for word in ("resident", "peak")
+    )
+    assert resident > 10
+    assert peak > 10
