@@ -1,5 +1,9 @@
+"""Files of a training: when they are written, which are kept, and what a fit that ends leaves."""
+
 import itertools
 import json
+import signal
+import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -7,67 +11,33 @@ import pytest
 
 import singanet
 from singanet.base.processes import Leaving
-from singanet.checkpoint import open_state
-from singanet.errors import ArgumentError, FileAccessError, UnknownNameError
+from singanet.errors import FileAccessError
 from singanet.training import Callback
-from singanet.training.callbacks import ModelCheckpoint, keeping
+from singanet.training.callbacks import ModelCheckpoint, StopOnSignal, keeping
 from singanet.training.files import read_training
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+from tests.kit.files import bytes_of, flipped, read_state
+from tests.kit.files import names_in as names
 
 
 def test_the_last_k_epochs_and_the_best_stay(build, data, feign, tmp_path):
-    net = build()
-    kept = []
+    net, kept = build(), []
 
     class Copies(Callback):
         def on_epoch_end(self, epoch, logs):
-            kept.append(dict(zip(net.param_names(), map(np.copy, net.param_values()), strict=True)))
+            kept.append(bytes_of(net))
 
     checkpoint = ModelCheckpoint(tmp_path, "loss", keep=2)
     watched = feign(loss=[3.0, 1.0, 2.0, 4.0, 5.0])
     net.fit(*data, epochs=5, callbacks=[checkpoint, watched, Copies()], verbose=False)
     assert names(tmp_path) == ["best.npz", "epoch-0004.npz", "epoch-0005.npz"]
-    with open_state(tmp_path / "best.npz") as reader:
-        best = dict(reader)
-    assert sorted(best) == sorted(net.param_names())
-    for name, array in best.items():
-        np.testing.assert_array_equal(array, kept[1][name])
-
-
-def test_every_so_many_epochs_and_steps(build, data, tmp_path):
-    checkpoint = ModelCheckpoint(
-        tmp_path, None, keep=9, every_epochs=2, every_steps=3, format="safetensors"
-    )
+    best = read_state(tmp_path / "best.npz")
+    assert {name: array.tobytes() for name, array in best.items()} == kept[1]
+    # Every so many epochs and steps, in another format.
+    more = {"every_epochs": 2, "every_steps": 3, "format": "safetensors"}
+    checkpoint = ModelCheckpoint(tmp_path / "more", None, keep=9, **more)
     build().fit(*data, batch_size=10, epochs=5, callbacks=[checkpoint], verbose=False)
-    assert names(tmp_path) == [
-        "epoch-0002.safetensors", "epoch-0004.safetensors", "epoch-0005.safetensors",
-        "step.safetensors",
-    ]  # fmt: skip
-
-
-def written(net, data, folder, checkpoint, tick):
-    """The steps after which ``step.npz`` changed; the clock goes on by ``tick`` before each."""
-    found = []
-
-    class Looks(Callback):
-        def on_batch_begin(self, batch):
-            clock[0] += tick
-            found.append((self.session.step, stamp()))
-
-        def on_train_end(self):
-            found.append((self.session.step, stamp()))
-
-    def stamp():
-        path = folder / "step.npz"
-        return path.stat().st_ino if path.exists() else None
-
-    clock = [100.0]
-    checkpoint = checkpoint(lambda: clock[0])
-    net.fit(*data, batch_size=10, epochs=3, callbacks=[Looks(), checkpoint], verbose=False)
-    return [step for (_, a), (step, b) in itertools.pairwise(found) if a != b]
+    stems = ["epoch-0002", "epoch-0004", "epoch-0005", "step"]
+    assert names(tmp_path / "more") == [f"{stem}.safetensors" for stem in stems]
 
 
 @pytest.mark.parametrize(
@@ -83,21 +53,29 @@ def written(net, data, folder, checkpoint, tick):
     ],
 )
 def test_every_so_many_steps_and_minutes(build, data, tmp_path, options, expected):
-    got = written(
-        build(),
-        data,
-        tmp_path,
-        lambda clock: ModelCheckpoint(tmp_path, None, clock=clock, **options),
-        40.0,
-    )
-    assert got == expected
+    found, clock = [], [100.0]
+
+    class Looks(Callback):
+        """Notes after which steps ``step.npz`` changed."""
+
+        def on_batch_begin(self, batch):
+            clock[0] += 40.0
+            self.on_train_end()
+
+        def on_train_end(self):
+            path = tmp_path / "step.npz"
+            found.append((self.session.step, path.stat().st_ino if path.exists() else None))
+
+    checkpoint = ModelCheckpoint(tmp_path, None, clock=lambda: clock[0], **options)
+    callbacks = [Looks(), checkpoint]
+    build().fit(*data, batch_size=10, epochs=3, callbacks=callbacks, verbose=False)
+    assert [step for (_, a), (step, b) in itertools.pairwise(found) if a != b] == expected
 
 
 def test_a_file_by_the_minute_is_gone_on_from(build, data, tmp_path):
     """To the bit, from the middle of an epoch."""
-    whole, part, resumed = build(), build(), build()
+    whole, resumed, clock = build(), build(), iter(range(0, 10**6, 50))
     whole.fit(*data, batch_size=10, epochs=3, verbose=False)
-    clock = iter(range(0, 10**6, 50))
     checkpoint = ModelCheckpoint(
         tmp_path, None, every_epochs=9, every_minutes=1, clock=lambda: next(clock)
     )
@@ -108,19 +86,10 @@ def test_a_file_by_the_minute_is_gone_on_from(build, data, tmp_path):
                 raise KeyError("power cut")
 
     with pytest.raises(KeyError):
-        part.fit(*data, batch_size=10, epochs=3, callbacks=[checkpoint, Fail()], verbose=False)
+        build().fit(*data, batch_size=10, epochs=3, callbacks=[checkpoint, Fail()], verbose=False)
     assert names(tmp_path) == ["step.npz"]
     resumed.fit(*data, batch_size=10, epochs=3, resume=tmp_path, verbose=False)
-    for name, here, there in zip(
-        whole.param_names(), whole.param_values(), resumed.param_values(), strict=True
-    ):
-        np.testing.assert_array_equal(here, there, err_msg=name)
-
-
-@pytest.mark.parametrize("minutes", [0, -1, float("nan"), float("inf"), "5", True])
-def test_minutes_that_are_none(tmp_path, minutes):
-    with pytest.raises(ArgumentError, match="ModelCheckpoint, every_minutes: expected a number"):
-        ModelCheckpoint(tmp_path, every_minutes=minutes)
+    assert bytes_of(whole) == bytes_of(resumed)
 
 
 def test_a_stop_within_an_epoch_leaves_a_file(build, data, tmp_path):
@@ -183,42 +152,24 @@ def test_a_fit_that_is_asked_to_ends_where_a_file_is_written(
 
 
 def test_a_fit_that_fails_at_once_writes_nothing(build, data, tmp_path):
+    y = np.zeros((40, 2), int)
     with pytest.raises(singanet.errors.ShapeError):
-        build().fit(
-            data[0], np.zeros((40, 2), int), callbacks=[ModelCheckpoint(tmp_path)], verbose=False
-        )
+        build().fit(data[0], y, callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
     assert names(tmp_path) == []
 
 
-def test_what_is_refused(build, data, tmp_path):
-    with pytest.raises(UnknownNameError, match="did you mean 'npz'"):
-        ModelCheckpoint(tmp_path, format="npy")
-    with pytest.raises(ArgumentError, match="keep"):
-        ModelCheckpoint(tmp_path, keep=0)
-    with pytest.raises(UnknownNameError, match="monitor"):
-        build().fit(*data, callbacks=[ModelCheckpoint(tmp_path, "val_loss")], verbose=False)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileAccessError, match="no step was taken"):
-        build().fit(*data, callbacks=[ModelCheckpoint(tmp_path / "file")], verbose=False)
-
-
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(build, data, tmp_path):
-    def fit(epochs, **arguments):
-        net = build()
-        checkpoint = ModelCheckpoint(tmp_path / "run")
-        net.fit(*data, epochs=epochs, callbacks=[checkpoint], verbose=False, **arguments)
-        return net
+    def fit(**arguments):
+        net, checkpoint = build(), ModelCheckpoint(tmp_path)
+        net.fit(*data, epochs=3, callbacks=[checkpoint], verbose=False, **arguments)
+        return bytes_of(net)
 
-    whole = fit(3)
-    newest = tmp_path / "run" / "epoch-0003.npz"
+    whole, newest = fit(), tmp_path / "epoch-0003.npz"
     raw = newest.read_bytes()
-    at = raw.index(whole.param_values()[0].tobytes())
-    for damaged in (raw[:-100], raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]):
+    for damaged in (raw[:-100], flipped(raw, raw.index(whole["fc1/weight"]))):
         newest.write_bytes(damaged)
         with pytest.warns(RuntimeWarning, match=r"skipped: .*epoch-0003\.npz"):
-            resumed = fit(3, resume=tmp_path / "run")
-        for a, b in zip(whole.param_values(), resumed.param_values(), strict=True):
-            np.testing.assert_array_equal(a, b)
+            assert fit(resume=tmp_path) == whole
 
 
 def test_no_second_training_writes_to_the_folder(build, data, tmp_path):
@@ -244,3 +195,40 @@ def test_a_link_out_of_the_folder_is_neither_written_nor_read(build, data, tmp_p
         with pytest.raises(FileAccessError, match="a file of the folder itself"):
             build().fit(*data, callbacks=[ModelCheckpoint(run)], verbose=False, **arguments)
     assert other.read_bytes() == before
+
+
+class Send(Callback):
+    """Sends this process a signal in the middle of its third step."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def on_layer_gradients(self, names, values, grads):
+        if self.session.step == 2 and self.session.layer == "relu":
+            signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_step_is_finished_and_saved(build, data, tmp_path, number):
+    def fit(net, *callbacks, **arguments):
+        return net.fit(
+            *data, batch_size=10, epochs=3, callbacks=callbacks, verbose=False, **arguments
+        )
+
+    before, guard = signal.getsignal(number), StopOnSignal()
+    history = fit(build(), guard, Send(number), ModelCheckpoint(tmp_path))
+    assert guard.received == number
+    assert history.stopped == f"received {number.name}"
+    assert signal.getsignal(number) is before
+    guard = StopOnSignal()
+    files = [guard, Callback(), ModelCheckpoint(tmp_path)]
+    assert fit(build(seed=4), *files, resume=tmp_path) == fit(build())
+    assert guard.received is None
+
+
+def test_in_another_thread_it_does_nothing(build, data):
+    done, give = [], {"callbacks": [StopOnSignal()], "verbose": False}
+    thread = threading.Thread(target=lambda: done.append(build().fit(*data, **give).stopped))
+    thread.start()
+    thread.join()
+    assert done == [None]
