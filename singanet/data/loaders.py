@@ -77,14 +77,9 @@ def restored_position(
             received=", ".join(f"{name} {int(state[name])}" for name in different),
             advice="build the loader as it was when the position was saved",
         )
-    epoch, position = int(state["epoch"]), int(state["position"])
-    if epoch < 0 or not 0 <= position <= most:
-        raise ArgumentError(
-            f"{where}, state",
-            expected=f"an epoch from 0 on and a position from 0 to {most}",
-            received=f"epoch {epoch}, position {position}",
-            advice="load a position of this loader's state_dict()",
-        )
+    advice = "load a position of this loader's state_dict()"
+    epoch = checked_count(f"{where}, state", "epoch", state["epoch"], 0, advice=advice)
+    position = checked_count(f"{where}, state", "position", state["position"], 0, most, advice)
     return epoch, position
 
 
@@ -410,12 +405,11 @@ class GeneratorLoader(Described):
         """
         where, most = "GeneratorLoader", 1 << 62
         epoch, position = restored_position(where, state, {}, most)
-        before = int(state.get("before", 0))
-        ranks = checked_count(f"{where}, state", "world_size", int(state.get("world_size", 1)), 1)
+        before = checked_count(f"{where}, state", "before", state.get("before", 0), 0)
+        ranks = checked_count(f"{where}, state", "world_size", state.get("world_size", 1), 1)
         if ranks != self.world_size:
             before, position = before + position * ranks, 0
-        self.epoch, self.position = epoch, position
-        self._before = checked_count(f"{where}, state", "before", before, 0)
+        self.epoch, self.position, self._before = epoch, position, before
 
 
 def _checked_batch(batch: Any) -> Batch:

@@ -191,8 +191,8 @@ class TokenLoader(Described):
         where, most = type(self).__name__, 1 << 62
         epoch, position = restored_position(where, state, self._identity(), most)
         last = len(self.files.blocks)
-        block = checked_count(f"{where}, state", "block", int(state.get("block", 0)), 0, last)
-        row = checked_count(f"{where}, state", "row", int(state.get("row", 0)), 0)
+        block = checked_count(f"{where}, state", "block", state.get("block", 0), 0, last)
+        row = checked_count(f"{where}, state", "row", state.get("row", 0), 0)
         self.epoch, self.position, self._next = epoch, position, RowPlace(block, row)
 
     def _identity(self) -> dict[str, int]:

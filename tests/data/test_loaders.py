@@ -1,5 +1,5 @@
-import copy
-import json
+"""Batches of arrays, generators and texts: their shards, orders, and what is refused."""
+
 from itertools import chain, islice
 
 import numpy as np
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.data import ArrayLoader
+from singanet.data import ArrayLoader, GeneratorLoader, TextLoader
 from singanet.errors import ArgumentError, DataError
 
 
@@ -73,7 +73,7 @@ def test_labels_stay_with_their_samples():
 
 
 def test_unshuffled_is_in_order():
-    assert rows(ArrayLoader(*indices(5), 2, shuffle=False)) == [[0, 1], [2, 3], [4]]
+    assert rows(ArrayLoader(*indices(5), np.int64(2), shuffle=False)) == [[0, 1], [2, 3], [4]]
 
 
 def test_order_depends_on_seed_and_epoch_alone():
@@ -96,38 +96,11 @@ def test_dicts_of_arrays():
         np.testing.assert_array_equal(y["label"], batch["wide"] * 10)
 
 
-def test_a_batch_is_a_copy():
-    x = np.zeros((4, 2))
-    for batch, _ in ArrayLoader(x, np.zeros(4), 2, shuffle=False):
-        batch += 1
-    assert not x.any()
-
-
 def test_array_modules(xp):
     loader = ArrayLoader(xp.arange(5), xp.arange(5), 2)
     batches = [x for x, _ in loader]
     assert all(isinstance(x, xp.ndarray) for x in batches)
     assert sorted(int(v) for x in batches for v in x) == list(range(5))
-
-
-@given(st.integers(0, 30), st.integers(1, 6), st.booleans())
-def test_position_is_restored_to_the_bit(taken, batch, drop_last):
-    def fresh():
-        return ArrayLoader(*indices(13), batch, seed=9, drop_last=drop_last)
-
-    def endless(loader):
-        while True:
-            yield from loader
-
-    whole = endless(fresh())
-    straight = rows(islice(whole, 40))
-    stopped = fresh()
-    assert rows(islice(endless(stopped), taken)) == straight[:taken]
-    state = json.loads(json.dumps(stopped.state_dict()))
-    resumed = fresh()
-    list(islice(resumed, 1))
-    resumed.load_state_dict(state)
-    assert rows(islice(endless(resumed), 40 - taken)) == straight[taken:]
 
 
 def test_position_is_shared_by_ranks():
@@ -139,56 +112,19 @@ def test_position_is_shared_by_ranks():
     assert one.state_dict()["epoch"] == 1
 
 
-def test_leaving_a_loop_leaves_the_position():
-    loader = ArrayLoader(*indices(10), 3, shuffle=False)
-    for x, _ in loader:
-        assert x.tolist() == [0, 1, 2]
-        break
-    assert rows(loader) == [[3, 4, 5], [6, 7, 8], [9]]
-
-
 def test_state_of_another_loader_is_refused_and_changes_nothing():
+    """Others than of `test_any_loader`."""
     loader = ArrayLoader(*indices(10), 3, seed=1)
     list(islice(loader, 2))
-    before = copy.deepcopy(loader.state_dict())
+    before = loader.state_dict()
     for other in (
         ArrayLoader(*indices(11), 3, seed=1),
-        ArrayLoader(*indices(10), 4, seed=1),
-        ArrayLoader(*indices(10), 3, seed=2),
-        ArrayLoader(*indices(10), 3, seed=1, shuffle=False),
-        ArrayLoader(*indices(10), 3, seed=1, drop_last=True),
         ArrayLoader(*indices(10), 3, seed=1, world_size=2),
         ArrayLoader(*indices(10), 4, seed=1, world_size=2, split_batches=True),
     ):
         with pytest.raises(ArgumentError, match="as it was when the position was saved"):
             loader.load_state_dict(other.state_dict())
-    for broken in ({}, {**before, "position": -1}, {k: before[k] for k in ("epoch", "position")}):
-        with pytest.raises(ArgumentError):
-            loader.load_state_dict(broken)
     assert loader.state_dict() == before
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 2.0}, "batch_size"),
-        ({"batch_size": True}, "batch_size"),
-        ({"batch_size": "4"}, "batch_size"),
-        ({"seed": -1}, "seed"),
-        ({"world_size": 0}, "world_size"),
-        ({"rank": -1}, "rank"),
-        ({"rank": 2, "world_size": 2}, "rank from 0 to 1"),
-    ],
-)
-def test_bad_arguments(options, named):
-    with pytest.raises(ArgumentError, match=named):
-        ArrayLoader(*indices(10), **{"batch_size": 3, **options})
-
-
-def test_bad_epoch():
-    with pytest.raises(ArgumentError, match="epoch"):
-        ArrayLoader(*indices(10), 3).set_epoch(-1)
 
 
 @pytest.mark.parametrize(
@@ -212,10 +148,6 @@ def test_too_few_samples_for_a_batch():
         ArrayLoader(*indices(5), 3, drop_last=True, world_size=2)
     with pytest.raises(DataError, match="rank 2 of 3"):
         ArrayLoader(*indices(2), 1, rank=2, world_size=3)
-
-
-def test_numpy_integers_are_whole_numbers():
-    assert len(ArrayLoader(*indices(10), np.int64(4))) == 3
 
 
 @given(sizes, st.integers(1, 5), st.booleans(), st.data())
@@ -260,3 +192,164 @@ def test_a_position_goes_on_with_another_number_of_ranks_of_as_large_batches():
         loader.load_state_dict(two[0].state_dict())
         seen += [row for batch in rows(loader) for row in batch]
     assert sorted(seen) == list(range(20))
+
+
+def five(epoch):
+    """Five batches, each telling its epoch and place."""
+    for k in range(5):
+        yield (epoch, k), k
+
+
+def rows_of(batches):
+    return [x for x, _ in batches]
+
+
+def test_each_epoch_is_asked_for_by_number():
+    loader = GeneratorLoader(five)
+    assert rows_of(loader) == [(0, k) for k in range(5)]
+    assert rows_of(loader) == [(1, k) for k in range(5)]
+    loader.set_epoch(7)
+    assert rows_of(islice(loader, 1)) == [(7, 0)]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_each_batch_is_one_rank_s(world):
+    shards = [rows_of(GeneratorLoader(five, rank, world)) for rank in range(world)]
+    assert sorted(chain.from_iterable(shards)) == [(0, k) for k in range(5)]
+    for rank, shard in enumerate(shards):
+        assert shard == [(0, k) for k in range(rank, 5, world)]
+
+
+def test_an_error_of_the_source_comes_through_and_keeps_the_position():
+    def failing(epoch):
+        yield 1, 1
+        raise OSError("disk gone")
+
+    loader = GeneratorLoader(failing)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(OSError, match="disk gone"):
+        next(iterator)
+    assert loader.position == 1
+    assert loader.epoch == 0
+
+
+def test_a_running_generator_is_refused():
+    with pytest.raises(ArgumentError, match="a function of the epoch"):
+        GeneratorLoader(five(0))
+
+
+def test_an_epoch_without_batches_is_an_error():
+    with pytest.raises(DataError, match="none in epoch 0"):
+        list(GeneratorLoader(lambda epoch: []))
+    later = GeneratorLoader(lambda epoch: [(1, 1)], 1, 2)
+    assert list(later) == []
+    assert later.epoch == 1
+    once = five(0)
+    loader = GeneratorLoader(lambda epoch: once)
+    list(loader)
+    with pytest.raises(DataError, match="none in epoch 1"):
+        list(loader)
+
+
+@pytest.mark.parametrize("batch", [np.zeros(2), (1,), (1, 2, 3), [1, 2], None])
+def test_what_is_no_batch_is_refused(batch):
+    with pytest.raises(DataError, match=r"tuples \(x, y\)"):
+        list(GeneratorLoader(lambda epoch: [(1, 1), batch]))
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_other_ranks_go_on_where_those_before_stood(before, after, taken):
+    """Each batch of the epoch is taken once, and the next epoch begins at its front."""
+
+    def nine(epoch):
+        return [(epoch, k) for k in range(9)]
+
+    old = [GeneratorLoader(nine, rank, before) for rank in range(before)]
+    seen = [batch for loader in old for batch in islice(loader, taken)]
+    new = [GeneratorLoader(nine, rank, after) for rank in range(after)]
+    for loader in new:
+        loader.load_state_dict(old[0].state_dict())
+    middle = [list(islice(loader, 1)) for loader in new]
+    newest = [GeneratorLoader(nine, rank, before) for rank in range(before)]
+    for loader in newest:
+        loader.load_state_dict(new[0].state_dict())
+    seen += [batch for some in middle for batch in some]
+    seen += [batch for loader in newest for batch in loader]
+    assert sorted(seen) == nine(0)
+    assert sorted(batch for loader in newest for batch in loader) == nine(1)
+
+
+text_sizes = st.fixed_dictionaries(
+    {"n": st.integers(2, 300), "batch": st.integers(1, 7), "length": st.integers(1, 20),
+     "world": st.integers(1, 3)}
+)  # fmt: skip
+
+
+def loaders(size, **options):
+    def make(rank):
+        world = {"rank": rank, "world_size": size["world"]}
+        return TextLoader(np.arange(size["n"]), size["batch"], size["length"], **world, **options)
+
+    return [make(rank) for rank in range(size["world"])]
+
+
+@given(text_sizes)
+def test_rows_go_on_and_cover_the_text_once(size):
+    rows = size["batch"] * size["world"]
+    if (size["n"] - 1) // rows == 0:
+        return
+    whole = []
+    for loader in loaders(size):
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        assert all(x.shape == y.shape for x, y in batches)
+        assert all(x.shape == (size["batch"], size["length"]) for x, _ in batches[:-1])
+        x = np.concatenate([x for x, _ in batches], axis=1)
+        y = np.concatenate([y for _, y in batches], axis=1)
+        # The ids count up, so the successor of each is itself plus one.
+        np.testing.assert_array_equal(y, x + 1)
+        assert (np.diff(x, axis=1) == 1).all()
+        whole.append(x.reshape(-1))
+    seen = np.concatenate(whole)
+    used = (size["n"] - 1) // rows * rows
+    np.testing.assert_array_equal(seen, np.arange(used))
+    assert size["n"] - 1 - used < rows
+
+
+@given(text_sizes)
+def test_drop_last_gives_whole_batches_only(size):
+    columns = (size["n"] - 1) // (size["batch"] * size["world"])
+    if columns < size["length"]:
+        return
+    for loader in loaders(size, drop_last=True):
+        assert [x.shape for x, _ in loader] == [(size["batch"], size["length"])] * len(loader)
+        assert len(loader) == columns // size["length"]
+
+
+def test_start_of_an_epoch_shows():
+    loader = TextLoader(np.arange(10), 1, 3)
+    starts = []
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        starts.append(loader.position == 0)
+        next(iterator)
+    assert starts == [True, False, False]
+    assert loader.position == 0
+    assert loader.epoch == 1
+
+
+@pytest.mark.parametrize("ids", [np.zeros((4, 4), int), np.zeros(20), np.array("text")])
+def test_bad_ids(ids):
+    with pytest.raises(DataError, match=r"ids of shape \(N,\), integers"):
+        TextLoader(ids, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("n", "options"), [(0, {}), (1, {}), (4, {}), (4, {"world_size": 2}), (20, {"drop_last": True})]
+)
+def test_too_few_ids(n, options):
+    with pytest.raises(DataError, match=f"{n} ids"):
+        TextLoader(np.arange(n), 4, 5, **options)
