@@ -46,3 +46,15 @@ def refused(capsys):
         return err
 
     return call
+
+
+@pytest.fixture
+def told(capsys):
+    """What a command that ends well prints."""
+
+    def call(*argv):
+        capsys.readouterr()
+        assert main([str(part) for part in argv]) == 0
+        return capsys.readouterr().out
+
+    return call

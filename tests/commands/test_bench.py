@@ -49,16 +49,3 @@ def test_what_onnx_has_no_form_for_is_told(small, capsys, monkeypatch):
 
 class Options:
     """Of a session that is never begun."""
-
-
-@pytest.mark.parametrize(
-    ("extra", "said"),
-    [
-        (["--rounds", "0"], "--rounds: expected a positive number"),
-        (["--seconds", "nan"], "--seconds: expected a positive number"),
-        (["--batch-size", "0"], "--batch-size: expected a positive number"),
-        (["--data", "digts"], "did you mean 'digits'"),
-    ],
-)
-def test_a_mistake_is_one_line(extra, said, refused):
-    assert said in refused("bench", "mlp", *extra)

@@ -191,44 +191,9 @@ def test_rows_of_one_text_each(kind, chats, tmp_path):
     assert json.loads((tmp_path / "run/samples.json").read_text())["prompt"].startswith("Say king")
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--length", "65"], "--length: expected 1 to 64, the steps of the model"),
-        (["--method", "some"], "--method: expected 'full', 'lora', 'blocks'"),
-        (["--rank", "4"], "--rank: expected --method lora"),
-        (["--method", "lora", "--rank", "999"], "expected a rank of at most"),
-        (["--validation-split", "0"], "--validation-split: expected a share above 0"),
-        (["--memory-budget", "1kB"], "expected at least"),
-        (["--too-long", "keep"], "expected 'refuse'"),
-        (["--length", "8"], "expected a conversation of at most 9 tokens"),
-        (["--optimizer", "none"], "expected '"),
-        (["--validation", "none.txt"], "no such file"),
-    ],
-)
-def test_options_that_cannot_be_are_one_line(llama, chats, tmp_path, refused, options, told):
-    argv = ("finetune", llama, "--data", chats, "--out", tmp_path / "run", "--quiet")
-    assert told in refused(*argv, *options)
-
-
-def test_models_and_data_that_cannot_be_are_one_line(llama, chats, tmp_path, refused):
-    out = ("--out", tmp_path / "run")
-    assert "required: FOLDER" in refused("finetune", "--data", chats, *out)
-    assert "no such file" in refused("finetune", tmp_path / "none", "--data", chats, *out).lower()
-    assert "--data: expected" in refused("finetune", llama, *out)
-    assert "--out: expected" in refused("finetune", llama, "--data", chats)
-    assert "no such file" in refused("finetune", llama, "--data", tmp_path / "none.txt", *out)
-    (tmp_path / "empty").mkdir()
-    assert "received none" in refused("finetune", llama, "--data", tmp_path / "empty", *out)
-    (tmp_path / "empty/a.jsonl").write_text("\n\n")
-    assert "received none" in refused("finetune", llama, "--data", tmp_path / "empty", *out)
-    (tmp_path / "empty/a.jsonl").write_text('{"answer": "yes"}\n' * 40)
-    assert '"prompt"' in refused("finetune", llama, "--data", tmp_path / "empty", *out)
-    told = refused("train", "mlp", "--data", "digits", "--length", "8")
-    assert "--length: expected a published model" in told
-
-
 PROMPT = ("--prompt", "Say king then queen")
+
+
 BUDGET = pytest.param(("--memory-budget", "200MB"), marks=pytest.mark.full)
 
 
@@ -286,18 +251,6 @@ def test_other_methods_go_on_to_the_bit(llama, texts, tmp_path, method):
     assert main(["finetune", "--out", str(parts), "--resume", "--quiet"]) == 0
     ours, theirs = arrays(parts / "model"), arrays(whole / "model")
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
-
-
-@pytest.fixture
-def told(capsys):
-    """What a command prints, that ends well."""
-
-    def call(*argv):
-        capsys.readouterr()
-        assert main([str(part) for part in argv]) == 0
-        return capsys.readouterr().out
-
-    return call
 
 
 def test_runs_are_evaluated_and_not_predicted_with(tuned, texts, tmp_path, told, refused):

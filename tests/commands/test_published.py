@@ -151,16 +151,6 @@ def test_a_model_without_a_template_writes_on(tmp_path, capsys):
     assert out_of(capsys, *argv) == out_of(capsys, *argv, "--raw")
 
 
-def test_what_cannot_be_written_is_one_line(llama, sentence_model, tmp_path, refused):
-    assert "No such file" in refused("generate", tmp_path / "none", "a")
-    assert "expected a causal model" in refused("generate", sentence_model, "a")
-    assert "1 to 64 tokens" in refused("generate", llama, "to be or not " * 40)
-    assert "--length: expected" in refused("generate", llama, "a", "--length", "0")
-    assert "top_p: expected" in refused("generate", llama, "a", "--top-p", "2")
-    assert "--seed: expected" in refused("generate", llama, "a", "--seed", "-1")
-    assert "1 to 64 tokens; received 0" in refused("generate", llama, "", "--raw")
-
-
 def test_a_tokenizer_of_another_model_is_refused(tmp_path, refused):
     folder = published(LLAMA | {"vocab_size": 300}, tmp_path)
     assert "a tokenizer of at most 300 tokens" in refused("generate", folder, "a")
@@ -201,20 +191,6 @@ def test_long_sentences_are_refused_or_cut(sentence_model, tmp_path, capsys, ref
     assert np.allclose(np.load(tmp_path / "rows.npy")[1], made, atol=1e-5)
 
 
-def test_what_cannot_be_embedded_is_one_line(sentence_model, llama, tmp_path, refused):
-    (tmp_path / "lines.txt").write_text("to be\n")
-    (tmp_path / "empty.txt").write_text("")
-    (tmp_path / "bytes.txt").write_bytes(b"a\n\xff")
-    out = ("--out", tmp_path / "rows.npy")
-    told = refused("embed", llama, tmp_path / "lines.txt", *out)
-    assert "expected a folder of sentence-transformers" in told
-    assert "received none" in refused("embed", sentence_model, tmp_path / "empty.txt", *out)
-    assert "line 2: expected" in refused("embed", sentence_model, tmp_path / "bytes.txt", *out)
-    assert "no such file" in refused("embed", sentence_model, tmp_path / "none.txt", *out)
-    told = refused("embed", sentence_model, tmp_path / "lines.txt", "--out", tmp_path / "rows.txt")
-    assert "ends in .npy" in told
-
-
 # -- plan and summary -----------------------------------------------------------------------------
 
 
@@ -234,9 +210,3 @@ def test_plans_of_folders_are_those_of_loaded_nets(llama, capsys):
 def test_a_folder_is_told_like_a_net(llama, sentence_model, capsys):
     assert "layers/1/attention" in out_of(capsys, "summary", llama)
     assert "sentence_embedding" in out_of(capsys, "summary", sentence_model)
-
-
-def test_what_cannot_be_planned_is_one_line(llama, refused):
-    assert "--tokens: expected at most 64" in refused("plan", llama, "--tokens", 65)
-    assert "expected at least" in refused("plan", llama, "--tokens", 8, "--memory-budget", "1kB")
-    assert "remove them" in refused("plan", llama, "--classes", 3)

@@ -136,21 +136,6 @@ def test_a_text_is_the_one_it_was_trained_on(tmp_path, refused):
     assert "characters" in refused("evaluate", out, "--data", other)
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict"])
-def test_what_is_not_there_or_does_not_fit_is_refused(command, run_dir, tmp_path, refused):
-    rest = ["--out", tmp_path / "p.csv"] if command == "predict" else []
-    assert "no such file" in refused(command, tmp_path / "nowhere", *rest)
-    assert "add --model" in refused(command, tmp_path, *rest)
-    assert "did you mean 'mlp'" in refused(command, run_dir, "--model", "mpl", *rest)
-    x = np.zeros((12, 1, 5, 5), np.float32)
-    path = tmp_path / "other.npz"
-    np.savez(path, x_train=x, y_train=np.arange(12) % 10, x_test=x, y_test=np.arange(12) % 10)
-    assert "1, 8, 8)" in refused(command, run_dir, "--data", path, *rest)
-    damaged = tmp_path / "damaged.npz"
-    damaged.write_bytes((run_dir / "best.npz").read_bytes()[:-100])
-    assert "singanet: " in refused(command, damaged, "--model", "mlp", *rest)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -169,17 +154,6 @@ def test_a_configuration_that_is_not_ours_is_refused(text, run_dir, tmp_path, re
     (tmp_path / "config.json").write_text(text)
     for argv in (["evaluate", tmp_path], ["summary", tmp_path]):
         assert str(tmp_path) in refused(*argv)
-
-
-def test_predictions_need_a_place_before_the_work(run_dir, tmp_path, refused):
-    assert "ends in .csv or .npz" in refused("predict", run_dir, "--out", tmp_path / "p.txt")
-    assert "--out" in refused("predict", run_dir, "--out", tmp_path / "no" / "p.csv")
-    assert "required: --out" in refused("predict", run_dir)
-    np.savez(tmp_path / "x.npz", x=np.zeros((3, 4, 5), np.float32))
-    said = refused("predict", run_dir, "--data", tmp_path / "x.npz", "--out", tmp_path / "p.csv")
-    assert "received shape (3, 1, 4, 5)" in said
-    np.savez(tmp_path / "x.npz", x=np.zeros((), np.float32))
-    refused("predict", run_dir, "--data", tmp_path / "x.npz", "--out", tmp_path / "p.csv")
 
 
 def test_the_summary_of_a_run_is_its_nets(run_dir, capsys, refused):

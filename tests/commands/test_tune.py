@@ -43,18 +43,6 @@ def test_measured_once_and_told_by_devices(path, capsys, monkeypatch):
     assert f"{count} convolution kernels measured" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["lenet"], "--batch-size"),
-        (["lenet", "--batch-size", "none"], "invalid int value"),
-        (["lenett", "--batch-size", "2"], "did you mean 'lenet'"),
-    ],
-)
-def test_a_mistake_is_one_line(arguments, said, refused):
-    assert said in refused("tune", *arguments)
-
-
 def test_a_batch_of_none_is_refused(path, refused):
     assert "batch_size: expected an int" in refused("tune", "lenet", "--batch-size", "0")
 

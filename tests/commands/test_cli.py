@@ -1,77 +1,26 @@
-"""The command line: what it prints, writes and refuses, and with which exit status."""
+"""The command line itself: what it prints, loads and completes, and its exit status."""
 
 import contextlib
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import warnings
 
-import numpy as np
 import pytest
 
 import singanet
 from singanet.__main__ import main
 from singanet.commands import make_parser
 from singanet.commands.runs.run_options import GROUPS, OPTIONS
-from singanet.data import digits
 from singanet.models import entries
 from tests.terminals import pseudo_terminal
 
 RUN = [sys.executable, "-m", "singanet"]
-KEYS = [
-    "model",
-    "data",
-    "epochs",
-    "train_loss",
-    "test_loss",
-    "test_accuracy",
-    "seconds",
-    "samples_per_second",
-    "peak_gradient_bytes",
-    "parameter_bytes",
-]
-
-
-@pytest.fixture
-def small(tmp_path):
-    """An .npz file of 40 digits to train on and 20 to test on."""
-    data = digits()
-    path = tmp_path / "small.npz"
-    np.savez(
-        path,
-        x_train=data.x_train[:40],
-        y_train=data.y_train[:40],
-        x_test=data.x_test[:20],
-        y_test=data.y_test[:20],
-    )
-    return path
-
-
-def rewritten(path, **arrays):
-    """``path`` with ``arrays`` in place of those of the same name."""
-    with np.load(path) as archive:
-        kept = dict(archive)
-    np.savez(path, **{**kept, **arrays})
-    return path
-
-
-def refused(capsys, *argv):
-    """The one line on standard error of a command that exits with status 2."""
-    try:
-        status = main([str(part) for part in argv])
-    except SystemExit as stop:
-        status = stop.code
-    out, err = capsys.readouterr()
-    assert status == 2
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith("singanet")
-    assert "Traceback" not in err
-    return err
 
 
 def test_training_prints_a_line_an_epoch_and_the_test_accuracy_last(small, capsys):
@@ -92,10 +41,10 @@ def test_the_figures_have_the_promised_keys_and_are_right(small, tmp_path, capsy
     argv = ["train", "mlp", "--data", str(small), "--epochs", "3", "--json", str(target)]
     assert main(argv) == 0
     figures = json.loads(target.read_text("utf-8"))
-    assert list(figures) == KEYS
-    assert figures["model"] == "mlp"
-    assert figures["data"] == str(small)
-    assert figures["epochs"] == 3
+    sizes = "samples_per_second peak_gradient_bytes parameter_bytes"
+    losses = "train_loss test_loss test_accuracy seconds"
+    assert " ".join(figures) == f"model data epochs {losses} {sizes}"
+    assert (figures["model"], figures["data"], figures["epochs"]) == ("mlp", str(small), 3)
     # 64-256-128-10: the largest layer's gradient is the second's.
     sizes = [65 * 256, 257 * 128, 129 * 10]
     assert figures["parameter_bytes"] == 4 * sum(sizes)
@@ -120,83 +69,6 @@ def test_the_same_seed_gives_the_same_numbers_in_two_processes(small, tmp_path):
         results.append([figures[key] for key in ("train_loss", "test_loss", "test_accuracy")])
     assert results[0] == results[1]
     assert results[0] != results[2]
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_every_option_is_taken(small, optimizer, capsys):
-    options = ["--epochs", "1", "--batch-size", "7", "--lr", "0.01", "--seed", "5"]
-    argv = ["train", "mlp", "--data", str(small), *options, "--optimizer", optimizer]
-    assert main(argv) == 0
-    assert "test accuracy" in capsys.readouterr().out
-
-
-def test_an_option_changes_the_run(small, tmp_path):
-    losses = set()
-    for extra in ([], ["--lr", "0.001"], ["--batch-size", "8"], ["--optimizer", "adam"]):
-        target = tmp_path / "figures.json"
-        argv = ["train", "mlp", "--data", str(small), "--epochs", "1", "--json", str(target)]
-        assert main([*argv, *extra]) == 0
-        losses.add(json.loads(target.read_text("utf-8"))["test_loss"])
-    assert len(losses) == 4
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["train", "lent", "--data", "digits"], "did you mean 'lenet'"),
-        (["train", "mlp", "--data", "digts"], "did you mean 'digits'"),
-        (["train", "mlp", "--data", "nowhere.npz"], "no such file"),
-        (["train", "mlp", "--optimizer", "sdg"], "did you mean 'sgd'"),
-        (["train", "mlp", "--epochs", "0"], "--epochs: expected a positive number"),
-        (["train", "mlp", "--epochs", "many"], "invalid int value"),
-        (["train", "mlp", "--batch-size", "-1"], "--batch-size: expected a positive number"),
-        (["train", "mlp", "--lr", "nan"], "--lr: expected a positive number"),
-        (["train", "mlp", "--lr", "0"], "--lr: expected a positive number"),
-        (["train", "mlp", "--seed", "-1"], "--seed: expected 0 or more"),
-        (["train", "mlp", "--json", "no/such/folder/x.json"], "--json"),
-        (["train", "mlp", "--json", "."], "a folder"),
-        (["train", "mlp", "--epoch-count", "3"], "unrecognized arguments"),
-        (["train"], "required: MODEL"),
-        (["trian"], "singanet: unknown command 'trian'; did you mean 'train'?"),
-        (["zzz"], "choose 'train', 'finetune', 'launch'"),
-        (["summary", "resnet-none"], "model 'resnet-none'"),
-        (["summary", "lenet", "--input-shape", "1,x"], "expected ints such as"),
-        (["summary", "lenet", "--input-shape", "0,8,8"], "positive ints"),
-        (["summary", "lenet", "--classes", "0"], "num_classes: expected an int"),
-        (["summary", "lenet", "--input-shape", "8"], "sample shape"),
-    ],
-)
-def test_a_mistake_is_one_line_and_status_2(argv, said, capsys):
-    assert said in refused(capsys, *argv)
-
-
-def test_a_nan_in_the_data_is_refused_with_its_place(small, capsys):
-    x = np.zeros((40, 1, 8, 8), np.float32)
-    x[3, 0, 2, 1] = np.nan
-    rewritten(small, x_train=x)
-    said = refused(capsys, "train", "mlp", "--data", small)
-    assert "x_train" in said
-    assert "nan" in said
-    assert "3" in said
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"just some text, in truth", "text that begins"),
-        (b"", "an empty file"),
-        (b"PK\x03\x04" + bytes(40), "a broken archive"),
-    ],
-)
-def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, content, said, capsys):
-    path = tmp_path / "data.npz"
-    path.write_bytes(content)
-    assert said in refused(capsys, "train", "mlp", "--data", path)
-
-
-def test_labels_out_of_range_are_refused(small, capsys):
-    rewritten(small, y_test=np.full(20, 12))
-    assert "y_test" in refused(capsys, "train", "mlp", "--data", small)
 
 
 def test_a_loss_that_is_no_longer_finite_is_an_error_in_words(small, tmp_path, capsys):
@@ -273,29 +145,6 @@ def test_on_a_terminal_there_is_a_bar_with_loss_metric_and_rate(small, columns):
     assert all(re.search(r"loss \d+\.\d{4} .*samples/s \d", rest) for _, rest in bars[1:])
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["train", "mlp", "--epochz", "3"], "arguments: --epochz 3; did you mean '--epochs'?"),
-        (["train", "mlp", "--batch_size=3"], "'--batch-size'?; see singanet train --help"),
-        (["models", "x"], "singanet models: unrecognized arguments: x; see"),
-    ],
-)  # fmt: skip
-def test_an_option_that_a_command_lacks_is_refused_by_it(argv, said, capsys):
-    with pytest.raises(SystemExit) as left:
-        main(argv)
-    assert left.value.code == 2
-    assert said in capsys.readouterr().err
-
-
-def test_a_file_that_describes_no_net_is_no_ready_net_misspelt(tmp_path, capsys):
-    np.savez(tmp_path / "w.npz", a=np.ones(2))
-    assert main(["summary", str(tmp_path / "w.npz")]) == 2
-    said = capsys.readouterr().err
-    assert "w.npz': expected a ready net, a run folder" in said
-    assert "'lenet'" not in said
-
-
 def test_models_lists_each_with_its_parameters_and_a_description(capsys):
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
@@ -323,12 +172,8 @@ def test_summary_shows_layers_shapes_and_the_count_of_parameters(capsys):
 def test_devices_lists_the_kernels(capsys):
     assert main(["devices"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines] == [
-        ["cpu", "numpy"],
-        ["cpu", "llvm"],
-        ["cpu", "onednn"],
-        ["cuda", "cupy"],
-    ]
+    kernels = [" ".join(line.split()[:2]) for line in lines]
+    assert kernels == ["cpu numpy", "cpu llvm", "cpu onednn", "cuda cupy"]
 
 
 def test_an_output_that_takes_nothing_more_is_one_line():
@@ -404,3 +249,144 @@ def test_helps_show_defaults_and_groups():
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(OPTIONS)
     titles = re.findall(r"^(\w[\w ]+):$", commands["train"].format_help(), re.M)
     assert titles == [*GROUPS, "options", "examples"]
+
+
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["models"], ["train", "--help"], ["launch", "--help"]]
+)
+def test_nothing_is_imported_that_is_not_needed(argv):
+    code = (
+        "import sys\nfrom singanet.__main__ import main\n"
+        f"try:\n    main({argv!r})\nexcept SystemExit:\n    pass\n"
+        "print(*sys.modules, sep='\\n', file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stderr.split()
+    heavy = ("training", "parallel", "launch", "checkpoint", "report")
+    heavy = (*(f"singanet.{room}" for room in heavy), "h5py", "tqdm")
+    # The options of a fit are the arguments of net.fit.
+    light = ("singanet.training", "singanet.training.options")
+    assert [name for name in loaded if name.startswith(heavy) and name not in light] == []
+    assert "singanet.commands.training_commands" in loaded
+
+
+def script(shell, capsys):
+    pytest.importorskip("shtab")
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+def shell(name):
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def completed(capsys, *words):
+    """What bash offers for the last of ``words``."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    text = (
+        script("bash", capsys)
+        + f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_singanet\n"
+        + 'printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    done = subprocess.run(
+        [shell("bash"), "--norc", "-c", text], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_bash_completes_commands(capsys):
+    assert set(completed(capsys, "singanet", "")) == {*make_parser().commands}
+    assert completed(capsys, "singanet", "eva") == ["evaluate"]
+
+
+def test_bash_completes_models_options_and_their_values(capsys):
+    names = [entry.name for entry in entries() if entry.name.startswith("wide")]
+    for words, offered in (
+        ("train wide", names),
+        ("train lenet --batch", ["--batch-size"]),
+        ("train lenet --optimizer adam", ["adam", "adamw", "adamax"]),
+        ("completion f", ["fish"]),
+        ("launch -n 4 trai", ["train"]),
+        ("train --parallel all", ["allreduce"]),
+    ):
+        assert completed(capsys, "singanet", *words.split()) == offered
+    ways = {"global", "layer", "running", "value"}
+    assert set(completed(capsys, "singanet", "train", "--clip-by", "")) == ways
+
+
+def test_bash_offers_files_where_a_path_is_wanted(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights.npz").touch()
+    for words in (["inspect", "wei"], ["evaluate", "wei"], ["train", "mlp", "--data", "wei"]):
+        assert completed(capsys, "singanet", *words) == ["weights.npz"]
+    assert completed(capsys, "singanet", "summary", "wei") == ["weights.npz"]
+    for words in (["inspect", "no-such"], ["launch", "--elastic", "wei"], ["bench", "wei"]):
+        assert completed(capsys, "singanet", *words) == []
+
+
+def test_bash_offers_what_an_option_takes(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.npz", "a.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "runs").mkdir()
+    for words, offered in (
+        (["train", "--out", ""], {"runs"}),
+        (["train", "--data", "di"], {"digits"}),
+        (["train", "--data", "a"], {"a.npz", "a.txt"}),
+        (["predict", "runs", "--out", ""], {"a.npz", "runs"}),
+        (["train", "--mixed-precision", "b"], {"bfloat16"}),
+        (["finetune", "runs", "--method", "l"], {"lora"}),
+        (["generate", "r"], {"runs"}),
+        (["convert", "a", "b", "--format", "safe"], {"safetensors"}),
+    ):
+        assert set(completed(capsys, "singanet", *words)) == offered
+
+
+def test_fish_offers_what_an_option_takes(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights.npz").touch()
+    (tmp_path / "runs").mkdir()
+    text = script("fish", capsys)
+    for line, offered in (
+        ("singanet train --data di", ["digits"]),
+        ("singanet train --data wei", ["weights.npz"]),
+        ("singanet train --out ", ["runs/"]),
+        ("singanet summary resnet2", ["resnet20"]),
+    ):
+        asked = f"{text}\ncomplete -C '{line}'"
+        done = subprocess.run(
+            [shell("fish"), "-c", asked], capture_output=True, text=True, check=True
+        )
+        assert [each.partition("\t")[0] for each in done.stdout.splitlines()] == offered
+
+
+@pytest.mark.parametrize("name", ["zsh", "fish"])
+def test_other_shells_look_for_paths_beside_names(name, capsys):
+    """They offered the word file."""
+    text = script(name, capsys)
+    paths = {
+        "zsh": ("'paths:path:_files'", "RUN_DIR:_files -/", "_alternative 'names:name:(digits "),
+        "fish": ("movielens clicks (__fish_complete_path", '"(__fish_complete_directories)"'),
+    }[name]
+    assert all(each in text for each in paths)
+    assert "file?" not in text
+
+
+@pytest.mark.parametrize("name", ["zsh", "fish"])
+def test_other_shells_take_their_script(name, capsys, tmp_path):
+    text = script(name, capsys)
+    told = (*make_parser().commands, "adafactor", "resnet20", "save-every")
+    assert all(word in text for word in told)
+    (tmp_path / "script").write_text(text)
+    subprocess.run([shell(name), "-n", str(tmp_path / "script")], check=True)
+
+
+def test_without_shtab_it_is_refused_by_name(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    said = refused("completion", "bash")
+    assert "expected the package shtab" in said
+    assert "pip install shtab" in said
