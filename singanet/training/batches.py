@@ -489,7 +489,9 @@ class IteratedBatches(Batches):
             plain = {key.partition(".")[2]: value for key, value in state.items()}
             self.source.load_state_dict(plain)  # type: ignore[attr-defined]
         elif "drawn" in state and not self._keeps_position:
-            self._skip = int(state["drawn"])
+            drawn = int(state["drawn"])
+            # After its last batch the epoch is over, and the next pass skips nothing.
+            self._skip = 0 if self._epoch_steps is None and drawn == self.steps else drawn
         else:
             raise DataError(
                 "net.fit, resume",
