@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from singanet.data import ArrayLoader, GeneratorLoader, Prefetch
-from singanet.metric import F1, Accuracy, ConfusionMatrix
+from singanet.metric import AUC, F1, Accuracy, ConfusionMatrix
 from singanet.optimizer import SGD, Adam, MixedPrecision
 from singanet.parallel import AllReduce
 from singanet.testing import communicators
@@ -44,10 +44,12 @@ SOURCES = {
     "prefetch": lambda x, y: Prefetch(GeneratorLoader(lambda epoch: batches(x, y, epoch))),
     "endless": forever,
 }
+
+
 WAYS = {
     "plain": {},
     "Adam": {"optimizer": lambda: Adam(lr=0.01)},
-    "metrics": {"metrics": lambda: [Accuracy(), F1(), ConfusionMatrix()]},
+    "metrics": {"metrics": lambda: [F1(), ConfusionMatrix(), AUC(average="macro")]},
     "accumulated": {"accumulate": 3, "clip": 0.5},
     "clipped by layers so far": {"clip": 0.1, "clip_by": "running"},
     "clipped by values": {"clip": 0.01, "clip_by": "value", "accumulate": 2},
@@ -66,6 +68,8 @@ WAYS = {
     **{f"from a {name}": {"source": source} for name, source in SOURCES.items()},
     "from a generator, few steps": {"source": SOURCES["generator"], "steps_per_epoch": 3},
 }
+
+
 WAYS["from a endless"]["steps_per_epoch"] = 4
 
 
@@ -116,17 +120,17 @@ def way(request, build, data):
 
 
 def same_nets(one, other):
+    """Parameters, draws, metrics, and what optimizer and precision keep, to the bit."""
     assert bytes_of(one) == bytes_of(other)
     assert one.rng.bit_generator.state == other.rng.bit_generator.state
-    kept = [each.compiled.optimizer.state_dict() for each in (one, other)]
-    assert {k: np.asarray(v).tobytes() for k, v in kept[0].items()} == {
-        k: np.asarray(v).tobytes() for k, v in kept[1].items()
-    }
-    if one.compiled.precision is not None:
-        kept = [each.compiled.precision.state_dict() for each in (one, other)]
-        assert {k: v.tobytes() for k, v in kept[0].items()} == {
-            k: v.tobytes() for k, v in kept[1].items()
-        }
+    kept = []
+    for net in (one, other):
+        found = net.compiled.optimizer.state_dict()
+        if net.compiled.precision is not None:
+            found |= {**net.compiled.precision.state_dict(), "": net.compiled.precision.skipped}
+        found |= {name: metric.result() for name, metric in net.compiled.metrics.items()}
+        kept.append({name: np.asarray(value).tobytes() for name, value in found.items()})
+    assert kept[0] == kept[1]
 
 
 def test_it_goes_on_to_the_bit_from_any_step(way):

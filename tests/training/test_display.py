@@ -1,13 +1,27 @@
+"""What a fit shows: lines and bars, the history and its picture, and advice on kernels."""
+
 import io
+import math
 import re
 
 import numpy as np
 import pytest
 
 import singanet
-from singanet.layers import Dense
+from singanet import FeedForwardNet, device, models
+from singanet.errors import ArgumentError, FileAccessError
+from singanet.layers import Conv2D, Dense, Flatten, Input
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.ops import backends, selection
+from singanet.ops.llvm import LlvmOps
+from singanet.ops.numpy import numpy_ops
+from singanet.ops.onednn import library
+from singanet.optimizer import SGD
+from singanet.training import History
+from singanet.training import display as faster
 from singanet.training.display import EpochLine
 from singanet.training.measures import Measures
+from tests.charts import NEEDED, groups, lines, points, texts
 from tests.terminals import pseudo_terminal
 
 
@@ -78,7 +92,11 @@ def test_a_bar_on_a_terminal_and_the_figures_in_the_end(terminal):
 
 
 BAR = "epoch 9/10 125/250 |{bar}| loss 1.2500 50,000 samples/s 00:02<00:02"
+
+
 PAIRS = "epoch 9/10  loss 1.2500 val 1.5000  accuracy 0.5000 val 0.7500  50,000 samples/s"
+
+
 WHOLE = "loss 1.2500  accuracy 0.5000  val_loss 1.5000  val_accuracy 0.7500"
 
 
@@ -207,3 +225,161 @@ def test_samples_of_an_earlier_process_are_not_in_the_speed(monkeypatch):
     with EpochLine("epoch 1/1", 3, stream, counted=("tokens", 4), before=80) as line:
         line.finish({"loss": 1.0}, 100)
     assert stream.getvalue() == "epoch 1/1  loss 1.0000  40 tokens/s\n"
+
+
+@pytest.fixture
+def history():
+    made = History()
+    made.record(0, {"loss": 2.0, "val_loss": 2.5, "accuracy": 0.1})
+    made.record(1, {"loss": 1.0, "val_loss": 1.5, "accuracy": 0.5})
+    made.record(2, {"loss": 0.5, "val_loss": 1.75, "accuracy": 1 / 3})
+    return made
+
+
+def test_is_a_dict_of_lists(history):
+    assert history["loss"] == [2.0, 1.0, 0.5]
+    assert list(history) == ["loss", "val_loss", "accuracy"]
+    assert history.epochs == [0, 1, 2]
+    assert history.row(1) == {"loss": 1.0, "val_loss": 1.5, "accuracy": 0.5}
+
+
+def test_what_an_epoch_did_not_measure_is_nan():
+    history = History()
+    history.record(0, {"loss": 1.0})
+    history.record(1, {"loss": 2.0, "lr": 0.1})
+    history.record(2, {"lr": 0.2})
+    history._amend({"more": 7.0, "lr": 0.3})
+    assert history["loss"][:2] == [1.0, 2.0]
+    assert math.isnan(history["loss"][2])
+    assert math.isnan(history["lr"][0])
+    assert history["lr"][1:] == [0.1, 0.3]
+    assert math.isnan(history["more"][1])
+    assert history["more"][2] == 7.0
+
+
+@NEEDED
+def test_only_measured_values_are_marked_as_not_finite():
+    history = History()
+    history.record(0, {"loss": 1.0, "score": 1.0})
+    history.record(1, {"loss": 1.0})
+    assert not groups(history.plot(), "mark")
+    history.record(2, {"loss": math.nan, "score": 2.0})
+    history.record(3, {"loss": math.nan, "score": 2.0})
+    assert {name: len(points(mark)) for name, mark in groups(history.plot(), "mark").items()} == {
+        "loss": 1
+    }
+    assert "epoch · \u00d7 not finite" in texts(history.plot())
+
+
+@NEEDED
+def test_the_picture_has_a_chart_a_quantity_and_a_line_a_name(history, tmp_path):
+    for name in ("history.jpg", "history.pdf", "history"):
+        with pytest.raises(ArgumentError, match=r"history\.plot.*a file name that ends in \.svg"):
+            history.plot(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    text = history.plot(tmp_path / "history.svg")
+    assert (tmp_path / "history.svg").read_text(encoding="utf-8") == text
+    found = lines(text)
+    assert list(found) == list(history)
+    assert [len(each) for each in found.values()] == [3, 3, 3]
+    # Left to right; a falling loss goes down, which in SVG is a rising y.
+    assert found["loss"] == sorted(found["loss"])
+    assert found["loss"][0][1] < found["loss"][1][1] < found["loss"][2][1]
+    low, high = found["loss"][2][1], found["val_loss"][0][1]
+    # 2.5 is the highest of the chart and 0.5 the lowest; 1.5 lies in the middle of them.
+    assert found["val_loss"][1][1] == pytest.approx((low + high) / 2, abs=0.11)
+    assert found["accuracy"][0][0] > found["loss"][2][0]  # side by side
+
+
+@NEEDED
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0], [math.nan, 2.0], [math.inf, math.nan]])
+def test_any_history_can_be_drawn(values):
+    history = History()
+    for k, value in enumerate(values):
+        history.record(k, {"<loss> & more": value})
+    finite = sum(math.isfinite(value) for value in values)
+    assert sum(map(len, lines(history.plot()).values())) == finite
+    assert "nan" not in "".join(texts(history.plot()))
+
+
+@NEEDED
+def test_a_place_that_cannot_be_written(history, tmp_path):
+    with pytest.raises(FileAccessError):
+        history.plot(tmp_path / "missing" / "file.svg")
+
+
+SAID = "pip install onednn-cpu-gomp"
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """A Linux machine without the library, on which nobody has said what kernels to take."""
+    monkeypatch.delenv("SINGANET_OPS", raising=False)
+    monkeypatch.setattr(selection, "_chosen", numpy_ops)
+    # The device that there is has the kernels that were chosen before.
+    made = device.Device("cpu", numpy_ops)
+    monkeypatch.setattr(device, "cpu", lambda: made)
+    for module in (library, faster):
+        monkeypatch.setattr(module, "find_library", lambda: None)
+        monkeypatch.setattr(module, "has_wheel", lambda: True)
+    monkeypatch.setattr(faster, "_advised", False)
+
+
+def net_of(channels=64, size=16):
+    """4 · 9 · channels² · size² multiply-adds, half of them or more in the second convolution."""
+    x = image = Input("image", (channels, size, size))
+    for k in range(2):
+        x = Conv2D(f"conv{k}", channels, 3)(x)
+    net = FeedForwardNet(inputs=image, outputs=Dense("fc", 2)(Flatten("flat")(x)), seed=0)
+    net.compile(SGD(lr=0.01), SoftmaxCrossEntropy(), metrics=[])
+    return net
+
+
+def fit_images(net, **options):
+    net.fit(np.zeros((2, 16, 16, 16), np.float32), np.array([0, 1]), batch_size=2, **options)
+
+
+def test_a_net_of_convolutions_says_it_once(without, capsys):
+    for _ in range(2):
+        fit_images(net_of(16))
+    told = capsys.readouterr().err
+    assert told.count(SAID) == 1
+    assert "1.2 to 1.8 times as fast" in told
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_it_is_said_from_a_million_multiply_adds_on(without, size):
+    # Two of 59² channels · 9 · 16 places are 1,002,528; of 9 places 563,922.
+    assert bool(faster.advice(net_of(59, size))) is (size == 4)
+
+
+def test_who_hides_the_progress_is_told_nothing(without, capsys):
+    fit_images(net_of(16), verbose=False)
+    assert SAID not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("why", ["there", "no wheel", "by name", "LLVM", "dense"])
+def test_nothing_is_said_where_nothing_is_to_be_gained(without, why, monkeypatch):
+    net = net_of()
+    assert SAID in faster.advice(net)
+    if why == "there":
+        monkeypatch.setattr(faster, "find_library", lambda: "/usr/lib/libdnnl.so.3")
+    elif why == "no wheel":
+        monkeypatch.setattr(faster, "has_wheel", lambda: False)
+    elif why == "by name":
+        monkeypatch.setenv("SINGANET_OPS", "numpy")
+    elif why == "LLVM":
+        net.to_device(device.Device("cpu", LlvmOps()))
+    else:
+        net = models.build("mlp")
+    assert faster.advice(net) == ""
+
+
+def test_devices_tell_what_it_would_bring(without, monkeypatch):
+    (missing,) = [each for each in backends() if each.name == "onednn"]
+    assert not missing.available
+    assert SAID in missing.detail
+    assert library.GAIN in missing.detail
+    assert library.GAIN in device.describe()
+    monkeypatch.setattr(library, "has_wheel", lambda: False)
+    assert library.GAIN not in device.describe()

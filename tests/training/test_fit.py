@@ -1,5 +1,4 @@
 import gc
-import io
 import traceback
 
 import numpy as np
@@ -21,11 +20,7 @@ from singanet.optimizer import (
 )
 from singanet.training import Callback, StopTraining
 from singanet.training.callbacks import (
-    LayerStatistics,
-    LayerTiming,
-    MemoryLine,
     ModelCheckpoint,
-    StopOnNaN,
 )
 
 
@@ -153,14 +148,6 @@ def test_a_metric_that_is_no_number_is_asked_after_the_fit(build, data):
     counts = matrix.result()
     assert counts.sum() == 50
     assert np.trace(counts) / 50 == history["val_accuracy"][-1]
-
-
-def test_watching_and_validating_change_nothing(build, data, same):
-    watched, plain = build(), build()
-    callbacks = [LayerStatistics(), LayerTiming(), MemoryLine(io.StringIO()), StopOnNaN()]
-    watched.fit(*data, epochs=2, validation_data=data, callbacks=callbacks, verbose=False)
-    plain.fit(*data, epochs=2, verbose=False)
-    same(watched, plain)
 
 
 # -- weights, clipping, accumulation ------------------------------------------------------------
@@ -591,14 +578,6 @@ def test_a_metric_that_does_not_fit_names_layer_and_shapes(build, data):
     assert len(str(caught.value)) < 400
     net.compile(SGD(lr=0.1), metrics={"fc2": Accuracy(), "loss2": Accuracy(2)})
     assert np.isfinite(net.fit(*data, verbose=False)["loss2"]).all()
-
-
-def test_an_unwritable_folder_is_said_before_the_first_step(build, data, same, tmp_path):
-    net, untouched = build(), build()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(singanet.errors.FileAccessError, match="no step was taken"):
-        net.fit(*data, callbacks=[ModelCheckpoint(tmp_path / "file" / "run")], verbose=False)
-    same(net, untouched)
 
 
 def test_a_fit_leaves_nothing_behind(build, data):

@@ -11,7 +11,7 @@ from singanet.errors import CallOrderError
 from singanet.layers import Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByValue
+from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm, ClipByValue
 from singanet.training import Callback
 
 
@@ -97,22 +97,6 @@ def test_other_clipping_may_stand_inside(build, data):
     net.fit(*data, batch_size=10, shuffle=False, clip=0.2, clip_by="global", verbose=False)
     unstreamed(other, ArrayLoader(*data, 10, shuffle=False), 0.2)
     close(net, other)
-
-
-def test_an_interrupted_training_goes_on_to_the_bit(build, data, same):
-    class Keep(Callback):
-        _runs_last = True
-
-        def on_batch_end(self, batch, logs):
-            if self.session.step == 4:
-                self.state = self.session.state()
-
-    arguments = {"batch_size": 10, "epochs": 2, "clip": 0.3, "clip_by": "global", "accumulate": 3}
-    net, other, keep = build(optimizer=Adam(lr=0.01)), build(optimizer=Adam(lr=0.01)), Keep()
-    net.fit(*data, **arguments, callbacks=[keep], verbose=False)
-    # The callbacks of a resumption are those of the training: Keep has no state.
-    other.fit(*data, **arguments, callbacks=[Keep()], resume=keep.state, verbose=False)
-    same(net, other)
 
 
 def test_callbacks_see_each_layer_once(build, data):

@@ -1,23 +1,35 @@
-"""One file of rank 0, from which all ranks go on to the bit: what is each one's own is in it."""
+"""State that is each rank's own, a process that is a world of one, and one batch at a time."""
 
+import inspect
+import sys
 import warnings
+import weakref
 
 import numpy as np
 import pytest
 
 import singanet
+from singanet.data import GeneratorLoader
 from singanet.errors import StateMismatchError
-from singanet.layers import Activation, Dense
-from singanet.loss import SoftmaxCrossEntropy
+from singanet.layers import Activation, BatchNormalization, Dense
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.metric import AUC, Accuracy
 from singanet.optimizer import SGD, Adam
 from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, Sharded, SparseAllReduce
+from singanet.parallel.communicators.communicator import SingleProcess
 from singanet.testing import communicators
 from singanet.training.callbacks import Callback, ModelCheckpoint
 from singanet.training.course import with_all_rows
+from singanet.training.ranks import FitRanks, ProcessGroup
 
 RNG = np.random.default_rng(3)
+
+
 X = RNG.standard_normal((22, 6)).astype(np.float32)
+
+
 Y = RNG.integers(0, 4, 22)
+
 
 METHODS = {
     "dense": lambda comm: AllReduce(Adam(lr=0.01), comm),
@@ -50,7 +62,7 @@ def trained(comm, method, folder, epochs, resume=False, n=22, **more):
     return state | {param.name: param.value.copy() for param in net.params()}
 
 
-def together(size, *args, **more):
+def ranks_trained(size, *args, **more):
     with communicators(size) as comms:
         return comms.run(lambda comm: trained(comm, *args, **more))
 
@@ -60,9 +72,9 @@ def together(size, *args, **more):
 )
 @pytest.mark.full
 def test_all_ranks_go_on_to_the_bit_from_one_file(method, accumulate, tmp_path):
-    together(2, method, tmp_path / "cut", 1, accumulate=accumulate)
-    resumed = together(2, method, tmp_path / "cut", 2, True, accumulate=accumulate)
-    whole = together(2, method, tmp_path / "whole", 2, accumulate=accumulate)
+    ranks_trained(2, method, tmp_path / "cut", 1, accumulate=accumulate)
+    resumed = ranks_trained(2, method, tmp_path / "cut", 2, True, accumulate=accumulate)
+    whole = ranks_trained(2, method, tmp_path / "whole", 2, accumulate=accumulate)
     for state, other in zip(resumed, whole, strict=True):
         assert sorted(state) == sorted(other)
         for key, array in other.items():
@@ -71,10 +83,10 @@ def test_all_ranks_go_on_to_the_bit_from_one_file(method, accumulate, tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_another_number_of_ranks_goes_on_with_what_they_have_in_common(method, tmp_path):
-    together(2, method, tmp_path, 1)
+    ranks_trained(2, method, tmp_path, 1)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        made = together(3, method, tmp_path, 2, True)
+        made = ranks_trained(3, method, tmp_path, 2, True)
     if method in ("sparse", "dgc"):
         assert any("are dropped" in str(each.message) for each in told)
     for state in made[1:]:
@@ -84,9 +96,9 @@ def test_another_number_of_ranks_goes_on_with_what_they_have_in_common(method, t
 
 def test_parts_of_micro_batches_are_not_for_another_number_of_ranks(tmp_path):
     # Five batches, of which the last is still waiting for a second one.
-    together(2, "dense", tmp_path, 1, n=18, accumulate=2)
+    ranks_trained(2, "dense", tmp_path, 1, n=18, accumulate=2)
     with pytest.raises(StateMismatchError, match="between micro-batches"):
-        together(3, "dense", tmp_path, 2, True, n=18, accumulate=2)
+        ranks_trained(3, "dense", tmp_path, 2, True, n=18, accumulate=2)
 
 
 def test_rank_0_holds_one_array_of_another_rank_at_a_time():
@@ -194,3 +206,129 @@ def test_a_callback_of_a_user_s_goes_on_with_rows_of_other_ranks(before, after, 
     found = train(after, 4, True, tmp_path / "cut")
     for name, most in whole.items():
         np.testing.assert_allclose(found[name], most, rtol=1e-5, atol=1e-6)
+
+
+PRNG = np.random.default_rng(0)
+
+
+PX, PY = PRNG.standard_normal((23, 4), np.float32), PRNG.integers(0, 2, 23)
+
+
+class Keeps(Callback):
+    """The state after the fifth step, and what was heard."""
+
+    _runs_last = True
+
+    def on_train_begin(self):
+        self.heard, self.state = [], {}
+
+    def on_batch_end(self, batch, logs):
+        self.heard.append(logs["loss"])
+        if self.session.step == 5:
+            self.state = self.session.state()
+        if self.session.step == 9:
+            self.session.stop("enough")
+
+
+def fitted(ranks, monkeypatch, **given):
+    net = singanet.FeedForwardNet(
+        [Dense("a", 5, input_sample_shape=(4,)), BatchNormalization("n"), Dense("b", 2)], seed=3
+    )
+    stage = AllReduce(Adam(lr=0.01), SingleProcess())
+    net.compile(stage, SoftmaxCrossEntropy(), metrics=[Accuracy(), AUC()])
+    monkeypatch.setattr(sys.modules["singanet.training.fit"], "ranks_of", lambda *_: ranks(stage))
+    keeps = Keeps()
+    history = net.fit(
+        PX, PY, batch_size=4, epochs=3, validation_split=0.2, callbacks=[keeps], verbose=False,
+        **given,
+    )  # fmt: skip
+    return net, history, keeps
+
+
+def several(stage):
+    return FitRanks([stage], stage.comm)
+
+
+def lone(stage):
+    return ProcessGroup()
+
+
+@pytest.mark.parametrize("given", [{}, {"accumulate": 2}, {"steps_per_epoch": 3}], ids=str)
+def test_it_trains_as_several_ranks_do_of_which_there_is_one(given, monkeypatch):
+    net, history, keeps = fitted(lone, monkeypatch, **given)
+    other, theirs, heard = fitted(several, monkeypatch, **given)
+    counted = {name: theirs.pop(name) for name in FitRanks.counted}
+    assert not any(map(any, counted.values()))  # nobody is told anything
+    assert dict(history) == dict(theirs)
+    assert history.stopped == theirs.stopped == "enough"
+    assert keeps.heard == heard.heard
+    for own, its in zip(net.params(), other.params(), strict=True):
+        assert own.value.tobytes() == its.value.tobytes(), own.name
+    saved = {key: value for key, value in heard.state.items() if not key.startswith("local/")}
+    assert keeps.state.keys() == saved.keys()
+    for key in saved.keys() - {"session"}:
+        assert keeps.state[key].tobytes() == saved[key].tobytes(), key
+
+
+def test_several_ranks_are_asked_what_one_is():
+    asked = {name for name in vars(ProcessGroup) if not name.startswith("_")}
+    for name in asked:
+        own, theirs = (inspect.getattr_static(kind, name) for kind in (ProcessGroup, FitRanks))
+        if callable(own):
+            given, taken = (list(inspect.signature(each).parameters) for each in (own, theirs))
+            assert given == taken, name
+
+
+class Counted(np.ndarray):
+    """An array that can be asked whether it is still there."""
+
+
+class Watch:
+    """Batches of ``(x, y)``, and how many of their inputs were there as each next one was asked."""
+
+    def __init__(self, count=4):
+        self.count, self.alive, self.seen = count, [], []
+
+    def __iter__(self):
+        for _ in range(self.count):
+            self.seen.append(sum(ref() is not None for ref in self.alive))
+            x = np.ones((2, 3), np.float32).view(Counted)
+            self.alive.append(weakref.ref(x))
+            batch = x, np.ones((2, 1), np.float32)
+            del x
+            yield batch
+            del batch
+        self.seen.append(sum(ref() is not None for ref in self.alive))
+
+    def __len__(self):
+        return self.count
+
+
+class Told(Callback):
+    """A user's callback that holds nothing."""
+
+    def on_batch_end(self, batch, logs):
+        assert logs["loss"] >= 0
+
+
+def compiled():
+    net = singanet.FeedForwardNet(seed=0)
+    net.add(Dense("fc", 1, input_sample_shape=(3,)))
+    net.compile(SGD(lr=0.1), SquaredError())
+    return net
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("given", [{}, {"steps_per_epoch": 3}, {"callbacks": (Told(),)}])
+def test_a_fit_lets_go_of_a_batch_before_it_draws_the_next(wrapped, given):
+    source = Watch()
+    data = GeneratorLoader(lambda epoch: source) if wrapped else source
+    compiled().fit(data, epochs=2, verbose=False, **given)
+    assert len(source.seen) > 4
+    assert max(source.seen) == 0
+
+
+def test_an_evaluation_lets_go_of_a_batch_before_it_draws_the_next():
+    source = Watch()
+    compiled().evaluate(source)
+    assert source.seen == [0] * 5
