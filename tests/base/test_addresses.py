@@ -14,31 +14,22 @@ from singanet.program.trace.traced import Traced
 PACKAGE = Path(singanet.__file__).parent
 
 ASKS_FIRST = {
-    "ops/numpy/pointwise.py",
-    "ops/onednn/eltwise.py",
-    "ops/llvm/kernels.py",
+    "ops/numpy/pointwise.py", "ops/onednn/eltwise.py", "ops/llvm/kernels.py",
     "ops/onednn/products.py",
-}
+}  # fmt: skip
 """Files of kernels that ask for extents above 1 first, or whether two arrays lie alike."""
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
 READ_ONLY = WHOLE.copy()
 READ_ONLY.flags.writeable = False
 ARRAYS = {
-    "whole": WHOLE,
-    "traced": WHOLE.view(Traced),
-    "rows": WHOLE[1:3],
-    "columns": WHOLE[:, 2:],
-    "turned": WHOLE.T,
-    "backwards": WHOLE[::-1],
-    "read-only": READ_ONLY,
+    "whole": WHOLE, "traced": WHOLE.view(Traced), "rows": WHOLE[1:3], "columns": WHOLE[:, 2:],
+    "turned": WHOLE.T, "backwards": WHOLE[::-1], "read-only": READ_ONLY,
     "repeated": np.broadcast_to(WHOLE[0], (3, 6)),
     "without axes": np.float32(2) + np.zeros((), np.float32)[...],
-    "truth values": np.zeros(3, bool),
-    "halves": np.zeros(3, np.float16),
-    "dates": np.zeros(3, "M8[s]"),
-    "records": np.zeros(3, [("a", "f4"), ("b", "i8")]),
-}
+    "truth values": np.zeros(3, bool), "halves": np.zeros(3, np.float16),
+    "dates": np.zeros(3, "M8[s]"), "records": np.zeros(3, [("a", "f4"), ("b", "i8")]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ARRAYS)

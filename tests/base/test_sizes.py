@@ -12,19 +12,11 @@ from singanet.errors import ArgumentError
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        (600, 600),
-        (np.int64(7), 7),
-        ("600MB", 600_000_000),
-        (" 1.5 GB ", 1_500_000_000),
-        ("64KiB", 65536),
-        ("0.5MiB", 524288),
-        ("2GiB", 2147483648),
-        ("3kB", 3000),
-        ("3KB", 3000),
-        ("12B", 12),
-        ("1.000000000000001GB", 1_000_000_000),
+        (600, 600), (np.int64(7), 7), ("600MB", 600_000_000), (" 1.5 GB ", 1_500_000_000),
+        ("64KiB", 65536), ("0.5MiB", 524288), ("2GiB", 2147483648), ("3kB", 3000), ("3KB", 3000),
+        ("12B", 12), ("1.000000000000001GB", 1_000_000_000),
     ],
-)
+)  # fmt: skip
 def test_numbers_and_texts(given, wanted):
     assert checked_bytes("net.fit", given) == wanted
 

@@ -298,23 +298,13 @@ def test_folding_micro_batches_is_accumulating_them(small):
 @pytest.mark.parametrize(
     "extra",
     [
-        {"clip": 0.01},
-        {"clip": 0.001, "clip_by": "value"},
-        {"clip": 0.01, "clip_by": "global"},
-        {"accumulate": 2},
-        {"weight_decay": 0.5},
-        {"class_weight": {0: 9.0}},
-        {"shuffle": False},
-        {"drop_last": True},
-        {"steps_per_epoch": 1},
-        {"initial_epoch": 1},
-        {"mixed_precision": "float16"},
-        {"validation_split": 0.2},
-        {"lr": 0.001},
-        {"batch_size": 8},
+        {"clip": 0.01}, {"clip": 0.001, "clip_by": "value"}, {"clip": 0.01, "clip_by": "global"},
+        {"accumulate": 2}, {"weight_decay": 0.5}, {"class_weight": {0: 9.0}}, {"shuffle": False},
+        {"drop_last": True}, {"steps_per_epoch": 1}, {"initial_epoch": 1},
+        {"mixed_precision": "float16"}, {"validation_split": 0.2}, {"lr": 0.001}, {"batch_size": 8},
         {"optimizer": "adam"},
     ],
-)
+)  # fmt: skip
 def test_an_option_changes_the_run(small, extra):
     plain = run(RunOptions("mlp", small, epochs=2)).figures["test_loss"]
     assert run(RunOptions("mlp", small, epochs=2, **extra)).figures["test_loss"] != plain

@@ -9,11 +9,9 @@ Y = np.array([0, 1, 2, 1])
 
 def arrays(**changes):
     made = {
-        "x_train": np.arange(4 * 6, dtype=np.uint8).reshape(4, 2, 3),
-        "y_train": Y,
-        "x_test": np.full((2, 2, 3), 255, np.uint8),
-        "y_test": Y[:2],
-    }
+        "x_train": np.arange(4 * 6, dtype=np.uint8).reshape(4, 2, 3), "y_train": Y,
+        "x_test": np.full((2, 2, 3), 255, np.uint8), "y_test": Y[:2],
+    }  # fmt: skip
     return {**made, **changes}
 
 

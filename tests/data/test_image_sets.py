@@ -257,11 +257,9 @@ def test_mutated_archives_are_refused_by_name(tmp_path_factory, data):
 
 
 NAMES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
+    "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
-)
+)  # fmt: skip
 
 
 MNIST_IMAGES = np.arange(12 * 28 * 28).astype("u1").reshape(12, 28, 28)
@@ -347,15 +345,10 @@ def test_equal_to_what_is_published():
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     # The first line of its file.
     first = [
-        [0, 0, 5, 13, 9, 1, 0, 0],
-        [0, 0, 13, 15, 10, 15, 5, 0],
-        [0, 3, 15, 2, 0, 11, 8, 0],
-        [0, 4, 12, 0, 0, 8, 8, 0],
-        [0, 5, 8, 0, 0, 9, 8, 0],
-        [0, 4, 11, 0, 1, 12, 7, 0],
-        [0, 2, 14, 5, 10, 12, 0, 0],
-        [0, 0, 6, 13, 10, 0, 0, 0],
-    ]
+        [0, 0, 5, 13, 9, 1, 0, 0], [0, 0, 13, 15, 10, 15, 5, 0], [0, 3, 15, 2, 0, 11, 8, 0],
+        [0, 4, 12, 0, 0, 8, 8, 0], [0, 5, 8, 0, 0, 9, 8, 0], [0, 4, 11, 0, 1, 12, 7, 0],
+        [0, 2, 14, 5, 10, 12, 0, 0], [0, 0, 6, 13, 10, 0, 0, 0],
+    ]  # fmt: skip
     assert (data.x_train[0, 0] * 16).tolist() == first
     assert data.y_train[0] == 0
 

@@ -18,11 +18,9 @@ from singanet.optimizer import SGD
 
 NONE = float("nan")
 COLUMNS = {
-    "city": ["Rome", "Bonn", None, "Rome", "Oslo"],
-    "age": [30.0, NONE, 50.0, 20.0, 28.0],
-    "rooms": [3, 1, 2, 3, 5],
-    "zip": [7, 7, 9, 8, 9],
-}
+    "city": ["Rome", "Bonn", None, "Rome", "Oslo"], "age": [30.0, NONE, 50.0, 20.0, 28.0],
+    "rooms": [3, 1, 2, 3, 5], "zip": [7, 7, 9, 8, 9],
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -108,15 +108,11 @@ def test_the_seed_decides(made):
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"rows": 9}, "rows"),
-        ({"rows": 1e5}, "rows"),
-        ({"scale": 0}, "scale"),
-        ({"scale": 1.5}, "scale"),
-        ({"scale": "small"}, "scale"),
-        ({"exponent": 0.0}, "exponent"),
+        ({"rows": 9}, "rows"), ({"rows": 1e5}, "rows"), ({"scale": 0}, "scale"),
+        ({"scale": 1.5}, "scale"), ({"scale": "small"}, "scale"), ({"exponent": 0.0}, "exponent"),
         ({"exponent": float("nan")}, "exponent"),
     ],
-)
+)  # fmt: skip
 def test_other_arguments_are_refused_by_name(given, named):
     with pytest.raises(ArgumentError, match=f"clicks, argument {named}: expected"):
         clicks(**given)

@@ -36,15 +36,10 @@ def drawn(transform, given, count=200):
 @pytest.mark.parametrize(
     "transform",
     [
-        partial(resize, size=5),
-        partial(crop, size=(4, 5)),
-        partial(random_crop, size=12, pad=2),
-        partial(random_resized_crop, size=(4, 6)),
-        random_flip,
-        random_color,
-        random_erase,
+        partial(resize, size=5), partial(crop, size=(4, 5)), partial(random_crop, size=12, pad=2),
+        partial(random_resized_crop, size=(4, 6)), random_flip, random_color, random_erase,
     ],
-)
+)  # fmt: skip
 def test_an_image_stays_one_of_its_type_and_is_not_changed(transform, dtype):
     given = image(dtype)
     before = given.copy()

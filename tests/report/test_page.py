@@ -19,14 +19,9 @@ from tests.html_check import read_html
 pytestmark = NEEDED
 
 SECTIONS = [
-    "Result",
-    "Curves",
-    "Gradient norms by parameter",
-    "Memory",
-    "Confusion matrix",
-    "Net",
+    "Result", "Curves", "Gradient norms by parameter", "Memory", "Confusion matrix", "Net",
     "Configuration",
-]
+]  # fmt: skip
 
 
 def headings(html):

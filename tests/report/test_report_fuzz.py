@@ -20,19 +20,8 @@ VALUES = [
     *([1, "x"], {"": None}),
 ]
 TEXTS = [
-    b"\x00",
-    b"\xff\xfe",
-    b'"',
-    b"\n",
-    b",",
-    b"{",
-    b"]",
-    b"9" * 400,
-    b"-",
-    b"1e999",
-    b"\r",
-    b"NaN",
-]
+    b"\x00", b"\xff\xfe", b'"', b"\n", b",", b"{", b"]", b"9" * 400, b"-", b"1e999", b"\r", b"NaN",
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -159,12 +159,10 @@ def test_of_several_outputs_each_has_its_loss(outputs):
     p = np.exp(out["a"]) / np.exp(out["a"]).sum(axis=1, keepdims=True)
     a, b = -np.log(p[np.arange(40), y["a"]]).mean(), 0.5 * ((out["b"] - y["b"]) ** 2).mean()
     want = {
-        "loss": a + 0.25 * b,
-        "a_loss": a,
-        "b_loss": b,
+        "loss": a + 0.25 * b, "a_loss": a, "b_loss": b,
         "a_accuracy": (out["a"].argmax(axis=1) == y["a"]).mean(),
         "b_far": np.abs(out["b"] - y["b"]).mean(),
-    }
+    }  # fmt: skip
     for size in (None, 7):
         logs = net.evaluate(x, y, batch_size=size).logs
         assert list(logs) == NAMES

@@ -22,6 +22,9 @@ from singanet.training import Callback, StopTraining
 from singanet.training.callbacks import (
     ModelCheckpoint,
 )
+from tests.kit.files import bytes_of
+from tests.kit.nets import values_of
+from tests.kit.ranks import expect_near_values
 
 
 def by_hand(net, x, y, epochs, batch=16, first=0, optimizer=None):
@@ -166,8 +169,7 @@ def test_a_weight_of_two_is_a_sample_counted_twice(build, data, same):
     weight = np.r_[np.full(25, 2.0), np.zeros(25)]
     net.fit(x, y, batch_size=50, shuffle=False, sample_weight=weight, verbose=False)
     other.fit(x[:25], y[:25], batch_size=25, shuffle=False, verbose=False)
-    for a, b in zip(net.param_values(), other.param_values(), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
+    expect_near_values(values_of(net), values_of(other), 1e-7, 1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}])
@@ -205,8 +207,7 @@ def test_class_weights_are_sample_weights_by_label(build, data, same):
     nets[1].fit(x, y, sample_weight=weights, verbose=False)
     same(nets[0], nets[1])
     nets[2].fit(x, one_hot, class_weight={1: 3.0}, verbose=False)
-    for a, b in zip(nets[0].param_values(), nets[2].param_values(), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+    expect_near_values(values_of(nets[0]), values_of(nets[2]), 1e-7, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +284,7 @@ def test_a_torch_loader_is_taken_as_it_is(build, data):
     pairs = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     net.fit(torch.utils.data.DataLoader(pairs, batch_size=16), epochs=2, verbose=False)
     other.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=False)
-    for a, b in zip(net.param_values(), other.param_values(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert bytes_of(net) == bytes_of(other)
     history = net.fit(torch.from_numpy(x), torch.from_numpy(y), verbose=False)
     assert np.isfinite(history["loss"]).all()
 
@@ -353,12 +353,9 @@ def test_hooks_come_in_order(build, data):
     net, probe = build(), Probe()
     net.fit(*data, batch_size=32, validation_data=data, callbacks=[probe], verbose=False)
     layers = [
-        ("fc2", ["fc2/weight", "fc2/bias"], 2, 2),
-        ("drop", [], 0, 0),
-        ("relu", [], 0, 0),
-        ("bn", ["bn/gamma", "bn/beta"], 2, 2),
-        ("fc1", ["fc1/weight", "fc1/bias"], 2, 2),
-    ]
+        ("fc2", ["fc2/weight", "fc2/bias"], 2, 2), ("drop", [], 0, 0), ("relu", [], 0, 0),
+        ("bn", ["bn/gamma", "bn/beta"], 2, 2), ("fc1", ["fc1/weight", "fc1/bias"], 2, 2),
+    ]  # fmt: skip
     logs = ["accuracy", "loss", "lr", "val_accuracy", "val_loss"]
     assert probe.seen == [
         "train begin",

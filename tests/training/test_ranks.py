@@ -45,6 +45,9 @@ from singanet.training.callbacks import (
 )
 from singanet.training.fit import fit
 from singanet.training.options import FitOptions
+from tests.kit.files import bytes_of
+from tests.kit.nets import values_of
+from tests.kit.ranks import expect_near_values
 
 RNG = np.random.default_rng(11)
 X = RNG.standard_normal((37, 5)).astype(np.float32)
@@ -94,8 +97,7 @@ def without_traffic(history):
 
 
 def expect_equal(net, other):
-    for name, a, b in zip(net.param_names(), net.param_values(), other.param_values(), strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=name)
+    assert bytes_of(net) == bytes_of(other)
 
 
 # What users write
@@ -168,16 +170,12 @@ class Heard(Callback):
 @pytest.mark.parametrize(
     ("size", "options"),
     [
-        (1, {}),
-        (2, {}),
-        (5, {}),
-        (2, {"validation_split": 0.2, "shuffle": False}),
+        (1, {}), (2, {}), (5, {}), (2, {"validation_split": 0.2, "shuffle": False}),
         (3, {"sample_weight": np.linspace(0, 2, 37).astype("f")}),
         (3, {"accumulate": 3, "clip": 0.5, "clip_by": "global"}),
-        (2, {"class_weight": {0: 2.0, 2: 0.5}, "drop_last": True}),
-        (3, {"steps_per_epoch": 4}),
+        (2, {"class_weight": {0: 2.0, 2: 0.5}, "drop_last": True}), (3, {"steps_per_epoch": 4}),
     ],
-)
+)  # fmt: skip
 def test_arrays_are_shared_and_all_numbers_are_those_of_one_process(size, options):
     """36 of 37 samples in batches of 9 leave one, so all but one rank have an empty batch."""
 
@@ -200,8 +198,7 @@ def test_arrays_are_shared_and_all_numbers_are_those_of_one_process(size, option
         assert dict(history).keys() == dict(every[0][0]).keys()
         assert history == every[0][0]
         expect_equal(trained, every[0][1])
-    for a, b in zip(every[0][1].param_values(), net.param_values(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+    expect_near_values(values_of(every[0][1]), values_of(net), 1e-3, 1e-5)
 
 
 class AUC_OF_CLASS(AUC):  # noqa: N801 - as a user may name it
@@ -400,8 +397,7 @@ def test_parts_of_a_loaders_batch_may_be_empty(samples, batch, size):
     for own, net in on(size, work):
         np.testing.assert_allclose(own["loss"], history["loss"], rtol=1e-6)
         assert own["accuracy"] == history["accuracy"]
-        for a, b in zip(net.param_values(), alone.param_values(), strict=True):
-            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+        expect_near_values(values_of(net), values_of(alone), 0, 1e-6)
 
 
 def test_an_epoch_without_any_batch_is_an_error_on_all_ranks():
@@ -827,10 +823,7 @@ def test_a_resumed_training_is_the_same_to_the_bit(kind, stop, tmp_path):
     resumed = work(tmp_path / "cut", tmp_path / "cut", False)
     for (a, history), (b, other) in zip(whole, resumed, strict=True):
         assert a.rng.bit_generator.state == b.rng.bit_generator.state
-        for name, left, right in zip(
-            a.param_names(), a.param_values(), b.param_values(), strict=True
-        ):
-            np.testing.assert_array_equal(left, right, err_msg=name)
+        assert bytes_of(a) == bytes_of(b)
         for name, values in without_traffic(history).items():
             np.testing.assert_allclose(other[name], values, rtol=1e-12, err_msg=name)
 
@@ -884,8 +877,7 @@ def test_other_numbers_of_ranks_go_on_exactly_in_order(before, after, tmp_path):
     for name, values in history.items():
         if not name.startswith("bytes"):
             np.testing.assert_allclose(other[name], values, rtol=1e-5, err_msg=name)
-    for a, b in zip(net.param_values(), again.param_values(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    expect_near_values(values_of(net), values_of(again), 1e-4, 1e-6)
 
 
 def test_a_position_that_says_nothing_to_other_ranks_is_refused(tmp_path):

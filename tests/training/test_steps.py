@@ -13,6 +13,8 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm, ClipByValue
 from singanet.training import Callback
+from tests.kit.nets import values_of
+from tests.kit.ranks import expect_near_values
 
 
 def dense(grad, shape):
@@ -47,8 +49,7 @@ def unstreamed(net, batches, limit, every=1, lr=0.1):
 
 
 def close(net, other):
-    for name, a, b in zip(net.param_names(), net.param_values(), other.param_values(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6, err_msg=name)
+    expect_near_values(values_of(net), values_of(other), 2e-5, 2e-6)
     assert net.rng.bit_generator.state == other.rng.bit_generator.state
 
 

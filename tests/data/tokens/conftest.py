@@ -43,11 +43,9 @@ def folder(tmp_path_factory, text):
     made = tmp_path_factory.mktemp("model")
     trained(text).save(str(made / "tokenizer.json"))
     config = {
-        "bos_token": "<|im_start|>",
-        "eos_token": {"content": "<|im_end|>", "lstrip": False},
-        "pad_token": "<|endoftext|>",
-        "chat_template": CHATML,
-    }
+        "bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>", "lstrip": False},
+        "pad_token": "<|endoftext|>", "chat_template": CHATML,
+    }  # fmt: skip
     (made / "tokenizer_config.json").write_text(json.dumps(config))
     return made
 

@@ -193,13 +193,10 @@ def r1(m, last):
 
 
 PIECES = {
-    "chatml": (UNMARKED, chatml, "", ""),
-    "zephyr": (ZEPHYR, zephyr, "", ""),
-    "llama 2": (LLAMA2, llama2, "", ""),
-    "phi 3": (PHI, phi3, "", "</s>"),
-    "qwen 3": (QWEN3, qwen3, "", ""),
-    "deepseek r1": (R1, r1, "<s>", ""),
-}
+    "chatml": (UNMARKED, chatml, "", ""), "zephyr": (ZEPHYR, zephyr, "", ""),
+    "llama 2": (LLAMA2, llama2, "", ""), "phi 3": (PHI, phi3, "", "</s>"),
+    "qwen 3": (QWEN3, qwen3, "", ""), "deepseek r1": (R1, r1, "<s>", ""),
+}  # fmt: skip
 """Templates, and what each makes of a message: before, content, end, behind; around all."""
 THOUGHTS = ["", " ", "Ay.", "Ay.\n", " so \n\n", "<think>\nhm\n</think>\n\nNo.", "<think>a</think>"]
 

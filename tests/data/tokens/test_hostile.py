@@ -148,36 +148,27 @@ def test_a_name_that_comes_twice_is_refused(tmp_path, folder):
 
 
 EXPRESSIONS = (
-    *("m", "m[0].content", "x.v", "x.w", "'a'", "'é😀'", "9", "2.5", "none", "range(99999)", "a"),
-    *("[{0}, {0}]", "({0},)", "{{'a': {0}, 'b': {0}}}", "{0} ~ {1}", "{0} + {1}", "{0} * 99999"),
-    *("{0} * {1}", "{0} % {1}", "{0} == {1}", "{0} in {1}", "{0}[::-1]", "{0}[{1}]", "{0}.keys()"),
-    *("{0} | list", "{0} | tojson", "{0} | tojson(indent=4)", "{0} | join({1})", "{0} | string"),
-    *("{0} | replace('a', {1})", "{0} | indent({1})", "{0} | batch(2) | list", "{0} | sort"),
-    *("{0} | map('upper') | list", "{0} | map('default', {1}) | list", "{0} | unique | list"),
-    *("{0}.split()", "{0}.split('a')", "{0}.splitlines()", "{0}.join({1})", "{0} | title"),
-    *("{0}.replace('a', {1})", "{0}.center(9999)", "{0} | upper", "{0} | length", "{0} | sum"),
-    *("'%s%s%s' % ({0}, {1}, {0})", "('{{0}}' * 99).format({0})", "dict(a={0}, b={1})", "f({0})"),
-    *("{0} | e", "{0} | safe", "{0} | groupby('a')", "{0} ** {1}", "lipsum()", "x", "loop"),
-    *("{0} | slice(3) | list", "{0} | selectattr('a') | list", "{0} | int", "{0} | truncate(9)"),
-    *("{0} | urlencode", "{0}.encode()", "{0}.format_map({1})", "cycler({0}, {1})", "{0} < {1}"),
-)
+    "m", "m[0].content", "x.v", "x.w", "'a'", "'é😀'", "9", "2.5", "none", "range(99999)", "a",
+    "[{0}, {0}]", "({0},)", "{{'a': {0}, 'b': {0}}}", "{0} ~ {1}", "{0} + {1}", "{0} * 99999",
+    "{0} * {1}", "{0} % {1}", "{0} == {1}", "{0} in {1}", "{0}[::-1]", "{0}[{1}]", "{0}.keys()",
+    "{0} | list", "{0} | tojson", "{0} | tojson(indent=4)", "{0} | join({1})", "{0} | string",
+    "{0} | replace('a', {1})", "{0} | indent({1})", "{0} | batch(2) | list", "{0} | sort",
+    "{0} | map('upper') | list", "{0} | map('default', {1}) | list", "{0} | unique | list",
+    "{0}.split()", "{0}.split('a')", "{0}.splitlines()", "{0}.join({1})", "{0} | title",
+    "{0}.replace('a', {1})", "{0}.center(9999)", "{0} | upper", "{0} | length", "{0} | sum",
+    "'%s%s%s' % ({0}, {1}, {0})", "('{{0}}' * 99).format({0})", "dict(a={0}, b={1})", "f({0})",
+    "{0} | e", "{0} | safe", "{0} | groupby('a')", "{0} ** {1}", "lipsum()", "x", "loop",
+    "{0} | slice(3) | list", "{0} | selectattr('a') | list", "{0} | int", "{0} | truncate(9)",
+    "{0} | urlencode", "{0}.encode()", "{0}.format_map({1})", "cycler({0}, {1})", "{0} < {1}",
+)  # fmt: skip
 STATEMENTS = (
-    *(
-        "{{{{ {0} }}}}",
-        "{{% set x.v = {0} %}}",
-        "{{% set x.w = {0} %}}",
-        "{{% set y %}}{1}{{% endset %}}",
-    ),
-    *("{{% for a in {0} %}}{1}{{% endfor %}}", "{{% for b in range(99) %}}{1}{1}{{% endfor %}}"),
-    *(
-        "{{% if {0} %}}{1}{{% endif %}}",
-        "{{% filter upper %}}{1}{{% endfilter %}}",
-        "ab\n",
-        "{1}{1}",
-    ),
-    *("{{% break %}}", "{{% for a in {0} recursive %}}{1}{{{{ loop(a) }}}}{{% endfor %}}"),
-    *("{{% generation %}}{1}{{% endgeneration %}}", "{{% call f({0}) %}}{1}{{% endcall %}}"),
-)
+    "{{{{ {0} }}}}", "{{% set x.v = {0} %}}", "{{% set x.w = {0} %}}",
+    "{{% set y %}}{1}{{% endset %}}", "{{% for a in {0} %}}{1}{{% endfor %}}",
+    "{{% for b in range(99) %}}{1}{1}{{% endfor %}}", "{{% if {0} %}}{1}{{% endif %}}",
+    "{{% filter upper %}}{1}{{% endfilter %}}", "ab\n", "{1}{1}", "{{% break %}}",
+    "{{% for a in {0} recursive %}}{1}{{{{ loop(a) }}}}{{% endfor %}}",
+    "{{% generation %}}{1}{{% endgeneration %}}", "{{% call f({0}) %}}{1}{{% endcall %}}",
+)  # fmt: skip
 
 
 def expression(rng, depth):

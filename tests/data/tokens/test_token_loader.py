@@ -331,17 +331,10 @@ def test_a_state_of_other_data_is_refused(tokenizer, unmarked, texts, chats, tmp
 @pytest.mark.parametrize(
     "options",
     [
-        {"batch_size": 0},
-        {"length": 0},
-        {"pad_to": [33]},
-        {"pad_to": [0]},
-        {"inputs": ["pixels"]},
-        {"inputs": []},
-        {"window": 0},
-        {"rank": 2},
-        {"too_long": "tell"},
+        {"batch_size": 0}, {"length": 0}, {"pad_to": [33]}, {"pad_to": [0]}, {"inputs": ["pixels"]},
+        {"inputs": []}, {"window": 0}, {"rank": 2}, {"too_long": "tell"},
     ],
-)
+)  # fmt: skip
 def test_bad_arguments(tokenizer, chats, options):
     with pytest.raises(ArgumentError):
         Chat(chats, tokenizer, **{"batch_size": 2, "length": 32, **options})

@@ -111,11 +111,8 @@ def test_a_stream_of_words_with_blanks_and_of_bytes(llama2, text, blanks):
 
 def test_answers_of_words_with_blanks_and_of_bytes(llama2):
     told = [
-        ("user", "Who? é"),
-        ("assistant", "The ghost 😀, é"),
-        ("user", "Ay"),
-        ("assistant", "No"),
-    ]
+        ("user", "Who? é"), ("assistant", "The ghost 😀, é"), ("user", "Ay"), ("assistant", "No"),
+    ]  # fmt: skip
     messages = [{"role": role, "content": content} for role, content in told]
     ids, answers = llama2.chat(messages)
     assert [answers[k + 1] for k in np.flatnonzero(ids[:-1] == llama2.eos_id)] == [False]

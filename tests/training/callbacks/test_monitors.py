@@ -80,15 +80,10 @@ class LowDice(Dice):
 @pytest.mark.parametrize(
     ("metric", "direction"),
     [
-        (Accuracy(), "max"),
-        (FBeta(2.0), "max"),
-        (F1("weighted"), "max"),
-        (Perplexity(), "min"),
-        (RootMeanSquaredError(), "min"),
-        (HighDice(), "max"),
-        (LowDice(), "min"),
+        (Accuracy(), "max"), (FBeta(2.0), "max"), (F1("weighted"), "max"), (Perplexity(), "min"),
+        (RootMeanSquaredError(), "min"), (HighDice(), "max"), (LowDice(), "min"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("name", ["acc", "top_loss_accuracy", "accuracy", "val_f1", "bleu_loss"])
 def test_the_metric_is_asked_whatever_it_is_called(metric, direction, name):
     monitor = Monitor("here", name)
