@@ -1,19 +1,29 @@
-"""Files that appear whole or not at all, whatever strikes while they are written."""
+"""Files that appear whole or not at all, locks on folders, and processes that fork."""
 
+import json
 import os
+import re
+import signal
+import site
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from singanet.base.files import replacing
+from singanet.base.files import NAME, hold, is_held, let_go, replacing
+from singanet.base.processes import cache_folder
 from singanet.checkpoint import entry, open_state, write_state
 from singanet.errors import FileAccessError
-from tests.interrupts import struck_at, threads_gone
+from singanet.ops.compiled.engine import KeptCode
+from singanet.ops.onednn import library
+from tests.interrupts import signalled_at, struck_at, threads_gone
 
 OLD = {"a": np.arange(50, dtype="f4"), "b": np.zeros(3, "f8")}
+
+
 NEW = {"a": np.arange(70, dtype="f4"), "b": np.ones(3, "f4")}
 
 
@@ -127,3 +137,218 @@ def test_a_name_that_the_language_of_the_machine_has_not(tmp_path):
         check=False,
     )
     assert made.returncode == 0, made.stderr
+
+
+HOLDER = """
+import sys, pathlib
+from singanet.base.files import hold
+hold(pathlib.Path(sys.argv[1]), object(), object())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that has the lock on ``tmp_path``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_another_process_is_refused_by_name_until_the_first_dies(tmp_path, holder):
+    me, user = object(), object()
+    with pytest.raises(
+        FileAccessError, match=rf"received a training of process {holder.pid} on \S+; wait"
+    ):
+        hold(tmp_path, me, user)
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    # The file is still there, which means nothing.
+    assert (tmp_path / NAME).exists()
+    hold(tmp_path, me, user)
+    assert (tmp_path / NAME).read_text("utf-8").startswith(f"process {os.getpid()} on ")
+    let_go(tmp_path, user)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_owner_may_hold_it_for_several(tmp_path):
+    owner, first, second = object(), object(), object()
+    hold(tmp_path, owner, first)
+    hold(tmp_path / ".." / tmp_path.name, owner, second)
+    with pytest.raises(FileAccessError, match=re.escape(f"process {os.getpid()} on")):
+        hold(tmp_path, object(), object())
+    let_go(tmp_path, first)
+    let_go(tmp_path, first)
+    let_go(tmp_path, object())
+    with pytest.raises(FileAccessError):
+        hold(tmp_path, object(), object())
+    let_go(tmp_path, second)
+    hold(tmp_path, object(), first)
+    let_go(tmp_path, first)
+
+
+def test_whether_a_folder_is_locked_can_be_asked_without_touching_it(tmp_path):
+    assert not is_held(tmp_path)
+    assert not is_held(tmp_path / "missing")
+    user = object()
+    hold(tmp_path, object(), user)
+    assert is_held(tmp_path)
+    asked = "import sys; from pathlib import Path; from singanet.base.files import is_held; "
+    asked += "print(is_held(Path(sys.argv[1])))"
+    command = [sys.executable, "-c", asked, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+    let_go(tmp_path, user)
+    assert not is_held(tmp_path)
+    # What a killed process leaves.
+    (tmp_path / NAME).write_text("process 1 on nowhere")
+    (tmp_path / NAME).chmod(0o444)
+    assert not is_held(tmp_path)
+    assert (tmp_path / NAME).read_text("utf-8") == "process 1 on nowhere"
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / NAME).symlink_to(victim)
+    with pytest.raises(FileAccessError):
+        hold(folder, object(), object())
+    assert victim.read_text("utf-8") == "kept"
+
+
+def test_a_file_that_was_removed_between_opening_and_locking_is_not_taken(tmp_path, monkeypatch):
+    from singanet.base import files
+
+    take, removed = files._take, []
+
+    def too_late(handle):
+        if not removed:
+            removed.append((tmp_path / NAME).unlink())
+        return take(handle)
+
+    monkeypatch.setattr(files, "_take", too_late)
+    user = object()
+    hold(tmp_path, object(), user)
+    assert (tmp_path / NAME).exists()
+    let_go(tmp_path, user)
+
+
+def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
+    from singanet.base import files
+
+    def none(handle, kind):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(files.fcntl, "flock", none)
+    user = object()
+    with pytest.warns(RuntimeWarning, match="no locks on this file system"):
+        hold(tmp_path, object(), user)
+    let_go(tmp_path, user)
+
+
+def test_wherever_ctrl_c_strikes_the_next_training_may_begin(tmp_path):
+    line, struck = 0, True
+    while struck:
+        line += 1
+        owner = object()
+        struck = signalled_at(line, lambda: hold(tmp_path, owner, owner))  # noqa: B023
+        let_go(tmp_path, owner)
+        assert not is_held(tmp_path), line
+        hold(tmp_path, owner, owner)
+        struck |= signalled_at(line, lambda: let_go(tmp_path, owner))  # noqa: B023
+        let_go(tmp_path, owner)
+        assert not is_held(tmp_path), line
+    assert line > 20
+
+
+FORKED = """
+import json, os, sys, threading, time
+from singanet.base.processes import free_in_children
+
+first, second = free_in_children(threading.Lock()), free_in_children(threading.RLock())
+changed, held, done = [0, 0], threading.Event(), threading.Event()
+
+def change():
+    # One lock inside the other, as a recording that asks for the speeds of kernels.
+    with first:
+        changed[0] += 1
+        held.set()
+        time.sleep(0.1)
+        with second:
+            changed[1] += 1
+    held.clear()
+
+seen = []
+for _ in range(3):
+    thread = threading.Thread(target=change)
+    thread.start()
+    held.wait()
+    read, write = os.pipe()
+    if not os.fork():
+        free = first.acquire(timeout=5) and second.acquire(timeout=5)
+        os.write(write, json.dumps([bool(free), *changed]).encode())
+        os._exit(0)
+    seen.append(json.loads(os.read(read, 100)))
+    thread.join()
+print(json.dumps([seen, first.acquire(timeout=1), second.acquire(timeout=1)]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_a_child_finds_locks_free_and_nothing_half_changed():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    seen, *free = json.loads(done.stdout)
+    assert [child for child, *_ in seen] == [True] * 3
+    assert all(one == other for _, one, other in seen)
+    assert free == [True, True]
+
+
+pwd = pytest.importorskip("pwd", reason="Windows has homes of another kind")
+
+
+@pytest.fixture(params=["none", "relative", "here"])
+def homeless(request, monkeypatch, tmp_path):
+    """A user number that the system does not know, or one with a HOME that is relative."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    if request.param == "none":
+        monkeypatch.delenv("HOME", raising=False)
+        monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+        return Path("~")
+    monkeypatch.setenv("HOME", "." if request.param == "here" else "mine")
+    return Path(os.environ["HOME"])
+
+
+def test_there_is_no_cache(homeless, tmp_path):
+    assert cache_folder() is None
+    KeptCode("a").keep("one", b"some code")
+    assert list(tmp_path.iterdir()) == []
+    assert KeptCode("a").read("one") is None
+
+
+def test_what_lies_in_the_working_directory_is_not_loaded(homeless, monkeypatch):
+    lib = homeless / ".local" / "lib"
+    lib.mkdir(parents=True)
+    (lib / "libdnnl.so.3").write_bytes(b"whoever made the folder's")
+    monkeypatch.setattr(site, "USER_BASE", None)
+    monkeypatch.setattr(sys, "prefix", "/nowhere")
+    for variable in (library.PATH_VARIABLE, "LD_LIBRARY_PATH", "PYTHONUSERBASE"):
+        monkeypatch.delenv(variable, raising=False)
+    found = library.find_library()
+    assert found is None or os.path.isabs(found)

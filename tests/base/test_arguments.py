@@ -1,4 +1,4 @@
-"""Wrong constructor arguments in three parts, and reprs that show settings."""
+"""Constructor arguments, reprs, sizes, flags and seeds."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import copy
 import inspect
 import pickle
 import pydoc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import singanet
 from singanet import initializer
-from singanet.base.described import Described, settings_text
+from singanet.base.arguments import FLOOR, TIMES, Budget, is_training, kEval, kTrain
+from singanet.base.described import Described, changes, settings_text
+from singanet.base.elsewhere import public_classes
+from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.data import ArrayLoader, Prefetch, digits, plays, tabular
 from singanet.decoding import DraftModel
-from singanet.errors import ArgumentError, SignatureError
-from singanet.layers import Conv2D, Dense, Flatten, Layer
-from singanet.loss import Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.errors import ArgumentError, FileFormatError, SignatureError
+from singanet.layers import Activation, Conv2D, Dense, Flatten, Layer
+from singanet.loss import Huber, Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, MeanMetric
 from singanet.optimizer import SGD, Accumulator, Adam, MixedPrecision
 from singanet.optimizer.schedules import Cosine, Plateau, WarmUp
@@ -229,3 +235,181 @@ def test_signature_and_help_show_the_constructors_own_arguments():
     assert inspect.signature(Mine).parameters["wide"].default == 3
     assert "Mine(name: " in pydoc.plain(pydoc.render_doc(Mine))
     assert [*inspect.signature(Dense).parameters][:2] == ["name", "units"]
+
+
+def refuse(expected, received):
+    return FileFormatError("a file", expected=expected, received=received, advice="none")
+
+
+def test_what_is_let_go_at_once_costs_an_eighth():
+    budget = Budget(1000, refuse)
+    most = FLOOR + TIMES * 1000
+    assert not budget.has(most + 1)
+    assert budget.has(most)
+    assert not budget.has(most)  # an eighth is gone
+    assert budget.has(most - most // 8)
+    budget.spend(most - most // 8 - (most - most // 8) // 8)
+    assert not budget.has(1)
+    with pytest.raises(FileFormatError, match="at most"):
+        budget.spend(1)
+
+
+def test_known_flags() -> None:
+    assert (kTrain, kEval) == (4, 8)
+    assert is_training(True)
+    assert is_training(kTrain)
+    assert not is_training(False)
+    assert not is_training(kEval)
+
+
+@pytest.mark.parametrize("flag", [0, 1, 12, None, "train", 4.5])
+def test_anything_else_is_refused(flag: Any) -> None:
+    with pytest.raises(ArgumentError, match="kTrain"):
+        is_training(flag)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (600, 600), (np.int64(7), 7), ("600MB", 600_000_000), (" 1.5 GB ", 1_500_000_000),
+        ("64KiB", 65536), ("0.5MiB", 524288), ("2GiB", 2147483648), ("3kB", 3000), ("3KB", 3000),
+        ("12B", 12), ("1.000000000000001GB", 1_000_000_000),
+    ],
+)  # fmt: skip
+def test_numbers_and_texts(given, wanted):
+    assert checked_bytes("net.fit", given) == wanted
+
+
+@pytest.mark.parametrize(
+    "given",
+    [0, -1, 1.5, True, None, "", "600", "MB", "-3MB", "1e3MB", "600mb", "1 TB", "nan MB", "0.1B",
+     "0MB", "1,5MB", "1..5MB", "٣MB", ["600MB"], b"600MB", "9" * 40 + "B"],
+)  # fmt: skip
+def test_what_is_no_size_is_refused(given):
+    with pytest.raises(ArgumentError, match="net.fit: expected bytes.*write for example '600MB'"):
+        checked_bytes("net.fit", given)
+
+
+@given(st.integers(1, 10**14))
+def test_what_is_shown_is_read_again_within_its_digits(nbytes):
+    again = checked_bytes("x", bytes_text(nbytes).replace(",", ""))
+    assert abs(again - nbytes) <= 0.05 * nbytes
+
+
+def test_aliases_of_types_and_functions_are_no_classes():
+    room = SimpleNamespace(
+        __all__=["Kind", "Other", "Alias", "alias", "function", "number"],
+        Kind=type("Kind", (list,), {}), Other=dict, Alias=list[int], alias=tuple[int, ...],
+        function=len, number=3, Hidden=list,
+    )  # fmt: skip
+    assert public_classes(room, list) == {"Kind": room.Kind}
+    assert public_classes(room, object) == {"Kind": room.Kind, "Other": dict}
+
+
+def counted(action):
+    before = changes.now
+    action()
+    return changes.now != before
+
+
+@pytest.fixture
+def layer():
+    made = Dense("fc", 3, input_sample_shape=(2,))
+    made.build((2,))
+    return made
+
+
+def test_public_attributes_count(layer):
+    loss = Huber()
+    assert counted(lambda: setattr(layer, "use_bias", False))
+    assert counted(lambda: setattr(loss, "reduction", "sum"))
+    assert counted(lambda: delattr(loss, "reduction"))
+    assert counted(lambda: setattr(layer, "__class__", type("Mine", (Dense,), {})))
+    assert not counted(lambda: setattr(loss, "_kept", None))
+
+
+def test_parameters_count(layer):
+    param = layer.params["weight"]
+    assert counted(lambda: setattr(param, "value", np.zeros((2, 3), np.float32)))
+    assert counted(lambda: setattr(param, "trainable", False))
+    assert counted(lambda: setattr(layer, "trainable", True))
+    assert counted(param.mark_as_state)
+
+
+def test_passes_do_not_count(layer):
+    from singanet import FeedForwardNet
+
+    net = FeedForwardNet([layer, Activation("tanh", "tanh")], loss=Huber(), seed=0)
+    x = np.ones((4, 2), np.float32)
+    net.forward(True, x)
+    assert not counted(lambda: net.forward(True, x))
+    assert not counted(lambda: list(net.backward(np.ones((4, 3), np.float32))))
+    assert not counted(lambda: net.loss.evaluate(True, x, x))
+
+
+def test_each_change_is_another_number():
+    seen = set()
+    for _ in range(5):
+        changes.add()
+        seen.add(changes.now)
+    assert len(seen) == 5
+
+
+def test_copies_are_whole(layer):
+    assert copy.deepcopy(layer).num_output == 3
+
+
+@pytest.fixture(autouse=True)
+def _fresh_seeds_again():
+    yield
+    singanet.set_seed(None)
+
+
+def seeded(seed=None):
+    net = singanet.FeedForwardNet(seed=seed)
+    net.add(Dense("fc", 4, input_sample_shape=(3,)))
+    return net.param_values()[0].copy(), net.rng.random()
+
+
+def test_the_nets_after_it_follow_from_the_seed():
+    runs = []
+    for seed in (5, 5, 6):
+        singanet.set_seed(seed)
+        runs.append([seeded(), seeded(), seeded()])
+    for (a, drawn_a), (b, drawn_b) in zip(runs[0], runs[1], strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert drawn_a == drawn_b
+    # Every net has a seed of its own, and another seed gives others.
+    values = [drawn for run in (runs[0], runs[2]) for _, drawn in run]
+    assert len(set(values)) == 6
+
+
+def test_a_net_with_a_seed_of_its_own_takes_none_of_the_sequence():
+    singanet.set_seed(5)
+    first = seeded()[1]
+    own = seeded(seed=1)[1]
+    second = seeded()[1]
+    singanet.set_seed(5)
+    assert [seeded()[1], seeded()[1]] == [first, second]
+    singanet.set_seed(77)
+    assert seeded(seed=1)[1] == own
+
+
+def test_none_goes_back_to_fresh_seeds():
+    singanet.set_seed(5)
+    singanet.set_seed(None)
+    assert seeded()[1] != seeded()[1]
+
+
+def test_numpys_own_generator_is_left_alone():
+    np.random.seed(3)
+    before = np.random.get_state()[1].copy()
+    singanet.set_seed(5)
+    seeded()
+    np.testing.assert_array_equal(np.random.get_state()[1], before)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1", True])
+def test_what_is_no_seed(seed):
+    with pytest.raises(ArgumentError, match="set_seed"):
+        singanet.set_seed(seed)
