@@ -1,3 +1,5 @@
+"""Evaluations, predictions and single batches, and the arrays that are taken."""
+
 import pickle
 from functools import partial
 
@@ -5,9 +7,11 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet import FeedForwardNet
 from singanet.data import ArrayLoader
-from singanet.errors import ArgumentError, CallOrderError, DataError
-from singanet.layers import Dense, Input
+from singanet.engine.feeds import as_array
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, UnknownNameError
+from singanet.layers import Concat, Dense, Input
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import (
     F1,
@@ -20,9 +24,13 @@ from singanet.metric import (
     RecallScore,
 )
 from singanet.optimizer import SGD
+from singanet.training.batches import by_name, input_names, output_names, sample_count
 from singanet.training.callbacks import EarlyStopping
 
-sk = pytest.importorskip("sklearn.metrics", reason="compares: pip install '.[peers]'")
+
+@pytest.fixture
+def sk():
+    return pytest.importorskip("sklearn.metrics", reason="compares: pip install '.[peers]'")
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 50, 99])
@@ -197,20 +205,21 @@ def test_a_saved_model_keeps_which_metric_sees_which_output(outputs, tmp_path):
 
 
 BY_CLASS = {
-    "f1": (lambda: F1(average=None), sk.f1_score),
-    "fbeta": (lambda: FBeta(2.0, average=None), partial(sk.fbeta_score, beta=2.0)),
-    "precision": (lambda: PrecisionScore(average=None), sk.precision_score),
-    "recall": (lambda: RecallScore(average=None), sk.recall_score),
-    "iou": (lambda: IOU(average=None), sk.jaccard_score),
+    "f1": (lambda: F1(average=None), "f1_score"),
+    "fbeta": (lambda: FBeta(2.0, average=None), "fbeta_score"),
+    "precision": (lambda: PrecisionScore(average=None), "precision_score"),
+    "recall": (lambda: RecallScore(average=None), "recall_score"),
+    "iou": (lambda: IOU(average=None), "jaccard_score"),
 }
 
 
 @pytest.mark.parametrize("first", BY_CLASS)
-def test_a_metric_of_one_value_a_class_comes_out_as_an_array(first):
+def test_a_metric_of_one_value_a_class_comes_out_as_an_array(first, sk):
     """By itself, in a step, an evaluation, one batch, and a program; a history has numbers."""
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((40, 4)).astype(np.float32), rng.integers(0, 3, 40)
-    make, judge = BY_CLASS[first]
+    make, name = BY_CLASS[first]
+    judge = partial(getattr(sk, name), **({"beta": 2.0} if first == "fbeta" else {}))
     net = singanet.FeedForwardNet(
         [Dense("fc", 3, input_sample_shape=(4,))], loss=SoftmaxCrossEntropy(), metric=make(), seed=0
     )
@@ -235,9 +244,98 @@ def test_a_metric_of_one_value_a_class_comes_out_as_an_array(first):
     assert make().evaluate(np.zeros((0, 3), np.float32), np.zeros(0, int)) == 0.0
 
 
-def test_the_matrix_of_batches_is_that_of_all(build, data):
+def test_the_matrix_of_batches_is_that_of_all(build, data, sk):
     net = build()
     net.metric = ConfusionMatrix()
     wanted = sk.confusion_matrix(data[1], net.predict(data[0]).argmax(1), labels=range(3))
     for size in (None, 8):
         assert np.array_equal(net.evaluate(*data, batch_size=size)[1], wanted)
+
+
+def test_train_on_batch_is_a_step(build, data, same):
+    net, other = build(), build()
+    optimizer = SGD(lr=0.1, momentum=0.9)
+    for _ in range(3):
+        loss, accuracy = other.step(*data, optimizer)
+        assert net.train_on_batch(*data) == {
+            "loss": pytest.approx(loss, rel=1e-12), "accuracy": accuracy
+        }  # fmt: skip
+    same(net, other)
+
+
+def test_test_on_batch_is_an_evaluation_and_leaves_the_net(build, data, same):
+    net, untouched = build(metrics=[Accuracy(), F1()]), build()
+    found = net.test_on_batch(*data)
+    loss, accuracy = net.evaluate(*data)
+    assert found["loss"] == pytest.approx(loss, rel=1e-6)
+    assert found["accuracy"] == accuracy
+    assert found["f1"] == F1().evaluate(net.forward(False, data[0]), data[1])
+    same(net, untouched)
+
+
+def test_weights_of_a_batch(build, data):
+    weight = np.arange(50.0)
+    net = build()
+    x, y = data
+    losses = [net.test_on_batch(x[k : k + 1], y[k : k + 1])["loss"] for k in range(50)]
+    wanted = np.mean(np.array(losses) * weight)
+    assert net.test_on_batch(x, y, weight)["loss"] == pytest.approx(wanted, rel=1e-5)
+    with pytest.raises(DataError, match="sample_weight: 49"):
+        net.train_on_batch(x, y, weight[:49])
+
+
+def test_arrays_pass_as_they_are_and_the_rest_is_converted():
+    array = np.zeros((2, 3), np.float16)
+    assert as_array("x", array) is array
+    assert as_array("x", [[1, 2], [3, 4]]).dtype.kind == "i"
+    with pytest.raises(DataError, match="one array"):
+        as_array("x", [[1], [2, 3]])
+    for wrong in (1.0, "text", ["a", "b"], None, [None], np.array(["a"]), np.zeros(2, "M8[s]")):
+        with pytest.raises(DataError, match="^x: expected"):
+            as_array("x", wrong)
+
+
+def test_a_tensor_that_wants_gradients_is_detached():
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(6.0).reshape(2, 3).requires_grad_()
+    np.testing.assert_array_equal(as_array("x", tensor), [[0, 1, 2], [3, 4, 5]])
+
+
+def test_lists_stand_for_layers_only_where_there_are_several():
+    a, b = np.zeros((2, 3)), np.ones((2, 4))
+    named = by_name("x", [a, b], ["left", "right"], all_of_them=True)
+    assert list(named) == ["left", "right"]
+    assert named["right"] is b
+    assert by_name("x", [a], ["only"], all_of_them=True) is a
+    assert by_name("x", {"only": a}, ["only"], all_of_them=True) is a
+    # Two samples of three numbers, not arrays for two layers.
+    assert by_name("x", [a[0], a[1]], ["only"], all_of_them=True).shape == (2, 3)
+    with pytest.raises(ShapeError, match="expected 2 arrays, for 'left', 'right'"):
+        by_name("x", [a], ["left", "right"], all_of_them=True)
+
+
+def test_keys_are_layers():
+    a = np.zeros((2, 3))
+    with pytest.raises(UnknownNameError, match="none for 'right'"):
+        by_name("x", {"left": a}, ["left", "right"], all_of_them=True)
+    assert list(by_name("y", {"left": a}, ["left", "right"], all_of_them=False)) == ["left"]
+    with pytest.raises(UnknownNameError, match="did you mean 'left'"):
+        by_name("x", {"lefd": a}, ["left"], all_of_them=True)
+
+
+def test_every_array_has_the_samples():
+    a = np.zeros((2, 3))
+    assert sample_count({"x": {"p": a, "q": a}, "y": a, "sample_weight": None}) == 2
+    with pytest.raises(DataError, match=r"x\['q'\]: 1"):
+        sample_count({"x": {"p": a, "q": a[:1]}, "y": a})
+    with pytest.raises(DataError, match="0 samples in 'x'"):
+        sample_count({"x": a[:0]})
+
+
+def test_lists_go_by_the_order_in_which_symbols_were_given():
+    a, b = Input("a", (2,)), Input("b", (3,))
+    hidden = Dense("hidden", 4)(b)
+    outputs = [Concat("joined", 1)(a, hidden), hidden]
+    net = FeedForwardNet(inputs=[b, a], outputs=outputs)
+    assert input_names(net) == ["b", "a"]
+    assert output_names(net) == ["joined", "hidden"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet import FeedForwardNet, Input
-from singanet.data import Chat, Prefetch, TextFolder, Tokenizer, TokenLoader
+from singanet.data import Chat, TextFolder, Tokenizer, TokenLoader
 from singanet.data.tokens.text_files import fragments
 from singanet.errors import ArgumentError, DataError
 from singanet.layers import Add, Dense, Embedding, TimeDistributed
@@ -90,13 +90,6 @@ def test_an_epoch_has_every_pair_once(tokenizer, texts, options):
         assert all(part.dtype == np.int32 for x, y in batches for part in (*x.values(), y))
 
 
-@pytest.mark.parametrize("options", [*OPTIONS, {"rank": 1, "world_size": 2}], ids=str)
-def test_batches_are_counted_as_they_come(tokenizer, texts, options):
-    loader = TextFolder(texts[0], tokenizer, 4, 32, seed=3, **options)
-    counted = loader.count_batches()
-    assert [sum(1 for _ in loader) for _ in range(2)] == [counted] * 2
-
-
 @pytest.mark.parametrize("options", [{}, {"pad_to": (8, 16)}], ids=str)
 def test_the_last_blocks_are_kept_back(tokenizer, texts, options):
     folder, _ = texts
@@ -139,19 +132,6 @@ def test_the_inputs_are_those_that_the_net_takes(tokenizer, texts):
     np.testing.assert_array_equal(alone, x["input_ids"])
     padded, _ = next(iter(TextFolder(texts[0], tokenizer, 4, 64, pad_to=[8])))
     assert sorted(padded) == ["attention_mask", "input_ids"]
-
-
-def test_orders_depend_on_seed_and_epoch_alone(tokenizer, texts):
-    def epochs(seed, **options):
-        loader = TextFolder(texts[0], tokenizer, 4, 32, seed=seed, window=2000, **options)
-        return [as_lists(loader) for _ in range(2)]
-
-    one = epochs(0)
-    assert one == epochs(0)
-    assert one[0] != one[1]
-    assert one[0] != epochs(1)[0]
-    still = epochs(0, shuffle=False)
-    assert still[0] == still[1] == epochs(5, shuffle=False)[0]
 
 
 def test_a_large_text_is_cut_at_line_ends(tokenizer, tmp_path):
@@ -305,39 +285,22 @@ def test_a_position_is_restored(tokenizer, speeches, options, taken, ranks):
             }
 
 
-def test_a_state_of_other_data_is_refused(tokenizer, unmarked, texts, chats, tmp_path):
-    def loader(given=tokenizer, paths=texts[0], **more):
-        return TextFolder(paths, given, **{"batch_size": 2, "length": 32, **more})
+def test_a_state_of_other_data_is_refused(tokenizer, unmarked, texts, chats):
+    """Others than of `tests/data/test_any_loader.py`."""
+
+    def loader(given=tokenizer, paths=texts[0]):
+        return TextFolder(paths, given, 2, 32)
 
     state = loader().state_dict()
-    others = [{"seed": 1}, {"length": 31}, {"pad_to": [8]}, {"batch_size": 3}, {"window": 9}]
-    for other in [*(loader(**each) for each in others), loader(unmarked), loader(paths=chats)]:
+    for other in (loader(unmarked), loader(paths=chats)):
         with pytest.raises(ArgumentError, match="build the loader as it was"):
             other.load_state_dict(state)
-    with pytest.raises(ArgumentError, match="none for seed"):
-        loader().load_state_dict({k: v for k, v in state.items() if k != "seed"})
     with pytest.raises(ArgumentError, match="block"):
         loader().load_state_dict(state | {"block": 99})
     far = loader()
     far.load_state_dict(state | {"row": 100_000})
     with pytest.raises(ArgumentError, match="the texts have changed"):
         next(iter(far))
-    with pytest.raises(ArgumentError, match="answers_only"):
-        Chat(chats, tokenizer, 2, 96).load_state_dict(
-            Chat(chats, tokenizer, 2, 96, answers_only=False).state_dict()
-        )
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 0}, {"length": 0}, {"pad_to": [33]}, {"pad_to": [0]}, {"inputs": ["pixels"]},
-        {"inputs": []}, {"window": 0}, {"rank": 2}, {"too_long": "tell"},
-    ],
-)  # fmt: skip
-def test_bad_arguments(tokenizer, chats, options):
-    with pytest.raises(ArgumentError):
-        Chat(chats, tokenizer, **{"batch_size": 2, "length": 32, **options})
 
 
 def test_files_without_a_text_are_refused(tokenizer, tmp_path):
@@ -346,13 +309,6 @@ def test_files_without_a_text_are_refused(tokenizer, tmp_path):
     loader = TextFolder(tmp_path, tokenizer, 2, 8)
     with pytest.raises(DataError, match="expected a text of two tokens or more; received none"):
         list(loader)
-
-
-def test_batches_are_made_ahead(tokenizer, texts):
-    plain = as_lists(TextFolder(texts[0], tokenizer, 4, 32))
-    ahead = Prefetch(TextFolder(texts[0], tokenizer, 4, 32))
-    first = as_lists(islice(ahead, 7))
-    assert first + as_lists(ahead) == plain
 
 
 @pytest.mark.full
