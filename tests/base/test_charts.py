@@ -251,8 +251,6 @@ PICTURES = {
     "arena": report().plot,
     "on a page": lambda: themed(history().plot()),
 }
-
-
 NAMES = ["net", *(pytest.param(name, marks=NEEDED) for name in PICTURES if name != "net")]
 
 

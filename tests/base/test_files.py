@@ -22,8 +22,6 @@ from singanet.ops.onednn import library
 from tests.interrupts import signalled_at, struck_at, threads_gone
 
 OLD = {"a": np.arange(50, dtype="f4"), "b": np.zeros(3, "f8")}
-
-
 NEW = {"a": np.arange(70, dtype="f4"), "b": np.ones(3, "f4")}
 
 

@@ -24,24 +24,14 @@ from singanet.program.trace.traced import Traced
 from tests.keeping import WAYS
 
 PACKAGE = Path(singanet.__file__).parent
-
-
 ASKS_FIRST = {
     "ops/numpy/pointwise.py", "ops/onednn/eltwise.py", "ops/llvm/kernels.py",
     "ops/onednn/products.py",
 }  # fmt: skip
 """Files of kernels that ask for extents above 1 first, or whether two arrays lie alike."""
-
-
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
-
-
 READ_ONLY = WHOLE.copy()
-
-
 READ_ONLY.flags.writeable = False
-
-
 ARRAYS = {
     "whole": WHOLE, "traced": WHOLE.view(Traced), "rows": WHOLE[1:3], "columns": WHOLE[:, 2:],
     "turned": WHOLE.T, "backwards": WHOLE[::-1], "read-only": READ_ONLY,
@@ -226,8 +216,6 @@ def expect_lent_while_kept(memory, keep):
 
 
 OF_HOST = [keep for keep, _ in WAYS.values()] + [memoryview, np.broadcast_arrays, iter]
-
-
 EVERYWHERE = [
     lambda array: array,
     lambda array: array.T[1:],
@@ -272,8 +260,6 @@ def test_nothing_can_be_lent(shape, xp):
 
 
 MB = 1 << 20
-
-
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple))
 
 

@@ -192,8 +192,6 @@ def test_rows_of_one_text_each(kind, chats, tmp_path):
 
 
 PROMPT = ("--prompt", "Say king then queen")
-
-
 BUDGET = pytest.param(("--memory-budget", "200MB"), marks=pytest.mark.full)
 
 

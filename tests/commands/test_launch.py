@@ -17,8 +17,6 @@ from singanet.parallel.launch import hosts as mpirun
 from singanet.training.files import read_training
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 

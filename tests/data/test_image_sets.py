@@ -18,17 +18,9 @@ from singanet.errors import ArgumentError, DataError
 from tests.kit.files import Reduced
 
 RNG = np.random.default_rng(0)
-
-
 TEN = [f"data_batch_{k}" for k in range(1, 6)] + ["test_batch"]
-
-
 PIXELS = {name: RNG.integers(0, 256, (2, 3072), dtype=np.uint8) for name in [*TEN, "test"]}
-
-
 PIXELS["train"] = RNG.integers(0, 256, (100, 3072), dtype=np.uint8)
-
-
 COARSE = np.arange(100) % 20
 
 
@@ -260,14 +252,8 @@ NAMES = (
     "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )  # fmt: skip
-
-
 MNIST_IMAGES = np.arange(12 * 28 * 28).astype("u1").reshape(12, 28, 28)
-
-
 MNIST_LABELS = np.array([5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 6], "u1")
-
-
 FOUR = (MNIST_IMAGES, MNIST_LABELS, MNIST_IMAGES[:3], MNIST_LABELS[:3])
 
 

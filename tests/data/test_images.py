@@ -27,8 +27,6 @@ from singanet.errors import ArgumentError, BackendError, DataError
 from tests.mutation.watching import Peak
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
-
-
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3) * 4
 
 

@@ -119,8 +119,6 @@ def test_other_arguments_are_refused_by_name(given, named):
 
 
 DATA = "196\t242\t3\t881250949\n7\t302\t4\t891717742\n196\t302\t5\t878887116\n" * 5
-
-
 USERS = "7|24|F|other|85711\n196|49|M|writer|T8H1N\n"
 
 

@@ -24,8 +24,6 @@ from tests.charts import NEEDED, groups, images, lines, texts, without_images
 from tests.html_check import read_html
 
 pytestmark = NEEDED
-
-
 SECTIONS = [
     "Result", "Curves", "Gradient norms by parameter", "Memory", "Confusion matrix", "Net",
     "Configuration",

@@ -13,7 +13,6 @@ from singanet.report.reading import WRITTEN
 from tests.charts import NEEDED, draw_once
 
 pytestmark = NEEDED
-
 VALUES = [
     *(None, True, False, 0, -1, 1, 2**53, 10**400, -(10**400), 1e308, -1e308, 5e-324, 1e-310),
     *(float("nan"), float("inf"), "", "x", "1", "\ud800", "\x00", "<b>", [], {}, [[]], {"a": {}}),

@@ -44,8 +44,6 @@ SOURCES = {
     "prefetch": lambda x, y: Prefetch(GeneratorLoader(lambda epoch: batches(x, y, epoch))),
     "endless": forever,
 }
-
-
 WAYS = {
     "plain": {},
     "Adam": {"optimizer": lambda: Adam(lr=0.01)},
@@ -68,8 +66,6 @@ WAYS = {
     **{f"from a {name}": {"source": source} for name, source in SOURCES.items()},
     "from a generator, few steps": {"source": SOURCES["generator"], "steps_per_epoch": 3},
 }
-
-
 WAYS["from a endless"]["steps_per_epoch"] = 4
 
 

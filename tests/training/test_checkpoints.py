@@ -30,14 +30,8 @@ from tests.kit.nets import dense_net, values_of
 from tests.kit.ranks import expect_same_values, together
 
 RNG = np.random.default_rng(3)
-
-
 X = RNG.standard_normal((32, 6)).astype(np.float32)
-
-
 Y = RNG.integers(0, 4, 32)
-
-
 INDEX = ".safetensors.index.json"
 
 
@@ -223,8 +217,6 @@ def test_one_process_writes_it_alone(tmp_path):
 
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 SUFFIXES = {"sharded": INDEX, "hdf5": ".h5"}
 
 

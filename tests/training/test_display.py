@@ -92,11 +92,7 @@ def test_a_bar_on_a_terminal_and_the_figures_in_the_end(terminal):
 
 
 BAR = "epoch 9/10 125/250 |{bar}| loss 1.2500 50,000 samples/s 00:02<00:02"
-
-
 PAIRS = "epoch 9/10  loss 1.2500 val 1.5000  accuracy 0.5000 val 0.7500  50,000 samples/s"
-
-
 WHOLE = "loss 1.2500  accuracy 0.5000  val_loss 1.5000  val_accuracy 0.7500"
 
 

@@ -11,7 +11,6 @@ import pytest
 import singanet
 
 ROOT = Path(singanet.__file__).resolve().parents[1]
-
 PROGRAM = """
 import ctypes
 import json

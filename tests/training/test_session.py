@@ -24,8 +24,6 @@ from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint, Red
 from tests.interrupts import struck_at
 
 EPOCHS, BATCH = 3, 16
-
-
 STEPS = EPOCHS * 4  # 50 samples: four batches an epoch, the last of two
 
 

@@ -23,14 +23,8 @@ from singanet.training.course import with_all_rows
 from singanet.training.ranks import FitRanks, ProcessGroup
 
 RNG = np.random.default_rng(3)
-
-
 X = RNG.standard_normal((22, 6)).astype(np.float32)
-
-
 Y = RNG.integers(0, 4, 22)
-
-
 METHODS = {
     "dense": lambda comm: AllReduce(Adam(lr=0.01), comm),
     "sparse": lambda comm: SparseAllReduce(SGD(lr=0.1, momentum=0.9), comm, ratio=0.02),
@@ -209,8 +203,6 @@ def test_a_callback_of_a_user_s_goes_on_with_rows_of_other_ranks(before, after, 
 
 
 PRNG = np.random.default_rng(0)
-
-
 PX, PY = PRNG.standard_normal((23, 4), np.float32), PRNG.integers(0, 2, 23)
 
 

@@ -1,5 +1,6 @@
-"""Clipping by the exact norm of all gradients, against the formula on the whole list of them."""
+"""Clipping by the exact norm of all gradients, and mixed precision."""
 
+import json
 import tracemalloc
 
 import numpy as np
@@ -7,12 +8,24 @@ import pytest
 
 import singanet
 from singanet.data import ArrayLoader
-from singanet.errors import CallOrderError
-from singanet.layers import Dense, Embedding, Flatten
-from singanet.loss import SoftmaxCrossEntropy
+from singanet.device import Device, cuda
+from singanet.errors import ArgumentError, CallOrderError, DataError, StateMismatchError
+from singanet.layers import Activation, BatchNormalization, Dense, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
-from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm, ClipByValue
+from singanet.ops import ops_for
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    Adam,
+    ClipByGlobalNorm,
+    ClipByValue,
+    ClipNorm,
+    MaxNorm,
+    MixedPrecision,
+)
 from singanet.training import Callback
+from singanet.training.callbacks import EMA, EarlyStopping, StopOnNaN
 from tests.kit.nets import values_of
 from tests.kit.ranks import expect_near_values
 
@@ -173,3 +186,344 @@ def test_a_preview_changes_nothing(rng):
             np.testing.assert_allclose(due[0], (gradients(k - 1)[0] + gradients(k)[0]) / 2)
         else:
             assert due == [None]
+
+
+@pytest.fixture
+def half(build):
+    """The small net of these tests, compiled for mixed precision."""
+
+    def make(optimizer=None, **arguments):
+        net = build()
+        net.compile(
+            optimizer or SGD(lr=0.1, momentum=0.9),
+            metrics=[Accuracy()],
+            mixed_precision=MixedPrecision(**arguments),
+        )
+        return net
+
+    return make
+
+
+def plain(rng, steps=6):
+    """A net without random draws, and enough data for so many steps of 8."""
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=1)
+    net.add(Dense("fc1", 16, input_sample_shape=(6,)))
+    net.add(Activation("tanh", "tanh"))
+    net.add(Dense("fc2", 3))
+    x = rng.standard_normal((8 * steps, 6)).astype(np.float32)
+    return net, x, (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
+
+
+@pytest.mark.parametrize("optimizer", [lambda: SGD(lr=0.1, momentum=0.9), lambda: Adam(lr=0.01)])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"accumulate": 2}, {"clip": 0.1, "clip_by": "global"}, {"clip": 0.05}]
+)
+def test_it_follows_float32_within_its_resolution(rng, optimizer, arguments):
+    net, x, y = plain(rng)
+    other, _, _ = plain(rng)
+    net.compile(optimizer(), mixed_precision="float16")
+    other.compile(optimizer())
+    a = net.fit(x, y, 8, epochs=5, verbose=False, **arguments)
+    b = other.fit(x, y, 8, epochs=5, verbose=False, **arguments)
+    assert {str(value.dtype) for value in net.param_values()} == {"float16"}
+    # float16 has 11 bits: 5e-4 a rounding, some of which add up over 30 steps.
+    np.testing.assert_allclose(a["loss"], b["loss"], rtol=5e-3)
+    for value, exact in zip(net.param_values(), other.param_values(), strict=True):
+        np.testing.assert_allclose(value.astype(np.float32), exact, rtol=2e-2, atol=2e-3)
+    assert net.compiled.precision.skipped == 0
+
+
+def test_updates_too_small_for_float16_are_not_lost():
+    """1 − k 1e-5: in float16 the neighbour of 1 is 4.9e-4 away, and no step would be taken."""
+    net = singanet.FeedForwardNet(SquaredError(), seed=0)
+    net.add(Dense("fc", 1, use_bias=False, input_sample_shape=(1,)))
+    net["fc"].params["weight"].value = np.ones((1, 1), np.float32)
+    net.compile(SGD(lr=1e-5), mixed_precision="float16")
+    x, y = np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)
+    net.fit(x, y, epochs=100, verbose=False)
+    (weight,) = net.param_values()
+    assert weight[0, 0] == np.float16(1 - 1e-3)
+
+
+def test_gradients_too_small_for_float16_are_not_lost():
+    """A gradient of 2e-8 is zero in float16; times a scale of 2^15 it is not."""
+    x = np.full((1, 1), 1e-4, np.float32)
+    y = x - 2e-4
+    steps = {}
+    for scale in (1.0, 2.0**15):
+        net = singanet.FeedForwardNet(SquaredError(), seed=0)
+        net.add(Dense("fc", 1, use_bias=False, input_sample_shape=(1,)))
+        net["fc"].params["weight"].value = np.ones((1, 1), np.float32)
+        net.compile(SGD(lr=1.0), mixed_precision=MixedPrecision(scale=scale))
+        net.fit(x, y, epochs=1, verbose=False)
+        steps[scale] = 1.0 - float(net.compiled.precision.state_dict()["master/fc/weight"][0, 0])
+    assert steps[1.0] == 0.0
+    assert steps[2.0**15] == pytest.approx(2e-8, rel=2.0)
+
+
+def test_a_step_that_overflows_changes_nothing_but_the_scale(half, data):
+    net = half(scale=2.0**15)
+    net.fit(*data, batch_size=10, verbose=False)  # the optimizer has state, the running means too
+    precision = net.compiled.precision
+    before = net.compiled.optimizer.state_dict(), [v.copy() for v in net.param_values()]
+    masters = precision.state_dict()
+    precision.scale = 2.0**60
+    loss = net.train_on_batch(*data)["loss"]
+    assert np.isfinite(loss)
+    assert precision.scale == 2.0**59
+    assert precision.skipped == 1
+    after = net.compiled.optimizer.state_dict()
+    assert all(np.array_equal(before[0][key], after[key]) for key in after)
+    assert all(map(np.array_equal, before[1], net.param_values()))
+    for key, array in precision.state_dict().items():
+        if key.startswith("master/"):
+            assert np.array_equal(array, masters[key])
+
+
+def test_callbacks_see_float32_gradients_of_steps_that_are_taken(half, data):
+    class See(Callback):
+        def __init__(self):
+            self.norms = []
+
+        def on_layer_gradients(self, names, values, grads):
+            assert all(grad.dtype == np.float32 for grad in grads)
+            assert all(value.dtype == np.float16 for value in values)
+            self.norms += [float(abs(grad).max()) for grad in grads]
+
+    see, net = See(), half(scale=2.0**60)
+    net.fit(*data, batch_size=10, callbacks=[see], verbose=False)
+    assert net.compiled.precision.skipped == 5
+    assert see.norms == []
+    net.compiled.precision.scale = 1024.0
+    net.fit(*data, batch_size=10, callbacks=[see], verbose=False)
+    assert 0 < max(see.norms) < 10
+
+
+class Scales(Callback):
+    """The exponent of the scale after every step, and how many steps were skipped by then."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_batch_end(self, batch, logs):
+        precision = self.session.compiled.precision
+        self.seen.append((np.log2(precision.scale), precision.skipped))
+
+
+def test_the_scale_falls_until_it_fits(half, data):
+    scales, net = Scales(), half(scale=2.0**40, backoff=2.0**-8)
+    net.fit(*data, batch_size=10, epochs=2, callbacks=[scales], verbose=False)
+    assert all(scale == 40 - 8 * count for scale, count in scales.seen)
+    counts = [count for _, count in scales.seen]
+    assert counts[:2] == [1, 2]
+    assert counts[4] == counts[-1] < 5
+
+
+def test_the_scale_grows_after_so_many_good_steps(half, data):
+    scales, net = Scales(), half(scale=4.0, growth=4.0, growth_interval=3)
+    net.fit(*data, batch_size=10, epochs=2, callbacks=[scales], verbose=False)
+    assert scales.seen == [(2 + 2 * ((k + 1) // 3), 0) for k in range(10)]
+
+
+def test_a_skipped_step_begins_the_count_anew(half, data):
+    net = half(scale=4.0, growth_interval=3)
+    precision = net.compiled.precision
+    net.fit(*data, batch_size=25, verbose=False)
+    assert precision.good == 2
+    precision.scale = 2.0**60
+    net.train_on_batch(*data)
+    assert (precision.good, precision.scale) == (0, 2.0**59)
+
+
+def test_it_learns_as_well(rng):
+    net, x, y = plain(rng, steps=40)
+    net.compile(Adam(lr=0.01), metrics=[Accuracy()], mixed_precision="float16")
+    net.fit(x, y, 8, epochs=15, verbose=False)
+    assert net.evaluate(x, y)[1] > 0.95
+    assert net.predict(x).dtype == np.float32
+    np.testing.assert_allclose(net.predict(x).sum(axis=1), 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5"])
+def test_a_checkpoint_file_holds_the_masters(half, data, same, tmp_path, suffix):
+    from singanet.checkpoint import write_state
+    from singanet.training.session import training_state
+
+    class Write(Callback):
+        _runs_last = True
+
+        def on_epoch_end(self, epoch, logs):
+            if epoch == 0:
+                write_state(tmp_path / f"state.{suffix}", training_state(self.session))
+
+    whole, other = half(), half()
+    whole.fit(*data, batch_size=10, epochs=2, callbacks=[Write()], verbose=False)
+    other.fit(*data, batch_size=10, epochs=2, callbacks=[Callback()], verbose=False,
+              resume=tmp_path / f"state.{suffix}")  # fmt: skip
+    same(whole, other)
+
+
+def test_a_state_of_the_other_kind_is_refused(half, build, data, same):
+    class Keep(Callback):
+        def on_train_end(self):
+            self.state = self.session.state()
+
+    for make, other in ((half, build), (build, half)):
+        keep, net, untouched = Keep(), other(), other()
+        make().fit(*data, callbacks=[keep], verbose=False)
+        with pytest.raises(StateMismatchError, match=r"(in|without) mixed precision"):
+            net.fit(*data, epochs=2, callbacks=[Keep()], resume=keep.state, verbose=False)
+        same(net, untouched)
+
+
+def test_what_is_written_from_elsewhere_is_trained_on(half, data):
+    """Loaded weights must not be undone by the masters of older ones."""
+    net = half(optimizer=SGD(lr=1e-3))
+    net.fit(*data, verbose=False)
+    weight = net["fc2"].params["weight"].value
+    weight[0] = 0.75
+    net.train_on_batch(*data)
+    assert abs(weight[0].astype(np.float32) - 0.75).max() < 1e-2
+    assert net.compiled.precision.state_dict()["master/fc2/weight"].dtype == np.float32
+
+
+def test_averages_and_restored_weights_go_with_it(half, data):
+    ema, net = EMA(0.9), half()
+    net.fit(*data, epochs=2, validation_split=0.2, callbacks=[ema, EarlyStopping(patience=0)],
+            verbose=False)  # fmt: skip
+    assert {array.dtype for array in ema.averages.values()} == {np.dtype(np.float32)}
+    types = {(param.is_state, str(param.value.dtype)) for param in net.params()}
+    assert types == {(False, "float16"), (True, "float32")}
+
+
+def test_constraints_and_regularizers_act_on_the_masters(rng):
+    net, x, y = plain(rng)
+    optimizer = SGD(lr=0.5, regularizer=0.01, constraint=MaxNorm(0.5))
+    net.compile(optimizer, mixed_precision="float16")
+    net.fit(x, y, 8, verbose=False)
+    for key, array in net.compiled.precision.state_dict().items():
+        if key.startswith("master/"):
+            assert np.linalg.norm(array) <= 0.5 * (1 + 1e-6)
+
+
+def test_row_sparse_gradients(rng):
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    net.add(Embedding("words", 9, 4, input_sample_shape=(5,)))
+    net.add(Flatten("flat"))
+    net.add(Dense("fc", 2))
+    net.compile(SGD(lr=0.1, constraint=ClipNorm(1.0)), mixed_precision="float16")
+    x = rng.integers(0, 4, (16, 5))
+    before = net["words"].params["weight"].value.copy()
+    net.fit(x, rng.integers(0, 2, 16), verbose=False)
+    changed = (net["words"].params["weight"].value != before).any(axis=1)
+    np.testing.assert_array_equal(changed, np.isin(np.arange(9), x))
+
+
+def test_running_statistics_survive_an_overflow_in_forward():
+    """The forward of a batch with enormous values must not poison the running means for good."""
+    net = singanet.FeedForwardNet(SquaredError(), seed=0)
+    net.add(Dense("fc", 3, input_sample_shape=(2,)))
+    net.add(BatchNormalization("bn"))
+    net.add(Dense("out", 1))
+    net.compile(SGD(lr=0.1), mixed_precision="float16")
+    x = np.full((4, 2), 1e30, np.float32)
+    before = [value.copy() for value in net.param_values()]
+    net.train_on_batch(x, np.zeros((4, 1), np.float32))
+    assert all(map(np.array_equal, before, net.param_values()))
+    assert net.compiled.precision.skipped == 1
+
+
+def test_what_no_scale_can_mend_ends_in_an_error_that_names_the_layer(half, data):
+    x = np.full_like(data[0], np.nan)
+    net = half(backoff=2.0**-9)
+    named = pytest.raises(DataError, match=r"layer 'fc2', gradient: .*lower the learning rate")
+    with pytest.warns(RuntimeWarning, match="the loss is nan"), named:
+        net.fit(x, data[1], batch_size=10, verbose=False)
+    stop, net = StopOnNaN(), half()
+    history = net.fit(x, data[1], batch_size=10, callbacks=[stop], verbose=False)
+    assert "data x" in history.stopped
+
+
+def test_batches_come_in_the_order_of_float32(half, build, data):
+    class See(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_batch_begin(self, batch):
+            self.seen.append(self.session.inputs.copy())
+
+    sees = See(), See()
+    for net, see in zip((half(), build()), sees, strict=True):
+        net.fit(*data, batch_size=10, callbacks=[see], verbose=False)
+    assert all(map(np.array_equal, sees[0].seen, sees[1].seen))
+    assert len(sees[0].seen) == len(list(ArrayLoader(*data, 10)))
+
+
+def test_float16_without_it_is_refused_with_what_to_do(build, data):
+    net = build()
+    net.as_type("float16")
+    before = [value.copy() for value in net.param_values()]
+    with pytest.raises(ArgumentError, match="mixed_precision='float16'"):
+        net.fit(*data, verbose=False)
+    trained = [p.name for p in net.params() if p.trainable]
+    for name, old, new in zip(net.param_names(), before, net.param_values(), strict=True):
+        assert name not in trained or np.array_equal(old, new)
+
+
+@pytest.mark.parametrize("given", ["float32", True])
+def test_other_types_are_refused_and_leave_the_net(build, given):
+    net = build()
+    compiled = net.compiled
+    with pytest.raises(ArgumentError, match=f"expected 'float16', .*received {given!r}"):
+        net.compile(SGD(lr=0.1), mixed_precision=given)
+    assert net.compiled is compiled
+    assert {str(value.dtype) for value in net.param_values()} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"scale": 0}, {"growth": 0.5}, {"backoff": 1.0}, {"growth_interval": 0}, {"scale": "x"}],
+)
+def test_numbers_out_of_range_are_refused(change):
+    with pytest.raises(ArgumentError, match="MixedPrecision"):
+        MixedPrecision(**change)
+
+
+def test_it_describes_itself():
+    made = MixedPrecision(scale=128.0, growth_interval=5)
+    other = MixedPrecision.from_config(json.loads(json.dumps(made.to_config())))
+    assert (other.scale, other.growth_interval) == (128.0, 5)
+
+
+def test_a_state_with_gaps_changes_nothing():
+    made = MixedPrecision()
+    with pytest.raises(DataError, match="'scale'"):
+        made.load_state_dict({"scale": np.array(2.0)})
+    assert made.scale == 2.0**15
+
+
+@pytest.mark.parametrize("precision", [None, "float16"])
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"clip": 0.3, "clip_by": "global"}, {"clip": 0.3, "clip_by": "global", "accumulate": 2}],
+)
+def test_a_device_trains_as_the_cpu_does(build, data, xp, precision, arguments):
+    if xp is np:
+        pytest.skip("the other tests are about the CPU")
+    losses, weights = [], []
+    for there in (False, True):
+        net = build()
+        x, y = data
+        if there and xp.__name__ == "cupy":
+            net.to_device(cuda())
+        elif there:
+            net.to_device(Device("device_like", ops_for(xp.zeros(1))))
+            x, y = xp.asarray(x), xp.asarray(y)
+        net.compile(SGD(lr=0.1, momentum=0.9), mixed_precision=precision)
+        losses += [net.fit(x, y, batch_size=10, epochs=2, verbose=False, **arguments)["loss"]]
+        weights += [[ops_for(v).host(v).astype(np.float32) for v in net.param_values()]]
+    # A GPU sums in another order, and rounds float16 there: 5e-4 each time.
+    near = {"rtol": 1e-4, "atol": 1e-5} if precision is None else {"rtol": 2e-2, "atol": 2e-3}
+    np.testing.assert_allclose(losses[1], losses[0], **near)
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_allclose(b, a, **near)

@@ -28,8 +28,6 @@ THINKING = """{% for m in messages %}<|im_start|>{{ m.role }}
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 """As Qwen 3 has it: an answer is told otherwise once another follows."""
-
-
 LLAMA3 = """{{- bos_token }}{%- for message in messages %}
     {%- set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' %}
     {{- content + message['content'] | trim + '<|eot_id|>' }}

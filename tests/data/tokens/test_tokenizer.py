@@ -22,7 +22,6 @@ from singanet.optimizer import SGD
 from tests.data.tokens.conftest import SPECIAL, trained
 
 tokenizers = pytest.importorskip("tokenizers")
-
 odd_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 

@@ -16,7 +16,6 @@ from tests.training.callbacks.trackers import Trial
 
 PUBLIC = {name: getattr(callbacks, name) for name in callbacks.__all__}
 PUBLIC = {name: kind for name, kind in PUBLIC.items() if issubclass(kind, Callback)}
-
 MAKERS = {
     "EMA": lambda kind, folder: kind(0.5, keep_at_end=False),
     "CSVLogger": lambda kind, folder: kind(folder / "log.csv"),
