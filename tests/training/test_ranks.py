@@ -1,5 +1,7 @@
 """A fit of several ranks is as true as one of one process."""
 
+import contextlib
+import copy
 import json
 import os
 import signal
@@ -43,16 +45,25 @@ from singanet.training.callbacks import (
     ReduceOnPlateau,
     StopOnNaN,
 )
-from singanet.training.fit import fit
+from singanet.training.fit import fit as fit_by
 from singanet.training.options import FitOptions
 from tests.kit.files import bytes_of
 from tests.kit.nets import values_of
 from tests.kit.ranks import expect_near_values
+from tests.kit.ranks import together as on_ranks
 
 RNG = np.random.default_rng(11)
+
+
 X = RNG.standard_normal((37, 5)).astype(np.float32)
+
+
 Y = (X @ RNG.standard_normal((5, 3))).argmax(1)
+
+
 YES = (X[:, :1] + RNG.standard_normal((37, 1)) > 0).astype(np.float32)
+
+
 # Whole numbers, whose products float32 holds exactly: how many rows a product has changes no bit.
 WHOLE = RNG.integers(-4, 5, (37, 5)).astype(np.float32)
 
@@ -83,24 +94,12 @@ def drawing(optimizer=None, synchronized=False):
     return net
 
 
-def on(size, work):
-    with communicators(size) as comms:
-        return comms.run(work)
-
-
 def reduced(comm, rule=None):
     return AllReduce(rule or SGD(lr=0.2, momentum=0.9), comm)
 
 
 def without_traffic(history):
     return {name: values for name, values in history.items() if not name.startswith("bytes")}
-
-
-def expect_equal(net, other):
-    assert bytes_of(net) == bytes_of(other)
-
-
-# What users write
 
 
 class Furthest(Metric):
@@ -164,7 +163,37 @@ class Heard(Callback):
         self.epochs.append(dict(logs))
 
 
-# Data
+def on(size, work):
+    return on_ranks(work, size)
+
+
+def expect_equal(net, other):
+    assert bytes_of(net) == bytes_of(other)
+
+
+def at(hook, act, alone=False):
+    """A callback that calls ``act`` with the session and the number at a hook."""
+    given = {hook: lambda self, number, *_: act(self.session, number), "first_rank_only": alone}
+    return type("At", (Callback,), given)()
+
+
+def stop_at(step):
+    return at("on_batch_end", lambda s, _: s.step == step and s.stop("for now"))
+
+
+def fit(net, *callbacks, x=X, y=Y, **given):
+    """A fit that says nothing."""
+    return net.fit(x, y, callbacks=callbacks, verbose=False, **given)
+
+
+class By:
+    """A schedule of a user's own, whose repr names an address."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def __call__(self, step):
+        return self.rate / (1 + step)
 
 
 @pytest.mark.parametrize(
@@ -293,66 +322,18 @@ class OfThread:
         return self.local.text
 
 
-def halved(step):
-    return 0.1 / 2 ** (step // 8)
-
-
-class Falling:
-    """A schedule of a user's own, whose repr names an address."""
-
-    def __call__(self, step):
-        return 0.1 / (1 + step)
-
-
-@pytest.mark.parametrize("lr", [halved, Falling, lambda: lambda step: 0.1])
-def test_schedules_of_ones_own_are_no_difference(lr):
-    def work(comm):
-        net = plain(optimizer=reduced(comm, SGD(lr=lr() if lr is not halved else lr)))
-        return net.fit(X, Y, verbose=False)["loss"]
-
-    first, second = on(2, work)
-    assert first == second
-
-
-def test_scales_that_have_become_others_are_no_difference():
-    """Ranks that go their own ways skip steps by themselves."""
-
-    def work(comm):
-        net = plain()
-        net.compile(LocalSGD(SGD(lr=0.1), comm), mixed_precision="float16")
-        net.compiled.precision.scale = 2.0 ** (10 + comm.rank)
-        return net.fit(X, Y, verbose=False)["loss"]
-
-    first, second = on(2, work)
-    assert first == second
-
-
-def test_a_rate_that_rank_0_sets_last_is_that_of_all():
-    class Lowers(Callback):
-        first_rank_only = True
-
-        def on_epoch_end(self, epoch, logs):
-            self.session.rule.lr *= 0.5
-
-    def work(comm):
-        net = plain(optimizer=reduced(comm, SGD(lr=0.2)))
-        for _ in range(2):
-            net.fit(X, Y, callbacks=[Lowers()], verbose=False)
-        return net.compiled.optimizer.optimizer.lr
-
-    assert on(2, work) == [0.05, 0.05]
-
-
 @pytest.mark.parametrize("wrap", [lambda loader: loader, Prefetch])
 def test_a_loader_says_whose_it_is(wrap):
     def work(comm):
         net = plain(optimizer=reduced(comm))
         with pytest.raises(RankError, match="rank 0 of 2.*rank 0 of 1.*world_size"):
-            net.fit(wrap(ArrayLoader(X, Y, 8)), verbose=False)
+            fit(net, x=wrap(ArrayLoader(X, Y, 8)), y=None)
         own = ArrayLoader(X, Y, 4, rank=comm.rank, world_size=comm.size)
         with pytest.raises(RankError, match="rank 1 of 2"):
-            net.fit(wrap(ArrayLoader(X, Y, 4, rank=0, world_size=2)), verbose=False)
-        net.fit(wrap(own), epochs=2, validation_data=lambda epoch: own, verbose=False)
+            fit(net, x=wrap(ArrayLoader(X, Y, 4, rank=0, world_size=2)), y=None)
+        fit(net, x=wrap(own), y=None, epochs=2, validation_data=lambda epoch: own)
+        with pytest.raises(DataError, match="at least one batch"):
+            fit(plain(optimizer=reduced(comm)), x=lambda epoch: iter([]), y=None)
         return net.evaluate(lambda epoch: own).loss
 
     first, second = on(2, work)
@@ -400,17 +381,6 @@ def test_parts_of_a_loaders_batch_may_be_empty(samples, batch, size):
         expect_near_values(values_of(net), values_of(alone), 0, 1e-6)
 
 
-def test_an_epoch_without_any_batch_is_an_error_on_all_ranks():
-    def work(comm):
-        with pytest.raises(DataError, match="at least one batch"):
-            plain(optimizer=reduced(comm)).fit(lambda epoch: iter([]), verbose=False)
-
-    on(2, work)
-
-
-# Metrics
-
-
 METRICS = {
     "multi": (lambda: [Accuracy(2), F1(), F1("weighted"), Perplexity(), Confident()], Y),
     "yes": (lambda: [BinaryAccuracy(), AUC(), F1(threshold=0.4)], YES),
@@ -444,29 +414,22 @@ def test_metrics_are_exact_over_ranks(kind, size):
                 ), name
 
 
-def test_what_a_metric_holds_after_a_fit_is_of_all_ranks():
-    def work(comm):
-        matrix = ConfusionMatrix()
-        net = plain([matrix], reduced(comm))
-        net.fit(X, Y, batch_size=8, verbose=False)
-        return matrix.result().sum()
-
-    assert on(3, work) == [37, 37, 37]
-
-
 @pytest.mark.parametrize("metric", [Secret, Worse])
 def test_a_metric_that_cannot_be_merged_is_refused_before_the_first_step(metric):
     def work(comm):
         net = plain([metric()], reduced(comm))
-        before = [value.copy() for value in net.param_values()]
+        before = bytes_of(net)
         for call in (net.fit, net.evaluate):
             with pytest.raises(ArgumentError, match=f"{metric.__name__}.*gathered"):
                 call(X, Y)
-        for a, b in zip(before, net.param_values(), strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert bytes_of(net) == before
+        # What another one has after a fit is of all ranks.
+        matrix = ConfusionMatrix()
+        fit(plain([matrix], reduced(comm)), batch_size=8)
+        return matrix.result().sum()
 
-    on(2, work)
-    plain([metric()]).fit(X, Y, verbose=False)  # alone it is taken as ever
+    assert on(3, work) == [37, 37, 37]
+    fit(plain([metric()]))  # alone it is taken as ever
 
 
 def test_losses_of_several_outputs_are_those_of_one_process():
@@ -491,82 +454,41 @@ def test_losses_of_several_outputs_are_those_of_one_process():
         np.testing.assert_allclose(told, losses, rtol=1e-4)
 
 
-# Callbacks
-
-
-class StopsAlone(Callback):
-    """Ends the training on one rank, in one of the ways there are."""
-
-    def __init__(self, rank, hook, way):
-        self.where = rank, hook
-        self.way = way
-
-    def _act(self, hook, number):
-        if (self.session.rank, hook) != self.where or number != 1:
-            return
-        if self.way == "stop":
-            self.session.stop("enough")
-        elif self.way == "raise":
-            raise singanet.training.StopTraining("enough")
-        else:
-            raise KeyboardInterrupt
-
-    def on_epoch_begin(self, epoch):
-        self._act("epoch begin", epoch)
-
-    def on_batch_begin(self, batch):
-        self._act("batch begin", batch)
-
-    def on_batch_end(self, batch, logs):
-        self._act("batch end", batch)
-
-    def on_epoch_end(self, epoch, logs):
-        self._act("epoch end", epoch)
-
-
 @pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("hook", ["epoch begin", "batch begin", "batch end", "epoch end"])
+@pytest.mark.parametrize("hook", ["epoch_begin", "batch_begin", "batch_end", "epoch_end"])
 @pytest.mark.parametrize("way", ["stop", "raise", "interrupt"])
 @pytest.mark.full
 def test_an_end_on_one_rank_is_one_after_the_same_step_on_all(rank, hook, way, tmp_path):
+    """In one of the ways there are."""
+
+    def act(session, number):
+        if session.rank != rank or number != 1:
+            return
+        if way == "stop":
+            session.stop("enough")
+        else:
+            raise (
+                singanet.training.StopTraining("enough") if way == "raise" else KeyboardInterrupt
+            )
+
     def work(comm):
-        net = plain(optimizer=reduced(comm))
-        steps = []
-
-        class Counts(Callback):
-            def on_batch_end(self, batch, logs):
-                steps.append(self.session.step)
-
-        saved = ModelCheckpoint(tmp_path)
-        callbacks = [StopsAlone(rank, hook, way), Counts(), saved]
-        try:
-            history = net.fit(X, Y, batch_size=9, epochs=4, callbacks=callbacks, verbose=False)
+        net, heard = plain(optimizer=reduced(comm)), Heard()
+        callbacks, stopped = [at(f"on_{hook}", act), heard, ModelCheckpoint(tmp_path)], None
+        with contextlib.suppress(KeyboardInterrupt):
+            stopped = fit(net, *callbacks, batch_size=9, epochs=4).stopped
             assert way != "interrupt"
-            return len(steps), history.stopped, net.param_values()
-        except KeyboardInterrupt:
-            assert way == "interrupt"
-            return len(steps), None, net.param_values()
+        return len(heard.losses), stopped, bytes_of(net)
 
-    every = on(3, work)
-    expected = {
-        "epoch begin": 6 if way == "stop" else 5,
-        "batch begin": 2,
-        "batch end": 2,
-        "epoch end": 10,
-    }[hook]
-    assert [steps for steps, _, _ in every] == [expected] * 3
-    assert {stopped for _, stopped, _ in every} == {None if way == "interrupt" else "enough"}
-    for _, _, values in every:
-        for a, b in zip(values, every[0][2], strict=True):
-            np.testing.assert_array_equal(a, b)
+    first, *others = on(3, work)
+    begin = 6 if way == "stop" else 5
+    expected = {"epoch_begin": begin, "batch_begin": 2, "batch_end": 2, "epoch_end": 10}[hook]
+    assert first[:2] == (expected, None if way == "interrupt" else "enough")
+    assert all(each == first for each in others)
     # What was saved is where all of them stood.
-    again = plain()
-    session = json.loads(
-        bytes(np.load(max(tmp_path.glob("*.npz"), key=os.path.getmtime))["session"])
-    )
-    assert session["step"] == expected
+    newest = max(tmp_path.glob("*.npz"), key=os.path.getmtime)
+    assert json.loads(bytes(np.load(newest)["session"]))["step"] == expected
     callbacks = [Heard(), Heard(), ModelCheckpoint(tmp_path)]
-    again.fit(X, Y, 9, 3, callbacks=callbacks, resume=tmp_path, verbose=False)
+    fit(plain(), *callbacks, batch_size=9, epochs=3, resume=tmp_path)
 
 
 def test_an_interrupt_while_a_loader_draws_ends_all_ranks():
@@ -579,7 +501,7 @@ def test_an_interrupt_while_a_loader_draws_ends_all_ranks():
 
         net, heard = plain(optimizer=reduced(comm)), Heard()
         with pytest.raises(KeyboardInterrupt):
-            net.fit(batches, callbacks=[heard], verbose=False)
+            fit(net, heard, x=batches, y=None)
         return len(heard.losses)
 
     assert on(3, work) == [3, 3, 3]
@@ -587,8 +509,7 @@ def test_an_interrupt_while_a_loader_draws_ends_all_ranks():
 
 def test_the_signal_of_an_interrupt_waits_for_the_end_of_the_step():
     """On the main thread, where signals come; the other rank is a thread."""
-    before = signal.getsignal(signal.SIGINT)
-    steps = []
+    before, steps = signal.getsignal(signal.SIGINT), []
 
     def work(comm):
         class Interrupts(Callback):
@@ -600,9 +521,7 @@ def test_the_signal_of_an_interrupt_waits_for_the_end_of_the_step():
                 steps.append((comm.rank, batch))
 
         with pytest.raises(KeyboardInterrupt):
-            plain(optimizer=reduced(comm)).fit(
-                X, Y, batch_size=6, callbacks=[Interrupts()], verbose=False
-            )
+            fit(plain(optimizer=reduced(comm)), Interrupts(), batch_size=6)
 
     with communicators(2) as comms:
         other = threading.Thread(target=work, args=(comms[1],))
@@ -628,70 +547,38 @@ def test_an_end_within_a_step_is_an_error():
         on(2, work)
 
 
-def test_rates_are_those_of_rank_0():
-    def work(comm):
-        class Random(Callback):
-            def on_batch_begin(self, batch):
-                self.session.rule.lr = 0.01 * (1 + comm.rank + batch)
-
-        net = plain(optimizer=reduced(comm))
-        callbacks = [LearningRate(lambda epoch: 0.1 + comm.rank), Random()]
-        history = net.fit(X, Y, batch_size=9, epochs=2, callbacks=callbacks, verbose=False)
-        return history, net, net.compiled.optimizer.optimizer.lr
-
-    every = on(2, work)
-    assert every[0][0]["lr"] == every[1][0]["lr"] == [0.05, 0.05]
-    assert every[0][2] == every[1][2]
-    expect_equal(every[0][1], every[1][1])
-
-
 def test_early_stopping_plateaus_and_averages_are_alike_on_all_ranks():
-    def work(optimizer):
-        net, ema, stop = (
-            drawing(optimizer, True),
-            EMA(0.8, keep_at_end=False),
-            EarlyStopping(patience=1),
-        )
-        history = net.fit(
-            X,
-            Y,
-            8,
-            12,
-            (X[:9], Y[:9]),
-            callbacks=[ema, stop, ReduceOnPlateau(patience=0)],
-            verbose=False,
-        )
-        return history, net, ema
+    def work(comm):
+        net, ema = drawing(reduced(comm, SGD(lr=0.5)), True), EMA(0.8, keep_at_end=False)
+        watch = EarlyStopping(patience=1), ReduceOnPlateau(patience=0)
+        given = {"batch_size": 8, "epochs": 12, "validation_data": (X[:9], Y[:9])}
+        history = fit(net, ema, *watch, **given)
+        averages = {name: value.tobytes() for name, value in ema.averages.items()}
+        return history, history.stopped, bytes_of(net), averages
 
-    every = on(3, lambda comm: work(reduced(comm, SGD(lr=0.5))))
-    for history, net, ema in every:
-        assert history == every[0][0]
-        assert history.stopped == every[0][0].stopped
-        expect_equal(net, every[0][1])
-        for name, average in ema.averages.items():
-            np.testing.assert_array_equal(average, every[0][2].averages[name], err_msg=name)
-
-
-class WritesAndLooks(Callback):
-    """A user's: prints, writes, evaluates, and adds a number; on rank 0 alone."""
-
-    first_rank_only = True
-
-    def __init__(self, path):
-        self.path = path
-
-    def on_epoch_end(self, epoch, logs):
-        logs["seen"] = self.session.net.evaluate(X, Y).loss
-        with self.path.open("a") as file:
-            file.write(f"{epoch}\n")
-        sys.stdout.write(f"epoch {epoch}\n")
+    first, *others = on(3, work)
+    assert all(each == first for each in others)
 
 
 def test_only_rank_0_prints_and_writes(tmp_path, capsys):
+    """All may evaluate together, and so may rank 0 alone."""
+
+    def looks(session, epoch):
+        with (tmp_path / "own").open("a") as file:
+            file.write(f"{epoch}\n")
+        sys.stdout.write(f"epoch {epoch}\n")
+        session.net.evaluate(X, Y)
+
+    class Sees(Callback):
+        def on_epoch_end(self, epoch, logs):
+            logs["seen"] = self.session.net.evaluate(X, Y, 8).loss
+
     def work(comm):
         net = plain([Accuracy()], reduced(comm))
-        callbacks = [WritesAndLooks(tmp_path / "own"), CSVLogger(tmp_path / "log.csv")]
-        return net.fit(X, Y, batch_size=9, epochs=2, callbacks=callbacks), net.evaluate(X, Y).loss
+        log = CSVLogger(tmp_path / "log.csv")
+        callbacks = [at("on_epoch_end", looks, alone=True), Sees(), log]
+        given = {"batch_size": 9, "epochs": 2, "validation_data": (X, Y)}
+        return net.fit(X, Y, callbacks=callbacks, **given), net.evaluate(X, Y).loss
 
     every = on(3, work)
     assert (tmp_path / "own").read_text("utf-8") == "0\n1\n"
@@ -700,36 +587,17 @@ def test_only_rank_0_prints_and_writes(tmp_path, capsys):
     assert said.out == "epoch 0\nepoch 1\n"
     assert said.err.count("epoch 1/2") == said.err.count("epoch 2/2") == 1
     assert every[0][0] == every[1][0]
+    assert every[0][0]["seen"] == pytest.approx(every[0][0]["val_loss"])
     assert every[0][0]["seen"][-1] == pytest.approx(every[2][1])
 
 
-def test_a_callback_of_all_ranks_may_evaluate_together():
-    def work(comm):
-        class Looks(Callback):
-            def on_epoch_end(self, epoch, logs):
-                logs["seen"] = self.session.net.evaluate(X, Y, 8).loss
-
-        net = plain(optimizer=reduced(comm))
-        history = net.fit(X, Y, validation_data=(X, Y), callbacks=[Looks()], verbose=False)
-        return history["seen"], history["val_loss"]
-
-    for seen, validated in on(2, work):
-        assert seen == pytest.approx(validated)
-
-
 def test_bytes_a_step_are_in_the_history():
-    def work(comm):
-        return plain(optimizer=reduced(comm)).fit(X, Y, batch_size=9, epochs=2, verbose=False)
-
-    history = on(2, work)[1]
+    history = on(2, lambda comm: fit(plain(optimizer=reduced(comm)), batch_size=9, epochs=2))[1]
     values = 4 * sum(array.size for array in plain().param_values())
     for name in ("bytes_sent", "bytes_received"):
         # The gradients, what goes with them, and in the first epoch the values of rank 0.
         assert all(values <= each <= 6 * values for each in history[name]), history[name]
     assert history["bytes_sent"][0] > history["bytes_sent"][1]
-
-
-# State
 
 
 def test_running_state_is_that_of_all_samples():
@@ -759,31 +627,23 @@ def test_running_state_is_that_of_all_samples():
 def test_ranks_draw_apart_and_runs_alike():
     def work(comm):
         net = drawing(reduced(comm, SGD(lr=0.1)))
-        net.fit(X, Y, batch_size=12, epochs=2, drop_last=True, verbose=False)
-        return net
+        fit(net, batch_size=12, epochs=2, drop_last=True)
+        return bytes_of(net), repr(net.rng.bit_generator.state)
 
-    first, second = on(3, work), on(3, work)
-    states = {repr(net.rng.bit_generator.state) for net in first}
-    assert len(states) == 3
-    for a, b in zip(first, second, strict=True):
-        expect_equal(a, b)
-        assert a.rng.bit_generator.state == b.rng.bit_generator.state
-
-
-class ChangesAlone(Callback):
-    """Forgets that there are others."""
-
-    def on_epoch_begin(self, epoch):
-        if self.session.rank and epoch == 1:
-            self.session.net["b"].params["bias"].value[0] += 1
+    first = on(3, work)
+    assert len({state for _, state in first}) == 3
+    assert on(3, work) == first
 
 
 def test_parameters_that_differ_are_found_at_a_checkpoint(tmp_path):
+    def changes(session, epoch):
+        if session.rank and epoch == 1:
+            session.net["b"].params["bias"].value[0] += 1
+
     def work(comm):
+        files = ModelCheckpoint(tmp_path)
         with pytest.raises(RankError, match="'b/bias'.*rank 1 than on rank 0"):
-            plain(optimizer=reduced(comm)).fit(
-                X, Y, epochs=2, callbacks=[ChangesAlone(), ModelCheckpoint(tmp_path)], verbose=False
-            )
+            fit(plain(optimizer=reduced(comm)), at("on_epoch_begin", changes), files, epochs=2)
 
     on(2, work)
     assert [path.name for path in tmp_path.glob("epoch*")] == ["epoch-0001.npz"]
@@ -795,125 +655,88 @@ def test_parameters_that_differ_are_found_at_a_checkpoint(tmp_path):
 def test_a_resumed_training_is_the_same_to_the_bit(kind, stop, tmp_path):
     """Stopped within an epoch, at its end, and in the next; with as many ranks as before."""
 
-    class Stops(Callback):
-        def on_batch_end(self, batch, logs):
-            if self.session.step == stop:
-                self.session.stop("for now")
+    def epoch_of(loader, epoch):
+        loader.set_epoch(epoch)
+        return list(loader)
 
-    def work(folder, resume, ends):
-        def of(comm):
-            net = drawing(reduced(comm, Adam(lr=0.01)))
+    def run(folder, resume, *more):
+        def work(comm):
             x, y = X, Y
-            if kind != "arrays":
+            if kind == "loader":
                 x, y = ArrayLoader(X, Y, 4, rank=comm.rank, world_size=2, seed=5), None
-            if kind == "generator":
+            elif kind == "generator":
                 whole = ArrayLoader(X[:36], Y[:36], 4, seed=5)
-                x = GeneratorLoader(lambda epoch: list(of_epoch(whole, epoch)), comm.rank, 2)
-            callbacks = [EMA(0.9), ModelCheckpoint(folder), *([Stops()] if ends else [])]
-            history = net.fit(
-                x, y, batch_size=8, epochs=3, callbacks=callbacks, resume=resume, verbose=False
-            )
-            return net, history
+                x, y = GeneratorLoader(lambda epoch: epoch_of(whole, epoch), comm.rank, 2), None
+            net, files = drawing(reduced(comm, Adam(lr=0.01))), ModelCheckpoint(tmp_path / folder)
+            given = {"batch_size": 8, "epochs": 3, "resume": resume}
+            history = fit(net, EMA(0.9), files, *more, x=x, y=y, **given)
+            return bytes_of(net), net.rng.bit_generator.state, without_traffic(history)
 
-        return on(2, of)
+        return on(2, work)
 
-    whole = work(tmp_path / "whole", None, False)
-    work(tmp_path / "cut", None, True)
+    whole = run("whole", None)
+    run("cut", None, stop_at(stop))
     # Callbacks are those that were saved; the one that stops has nothing to keep.
-    resumed = work(tmp_path / "cut", tmp_path / "cut", False)
-    for (a, history), (b, other) in zip(whole, resumed, strict=True):
-        assert a.rng.bit_generator.state == b.rng.bit_generator.state
-        assert bytes_of(a) == bytes_of(b)
-        for name, values in without_traffic(history).items():
+    for (*a, history), (*b, other) in zip(whole, run("cut", tmp_path / "cut"), strict=True):
+        assert a == b
+        for name, values in history.items():
             np.testing.assert_allclose(other[name], values, rtol=1e-12, err_msg=name)
-
-
-def of_epoch(loader, epoch):
-    loader.set_epoch(epoch)
-    return loader
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2), (4, 2)])
 def test_other_numbers_of_ranks_go_on_exactly_in_order(before, after, tmp_path):
     """Every sample of the epoch once, and the numbers of a training that never stopped."""
-    order = []
-
-    class Sees(Callback):
-        def on_batch_end(self, batch, logs):
-            order.extend(self.session.inputs[:, 0].tolist())
-
-    class Stops(Callback):
-        def on_batch_end(self, batch, logs):
-            if self.session.step == 7:
-                self.session.stop("for now")
-
-    names, x = np.arange(37), X.copy()
+    order, names, x = [], np.arange(37), X.copy()
     x[:, 0] = names / 37
+    sees = at("on_batch_end", lambda session, _: order.extend(session.inputs[:, 0].tolist()))
 
-    def trained(size, folder, resume=None, stop=False):
+    def trained(size, folder, resume=None, more=()):
         def work(comm):
             net = singanet.FeedForwardNet(
                 [Dense("b", 37, input_sample_shape=(5,))], loss=SoftmaxCrossEntropy(), seed=0
             )
-            optimizer = SGD(lr=0.2, momentum=0.9)
-            net.compile(AllReduce(optimizer, comm), metrics=[Accuracy()])
-            callbacks = [ModelCheckpoint(folder), Sees(), *([Stops()] if stop else [])]
-            history = net.fit(
-                x, names, batch_size=9, epochs=3, callbacks=callbacks, resume=resume, verbose=False
-            )
-            return history, net
+            net.compile(reduced(comm), metrics=[Accuracy()])
+            callbacks = [ModelCheckpoint(tmp_path / folder), copy.copy(sees), *more]
+            given = {"batch_size": 9, "epochs": 3, "resume": resume}
+            return fit(net, *callbacks, x=x, y=names, **given), values_of(net)
 
         return on(size, work)[-1]
 
-    history, net = trained(1, tmp_path / "alone")
+    history, values = trained(1, "alone")
     alone, order[:] = list(order), []
-    trained(before, tmp_path / "cut", stop=True)
-    other, again = trained(after, tmp_path / "cut", tmp_path / "cut")
-    starts = [*range(0, 37, 9), 37]
+    trained(before, "cut", more=[stop_at(7)])
+    other, again = trained(after, "cut", tmp_path / "cut")
     for epoch in range(3):
-        for start, end in pairwise(starts):
+        for start, end in pairwise([*range(0, 37, 9), 37]):
             part = slice(37 * epoch + start, 37 * epoch + end)
             assert sorted(order[part]) == sorted(alone[part])
-    for name, values in history.items():
-        if not name.startswith("bytes"):
-            np.testing.assert_allclose(other[name], values, rtol=1e-5, err_msg=name)
-    expect_near_values(values_of(net), values_of(again), 1e-4, 1e-6)
+    for name, wanted in without_traffic(history).items():
+        np.testing.assert_allclose(other[name], wanted, rtol=1e-5, err_msg=name)
+    expect_near_values(again, values, 1e-4, 1e-6)
 
 
 def test_a_position_that_says_nothing_to_other_ranks_is_refused(tmp_path):
-    def work(resume):
-        def of(comm):
-            class Own:
-                def __iter__(self):
-                    return islice(iter(ArrayLoader(X, Y, 4)), 3)
+    class Own:
+        def __iter__(self):
+            return islice(iter(ArrayLoader(X, Y, 4)), 3)
 
-            net = plain(optimizer=reduced(comm))
-            net.fit(
-                Own(), callbacks=[ModelCheckpoint(tmp_path)], epochs=2, resume=resume, verbose=False
-            )
+    def work(comm, resume=tmp_path):
+        files = ModelCheckpoint(tmp_path)
+        fit(plain(optimizer=reduced(comm)), files, x=Own(), y=None, epochs=2, resume=resume)
 
-        return of
-
-    on(2, work(None))
-    on(2, work(tmp_path))
+    on(2, lambda comm: work(comm, None))
+    on(2, work)
     with pytest.raises(singanet.errors.StateMismatchError, match="2 ranks"):
-        on(3, work(tmp_path))
+        on(3, work)
 
 
 def test_only_rank_0_reads_what_is_resumed(tmp_path):
-    def saving(comm):
-        plain(optimizer=reduced(comm)).fit(
-            X, Y, callbacks=[ModelCheckpoint(tmp_path)], verbose=False
-        )
+    def work(comm, epochs=2, folder=tmp_path):
+        given = {} if epochs == 1 else {"resume": folder if comm.rank == 0 else tmp_path / "none"}
+        files = ModelCheckpoint(tmp_path)
+        return fit(plain(optimizer=reduced(comm)), files, epochs=epochs, **given)
 
-    on(2, saving)
-
-    def work(comm):
-        net = plain(optimizer=reduced(comm))
-        own = tmp_path if comm.rank == 0 else tmp_path / "none"
-        callbacks = [ModelCheckpoint(tmp_path)]
-        return net.fit(X, Y, epochs=2, callbacks=callbacks, resume=own, verbose=False)
-
+    on(2, lambda comm: work(comm, 1))
     first, second = on(2, work)
     assert first == second
     assert first.epochs == [0, 1]
@@ -921,22 +744,9 @@ def test_only_rank_0_reads_what_is_resumed(tmp_path):
     def missing(comm):
         expected = singanet.errors.FileAccessError if comm.rank == 0 else RankError
         with pytest.raises(expected):
-            plain(optimizer=reduced(comm)).fit(X, Y, resume=tmp_path / "none", verbose=False)
+            work(comm, folder=tmp_path / "none")
 
     on(2, missing)
-
-
-def test_nothing_warns_where_a_rank_has_no_samples():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-
-        def work(comm):
-            net = drawing(reduced(comm), True)
-            return net.fit(X[:10], Y[:10], batch_size=4, epochs=2, verbose=False)["loss"]
-
-        first, *others = on(3, work)
-    assert np.isfinite(first).all()
-    assert all(each == first for each in others)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -959,7 +769,7 @@ def test_micro_batches_of_several_ranks_are_whole_batches_of_one(parts, precisio
         )
         said = {"clip": 0.1, "clip_by": "global", "verbose": False}
         options = FitOptions(X, {"b": Y, "c": YES}, 10, 2, **said).in_parts(micro_batch)
-        return fit(net, options), net.param_values()
+        return fit_by(net, options), net.param_values()
 
     told, values = train()
     with communicators(ranks) as comms:
@@ -972,22 +782,55 @@ def test_micro_batches_of_several_ranks_are_whole_batches_of_one(parts, precisio
                 np.testing.assert_allclose(one, other, atol=2e-3 if precision else 2e-6)
 
 
-def test_what_rank_0_alone_does_at_each_batch_stops_nobody():
-    """The others hear of the rate that it may have set, though they have nothing to do there."""
+@pytest.mark.parametrize("lr", [lambda: lambda step: 0.1, lambda: By(0.1)])
+def test_schedules_of_ones_own_and_scales_that_differ_are_no_difference(lr):
+    """Ranks that go their own ways skip steps by themselves."""
 
-    class Lowers(Callback):
-        first_rank_only = True
+    def work(comm):
+        net = plain(optimizer=reduced(comm, SGD(lr=lr())))
+        mixed = plain()
+        mixed.compile(LocalSGD(SGD(lr=0.1), comm), mixed_precision="float16")
+        mixed.compiled.precision.scale = 2.0 ** (10 + comm.rank)
+        return fit(net)["loss"], fit(mixed)["loss"]
 
-        def on_batch_end(self, batch, logs):
-            self.session.rule.lr *= 0.9
+    first, second = on(2, work)
+    assert first == second
 
-    def train(comm):
-        net = plain(optimizer=AllReduce(SGD(lr=0.2), comm))
-        net.fit(X, Y, 8, 2, callbacks=[Lowers()], verbose=False)
-        return net.param_values(), net.compiled.optimizer.optimizer.lr
 
-    with communicators(2) as comms:
-        (first, rate), (second, other) = comms.run(train)
-    assert rate == other == pytest.approx(0.2 * 0.9**10)
-    for one, two in zip(first, second, strict=True):
-        np.testing.assert_array_equal(one, two)
+def test_rates_are_those_of_rank_0():
+    """Set in each way, and by callbacks of rank 0 alone, which stop nobody."""
+
+    def work(comm):
+        def random(session, batch):
+            session.rule.lr = 0.01 * (1 + comm.rank + batch)
+
+        def lowers(by):
+            return lambda session, _: setattr(session.rule, "lr", session.rule.lr * by)
+
+        net = plain(optimizer=reduced(comm))
+        rates = LearningRate(lambda epoch: 0.1 + comm.rank)
+        history = fit(net, rates, at("on_batch_begin", random), batch_size=9, epochs=2)
+        assert history["lr"] == [0.05, 0.05]
+        found = [bytes_of(net), net.compiled.optimizer.optimizer.lr]
+        for hook, by, wanted in (("on_epoch_end", 0.5, 0.05), ("on_batch_end", 0.9, 0.2 * 0.9**10)):
+            net = plain(optimizer=reduced(comm, SGD(lr=0.2)))
+            for _ in range(2):
+                fit(net, at(hook, lowers(by), alone=True), batch_size=8)
+            assert net.compiled.optimizer.optimizer.lr == pytest.approx(wanted)
+            found.append(bytes_of(net))
+        return found
+
+    first, second = on(2, work)
+    assert first == second
+
+
+def test_a_rank_without_samples_warns_of_nothing():
+    def work(comm):
+        given = {"x": X[:10], "y": Y[:10], "batch_size": 4, "epochs": 2}
+        return fit(drawing(reduced(comm), True), **given)["loss"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first, *others = on(3, work)
+    assert np.isfinite(first).all()
+    assert all(each == first for each in others)
