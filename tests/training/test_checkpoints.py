@@ -25,6 +25,7 @@ from singanet.testing import communicators
 from singanet.testing.communicators import FakeCommunicator
 from singanet.training.callbacks import EMA, Callback, ModelCheckpoint, StopOnSignal
 from singanet.training.files import FilesInFlight
+from tests.kit.callbacks import at, raise_at
 from tests.kit.files import bytes_of
 from tests.kit.nets import dense_net, values_of
 from tests.kit.ranks import expect_same_values, together
@@ -343,14 +344,15 @@ class Nothing(Callback):
 def test_it_goes_on_to_the_bit(build, data, same, tmp_path, format):
     expected, history = trained(build, data, tmp_path / "whole")
 
-    class Breaks(Callback):
-        def on_batch_begin(self, batch):
-            if self.session.step == 13:
-                raise KeyError("power cut")
-
     options = {"format": format, "every_steps": 2, "asynchronous": True}
     with pytest.raises(KeyError):
-        trained(build, data, tmp_path / "part", [Nothing(), Breaks()], **options)
+        trained(
+            build,
+            data,
+            tmp_path / "part",
+            [Nothing(), raise_at(13, KeyError("power cut"))],
+            **options,
+        )
     net = build(seed=5, optimizer=adam())
     _, got = trained(
         build, data, tmp_path / "part", [Nothing(), Nothing()], 4, tmp_path / "part", net, **options
@@ -424,16 +426,20 @@ def test_the_last_error_is_told_at_the_end_of_the_fit(build, data, tmp_path, mon
 def test_a_signal_and_an_error_wait_for_what_is_in_flight(
     build, data, tmp_path, monkeypatch, number
 ):
-    class Ends(Callback):
-        def on_batch_begin(self, batch):
-            if self.session.step == 3:
-                if number is None:
-                    raise KeyboardInterrupt
-                os.kill(os.getpid(), number)
+    def end(session, _):
+        if session.step == 3:
+            if number is None:
+                raise KeyboardInterrupt
+            os.kill(os.getpid(), number)
 
     gate = Gate(monkeypatch, steps=99)
     checkpoint = ModelCheckpoint(tmp_path, every_steps=2, asynchronous=True)
-    callbacks = [gate, *([] if number is None else [StopOnSignal()]), Ends(), checkpoint]
+    callbacks = [
+        gate,
+        *([] if number is None else [StopOnSignal()]),
+        at("on_batch_begin", end),
+        checkpoint,
+    ]
     with nullcontext() if number else pytest.raises(KeyboardInterrupt):
         build().fit(*data, batch_size=10, epochs=3, verbose=False, callbacks=callbacks)
     # With the signal the step ends, and its file is written; an interrupt strikes within a step.

@@ -22,19 +22,18 @@ from singanet.training import Callback, StopTraining
 from singanet.training.callbacks import (
     ModelCheckpoint,
 )
+from tests.kit.callbacks import at
 from tests.kit.files import bytes_of
 from tests.kit.nets import values_of
 from tests.kit.ranks import expect_near_values
 
 
-def by_hand(net, x, y, epochs, batch=16, first=0, optimizer=None):
-    """The streaming loop that fit is said to run."""
-    loader = ArrayLoader(x, y, batch, seed=net.seed)
+def by_hand(net, x, y, epochs=1, batch=16, first=0, optimizer=None, **given):
+    """The streaming loop that fit is said to run; what its steps measured."""
+    loader = ArrayLoader(x, y, batch, seed=net.seed, **given)
     loader.set_epoch(first)
     optimizer = optimizer or SGD(lr=0.1, momentum=0.9)
-    for _ in range(epochs):
-        for bx, by in loader:
-            net.step(bx, by, optimizer)
+    return [net.step(*pair, optimizer) for _ in range(epochs) for pair in loader]
 
 
 class Probe(Callback):
@@ -65,22 +64,24 @@ class Probe(Callback):
         self.seen.append((self.session.layer, list(names), len(values), len(grads)))
 
 
-# -- what it computes ---------------------------------------------------------------------------
+def fit(net, data, *callbacks, **given):
+    """A fit that says nothing."""
+    return net.fit(*data, callbacks=callbacks, verbose=False, **given)
 
 
 def test_fit_is_the_streaming_loop_to_the_bit(build, data, same):
-    net, other = build(), build()
-    net.fit(*data, batch_size=16, epochs=3, verbose=False)
-    by_hand(other, *data, epochs=3)
-    same(net, other)
-
-
-def test_one_fit_in_pieces_is_the_whole(build, data, same):
-    whole, pieces = build(), build()
-    whole.fit(*data, batch_size=16, epochs=3, verbose=False)
+    """As a whole, in pieces, and with other numbers of epochs, which have other orders."""
+    net, pieces, later, other = (build() for _ in range(4))
+    fit(net, data, batch_size=16, epochs=3)
     for _ in range(3):
-        pieces.fit(*data, batch_size=16, verbose=False)
-    same(whole, pieces)
+        fit(pieces, data, batch_size=16)
+    by_hand(other, *data, 3)
+    same(net, other)
+    same(pieces, other)
+    history, other = fit(later, data, batch_size=16, epochs=5, initial_epoch=3), build()
+    by_hand(other, *data, 2, first=3)
+    assert history.epochs == [3, 4]
+    same(later, other)
 
 
 def test_initial_epoch_goes_on_with_numbers_and_orders(build, data, same):
@@ -91,55 +92,40 @@ def test_initial_epoch_goes_on_with_numbers_and_orders(build, data, same):
     same(net, other)
 
 
-def test_without_shuffling_batches_come_in_their_order(build, data, same):
+def test_the_history_is_what_the_steps_measured(build, data, same):
+    """Without shuffling batches come in their order."""
     net, other = build(), build()
-    net.fit(*data, batch_size=20, shuffle=False, verbose=False)
-    optimizer = SGD(lr=0.1, momentum=0.9)
-    for start in (0, 20, 40):
-        other.step(data[0][start : start + 20], data[1][start : start + 20], optimizer)
+    history = fit(net, data, batch_size=20, shuffle=False)
+    measured = by_hand(other, *data, batch=20, shuffle=False)
     same(net, other)
-
-
-def test_the_history_is_what_the_steps_measured(build, data):
-    net, other = build(), build()
-    history = net.fit(*data, batch_size=20, epochs=1, shuffle=False, verbose=False)
-    optimizer = SGD(lr=0.1, momentum=0.9)
-    steps = [other.step(data[0][a : a + 20], data[1][a : a + 20], optimizer) for a in (0, 20, 40)]
-    weights = np.array([20, 20, 10]) / 50
-    assert history["loss"] == [pytest.approx(weights @ [loss for loss, _ in steps], rel=1e-12)]
-    assert history["accuracy"] == [pytest.approx(weights @ [acc for _, acc in steps], rel=1e-12)]
+    losses, right = np.array([20, 20, 10]) / 50 @ np.array(measured)
+    assert history["loss"] == [pytest.approx(losses, rel=1e-12)]
+    assert history["accuracy"] == [pytest.approx(right, rel=1e-12)]
     assert history.stopped is None
 
 
-def test_validation_is_an_evaluation_of_the_whole(build, data):
-    net = build()
-    x, y = data
-    history = net.fit(x[:40], y[:40], validation_data=(x[40:], y[40:]), verbose=False)
-    loss, accuracy = net.evaluate(x[40:], y[40:])
-    assert history["val_loss"] == [pytest.approx(loss, rel=1e-6)]
-    assert history["val_accuracy"] == [accuracy]
-
-
 def test_a_split_keeps_the_last_samples_back(build, data, same):
-    net, other = build(), build()
-    history = net.fit(*data, batch_size=16, epochs=2, validation_split=0.2, verbose=False)
-    by_hand(other, data[0][:40], data[1][:40], epochs=2)
+    """Validation is an evaluation of the whole."""
+    net, other, given = build(), build(), build()
+    (x, y), held = data, (data[0][40:], data[1][40:])
+    history = fit(net, data, batch_size=16, epochs=2, validation_split=0.2)
+    by_hand(other, x[:40], y[:40], 2)
     same(net, other)
-    assert history["val_loss"][-1] == pytest.approx(net.evaluate(data[0][40:], data[1][40:])[0])
+    same_history = fit(given, (x[:40], y[:40]), batch_size=16, epochs=2, validation_data=held)
+    assert same_history == history
+    loss, accuracy = net.evaluate(*held)
+    assert history["val_loss"][-1] == pytest.approx(loss, rel=1e-6)
+    assert history["val_accuracy"][-1] == accuracy
 
 
 def test_metrics_are_exact_over_batches_of_unequal_size(build, data):
-    net = build(metrics=[F1()])
-    x, y = data
+    net, order = build(metrics=[F1()]), np.argsort(data[1], kind="stable")
     # Labels sorted, so that batches differ in their classes and a mean of their F1s would be off.
-    order = np.argsort(y, kind="stable")
-    x, y = x[order], y[order]
-    history = net.fit(x, y, batch_size=15, validation_data=(x, y), verbose=False)
+    x, y = (part[order] for part in data)
+    history = fit(net, (x, y), batch_size=15, validation_data=(x, y))
     taken = net.predict(x).argmax(1)
-    scores = [
-        2 * np.sum((taken == c) & (y == c)) / (np.sum(taken == c) + np.sum(y == c))
-        for c in range(3)
-    ]
+    both = [(taken == c, y == c) for c in range(3)]
+    scores = [2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in both]
     assert history["val_f1"] == [pytest.approx(np.mean(scores))]
 
 
@@ -153,23 +139,16 @@ def test_a_metric_that_is_no_number_is_asked_after_the_fit(build, data):
     assert np.trace(counts) / 50 == history["val_accuracy"][-1]
 
 
-# -- weights, clipping, accumulation ------------------------------------------------------------
-
-
-def test_a_weight_of_two_is_a_sample_counted_twice(build, data, same):
+def test_a_weight_of_two_is_a_sample_counted_twice(data):
     """By linearity of the gradient: weights (2, 0) on a batch are those of the first half."""
-    net, other = (
-        singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=1),
-        singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=1),
-    )
     x, y = data
-    for each in (net, other):
-        each.add(Dense("fc", 3, input_sample_shape=(5,)))
-        each.compile(SGD(lr=0.5))
-    weight = np.r_[np.full(25, 2.0), np.zeros(25)]
-    net.fit(x, y, batch_size=50, shuffle=False, sample_weight=weight, verbose=False)
-    other.fit(x[:25], y[:25], batch_size=25, shuffle=False, verbose=False)
-    expect_near_values(values_of(net), values_of(other), 1e-7, 1e-6)
+    nets, weight = [], np.r_[np.full(25, 2.0), np.zeros(25)]
+    for count, given in ((50, {"sample_weight": weight}), (25, {})):
+        net = singanet.FeedForwardNet([Dense("fc", 3, input_sample_shape=(5,))], seed=1)
+        net.compile(SGD(lr=0.5), SoftmaxCrossEntropy())
+        fit(net, (x[:count], y[:count]), batch_size=count, shuffle=False, **given)
+        nets.append(values_of(net))
+    expect_near_values(*nets, 1e-7, 1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}])
@@ -200,13 +179,11 @@ def test_weights_of_positions_are_those_of_samples_of_one_position(options, rng)
 
 def test_class_weights_are_sample_weights_by_label(build, data, same):
     x, y = data
-    nets = build(), build(), build()
-    weights = np.where(y == 1, 3.0, 1.0).astype(np.float32)
-    one_hot = np.eye(3, dtype=np.float32)[y]
-    nets[0].fit(x, y, class_weight={1: 3.0}, verbose=False)
-    nets[1].fit(x, y, sample_weight=weights, verbose=False)
+    nets, weights = [build() for _ in range(3)], np.where(y == 1, 3.0, 1.0).astype(np.float32)
+    fit(nets[0], data, class_weight={1: 3.0})
+    fit(nets[1], data, sample_weight=weights)
+    fit(nets[2], (x, np.eye(3, dtype=np.float32)[y]), class_weight={1: 3.0})
     same(nets[0], nets[1])
-    nets[2].fit(x, one_hot, class_weight={1: 3.0}, verbose=False)
     expect_near_values(values_of(nets[0]), values_of(nets[2]), 1e-7, 1e-5)
 
 
@@ -215,34 +192,19 @@ def test_class_weights_are_sample_weights_by_label(build, data, same):
     [("layer", ClipByLayerNorm), ("running", ClipByRunningNorm), ("value", ClipByValue)],
 )
 def test_clipping_and_accumulation_wrap_the_optimizer(build, data, same, way, wrapper):
-    net, other = build(), build()
-    net.fit(*data, batch_size=10, clip=0.01, clip_by=way, accumulate=2, verbose=False)
-    optimizer = Accumulator(wrapper(SGD(lr=0.1, momentum=0.9), 0.01), 2)
-    by_hand(other, *data, epochs=1, batch=10, optimizer=optimizer)
-    same(net, other)
-
-
-def test_a_clip_inside_of_another_is_refused_before_a_step(build, data):
-    for optimizer in (ClipByValue(ClipByGlobalNorm(SGD(lr=0.1), 1.0), 1.0),):
-        net = build(optimizer=optimizer)
-        before = [value.copy() for value in net.param_values()]
-        for train in (lambda net=net: net.fit(*data, verbose=False),
-                      lambda net=net: net.train_on_batch(*data)):  # fmt: skip
-            with pytest.raises(ArgumentError, match="received ClipByValue around it"):
-                train()
-        assert all(map(np.array_equal, before, net.param_values()))
-
-
-def test_micro_batches_left_over_wait_for_the_next_fit(build, data, same):
+    """Micro-batches that are left over wait for the next fit."""
     net, other = build(), build()
     for _ in range(2):
-        net.fit(*data, batch_size=10, accumulate=3, verbose=False)
-    optimizer = Accumulator(SGD(lr=0.1, momentum=0.9), 3)
-    by_hand(other, *data, epochs=2, batch=10, optimizer=optimizer)
+        fit(net, data, batch_size=10, clip=0.01, clip_by=way, accumulate=3)
+    optimizer = Accumulator(wrapper(SGD(lr=0.1, momentum=0.9), 0.01), 3)
+    by_hand(other, *data, 2, batch=10, optimizer=optimizer)
     same(net, other)
-
-
-# -- forms of data ------------------------------------------------------------------------------
+    # A clip inside of another is refused before a step.
+    net = build(optimizer=ClipByValue(ClipByGlobalNorm(SGD(lr=0.1), 1.0), 1.0))
+    for train in (lambda: fit(net, data), lambda: net.train_on_batch(*data)):
+        with pytest.raises(ArgumentError, match="received ClipByValue around it"):
+            train()
+    same(net, build())
 
 
 def epochs_of(x, y, epoch):
@@ -279,14 +241,13 @@ def test_every_form_of_data_trains_alike(build, data, same, form):
 
 def test_a_torch_loader_is_taken_as_it_is(build, data):
     torch = pytest.importorskip("torch")
-    x, y = data
     net, other = build(), build()
-    pairs = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
-    net.fit(torch.utils.data.DataLoader(pairs, batch_size=16), epochs=2, verbose=False)
-    other.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=False)
+    tensors = [torch.from_numpy(part) for part in data]
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*tensors), batch_size=16)
+    fit(net, (loader,), epochs=2)
+    fit(other, data, batch_size=16, epochs=2, shuffle=False)
     assert bytes_of(net) == bytes_of(other)
-    history = net.fit(torch.from_numpy(x), torch.from_numpy(y), verbose=False)
-    assert np.isfinite(history["loss"]).all()
+    assert np.isfinite(fit(net, tensors)["loss"]).all()
 
 
 def test_several_inputs_and_outputs_by_name_and_by_order(rng):
@@ -335,55 +296,34 @@ def test_an_endless_generator_is_cut_into_epochs(build, data, same):
 
 
 def test_steps_go_on_through_the_data_and_around(build, data):
-    net, seen = build(), []
-
-    class Look(Callback):
-        def on_batch_begin(self, batch):
-            seen.append(self.session.inputs)
-
-    net.fit(*data, batch_size=20, epochs=2, steps_per_epoch=2, callbacks=[Look()], verbose=False)
+    seen = []
+    look = at("on_batch_begin", lambda session, batch: seen.append(session.inputs))
+    fit(build(), data, look, batch_size=20, epochs=2, steps_per_epoch=2)
     assert [len(x) for x in seen] == [20, 20, 10, 20]
     assert len(np.unique(np.concatenate(seen[:3]), axis=0)) == 50
 
 
-# -- hooks --------------------------------------------------------------------------------------
-
-
 def test_hooks_come_in_order(build, data):
-    net, probe = build(), Probe()
-    net.fit(*data, batch_size=32, validation_data=data, callbacks=[probe], verbose=False)
+    """Gradients are seen before they are applied."""
+    net, probe, moved = build(), Probe(), []
+    before = bytes_of(net)
+
+    def look(session, names, values, grads):
+        same = [value.tobytes() == before[name] for name, value in zip(names, values, strict=True)]
+        moved.extend(not each for each in same)
+
+    fit(net, data, at("on_layer_gradients", look), probe, batch_size=50, validation_data=data)
+    assert moved == [False] * 6
     layers = [
-        ("fc2", ["fc2/weight", "fc2/bias"], 2, 2), ("drop", [], 0, 0), ("relu", [], 0, 0),
-        ("bn", ["bn/gamma", "bn/beta"], 2, 2), ("fc1", ["fc1/weight", "fc1/bias"], 2, 2),
-    ]  # fmt: skip
-    logs = ["accuracy", "loss", "lr", "val_accuracy", "val_loss"]
-    assert probe.seen == [
-        "train begin",
-        "epoch 0 begin",
-        *("batch 0 begin", *layers, "batch 0 end ['loss']"),
-        *("batch 1 begin", *layers, "batch 1 end ['loss']"),
-        f"epoch 0 end {logs}",
-        "train end",
+        ("fc2", ["fc2/weight", "fc2/bias"], 2, 2),
+        ("drop", [], 0, 0),
+        ("relu", [], 0, 0),
+        ("bn", ["bn/gamma", "bn/beta"], 2, 2),
+        ("fc1", ["fc1/weight", "fc1/bias"], 2, 2),
     ]
-
-
-def test_gradients_are_seen_before_they_are_applied(build, data):
-    net = build()
-    before = {
-        name: value.copy()
-        for name, value in zip(net.param_names(), net.param_values(), strict=True)
-    }
-    seen = []
-
-    class Look(Callback):
-        def on_layer_gradients(self, names, values, grads):
-            for name, value in zip(names, values, strict=True):
-                np.testing.assert_array_equal(value, before[name])
-                seen.append(name)
-
-    net.fit(*data, batch_size=len(data[1]), callbacks=[Look()], verbose=False)
-    assert set(seen) <= set(before)
-    assert "fc1/weight" in seen
+    logs = ["accuracy", "loss", "lr", "val_accuracy", "val_loss"]
+    begun, *batch = "epoch 0 begin", "batch 0 begin", *layers, "batch 0 end ['loss']"
+    assert probe.seen == ["train begin", begun, *batch, f"epoch 0 end {logs}", "train end"]
 
 
 def test_stop_ends_after_the_step(build, data):
@@ -400,86 +340,46 @@ def test_stop_ends_after_the_step(build, data):
     assert probe.seen[-1] == "train end"
 
 
-def test_a_stop_at_the_last_step_completes_the_epoch(build, data):
-    class Stop(Callback):
-        def on_batch_end(self, batch, logs):
-            if batch == 4:
-                self.session.stop("enough")
-
-    history = build().fit(
-        *data, batch_size=10, epochs=9, validation_data=data, callbacks=[Stop()], verbose=False
-    )
-    assert history.epochs == [0]
-    assert len(history["val_loss"]) == 1
-
-
 def test_stop_training_ends_within_the_step(build, data):
-    class Stop(Callback):
-        def on_layer_gradients(self, names, values, grads):
-            raise StopTraining("at the first layer")
+    def stop(*_):
+        raise StopTraining("at the first layer")
 
     net, other = build(), build()
-    assert net.fit(*data, callbacks=[Stop()], verbose=False).stopped == "at the first layer"
-    for name in ("fc1/weight", "fc2/weight"):
-        k = net.param_names().index(name)
-        assert np.array_equal(net.param_values()[k], other.param_values()[k])
+    assert fit(net, data, at("on_layer_gradients", stop)).stopped == "at the first layer"
+    net, other = bytes_of(net), bytes_of(other)
+    assert all(net[name] == other[name] for name in ("fc1/weight", "fc2/weight"))
 
 
 def test_what_a_callback_adds_is_recorded(build, data):
-    class Add(Callback):
-        def on_epoch_end(self, epoch, logs):
-            if epoch:
-                logs["mine"] = 10.0 * epoch
-
-    history = build().fit(*data, epochs=3, callbacks=[Add()], verbose=False)
+    add = at("on_epoch_end", lambda session, epoch, logs: epoch and logs.update(mine=10.0 * epoch))
+    history = fit(build(), data, add, epochs=3)
     assert np.isnan(history["mine"][0])
     assert history["mine"][1:] == [10.0, 20.0]
 
 
-@pytest.mark.parametrize(
-    "hook",
-    [
-        "on_train_begin", "on_epoch_begin", "on_batch_begin", "on_layer_gradients",
-        "on_batch_end", "on_epoch_end",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("hook", [
+    "on_train_begin", "on_epoch_begin", "on_batch_begin", "on_layer_gradients", "on_batch_end",
+    "on_epoch_end", "on_train_end",
+])  # fmt: skip
 def test_a_callback_that_raises_is_heard_and_the_net_stays_usable(build, data, hook, tmp_path):
-    class Bad(Callback):
-        pass
-
-    def fail(self, *args):
+    def fail(session, *_):
         # The second step, so that there is something to save.
-        if hook.startswith(("on_train", "on_epoch")) or self.session.step:
+        if hook.startswith(("on_train", "on_epoch")) or session.step:
             raise RuntimeError("mine")
 
-    setattr(Bad, hook, fail)
-    net, probe = build(), Probe()
-    folder = tmp_path / "run"
+    net, probe, files = build(), Probe(), ModelCheckpoint(tmp_path / "run")
+    callbacks = (
+        [at(hook, fail), probe] if hook == "on_train_end" else [probe, files, at(hook, fail)]
+    )
     with pytest.raises(RuntimeError, match="^mine$") as caught:
-        net.fit(
-            *data, batch_size=16, callbacks=[probe, ModelCheckpoint(folder), Bad()], verbose=False
-        )
+        fit(net, data, *callbacks, batch_size=16)
     assert any(frame.name == "fail" for frame in traceback.extract_tb(caught.value.__traceback__))
     assert probe.seen[-1] == "train end"
     # None of these is a place at which all callbacks have heard of a whole step.
-    assert not (folder / "stopped.npz").exists()
-    assert np.isfinite(net.fit(*data, verbose=False)["loss"]).all()
+    assert not (tmp_path / "run" / "stopped.npz").exists()
+    assert np.isfinite(fit(net, data)["loss"]).all()
     with pytest.raises(CallOrderError, match="running fit"):
         _ = probe.session
-
-
-def test_an_error_at_the_end_is_raised_after_all_have_ended(build, data):
-    class Bad(Callback):
-        def on_train_end(self):
-            raise RuntimeError("mine")
-
-    probe = Probe()
-    with pytest.raises(RuntimeError, match="mine"):
-        build().fit(*data, callbacks=[Bad(), probe], verbose=False)
-    assert probe.seen[-1] == "train end"
-
-
-# -- bad input ----------------------------------------------------------------------------------
 
 
 def test_fit_needs_compile(data):
@@ -532,37 +432,13 @@ def test_bad_arguments_are_refused_before_a_step(build, data, same, change, erro
     same(net, untouched)
 
 
-@pytest.mark.parametrize(
-    "change", [{"y": [1]}, {"sample_weight": [1.0]}, {"validation_split": 0.1}]
-)
-def test_what_only_arrays_can_use_is_refused_with_batches(build, data, change):
-    with pytest.raises(ArgumentError, match="x yields batches"):
-        build().fit([data], verbose=False, **change)
-
-
-@pytest.mark.parametrize("item", [1.5, (1,), (1, 2, 3, 4)])
-def test_batches_are_pairs_or_triples(build, data, item):
-    with pytest.raises(DataError, match=r"batches \(x, y\)"):
-        build().fit(iter([item]), verbose=False)
-
-
-def test_a_generator_that_ends_early_says_after_how_many(build, data):
-    net = build()
-    with pytest.raises(DataError, match="4 batches an epoch; received 3, then the end"):
-        net.fit((data for _ in range(3)), steps_per_epoch=4, verbose=False)
-    with pytest.raises(DataError, match="at least one batch; received none"):
-        net.fit((data for _ in range(3)), epochs=2, verbose=False)
-    with pytest.raises(DataError, match="none"):
-        net.fit(iter(()), verbose=False)
-
-
 def test_a_generator_that_raises_keeps_its_traceback(build, data, tmp_path):
     def broken():
         yield data
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone") as caught:
-        build().fit(broken(), callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
+        fit(build(), (broken(),), ModelCheckpoint(tmp_path))
     names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert names[-1] == "broken"
     assert (tmp_path / "stopped.npz").exists()
@@ -685,3 +561,33 @@ def test_the_rate_in_the_history_is_that_of_the_last_update(build, data, accumul
     assert history["lr"] == [pytest.approx(0.1 / count) for count in updates]
     assert SGD(lr=0.3).rate() == 0.3
     assert SGD(lr=None).rate() is None
+
+
+@pytest.mark.parametrize(("batch", "epochs"), [(1, []), (4, [0])])
+def test_stop_ends_after_the_step_and_completes_an_epoch_at_its_last(build, data, batch, epochs):
+    stop = at("on_batch_end", lambda session, k, logs: k == batch and session.stop("enough"))
+    probe = Probe()
+    history = fit(build(), data, stop, probe, batch_size=10, epochs=9, validation_data=data)
+    assert history.stopped == "enough"
+    assert history.epochs == epochs
+    assert len(history.get("val_loss", ())) == len(epochs)
+    assert sum(str(entry).endswith("end ['loss']") for entry in probe.seen) == batch + 1
+    assert probe.seen[-1] == "train end"
+
+
+@pytest.mark.parametrize(
+    ("x", "given", "error", "words"),
+    [
+        *((lambda d: [d], {key: value}, ArgumentError, "x yields batches")
+          for key, value in {"y": [1], "sample_weight": [1.0], "validation_split": 0.1}.items()),
+        *((lambda d, i=item: iter([i]), {}, DataError, r"batches \(x, y\)")
+          for item in (1.5, (1,), (1, 2, 3, 4))),
+        (lambda d: iter([d] * 3), {"steps_per_epoch": 4}, DataError,
+         "4 batches an epoch; received 3, then the end"),
+        (lambda d: iter([d] * 3), {"epochs": 2}, DataError, "at least one batch; received none"),
+        (lambda d: iter(()), {}, DataError, "none"),
+    ],
+)  # fmt: skip
+def test_batches_that_cannot_be_trained_on_are_refused(build, data, x, given, error, words):
+    with pytest.raises(error, match=words):
+        fit(build(), (x(data),), **given)

@@ -47,6 +47,7 @@ from singanet.training.callbacks import (
 )
 from singanet.training.fit import fit as fit_by
 from singanet.training.options import FitOptions
+from tests.kit.callbacks import at, stop_at
 from tests.kit.files import bytes_of
 from tests.kit.nets import values_of
 from tests.kit.ranks import expect_near_values
@@ -169,16 +170,6 @@ def on(size, work):
 
 def expect_equal(net, other):
     assert bytes_of(net) == bytes_of(other)
-
-
-def at(hook, act, alone=False):
-    """A callback that calls ``act`` with the session and the number at a hook."""
-    given = {hook: lambda self, number, *_: act(self.session, number), "first_rank_only": alone}
-    return type("At", (Callback,), given)()
-
-
-def stop_at(step):
-    return at("on_batch_end", lambda s, _: s.step == step and s.stop("for now"))
 
 
 def fit(net, *callbacks, x=X, y=Y, **given):
@@ -461,7 +452,7 @@ def test_losses_of_several_outputs_are_those_of_one_process():
 def test_an_end_on_one_rank_is_one_after_the_same_step_on_all(rank, hook, way, tmp_path):
     """In one of the ways there are."""
 
-    def act(session, number):
+    def act(session, number, *_):
         if session.rank != rank or number != 1:
             return
         if way == "stop":
@@ -563,7 +554,7 @@ def test_early_stopping_plateaus_and_averages_are_alike_on_all_ranks():
 def test_only_rank_0_prints_and_writes(tmp_path, capsys):
     """All may evaluate together, and so may rank 0 alone."""
 
-    def looks(session, epoch):
+    def looks(session, epoch, _):
         with (tmp_path / "own").open("a") as file:
             file.write(f"{epoch}\n")
         sys.stdout.write(f"epoch {epoch}\n")
@@ -576,7 +567,7 @@ def test_only_rank_0_prints_and_writes(tmp_path, capsys):
     def work(comm):
         net = plain([Accuracy()], reduced(comm))
         log = CSVLogger(tmp_path / "log.csv")
-        callbacks = [at("on_epoch_end", looks, alone=True), Sees(), log]
+        callbacks = [at("on_epoch_end", looks, first_rank_only=True), Sees(), log]
         given = {"batch_size": 9, "epochs": 2, "validation_data": (X, Y)}
         return net.fit(X, Y, callbacks=callbacks, **given), net.evaluate(X, Y).loss
 
@@ -688,7 +679,7 @@ def test_other_numbers_of_ranks_go_on_exactly_in_order(before, after, tmp_path):
     """Every sample of the epoch once, and the numbers of a training that never stopped."""
     order, names, x = [], np.arange(37), X.copy()
     x[:, 0] = names / 37
-    sees = at("on_batch_end", lambda session, _: order.extend(session.inputs[:, 0].tolist()))
+    sees = at("on_batch_end", lambda session, *_: order.extend(session.inputs[:, 0].tolist()))
 
     def trained(size, folder, resume=None, more=()):
         def work(comm):
@@ -805,7 +796,7 @@ def test_rates_are_those_of_rank_0():
             session.rule.lr = 0.01 * (1 + comm.rank + batch)
 
         def lowers(by):
-            return lambda session, _: setattr(session.rule, "lr", session.rule.lr * by)
+            return lambda session, *_: setattr(session.rule, "lr", session.rule.lr * by)
 
         net = plain(optimizer=reduced(comm))
         rates = LearningRate(lambda epoch: 0.1 + comm.rank)
@@ -815,7 +806,7 @@ def test_rates_are_those_of_rank_0():
         for hook, by, wanted in (("on_epoch_end", 0.5, 0.05), ("on_batch_end", 0.9, 0.2 * 0.9**10)):
             net = plain(optimizer=reduced(comm, SGD(lr=0.2)))
             for _ in range(2):
-                fit(net, at(hook, lowers(by), alone=True), batch_size=8)
+                fit(net, at(hook, lowers(by), first_rank_only=True), batch_size=8)
             assert net.compiled.optimizer.optimizer.lr == pytest.approx(wanted)
             found.append(bytes_of(net))
         return found

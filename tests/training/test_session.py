@@ -22,6 +22,7 @@ from singanet.report import recorders
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint, ReduceOnPlateau
 from tests.interrupts import struck_at
+from tests.kit.callbacks import at
 
 EPOCHS, BATCH = 3, 16
 STEPS = EPOCHS * 4  # 50 samples: four batches an epoch, the last of two
@@ -296,11 +297,11 @@ def test_a_training_that_is_over_returns_its_history(build, data, same, tmp_path
 
 @pytest.mark.parametrize("kind", [ModelCheckpoint, recorders])
 def test_a_folder_that_is_removed_meanwhile_is_named(build, data, tmp_path, kind):
-    class Remove(Callback):
-        def on_batch_begin(self, batch):
-            if self.session.step == 2:
-                shutil.rmtree(tmp_path / "run")
+    def remove(session, _):
+        if session.step == 2:
+            shutil.rmtree(tmp_path / "run")
 
     made = kind(tmp_path / "run")
+    made = [*(made if isinstance(made, list) else [made]), at("on_batch_begin", remove)]
     with pytest.raises(FileAccessError, match=r"file '.*run.*': expected a place to write"):
-        fit(build(), data, callbacks=[*(made if isinstance(made, list) else [made]), Remove()])
+        fit(build(), data, callbacks=made)

@@ -21,6 +21,7 @@ from singanet.optimizer import (
 )
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
+from tests.kit.callbacks import at
 from tests.kit.nets import words_net
 
 
@@ -238,29 +239,33 @@ def test_rows_of_a_table_beside_it(rng):
 
 
 def test_a_parameter_that_was_given_another_array(build, data):
-    class Assigns(Callback):
-        def on_batch_begin(self, batch):
-            if batch == 2:
-                param = self.session.net.params()[0]
-                param.value = np.zeros_like(param.value)
+    def assign(session, batch):
+        if batch == 2:
+            param = session.net.params()[0]
+            param.value = np.zeros_like(param.value)
 
     net, moves, ema = build(), Moves(), EMA(0.5, keep_at_end=False)
-    net.fit(*data, batch_size=10, epochs=2, callbacks=[Assigns(), ema, moves], verbose=False)
+    net.fit(
+        *data,
+        batch_size=10,
+        epochs=2,
+        callbacks=[at("on_batch_begin", assign), ema, moves],
+        verbose=False,
+    )
     expect_averages(ema, moves, names=["fc1/weight"])
 
 
 def test_averages_of_another_net_are_refused(build, data):
     ema, tried = EMA(0.5), []
 
-    class Loads(Callback):
-        def on_batch_end(self, batch, logs):
-            before = copy.deepcopy(ema.averages)
-            with pytest.raises(StateMismatchError, match="fc9"):
-                ema.load_state_dict({**ema.state_dict(), "fc9/weight": np.zeros(3)})
-            expect_same(before, ema.averages)
-            tried.append(batch)
+    def load(session, batch, _):
+        before = copy.deepcopy(ema.averages)
+        with pytest.raises(StateMismatchError, match="fc9"):
+            ema.load_state_dict({**ema.state_dict(), "fc9/weight": np.zeros(3)})
+        expect_same(before, ema.averages)
+        tried.append(batch)
 
-    build().fit(*data, callbacks=[ema, Loads()], verbose=False)
+    build().fit(*data, callbacks=[ema, at("on_batch_end", load)], verbose=False)
     assert tried
 
 

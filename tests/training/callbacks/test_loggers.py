@@ -15,7 +15,6 @@ import singanet
 from singanet.layers import Activation, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
-from singanet.training import Callback
 from singanet.training.callbacks import (
     CSVLogger,
     JSONLinesLogger,
@@ -26,6 +25,7 @@ from singanet.training.callbacks import (
 )
 from singanet.training.display import History
 from tests.interrupts import struck_at
+from tests.kit.callbacks import at, stop_at
 
 
 def rows_of(path):
@@ -36,14 +36,8 @@ def rows_of(path):
 def test_a_line_an_epoch_with_the_same_floats(build, data, tmp_path):
     """Each is there at the end of its epoch."""
     path, counts = tmp_path / "new folder" / "log.csv", []
-
-    class Look(Callback):
-        _runs_last = True
-
-        def on_epoch_end(self, epoch, logs):
-            counts.append(len(rows_of(path)))
-
-    given = {"validation_data": data, "callbacks": [CSVLogger(path), Look()]}
+    look = at("on_epoch_end", lambda *_: counts.append(len(rows_of(path))), _runs_last=True)
+    given = {"validation_data": data, "callbacks": [CSVLogger(path), look]}
     history = build().fit(*data, epochs=3, verbose=False, **given)
     rows = rows_of(path)
     assert counts == [1, 2, 3]
@@ -151,17 +145,6 @@ def test_row_sparse_gradients(rng):
     assert watch.epochs[0]["parameters"][name]["gradient_norm"] > 0
 
 
-class StopAt(Callback):
-    """Ends the fit at the end of a step."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_batch_end(self, batch, logs):
-        if self.session.step + 1 == self.step:
-            self.session.stop("asked to")
-
-
 @pytest.mark.parametrize("step", [3, 4, 6])
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_resumption_in_the_middle_of_an_epoch_goes_on_to_the_bit(
@@ -169,7 +152,7 @@ def test_a_resumption_in_the_middle_of_an_epoch_goes_on_to_the_bit(
 ):
     def run(name, folder, stop=None, **arguments):
         watch = LayerStatistics(tmp_path / name, every_steps=every)
-        callbacks = [watch, ModelCheckpoint(tmp_path / folder), StopAt(stop)]
+        callbacks = [watch, ModelCheckpoint(tmp_path / folder), stop_at(stop)]
         build().fit(*data, batch_size=10, epochs=3, callbacks=callbacks, verbose=False, **arguments)
         return watch.epochs
 
@@ -182,19 +165,13 @@ def test_a_resumption_in_the_middle_of_an_epoch_goes_on_to_the_bit(
 
 
 def test_parameters_that_come_and_go_keep_their_epochs(build, data, tmp_path):
-    class Freeze(Callback):
-        def on_epoch_begin(self, epoch):
-            self.session.net["fc1"].trainable = epoch != 1
+    def freeze(session, epoch):
+        session.net["fc1"].trainable = epoch != 1
 
-    def run(epochs, resume=None):
+    def run(epochs, **given):
         watch = LayerStatistics()
-        build().fit(
-            *data,
-            epochs=epochs,
-            callbacks=[Freeze(), watch, ModelCheckpoint(tmp_path / "run")],
-            resume=resume,
-            verbose=False,
-        )
+        callbacks = [at("on_epoch_begin", freeze), watch, ModelCheckpoint(tmp_path / "run")]
+        build().fit(*data, epochs=epochs, callbacks=callbacks, verbose=False, **given)
         return watch.epochs
 
     whole = run(4)

@@ -15,20 +15,17 @@ from singanet.errors import FileAccessError
 from singanet.training import Callback
 from singanet.training.callbacks import ModelCheckpoint, StopOnSignal, keeping
 from singanet.training.files import read_training
+from tests.kit.callbacks import at, raise_at, stop_at
 from tests.kit.files import bytes_of, flipped, read_state
 from tests.kit.files import names_in as names
 
 
 def test_the_last_k_epochs_and_the_best_stay(build, data, feign, tmp_path):
     net, kept = build(), []
-
-    class Copies(Callback):
-        def on_epoch_end(self, epoch, logs):
-            kept.append(bytes_of(net))
-
+    copies = at("on_epoch_end", lambda *_: kept.append(bytes_of(net)))
     checkpoint = ModelCheckpoint(tmp_path, "loss", keep=2)
     watched = feign(loss=[3.0, 1.0, 2.0, 4.0, 5.0])
-    net.fit(*data, epochs=5, callbacks=[checkpoint, watched, Copies()], verbose=False)
+    net.fit(*data, epochs=5, callbacks=[checkpoint, watched, copies], verbose=False)
     assert names(tmp_path) == ["best.npz", "epoch-0004.npz", "epoch-0005.npz"]
     best = read_state(tmp_path / "best.npz")
     assert {name: array.tobytes() for name, array in best.items()} == kept[1]
@@ -80,43 +77,22 @@ def test_a_file_by_the_minute_is_gone_on_from(build, data, tmp_path):
         tmp_path, None, every_epochs=9, every_minutes=1, clock=lambda: next(clock)
     )
 
-    class Fail(Callback):
-        def on_batch_begin(self, batch):
-            if self.session.step == 7:
-                raise KeyError("power cut")
-
+    callbacks = [checkpoint, raise_at(7, KeyError("power cut"))]
     with pytest.raises(KeyError):
-        build().fit(*data, batch_size=10, epochs=3, callbacks=[checkpoint, Fail()], verbose=False)
+        build().fit(*data, batch_size=10, epochs=3, callbacks=callbacks, verbose=False)
     assert names(tmp_path) == ["step.npz"]
     resumed.fit(*data, batch_size=10, epochs=3, resume=tmp_path, verbose=False)
     assert bytes_of(whole) == bytes_of(resumed)
 
 
 def test_a_stop_within_an_epoch_leaves_a_file(build, data, tmp_path):
-    class Stop(Callback):
-        def on_batch_end(self, batch, logs):
-            if self.session.step == 6:
-                self.session.stop("enough")
-
-    build().fit(
-        *data, batch_size=10, epochs=5, callbacks=[ModelCheckpoint(tmp_path), Stop()], verbose=False
-    )
+    callbacks = [ModelCheckpoint(tmp_path), stop_at(6)]
+    build().fit(*data, batch_size=10, epochs=5, callbacks=callbacks, verbose=False)
     assert names(tmp_path) == ["best.npz", "epoch-0001.npz", "stopped.npz"]
 
 
-class Asked(Callback):
-    """Asks this process, in step ``at``, to end at its next checkpoint."""
-
-    def __init__(self, leaving, at):
-        self.leaving, self.at = leaving, at
-
-    def on_batch_begin(self, batch):
-        if self.session.step + 1 == self.at:
-            self.leaving.ask()
-
-
 @pytest.mark.parametrize(
-    ("at", "options", "ends"),
+    ("step", "options", "ends"),
     [
         (6, {"every_steps": 4}, 8),
         (8, {"every_steps": 4}, 8),
@@ -130,16 +106,17 @@ class Asked(Callback):
     ],
 )
 def test_a_fit_that_is_asked_to_ends_where_a_file_is_written(
-    build, data, tmp_path, monkeypatch, at, options, ends
+    build, data, tmp_path, monkeypatch, step, options, ends
 ):
     leaving = Leaving()
+    asks = at("on_batch_begin", lambda session, _: session.step + 1 == step and leaving.ask())
     monkeypatch.setattr(keeping, "LEAVING", leaving)
     straight, net = build(), build()
     straight.fit(*data, batch_size=10, epochs=4, verbose=False)
     checkpoint = ModelCheckpoint(tmp_path, None, **options)
     with nullcontext() if ends is None else pytest.raises(KeyboardInterrupt, match="launcher"):
         net.fit(*data, batch_size=10, epochs=4, verbose=False,
-                callbacks=[Asked(leaving, at), checkpoint])  # fmt: skip
+                callbacks=[asks, checkpoint])  # fmt: skip
     assert leaving.begun == (ends is not None)
     assert json.loads(bytes(read_training(tmp_path)["session"]))["step"] == (ends or 16)
     if ends is not None:
@@ -172,15 +149,16 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(build, data, tmp_pat
 
 
 def test_no_second_training_writes_to_the_folder(build, data, tmp_path):
-    class Second(Callback):
-        def on_epoch_end(self, epoch, logs):
-            with pytest.raises(FileAccessError, match="no other training in it; received"):
-                build().fit(*data, callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
-            self.tried = True
+    tried = []
 
-    second = Second()
-    build().fit(*data, callbacks=[ModelCheckpoint(tmp_path), second], verbose=False)
-    assert second.tried
+    def second(*_):
+        with pytest.raises(FileAccessError, match="no other training in it; received"):
+            build().fit(*data, callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
+        tried.append(True)
+
+    callbacks = [ModelCheckpoint(tmp_path), at("on_epoch_end", second)]
+    build().fit(*data, callbacks=callbacks, verbose=False)
+    assert tried
     build().fit(*data, callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
 
 
@@ -196,17 +174,6 @@ def test_a_link_out_of_the_folder_is_neither_written_nor_read(build, data, tmp_p
     assert other.read_bytes() == before
 
 
-class Send(Callback):
-    """Sends this process a signal in the middle of its third step."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def on_layer_gradients(self, names, values, grads):
-        if self.session.step == 2 and self.session.layer == "relu":
-            signal.raise_signal(self.number)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_step_is_finished_and_saved(build, data, tmp_path, number):
     def fit(net, *callbacks, **arguments):
@@ -214,8 +181,13 @@ def test_the_step_is_finished_and_saved(build, data, tmp_path, number):
             *data, batch_size=10, epochs=3, callbacks=callbacks, verbose=False, **arguments
         )
 
+    def send(session, *_):
+        if session.step == 2 and session.layer == "relu":
+            signal.raise_signal(number)
+
     before, guard = signal.getsignal(number), StopOnSignal()
-    history = fit(build(), guard, Send(number), ModelCheckpoint(tmp_path))
+    sends = at("on_layer_gradients", send)  # in the middle of the third step
+    history = fit(build(), guard, sends, ModelCheckpoint(tmp_path))
     assert guard.received == number
     assert history.stopped == f"received {number.name}"
     assert signal.getsignal(number) is before

@@ -17,6 +17,7 @@ from singanet.training.callbacks import (
     TensorBoard,
     WandB,
 )
+from tests.kit.callbacks import at
 from tests.training.callbacks.trackers import Trial, TrialPruned
 
 
@@ -177,12 +178,8 @@ def test_scalars_stand_in_the_event_file(build, data, tmp_path):
 
 def test_a_pruned_one_leaves_all_in_order_first(prune, build, data, tmp_path):
     ended, net = [], build()
-
-    class Behind(Callback):
-        def on_train_end(self):
-            ended.append((self.session.error, self.session.stopped))
-
-    callbacks = [EarlyStopping(patience=9), OptunaPruning(Trial(at=1)), Behind()]
+    behind = at("on_train_end", lambda session: ended.append((session.error, session.stopped)))
+    callbacks = [EarlyStopping(patience=9), OptunaPruning(Trial(at=1)), behind]
     with pytest.raises(TrialPruned, match="pruned after epoch 2, at val_loss"):
         prune(*recorders(tmp_path), *callbacks, net=net)
     ((error, stopped),) = ended
