@@ -20,6 +20,8 @@ NEEDED = {
     **{page: ["matplotlib", "jinja2"] for page in DRAWN},
 }
 """What pages are about that is no dependency."""
+LONG = ("keras-examples.md", "memory.md")
+"""Pages that take as long as all others together: CI runs them."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 
@@ -27,7 +29,11 @@ OUTPUT = re.compile(r"\n*```text title=\"Output\"\n(.*?)^```$", re.M | re.S)
 """What a block prints, directly after it."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.full) if page.name in LONG else page for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(page, tmp_path, monkeypatch, capsys):
     for package in NEEDED.get(page.name, ()):
         pytest.importorskip(package)
