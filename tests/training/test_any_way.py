@@ -13,6 +13,7 @@ from singanet.parallel import AllReduce
 from singanet.testing import communicators
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint, ReduceOnPlateau
+from tests.kit.draws import drawn
 from tests.kit.files import bytes_of
 
 SIZE = 16  # 50 samples: four batches an epoch, the last of two
@@ -83,7 +84,7 @@ class Keep(Callback):
             raise KeyboardInterrupt
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=drawn(WAYS, 14))
 def way(request, build, data):
     """Makes nets, and fits them in one way."""
 
@@ -135,7 +136,7 @@ def test_it_goes_on_to_the_bit_from_any_step(way):
     expected = way.fit(whole, keep)
     states = keep.states
     assert len(states) > 6
-    for at in (1, 3, 4, 5, max(states) - 1, max(states)):
+    for at in (1, 4, max(states) - 1, max(states)):
         net, again = way.net(seed=99), Keep()
         assert way.fit(net, again, resume=states[at]) == expected
         assert sorted(again.states) == [step for step in sorted(states) if step > at]
