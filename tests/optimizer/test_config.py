@@ -15,29 +15,8 @@ from singanet.layers import Dense
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByLayerNorm, Optimizer, Wrapper
 from singanet.optimizer import schedules as curves
 from singanet.saving.objects import object_from_config
+from tests.optimizer.rules import SCHEDULES
 
-SCHEDULES = [
-    curves.Constant(0.1),
-    curves.Chained([curves.Step(0.1, 3), 0.05, curves.Plateau(0.02)], [4, 7]),
-    curves.Cosine(0.1, 10, final=0.01),
-    curves.CosineRestarts(0.1, 3, longer=2, shrink=0.5),
-    curves.Cyclic(0.1, 0.5, 2, 3, shrink=0.5),
-    curves.Exponential(0.1, 5, 0.5, staircase=True),
-    curves.MultiStep(0.1, [2, 4], 0.3),
-    curves.OneCycle(0.1, 10, rise=0.4),
-    curves.Plateau(0.1, patience=1),
-    curves.Polynomial(0.1, 10, power=2.0),
-    curves.Step(0.1, 3),
-    curves.WarmUp(curves.Cosine(0.1, 8), 3),
-]
-ARGUMENTS = {"AccumulatingAdam": {"every": 2}, "AccumulatingSGD": {"every": 2}}
-RULES = [
-    getattr(rules, name)
-    for name in rules.__all__
-    if isinstance(getattr(rules, name), type)
-    and issubclass(getattr(rules, name), Optimizer)
-    and not getattr(rules, name).__abstractmethods__
-]
 WRAPPERS = [
     lambda inner: Accumulator(inner, 2, mean=False),
     lambda inner: rules.ClipByLayerNorm(inner, 0.3),
@@ -65,20 +44,6 @@ def alike(a, b):
     np.testing.assert_array_equal(
         trained(a, np.random.default_rng(1)), trained(b, np.random.default_rng(1))
     )
-
-
-@pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)
-def test_every_rule_comes_back_with_its_arguments(kind):
-    made = kind(
-        **ARGUMENTS.get(kind.__name__, {}),
-        lr=curves.Step(0.05, 2, 0.5),
-        regularizer=rules.L1Regularizer(0.02),
-        constraint=rules.ClipNorm(0.7),
-    )
-    other = through_json(made)
-    assert type(other) is kind
-    assert other.to_config() == made.to_config()
-    alike(made, other)
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS)

@@ -1,249 +1,118 @@
-"""Every other rule, step by step, against a formula written here, and against PyTorch's."""
-
-from __future__ import annotations
+"""What every rule does: its formula, state, sparse rows, narrow types, rates, refusals."""
 
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from singanet import optimizer as opt
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, DataError, ShapeError, SignatureError, UnknownNameError
+from singanet.optimizer import schedules
+from singanet.params.param import ParamSpec
+from singanet.types import RowSparse
+from tests.optimizer.rules import MOMENTS, OF_ROWS, RULES, epsilon
+
+SHAPES = {"a/weight": (3, 4), "a/bias": (4,), "b/weight": (4, 2), "c": ()}
+PUBLIC = [
+    kind
+    for kind in map(vars(opt).get, opt.__all__)
+    if isinstance(kind, type) and issubclass(kind, opt.Optimizer) and not inspect.isabstract(kind)
+]
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
+def rng():
     """Of each test its own, so that another rule changes no numbers of the others."""
     return np.random.default_rng(0)
 
 
-def nesterov(w: Any, gs: Any, lr: float) -> Iterator[Any]:
-    h = np.zeros_like(w)
-    for g in gs:
-        new = 0.9 * h + lr * g
-        w = w - ((1 + 0.9) * new - 0.9 * h)
-        h = new
-        yield w
+@pytest.fixture(params=RULES)
+def make(request):
+    return RULES[request.param]
 
 
-def rmsprop(w: Any, gs: Any, lr: float) -> Iterator[Any]:
-    h = np.zeros_like(w)
-    for g in gs:
-        h = 0.8 * h + 0.2 * g**2
-        w = w - lr * g / np.sqrt(h + 0.01)
-        yield w
+@pytest.fixture(params=OF_ROWS)
+def of_rows(request):
+    return RULES[request.param]
 
 
-def adagrad(w: Any, gs: Any, lr: float) -> Iterator[Any]:
-    h = np.zeros_like(w)
-    for g in gs:
-        h = h + g**2
-        w = w - lr * g / np.sqrt(h + 0.01)
-        yield w
+def params(seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    return {name: np.asarray(rng.normal(size=shape), dtype) for name, shape in SHAPES.items()}
 
 
-def beside(t: int, after: bool) -> float:
-    """ε is added to √v̂, or to √v before the correction."""
-    return 0.01 if after else 0.01 / float(np.sqrt(1 - 0.9**t))
+def run(optimizer, values, seeds):
+    for seed in seeds:
+        grads = params(100 + seed, next(iter(values.values())).dtype)
+        optimizer.update(list(values), list(values.values()), list(grads.values()))
 
 
-def adamw(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
-    m, v = np.zeros_like(w), np.zeros_like(w)
-    for t, g in enumerate(gs, 1):
-        w = w * (1 - lr * 0.05)
-        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
-        w = w - lr * (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + beside(t, after))
-        yield w
+def steps(optimizer, w, grads, **how):
+    for grad in grads:
+        optimizer.update(["w"], [w], [grad], **how)
+    return w
 
 
-def amsgrad(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
-    m, v, top = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
-    for t, g in enumerate(gs, 1):
-        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
-        top = np.maximum(top, v)
-        w = w - lr * (m / (1 - 0.8**t)) / (np.sqrt(top) / np.sqrt(1 - 0.9**t) + beside(t, after))
-        yield w
+def same(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+        assert a[name].dtype == b[name].dtype
 
 
-def lion(w: Any, gs: Any, lr: float) -> Iterator[Any]:
-    m = np.zeros_like(w)
-    for g in gs:
-        w = w - lr * (np.sign(0.8 * m + 0.2 * g) + 0.05 * w)
-        m = 0.9 * m + 0.1 * g
-        yield w
+def test_every_public_rule_has_a_row():
+    assert {rule.kind for rule in RULES.values()} == {*PUBLIC}
 
 
-def lamb(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
-    m, v = np.zeros_like(w), np.zeros_like(w)
-    for t, g in enumerate(gs, 1):
-        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
-        r = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + beside(t, after)) + 0.05 * w
-        w = w - lr * np.linalg.norm(w) / np.linalg.norm(r) * r
-        yield w
+# --- numbers --------------------------------------------------------------------------------------
+
+AFTER = [n for n, r in RULES.items() if "after" in inspect.signature(r.formula).parameters]
+PLACES = [(name, "epsilon_after_correction") for name in AFTER] + [("adamax", "epsilon_in_norm")]
 
 
-def adafactor(w: Any, gs: Any, lr: float) -> Iterator[Any]:
-    w = w.reshape(len(w), -1)
-    r, c = np.zeros((len(w), 1)), np.zeros((1, w.shape[1]))
-    for t, g in enumerate(gs, 1):
-        g = g.reshape(w.shape)
-        fresh = t**-0.8
-        alpha = max(1e-3, np.sqrt((w**2).mean())) * min(lr, 1 / np.sqrt(t))
-        r = r + fresh * ((g**2).mean(axis=1, keepdims=True) - r)
-        c = c + fresh * ((g**2).mean(axis=0, keepdims=True) - c)
-        u = g / np.sqrt(r @ c / r.mean())
-        w = w * (1 - lr * 0.05) - alpha * u / max(1.0, np.sqrt((u**2).mean()))
-        yield w
-
-
-def adalomo(w: Any, gs: Any, lr: float) -> Iterator[Any]:
-    """Sums in place of means, as the paper has it: V is their outer product by the whole sum."""
-    w = w.reshape(len(w), -1)
-    r, c = np.zeros(len(w)), np.zeros(w.shape[1])
-    for t, g in enumerate(gs, 1):
-        g, beta = g.reshape(w.shape), 1 - t**-0.8
-        r = beta * r + (1 - beta) * (g**2).sum(axis=1)
-        c = beta * c + (1 - beta) * (g**2).sum(axis=0)
-        u = g / np.sqrt(np.outer(r, c) / r.sum())
-        size, bound = np.linalg.norm(w), np.sqrt(w.size)
-        w = w * (1 - lr * 0.05)
-        w = w - lr * max(1e-3, size / bound) * u / max(1.0, np.linalg.norm(u) / bound / 0.7)
-        yield w
-
-
-def galore(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
-    """By singular vectors; a matrix with more rows than columns is the transposed one's."""
-    w = w.reshape(len(w), -1)
-    tall = w.shape[0] > w.shape[1]
-    m = v = 0.0
-    for t, g in enumerate(gs, 1):
-        g = g.reshape(w.shape)
-        g = g.T if tall else g
-        if t % 3 == 1:
-            p = np.linalg.svd(g, full_matrices=False)[0][:, :3]
-            p = p * np.sign(p[np.abs(p).argmax(axis=0), range(3)])
-        r = p.T @ g
-        m, v = 0.8 * m + 0.2 * r, 0.9 * v + 0.1 * r**2
-        step = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + beside(t, after))
-        back = 0.5 * p @ step
-        w = w * (1 - lr * 0.05) - lr * (back.T if tall else back)
-        yield w
-
-
-def factored_adam(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
-    w = w.reshape(len(w), -1)
-    m, r, c = np.zeros_like(w), np.zeros((len(w), 1)), np.zeros((1, w.shape[1]))
-    for t, g in enumerate(gs, 1):
-        g = g.reshape(w.shape)
-        m = 0.8 * m + 0.2 * g
-        r = 0.9 * r + 0.1 * (g**2).mean(axis=1, keepdims=True)
-        c = 0.9 * c + 0.1 * (g**2).mean(axis=0, keepdims=True)
-        v = r @ c / r.mean() / (1 - 0.9**t)
-        w = w * (1 - lr * 0.05) - lr * (m / (1 - 0.8**t)) / (np.sqrt(v) + beside(t, after))
-        yield w
-
-
-def nadam(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
-    m, v, product = np.zeros_like(w), np.zeros_like(w), 1.0
-    for t, g in enumerate(gs, 1):
-        now, then = (0.8 * (1 - 0.5 * 0.96 ** (0.1 * k)) for k in (t, t + 1))
-        product *= now
-        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
-        ahead = (1 - now) / (1 - product) * g + then / (1 - product * then) * m
-        w = w - lr * ahead / (np.sqrt(v / (1 - 0.9**t)) + beside(t, after))
-        yield w
-
-
-def adamax(w: Any, gs: Any, lr: float, inside: bool = False) -> Iterator[Any]:
-    m, u = np.zeros_like(w), np.zeros_like(w)
-    for t, g in enumerate(gs, 1):
-        m, u = 0.8 * m + 0.2 * g, np.maximum(0.9 * u, np.abs(g) + 0.01 * inside)
-        w = w - lr * m / (1 - 0.8**t) / (u + 0.01 * (not inside))
-        yield w
-
-
-def adadelta(w: Any, gs: Any, lr: float) -> Iterator[Any]:
-    v, u = np.zeros_like(w), np.zeros_like(w)
-    for g in gs:
-        v = 0.8 * v + 0.2 * g**2
-        d = g * np.sqrt(u + 0.01) / np.sqrt(v + 0.01)
-        u = 0.8 * u + 0.2 * d**2
-        w = w - lr * d
-        yield w
-
-
-def centered(w: Any, gs: Any, lr: float) -> Iterator[Any]:
-    h, m, b = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
-    for g in gs:
-        h, m = 0.8 * h + 0.2 * g**2, 0.8 * m + 0.2 * g
-        b = 0.7 * b + lr * g / np.sqrt(h - m**2 + 0.01)
-        w = w - b
-        yield w
-
-
-MOMENTS: dict[str, Any] = {"beta_1": 0.8, "beta_2": 0.9, "epsilon": 0.01}
-RULES: dict[str, tuple[Callable[..., Any], Any]] = {
-    "nesterov": (nesterov, opt.Nesterov),
-    "rmsprop": (rmsprop, lambda lr: opt.RMSProp(rho=0.8, epsilon=0.01, lr=lr)),
-    "adagrad": (adagrad, lambda lr: opt.AdaGrad(epsilon=0.01, lr=lr)),
-    "adamw": (adamw, lambda lr: opt.AdamW(**MOMENTS, lr=lr, weight_decay=0.05)),
-    "amsgrad": (amsgrad, lambda lr: opt.AMSGrad(**MOMENTS, lr=lr)),
-    "nadam": (nadam, lambda lr: opt.NAdam(**MOMENTS, momentum_decay=0.1, lr=lr)),
-    "adamax": (adamax, lambda lr: opt.Adamax(**MOMENTS, lr=lr)),
-    "adadelta": (adadelta, lambda lr: opt.Adadelta(lr, 0.8, 0.01)),
-    "centered": (
-        centered,
-        lambda lr: opt.RMSProp(lr, 0.8, 0.01, centered=True, momentum=0.7),
-    ),
-    "lion": (lion, lambda lr: opt.Lion(lr, 0.8, 0.9, weight_decay=0.05)),
-    "lamb": (lamb, lambda lr: opt.LAMB(**MOMENTS, lr=lr, weight_decay=0.05)),
-    "adafactor": (adafactor, lambda lr: opt.Adafactor(lr, weight_decay=0.05)),
-    "adalomo": (adalomo, lambda lr: opt.AdaLomo(lr, clip=0.7, weight_decay=0.05)),
-    "galore": (
-        galore,
-        lambda lr: opt.GaLore(lr, 3, 3, 0.5, **MOMENTS, weight_decay=0.05),
-    ),
-    "factored_adam": (
-        factored_adam,
-        lambda lr: opt.FactoredAdam(**MOMENTS, lr=lr, weight_decay=0.05),
-    ),
-}
-
-LATER = {"adamw", "amsgrad", "nadam", "lamb", "galore", "factored_adam"}
-
-
-@pytest.mark.parametrize("name", [*sorted(LATER), "adamax"])
-def test_formula_with_epsilon_in_the_other_place(name: str, rng: np.random.Generator) -> None:
-    formula, make = RULES[name]
-    said = {"epsilon_in_norm" if name == "adamax" else "epsilon_after_correction": True}
-    kind = make(0.03)
-    optimizer = type(kind)(**kind.arguments | said)
-    w = rng.normal(size=(5, 4))
-    gradients = [rng.normal(size=(5, 4)) for _ in range(5)]
-    for g, wanted in zip(gradients, formula(w.copy(), gradients, 0.03, True), strict=True):
-        optimizer.update(["w"], [w], [g])
-        np.testing.assert_allclose(w, wanted, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(("name", "word"), [*((name, None) for name in RULES), *PLACES])
 @pytest.mark.parametrize("shape", [(5, 4), (6, 2, 3), (300, 401)])
-def test_formula(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> None:
-    formula, make = RULES[name]
-    w = rng.normal(size=shape)
-    gradients = [rng.normal(size=shape) for _ in range(5)]
-    optimizer = make(0.03)
-    expected = formula(w.copy(), gradients, 0.03)
-    for g, wanted in zip(gradients, expected, strict=True):
+def test_formula(name, word, shape, rng):
+    """Also with ε in the other place."""
+    rule, w, grads = RULES[name], rng.normal(size=shape), rng.normal(size=(8, *shape))
+    optimizer = rule(learning_rate=0.03, weight_decay=rule.decay, **({word: True} if word else {}))
+    wanted = rule.formula(w.copy(), grads, 0.03, *([True] if word else []))
+    for g, after in zip(grads, wanted, strict=True):
         optimizer.update(["w"], [w], [g])
-        np.testing.assert_allclose(w, wanted.reshape(shape), rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(w, after.reshape(shape), rtol=1e-11, atol=1e-13)
 
 
-def test_adafactor_of_a_vector_keeps_every_moment(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_hyperparameters_follow_schedules(nesterov, rng):
+    w, v = rng.normal(size=(2, 5))
+    expected, also, h, m, s = w.copy(), v.copy(), 0.0, 0.0, 0.0
+    rate, mu, beta = lambda t: 0.1 / (t + 1), lambda t: 0.9 - 0.1 * t, lambda t: 0.8 + 0.01 * t
+    sgd, adam = opt.SGD(rate, mu, nesterov=nesterov), opt.Adam(0.1, beta, 0.95, epsilon=0.3)
+    for t in range(5):
+        g, b = rng.normal(size=5), beta(t)
+        sgd.update(["w"], [w], [g])
+        adam.update(["w"], [v], [g])
+        h = mu(t) * h + rate(t) * g
+        expected = expected - (mu(t) * h + rate(t) * g if nesterov else h)
+        m, s = b * m + (1 - b) * g, 0.95 * s + 0.05 * g * g
+        alpha = 0.1 * np.sqrt(1 - 0.95 ** (t + 1)) / (1 - b ** (t + 1))
+        also = also - alpha * m / (np.sqrt(s) + 0.3)
+        np.testing.assert_allclose(w, expected, rtol=1e-13)
+        np.testing.assert_allclose(v, also, rtol=1e-12)
+
+
+def test_singas_value():
+    w, g = np.float32([0.1, 0.2, 0.3, 0.4]), np.float32([0.1, 0.3, 0.1, 0.2])
+    opt.SGD(lr=0.1).apply(0, g, w, "w")
+    np.testing.assert_allclose(w, [0.09, 0.17, 0.29, 0.38], rtol=1e-6)
+
+
+def test_adafactor_of_a_vector_keeps_every_moment(rng):
     w, v = rng.normal(size=7), np.zeros(7)
     expected = w.copy()
     optimizer = opt.Adafactor(0.02, clip=0.5)
@@ -257,45 +126,31 @@ def test_adafactor_of_a_vector_keeps_every_moment(rng: np.random.Generator) -> N
         np.testing.assert_allclose(w, expected, rtol=1e-12)
 
 
-def test_factored_adam_of_a_vector_is_adamw(rng: np.random.Generator) -> None:
-    own, other = (
-        rule(**MOMENTS, lr=0.03, weight_decay=0.1) for rule in (opt.FactoredAdam, opt.AdamW)
-    )
-    w = rng.normal(size=7)
-    expected = w.copy()
-    for _ in range(4):
-        g = rng.normal(size=7)
-        own.update(["w"], [w], [g])
-        other.update(["w"], [expected], [g])
-        np.testing.assert_allclose(w, expected, rtol=1e-12)
+@pytest.mark.parametrize(
+    ("kind", "more", "shape"),
+    [(opt.FactoredAdam, {}, (7,)), *((opt.GaLore, {"rank": 4}, s) for s in [7, (4, 9), (9, 2, 2)])],
+)
+def test_what_cannot_be_smaller_is_adamw(kind, more, shape, rng):
+    w, grads = rng.normal(size=shape), rng.normal(size=(4, *np.ravel(shape)))
+    given = {**MOMENTS, "lr": 0.03, "weight_decay": 0.1}
+    expected = steps(opt.AdamW(**given), w.copy(), grads)
+    np.testing.assert_allclose(steps(kind(**given, **more), w, grads), expected, rtol=1e-12)
 
 
-def test_galore_of_what_has_no_more_directions_is_adamw(rng: np.random.Generator) -> None:
-    for shape in ((7,), (4, 9), (9, 2, 2)):
-        own = opt.GaLore(0.03, 4, **MOMENTS, weight_decay=0.1)
-        other = opt.AdamW(**MOMENTS, lr=0.03, weight_decay=0.1)
-        w = rng.normal(size=shape)
-        expected = w.copy()
-        for _ in range(4):
-            g = rng.normal(size=shape)
-            own.update(["w"], [w], [g])
-            other.update(["w"], [expected], [g])
-            np.testing.assert_allclose(w, expected, rtol=1e-12)
-
-
-def test_galore_keeps_a_basis_and_two_moments_of_the_rest(rng: np.random.Generator) -> None:
-    optimizer = opt.GaLore(rank=3)
+def test_the_state_of_what_is_factored_is_small(rng):
+    galore, adafactor = opt.GaLore(rank=3), opt.Adafactor()
     w = rng.normal(size=(20, 30)).astype(np.float32)
-    optimizer.update(["w"], [w], [rng.normal(size=w.shape).astype(np.float32)])
-    sizes = {key: array.size for key, array in optimizer.state_dict().items()}
-    assert sum(sizes.values()) == 3 * (20 + 2 * 30) + 1
+    galore.update(["w"], [w], [rng.normal(size=w.shape).astype(np.float32)])
+    adafactor.update(["w", "b"], [w, np.ones(7)], [np.ones_like(w), np.ones(7)])
+    for optimizer, size in ((galore, 3 * (20 + 2 * 30) + 1), (adafactor, (20 + 30 + 1) + (7 + 1))):
+        assert sum(array.size for array in optimizer.state_dict().values()) == size
     before = w.copy()
-    optimizer.update(["w"], [w], [np.zeros_like(w)], 2.0)
+    galore.update(["w"], [w], [np.zeros_like(w)], 2.0)
     # Three directions at most, whatever comes.
     assert np.linalg.matrix_rank(w - before, tol=1e-5) <= 3
 
 
-def test_galore_of_rows_of_a_table(rng: np.random.Generator) -> None:
+def test_galore_of_rows_of_a_table(rng):
     optimizer = opt.GaLore(0.03, 2, 2, 0.5, **MOMENTS)
     w = rng.normal(size=(40, 5))
     m, v = np.zeros((2, 40, 2))
@@ -308,231 +163,505 @@ def test_galore_of_rows_of_a_table(rng: np.random.Generator) -> None:
             p = p * np.sign(p[np.abs(p).argmax(axis=0), range(2)])
         r = 2 * g @ p
         m[rows], v[rows] = 0.8 * m[rows] + 0.2 * r, 0.9 * v[rows] + 0.1 * r**2
-        root = np.sqrt(v[rows] / (1 - 0.9**t)) + beside(t, False)
+        root = np.sqrt(v[rows] / (1 - 0.9**t)) + epsilon(t, False)
         expected[rows] -= 0.03 * 0.5 * (m[rows] / (1 - 0.8**t) / root) @ p.T
         np.testing.assert_allclose(w, expected, rtol=1e-11)
 
 
-def test_galore_of_rows_of_what_is_wide_is_that_of_a_dense_gradient(
-    rng: np.random.Generator,
-) -> None:
-    one, other = opt.GaLore(0.03, 2), opt.GaLore(0.03, 2)
-    w = rng.normal(size=(5, 9))
-    dense, same = np.zeros_like(w), w.copy()
+def test_galore_of_rows_of_what_is_wide_is_that_of_a_dense_gradient(rng):
+    w, dense = rng.normal(size=(5, 9)), np.zeros((5, 9))
     dense[[1, 3]] = rng.normal(size=(2, 9))
-    one.update(["w"], [w], [(np.array([1, 3]), dense[[1, 3]])])
-    other.update(["w"], [same], [dense])
-    np.testing.assert_array_equal(w, same)
+    expected = steps(opt.GaLore(0.03, 2), w.copy(), [dense])
+    found = steps(opt.GaLore(0.03, 2), w, [(np.array([1, 3]), dense[[1, 3]])])
+    np.testing.assert_array_equal(found, expected)
 
 
-def test_galore_goes_on_where_it_stood(rng: np.random.Generator) -> None:
+def test_galore_resumes_within_a_basis_and_shows_what_is_no_number(rng):
     one, other = opt.GaLore(0.03, 2, 3), opt.GaLore(0.03, 2, 3)
-    w = rng.normal(size=(6, 9))
-    gradients = rng.normal(size=(7, 6, 9))
-    for g in gradients[:4]:
-        one.update(["w"], [w], [g])
-    again = w.copy()
+    w, grads = rng.normal(size=(6, 9)), rng.normal(size=(7, 6, 9))
+    again = steps(one, w, grads[:4]).copy()
     other.load_state_dict(one.state_dict())
-    for g in gradients[4:]:
-        one.update(["w"], [w], [g])
-        other.update(["w"], [again], [g])
-    np.testing.assert_array_equal(again, w)
+    np.testing.assert_array_equal(steps(other, again, grads[4:]), steps(one, w, grads[4:]))
+    grads[0, 2, 3] = np.nan
+    assert np.isnan(steps(opt.GaLore(rank=2), w, grads[:1])).any()
 
 
-def test_galore_shows_what_is_no_number(rng: np.random.Generator) -> None:
-    w, g = rng.normal(size=(2, 6, 8))
-    g[2, 3] = np.nan
-    opt.GaLore(rank=2).update(["w"], [w], [g])
-    assert np.isnan(w).any()
+def test_zero_values_and_zero_gradients(make):
+    """Nothing moves, and the first gradient moves all values."""
+    w = np.zeros((3, 2))
+    optimizer = make()
+    assert not steps(optimizer, w, [np.zeros((3, 2))]).any()
+    steps(optimizer, w, [np.ones((3, 2))])
+    assert np.isfinite(w).all()
+    assert (w < 0).all()
+    kept = steps(make(), np.ones((3, 2), np.float32), [np.zeros((3, 2), np.float32)])
+    np.testing.assert_array_equal(kept, 1)
 
 
-def test_factored_adam_does_not_move_where_no_gradient_ever_was() -> None:
-    w = np.ones((3, 4), np.float32)
-    opt.FactoredAdam(lr=0.1).update(["w"], [w], [np.zeros_like(w)])
-    assert np.array_equal(w, np.ones((3, 4)))
+def test_lion_moves_by_the_sign_of_what_is_near_zero():
+    w = steps(opt.Lion(lr=0.1), np.ones(2), [np.array([0.0, 1e-30])])
+    np.testing.assert_allclose(w, [1, 0.9])
 
 
-def test_adafactor_state_is_a_row_and_a_column() -> None:
-    optimizer = opt.Adafactor()
-    optimizer.update(["w", "b"], [np.ones((50, 40)), np.ones(7)], [np.ones((50, 40)), np.ones(7)])
-    sizes = {key: array.size for key, array in optimizer.state_dict().items()}
-    assert sum(sizes.values()) == (50 + 40 + 1) + (7 + 1)
+# --- layers, places, types ------------------------------------------------------------------------
 
 
-TORCH: Any = {"epsilon": 0.1, "epsilon_after_correction": True}
+def test_order_and_grouping_of_layers_do_not_matter(make):
+    """Steps are counted by name; a gradient of None skips its parameter."""
+    together, apart, one, other = params(), params(), make(), make()
+    run(one, together, range(3))
+    for seed in range(3):
+        grads = params(100 + seed)
+        for name in reversed(list(apart)):
+            other.update([name, "a/bias"], [apart[name], apart["a/bias"]], [grads[name], None]) if (
+                name != "a/bias"
+            ) else other.update([name], [apart[name]], [grads[name]])
+    other.update([], [], [])
+    same(together, apart)
+    same(one.state_dict(), other.state_dict())
+    late, alone, optimizer = params(), params(), make()
+    for _ in range(3):
+        optimizer.update(["a/bias", "c"], [late["a/bias"], late["c"]], [np.ones(4), None])
+    assert "c/step" not in optimizer.state_dict()
+    optimizer.update(["c"], [late["c"]], [np.array(2.0)])
+    make().update(["c"], [alone["c"]], [np.array(2.0)])
+    assert late["c"] == alone["c"]
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "settings"),
-    [
-        (opt.SGD, "SGD", {}),
-        (opt.Nesterov, "SGD", {"momentum": 0.9, "nesterov": True}),
-        (partial(opt.RMSProp, epsilon=0.0), "RMSprop", {"alpha": 0.9, "eps": 0.0}),
-        (partial(opt.AdaGrad, epsilon=0.0), "Adagrad", {"eps": 0.0}),
-        (partial(opt.Adam, **TORCH), "Adam", {"eps": 0.1}),
-        (partial(opt.Adam, amsgrad=True, **TORCH), "Adam", {"eps": 0.1, "amsgrad": True}),
-        (partial(opt.AdamW, **TORCH), "AdamW", {"eps": 0.1}),
-        (partial(opt.AMSGrad, **TORCH), "Adam", {"eps": 0.1, "amsgrad": True}),
-        (partial(opt.AdamW, amsgrad=True, **TORCH), "AdamW", {"eps": 0.1, "amsgrad": True}),
-        (
-            partial(opt.SGD, momentum=0.9, dampening=0.3),
-            "SGD",
-            {"momentum": 0.9, "dampening": 0.3},
-        ),
-        (
-            partial(opt.RMSProp, epsilon=0.0, centered=True, momentum=0.8),
-            "RMSprop",
-            {"alpha": 0.9, "eps": 0.0, "centered": True, "momentum": 0.8},
-        ),
-        (partial(opt.NAdam, **TORCH), "NAdam", {"eps": 0.1}),
-        (partial(opt.RAdam, epsilon=0.1), "RAdam", {"eps": 0.1}),
-        (partial(opt.RAdam, beta_2=0.5), "RAdam", {"betas": (0.9, 0.5)}),
-        (partial(opt.Adamax, epsilon=0.1, epsilon_in_norm=True), "Adamax", {"eps": 0.1}),
-        (opt.Adadelta, "Adadelta", {}),
-        (opt.Adafactor, "Adafactor", {}),
-    ],
-)
-@pytest.mark.parametrize("shape", [(6, 5), (8,)])
-def test_equals_pytorch(
-    ours: Any, theirs: str, settings: dict[str, Any], shape: Any, rng: np.random.Generator
-) -> None:
-    torch = pytest.importorskip("torch")
-    kind = getattr(torch.optim, theirs)
-    apart = theirs in ("AdamW", "Adafactor")
-    both = not apart and "decoupled_weight_decay" in inspect.signature(kind).parameters
-    for decay, decoupled in [(0.0, False), (0.1, apart), *([(0.1, True)] if both else [])]:
-        more = {"decoupled_weight_decay": decoupled} if both else {}
-        w = rng.normal(size=shape)
-        peer_value = torch.nn.Parameter(torch.tensor(w))
-        peer = kind([peer_value], lr=0.02, weight_decay=decay, **settings, **more)
-        optimizer = ours(lr=0.02, weight_decay=decay, decoupled=decoupled)
-        for _ in range(10):
-            g = rng.normal(size=shape)
-            peer_value.grad = torch.tensor(g)
-            peer.step()
-            optimizer.update(["w"], [w], [g])
-            # PyTorch keeps the product of NAdam's momenta in float32: each of the steps of about lr
-            # may be off by a few of its roundings.
-            atol = 10 * 0.02 * 4 * 2.0**-24 if theirs == "NAdam" else 1e-12
-            np.testing.assert_allclose(w, peer_value.detach().numpy(), rtol=1e-10, atol=atol)
+def test_values_change_in_place_and_gradients_stay(make):
+    for options in ({}, {"regularizer": 0.1}, {"constraint": 0.1}):
+        value, grad = np.ones((3, 2)), np.full((3, 2), 0.5)
+        grad.flags.writeable = False
+        make(**options).update(["w"], [value], [grad], scale=0.5)
+        assert not np.allclose(value, 1)
 
 
-AFTER: Any = {"epsilon_after_correction": True}
+def test_float32_stays_and_follows_float64(make):
+    values, wide = params(dtype=np.float32), params()
+    small = make()
+    run(small, values, range(4))
+    run(make(), wide, range(4))
+    for name in values:
+        assert values[name].dtype == np.float32
+        np.testing.assert_allclose(values[name], wide[name], rtol=2e-4, atol=2e-5)
+    assert all(a.dtype == np.float32 for k, a in small.state_dict().items() if "/step" not in k)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "settings"),
-    [
-        (opt.SGD, "SGD", {}),
-        (partial(opt.SGD, momentum=0.9), "SGD", {"momentum": 0.9}),
-        (opt.Nesterov, "SGD", {"momentum": 0.9, "nesterov": True}),
-        (opt.RMSProp, "RMSprop", {}),
-        (
-            partial(opt.RMSProp, centered=True, momentum=0.5),
-            "RMSprop",
-            {"centered": True, "momentum": 0.5},
-        ),
-        (opt.AdaGrad, "Adagrad", {"initial_accumulator_value": 0.0}),
-        (opt.Adadelta, "Adadelta", {"rho": 0.9}),
-        (opt.Adam, "Adam", {}),
-        (opt.AMSGrad, "Adam", {"amsgrad": True}),
-        (opt.AdamW, "AdamW", {}),
-        (opt.Adamax, "Adamax", {}),
-        (partial(opt.NAdam, momentum_decay=1, **AFTER), "Nadam", {}),
-        (partial(opt.LAMB, **AFTER), "Lamb", {}),
-        (opt.Lion, "Lion", {}),
-    ],
-)
-@pytest.mark.parametrize("decay", [0.0, 0.5])
-@pytest.mark.parametrize("epsilon", [1e-7, 1e-3, 0.1])
-def test_equals_keras(
-    ours: Any,
-    theirs: str,
-    settings: dict[str, Any],
-    decay: float,
-    epsilon: float,
-    rng: np.random.Generator,
-) -> None:
-    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
-    w = rng.normal(size=(6, 5)).astype(np.float32)
-    variable = keras.Variable(w)
-    near = {} if theirs in ("SGD", "Lion") else {"epsilon": epsilon}
-    # AdamW of Keras takes no decay for none.
-    settings = settings | {"weight_decay": decay if decay or theirs == "AdamW" else None}
-    peer = getattr(keras.optimizers, theirs)(0.02, **near, **settings)
-    optimizer = ours(lr=0.02, weight_decay=decay, decoupled=True, **near)
-    for _ in range(10):
-        g = 0.01 * rng.normal(size=(6, 5)).astype(np.float32)
-        peer.apply([keras.ops.convert_to_tensor(g)], [variable])
-        optimizer.update(["w"], [w], [g])
-        np.testing.assert_allclose(w, np.asarray(variable.value.detach()), atol=1e-5)
+@pytest.mark.parametrize("size", [1, 32767, 32768, 32769, 70000])
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if not rule.whole])
+def test_blocks_do_not_show(name, size):
+    rng = np.random.default_rng(size)
+    whole = rng.normal(size=size)
+    pieces, one, other = whole.copy(), *(RULES[name](regularizer=0.1) for _ in range(2))
+    for grad in rng.normal(size=(2, size)):
+        one.update(["w"], [whole], [grad], scale=0.7)
+        for start in range(0, size, 10000):
+            part = slice(start, start + 10000)
+            other.update([f"w{start}"], [pieces[part]], [grad[part]], scale=0.7)
+    np.testing.assert_array_equal(whole, pieces)
+
+
+def test_strided_and_transposed_arrays(make, rng):
+    start, grad = rng.normal(size=(2, 6, 4))
+    plain = steps(make(weight_decay=0.1), start.copy(), [grad] * 2)
+    views = [np.repeat(start, 2, axis=1)[:, ::2], np.asfortranarray(start), start.copy()]
+    for value, g in zip(views, [grad, grad, np.asfortranarray(grad)], strict=True):
+        found = steps(make(weight_decay=0.1), value, [g] * 2)
+        np.testing.assert_allclose(found, plain, rtol=1e-14)
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_row_sparse_touches_its_rows_alone_and_treats_them_as_dense(name, data):
+    count = data.draw(st.integers(1, 6))
+    rows = sorted(data.draw(st.sets(st.integers(0, count - 1))))
+    rng = np.random.default_rng(data.draw(st.integers(0, 9)))
+    value, grad = rng.normal(size=(count, 3)), rng.normal(size=(len(rows), 3))
+    indices = np.array(rows, np.int64)
+    options = {"weight_decay": 0.1, "constraint": opt.MaxNorm(0.5, axis=1)}
+    sparse, dense = value.copy(), value[indices]
+    one, other = RULES[name](**options), RULES[name](**options)
+    for gradient in (RowSparse(indices, grad), (indices, 2 * grad)):
+        one.update(["w"], [sparse], [gradient], scale=0.5)
+        other.update(["w"], [dense], [gradient[1]], scale=0.5)
+    np.testing.assert_array_equal(sparse[indices], dense)
+    others = np.setdiff1d(np.arange(count), indices)
+    np.testing.assert_array_equal(sparse[others], value[others])
+    for key, array in one.state_dict().items():
+        if array.shape == value.shape:
+            assert not array[others].any(), key
+
+
+@pytest.mark.parametrize("name", RULES.keys() - {*OF_ROWS})
+def test_what_gathers_micro_batches_refuses_rows(name):
+    table = np.ones((3, 2))
+    with pytest.raises(ArgumentError, match="dense gradient"):
+        steps(RULES[name](), table, [RowSparse(np.array([0]), np.ones((1, 2)))])
+    np.testing.assert_array_equal(table, 1)
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_resume_is_exact(make, kept):
+    """Whatever the optimizer has trained before it loads."""
+    options = {"learning_rate": lambda step: 0.1 / (1 + step), "weight_decay": 0.01}
+    whole, halved = params(dtype=np.float32), params(dtype=np.float32)
+    one, first, second = make(**options), make(**options), make(**options)
+    run(one, whole, range(6))
+    run(first, halved, range(kept))
+    saved = first.state_dict()
+    for optimizer in (first, second):
+        run(optimizer, {name: v.copy() for name, v in halved.items()}, range(2))
+    second.load_state_dict(saved)
+    run(second, halved, range(kept, 6))
+    same(whole, halved)
+    same(one.state_dict(), second.state_dict())
+    for key, array in one.state_dict().items():
+        name, _, slot = key.rpartition("/")
+        if slot not in ("rows", "columns", "full", "basis"):
+            assert array.shape == (() if slot == "step" else SHAPES[name])
+    second.load_state_dict({})
+    assert second.state_dict() == {}
+
+
+def test_state_is_only_what_is_needed():
+    for rule, slots in ((opt.SGD(0.1), ()), (opt.SGD(0.1, 0.5), ("w/momentum",))):
+        steps(rule, np.ones(2), [np.ones(2)])
+        assert set(rule.state_dict()) == {"w/step", *slots}
+
+
+def test_bad_states(make):
+    optimizer = make()
+    run(optimizer, params(), range(2))
+    good = optimizer.state_dict()
+    bad = [
+        (UnknownNameError, "'c/wrong'", {**good, "c/wrong": np.zeros(())}),
+        (UnknownNameError, "'step'", {**good, "step": np.zeros(())}),
+        (DataError, "schedule", {**good, "*/lr.best": np.zeros(())}),
+    ]
+    for slot in (*optimizer.slots, "step") if optimizer.slots else ():
+        less = {k: v for k, v in good.items() if k != f"c/{slot}"}
+        bad.append((DataError, f"parameter 'c'.*no '{slot}'", less))
+    for step in (-1, 0.5, [1, 2]):
+        bad.append((DataError, "the step a count", {**good, "c/step": np.array(step)}))
+    for error, text, state in bad:
+        with pytest.raises(error, match=text):
+            optimizer.load_state_dict(state)
+    same(optimizer.state_dict(), good)
+
+
+def test_loaded_state_that_does_not_fit_its_parameter():
+    optimizer, other, value = opt.Adam(0.1), opt.Adam(0.1), np.ones(5)
+    run(optimizer, params(), range(1))
+    other.load_state_dict(optimizer.state_dict())
+    with pytest.raises(ShapeError, match=r"parameter 'a/bias'.*\(5,\).*loaded state of \(4, 4\)"):
+        other.update(["a/bias"], [value], [np.ones(5)])
+    np.testing.assert_array_equal(value, 1)
+
+
+def test_a_description_gives_an_equal_rule(make, rng):
+    made = make(
+        learning_rate=schedules.Step(0.05, 2, 0.5),
+        regularizer=opt.L1Regularizer(0.02),
+        constraint=opt.ClipNorm(0.7),
+    )
+    other = type(made).from_config(json.loads(json.dumps(made.to_config())))
+    assert type(other) is type(made)
+    assert other.to_config() == made.to_config()
+    w, grads = rng.normal(size=(3, 4)), rng.normal(size=(5, 3, 4))
+    np.testing.assert_array_equal(steps(made, w.copy(), grads), steps(other, w, grads))
 
 
 @pytest.mark.parametrize("name", ["AdamW", "AMSGrad", "NAdam", "LAMB", "FactoredAdam", "GaLore"])
-def test_files_and_pickles_from_before_mean_what_they_meant(
-    name: str, rng: np.random.Generator
-) -> None:
+def test_files_and_pickles_from_before_mean_what_they_meant(name):
     """Old files do not say where ε is added; new ones do, whatever the default."""
     kind = getattr(opt, name)
     entry = {"class": kind().to_config()["class"], "arguments": {"lr": 0.02, "epsilon": 0.1}}
     said = kind(0.02, epsilon=0.1, epsilon_after_correction=True)
-    old = kind.from_config(entry)
     again = kind.from_config(json.loads(json.dumps(kind(0.02, epsilon=0.1).to_config())))
     pickled = copy.deepcopy(said)
     del pickled.epsilon_after_correction
-    found = []
-    for each in (old, pickled, said, again, kind(0.02, epsilon=0.1)):
-        w = np.linspace(-1, 1, 12).reshape(3, 4)
-        for k in range(3):
-            each.update(["w"], [w], [np.cos(np.arange(12.0) + k).reshape(3, 4)])
-        found.append(w)
-    assert np.array_equal(found[0], found[2])
-    assert np.array_equal(found[1], found[2])
-    assert np.array_equal(found[3], found[4])
-    assert not np.allclose(found[3], found[0])
+    w = np.linspace(-1, 1, 12).reshape(3, 4)
+    grads = [np.cos(np.arange(12.0) + k).reshape(3, 4) for k in range(3)]
+    rules = (kind.from_config(entry), pickled, said, again, kind(0.02, epsilon=0.1))
+    old, by_pickle, after, new, plain = (steps(each, w.copy(), grads) for each in rules)
+    assert np.array_equal(old, after)
+    assert np.array_equal(by_pickle, after)
+    assert np.array_equal(new, plain)
+    assert not np.allclose(new, old)
 
 
-@pytest.mark.parametrize("make", [lambda: opt.LAMB(lr=0.1), lambda: opt.Adafactor()])
-def test_zero_values_and_zero_gradients(make: Any) -> None:
-    w = np.zeros((3, 2))
-    optimizer = make()
-    optimizer.update(["w"], [w], [np.zeros((3, 2))])
-    np.testing.assert_array_equal(w, 0)
-    optimizer.update(["w"], [w], [np.ones((3, 2))])
-    assert np.isfinite(w).all()
-    assert (w < 0).all()
+# --- rates, decay, settings of parameters ---------------------------------------------------------
 
 
-def test_lion_stands_still_where_nothing_came() -> None:
-    w = np.ones(2)
-    opt.Lion(lr=0.1).update(["w"], [w], [np.array([0.0, 1e-30])])
-    np.testing.assert_allclose(w, [1, 0.9])
+def test_multipliers_and_own_rules(make):
+    value, grad = np.array([1.0, -2.0]), np.array([0.3, 0.4])
+
+    def after(optimizer, **spec):
+        if spec:
+            optimizer.register("w", ParamSpec("w", **spec))
+        return steps(optimizer, value.copy(), [grad] * 2)
+
+    np.testing.assert_allclose(
+        after(make(learning_rate=0.2, weight_decay=0.1), lr_mult=0.5, decay_mult=3.0),
+        after(make(learning_rate=0.1, weight_decay=0.3)),
+    )
+    own = {"decay_mult": 3.0, "regularizer": 0.2}
+    if make().decoupled is False:
+        found = after(make(weight_decay=0.5), **own)
+        np.testing.assert_allclose(found, after(make(regularizer=0.2)))
+    found = after(make(constraint=5.0), constraint=0.1)
+    np.testing.assert_allclose(found, after(make(constraint=0.1)))
+    np.testing.assert_allclose(after(make(weight_decay=0.5), decay_mult=0.0), after(make()))
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_decoupled_decay_stands_beside_the_rule(of_rows, rows):
+    one = of_rows(learning_rate=lambda step: 0.1 / (1 + step), weight_decay=0.3, decoupled=True)
+    other = of_rows()
+    for each in (one, other):
+        each.register("w", ParamSpec("w", decay_mult=0.5))
+    if isinstance(one, opt.Adafactor):
+        # Its steps go by the size of the value before the decay.
+        other.epsilon_2 = one.epsilon_2 = 100.0
+    w = params()["a/weight"]
+    expected, of = w.copy(), np.array([0, 2]) if rows else np.arange(3)
+    for step in range(3):
+        grad = params(step + 1)["a/weight"]
+        grad = RowSparse(of, grad[of]) if rows else grad
+        one.update(["w"], [w], [grad])
+        other.learning_rate = 0.1 / (1 + step)
+        expected[of] *= 1 - other.learning_rate * 0.3 * 0.5
+        other.update(["w"], [expected], [grad])
+        np.testing.assert_allclose(w, expected, rtol=1e-12)
+
+
+def test_a_decay_that_is_not_decoupled_is_a_regularizer(make):
+    one, other = params(), params()
+    run(make(weight_decay=0.3, decoupled=False), one, range(3))
+    run(make(regularizer=0.3), other, range(3))
+    same(one, other)
+
+
+def test_registering_again_changes_settings_and_keeps_state(make):
+    optimizer, values = make(), params()
+    specs = [ParamSpec(name) for name in values]
+    optimizer.register_all(specs)
+    run(optimizer, values, range(2))
+    before = optimizer.state_dict()
+    optimizer.register_all(specs)
+    same(optimizer.state_dict(), before)
+    optimizer.register("c", ParamSpec("c", lr_mult=0.0))
+    optimizer.load_state_dict({})
+    kept = values["c"].copy()
+    optimizer.update(["c"], [values["c"]], [np.array(1.0)])
+    assert values["c"] == kept
+
+
+def test_constraint_then_regularizer_then_rule():
+    optimizer = opt.SGD(learning_rate=0.1, constraint=1.0, regularizer=opt.L1Regularizer(0.5))
+    w = steps(optimizer, np.array([3.0, 4.0]), [np.array([30.0, 40.0])])
+    np.testing.assert_allclose(w, np.array([3, 4]) - 0.1 * (np.array([0.6, 0.8]) + 0.5))
+
+
+def test_schedules_see_the_step_of_the_parameter(make):
+    seen = []
+    optimizer, values = make(learning_rate=lambda step: seen.append(step) or 0.1), params()
+    for _ in range(3):
+        optimizer.update(["c"], [values["c"]], [np.array(1.0)])
+    optimizer.update(["a/bias"], [values["a/bias"]], [np.ones(4)])
+    assert seen == [0, 1, 2, 0]
+
+
+def test_singas_interface_is_the_same_rule(make):
+    values, other, third = params(), params(), params()
+    one, two, three = make(), make(), make(learning_rate=None)
+    for step in range(3):
+        for name, grad in params(step + 1).items():
+            one.update([name], [values[name]], [grad])
+            assert two.apply(0, grad, other[name], name, step) is other[name]
+            three.apply_with_lr(1, 0.1, grad, third[name], name, step=step)
+    same(values, other)
+    same(values, third)
+    with pytest.raises(ArgumentError, match="the parameter's name"):
+        two.apply(0, np.ones(()), values["c"])
+    with pytest.raises(ArgumentError, match="apply_with_lr"):
+        three.update(["w"], [np.ones(2)], [np.ones(2)])
+
+
+@pytest.mark.parametrize("rule", PUBLIC, ids=lambda rule: rule.__name__)
+def test_the_rate_comes_first_and_has_a_default(rule):
+    given = (2,) if rule.__name__.startswith("Accumulating") else ()
+    assert [*inspect.signature(rule).parameters][len(given)] == "learning_rate"
+    assert rule(*given, 3e-2).lr == 3e-2
+    usual = rule(*given)
+    assert 1e-4 <= usual.lr <= 1
+    assert (steps(usual, np.ones((3, 2)), [np.ones((3, 2))] * 2) < 1).all()
+
+
+# --- refusals, which change nothing ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf])
+def test_a_rate_that_is_not_finite(make, rate):
+    optimizer = make(learning_rate=lambda step: rate if step else 0.1)
+    values = [np.ones(2), np.ones(2)]
+    optimizer.update(["w", "v"], values, values[::-1])
+    kept, state = [v.copy() for v in values], optimizer.state_dict()
+    with pytest.raises(ArgumentError, match=r"parameter 'w'.*finite.*at step 1"):
+        optimizer.update(["w", "v"], values, [np.ones(2), np.ones(2)])
+    np.testing.assert_array_equal(values, kept)
+    same(optimizer.state_dict(), state)
+
+
+def test_bad_updates_change_nothing(make):
+    optimizer, values = make(), params()
+    run(optimizer, values, range(1))
+    state, kept = optimizer.state_dict(), {n: v.copy() for n, v in values.items()}
+    a, c, one = values["a/bias"], values["c"], np.ones(1)
+    for error, names, vs, gs, text in [
+        (ArgumentError, ["a/bias"], [a, c], [a, c], "1 names, 2 values and 2 gradients"),
+        (ArgumentError, ["a/bias", "c"], [a], [a, c], "2 names, 1 values and 2 gradients"),
+        (ArgumentError, ["a/bias", "c"], [a, c], [a], "2 names, 2 values and 1 gradients"),
+        (ArgumentError, ["c", "c"], [c, c], [c, c], "'c' more than once"),
+        (ShapeError, ["c", "a/bias"], [c, a], [c, np.ones(3)], r"shape \(4,\).*shape \(3,\)"),
+        (ShapeError, ["c", "a/bias"], [c, a], [c, [1, 1, 1, 1]], "received list"),
+        (ShapeError, ["c", "a/bias"], [c, np.ones(5)], [c, np.ones(5)], r"\(4,\), as in its"),
+        (ArgumentError, ["c", "n"], [c, np.ones(2, int)], [c, np.ones(2)], "int64"),
+        (ArgumentError, ["c", "n"], [c, np.ones(2, "f2")], [c, np.ones(2)], "float16"),
+        (ArgumentError, ["c", "n"], [c, [1.0]], [c, one], "received list"),
+    ]:
+        with pytest.raises(error, match=text):
+            optimizer.update(names, vs, gs)
+    same(values, kept)
+    same(optimizer.state_dict(), state)
 
 
 @pytest.mark.parametrize(
-    ("make", "name"),
+    ("indices", "rows", "error", "text"),
     [
-        (lambda: opt.Nesterov(lr=0.1, momentum=1.0), "momentum"),
-        (lambda: opt.RMSProp(rho=1.0, lr=0.1), "rho"),
-        (lambda: opt.RMSProp(epsilon=-1, lr=0.1), "epsilon"),
-        (lambda: opt.AdaGrad(epsilon=float("nan"), lr=0.1), "epsilon"),
-        (lambda: opt.Lion(beta_1=1.5, lr=0.1), "beta_1"),
-        (lambda: opt.Lion(beta_2=-1.0, lr=0.1), "beta_2"),
-        (lambda: opt.LAMB(beta_2=1.0, lr=0.1), "beta_2"),
-        (lambda: opt.NAdam(momentum_decay=-1.0, lr=0.1), "momentum_decay"),
-        (lambda: opt.Adadelta(rho=1.0, lr=0.1), "rho"),
-        (lambda: opt.RMSProp(momentum=1.0, lr=0.1), "momentum"),
-        (lambda: opt.SGD(momentum=0.9, dampening=1.0, lr=0.1), "dampening"),
-        (lambda: opt.SGD(dampening=0.5, lr=0.1), "dampening"),
-        (lambda: opt.SGD(0.1, 0.9, nesterov=True, dampening=0.5), "dampening"),
-        (lambda: opt.Adafactor(beta2_decay=0.5), "beta_2_decay"),
-        (lambda: opt.Adafactor(epsilon_1=-1.0), "epsilon_1"),
-        (lambda: opt.Adafactor(epsilon_2=-1.0), "epsilon_2"),
-        (lambda: opt.Adafactor(clip=0.0), "clip_threshold"),
-        (lambda: opt.GaLore(gain=0.0), "gain"),
-        (lambda: opt.GaLore(beta_2=1.0), "beta_2"),
+        ([0, 4], (2, 3), DataError, "below 4; received 2 indices from 0 to 4"),
+        ([-1, 2], (2, 3), DataError, "from -1 to 2"),
+        ([2, 1], (2, 3), DataError, "sort them"),
+        ([1, 1], (2, 3), DataError, "sum the rows"),
+        ([1, 2], (3, 3), ShapeError, r"rows \(3, 3\)"),
+        ([1, 2], (2, 2), ShapeError, r"value of shape \(4, 3\)"),
+        ([[1], [2]], (2, 3), ShapeError, r"indices \(2, 1\)"),
+        ([0.0, 1.0], (2, 3), ShapeError, "float64"),
     ],
 )
-def test_bad_settings(make: Any, name: str) -> None:
-    with pytest.raises(ArgumentError, match=rf"\({name}=\)"):
-        make()
+def test_bad_rows(of_rows, indices, rows, error, text):
+    value = np.ones((4, 3))
+    with pytest.raises(error, match=text):
+        of_rows().update(["w"], [value], [RowSparse(np.array(indices), np.ones(rows))])
+    np.testing.assert_array_equal(value, 1)
+
+
+@pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf, "0.1", True])
+def test_bad_settings(make, bad):
+    for name in ("learning_rate", "weight_decay"):
+        with pytest.raises(ArgumentError, match=rf"\({name}=\).*finite"):
+            make(**{name: bad})
+    for name in ("lr_mult", "decay_mult") if not isinstance(bad, bool) else ():
+        with pytest.raises(ArgumentError, match=name):
+            make().register("w", ParamSpec("w", **{name: bad}))
+
+
+def test_bad_regularizers_and_constraints(make):
+    for name in ("regularizer", "constraint"):
+        with pytest.raises(ArgumentError, match=rf"{name}=\).*received str"):
+            make(**{name: "l2"})
+    if make().decoupled is False:
+        with pytest.raises(ArgumentError, match="both"):
+            make(weight_decay=0.1, regularizer=0.1)
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "more"),
+    [
+        *(("momentum", opt.SGD, {"momentum": bad}) for bad in (-0.1, 1.0, "x")),
+        ("momentum", opt.Nesterov, {"momentum": 1.0}),
+        ("momentum", opt.RMSProp, {"momentum": 1.0}),
+        ("dampening", opt.SGD, {"momentum": 0.9, "dampening": 1.0}),
+        ("dampening", opt.SGD, {"dampening": 0.5}),
+        ("dampening", opt.SGD, {"momentum": 0.9, "nesterov": True, "dampening": 0.5}),
+        *(("rho", kind, {"rho": 1.0}) for kind in (opt.RMSProp, opt.Adadelta)),
+        ("epsilon", opt.RMSProp, {"epsilon": -1}),
+        ("epsilon", opt.AdaGrad, {"epsilon": NAN}),
+        *(("epsilon", opt.Adam, {"epsilon": bad}) for bad in (-1e-8, None)),
+        *(("beta_1", kind, {"beta_1": bad}) for kind, bad in ((opt.Lion, 1.5), (opt.Adam, 1.0))),
+        *(("beta_2", opt.Adam, {"beta_2": bad}) for bad in (-0.1, "x")),
+        ("beta_2", opt.Lion, {"beta_2": -1.0}),
+        *(("beta_2", kind, {"beta_2": 1.0}) for kind in (opt.LAMB, opt.GaLore)),
+        ("momentum_decay", opt.NAdam, {"momentum_decay": -1.0}),
+        ("beta_2_decay", opt.Adafactor, {"beta2_decay": 0.5}),
+        *((name, opt.Adafactor, {name: -1.0}) for name in ("epsilon_1", "epsilon_2")),
+        ("clip_threshold", opt.Adafactor, {"clip": 0.0}),
+        ("gain", opt.GaLore, {"gain": 0.0}),
+    ],
+)
+def test_bad_arguments_of_a_rule(name, kind, more):
+    with pytest.raises(ArgumentError, match=rf"{kind.__name__}\({name}=\)"):
+        kind(lr=0.1, **more)
+    with pytest.raises(ArgumentError, match="above 0 with nesterov"):
+        opt.SGD(lr=0.1, nesterov=True)
+
+
+# --- the words of Keras and PyTorch ---------------------------------------------------------------
+
+
+def test_the_words_of_others_mean_the_same():
+    adam = opt.Adam(lr=0.1, betas=(0.8, 0.9), eps=0.01, clipnorm=2.0)
+    assert repr(adam) == repr(opt.Adam(0.1, 0.8, 0.9, 0.01, constraint=2.0))
+    assert opt.Adam.from_config({"class": "Adam", "arguments": {"lr": 0.3}}).learning_rate == 0.3
+    adam.lr = 0.5
+    assert adam.learning_rate == adam.rate() == adam.lr == 0.5
+    adam.load_state_dict({"*/lr": np.array(0.25)})
+    assert adam.learning_rate == 0.25
+    assert opt.Adafactor(eps=(None, 0.1), d=2.0).epsilon_2 == 0.1
+
+
+def test_an_argument_that_asks_for_nothing_is_taken():
+    of_keras = {"clipvalue": None, "use_ema": False, "amsgrad": False}
+    of_torch = {"maximize": False, "foreach": None, "fused": None}
+    made = opt.RAdam(0.1, **of_keras, **of_torch)
+    assert repr(made) == "RAdam(learning_rate=0.1, amsgrad=False)"
+    assert repr(opt.Lion(0.1, **of_keras, **of_torch)) == "Lion(learning_rate=0.1)"
+    assert opt.AdamW(amsgrad=True).slots == ("first", "second", "largest")
+    assert opt.AdamW(weight_decay=None).weight_decay == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "error"),
+    [
+        (opt.Adam, {"betas": 0.9}, SignatureError),
+        (opt.Adam, {"betas": (0.9, 0.99), "beta_2": 0.9}, SignatureError),
+        (opt.Adam, {"lr": 1, "learning_rate": 1}, SignatureError),
+        (opt.Adam, {"maximize": True}, SignatureError),
+        (opt.Adam, {"clipvalue": 0.5}, SignatureError),
+        (opt.RAdam, {"amsgrad": True}, ArgumentError),
+        (opt.FactoredAdam, {"amsgrad": True}, ArgumentError),
+    ],
+)
+def test_words_that_are_refused(kind, more, error):
+    with pytest.raises(error, match="amsgrad" if "amsgrad" in more else None):
+        kind(**more)
+
+
+def test_a_rule_of_a_user_may_go_by_other_words():
+    class Mine(opt.SGD):
+        def __init__(self, lr=0.1, **more):
+            super().__init__(lr, **more)
+
+    mine = Mine(0.3, weight_decay=0.1)
+    assert mine.learning_rate == mine.lr == 0.3
+    mine.lr = 0.5
+    assert mine.rate() == 0.5
+    with pytest.raises(TypeError, match="weight_decy"):
+        Mine(0.3, weight_decy=0.1)
