@@ -771,7 +771,7 @@ def same_rates(pair, here=None, there=None, steps=40):
 
 
 @row(RATES, "StepLR", step_size=[1, 7], gamma=[0.1, 0.5])
-@row(RATES, "MultiStepLR", milestones=[[3], [3, 9, 20]], gamma=[0.1, 0.5])
+@row(RATES, "MultiStepLR", milestones=[[3], [2, 5, 5], [3, 9, 20]], gamma=[0.1, 0.5])
 @row(RATES, "PolynomialLR", total_iters=[7, 30], power=[1.0, 2.0])
 @row(RATES, "CosineAnnealingWarmRestarts", T_0=[5, 9], T_mult=[1, 2], eta_min=[0.0, 0.1])
 @row(RATES, "ExponentialLR", gamma=[0.9, 0.5])

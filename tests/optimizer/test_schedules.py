@@ -1,9 +1,7 @@
-"""Schedules against their formulas at the edges, and PyTorch's step by step."""
+"""Schedules at their edges, as data and as state; tests/migration has the peers."""
 
-from __future__ import annotations
-
+import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +9,10 @@ import pytest
 from singanet.errors import ArgumentError, DataError, SignatureError
 from singanet.optimizer import SGD
 from singanet.optimizer import schedules as plans
+from tests.optimizer.rules import SCHEDULES
 
 
-def test_values_by_hand() -> None:
+def test_values_by_hand():
     assert [plans.Constant(0.5)(t) for t in (0, 9)] == [0.5, 0.5]
     assert [plans.Step(8.0, 2, 0.5)(t) for t in range(6)] == [8, 8, 4, 4, 2, 2]
     assert [plans.MultiStep(8.0, [1, 3], 0.5)(t) for t in range(5)] == [8, 4, 4, 2, 2]
@@ -27,99 +26,14 @@ def test_values_by_hand() -> None:
     assert [cycle(t) for t in (0, 4, 9, 20)] == pytest.approx([0.1, 1.0, 1e-3, 1e-3])
 
 
-def test_warm_up_meets_what_comes_after() -> None:
+def test_warm_up_meets_what_comes_after():
     plan = plans.WarmUp(plans.Step(1.0, 2, 0.5), 3, start=0.2)
     assert [plan(t) for t in range(8)] == pytest.approx([0.4, 0.6, 0.8, 1, 1, 0.5, 0.5, 0.25])
     assert plans.WarmUp(0.5, 0)(0) == 0.5
     assert plans.WarmUp(lambda t: 2.0 + t, 1)(3) == 4.0
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (lambda: plans.Step(0.1, 3, 0.5), ("StepLR", {"step_size": 3, "gamma": 0.5})),
-        (
-            lambda: plans.MultiStep(0.1, [2, 5, 5], 0.5),
-            ("MultiStepLR", {"milestones": [2, 5, 5], "gamma": 0.5}),
-        ),
-        (lambda: plans.Exponential(0.1, 1, 0.9), ("ExponentialLR", {"gamma": 0.9})),
-        (
-            lambda: plans.Cosine(0.1, 12, 0.01),
-            ("CosineAnnealingLR", {"T_max": 12, "eta_min": 0.01}),
-        ),
-        (
-            lambda: plans.Polynomial(0.1, 12, power=2.0),
-            ("PolynomialLR", {"total_iters": 12, "power": 2}),
-        ),
-        (
-            lambda: plans.OneCycle(0.1, 13),
-            ("OneCycleLR", {"max_lr": 0.1, "total_steps": 13}),
-        ),
-        (
-            lambda: plans.CosineRestarts(0.1, 2, 0.01, t_mul=2),
-            ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 2, "eta_min": 0.01}),
-        ),
-        (
-            lambda: plans.Polynomial(0.02, 5, end_learning_rate=0.1),
-            ("LinearLR", {"start_factor": 0.2, "total_iters": 5}),
-        ),
-        (
-            lambda: plans.CosineRestarts(0.1, 5),
-            ("CosineAnnealingWarmRestarts", {"T_0": 5}),
-        ),
-        (
-            lambda: plans.Cyclic(0.1, 0.5, 3, 2, shrink=0.5),
-            (
-                "CyclicLR",
-                {
-                    "base_lr": 0.1,
-                    "max_lr": 0.5,
-                    "step_size_up": 3,
-                    "step_size_down": 2,
-                    "mode": "triangular2",
-                    "cycle_momentum": False,
-                },
-            ),
-        ),
-        (
-            lambda: plans.Cyclic(0.1, 0.5, 4, decay=0.9),
-            (
-                "CyclicLR",
-                {
-                    "base_lr": 0.1,
-                    "max_lr": 0.5,
-                    "step_size_up": 4,
-                    "mode": "exp_range",
-                    "gamma": 0.9,
-                    "cycle_momentum": False,
-                },
-            ),
-        ),
-    ],
-)
-def test_equals_pytorch(ours: Any, theirs: tuple[str, dict[str, Any]]) -> None:
-    torch = pytest.importorskip("torch")
-    peer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    scheduler = getattr(torch.optim.lr_scheduler, theirs[0])(peer, **theirs[1])
-    plan = ours()
-    for step in range(12):
-        assert plan(step) == pytest.approx(peer.param_groups[0]["lr"], rel=1e-9, abs=1e-12)
-        peer.step()
-        scheduler.step()
-
-
-@pytest.mark.parametrize("floor", [0.0, 0.3])
-def test_restarts_shrink_as_in_keras(floor: float) -> None:
-    keras = pytest.importorskip("keras")
-    kind = keras.optimizers.schedules.CosineDecayRestarts
-    theirs = kind(0.1, 3, t_mul=2.0, m_mul=0.5, alpha=floor)
-    ours = plans.CosineRestarts(0.1, 3, 0.1 * floor, t_mul=2, m_mul=0.5)
-    # Behind the first step of each, where Keras' float32 may still see the end of the one before.
-    for step in [t for t in range(45) if t not in (3, 9, 21)]:
-        assert ours(step) == pytest.approx(float(theirs(step)), rel=1e-4, abs=1e-7)
-
-
-def test_a_warm_up_of_keras_is_a_line_before() -> None:
+def test_a_warm_up_of_keras_is_a_line_before():
     keras = pytest.importorskip("keras")
     kind = keras.optimizers.schedules.CosineDecay
     theirs = kind(0.02, 6, alpha=0.1, warmup_target=0.1, warmup_steps=4)
@@ -130,8 +44,8 @@ def test_a_warm_up_of_keras_is_a_line_before() -> None:
         assert ours(step) == pytest.approx(float(theirs(step)), rel=1e-5)
 
 
-def test_parts_follow_each_other_and_learn() -> None:
-    def make() -> Any:
+def test_parts_follow_each_other_and_learn():
+    def make():
         parts = [plans.WarmUp(1.0, 2), plans.Plateau(0.5, 0.5, 1), plans.Step(0.1, 2, 0.5)]
         return plans.Chained(parts, [3, 5])
 
@@ -146,14 +60,14 @@ def test_parts_follow_each_other_and_learn() -> None:
     optimizer.update(["w"], [np.ones(1)], [np.ones(1)])
     other.load_state_dict(optimizer.state_dict())
     assert other.state_dict() == optimizer.state_dict()
-    assert other.lr(4) == 0.25  # type: ignore[operator]
+    assert other.lr(4) == 0.25
     assert plans.Chained([0.1, lambda t: 2.0 + t], [4])(6) == 4.0
     again = plans.Chained.from_config(plan.to_config())
     assert [again(t) for t in range(3)] == [plan(t) for t in range(3)]
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_plateau_equals_pytorch(mode: str) -> None:
+def test_plateau_equals_pytorch(mode):
     torch = pytest.importorskip("torch")
     metrics = [5.0, 4.0, 4.0, 4.1, 3.99999, 4.0, 3.0, 3.5, math.nan, 3.2, 3.1, 3.1, 2.0, 9.0]
     peer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -169,8 +83,8 @@ def test_plateau_equals_pytorch(mode: str) -> None:
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_plateau_is_part_of_the_optimizers_state(warm: bool) -> None:
-    def make() -> tuple[Any, Any]:
+def test_plateau_is_part_of_the_optimizers_state(warm):
+    def make():
         plateau = plans.Plateau(1.0, 0.5, 2)
         return plateau, SGD(lr=plans.WarmUp(plateau, 2) if warm else plateau)
 
@@ -193,49 +107,39 @@ def test_plateau_is_part_of_the_optimizers_state(warm: bool) -> None:
         make()[1].load_state_dict({"w/step": saved["w/step"]})
 
 
-def test_plateau_refuses_other_state() -> None:
+def test_plateau_refuses_other_state():
     with pytest.raises(DataError, match="'best', 'resting', 'value'"):
         plans.Plateau(1.0).load_state_dict({"value": 1.0})
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: plans.Constant(math.nan),
-        lambda: plans.Constant("1"),  # type: ignore[arg-type]
-        lambda: plans.Step(1.0, 0),
-        lambda: plans.Step(1.0, 2.5),  # type: ignore[arg-type]
-        lambda: plans.Step(1.0, 2, -1.0),
-        lambda: plans.MultiStep(1.0, [3, 1]),
-        lambda: plans.MultiStep(1.0, [-1]),
-        lambda: plans.Exponential(1.0, 1, math.inf),
-        lambda: plans.Cosine(1.0, 0),
-        lambda: plans.Polynomial(1.0, 4, power=-1.0),
-        lambda: plans.WarmUp(math.nan, 3),
-        lambda: plans.WarmUp(1.0, -1),
-        lambda: plans.OneCycle(1.0, 1),
-        lambda: plans.OneCycle(1.0, 10, rise=1.5),
-        lambda: plans.OneCycle(1.0, 10, start_div=0.0),
-        lambda: plans.CosineRestarts(1.0, 3, t_mul=0),
-        lambda: plans.CosineRestarts(1.0, 3, m_mul=-1.0),
-        lambda: plans.Cyclic(0.1, 1.0, 0),
-        lambda: plans.Cyclic(0.1, 1.0, 2, 0),
-        lambda: plans.Chained([1.0, 2.0], []),
-        lambda: plans.Chained([1.0, 2.0, 3.0], [4, 4]),
-        lambda: plans.Chained([], []),
-        lambda: plans.Chained([1.0, "2"], [4]),  # type: ignore[list-item]
-        lambda: plans.Plateau(1.0, cooldown=-1),
-        lambda: plans.Plateau(1.0, factor=2.0),
-        lambda: plans.Plateau(1.0, patience=-1),
-        lambda: plans.Plateau(1.0, mode="best"),
+NAN = math.nan
+BAD = {
+    plans.Constant: [(NAN,), ("1",)],
+    plans.Step: [(1.0, 0), (1.0, 2.5), (1.0, 2, -1.0)],
+    plans.MultiStep: [(1.0, [3, 1]), (1.0, [-1])],
+    plans.Exponential: [(1.0, 1, math.inf)],
+    plans.Cosine: [(1.0, 0)],
+    plans.Polynomial: [(1.0, 4, {"power": -1.0})],
+    plans.WarmUp: [(NAN, 3), (1.0, -1)],
+    plans.OneCycle: [(1.0, 1), (1.0, 10, {"rise": 1.5}), (1.0, 10, {"start_div": 0.0})],
+    plans.CosineRestarts: [(1.0, 3, {"t_mul": 0}), (1.0, 3, {"m_mul": -1.0})],
+    plans.Cyclic: [(0.1, 1.0, 0), (0.1, 1.0, 2, 0)],
+    plans.Chained: [([1.0, 2.0], []), ([1.0, 2.0, 3.0], [4, 4]), ([], []), ([1.0, "2"], [4])],
+    plans.Plateau: [
+        (1.0, {name: bad})
+        for name, bad in [("cooldown", -1), ("factor", 2.0), ("patience", -1), ("mode", "best")]
     ],
-)
-def test_bad_arguments(make: Any) -> None:
+}
+
+
+@pytest.mark.parametrize(("kind", "given"), [(kind, g) for kind, all_ in BAD.items() for g in all_])
+def test_bad_arguments(kind, given):
+    more = given[-1] if isinstance(given[-1], dict) else {}
     with pytest.raises(ArgumentError, match=r"(\(\w+=\)|, \w+): expected"):
-        make()
+        kind(*given[: len(given) - bool(more)], **more)
 
 
-def test_plateau_waits_as_long_as_keras() -> None:
+def test_plateau_waits_as_long_as_keras():
     keras = pytest.importorskip("keras")
     metrics = [5.0, 4.0, 4.0, 4.1, 4.0, 3.0, 3.5, 3.6, 3.7, 2.0, 2.0, 2.0, 2.0]
     for patience, cooldown in [(1, 0), (2, 0), (3, 0), (1, 2), (2, 1), (1, 1)]:
@@ -253,7 +157,7 @@ def test_plateau_waits_as_long_as_keras() -> None:
             assert ours(0) == pytest.approx(float(model.optimizer.learning_rate))
 
 
-def test_one_cycle_that_only_rises() -> None:
+def test_one_cycle_that_only_rises():
     cycle = plans.OneCycle(1.0, 10, rise=1.0, start_div=10.0, final_div=100.0)
     assert cycle(9) == pytest.approx(1.0)
     assert [cycle(step) for step in (10, 11, 10**6)] == [pytest.approx(0.001)] * 3
@@ -272,10 +176,20 @@ def test_one_cycle_that_only_rises() -> None:
         (plans.Plateau(0.1, lowest=0.01), plans.Plateau(0.1, min_lr=0.01)),
     ],
 )
-def test_words_of_others_are_taken(ours: Any, said: Any) -> None:
+def test_words_of_others_are_taken(ours, said):
     assert repr(ours) == repr(said)
 
 
-def test_words_that_mean_something_else_elsewhere_are_not() -> None:
+def test_words_that_mean_something_else_elsewhere_are_not():
     with pytest.raises(SignatureError):
-        plans.WarmUp(0.1, T_max=3)  # type: ignore[call-arg]
+        plans.WarmUp(0.1, T_max=3)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+def test_schedules_come_back_from_data(schedule):
+    other = type(schedule).from_config(json.loads(json.dumps(schedule.to_config())))
+    assert [other(k) for k in range(12)] == [schedule(k) for k in range(12)]
+
+
+def test_every_schedule_has_a_row():
+    assert {type(schedule).__name__ for schedule in SCHEDULES} == {*plans.__all__} - {"Schedule"}
