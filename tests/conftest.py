@@ -59,7 +59,9 @@ def pytest_terminal_summary(terminalreporter):
     skipped = terminalreporter.stats.get("skipped", ())
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     if reasons:
-        common = "; ".join(f"{count} {shorten(reason, 60)}" for reason, count in reasons.most_common(4))
+        common = "; ".join(
+            f"{count} {shorten(reason, 60)}" for reason, count in reasons.most_common(4)
+        )
         rest = "; -rs lists all" if len(reasons) > 4 else ""
         terminalreporter.line(f"skipped {len(skipped)} tests: {common}{rest}")
 
