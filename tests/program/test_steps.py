@@ -44,11 +44,11 @@ def gives_rows(name):
 
 
 def table():
-    """Twelve cases of each rule, drawn by the day: rule, stage, net, options, level, weights."""
+    """Five cases of each rule, drawn by the day: rule, stage, net, options, level, weights."""
     draw = random.Random(SEED)
     dense = [name for name in NETS if not gives_rows(name) and name != "tied"]
     for rule in RULES:
-        for k in range(12):
+        for k in range(5):
             nets = dense if rule in ACCUMULATING else list(NETS)
             chosen = (
                 rule,
