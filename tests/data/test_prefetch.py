@@ -41,16 +41,6 @@ def no_thread_is_left():
     assert workers() == []
 
 
-@pytest.mark.parametrize("capacity", [1, 2, 50])
-def test_batches_are_those_of_the_loader(capacity):
-    ahead = Prefetch(numbers(), capacity)
-    plain = numbers()
-    assert len(ahead) == 6
-    for _ in range(3):
-        assert rows(ahead) == rows(plain)
-        assert ahead.state_dict() == plain.state_dict()
-
-
 def rows_of_epoch(epoch):
     return [(np.arange(k, k + 2), epoch) for k in range(6)]
 
@@ -88,37 +78,6 @@ def test_to_copy_ends_no_iteration(copied):
     next(running)
     copied(ahead).close()
     assert rows(running) == rows(islice(numbers(), 1, None))
-
-
-def test_a_copy_goes_back_where_it_was_told_to():
-    ahead = Prefetch(numbers())
-    start, running = ahead.state_dict(), iter(ahead)
-    next(running)
-    made = copy.deepcopy(ahead)
-    made.load_state_dict(start)
-    assert rows(made) == rows(numbers())
-    running.close()
-
-
-@given(st.integers(0, 14), st.integers(1, 4), st.booleans())
-def test_the_position_is_that_of_the_batches_taken(taken, capacity, generated):
-    def fresh():
-        if generated:
-            return GeneratorLoader(lambda epoch: list(numbers()) if epoch % 2 else numbers())
-        return numbers()
-
-    straight = rows(islice(endless(fresh()), 24))
-    ahead = Prefetch(fresh(), capacity)
-    stream = endless(ahead)
-    assert rows(islice(stream, taken)) == straight[:taken]
-    state = ahead.state_dict()  # while the thread is further on
-    stream.close()
-    assert ahead.state_dict() == state
-    resumed = Prefetch(fresh(), capacity)
-    resumed.load_state_dict(state)
-    stream = endless(resumed)
-    assert rows(islice(stream, 24 - taken)) == straight[taken:]
-    stream.close()
 
 
 def test_leaving_a_loop_ends_the_thread_and_keeps_the_place():
@@ -190,10 +149,6 @@ def test_it_is_ahead_by_its_capacity_and_no_more():
     assert not gate.acquire(timeout=0.2)
     assert made == [0, 1, 2, 3, 4]
     ahead.close()
-
-
-def test_prefetched_prefetch():
-    assert rows(Prefetch(Prefetch(numbers()))) == rows(numbers())
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 1.5, None])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet.checkpoint import write_state
 from singanet.data import ArrayLoader
 from singanet.device import Device, cuda
 from singanet.errors import ArgumentError, CallOrderError, DataError, StateMismatchError
@@ -26,7 +27,10 @@ from singanet.optimizer import (
 )
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, StopOnNaN
-from tests.kit.nets import values_of
+from singanet.training.session import training_state
+from tests.kit.callbacks import at
+from tests.kit.files import bytes_of
+from tests.kit.nets import values_of, words_net
 from tests.kit.ranks import expect_near_values
 
 
@@ -66,6 +70,15 @@ def close(net, other):
     assert net.rng.bit_generator.state == other.rng.bit_generator.state
 
 
+def weight_of_one(optimizer, **precision):
+    """A net that multiplies by 1."""
+    net = singanet.FeedForwardNet(SquaredError(), seed=0)
+    net.add(Dense("fc", 1, use_bias=False, input_sample_shape=(1,)))
+    net["fc"].params["weight"].value = np.ones((1, 1), np.float32)
+    net.compile(optimizer, mixed_precision=MixedPrecision(**precision))
+    return net
+
+
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("limit", [0.3, 0.9, 100.0])
 def test_fit_clips_by_the_norm_of_all_gradients(build, data, limit, every):
@@ -81,55 +94,24 @@ def test_fit_clips_by_the_norm_of_all_gradients(build, data, limit, every):
     assert {0.3: clipped == 1, 0.9: 0 < clipped < 1, 100.0: clipped == 0}[limit]
 
 
-def test_row_sparse_gradients_count_and_are_clipped(rng):
-    def build():
-        net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-        net.add(Embedding("words", 7, 3, input_sample_shape=(4,)))
-        net.add(Flatten("flat"))
-        net.add(Dense("fc", 2))
-        net.compile(SGD(lr=0.1))
-        return net
-
-    x, y = rng.integers(0, 7, (24, 4)), rng.integers(0, 2, 24)
-    net, other = build(), build()
-    net.fit(x, y, 6, shuffle=False, clip=0.2, clip_by="global", accumulate=2, verbose=False)
-    norms = unstreamed(other, ArrayLoader(x, y, 6, shuffle=False), 0.2, 2)
-    assert min(norms) > 0.2
-    close(net, other)
-
-
-def test_a_batch_by_itself_is_clipped_too(build, data):
+def test_a_batch_by_itself_is_clipped_too(build, data, rng):
     net, other = build(optimizer=ClipByGlobalNorm(SGD(lr=0.1), 0.2)), build()
     net.train_on_batch(*data)
     assert min(unstreamed(other, [data], 0.2)) > 0.2
     close(net, other)
-
-
-def test_other_clipping_may_stand_inside(build, data):
+    # Other clipping may stand inside.
     net, other = build(), build()
     net.compile(ClipByValue(SGD(lr=0.1), 1e9), metrics=[Accuracy()])
     net.fit(*data, batch_size=10, shuffle=False, clip=0.2, clip_by="global", verbose=False)
     unstreamed(other, ArrayLoader(*data, 10, shuffle=False), 0.2)
     close(net, other)
-
-
-def test_callbacks_see_each_layer_once(build, data):
-    class Count(Callback):
-        layers = 0
-
-        def on_layer_gradients(self, names, values, grads):
-            self.layers += 1
-
-    count, net = Count(), build()
-    net.fit(*data, batch_size=10, clip=1.0, clip_by="global", callbacks=[count], verbose=False)
-    assert count.layers == 5 * len(net.layers)
-
-
-def test_metrics_gather_each_sample_once(build, data):
-    clipped, plain = build(), build()
-    a = clipped.fit(*data, batch_size=10, clip=1e9, clip_by="global", verbose=False)
-    b = plain.fit(*data, batch_size=10, verbose=False)
-    assert a == b
+    # Row-sparse gradients count, and are clipped.
+    x, y = rng.integers(0, 7, (24, 4)), rng.integers(0, 2, 24)
+    net, other = (words_net(7, 3, 4, 2, seed=0) for _ in range(2))
+    net.compile(SGD(lr=0.1))
+    net.fit(x, y, 6, shuffle=False, clip=0.2, clip_by="global", accumulate=2, verbose=False)
+    assert min(unstreamed(other, ArrayLoader(x, y, 6, shuffle=False), 0.2, 2)) > 0.2
+    close(net, other)
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -233,106 +215,38 @@ def test_it_follows_float32_within_its_resolution(rng, optimizer, arguments):
     assert net.compiled.precision.skipped == 0
 
 
-def test_updates_too_small_for_float16_are_not_lost():
-    """1 − k 1e-5: in float16 the neighbour of 1 is 4.9e-4 away, and no step would be taken."""
-    net = singanet.FeedForwardNet(SquaredError(), seed=0)
-    net.add(Dense("fc", 1, use_bias=False, input_sample_shape=(1,)))
-    net["fc"].params["weight"].value = np.ones((1, 1), np.float32)
-    net.compile(SGD(lr=1e-5), mixed_precision="float16")
-    x, y = np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)
-    net.fit(x, y, epochs=100, verbose=False)
-    (weight,) = net.param_values()
-    assert weight[0, 0] == np.float16(1 - 1e-3)
-
-
-def test_gradients_too_small_for_float16_are_not_lost():
-    """A gradient of 2e-8 is zero in float16; times a scale of 2^15 it is not."""
-    x = np.full((1, 1), 1e-4, np.float32)
-    y = x - 2e-4
-    steps = {}
-    for scale in (1.0, 2.0**15):
-        net = singanet.FeedForwardNet(SquaredError(), seed=0)
-        net.add(Dense("fc", 1, use_bias=False, input_sample_shape=(1,)))
-        net["fc"].params["weight"].value = np.ones((1, 1), np.float32)
-        net.compile(SGD(lr=1.0), mixed_precision=MixedPrecision(scale=scale))
-        net.fit(x, y, epochs=1, verbose=False)
-        steps[scale] = 1.0 - float(net.compiled.precision.state_dict()["master/fc/weight"][0, 0])
-    assert steps[1.0] == 0.0
-    assert steps[2.0**15] == pytest.approx(2e-8, rel=2.0)
-
-
 def test_a_step_that_overflows_changes_nothing_but_the_scale(half, data):
     net = half(scale=2.0**15)
     net.fit(*data, batch_size=10, verbose=False)  # the optimizer has state, the running means too
     precision = net.compiled.precision
-    before = net.compiled.optimizer.state_dict(), [v.copy() for v in net.param_values()]
-    masters = precision.state_dict()
-    precision.scale = 2.0**60
-    loss = net.train_on_batch(*data)["loss"]
-    assert np.isfinite(loss)
-    assert precision.scale == 2.0**59
-    assert precision.skipped == 1
-    after = net.compiled.optimizer.state_dict()
-    assert all(np.array_equal(before[0][key], after[key]) for key in after)
-    assert all(map(np.array_equal, before[1], net.param_values()))
-    for key, array in precision.state_dict().items():
-        if key.startswith("master/"):
-            assert np.array_equal(array, masters[key])
+
+    def all_of():
+        kept = {**net.compiled.optimizer.state_dict(), **precision.state_dict()}
+        kept = {name: np.asarray(kept[name]).tobytes() for name in kept if name != "scale"}
+        return bytes_of(net), {k: v for k, v in kept.items() if k not in ("good", "skipped")}
+
+    before, precision.scale = all_of(), 2.0**60
+    assert np.isfinite(net.train_on_batch(*data)["loss"])
+    assert (precision.scale, precision.skipped) == (2.0**59, 1)
+    assert all_of() == before
 
 
 def test_callbacks_see_float32_gradients_of_steps_that_are_taken(half, data):
-    class See(Callback):
-        def __init__(self):
-            self.norms = []
+    norms, net = [], half(scale=2.0**60)
 
-        def on_layer_gradients(self, names, values, grads):
-            assert all(grad.dtype == np.float32 for grad in grads)
-            assert all(value.dtype == np.float16 for value in values)
-            self.norms += [float(abs(grad).max()) for grad in grads]
+    def see(session, names, values, grads):
+        assert all(grad.dtype == np.float32 for grad in grads)
+        assert all(value.dtype == np.float16 for value in values)
+        norms.extend(float(abs(grad).max()) for grad in grads)
 
-    see, net = See(), half(scale=2.0**60)
-    net.fit(*data, batch_size=10, callbacks=[see], verbose=False)
-    assert net.compiled.precision.skipped == 5
-    assert see.norms == []
-    net.compiled.precision.scale = 1024.0
-    net.fit(*data, batch_size=10, callbacks=[see], verbose=False)
-    assert 0 < max(see.norms) < 10
-
-
-class Scales(Callback):
-    """The exponent of the scale after every step, and how many steps were skipped by then."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_batch_end(self, batch, logs):
-        precision = self.session.compiled.precision
-        self.seen.append((np.log2(precision.scale), precision.skipped))
-
-
-def test_the_scale_falls_until_it_fits(half, data):
-    scales, net = Scales(), half(scale=2.0**40, backoff=2.0**-8)
-    net.fit(*data, batch_size=10, epochs=2, callbacks=[scales], verbose=False)
-    assert all(scale == 40 - 8 * count for scale, count in scales.seen)
-    counts = [count for _, count in scales.seen]
-    assert counts[:2] == [1, 2]
-    assert counts[4] == counts[-1] < 5
-
-
-def test_the_scale_grows_after_so_many_good_steps(half, data):
-    scales, net = Scales(), half(scale=4.0, growth=4.0, growth_interval=3)
-    net.fit(*data, batch_size=10, epochs=2, callbacks=[scales], verbose=False)
-    assert scales.seen == [(2 + 2 * ((k + 1) // 3), 0) for k in range(10)]
-
-
-def test_a_skipped_step_begins_the_count_anew(half, data):
-    net = half(scale=4.0, growth_interval=3)
-    precision = net.compiled.precision
-    net.fit(*data, batch_size=25, verbose=False)
-    assert precision.good == 2
-    precision.scale = 2.0**60
-    net.train_on_batch(*data)
-    assert (precision.good, precision.scale) == (0, 2.0**59)
+    for _ in range(2):
+        callbacks = [at("on_layer_gradients", see)]
+        net.fit(*data, batch_size=10, callbacks=callbacks, verbose=False)
+        if net.compiled.precision.scale > 2.0**50:
+            assert net.compiled.precision.skipped == 5
+            assert norms == []
+            net.compiled.precision.scale = 1024.0
+    assert 0 < max(norms) < 10
 
 
 def test_it_learns_as_well(rng):
@@ -346,20 +260,16 @@ def test_it_learns_as_well(rng):
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5"])
 def test_a_checkpoint_file_holds_the_masters(half, data, same, tmp_path, suffix):
-    from singanet.checkpoint import write_state
-    from singanet.training.session import training_state
-
-    class Write(Callback):
-        _runs_last = True
-
-        def on_epoch_end(self, epoch, logs):
-            if epoch == 0:
-                write_state(tmp_path / f"state.{suffix}", training_state(self.session))
-
+    path = tmp_path / f"state.{suffix}"
     whole, other = half(), half()
-    whole.fit(*data, batch_size=10, epochs=2, callbacks=[Write()], verbose=False)
-    other.fit(*data, batch_size=10, epochs=2, callbacks=[Callback()], verbose=False,
-              resume=tmp_path / f"state.{suffix}")  # fmt: skip
+    write = at(
+        "on_epoch_end",
+        lambda session, epoch, _: epoch or write_state(path, training_state(session)),
+        _runs_last=True,
+    )
+    whole.fit(*data, batch_size=10, epochs=2, callbacks=[write], verbose=False)
+    given = {"callbacks": [Callback()], "resume": path, "verbose": False}
+    other.fit(*data, batch_size=10, epochs=2, **given)
     same(whole, other)
 
 
@@ -487,19 +397,11 @@ def test_other_types_are_refused_and_leave_the_net(build, given):
 def test_numbers_out_of_range_are_refused(change):
     with pytest.raises(ArgumentError, match="MixedPrecision"):
         MixedPrecision(**change)
-
-
-def test_it_describes_itself():
     made = MixedPrecision(scale=128.0, growth_interval=5)
     other = MixedPrecision.from_config(json.loads(json.dumps(made.to_config())))
-    assert (other.scale, other.growth_interval) == (128.0, 5)
-
-
-def test_a_state_with_gaps_changes_nothing():
-    made = MixedPrecision()
     with pytest.raises(DataError, match="'scale'"):
-        made.load_state_dict({"scale": np.array(2.0)})
-    assert made.scale == 2.0**15
+        other.load_state_dict({"scale": np.array(2.0)})
+    assert (other.scale, other.growth_interval) == (128.0, 5)
 
 
 @pytest.mark.parametrize("precision", [None, "float16"])
@@ -527,3 +429,53 @@ def test_a_device_trains_as_the_cpu_does(build, data, xp, precision, arguments):
     np.testing.assert_allclose(losses[1], losses[0], **near)
     for a, b in zip(*weights, strict=True):
         np.testing.assert_allclose(b, a, **near)
+
+
+def test_callbacks_see_each_layer_and_metrics_each_sample_once(build, data):
+    seen, nets = [], [build(), build()]
+    count = at("on_layer_gradients", lambda session, *_: seen.append(session.layer))
+    clip = {"clip": 1e9, "clip_by": "global"}
+    a = nets[0].fit(*data, batch_size=10, callbacks=[count], verbose=False, **clip)
+    assert len(seen) == 5 * len(nets[0].layers)
+    assert a == nets[1].fit(*data, batch_size=10, verbose=False)
+
+
+def test_updates_and_gradients_too_small_for_float16_are_not_lost():
+    """1 − k 1e-5: in float16 the neighbour of 1 is 4.9e-4 away, and no step would be taken.
+
+    A gradient of 2e-8 is zero in float16; times a scale of 2^15 it is not.
+    """
+    net = weight_of_one(SGD(lr=1e-5))
+    net.fit(np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32), epochs=100, verbose=False)
+    assert net.param_values()[0][0, 0] == np.float16(1 - 1e-3)
+    x, steps = np.full((1, 1), 1e-4, np.float32), {}
+    for scale in (1.0, 2.0**15):
+        net = weight_of_one(SGD(lr=1.0), scale=scale)
+        net.fit(x, x - 2e-4, epochs=1, verbose=False)
+        steps[scale] = 1.0 - float(net.compiled.precision.state_dict()["master/fc/weight"][0, 0])
+    assert steps[1.0] == 0.0
+    assert steps[2.0**15] == pytest.approx(2e-8, rel=2.0)
+
+
+def test_the_scale_falls_until_it_fits_and_grows_after_so_many_good_steps(half, data):
+    def scales(batch_size=10, epochs=2, **given):
+        seen, net = [], half(**given)
+        precision = net.compiled.precision
+        look = at("on_batch_end", lambda *_: seen.append((precision.scale, precision.skipped)))
+        net.fit(*data, batch_size=batch_size, epochs=epochs, callbacks=[look], verbose=False)
+        return [(np.log2(scale), skipped) for scale, skipped in seen], net
+
+    seen, _ = scales(scale=2.0**40, backoff=2.0**-8)
+    assert all(scale == 40 - 8 * count for scale, count in seen)
+    counts = [count for _, count in seen]
+    assert counts[:2] == [1, 2]
+    assert counts[4] == counts[-1] < 5
+    seen, _ = scales(scale=4.0, growth=4.0, growth_interval=3)
+    assert seen == [(2 + 2 * ((k + 1) // 3), 0) for k in range(10)]
+    # A skipped step begins the count anew.
+    _, net = scales(25, 1, scale=4.0, growth_interval=3)
+    precision = net.compiled.precision
+    assert precision.good == 2
+    precision.scale = 2.0**60
+    net.train_on_batch(*data)
+    assert (precision.good, precision.scale) == (0, 2.0**59)
