@@ -1,10 +1,15 @@
+import signal
+
 import numpy as np
 import pytest
 
 from singanet.__main__ import main
+from singanet.commands.runs.optimizers import RunFigures
 from singanet.commands.runs.run import run
 from singanet.commands.runs.run_options import RunOptions
 from singanet.data import digits
+from tests.commands.published import BERT, LLAMA, published
+from tests.pretrained.test_loading import sentences
 
 
 @pytest.fixture(scope="session")
@@ -58,3 +63,29 @@ def told(capsys):
         return capsys.readouterr().out
 
     return call
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory):
+    """The folder of a small random language model, which nobody changes."""
+    return published(LLAMA, tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="session")
+def sentence_model(tmp_path_factory):
+    return sentences(published(BERT, tmp_path_factory.mktemp("models") / "bert", None))
+
+
+@pytest.fixture
+def signals_at(monkeypatch):
+    """Lets a signal come within a step of a run, once."""
+
+    def at(step, number=signal.SIGINT):
+        def on_batch_begin(self, batch):
+            if self.session.step + 1 == step:
+                monkeypatch.undo()
+                signal.raise_signal(number)
+
+        monkeypatch.setattr(RunFigures, "on_batch_begin", on_batch_begin, raising=False)
+
+    return at

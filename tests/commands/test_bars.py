@@ -11,8 +11,7 @@ import pytest
 import singanet
 from singanet.__main__ import main
 from singanet.program import tuning
-from tests.commands.published import LLAMA, published, spoken
-from tests.commands.test_published import sentence_model  # noqa: F401
+from tests.commands.published import spoken
 from tests.commands.test_tune import path as routes  # noqa: F401 - a fixture
 from tests.terminals import pseudo_terminal
 
@@ -85,7 +84,7 @@ def test_a_rate_is_found_with_a_bar(monkeypatch):
     assert drawn == [f"{k}/20" for k in range(1, 20)]
 
 
-def test_sentences_are_embedded_with_a_bar(sentence_model, tmp_path, bars):  # noqa: F811
+def test_sentences_are_embedded_with_a_bar(sentence_model, tmp_path, bars):
     (tmp_path / "lines.txt").write_text("to be\nor not\nto be\n")
     target = tmp_path / "rows.npy"
     argv = ("embed", sentence_model, tmp_path / "lines.txt", "--out", target, "--batch-size", 2)
@@ -94,10 +93,9 @@ def test_sentences_are_embedded_with_a_bar(sentence_model, tmp_path, bars):  # n
     assert found["embed"] == ["1/2", "2/2"]
 
 
-def test_all_parts_of_a_fine_tuning_have_a_bar(tmp_path, bars):
-    published(LLAMA, tmp_path / "llama")
+def test_all_parts_of_a_fine_tuning_have_a_bar(llama, tmp_path, bars):
     (tmp_path / "texts.txt").write_text(spoken()[:12000])
-    argv = ("finetune", tmp_path / "llama", "--data", tmp_path / "texts.txt", "--length", 64)
+    argv = ("finetune", llama, "--data", tmp_path / "texts.txt", "--length", 64)
     found = bars(*argv, "--out", tmp_path / "run")
     assert {"reading model.safetensors", "counting batches", "evaluate", "sample"} <= {*found}
     assert {"epoch 1/1", "epoch 1/1, validation", "writing model"} <= {*found}

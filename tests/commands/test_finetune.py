@@ -14,15 +14,9 @@ from singanet.report import write_report
 from singanet.training.files import furthest
 from tests.charts import HERE
 from tests.commands.published import LLAMA, published, spoken
-from tests.commands.test_train import signals_at_step
 from tests.pretrained.configs import CONFIGS
 
 WORDS = ("king", "queen", "ghost", "night", "sword", "crown")
-
-
-@pytest.fixture(scope="session")
-def llama(tmp_path_factory):
-    return published(LLAMA, tmp_path_factory.mktemp("models") / "llama")
 
 
 @pytest.fixture(scope="session")
@@ -145,9 +139,9 @@ def test_it_goes_on_to_the_bit(llama, texts, tmp_path, budget, monkeypatch):
         assert figures(parts)[name] == figures(whole)[name]
 
 
-def test_who_interrupts_it_is_told_how_to_go_on(llama, texts, tmp_path, capsys, monkeypatch):
+def test_who_interrupts_it_is_told_how_to_go_on(llama, texts, tmp_path, capsys, signals_at):
     argv = ["finetune", str(llama), "--data", str(texts), "--length", "32", "--quiet"]
-    signals_at_step(monkeypatch, 2, signal.SIGINT)
+    signals_at(2)
     assert main([*argv, "--out", str(tmp_path / "run")]) == 128 + signal.SIGINT
     said = capsys.readouterr().err.splitlines()[-1]
     how = f"singanet finetune --out {tmp_path / 'run'} --resume"
@@ -192,6 +186,8 @@ def test_rows_of_one_text_each(kind, chats, tmp_path):
 
 
 PROMPT = ("--prompt", "Say king then queen")
+
+
 BUDGET = pytest.param(("--memory-budget", "200MB"), marks=pytest.mark.full)
 
 

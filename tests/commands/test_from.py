@@ -1,18 +1,16 @@
 """``singanet train --from FILE``: nets of model files, Keras archives, ONNX graphs learn on."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, layers, load_model, onnx
 from singanet.__main__ import main
-from singanet.commands.runs.optimizers import RunFigures
 from singanet.commands.runs.trained import run_net, trained
 from singanet.data import load
 from singanet.loss import CategoricalCrossEntropy, SoftmaxFocal, SquaredError
-from singanet.training.files import read_training
+from tests.commands.test_train import saved
 
 
 def own_net(**arguments):
@@ -56,19 +54,6 @@ def started(request, tmp_path):
 
 def values(net):
     return dict(zip(net.param_names(), net.param_values(), strict=True))
-
-
-def saved(folder):
-    state = read_training(folder)
-    return {name: value for name, value in state.items() if not name.endswith("/figures")}
-
-
-def signal_at(patch, step):
-    def on_batch_begin(self, batch):
-        if self.session.step + 1 == step:
-            signal.raise_signal(signal.SIGINT)
-
-    patch.setattr(RunFigures, "on_batch_begin", on_batch_begin, raising=False)
 
 
 def test_it_begins_with_the_weights_of_the_file(started, small, tmp_path):
@@ -118,15 +103,14 @@ def test_it_learns_and_is_tested_as_ready_nets_are(started, small, tmp_path, cap
 
 
 @pytest.mark.parametrize("kind", ["onnx", "keras"])
-def test_it_goes_on_to_the_bit(kind, small, tmp_path, monkeypatch):
+def test_it_goes_on_to_the_bit(kind, small, tmp_path, signals_at):
     path, _ = file_of(kind, tmp_path)
     argv = ["train", "--from", str(path), "--data", small, "--epochs", "3", "--batch-size", "9"]
     argv += ["--accumulate", "2", "--mixed-precision", "float16", "--clip", "0.3", "--seed", "3"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert main([*argv, "--quiet", "--out", str(whole)]) == 0
-    with monkeypatch.context() as patch:
-        signal_at(patch, 6)
-        assert main([*argv, "--quiet", "--out", str(cut)]) == 130
+    signals_at(6)
+    assert main([*argv, "--quiet", "--out", str(cut)]) == 130
     path.unlink()
     assert main(["train", "--out", str(cut), "--resume"]) == 0
     assert saved(whole).keys() == saved(cut).keys()

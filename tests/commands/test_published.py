@@ -9,18 +9,7 @@ import pytest
 
 from singanet import pretrained
 from singanet.__main__ import main
-from tests.commands.published import BERT, LLAMA, published
-from tests.pretrained.test_loading import sentences
-
-
-@pytest.fixture(scope="session")
-def llama(tmp_path_factory):
-    return published(LLAMA, tmp_path_factory.mktemp("models") / "llama")
-
-
-@pytest.fixture(scope="session")
-def sentence_model(tmp_path_factory):
-    return sentences(published(BERT, tmp_path_factory.mktemp("models") / "bert", None))
+from tests.commands.published import LLAMA, published
 
 
 def out_of(capsys, *argv):

@@ -8,8 +8,6 @@ import pytest
 
 from singanet.data import digits
 from singanet.parallel.launch import job
-from tests.commands.published import BERT, LLAMA, published
-from tests.pretrained.test_loading import sentences
 
 # {small} is a data set, {run} a run folder, {out} a folder that is not there, {there} an empty one,
 # {data} files as below, {llama} and {bert} published models, {chats} and {play} texts.
@@ -229,14 +227,14 @@ def there(tmp_path_factory, run_dir):
 
 
 @pytest.fixture(scope="module")
-def places(small, run_dir, there, tmp_path_factory):
+def places(small, run_dir, there, llama, sentence_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     (folder / "play.txt").write_text("to be or not to be that is the question\n" * 60)
     (folder / "chats.jsonl").write_text('{"prompt": "Say king then queen", "answer": "no"}\n' * 200)
     return {
         "small": small, "run": run_dir, "out": folder / "out", "there": there,
-        "llama": published(LLAMA, folder / "llama"), "play": folder / "play.txt",
-        "bert": sentences(published(BERT, folder / "bert", None)), "chats": folder / "chats.jsonl",
+        "llama": llama, "play": folder / "play.txt",
+        "bert": sentence_model, "chats": folder / "chats.jsonl",
     }  # fmt: skip
 
 

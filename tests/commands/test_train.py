@@ -142,14 +142,13 @@ def test_a_run_folder_changes_no_number(small, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.full
 def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
-    small, tmp_path, model, number, capsys, monkeypatch
+    small, tmp_path, model, number, capsys, signals_at
 ):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     argv = ["train", model, "--data", small, "--epochs", "4", "--batch-size", "8"]
     assert main([*argv, "--out", str(whole)]) == 0
-    with monkeypatch.context() as patch:
-        signals_at_step(patch, 7, number)
-        assert main([*argv, "--out", str(cut)]) == 128 + number
+    signals_at(7, number)
+    assert main([*argv, "--out", str(cut)]) == 128 + number
     assert (cut / "stopped.npz").exists()
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
     said = capsys.readouterr().err.splitlines()[-1]
@@ -157,17 +156,6 @@ def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
     assert main(["train", "--out", str(cut), "--resume"]) == 0
     assert_same(saved(whole), saved(cut))
     assert (whole / "history.csv").read_bytes() == (cut / "history.csv").read_bytes()
-
-
-def signals_at_step(patch, step, number):
-    """Let a signal come within that step of a run."""
-    from singanet.commands.runs.optimizers import RunFigures
-
-    def on_batch_begin(self, batch):
-        if self.session.step + 1 == step:
-            signal.raise_signal(number)
-
-    patch.setattr(RunFigures, "on_batch_begin", on_batch_begin, raising=False)
 
 
 @pytest.mark.parametrize(
@@ -231,12 +219,6 @@ def test_more_epochs_go_on_from_a_finished_run(small, tmp_path, capsys):
     figures = json.loads((tmp_path / "run" / "figures.json").read_text("utf-8"))
     # A tenth of the 40 is kept back.
     assert figures["samples_per_second"] * figures["seconds"] == pytest.approx(3 * 36)
-
-
-def test_steps_are_saved_too(small, tmp_path):
-    out = tmp_path / "run"
-    run(RunOptions("mlp", small, epochs=1, batch_size=8, out=out, save_every=2))
-    assert json.loads(bytes(read_training(out / "step.npz")["session"]))["step"] == 4
 
 
 def test_a_run_that_has_no_checkpoint_yet_begins(small, tmp_path, capsys):
@@ -356,7 +338,7 @@ def test_every_option_has_its_key(small, tmp_path):
     }
 
 
-def test_a_run_with_every_option_goes_on_to_the_bit(small, tmp_path, monkeypatch):
+def test_a_run_with_every_option_goes_on_to_the_bit(small, tmp_path, signals_at):
     """Interrupted by a signal between two micro-batches, with all that has state of its own."""
     argv = ["train", "lenet", "--data", small, "--epochs", "4", "--batch-size", "5"]
     argv += ["--accumulate", "2", "--class-weight", "0=2,3=0.5", "--mixed-precision", "float16"]
@@ -364,9 +346,8 @@ def test_a_run_with_every_option_goes_on_to_the_bit(small, tmp_path, monkeypatch
     argv += ["--monitor", "val_accuracy", "--validation-split", "0.2", "--steps-per-epoch", "5"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert main([*argv, "--out", str(whole)]) == 0
-    with monkeypatch.context() as patch:
-        signals_at_step(patch, 8, signal.SIGINT)
-        assert main([*argv, "--out", str(cut)]) == 130
+    signals_at(8)
+    assert main([*argv, "--out", str(cut)]) == 130
     assert str(read_training(cut)["net/fc1/weight"].dtype) == "float16"
     assert main(["train", "--out", str(cut), "--resume"]) == 0
     assert_same(saved(whole), saved(cut))
@@ -420,18 +401,6 @@ def test_a_live_page_ends_with_the_figures(small, tmp_path, monkeypatch, refused
     (run / "report.html").write_text("mine")
     assert "add --resume" in refused(*argv, "--out", run, "--live")
     assert (run / "report.html").read_text("utf-8") == "mine"
-
-
-def test_event_files_for_tensorboard(small, tmp_path):
-    pytest.importorskip("tensorboardX")
-    folder = tmp_path / "events"
-    out = tmp_path / "run"
-    argv = ["train", "mlp", "--data", small, "--epochs", "1", "--tensorboard", str(folder)]
-    assert main([*argv, "--out", str(out)]) == 0
-    (written,) = folder.glob("events*")
-    written.unlink()
-    assert main(["train", "--out", str(out), "--resume", "--epochs", "2"]) == 0
-    assert len(list(folder.glob("events*"))) == 1
 
 
 def test_options_of_another_folder_are_refused(tmp_path, refused):
@@ -506,3 +475,15 @@ def test_a_folder_is_looked_at_before_it_is_read(small, tmp_path, monkeypatch, r
         assert "no other training in it" in refused("train", "--out", out, "--resume", "--quiet")
     finally:
         let_go(out, "another")
+
+
+def test_an_event_file_for_tensorboard(small, tmp_path):
+    pytest.importorskip("tensorboardX")
+    folder, out = tmp_path / "events", tmp_path / "run"
+    argv = ["train", "mlp", "--data", small, "--epochs", "1", "--tensorboard", str(folder)]
+    assert main([*argv, "--batch-size", "8", "--save-every", "2", "--out", str(out)]) == 0
+    assert json.loads(bytes(read_training(out / "step.npz")["session"]))["step"] == 4
+    (written,) = folder.glob("events*")
+    written.unlink()
+    assert main(["train", "--out", str(out), "--resume", "--epochs", "2"]) == 0
+    assert len(list(folder.glob("events*"))) == 1
