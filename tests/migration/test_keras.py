@@ -119,6 +119,58 @@ def as_keras(pair, what):
     return {"padding": ends}
 
 
+def ends_first(ends):
+    return [ends] if isinstance(ends, tuple) and isinstance(ends[0], int) else ends
+
+
+FUNCTIONS = [None, "linear", "relu", "tanh", "softmax"]
+BORDERS = [1, (1, 2), ((1, 0), (2, 1))]
+NORMS = {"epsilon": [1e-5, 1e-2]}
+RECURRENT = {
+    "units": [1, 4], "use_bias": BOTH, "return_sequences": BOTH, "return_state": BOTH,
+    "go_backwards": BOTH, "apart": ["dropout", "recurrent_dropout", "stateful"],
+}  # fmt: skip
+STACK = {"turn_more": lambda state: state[:, None]}
+TWO = STACK | {"twice": lambda name: "bias" in name}
+
+
+def plain(*theirs, shapes=((5,), (3, 5)), both=1, here=None, how=None, **settings):
+    """Layers that need nothing but their arguments, compared on inputs of one of the ``shapes``."""
+
+    @row(LAYERS, *theirs, **settings)
+    def check(pair, same):
+        shape = pair.pick(*shapes) if shapes else SHAPES[axes_of(pair)]
+        more = (here or {}) if shapes else lying(axes_of(pair))
+        xs = [pair.normal(3, *shape) for _ in range(both)]
+        same(pair.ours(**more), pair.theirs(), *xs, **(how or {}))
+
+
+# fmt: off
+plain("ELU", here={"mode": "elu"}, alpha=[0.5, 1.0, 2.0], usual={"alpha": 1.0})
+plain("LeakyReLU", here={"mode": "leaky_relu"}, negative_slope=[0.0, 0.1, 0.5], usual={"negative_slope": 0.01})  # noqa: E501
+for several in (2, 3):
+    plain("Add", "Average", "Maximum", "Minimum", "Multiply", shapes=((5,), (3, 4), (4, 3, 2)), both=several)  # noqa: E501
+plain("Subtract", shapes=((4, 5),), both=2)
+plain("Dense", units=[2, 4], use_bias=BOTH, activation=FUNCTIONS)
+plain("Permute", shapes=((2, 6),), dims=[(2, 1)])
+plain("RepeatVector", shapes=((5,),), n=[1, 4])
+plain("Identity")
+plain("Rescaling", scale=[0.5, 2.0], offset=[-1.0, 0.5])
+plain("LayerNormalization", axis=[-1], center=BOTH, scale=BOTH, **NORMS)
+plain("RMSNormalization", axis=[-1], **NORMS)
+plain("UnitNormalization")
+plain("Softmax", shapes=((4, 5),), axis=[-1, 1])
+plain("Cropping1D", "ZeroPadding1D", shapes=(), cropping=[1, (1, 2)], padding=[1, (2, 1)], values={"cropping": ends_first, "padding": ends_first})  # noqa: E501
+plain("Cropping2D", "ZeroPadding2D", shapes=(), cropping=BORDERS, padding=BORDERS)
+plain("Cropping3D", "ZeroPadding3D", shapes=(), cropping=[1, (1, 1, 2)], padding=[1, (1, 2, 1)])
+plain("UpSampling2D", shapes=(), size=[2, 3, (1, 2)], interpolation=["nearest", "bilinear"])
+plain(*[f"Adaptive{kind}Pooling{n}D" for kind in ("Average", "Max") for n in (1, 2, 3)], shapes=(), output_size=[1, 2, 3])  # noqa: E501
+plain("LSTM", shapes=((4, 5),), how=TWO, **RECURRENT)
+plain("SimpleRNN", shapes=((4, 5),), how=TWO, activation=["tanh", "relu"], **RECURRENT)
+plain("GRU", shapes=((4, 5),), how=STACK, **RECURRENT)
+# fmt: on
+
+
 ACTIVATIONS = ["relu", "sigmoid", "tanh", "elu", "selu", "gelu", "silu", "softplus", "softsign"]
 ACTIVATIONS += ["relu6", "hard_sigmoid", "hard_silu", "mish", "celu", "leaky_relu"]
 
@@ -130,16 +182,6 @@ ACTIVATIONS += ["relu6", "hard_sigmoid", "hard_silu", "mish", "celu", "leaky_rel
 def check_activation(pair, same):
     slope = {"alpha": 0.2} if pair.of("activation") == "leaky_relu" else {}
     same(pair.ours(**slope), pair.theirs(), 3 * pair.normal(5, *pair.pick((6,), (3, 4))))
-
-
-@row(LAYERS, "ELU", alpha=[0.5, 1.0, 2.0], usual={"alpha": 1.0})
-def check_elu(pair, same):
-    same(pair.ours(mode="elu"), pair.theirs(), pair.normal(5, 6))
-
-
-@row(LAYERS, "LeakyReLU", negative_slope=[0.0, 0.1, 0.5], usual={"negative_slope": 0.01})
-def check_leaky_relu(pair, same):
-    same(pair.ours(mode="leaky_relu"), pair.theirs(), pair.normal(5, 6))
 
 
 @row(LAYERS, "ReLU", negative_slope=[0.1, 0.2])
@@ -161,18 +203,6 @@ def check_prelu(pair, same):
     same(layers.PReLU("p"), pair.theirs_kind(), pair.normal(3, 4))
 
 
-@row(LAYERS, "Add", "Average", "Maximum", "Minimum", "Multiply")
-def check_joins(pair, same):
-    shape = pair.pick((5,), (3, 4), (4, 3, 2))
-    xs = [pair.normal(3, *shape) for _ in range(pair.pick(2, 3))]
-    same(pair.ours(), pair.theirs(), *xs)
-
-
-@row(LAYERS, "Subtract")
-def check_subtract(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, 4, 5), pair.normal(3, 4, 5))
-
-
 @row(LAYERS, "Concatenate", axis=[-1, 1], values={"axis": lambda axis: axis})
 def check_concatenate(pair, same):
     x, y = pair.normal(3, 4, 5), pair.normal(3, 4, 5)
@@ -189,15 +219,6 @@ def check_dot(pair, same):
     norms = layers.L2Norm("a"), layers.L2Norm("b")
     cosine = lambda a, b: layers.Dot("dot")(norms[0](a), norms[1](b))  # noqa: E731
     same(cosine, pair.theirs(axes=-1, normalize=True), x, y)
-
-
-ADAPTIVE = [f"Adaptive{kind}Pooling{n}D" for kind in ("Average", "Max") for n in (1, 2, 3)]
-
-
-@row(LAYERS, *ADAPTIVE, output_size=[1, 2, 3])
-def check_adaptive_pooling(pair, same):
-    axes = axes_of(pair)
-    same(pair.ours(**lying(axes)), pair.theirs(), pair.normal(2, *SHAPES[axes]))
 
 
 @row(
@@ -274,45 +295,6 @@ def check_transposed(pair, same):
     same(pair.ours(**lying(axes)), pair.theirs(), pair.normal(2, *SHAPES[axes]))
 
 
-def ends_first(ends):
-    return [ends] if isinstance(ends, tuple) and isinstance(ends[0], int) else ends
-
-
-@row(
-    LAYERS, "Cropping1D", "ZeroPadding1D", cropping=[1, (1, 2)], padding=[1, (2, 1)],
-    values={"cropping": ends_first, "padding": ends_first},
-)  # fmt: skip
-def check_ends_of_sequences(pair, same):
-    same(pair.ours(**LAST), pair.theirs(), pair.normal(2, *SHAPES[1]))
-
-
-BORDERS = [1, (1, 2), ((1, 0), (2, 1))]
-
-
-@row(LAYERS, "Cropping2D", "ZeroPadding2D", cropping=BORDERS, padding=BORDERS)
-def check_ends_of_images(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(2, *SHAPES[2]))
-
-
-@row(LAYERS, "Cropping3D", "ZeroPadding3D", cropping=[1, (1, 1, 2)], padding=[1, (1, 2, 1)])
-def check_ends_of_volumes(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(2, *SHAPES[3]))
-
-
-@row(LAYERS, "UpSampling2D", size=[2, 3, (1, 2)], interpolation=["nearest", "bilinear"])
-def check_upsampling(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(2, *SHAPES[2]))
-
-
-FUNCTIONS = [None, "linear", "relu", "tanh", "softmax"]
-
-
-@row(LAYERS, "Dense", units=[2, 4], use_bias=BOTH, activation=FUNCTIONS)
-def check_dense(pair, same):
-    shape = pair.pick((5,), (3, 5))
-    same(pair.ours(), pair.theirs(), pair.normal(6, *shape))
-
-
 @row(LAYERS, "Embedding", input_dim=[9], output_dim=[1, 4])
 def check_embedding(pair, same):
     ids = pair.draw.integers(0, 9, (3, 5)).astype(np.int32)
@@ -330,49 +312,6 @@ def check_flatten(pair, same):
 @row(LAYERS, "Reshape", target_shape=[(12,), (3, 4), (2, 2, 3)])
 def check_reshape(pair, same):
     same(pair.ours(), pair.theirs(), pair.normal(3, 2, 6), turn_out=as_it_is)
-
-
-@row(LAYERS, "Permute", dims=[(2, 1)])
-def check_permute(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, 2, 6))
-
-
-@row(LAYERS, "RepeatVector", n=[1, 4])
-def check_repeat_vector(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, 5))
-
-
-@row(LAYERS, "Identity")
-def check_identity(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, 5))
-
-
-@row(LAYERS, "Rescaling", scale=[0.5, 2.0], offset=[-1.0, 0.5])
-def check_rescaling(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, 5))
-
-
-def of_one_stack(state):
-    return state[:, None]
-
-
-RECURRENT = {
-    "units": [1, 4], "use_bias": BOTH, "return_sequences": BOTH, "return_state": BOTH,
-    "go_backwards": BOTH,
-}  # fmt: skip
-DRAWN = ["dropout", "recurrent_dropout", "stateful"]
-
-
-@row(LAYERS, "LSTM", apart=DRAWN, **RECURRENT)
-@row(LAYERS, "SimpleRNN", apart=DRAWN, activation=["tanh", "relu"], **RECURRENT)
-def check_recurrent(pair, same):
-    two = lambda name: "bias" in name  # noqa: E731
-    same(pair.ours(), pair.theirs(), pair.normal(3, 4, 5), turn_more=of_one_stack, twice=two)
-
-
-@row(LAYERS, "GRU", apart=DRAWN, **RECURRENT)
-def check_gru(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, 4, 5), turn_more=of_one_stack)
 
 
 @row(LAYERS, "Bidirectional")
@@ -414,9 +353,6 @@ def check_masking(pair, same):
     np.testing.assert_allclose(net.forward(False, x), there, 1e-4, 1e-5)
 
 
-NORMS = {"epsilon": [1e-5, 1e-2]}
-
-
 def axis_here(axis):
     return axis
 
@@ -441,16 +377,6 @@ def check_batch_normalization(pair, same):
     np.testing.assert_allclose(ours.params["var"].value, kept, 1e-4)
 
 
-@row(LAYERS, "LayerNormalization", axis=[-1], center=BOTH, scale=BOTH, **NORMS)
-def check_layer_norm(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, *pair.pick((5,), (3, 5))))
-
-
-@row(LAYERS, "RMSNormalization", axis=[-1], **NORMS)
-def check_rms_norm(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, *pair.pick((5,), (3, 5))))
-
-
 @row(LAYERS, "GroupNormalization", groups=[1, 2, 4], center=BOTH, scale=BOTH, **NORMS)
 def check_group_norm(pair, same):
     groups = pair.pick(1, 2, 4)
@@ -459,16 +385,6 @@ def check_group_norm(pair, same):
     same(pair.ours(), pair.theirs(), pair.normal(2, 5, 3, 4))
     around = [layers.Permute("first", (2, 1)), pair.ours(), layers.Permute("last", (2, 1))]
     same(around, pair.theirs(), pair.normal(3, 5, 4))
-
-
-@row(LAYERS, "UnitNormalization")
-def check_unit_norm(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, *pair.pick((5,), (3, 5))))
-
-
-@row(LAYERS, "Softmax", axis=[-1, 1])
-def check_softmax(pair, same):
-    same(pair.ours(), pair.theirs(), pair.normal(3, 4, 5))
 
 
 ATTENTION = {"dropout": [0.0], "use_bias": BOTH}
@@ -1208,14 +1124,7 @@ MANY_WEIGHTS = [
 def test_weights_start_as_theirs_do_or_the_row_says_how(name, given, shape, tmp_path):
     """Read off a file of Keras, theirs and ours have the same mean and spread."""
     keras.utils.set_random_seed(0)
-    layer = getattr(keras.layers, name)(**given)
-    call = (lambda x: layer(x, x)) if name == "MultiHeadAttention" else layer
-    whole = name == "Embedding"
-    theirs = Model(call, [shape], "int32" if whole else "float32")
-    kind = ours_of(GUIDE._beside(LAYERS, name))
-    start = singanet.Input("x", first(np.zeros((1, *shape))).shape[1:], **WHOLE if whole else {})
-    made = kind("it", **given, **LAST if "1D" in name else {})
-    net = singanet.FeedForwardNet(inputs=start, outputs=made(start), seed=0)
+    net, theirs = beside(name, given, shape, {})
     there = {key: numbers(value) for key, value in theirs.weights().items()}
     net.save(str(tmp_path / "it.weights.h5"))
     theirs.load(tmp_path / "it.weights.h5")
