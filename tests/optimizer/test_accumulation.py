@@ -1,9 +1,6 @@
 """Micro-batches: a buffer a parameter, or folded into momentum and moments."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +24,7 @@ rng = np.random.default_rng(0)
 
 @pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize("make", [lambda: SGD(lr=0.1, momentum=0.9), lambda: Adam(lr=0.1)])
-def test_the_optimizer_sees_the_mean_or_the_sum(make: Any, mean: bool) -> None:
+def test_the_optimizer_sees_the_mean_or_the_sum(make, mean):
     w, expected = np.ones((3, 2)), np.ones((3, 2))
     gathered, plain = Accumulator(make(), 3, mean=mean), make()
     for _ in range(2):
@@ -43,7 +40,7 @@ def test_the_optimizer_sees_the_mean_or_the_sum(make: Any, mean: bool) -> None:
         np.testing.assert_allclose(w, expected, rtol=1e-12)
 
 
-def test_parameters_are_counted_apart() -> None:
+def test_parameters_are_counted_apart():
     a, b = np.zeros(2), np.zeros(2)
     gathered = Accumulator(SGD(lr=1.0), 2)
     gathered.update(["a"], [a], [np.ones(2)])
@@ -54,8 +51,8 @@ def test_parameters_are_counted_apart() -> None:
     np.testing.assert_array_equal(b, -2)
 
 
-def test_rows_stay_rows() -> None:
-    def rows(indices: list[int], value: float) -> RowSparse:
+def test_rows_stay_rows():
+    def rows(indices, value):
         return RowSparse(np.array(indices), np.full((len(indices), 2), value))
 
     w = np.ones((5, 2))
@@ -72,11 +69,11 @@ def test_rows_stay_rows() -> None:
     np.testing.assert_array_equal(w[1:3], 1)
 
 
-def test_a_dense_gradient_among_rows_makes_the_mean_dense() -> None:
+def test_a_dense_gradient_among_rows_makes_the_mean_dense():
     for dense_first in (True, False):
         w = np.zeros((3, 1))
         gathered = Accumulator(SGD(lr=1.0), 2)
-        grads: list[Any] = [np.ones((3, 1)), RowSparse(np.array([1]), np.array([[4.0]]))]
+        grads = [np.ones((3, 1)), RowSparse(np.array([1]), np.array([[4.0]]))]
         for g in grads if dense_first else grads[::-1]:
             gathered.update(["w"], [w], [g])
         np.testing.assert_array_equal(w[:, 0], [-0.5, -2.5, -0.5])
@@ -98,7 +95,7 @@ def test_rows_and_arrays_in_any_order_are_summed_and_foretold(kinds, mean, resum
 
 def expect_sums(kinds, mean, resumed, seed):
     draw = np.random.default_rng(seed)
-    given_to_rule: list[Any] = []
+    given_to_rule = []
 
     class Told(SGD):
         def update(self, names, values, grads, scale=1.0):
@@ -111,7 +108,7 @@ def expect_sums(kinds, mean, resumed, seed):
         for k, sparse in enumerate(turns):
             indices = np.sort(draw.choice(len(w), 3, replace=False))
             rows, count = draw.standard_normal((3, w.shape[1])), float(draw.integers(1, 4))
-            grad: Any = RowSparse(indices, rows)
+            grad = RowSparse(indices, rows)
             if not sparse:
                 grad = np.zeros_like(w)
                 grad[indices] = rows
@@ -140,15 +137,15 @@ def expect_sums(kinds, mean, resumed, seed):
         np.testing.assert_allclose(foretold, expected, atol=1e-12)
 
 
-def _whole(grad: Any, w: Any) -> Any:
+def _whole(grad, w):
     found = np.zeros_like(w)
     found[grad.indices] = grad.rows
     return found
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_resume_in_the_middle(sparse: bool) -> None:
-    def gradient(step: int) -> Any:
+def test_resume_in_the_middle(sparse):
+    def gradient(step):
         g = np.random.default_rng(step).normal(size=(4, 2))
         return RowSparse(np.array([step % 3, 3]), g[:2]) if sparse else g
 
@@ -168,7 +165,7 @@ def test_resume_in_the_middle(sparse: bool) -> None:
         second.load_state_dict(state)
 
 
-def test_a_refused_update_loses_nothing() -> None:
+def test_a_refused_update_loses_nothing():
     rate = [math.nan]
     w = np.zeros(2)
     gathered = Accumulator(SGD(lr=lambda step: rate[0]), 2)
@@ -180,7 +177,7 @@ def test_a_refused_update_loses_nothing() -> None:
     np.testing.assert_array_equal(w, -2)
 
 
-def test_bad_gradients_are_not_gathered() -> None:
+def test_bad_gradients_are_not_gathered():
     w = np.zeros(2)
     gathered = Accumulator(SGD(lr=1.0), 2)
     with pytest.raises(ShapeError):
@@ -191,7 +188,7 @@ def test_bad_gradients_are_not_gathered() -> None:
         gathered.update(["v"], [w, w], [w, w])
 
 
-def test_clipping_goes_inside_or_outside() -> None:
+def test_clipping_goes_inside_or_outside():
     grads = [np.array([3.0]), np.array([-1.0])]
     each, mean = np.zeros(1), np.zeros(1)
     outside = ClipByLayerNorm(Accumulator(SGD(lr=1.0), 2), 1.0)
@@ -204,8 +201,8 @@ def test_clipping_goes_inside_or_outside() -> None:
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_folded_sgd_is_sgd_on_the_mean(decoupled: bool) -> None:
-    given: Any = {"lr": lambda t: 0.1 / (t + 1), "weight_decay": 0.1, "decoupled": decoupled}
+def test_folded_sgd_is_sgd_on_the_mean(decoupled):
+    given = {"lr": lambda t: 0.1 / (t + 1), "weight_decay": 0.1, "decoupled": decoupled}
     folded = AccumulatingSGD(3, momentum=0.9, **given)
     buffered = Accumulator(SGD(momentum=0.9, **given), 3)
     a, b = np.ones((3, 2)), np.ones((3, 2))
@@ -217,7 +214,7 @@ def test_folded_sgd_is_sgd_on_the_mean(decoupled: bool) -> None:
     assert set(folded.state_dict()) == {"w/step", "w/momentum"}
 
 
-def test_folded_adam_follows_its_formula() -> None:
+def test_folded_adam_follows_its_formula():
     folded = AccumulatingAdam(3, lambda t: 0.1 / (t + 1), 0.8, 0.9, 0.01)
     w = rng.normal(size=4)
     expected, m, v = w.copy(), np.zeros(4), np.zeros(4)
@@ -236,7 +233,7 @@ def test_folded_adam_follows_its_formula() -> None:
 
 
 @pytest.mark.parametrize("kind", [AccumulatingSGD, AccumulatingAdam])
-def test_every_micro_batch_alone_is_the_plain_rule(kind: Any) -> None:
+def test_every_micro_batch_alone_is_the_plain_rule(kind):
     plain = SGD(lr=0.1, momentum=0.9) if kind is AccumulatingSGD else Adam(lr=0.1)
     folded = kind(1, lr=0.1)
     a, b = np.ones(3), np.ones(3)
@@ -248,7 +245,7 @@ def test_every_micro_batch_alone_is_the_plain_rule(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [AccumulatingSGD, AccumulatingAdam])
-def test_folding_resumes_in_the_middle_and_refuses_rows(kind: Any) -> None:
+def test_folding_resumes_in_the_middle_and_refuses_rows(kind):
     one, first, second = (kind(3, lr=0.1) for _ in range(3))
     a, b = np.ones(3), np.ones(3)
     for step in range(7):
@@ -265,7 +262,7 @@ def test_folding_resumes_in_the_middle_and_refuses_rows(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("every", [0, -1, 2.0, True])
-def test_bad_counts(every: Any) -> None:
+def test_bad_counts(every):
     for make in (
         lambda: Accumulator(SGD(lr=0.1), every),
         lambda: AccumulatingSGD(every, lr=0.1),
@@ -275,6 +272,6 @@ def test_bad_counts(every: Any) -> None:
             make()
 
 
-def test_folding_into_sgd_needs_momentum() -> None:
+def test_folding_into_sgd_needs_momentum():
     with pytest.raises(ArgumentError, match="its state stores the sum"):
         AccumulatingSGD(2, lr=0.1, momentum=0.0)

@@ -1,7 +1,5 @@
 """The chain from gradients to the rule: what it consists of, when it is due, how a step goes."""
 
-from __future__ import annotations
-
 import weakref
 from contextlib import contextmanager
 from typing import Any
@@ -36,21 +34,21 @@ from singanet.params.param import Param, ParamSpec
 class Written:
     """An optimizer by its methods alone, which writes down what it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: list[Any] = []
 
-    def update(self, names: Any, values: Any, grads: Any, *scale: float) -> None:
+    def update(self, names, values, grads, *scale):
         self.seen.append((list(names), [grad.copy() for grad in grads], scale))
 
 
-def items(*grads: list[float]) -> list[Any]:
+def items(*grads):
     """An item a gradient, for parameters a, b, ..."""
     return [
         ([chr(97 + k)], [np.zeros(len(grad))], [np.array(grad)]) for k, grad in enumerate(grads)
     ]
 
 
-def test_the_stages_come_in_the_order_in_which_gradients_meet_them() -> None:
+def test_the_stages_come_in_the_order_in_which_gradients_meet_them():
     rule = SGD(lr=1.0)
     inner = ClipByValue(rule, 1.0)
     outer = Accumulator(inner, 2)
@@ -61,14 +59,14 @@ def test_the_stages_come_in_the_order_in_which_gradients_meet_them() -> None:
     assert (duck.stages, duck.rule, duck.own_rule) == ((), written, None)
 
 
-def test_a_process_alone_has_the_other_stages_and_the_same_rule() -> None:
+def test_a_process_alone_has_the_other_stages_and_the_same_rule():
     rule = SGD(lr=1.0)
     inner = ClipByValue(rule, 0.5)
     outer = Accumulator(AllReduce(inner, SingleProcess()), 2)
     alone = UpdateChain(without_reductions(outer))
     assert [type(stage) for stage in alone.stages] == [Accumulator, ClipByValue]
     assert alone.rule is rule
-    assert (alone.stages[0].every, alone.stages[1].limit) == (2, inner.limit)  # type: ignore[attr-defined]
+    assert (alone.stages[0].every, alone.stages[1].limit) == (2, inner.limit)
     # Those of all processes still have the reducer between them.
     assert [type(stage) for stage in UpdateChain(outer).stages] == [
         Accumulator,
@@ -78,7 +76,7 @@ def test_a_process_alone_has_the_other_stages_and_the_same_rule() -> None:
     assert without_reductions(rule) is rule
 
 
-def test_the_bytes_of_state_before_and_after_the_first_update() -> None:
+def test_the_bytes_of_state_before_and_after_the_first_update():
     """Adam has two arrays of each parameter, in mixed precision beside a master of float32."""
     spec = ParamSpec("a")
     param = Param(spec, (3, 4), Constant(0.0))
@@ -101,7 +99,7 @@ def test_the_bytes_of_state_before_and_after_the_first_update() -> None:
         assert chain.held_bytes() == held
 
 
-def test_the_case_is_that_of_every_stage_and_of_the_rule() -> None:
+def test_the_case_is_that_of_every_stage_and_of_the_rule():
     optimizer = ClipByValue(Accumulator(AccumulatingSGD(2, lr=0.1), 3), 1.0)
     cases = []
     for _ in range(15):
@@ -115,22 +113,22 @@ def test_the_case_is_that_of_every_stage_and_of_the_rule() -> None:
     assert UpdateChain(SGD(lr=0.1)).case() == ((),)
 
 
-def test_only_means_are_weighed() -> None:
+def test_only_means_are_weighed():
     mean, plain_sum = Accumulator(SGD(lr=1.0), 2), Accumulator(SGD(lr=1.0), 2, mean=False)
     assert UpdateChain(ClipByValue(mean, 1.0))._weighs
     assert not UpdateChain(plain_sum)._weighs
     assert not UpdateChain(SGD(lr=1.0))._weighs
 
 
-def test_the_updates_of_a_step() -> None:
-    order: list[Any] = []
+def test_the_updates_of_a_step():
+    order = []
 
     class Ends(Wrapper):
-        def __init__(self, optimizer: Any, name: str) -> None:
+        def __init__(self, optimizer, name):
             super().__init__(optimizer)
             self._name = name
 
-        def end(self) -> None:
+        def end(self):
             order.append(self._name)
 
     rule = Written()
@@ -150,10 +148,10 @@ def test_the_updates_of_a_step() -> None:
     assert rule.seen[-1][2] == (0.5,)
 
 
-def test_no_layer_s_gradients_outlive_the_next_ones() -> None:
-    alive: list[Any] = []
+def test_no_layer_s_gradients_outlive_the_next_ones():
+    alive = []
 
-    def streamed() -> Any:
+    def streamed():
         for k in range(4):
             assert all(ref() is None for ref in alive)
             grad = np.ones(3)
@@ -163,7 +161,7 @@ def test_no_layer_s_gradients_outlive_the_next_ones() -> None:
             yield item
             del item
 
-    def two() -> ClipByGlobalNorm:
+    def two():
         return ClipByGlobalNorm(SGD(lr=1.0), 1.0)
 
     UpdateChain(SGD(lr=1.0)).apply(streamed(), lambda item: None)
@@ -176,7 +174,7 @@ def test_no_layer_s_gradients_outlive_the_next_ones() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_a_norm_is_due_at_the_last_micro_batch_unless_it_was_said(every: int) -> None:
+def test_a_norm_is_due_at_the_last_micro_batch_unless_it_was_said(every):
     clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
     optimizer = clip if every == 1 else Accumulator(clip, every)
     for k in range(2 * every):
@@ -193,7 +191,7 @@ def test_a_norm_is_due_at_the_last_micro_batch_unless_it_was_said(every: int) ->
             optimizer.update(["w"], [np.zeros(2)], [np.ones(2)])
 
 
-def test_the_norm_is_that_of_the_mean_of_micro_batches() -> None:
+def test_the_norm_is_that_of_the_mean_of_micro_batches():
     """√(3² + 4²) of the means 3 and 4, to which each micro-batch of 2 weighs twice one of 1."""
     clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
     optimizer = Accumulator(clip, 2)
@@ -211,7 +209,7 @@ def test_the_norm_is_that_of_the_mean_of_micro_batches() -> None:
 
 
 @pytest.mark.parametrize("around", [ClipByValue, ClipByLayerNorm, ClipByRunningNorm])
-def test_clipping_by_all_gradients_goes_outside_of_other_clipping(around: Any) -> None:
+def test_clipping_by_all_gradients_goes_outside_of_other_clipping(around):
     clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
     with pytest.raises(ArgumentError, match=f"{around.__name__} around it"):
         _ = UpdateChain(around(clip, 1.0)).norm
@@ -220,7 +218,7 @@ def test_clipping_by_all_gradients_goes_outside_of_other_clipping(around: Any) -
     assert UpdateChain(ClipByGlobalNorm(around(SGD(lr=1.0), 1.0), 1.0)).norm is not None
 
 
-def test_what_only_hands_on_may_stand_around_it() -> None:
+def test_what_only_hands_on_may_stand_around_it():
     clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
     for optimizer in (
         Averaged(clip, 0.9),
@@ -232,7 +230,7 @@ def test_what_only_hands_on_may_stand_around_it() -> None:
         assert not any(stage._reads_gradients and not stage._holds_all for stage in found.gathering)
 
 
-def test_what_needs_all_gradients() -> None:
+def test_what_needs_all_gradients():
     rule = SGD(lr=1.0)
     assert not UpdateChain(rule)._holds_all
     assert not UpdateChain(Accumulator(ClipByLayerNorm(rule, 1.0), 2))._holds_all
@@ -243,18 +241,18 @@ def test_what_needs_all_gradients() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, -2.0, 0.25])
 @pytest.mark.parametrize("limit", [0.5, 5.0, 100.0])
-def test_two_passes_of_the_callers_own(scale: float, limit: float) -> None:
-    calls: list[str] = []
+def test_two_passes_of_the_callers_own(scale, limit):
+    calls = []
 
     @contextmanager
-    def rehearsal() -> Any:
+    def rehearsal():
         calls.append("rehearsed")
         yield
         calls.append("undone")
 
     given = items([3.0, 0.0], [0.0, 4.0])
 
-    def passes() -> Any:
+    def passes():
         calls.append("pass")
         return iter(given)
 
@@ -266,7 +264,7 @@ def test_two_passes_of_the_callers_own(scale: float, limit: float) -> None:
     np.testing.assert_allclose(given[1][1][0], [0.0, -4.0 * factor])
 
 
-def test_a_norm_that_is_no_number_changes_nothing() -> None:
+def test_a_norm_that_is_no_number_changes_nothing():
     given = items([1.0], [np.inf])
     with pytest.raises(ArgumentError, match="finite norm"):
         clip_by_global_norm(SGD(lr=1.0), 1.0, lambda: given)

@@ -1,10 +1,6 @@
 """Clipping by value, layer, whole net and running estimate, around any optimizer."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +21,7 @@ from singanet.types import RowSparse
 rng = np.random.default_rng(0)
 
 
-def moved(optimizer: Any, grads: list[Any], scale: float = 1.0) -> list[Any]:
+def moved(optimizer, grads, scale=1.0):
     """How far SGD at rate 1 moves from zero: the gradient that arrived."""
     shape = [(4, 2) if isinstance(g, tuple) else g.shape for g in grads]
     values = [np.zeros(s) for s in shape]
@@ -33,7 +29,7 @@ def moved(optimizer: Any, grads: list[Any], scale: float = 1.0) -> list[Any]:
     return [-value for value in values]
 
 
-def norm(grads: list[Any]) -> float:
+def norm(grads):
     return math.sqrt(
         sum(
             float(
@@ -45,7 +41,7 @@ def norm(grads: list[Any]) -> float:
     )
 
 
-def test_by_value() -> None:
+def test_by_value():
     g = np.array([-3.0, 0.2, 0.6])
     (arrived,) = moved(ClipByValue(SGD(lr=1.0), 0.5), [g])
     np.testing.assert_array_equal(arrived, [-0.5, 0.2, 0.5])
@@ -58,7 +54,7 @@ def test_by_value() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.001, -3.0])
-def test_by_layer_norm(scale: float) -> None:
+def test_by_layer_norm(scale):
     rows = RowSparse(np.array([1, 3]), rng.normal(size=(2, 2)))
     grads = [rng.normal(size=(3, 4)), rows, rng.normal(size=4)]
     arrived = moved(ClipByLayerNorm(SGD(lr=1.0), 0.7), grads, scale)
@@ -74,12 +70,12 @@ def test_by_layer_norm(scale: float) -> None:
 class Layers:
     """A net as far as clipping sees it: items layer by layer, and what is alive of them."""
 
-    def __init__(self, grads: list[Any]) -> None:
+    def __init__(self, grads):
         self.grads = grads
         self.values = [np.zeros_like(g) for g in grads]
         self.runs = 0
 
-    def __call__(self) -> Iterator[Any]:
+    def __call__(self):
         self.runs += 1
         for i, g in enumerate(self.grads):
             yield [f"l{i}"], [self.values[i]], [g.copy()]
@@ -87,7 +83,7 @@ class Layers:
 
 
 @pytest.mark.parametrize("limit", [0.5, 1e3])
-def test_by_global_norm_equals_pytorchs(limit: float) -> None:
+def test_by_global_norm_equals_pytorchs(limit):
     grads = [rng.normal(size=(3, 4)), rng.normal(size=5), rng.normal(size=(2, 2))]
     net = Layers(grads)
     total = clip_by_global_norm(SGD(lr=1.0), limit, net)
@@ -104,25 +100,25 @@ def test_by_global_norm_equals_pytorchs(limit: float) -> None:
         np.testing.assert_allclose(-value, peer.grad.numpy(), rtol=1e-5)
 
 
-def test_global_norm_of_a_pass() -> None:
+def test_global_norm_of_a_pass():
     grads = [rng.normal(size=(3, 4)), rng.normal(size=5)]
     assert global_norm(Layers(grads)()) == pytest.approx(norm(grads))
     assert global_norm([(["a"], [np.zeros(2)], [None])]) == 0
 
 
-def test_gradients_without_a_norm_change_nothing() -> None:
+def test_gradients_without_a_norm_change_nothing():
     net = Layers([np.ones(2), np.array([np.inf, 1.0])])
     with pytest.raises(ArgumentError, match="finite norm; received a norm of inf"):
         clip_by_global_norm(SGD(lr=1.0), 1.0, net)
     assert not any(value.any() for value in net.values)
 
 
-def test_by_running_norm_follows_its_definition() -> None:
+def test_by_running_norm_follows_its_definition():
     clipper = ClipByRunningNorm(SGD(lr=1.0), 1.0, decay=0.8)
     estimate = 0.0
     for step in range(6):
         grads = [rng.normal(size=3) * (0.1 + step), rng.normal(size=4)]
-        so_far: list[Any] = []
+        so_far = []
         for i, g in enumerate(grads):
             so_far.append(g)
             value = np.zeros(g.shape)
@@ -134,7 +130,7 @@ def test_by_running_norm_follows_its_definition() -> None:
         estimate = total if step == 0 else 0.8 * estimate + 0.2 * total
 
 
-def test_a_refused_update_leaves_the_estimate() -> None:
+def test_a_refused_update_leaves_the_estimate():
     clipper = ClipByRunningNorm(SGD(lr=1.0), 1.0)
     clipper.update(["w"], [np.zeros(2)], [np.ones(2)])
     before = clipper.state_dict()
@@ -154,15 +150,15 @@ def test_a_refused_update_leaves_the_estimate() -> None:
         lambda inner: ClipByValue(ClipByRunningNorm(inner, 0.5), 0.3),
     ],
 )
-def test_resume_is_exact_and_specs_pass_through(wrap: Any) -> None:
-    def steps(optimizer: Any, values: list[Any], which: range) -> None:
+def test_resume_is_exact_and_specs_pass_through(wrap):
+    def steps(optimizer, values, which):
         for step in which:
             draws = np.random.default_rng(step)
             for i in (1, 0):
                 g = draws.normal(size=values[i].shape)
                 optimizer.update([f"l{i}"], [values[i]], [g])
 
-    def make() -> Any:
+    def make():
         optimizer = wrap(Adam(lr=0.1))
         optimizer.register_all([ParamSpec("l0", lr_mult=0.0)])
         optimizer.register("l1", ParamSpec("l1", lr_mult=2.0))
@@ -179,14 +175,14 @@ def test_resume_is_exact_and_specs_pass_through(wrap: Any) -> None:
     np.testing.assert_array_equal(whole[0], 1)
 
 
-def test_state_of_another_kind() -> None:
+def test_state_of_another_kind():
     state = SGD(lr=0.1).state_dict()
     with pytest.raises(DataError, match="clip.estimate"):
         ClipByRunningNorm(SGD(lr=0.1), 1.0).load_state_dict(state)
 
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, "1"])
-def test_bad_limits(bad: Any) -> None:
+def test_bad_limits(bad):
     inner = SGD(lr=0.1)
     for make in (
         lambda: ClipByValue(inner, bad),
@@ -199,6 +195,6 @@ def test_bad_limits(bad: Any) -> None:
             make()
 
 
-def test_only_optimizers_are_wrapped() -> None:
+def test_only_optimizers_are_wrapped():
     with pytest.raises(ArgumentError, match="received float"):
-        ClipByValue(0.1, SGD(lr=0.1))  # type: ignore[arg-type]
+        ClipByValue(0.1, SGD(lr=0.1))

@@ -1,7 +1,5 @@
 """Optimizers, their wrappers and parts as plain data and back."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Masters and the loss scale by themselves, on arrays as strict as a GPU's too."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,9 +1,5 @@
 """Penalties against their formulas, alone and through an optimizer."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,14 +10,14 @@ W = np.array([1.0, -2.0, 0.0])
 G = np.array([0.5, 0.5, 0.5])
 
 
-def test_formulas() -> None:
+def test_formulas():
     np.testing.assert_allclose(L2Regularizer(1e-4).apply(0, W, G), G + 1e-4 * W)
     np.testing.assert_allclose(L1Regularizer(0.1).apply(0, W, G), G + 0.1 * np.sign(W))
     np.testing.assert_array_equal(G, 0.5)
     np.testing.assert_array_equal(W, [1, -2, 0])
 
 
-def test_a_schedule_as_coefficient() -> None:
+def test_a_schedule_as_coefficient():
     regularizer = L2Regularizer(lambda step: 0.1 * step)
     np.testing.assert_allclose(regularizer.apply(0, W, G, step=3), G + 0.3 * W)
     np.testing.assert_allclose(regularizer.apply(0, W, G), G)
@@ -35,6 +31,6 @@ def test_a_schedule_as_coefficient() -> None:
 
 @pytest.mark.parametrize("kind", [L1Regularizer, L2Regularizer])
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), "x", None])
-def test_bad_coefficients(kind: Any, bad: Any) -> None:
+def test_bad_coefficients(kind, bad):
     with pytest.raises(ArgumentError, match="coefficient"):
         kind(bad)

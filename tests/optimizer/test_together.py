@@ -6,42 +6,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.optimizer import (
-    LAMB,
     SGD,
     AccumulatingAdam,
-    Adafactor,
-    AdaGrad,
     Adam,
     AdamW,
     ClipByValue,
     ClipNorm,
     L1Regularizer,
-    Lion,
-    RMSProp,
 )
 from singanet.optimizer.chain import Together
 from singanet.optimizer.schedules import Cosine
 from singanet.params.param import ParamSpec
 from singanet.params.storage import lay_as_one
+from tests.optimizer.rules import RULES as KINDS
 
 SHAPES = ((3, 4), (4,), (), (40_000,), (2, 1, 5), (7,))
 NAMES = [f"p{k}" for k in range(len(SHAPES))]
-JOINED = {
-    "plain": lambda: SGD(lr=0.1),
-    "momentum": lambda: SGD(lr=0.1, momentum=0.9, nesterov=True),
+JOINED = {name: rule for name, rule in KINDS.items() if not (rule.whole or "folded" in name)} | {
     "decay": lambda: SGD(lr=0.1, momentum=0.9, weight_decay=0.01),
-    "Adam": lambda: Adam(lr=0.1),
     "schedule": lambda: Adam(lr=Cosine(0.1, 9)),
     "AdamW": lambda: AdamW(lr=0.1, weight_decay=0.1),
-    "AdaGrad": lambda: AdaGrad(lr=0.1),
-    "RMSProp": lambda: RMSProp(lr=0.1),
-    "Lion": lambda: Lion(lr=0.1),
     "L1": lambda: Adam(lr=0.1, regularizer=L1Regularizer(0.01)),
 }
-APART = {
+APART = {name: rule for name, rule in KINDS.items() if rule.whole} | {
     "own schedule": lambda: Adam(lr=lambda step: 0.1 / (1 + step)),
-    "LAMB": lambda: LAMB(lr=0.1),
-    "Adafactor": lambda: Adafactor(lr=0.1),
     "constraint": lambda: SGD(lr=0.1, constraint=ClipNorm(0.5)),
     "stage": lambda: ClipByValue(Adam(lr=0.1), 0.5),
     "gathering": lambda: AccumulatingAdam(lr=0.1, every=2),
@@ -189,8 +177,7 @@ def test_values_that_lie_apart_are_updated_too():
 
 
 @pytest.mark.parametrize(
-    "make",
-    [RULES[name] for name in ("plain", "decay", "Adam", "Lion", "LAMB", "constraint")],
+    "make", [RULES[name] for name in ("sgd", "decay", "adam", "lion", "lamb", "constraint")]
 )
 @pytest.mark.parametrize("first", [0, 3, 7])
 def test_rows_that_follow_each_other_are_updated_as_any(make, first):
