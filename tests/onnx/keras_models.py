@@ -1,7 +1,5 @@
 """Small nets of Keras, and their graphs as its PyTorch backend writes them, by name."""
 
-from __future__ import annotations
-
 import os
 import warnings
 

@@ -3,8 +3,6 @@
 Run as a program it prints the table of docs/onnx.md.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import sys
@@ -59,7 +57,7 @@ class Case:
 
 def pooled(
     padded, x_shape, kernel, strides, out_shape, kind,
-    pads_required=None, pads=None, dilations=None, count_include_pad=0, p=1,
+    pads_required=None, pads=None, dilations=None, count_include_pad=0, p=1
 ):  # fmt: skip
     """The package's function of windows one by one, which costs most of all tests, for all at once.
 

@@ -1,7 +1,5 @@
 """Files that were written, checked by ONNX's own checker and run by ONNX Runtime."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Graphs that leave the number of steps open."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Graphs of a few nodes give what their operators say, by NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What operators make of constants, as the onnx package's tests and ONNX Runtime say."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sums by letters, against NumPy's own; what PyTorch and Keras write for attention among them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Attention that was written out, and what nearly is: outputs and training are the operators'."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Graphs that Keras writes: as in ONNX Runtime, trained on, and written again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

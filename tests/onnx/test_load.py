@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import warnings
 from pathlib import Path
@@ -287,10 +285,7 @@ def test_uses_that_mix_samples_are_refused_and_a_whole_array_may_be_one(tmp_path
 
 
 def test_local_functions_stand_where_they_are_used(tmp_path):
-    body = [
-        helper.make_node("Mul", ["a", "a"], ["b"]),
-        helper.make_node("LeakyRelu", ["b"], ["c"]),
-    ]
+    body = [helper.make_node("Mul", ["a", "a"], ["b"]), helper.make_node("LeakyRelu", ["b"], ["c"])]
     body[1].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
     imports = [helper.make_opsetid("", 18)]
     function = helper.make_function("own", "Twice", ["a"], ["c"], body, imports, ["slope"])

@@ -3,8 +3,6 @@
 The net gives what ONNX Runtime gives, at three batch sizes, or the file is refused by name.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators that nearly are one layer: they stay what they are, as ONNX Runtime computes them."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

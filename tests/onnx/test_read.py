@@ -1,7 +1,5 @@
 """Files that lie, of the onnx project's own list of attacks and others."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

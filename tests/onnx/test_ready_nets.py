@@ -1,7 +1,5 @@
 """Every ready net, small, as a graph: the same outputs there, and those of its predictor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

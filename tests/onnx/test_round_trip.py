@@ -1,7 +1,5 @@
 """Nets that go out as graphs and come back: the same outputs, and the same after a step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

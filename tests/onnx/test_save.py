@@ -1,7 +1,5 @@
 """`onnx.save`: what a graph is called and holds; every layer and which are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

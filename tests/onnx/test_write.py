@@ -1,7 +1,5 @@
 """The bytes of a file: arrays inside and beside it, and what a failure leaves."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

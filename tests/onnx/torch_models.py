@@ -1,7 +1,5 @@
 """Small nets of PyTorch after the published ones, as (module, arguments), by name."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
