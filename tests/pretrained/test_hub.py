@@ -1,7 +1,5 @@
 """Names of the hub, on a cache that is laid out by hand."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

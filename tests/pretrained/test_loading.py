@@ -216,11 +216,7 @@ def test_what_stands_beside_goes_along(tmp_path):
     [
         (POOLING, [*MODULES, "3_Dense"], "the modules Transformer, Pooling"),
         (POOLING | {"pooling_mode_lasttoken": True}, MODULES, "pooling_mode_lasttoken"),
-        (
-            POOLING | {"pooling_mode_cls_token": True},
-            MODULES,
-            "pooling_mode: expected 'cls'",
-        ),
+        (POOLING | {"pooling_mode_cls_token": True}, MODULES, "pooling_mode: expected 'cls'"),
         (POOLING | {"pooling_mode_median": True}, MODULES, "pooling_mode_median=True"),
         (POOLING, ["", "../1_Pooling"], "a subfolder"),
         (POOLING, ["", ".."], "a subfolder"),

@@ -1,7 +1,5 @@
 """Published models on a GPU's arrays: outputs, gradients, steps and texts are those of the CPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
