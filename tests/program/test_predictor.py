@@ -294,7 +294,12 @@ def samples(x, chosen):
 # -- the contract ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NETS)
+LARGE = {"mobilenet", "googlenet"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.full] if n in LARGE else []) for n in NETS]
+)
 def test_predictions_are_those_of_the_net(name):
     """Of batches of any size, with the same bits each time, and the callers' own."""
     net = NETS[name]()
