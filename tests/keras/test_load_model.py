@@ -1,7 +1,5 @@
 """Nets from the archives that the real Keras writes."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 

@@ -1,7 +1,5 @@
 """Whole models of Keras, there and back: every layer of the table, models in models, ready nets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Nets of Keras with masks here and there, drawn at random: as there, or refused by name."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

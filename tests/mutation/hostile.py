@@ -3,8 +3,6 @@
 Each is to be refused or read as those of `kinds` are: own errors, in bounds of time and memory.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -4,8 +4,6 @@ A `Kind` yields seeds, each a suffix and a function that makes a spoilt file of 
 reader returns "read" or raises an error of ours.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io
@@ -371,9 +369,7 @@ TOWER = graph(
     "t",
     KERAS["config"]["layers"][1]
     | node("Dense", "fc", [tensor("in")])
-    | {
-        "config": KERAS["config"]["layers"][1]["config"] | {"units": 3},
-    },
+    | {"config": KERAS["config"]["layers"][1]["config"] | {"units": 3}},
 )
 WHOLE = graph(
     "m",

@@ -5,8 +5,6 @@ Run as a program, which goes on where it was ended and tells counts:
 Files are read in worker processes, so that a crash of a library underneath is told, not suffered.
 """
 
-from __future__ import annotations
-
 import codecs
 import collections
 import concurrent.futures

@@ -1,7 +1,5 @@
 """Changes that break parsers: of bytes, and of trees of lists and dicts."""
 
-from __future__ import annotations
-
 import copy
 
 INTERESTING = [

@@ -1,7 +1,5 @@
 """Files made by hand that ask for more than they hold: own errors only, within the bounds."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Mutated files of every kind: 10,000 in every run, a million under ``slow``; see mutate.py."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import pickle
@@ -86,10 +84,7 @@ def test_only_our_errors_come_out_of_a_million(tmp_path, name):
     ],
 )
 def test_the_watch_sees(tmp_path, misdeed):
-    with (
-        pytest.raises(PermissionError, match="m.npz"),
-        watching.watch().over(tmp_path / "m.npz"),
-    ):
+    with pytest.raises(PermissionError, match="m.npz"), watching.watch().over(tmp_path / "m.npz"):
         misdeed(tmp_path)
 
 

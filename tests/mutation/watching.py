@@ -1,7 +1,5 @@
 """What a process does while it reads a file: memory, other files, code."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path

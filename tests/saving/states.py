@@ -1,7 +1,5 @@
 """States of trainings, the ways in which they are saved, and the ways in which they come back."""
 
-from __future__ import annotations
-
 import copy
 import multiprocessing
 import pickle
@@ -9,7 +7,6 @@ import random
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -84,10 +81,7 @@ BODIES = {
             kinds.LayerNorm("ln"),
         ],
     ),
-    "attention": (
-        (4, 8),
-        lambda: [kinds.MultiHeadAttention("m", 2), kinds.Flatten("f")],
-    ),
+    "attention": ((4, 8), lambda: [kinds.MultiHeadAttention("m", 2), kinds.Flatten("f")]),
 }
 
 RULES = {
@@ -172,13 +166,13 @@ class Triple:
     file: str = "npz"
     way_in: str = "anew"
 
-    def __str__(self) -> str:
+    def __str__(self):
         blank = Triple()
         told = {k: v for k, v in asdict(self).items() if v != getattr(blank, k)}
         return ", ".join(f"{k}={v!r}" for k, v in told.items())
 
 
-def drawn(seed: int, processes: float = 0.1) -> Triple:
+def drawn(seed, processes=0.1):
     """A random triple; the share ``processes`` of them goes through another process."""
     draw = random.Random(seed)
     way_out = draw.choice(list(WAYS_OUT))
@@ -220,7 +214,7 @@ def drawn(seed: int, processes: float = 0.1) -> Triple:
 # -- trainings --------------------------------------------------------------------------------
 
 
-def batch(given: Triple, k: int) -> tuple[Any, Any]:
+def batch(given, k):
     """Samples and labels of step ``k``, the same everywhere."""
     shape, rng = BODIES[given.body][0], np.random.default_rng([7, k])
     labels = rng.integers(0, CLASSES, SAMPLES)
@@ -232,16 +226,14 @@ def batch(given: Triple, k: int) -> tuple[Any, Any]:
 class Going:
     """The training of ``given`` on one rank, with parameters from ``seed``."""
 
-    def __init__(
-        self, given: Triple, folder: Path, seed: int = 1, comm: Any = None, ranks: Any = None
-    ) -> None:
+    def __init__(self, given, folder, seed=1, comm=None, ranks=None):
         self.given, self.folder, self.comm, self.ranks = given, folder, comm, ranks
         rank = 0 if comm is None else comm.rank
         alone = comm is None or comm.size == 1
         self.part = slice(None) if alone else (slice(0, 3), slice(3, SAMPLES))[rank]
         self._make(seed)
 
-    def _make(self, seed: int) -> None:
+    def _make(self, seed):
         self.net = self._net(seed)
         self.optimizer = self._optimizer()
         if self.given.storage == "offload":
@@ -251,7 +243,7 @@ class Going:
             precision = "float16" if self.given.storage == "mixed" else None
             self.net.compile(self.optimizer, mixed_precision=precision)
 
-    def _net(self, seed: int) -> FeedForwardNet:
+    def _net(self, seed):
         given = self.given
         shape, body = BODIES[given.body]
         first, *others = body()
@@ -281,7 +273,7 @@ class Going:
             param.value.flags.writeable = False
         return net
 
-    def _optimizer(self) -> Any:
+    def _optimizer(self):
         given = self.given
         rule = RULES[given.rule]()
         wrapped = WRAPS[given.wrap](rule) if given.wrap != "gathered" else rule
@@ -290,12 +282,12 @@ class Going:
         self.rule = rule
         return made
 
-    def assign(self, rate: float) -> None:
+    def assign(self, rate):
         """Assign a rate, if the triple says so."""
         if self.given.rule == "assigned":
             self.rule.lr = rate
 
-    def run(self, first: int, last: int) -> list[float]:
+    def run(self, first, last):
         """The losses of the steps from ``first`` up to ``last``."""
         losses = []
         for k in range(first, last):
@@ -303,21 +295,21 @@ class Going:
             losses.append(self._step(x[self.part], y[self.part]))
         return losses
 
-    def _step(self, x: Any, y: Any) -> float:
+    def _step(self, x, y):
         if self.given.way_out == "model":
             return self.net.train_on_batch(x, y)["loss"]
         return self.net.step(x, y, self.optimizer)[0]
 
-    def settle(self) -> None:
+    def settle(self):
         """Unify the ranks, as before an evaluation or a file."""
         for stage in UpdateChain(self.optimizer).reducers:
             if not stage._alone and getattr(stage, "_has_met", True):
                 stage.unify(self.net)
 
-    def values(self) -> dict[str, Any]:
+    def values(self):
         return values_of(self.net)
 
-    def predicted(self) -> Any:
+    def predicted(self):
         x, _ = batch(self.given, 99)
         return np.array(self.net.forward(False, x))
 
@@ -325,7 +317,7 @@ class Going:
 class GoingExecutor(Going):
     """A training by an executor, with batches from a loader."""
 
-    def _make(self, seed: int) -> None:
+    def _make(self, seed):
         given = self.given
         _, body = BODIES[given.body]
         self.optimizer = self._optimizer()
@@ -348,15 +340,15 @@ class GoingExecutor(Going):
             folder = tempfile.mkdtemp(dir=self.folder)
             self.net.offload(folder, keep=1 << 14, optimizer=self.optimizer)
 
-    def run(self, first: int, last: int) -> list[float]:
+    def run(self, first, last):
         return [self.one.run("train")[0] for _ in range(first, last)]
 
-    def predicted(self) -> Any:
+    def predicted(self):
         x, _ = batch(self.given, 99)
         return self.one.run("look", {"x": x})[0]
 
 
-def going(given: Triple, folder: Path, seed: int = 1, comm: Any = None, ranks: Any = None) -> Going:
+def going(given, folder, seed=1, comm=None, ranks=None):
     """The training of ``given``."""
     kind = GoingExecutor if given.way_out.startswith("executor") else Going
     return kind(given, folder, seed, comm, ranks)
@@ -365,7 +357,7 @@ def going(given: Triple, folder: Path, seed: int = 1, comm: Any = None, ranks: A
 # -- comparisons ------------------------------------------------------------------------------
 
 
-def expect_same(found: Any, wanted: Any, what: str) -> None:
+def expect_same(found, wanted, what):
     """Equal to the bit, NaN to NaN."""
     if isinstance(wanted, dict):
         assert found.keys() == wanted.keys(), (what, found.keys() ^ wanted.keys())
@@ -375,7 +367,7 @@ def expect_same(found: Any, wanted: Any, what: str) -> None:
         np.testing.assert_array_equal(found, wanted, err_msg=what)
 
 
-def expect_finite(path: Path) -> None:
+def expect_finite(path):
     """No array in the file at ``path`` has a NaN."""
     with open_state(path) as reader:
         for name in reader.entries:
@@ -387,7 +379,7 @@ def expect_finite(path: Path) -> None:
 # -- ways out and in --------------------------------------------------------------------------
 
 
-def suffix(given: Triple) -> str:
+def suffix(given):
     """The suffix of the triple's file."""
     return ".safetensors" if given.file == "torch" else FORMATS[given.file].suffixes[0]
 
@@ -395,12 +387,12 @@ def suffix(given: Triple) -> str:
 class Ways:
     """The ways out and in, by the file ``path``."""
 
-    def __init__(self, given: Triple, folder: Path) -> None:
+    def __init__(self, given, folder):
         self.given = given
         self.folder = folder
         self.path = folder / f"state{suffix(given)}"
 
-    def out(self, one: Going) -> Any:
+    def out(self, one):
         """Save ``one``. Returns what the way in needs beside files."""
         given, way = self.given, self.given.way_out
         first = one.comm is None or one.comm.rank == 0
@@ -428,20 +420,20 @@ class Ways:
             return copy.deepcopy((one.net, one.optimizer))
         return None
 
-    def _own(self, one: Going, ending: str | None = None) -> Path:
+    def _own(self, one, ending=None):
         """The file of the rank: the first rank's is the one that all read."""
         rank = 0 if one.comm is None else one.comm.rank
         ending = suffix(self.given) if ending is None else ending
         return self.folder / (f"state{ending}" if not rank else f"rank{rank}{ending}")
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self):
         given = self.given
         return {"layout": "torch"} if given.file == "torch" else {"format": given.file}
 
-    def _states(self, one: Going) -> Any:
+    def _states(self, one):
         return one.values(), one.optimizer.state_dict(), one.net.rng.bit_generator.state
 
-    def back(self, other: Going, told: Any) -> Going:
+    def back(self, other, told):
         """``other`` goes on from what was saved and ``told``."""
         way = self.given.way_out
         if way == "weights":
@@ -480,7 +472,7 @@ CARRIES_ALL = {
 MORE = 4
 
 
-def saved_and_gone_on(given: Triple, folder: Path, comm: Any = None, ranks: Any = None) -> str:
+def saved_and_gone_on(given, folder, comm=None, ranks=None):
     """Save after some steps, bring it back, and go on, beside a twin that was never saved."""
     if given.way_out == "checkpoint":
         return by_fit(given, folder, comm, ranks)
@@ -529,7 +521,7 @@ def saved_and_gone_on(given: Triple, folder: Path, comm: Any = None, ranks: Any 
     return "equal"
 
 
-def compare(given: Triple, other: Going, saved: Any, shown: Any, wanted: Any) -> None:
+def compare(given, other, saved, shown, wanted):
     """Compare ``other``, which came back, with ``saved``, and its next steps with ``wanted``."""
     if given.way_out == "predictor":
         x, _ = batch(given, 99)
@@ -556,7 +548,7 @@ def compare(given: Triple, other: Going, saved: Any, shown: Any, wanted: Any) ->
         expect_same(other.values(), wanted[1], "values that follow")
 
 
-def by_fit(given: Triple, folder: Path, comm: Any, ranks: Any) -> str:
+def by_fit(given, folder, comm, ranks):
     """Compare a fit that is resumed from a `ModelCheckpoint` with one that ran through."""
     rank = 0 if comm is None else comm.rank
     wanted = fit(going(given, folder, 1, comm, ranks), folder / "whole", 4)
@@ -576,7 +568,7 @@ def by_fit(given: Triple, folder: Path, comm: Any, ranks: Any) -> str:
     return resumed(other, folder, wanted)
 
 
-def fit(one: Going, place: Path, epochs: int, resume: bool = False) -> Any:
+def fit(one, place, epochs, resume=False):
     """The history of a fit of three batches an epoch, and the values after it."""
     given = one.given
     x, y = (np.concatenate([batch(given, k)[part] for k in range(3)]) for part in (0, 1))
@@ -599,7 +591,7 @@ def fit(one: Going, place: Path, epochs: int, resume: bool = False) -> Any:
     return told, one.values()
 
 
-def resumed(other: Going, folder: Path, wanted: Any) -> str:
+def resumed(other, folder, wanted):
     """Resume ``other`` from the file, and compare it with the fit that was never saved."""
     found = fit(other, folder / "parts", 4, resume=True)
     expect_same(found[0], wanted[0], "history")
@@ -609,19 +601,19 @@ def resumed(other: Going, folder: Path, wanted: Any) -> str:
 
 # -- another process --------------------------------------------------------------------------
 
-_other: Any = None
+_other = None
 
 
-def elsewhere(given: Triple, folder: Path, told: Any, *compared: Any) -> str:
+def elsewhere(given, folder, told, *compared):
     """Do the rest of a triple in another process."""
     global _other
     if _other is None:
         _other = multiprocessing.get_context("spawn").Pool(1)
-    outcome: str = _other.apply(_there, (given, folder, told, compared))
+    outcome = _other.apply(_there, (given, folder, told, compared))
     return outcome
 
 
-def close() -> None:
+def close():
     """End the other process."""
     global _other
     if _other is not None:
@@ -630,7 +622,7 @@ def close() -> None:
         _other = None
 
 
-def _there(given: Triple, folder: Path, told: Any, compared: Any) -> str:
+def _there(given, folder, told, compared):
     other = going(given, folder, 5)
     if given.way_out == "checkpoint":
         return resumed(other, folder, *compared)
@@ -641,7 +633,7 @@ def _there(given: Triple, folder: Path, told: Any, compared: Any) -> str:
 # -- outcomes ---------------------------------------------------------------------------------
 
 
-def outcome(given: Triple) -> str:
+def outcome(given):
     """ "equal", or "refused" with an error of the library's own. Errors: anything else."""
     try:
         with tempfile.TemporaryDirectory() as name:

@@ -1,7 +1,5 @@
 """Attributes assigned after construction are saved and copied, or refused by name."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import replace

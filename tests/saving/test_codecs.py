@@ -1,7 +1,5 @@
 """Whole nets, written and read in every way there is: what holds for any net in any way."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

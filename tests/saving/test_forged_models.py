@@ -1,7 +1,5 @@
 """Forged model files: only the project's own errors, and no more time and memory than a bound."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import inspect

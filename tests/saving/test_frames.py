@@ -1,7 +1,5 @@
 """What a net knows of frames, in its file: it comes back, and forged it is refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

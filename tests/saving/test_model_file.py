@@ -1,7 +1,5 @@
 """Whole models in a file: the loaded net predicts and goes on training as the saved one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tracemalloc

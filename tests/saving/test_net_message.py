@@ -1,7 +1,5 @@
 """Descriptions of nets as protobuf messages: nothing is lost, nothing else is taken."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

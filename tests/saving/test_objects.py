@@ -1,7 +1,5 @@
 """Nets as plain data and back."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import signal
 from collections import Counter
 from functools import partial
@@ -9,12 +7,7 @@ import pytest
 
 from singanet import layers
 from singanet.checkpoint import matching, write_state
-from singanet.errors import (
-    ArgumentError,
-    CallOrderError,
-    CheckpointError,
-    StateMismatchError,
-)
+from singanet.errors import ArgumentError, CallOrderError, CheckpointError, StateMismatchError
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.net import FeedForwardNet
 from singanet.optimizer import Adam

@@ -1,7 +1,5 @@
 """Predictors in files: the same bits on the same machine, and only our errors for any file."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

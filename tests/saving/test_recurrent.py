@@ -1,7 +1,5 @@
 """Recurrent weights as SINGA keeps them: one array a layer."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Saved trainings go on as if never saved: random states × ways out × ways in."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 

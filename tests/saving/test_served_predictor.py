@@ -1,7 +1,5 @@
 """Predictors where services have them: in arrays that are there, in threads, in other processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -16,7 +14,7 @@ import singanet
 from singanet import FeedForwardNet, Input
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
 from singanet.layers import Activation, Dense, Layer
-from singanet.loss import Loss, SoftmaxCrossEntropy, SquaredError
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
 
 
 def chain(loss=None):
@@ -57,7 +55,7 @@ class ShiftedError(SquaredError):
 
 
 @pytest.mark.parametrize("loss", [SoftmaxCrossEntropy, SquaredError, ShiftedError])
-def test_what_it_gives_is_written_where_it_is_told(loss: type[Loss]):
+def test_what_it_gives_is_written_where_it_is_told(loss):
     predictor = chain(loss()).predictor()
     for count in (4, 1, 4):
         x = rows(count, seed=count)

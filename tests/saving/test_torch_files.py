@@ -1,10 +1,5 @@
 """State dicts of PyTorch to and from nets, whole: names, layouts, trainings."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -21,15 +16,15 @@ IMAGE, SIGNAL, STEPS = (4, 7, 6), (4, 9), (5, 6)
 class First(nn.Module):
     """The first of what a recurrent module or attention returns."""
 
-    def __init__(self, made: Any, times: int = 1) -> None:
+    def __init__(self, made, times=1):
         super().__init__()
         self.it, self.times = made, times
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x):
         return self.it(*[x] * self.times)[0]
 
 
-def recurrent(kind: Any, **given: Any) -> Any:
+def recurrent(kind, **given):
     return First(kind(6, 4, batch_first=True, bidirectional=True, num_layers=2, **given))
 
 
@@ -98,13 +93,13 @@ KINDS = {
 }  # fmt: skip
 
 
-def saved(path: Path) -> dict[str, Any]:
+def saved(path):
     """As ``safetensors.torch.load_file`` gives it."""
     with open_state(path) as reader:
         return {name: torch.from_numpy(array) for name, array in reader}
 
 
-def shaken(module: Any) -> Any:
+def shaken(module):
     """The module with every array drawn anew, running state too."""
     with torch.no_grad():
         for array in module.state_dict().values():
@@ -113,13 +108,13 @@ def shaken(module: Any) -> Any:
     return module.eval()
 
 
-def outputs(module: Any, x: Any) -> Any:
+def outputs(module, x):
     with torch.no_grad():
         return module(torch.from_numpy(x)).numpy()
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_layer_goes_there_and_back(name: str, tmp_path: Path) -> None:
+def test_every_layer_goes_there_and_back(name, tmp_path):
     layer, module, shape = KINDS[name]
     net = FeedForwardNet(inputs=[x := Input("x", shape)], outputs=[layer(x)], seed=0)
     shaken(module)
@@ -142,7 +137,7 @@ def test_every_layer_goes_there_and_back(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(outputs(module, x), want, rtol=2e-5, atol=2e-5)
 
 
-def test_embeddings_and_keys_of_other_sizes(tmp_path: Path) -> None:
+def test_embeddings_and_keys_of_other_sizes(tmp_path):
     net = FeedForwardNet([layers.Embedding("it", 9, 4, input_sample_shape=(5,))], seed=0)
     table = nn.Embedding(9, 4)
     torch.save(table.state_dict(), tmp_path / "m.pt")
@@ -162,7 +157,7 @@ def test_embeddings_and_keys_of_other_sizes(tmp_path: Path) -> None:
     np.testing.assert_allclose(net.predict({"q": q, "v": v, "k": k}), want, rtol=2e-5, atol=2e-5)
 
 
-def encoder(names: list[str]) -> FeedForwardNet:
+def encoder(names):
     """A TransformerEncoder of one layer, whose norms stand between its other layers."""
     attention, norm1, linear1, linear2, norm2 = names
     x = y = Input("x", (5, 6))
@@ -173,7 +168,7 @@ def encoder(names: list[str]) -> FeedForwardNet:
     return FeedForwardNet(inputs=[x], outputs=[y], seed=0)
 
 
-def test_a_transformer_is_found_by_its_names_and_not_by_guessing(tmp_path: Path) -> None:
+def test_a_transformer_is_found_by_its_names_and_not_by_guessing(tmp_path):
     module = shaken(nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), 1))
     x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype("f4")
     want = module(torch.from_numpy(x)).detach().numpy()
@@ -202,11 +197,11 @@ def test_a_transformer_is_found_by_its_names_and_not_by_guessing(tmp_path: Path)
     np.testing.assert_allclose(other.predict(x), want, rtol=1e-5, atol=1e-5)
 
 
-def mlp() -> FeedForwardNet:
+def mlp():
     return FeedForwardNet([layers.Dense("a", 4, input_sample_shape=(4,)), layers.Dense("b", 4)])
 
 
-def test_trainings(tmp_path: Path) -> None:
+def test_trainings(tmp_path):
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     # As torch.optim writes it, which takes five seconds to import.
     slots = {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(4, 4)}}
@@ -234,7 +229,7 @@ def test_trainings(tmp_path: Path) -> None:
         net.load(tmp_path / "n.npz", key="model")
 
 
-def test_tied_half_and_bfloat16(tmp_path: Path) -> None:
+def test_tied_half_and_bfloat16(tmp_path):
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     module[1].weight = module[0].weight
     net, path = mlp(), tmp_path / "m.pt"
@@ -245,7 +240,7 @@ def test_tied_half_and_bfloat16(tmp_path: Path) -> None:
         np.testing.assert_array_equal(net["b"].params["weight"].value, want)
 
 
-def test_what_does_not_fit(tmp_path: Path) -> None:
+def test_what_does_not_fit(tmp_path):
     net, path = mlp(), tmp_path / "m.pt"
     torch.save(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).state_dict(), path)
     with pytest.raises(StateMismatchError, match=r"b/weight of \(3, 4\), not \(4, 4\)"):

@@ -1,10 +1,5 @@
 """Weights under PyTorch's names: which is which, what is turned, and modules that it has not."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -119,7 +114,7 @@ KINDS = {
 }
 
 
-def net_of(seed: int, block: str = "model/layers/{}/self_attn", **given: object) -> FeedForwardNet:
+def net_of(seed, block="model/layers/{}/self_attn", **given):
     x = y = Input("x", (5, 8))
     for k in range(2):
         y = layers.MultiHeadAttention(block.format(k), 4, **given)(y)
@@ -131,7 +126,7 @@ def net_of(seed: int, block: str = "model/layers/{}/self_attn", **given: object)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_heads_go_there_and_back(kind: str, tmp_path: Path) -> None:
+def test_heads_go_there_and_back(kind, tmp_path):
     net, path = net_of(0, **KINDS[kind]), tmp_path / "m.safetensors"
     net.save(path, layout="torch")
     again = net_of(1, **KINDS[kind])
@@ -139,7 +134,7 @@ def test_heads_go_there_and_back(kind: str, tmp_path: Path) -> None:
     assert bytes_of(again) == bytes_of(net)
 
 
-def test_names_and_layouts_are_those_of_published_decoders(tmp_path: Path) -> None:
+def test_names_and_layouts_are_those_of_published_decoders(tmp_path):
     given = {"num_kv_heads": 2, "norm": layers.QueryKeyNorm()}
     net, path = net_of(0, "{}", use_bias=("query", "key"), **given), tmp_path / "m.npz"
     net.save(path, layout="torch", rename={"0": "model.layers.0.self_attn"})
@@ -155,8 +150,8 @@ def test_names_and_layouts_are_those_of_published_decoders(tmp_path: Path) -> No
     np.testing.assert_array_equal(found[f"{at}.q_norm.weight"], params["query_gamma"].value)
 
 
-def test_gated_units_are_those_of_published_decoders(tmp_path: Path) -> None:
-    def made(seed: int) -> FeedForwardNet:
+def test_gated_units_are_those_of_published_decoders(tmp_path):
+    def made(seed):
         x = Input("x", (4,))
         return FeedForwardNet(inputs=x, outputs=layers.GatedUnit("mlp", 6, 4)(x), seed=seed)
 
@@ -171,7 +166,7 @@ def test_gated_units_are_those_of_published_decoders(tmp_path: Path) -> None:
     assert bytes_of(again) == bytes_of(net)
 
 
-def test_a_shard_has_some_of_the_modules(tmp_path: Path) -> None:
+def test_a_shard_has_some_of_the_modules(tmp_path):
     net, path = net_of(0, num_kv_heads=2), tmp_path / "m.npz"
     net.save(path, layout="torch")
     with open_state(path) as reader:
@@ -186,7 +181,7 @@ def test_a_shard_has_some_of_the_modules(tmp_path: Path) -> None:
         assert found == (wanted if "/1/" in name else kept)[name]
 
 
-def test_dense_layers_of_these_names_stay_dense_layers(tmp_path: Path) -> None:
+def test_dense_layers_of_these_names_stay_dense_layers(tmp_path):
     names = [f"att/{part}_proj" for part in "qkvo"]
     x = Input("x", (6,))
     parts = [Dense(name, 6)(x) for name in names]
@@ -207,7 +202,7 @@ RENAME = {
 }  # fmt: skip
 
 
-def net(width: int) -> FeedForwardNet:
+def net(width):
     parts = [
         Conv2D("c", 4, 3, input_sample_shape=(2, 5, 5)),
         Activation("relu"),
@@ -219,7 +214,7 @@ def net(width: int) -> FeedForwardNet:
     return FeedForwardNet(parts, seed=0)
 
 
-def peer(width: int) -> Any:
+def peer(width):
     torch = pytest.importorskip("torch")
     return torch.nn.Sequential(
         torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(),
@@ -228,7 +223,7 @@ def peer(width: int) -> Any:
 
 
 @pytest.mark.parametrize("width", [7, 100])
-def test_it_predicts_as_pytorch_does(width: int, tmp_path: Path) -> None:
+def test_it_predicts_as_pytorch_does(width, tmp_path):
     """A square matrix was taken as it came, and the report said that all fitted."""
     torch = pytest.importorskip("torch")
     theirs, made = peer(width), net(width)
@@ -247,7 +242,7 @@ def test_it_predicts_as_pytorch_does(width: int, tmp_path: Path) -> None:
     assert np.array_equal(made.predict(x), before)
 
 
-def test_ours_under_names_with_dots_is_taken_as_it_is_said(tmp_path: Path) -> None:
+def test_ours_under_names_with_dots_is_taken_as_it_is_said(tmp_path):
     made, path = (
         FeedForwardNet([Dense("a", 4, input_sample_shape=(4,))], seed=0),
         tmp_path / "w.npz",
