@@ -1,7 +1,5 @@
 """Every row of the guide from Keras, run beside the installed Keras."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import re
@@ -506,10 +504,7 @@ for place, base in BASES:
 
 
 LOSSES = "keras.losses"
-REDUCED = {
-    "reduction": lambda way: "sum" if way == "sum" else "mean",
-    "alpha": lambda share: share,
-}
+REDUCED = {"reduction": lambda way: "sum" if way == "sum" else "mean", "alpha": lambda share: share}
 WAYS = {"reduction": ["sum_over_batch_size", "sum"]}
 
 

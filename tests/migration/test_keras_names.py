@@ -1,7 +1,5 @@
 """The table "Names in Keras and here" of the guide from Keras, each row run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

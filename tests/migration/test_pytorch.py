@@ -1,7 +1,5 @@
 """Every row of the guide from PyTorch, run beside the installed PyTorch."""
 
-from __future__ import annotations
-
 import copy
 import re
 

@@ -1,7 +1,5 @@
 """Two of PyTorch's examples beside their ports: the same losses, and the lines that differ."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

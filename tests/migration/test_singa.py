@@ -1,7 +1,5 @@
 """Every row of the guide from SINGA runs, and does what is said of it."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

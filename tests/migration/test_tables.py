@@ -1,7 +1,5 @@
 """The tables of arguments in the guides from Keras and PyTorch, against the installed ones."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

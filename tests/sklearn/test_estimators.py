@@ -15,13 +15,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from singanet.errors import (
-    ArgumentError,
-    CallOrderError,
-    DataError,
-    ShapeError,
-    UnknownNameError,
-)
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, UnknownNameError
 from singanet.layers import Activation, Conv2D, Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.net import FeedForwardNet
