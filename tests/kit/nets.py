@@ -43,3 +43,12 @@ def words_net(words=50, wide=5, length=3, classes=4, seed=1, **embedding):
 def values_of(net):
     """Copies of the parameters by name, wherever they are."""
     return {param.name: param.peek().copy() for param in net.params()}
+
+
+def two_heads():
+    """A trunk that two outputs read, of which a loop of one's own may reach one alone."""
+    net = singanet.FeedForwardNet(seed=2)
+    trunk = net.add(Dense("trunk", 5, input_sample_shape=(6,)))
+    net.add(Dense("left", 3), trunk)
+    net.add(Dense("right", 2), trunk)
+    return net
