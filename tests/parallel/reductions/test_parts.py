@@ -1,0 +1,399 @@
+"""Ranks that keep a part of the state (`Sharded`), or average now and then (`LocalSGD`)."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import singanet
+from singanet.errors import ArgumentError, DataError, SingaNetError
+from singanet.layers import Activation, BatchNormalization, Dense, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD, Adam, ClipByLayerNorm, Wrapper
+from singanet.optimizer.chain import UpdateChain
+from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, Sharded, SingleProcess
+from singanet.testing import communicators
+from singanet.training.callbacks import EMA, ModelCheckpoint
+from tests.kit.callbacks import at
+from tests.kit.nets import dense_net, uneven_net, values_of
+from tests.kit.ranks import expect_near_values, expect_same_bits, expect_same_values, together
+from tests.parallel.reductions.reducer_settings import RULES
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((24, 6)).astype(np.float32)
+Y = RNG.integers(0, 4, 24)
+WORDS = RNG.integers(0, 50, (24, 3))
+
+
+def sharded(rule, comm, level=1, **more):
+    """Small nets are cut too."""
+    return Sharded(rule, comm, level, **{"smallest": 100, **more})
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("size", [2, 3])
+def test_each_rank_keeps_its_part_of_the_state(size, level):
+    def work(comm):
+        net, optimizer = dense_net(wide=600), sharded(Adam(lr=0.01), comm, level)
+        for _ in range(2):
+            net.step(X, Y, optimizer)
+        return UpdateChain(optimizer).held_bytes(), sum(param.nbytes for param in net.params())
+
+    made = together(work, size)
+    whole = 2 * made[0][1]
+    assert sum(kept for kept, _ in made) == whole
+    # Rows do not always go round.
+    assert max(kept for kept, _ in made) < 1.1 * whole / size
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_state_that_is_loaded_is_cut_whenever_that_is(early):
+    def work(comm):
+        net, optimizer = uneven_net(), sharded(Adam(lr=0.01), comm)
+        other, rule = uneven_net(), Adam(lr=0.01)
+        for _ in range(2):
+            other.step(X, Y, rule)
+        if not early:
+            net.step(X, Y, optimizer)
+        optimizer.load_state_dict(rule.state_dict())
+        expect_same_values([rule.state_dict(), optimizer.state_dict()])
+        for param, value in zip(net.params(), other.param_values(), strict=True):
+            param.put(value)
+        net.step(X, Y, optimizer)
+        other.step(X, Y, rule)
+        expect_same_values([rule.state_dict(), optimizer.state_dict()])
+        expect_same_values([values_of(net), values_of(other)])
+        held = UpdateChain(optimizer).held_bytes()
+        assert held < 1.4 * sum(param.nbytes for param in net.params())
+        with pytest.raises(SingaNetError):
+            optimizer.load_state_dict({"a/weight/other": np.zeros(3)})
+
+    together(work)
+
+
+class Odd(Wrapper):
+    """A stage that halves the first of a layer's gradients."""
+
+    def take(self, names, values, grads, scale):
+        yield names, values, [grads[0] * 0.5, *grads[1:]], scale
+
+
+def test_a_stage_of_ones_own_that_reads_whole_layers_is_refused():
+    with communicators(2) as comms, pytest.raises(ArgumentError, match=r"by_parts = True"):
+        Sharded(Odd(SGD(lr=0.1)), comms[0])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rule=st.sampled_from(sorted(RULES)),
+    level=st.integers(1, 3),
+    window=st.integers(1, 5),
+    smallest=st.sampled_from([0, 100, 3000, 1 << 20]),
+    widths=st.lists(st.sampled_from([1, 3, 17, 60]), min_size=1, max_size=3),
+    shards=st.lists(st.integers(0, 8), min_size=2, max_size=3),
+)
+def test_random_nets_and_shards_have_the_bits_of_all_reduce(
+    size, rule, level, window, smallest, widths, shards
+):
+    rows_too = rule not in ("galore", "own rule")
+    x = WORDS if rows_too else X
+
+    def build():
+        if not rows_too:
+            return dense_net(wide=widths[0])
+        layers = [Embedding("e", 50, 3, input_sample_shape=(3,)), Flatten("f")]
+        for k, width in enumerate(widths):
+            layers += [Dense(f"d{k}", width), Activation(f"t{k}", "tanh")]
+        return singanet.FeedForwardNet([*layers, Dense("o", 4)], loss=SoftmaxCrossEntropy(), seed=1)
+
+    def trained(wrap):
+        def work(comm):
+            net, optimizer = build(), wrap(RULES[rule](), comm)
+            for n in shards:
+                own = slice(comm.rank * n, comm.rank * n + n) if comm.rank else slice(0, 24)
+                net.step(x[own], Y[own], optimizer)
+            return {**values_of(net), **optimizer.state_dict()}
+
+        return together(work, size)
+
+    expected = trained(lambda inner, comm: AllReduce(inner, comm, window))
+    found = trained(lambda inner, comm: Sharded(inner, comm, level, window, smallest))
+    for one, two in zip(expected, found, strict=True):
+        assert one.keys() == two.keys()
+        expect_same_values([one, two])
+
+
+def test_a_stage_that_was_inside_works_by_itself_again():
+    def work(comm):
+        clip = ClipByLayerNorm(Adam(lr=0.01), 0.1)
+        uneven_net().step(X, Y, sharded(clip, comm))
+        clip.load_state_dict({})
+        nets = [uneven_net(), uneven_net()]
+        if comm.rank == 0:
+            # Nobody is asked.
+            nets[0].step(X, Y, clip)
+            nets[1].step(X, Y, ClipByLayerNorm(Adam(lr=0.01), 0.1))
+            expect_same_bits(nets)
+
+    together(work)
+
+
+# -- averages -------------------------------------------------------------------------------------
+
+
+def small_net():
+    layers = [Dense("a", 5, input_sample_shape=(6,)), Dense("d", 4)]
+    return singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
+
+
+def from_the_end(net):
+    """The parameters as a walk back comes to them: the last layer first."""
+    return [p for layer in reversed(list(net.layers)) for p in layer.params.values()]
+
+
+def flat_of(net):
+    return np.concatenate([param.value.ravel() for param in from_the_end(net)])
+
+
+def put(net, flat):
+    start = 0
+    for param in from_the_end(net):
+        param.value[...] = flat[start : start + param.value.size].reshape(param.shape)
+        start += param.value.size
+
+
+def by_hand(batches, size, every, parts, ended):
+    """Each rank's values after all steps, and after what ends them; averages in float64."""
+    nets = [small_net() for _ in range(size)]
+    rules = [SGD(lr=0.2, momentum=0.9) for _ in range(size)]
+    n, waiting = flat_of(nets[0]).size, np.zeros((size, parts))
+
+    def average(part):
+        span = slice(n * part // parts, n * (part + 1) // parts)
+        if total := waiting[:, part].sum():
+            flats = [flat_of(net).astype(float) for net in nets]
+            mean = sum(w / total * f[span] for w, f in zip(waiting[:, part], flats, strict=True))
+            for net, flat in zip(nets, flats, strict=True):
+                flat[span] = mean
+                put(net, flat)
+        waiting[:, part] = 0
+
+    for done, (cuts, (x, y)) in enumerate(batches, 1):
+        for rank in range(size):
+            own = slice(cuts[rank], cuts[rank + 1])
+            if own.stop > own.start:
+                nets[rank].step(x[own], y[own], rules[rank])
+            waiting[rank] += own.stop - own.start
+        if done % every == 0:
+            average((done // every - 1) % parts)
+    for part in range(parts) if ended else ():
+        average(part)
+    return [flat_of(net) for net in nets]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), st.integers(2, 3))
+def test_values_are_averaged_when_and_as_they_should(data, size):
+    every = data.draw(st.integers(1, 3))
+    partitions = data.draw(st.sampled_from([1, 2, 3, 7])) if every == 1 else 1
+    ended, empty = data.draw(st.booleans()), data.draw(st.booleans())
+    batches = []
+    for _ in range(data.draw(st.integers(1, 7))):
+        n = data.draw(st.integers(1, 24))
+        inner = data.draw(st.lists(st.integers(0, n), min_size=size - 1, max_size=size - 1))
+        batches.append(([0, *sorted(inner), n], (X[:n], Y[:n])))
+
+    def work(comm):
+        net, rule = small_net(), SGD(lr=0.2, momentum=0.9)
+        local = every > 1
+        optimizer = (LocalSGD if local else PartialUpdate)(
+            rule, comm, every if local else partitions
+        )
+        optimizer.meet(net)
+        for cuts, (x, y) in batches:
+            own = slice(cuts[comm.rank], cuts[comm.rank + 1])
+            if own.stop > own.start or empty:
+                # Batches without samples are what `fit` gives to ranks that have no more.
+                net.step(x[own], y[own], optimizer)
+            else:
+                optimizer.begin(0)
+                optimizer.end()
+        if ended:
+            optimizer.join()
+        return net
+
+    nets = together(work, size)
+    for net, flat in zip(nets, by_hand(batches, size, every, partitions, ended), strict=True):
+        np.testing.assert_allclose(flat_of(net), flat, rtol=1e-4, atol=1e-5)
+    if ended:
+        expect_same_bits(nets)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_averaging_each_step_of_a_rule_without_state_is_the_dense_reduction(size):
+    def trained(kind, **options):
+        def work(comm):
+            net, optimizer = dense_net(seed=comm.rank), kind(SGD(lr=0.1), comm, **options)
+            for n in (24, 13, 24):
+                own = slice(n * comm.rank // size, n * (comm.rank + 1) // size)
+                net.step(X[own], Y[own], optimizer)
+            return values_of(net)
+
+        return together(work, size)
+
+    made = trained(LocalSGD, every=1)
+    expect_same_values(made)
+    expect_near_values(made[0], trained(AllReduce)[0], 1e-4, 1e-6)
+
+
+METHODS = pytest.mark.parametrize(
+    ("method", "options"), [(LocalSGD, {"every": 3}), (PartialUpdate, {"partitions": 5})]
+)
+
+
+@METHODS
+def test_what_is_frozen_stays_and_is_not_sent(method, options):
+    def work(comm):
+        net = dense_net()
+        net.freeze("b")
+        before, optimizer = values_of(net), method(SGD(lr=0.1), comm, **options)
+        for k in range(4):
+            if k == 2:
+                net.unfreeze()
+                net.freeze("d")
+            net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
+        optimizer.join()
+        for name in ("a/weight", "a/bias"):
+            np.testing.assert_array_equal(values_of(net)[name], before[name])
+        return net
+
+    expect_same_bits(together(work))
+
+
+@pytest.mark.parametrize("clip_by", ["layer", "global", "value"])
+@METHODS
+def test_clipping_of_fit_averages_before_files_and_evaluations_too(
+    method, options, clip_by, tmp_path
+):
+    """What was asked to average was the stage as compiled, which had never met the net."""
+    told = []
+
+    def evaluates(session, *_):
+        if session.step % 2:
+            told.append((session.net.evaluate(X, Y).loss, flat_of(session.net)))
+
+    def work(comm):
+        net = dense_net()
+        net.compile(method(SGD(lr=0.1), comm, **options))
+        saves = ModelCheckpoint(tmp_path, monitor=None, every_steps=2)
+        calls = [at("on_batch_end", evaluates), saves]
+        net.fit(X, Y, 8, 2, callbacks=calls, clip=0.5, clip_by=clip_by, verbose=False)
+        return net
+
+    expect_same_bits(together(work))
+    assert len(told) == 6
+    for (loss, values), (other, others) in zip(told[::2], told[1::2], strict=True):
+        assert loss == other
+        np.testing.assert_array_equal(values, others)
+
+
+def test_state_of_other_settings_is_refused():
+    state = PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=3).state_dict()
+    PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=3).load_state_dict(state)
+    with pytest.raises(DataError, match="same settings"):
+        PartialUpdate(SGD(lr=0.1), SingleProcess(), partitions=4).load_state_dict(state)
+    with pytest.raises(DataError, match="same settings"):
+        LocalSGD(SGD(lr=0.1), SingleProcess()).load_state_dict({})
+
+
+def mean_of(two):
+    made = {name: (value + two[1][name]) / 2 for name, value in two[0].items()}
+    return [made, made]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_moving_averages_follow_each_rank_and_become_their_mean(every, recorded):
+    """The end of an epoch of three steps averages what has not been, which is followed once."""
+
+    def work(comm):
+        net, ema = small_net(), EMA(0.75, keep_at_end=False)
+        net.programs.enabled = recorded
+        net.compile(LocalSGD(SGD(lr=0.5), comm, every))
+        net.fit(X, Y, 8, 4, callbacks=[ema], shuffle=False, verbose=False)
+        assert bool(net.programs.reports()) == recorded
+        return ema.averages, values_of(net)
+
+    net = small_net()
+    start = {name: value.astype(float) for name, value in values_of(net).items()}
+    values, averages = [start, start], [start, start]
+
+    def stepped(own, x, y):
+        for param in net.params():
+            param.value[...] = own[param.name]
+        grads = dict(zip(net.param_names(), net.train(x, y)[0], strict=True))
+        return {name: value - 0.5 * grads[name] for name, value in own.items()}
+
+    def followed():
+        return [
+            {name: 0.75 * mean[name] + 0.25 * own[name] for name in own}
+            for mean, own in zip(averages, values, strict=True)
+        ]
+
+    for _ in range(4):
+        for done in (1, 2, 3):
+            x, y = X[8 * done - 8 : 8 * done], Y[8 * done - 8 : 8 * done]
+            values = [stepped(values[rank], x[rank::2], y[rank::2]) for rank in range(2)]
+            values = mean_of(values) if done % every == 0 else values
+            averages = followed()
+        if 3 % every:
+            values = mean_of(values)
+            averages = followed()
+        averages = mean_of(averages)
+    for found, ended in together(work):
+        expect_near_values(ended, values[0], 1e-4, 1e-6)
+        expect_near_values(dict(found), averages[0], 1e-4, 1e-6)
+
+
+def test_a_net_that_is_met_again_has_the_mean_and_each_rank_its_own_state():
+    """Another net in between loses neither a rank's updates nor its running state."""
+
+    def work(comm):
+        net, other = (
+            singanet.FeedForwardNet(
+                [Dense(name, 5, input_sample_shape=(6,)), BatchNormalization("bn"), Dense("d", 4)],
+                loss=SoftmaxCrossEntropy(),
+                seed=seed,
+            )
+            for seed, name in ((1, "a"), (2, "b"))
+        )
+        stage, part = LocalSGD(SGD(lr=0.5), comm, every=100), slice(comm.rank * 12, None)
+        for _ in range(3):
+            net.step(X[part][:12], Y[part][:12], stage)
+        before = values_of(net)
+        stage.meet(other)
+        stage.meet(net)
+        return before, values_of(net)
+
+    (one, now), (other, there) = together(work)
+    for name in one:
+        if name in ("bn/mean", "bn/var"):
+            assert np.array_equal(now[name], one[name])
+            assert np.array_equal(there[name], other[name])
+            assert not np.array_equal(one[name], other[name])
+        else:
+            mean = (one[name].astype(float) + other[name]) / 2
+            np.testing.assert_allclose(now[name], mean, rtol=0, atol=1e-6, err_msg=name)
+            assert np.array_equal(now[name], there[name])
+
+
+def test_a_rank_whose_samples_have_ended_takes_part_in_the_counts_of_losses():
+    def rank(comm):
+        rule = LocalSGD(SGD(lr=0.1), comm)
+        rule.meet(small_net())
+        shares = {} if comm.rank else rule.shares(3.0, {"a": 6.0, "b": 3.0})
+        rule.join()
+        return shares
+
+    assert together(rank) == [{"a": 1.0, "b": 1.0}, {}]
