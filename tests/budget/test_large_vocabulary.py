@@ -86,11 +86,7 @@ def trained(tied, rule, metric=None, level="none", count=3, ignore=None, ignored
         tracemalloc.stop()
     parts = net.memory(1, optimizer).parts
     # `tracemalloc` does not see the code of kernels.
-    return (
-        net,
-        peaks,
-        sum(size for name, size in parts.items() if name != "kernels"),
-    )
+    return (net, peaks, sum(size for name, size in parts.items() if name != "kernels"))
 
 
 def first_step(tied, rule):

@@ -283,10 +283,7 @@ def test_a_budget_of_the_parameters_and_no_more_is_not_said_to_be_below_them():
 
 def test_other_arguments_are_checked():
     net = image_net()
-    for arguments, match in (
-        ((0,), "batch_size"),
-        ((2, SGD(lr=0.1), None, 0), "extent"),
-    ):
+    for arguments, match in (((0,), "batch_size"), ((2, SGD(lr=0.1), None, 0), "extent")):
         with pytest.raises(ArgumentError, match=match):
             net.plan(*arguments)
     net.compile(SGD(lr=0.1))

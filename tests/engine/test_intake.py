@@ -174,11 +174,7 @@ def test_bfloat16_is_widened_exactly():
 
 def test_what_is_no_array_of_numbers_is_refused_by_name():
     net = made()
-    for wrong in (
-        [[1.0], [1.0, 2.0]],
-        ["a", "b"],
-        torch.from_numpy(X).to_sparse(),
-    ):
+    for wrong in ([[1.0], [1.0, 2.0]], ["a", "b"], torch.from_numpy(X).to_sparse()):
         for ask in (net.predict, lambda x: net.step(x, Y, SGD(0.1)), net.predictor()):
             with pytest.raises(DataError, match="x: expected"):
                 ask(wrong)

@@ -20,12 +20,7 @@ from singanet.layers import (
     MultiHeadAttention,
     Split,
 )
-from singanet.loss import (
-    Huber,
-    SigmoidCrossEntropy,
-    SoftmaxCrossEntropy,
-    SquaredError,
-)
+from singanet.loss import Huber, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 from tests.gradients.test_second_order import (
     REFUSED,
     Doubled,

@@ -502,10 +502,7 @@ def test_a_recorded_step_of_nested_nets_is_that_of_the_layers():
     pair, tower = two_in_two_out(), FeedForwardNet([block("in", 2)], name="tower")
     low, high = pair(b, a)
     net = FeedForwardNet(
-        inputs=[a, b],
-        outputs=Concat("c", 1)(tower(low), tower(high)),
-        loss=SquaredError(),
-        seed=0,
+        inputs=[a, b], outputs=Concat("c", 1)(tower(low), tower(high)), loss=SquaredError(), seed=0
     )
     other = FeedForwardNet.from_config(net.to_config(), seed=0)
     for one, two in zip(net.params(), other.params(), strict=True):

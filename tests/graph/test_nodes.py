@@ -23,13 +23,7 @@ def names(graph):
 
 def test_the_sort_is_stable_in_the_order_of_adding():
     graph = Graph()
-    for name, sources in [
-        ("c", ["a", "b"]),
-        ("z", []),
-        ("b", []),
-        ("a", []),
-        ("d", ["c"]),
-    ]:
+    for name, sources in [("c", ["a", "b"]), ("z", []), ("b", []), ("a", []), ("d", ["c"])]:
         layer = Merge(name) if name == "c" else dummy(name)
         graph.add(layer, [(source, None) for source in sources])
     assert names(graph) == ["z", "b", "a", "c", "d"]

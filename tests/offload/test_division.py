@@ -145,10 +145,7 @@ def test_loops_of_ones_own_and_hooks_keep_to_the_memory_that_was_given(tmp_path)
     x, y = batch(True)
     net.step(x, y, rule)
     before, state = arrays_of(net), rule.state_dict()
-    for walk in (
-        lambda: net.forward(True, x),
-        lambda: net.step(x, y, rule, lambda item: None),
-    ):
+    for walk in (lambda: net.forward(True, x), lambda: net.step(x, y, rule, lambda item: None)):
         with pytest.raises(ArgumentError, match="in parts of its rows"):
             walk()
         expect_same(arrays_of(net), before)

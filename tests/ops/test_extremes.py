@@ -98,12 +98,7 @@ FORMULAS: dict[str, tuple[Any, Any, tuple[float, float], tuple[float, float]]] =
         (0, INF),
         (0, 1),
     ),
-    "softplus": (
-        lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))),
-        logistic,
-        (0, INF),
-        (0, 1),
-    ),
+    "softplus": (lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))), logistic, (0, INF), (0, 1)),
 }
 
 

@@ -31,10 +31,7 @@ def test_scratch_does_not_grow_with_the_batch(mode, rng):
     x = rng.standard_normal((64, 64, 256)).astype(np.float32)
     y = ops.activation(mode, x)
     kept = x if ACTIVATIONS[mode] == "x" else y
-    for call in (
-        lambda: ops.activation(mode, x),
-        lambda: ops.activation_backward(mode, x, kept),
-    ):
+    for call in (lambda: ops.activation(mode, x), lambda: ops.activation_backward(mode, x, kept)):
         tracemalloc.start()
         try:
             call()

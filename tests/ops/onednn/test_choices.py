@@ -197,10 +197,7 @@ def test_products_of_copied_windows_are_open_while_they_fit_the_cache(ops, chose
     monkeypatch.setattr(product, "_MOST_COPIED", 180 * 45 - 1)
     ops.conv2d(draw(*X), draw(*WEIGHT), None, USUAL)
     tiles = ["compiled"] * has_compiler()
-    assert chosen.offered == [
-        [*tiles, "product", "direct", "numpy"],
-        [*tiles, "direct", "numpy"],
-    ]
+    assert chosen.offered == [[*tiles, "product", "direct", "numpy"], [*tiles, "direct", "numpy"]]
 
 
 def test_what_the_table_of_devices_tells(ops, path, monkeypatch):

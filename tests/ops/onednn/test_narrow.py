@@ -138,11 +138,7 @@ def weights_gradient(x, dy, stride):
 
 def small_net():
     return FeedForwardNet(
-        [
-            Conv2D("conv", 16, 3, input_sample_shape=(8, 16, 16)),
-            Flatten("flat"),
-            Dense("fc", 10),
-        ],
+        [Conv2D("conv", 16, 3, input_sample_shape=(8, 16, 16)), Flatten("flat"), Dense("fc", 10)],
         loss=SoftmaxCrossEntropy(),
         seed=3,
     )

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from singanet.errors import FileAccessError
 from singanet.ops import costs
-from singanet.ops.costs import (
-    KERNELS,
-    ROUTES,
-    Case,
-    NotRoutesError,
-    entries_of,
-    read_entries,
-)
+from singanet.ops.costs import KERNELS, ROUTES, Case, NotRoutesError, entries_of, read_entries
 from singanet.ops.window import Window
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (0, 2)))

@@ -44,12 +44,7 @@ def elman(**options):
 @pytest.mark.parametrize(("make", "kind"), [(gru, "gru"), (elman, "tanh")])
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"bidirectional": True},
-        {"num_stacks": 2, "dropout": 0.3},
-        {"return_sequences": False},
-    ],
+    [{}, {"bidirectional": True}, {"num_stacks": 2, "dropout": 0.3}, {"return_sequences": False}],
 )
 def test_a_program_gives_the_same_bits(taken, make, kind, options):
     twins, rng = Twins(make(**options), lambda: SGD(lr=0.1, momentum=0.9)), np.random.default_rng(0)
