@@ -5,7 +5,9 @@ Short arrays and long ones, for which backends go other ways.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -289,3 +291,27 @@ def test_lrn_of_one_channel(ops: Any, kind: str, beta: float) -> None:
     slope = s**-beta - 2 * 0.3 * beta * x.astype("f8") ** 2 * s ** (-beta - 1)
     dx = ops.lrn_backward(np.ones_like(x), x, 1, 0.3, beta, 2.0)
     np.testing.assert_allclose(dx, slope, rtol=rtol, atol=rtol * 0.1)
+
+
+class Junk(ctypes.Structure):
+    """Passed by value, it fills the stack with NaN."""
+
+    _fields_ = (("words", ctypes.c_uint32 * 16384),)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="calls a function of Linux' C library")
+@pytest.mark.parametrize("rows", range(1, 9))
+def test_what_lies_beyond_a_matrix_of_five_columns_raises_no_flag(rows):
+    """OpenBLAS' product with a vector reads the stack, if the processor has AVX-512."""
+    call, junk = ctypes.CDLL(None).getpid, Junk()
+    call.argtypes = [Junk]
+    junk.words[:] = [0x7FA00000] * 16384
+    x, weight = np.ones((rows, 5), np.float32), np.ones((5, 1), np.float32)
+    with np.errstate(all="raise"):
+        for work in (
+            lambda: numpy_ops.affine(x, weight, None),
+            lambda: numpy_ops.matmul(x, weight, out=np.empty((rows, 1), np.float32)),
+            lambda: numpy_ops.softmax_cross_entropy(x, np.zeros(rows, int)),
+        ):
+            call(junk)
+            work()

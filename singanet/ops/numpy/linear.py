@@ -218,6 +218,13 @@ def parts(samples: int, number: int) -> list[slice]:
 _PRODUCT_BYTES = 1 << 22
 """Bytes of a product before it is added: it stays in the cache."""
 
+FALSE_FLAGS = 5
+"""Columns of a float32 matrix for which OpenBLAS may report an invalid value that there is not.
+
+Its product with a vector for AVX-512 computes with what it finds beyond the row (OpenBLAS 0.3.31),
+so a vector becomes two equal columns.
+"""
+
 _ROWS = 1 << 11
 """Rows at a time: for more, OpenBLAS has buffers of its own, up to 19 MB a thread."""
 
@@ -271,6 +278,9 @@ def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
     """
     xp, ahead = ops.xp, a.shape[:-2]
     flat = a.ndim == b.ndim == 2
+    if flat and b.shape == (FALSE_FLAGS, 1):
+        column = xp.matmul(a, xp.concatenate((b, b), axis=1))[:, :1]
+        return xp.multiply(column, 1, out=out)
     work = prod(ahead) * a.shape[-2] * a.shape[-1] * b.shape[-1] if a.ndim > 1 < b.ndim else 0
     if not flat and ahead != b.shape[:-2]:
         work = 0
