@@ -470,6 +470,13 @@ class LayerCase:
             ):
                 _expect_equal(_flat(got), _flat(want))
 
+    def check_training_does_not_change_an_evaluation_in_flight(self, xp: Any) -> None:
+        """Compare backward of an evaluation in ``xp`` before and after a training forward."""
+        one, layer = self._passed(xp, np.float64, False), self.built(xp, np.float64)
+        ctx, _ = self.run(layer, one.x, train=False)
+        self.run(layer, self.inputs(xp, np.float64, seed=1), train=True)
+        _expect_equal(_flat(self.run_backward(layer, ctx, one.dy)), _flat((one.dx, one.grads)))
+
     def check_holds_no_array_between_calls(self, xp: Any) -> None:
         """Check that the layer stores no array of ``xp``."""
         for train in self._modes:
@@ -494,9 +501,20 @@ class LayerCase:
         _expect_equal(parts_of(alone), parts_of(one.dx))
 
     def check_evaluation_keeps_nothing(self, xp: Any) -> None:
-        """Check that an evaluation in ``xp`` saves no array."""
-        ctx, _ = self.run(self.built(xp), self.inputs(xp, np.float32), train=False, keep=False)
+        """Check that an evaluation in ``xp`` saves no array, and changes no parameter."""
+        layer = self.built(xp)
+        before = [on_host(param.value).copy() for param in layer.params.values()]
+        ctx, _ = self.run(layer, self.inputs(xp, np.float32), train=False, keep=False)
         assert ctx.saved == {}
+        _expect_equal((param.value for param in layer.params.values()), before)
+
+    def check_training_updates_running_state_in_place(self, xp: Any) -> None:
+        """Check that a training forward in ``xp`` changes arrays, and does not replace them."""
+        layer = self.built(xp)
+        before = [param.value for param in layer.params.values()]
+        self.run(layer, self.inputs(xp, np.float32), train=True)
+        for array, param in zip(before, layer.params.values(), strict=True):
+            assert param.value is array
 
     def check_a_recorded_program_equals_the_layer(self, xp: Any = np) -> None:
         """Compare a loop over recorded programs with layers, in NumPy whatever ``xp`` is."""
@@ -519,7 +537,7 @@ class LayerCase:
         assert not (pair.notes() and getattr(self.make(), "pure", False))
 
     def check_spec_dicts_are_not_changed(self, xp: Any = np) -> None:
-        """Check that `build` leaves the dicts of initializers as they are, whatever ``xp`` is."""
+        """Check that `build` applies dicts of initializers, and leaves them, whatever ``xp`` is."""
         layer = self.make()
         given = {"init": "constant", "value": 0.25, "lr_mult": 2.0}
         specs = {
@@ -532,3 +550,7 @@ class LayerCase:
         layer.build(self.in_shapes)
         layer.param_values()
         assert specs == copies
+        trained = [param for param in layer.params.values() if param.trainable]
+        applied = [param for param in trained if param.spec.lr_mult == 2.0]
+        assert applied or not trained or given not in specs.values()
+        assert all((abs(param.value) <= 0.25).all() for param in applied)

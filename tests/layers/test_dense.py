@@ -46,16 +46,6 @@ def test_default_weights_are_glorot_uniform_and_biases_zero():
     assert not bias.any()
 
 
-def test_init_specs_are_applied_and_left_alone():
-    specs = {"init": "gaussian", "mean": 2.0, "std": 0.1, "lr_mult": 3.0}
-    before = dict(specs)
-    layer = Dense("fc", 100, W_specs=specs, input_sample_shape=(100,))
-    layer.get_output_sample_shape()
-    assert layer.params["weight"].value.mean() == pytest.approx(2.0, abs=0.01)
-    assert layer.param_specs[0].lr_mult == 3.0
-    assert specs == before
-
-
 def test_a_sequence_of_any_length_is_what_time_distributed_makes_of_it(rng):
     net = FeedForwardNet([Dense("fc", 3, input_sample_shape=(None, 4))], seed=0)
     same = FeedForwardNet([TimeDistributed("td", Dense("fc", 3), (None, 4))], seed=0)

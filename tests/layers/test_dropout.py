@@ -61,16 +61,6 @@ def test_elements_are_dropped_independently():
         assert abs((y * neighbour).mean()) < 5 / np.sqrt(y.size)
 
 
-def test_backward_uses_the_mask_of_its_forward():
-    layer, x = made(0.4), np.ones((2, 100, 100))
-    first, second = context(1), context(2)
-    y1, y2 = layer.forward(first, x), layer.forward(second, x)
-    assert (y1 != y2).any()
-    dy = np.full_like(x, 3.0)
-    np.testing.assert_array_equal(layer.backward(first, dy)[0], 3.0 * y1)
-    np.testing.assert_array_equal(layer.backward(second, dy)[0], 3.0 * y2)
-
-
 def test_the_seed_fixes_the_mask_and_each_call_draws_another():
     layer, x = made(0.5), np.ones((1, 100, 100))
     one, same = context(3), context(3)

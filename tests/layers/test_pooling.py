@@ -140,15 +140,6 @@ def test_layer(case, xp):
 # -- which gets the gradient, and exact numbers ---------------------------------------------------
 
 
-def test_max_has_the_reference_values_of_singa():
-    x = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
-    dy = np.array([[[[0.1, 0.2], [0.3, 0.4]]]], np.float32)
-    y, dx, _ = run(MaxPooling2D("pool", 2, 1, "valid"), x, dy)
-    np.testing.assert_array_equal(y[0, 0], [[5, 6], [8, 9]])
-    want = np.array([[0, 0, 0], [0, 0.1, 0.2], [0, 0.3, 0.4]], np.float32)
-    np.testing.assert_array_equal(dx[0, 0], want)
-
-
 def test_of_equal_values_the_first_in_row_major_order_gets_the_whole_gradient():
     x = np.array([[[[1, 7, 7], [7, 7, 0], [2, 7, 7]]]], np.float32)
     dy = np.array([[[[1, 10], [100, 1000]]]], np.float32)
@@ -197,13 +188,6 @@ def test_means_by_hand():
 def test_float32_stays_exact_over_many_positions():
     y = run(GlobalAvgPooling2D("pool"), np.full((1, 1, 1000, 1000), 0.1, np.float32))
     assert y.item() == pytest.approx(np.float32(0.1), rel=1e-6)
-
-
-@pytest.mark.parametrize(("shape", "out"), [((64, 224, 224), (64, 112, 112)), ((224,), (112,))])
-@pytest.mark.parametrize("kind", ["Max", "Avg"])
-def test_output_shapes_of_singa(kind, shape, out):
-    layer = getattr(layers, f"{kind}Pooling{max(len(shape) - 1, 1)}D")
-    assert layer("pool", 3, 2, input_sample_shape=shape).get_output_sample_shape() == out
 
 
 # -- peers ----------------------------------------------------------------------------------------

@@ -192,6 +192,26 @@ class CountsTheEmptyBatch(BatchNormalization):
         return y
 
 
+class MovesInEvaluation(BatchNormalization):
+    def forward(self, ctx, x):
+        y = super().forward(ctx, x)
+        ctx.params["mean"] *= 0.5
+        return y
+
+
+class ReplacesItsState(BatchNormalization):
+    def forward(self, ctx, x):
+        y = super().forward(ctx, x)
+        self.params["mean"].value = self.params["mean"].value.copy()
+        return y
+
+
+class ReadsItsStateInBackward(BatchNormalization):
+    def backward(self, ctx, dy):
+        dx, grads = super().backward(ctx, dy)
+        return dx * self.params["mean"].value.sum(), grads
+
+
 class NeedsTheInputGradient(Dense):
     def backward(self, ctx, dy):
         dx, grads = super().backward(ctx, dy)
@@ -228,6 +248,12 @@ class ChangesItsSpecs(Dense):
     def setup(self, in_shapes):
         if self.W_specs is not None:
             self.W_specs["name"] = f"{self.name}/weight"
+        return super().setup(in_shapes)
+
+
+class ForgetsItsSpecs(Dense):
+    def setup(self, in_shapes):
+        self.W_specs = self.b_specs = None
         return super().setup(in_shapes)
 
 
@@ -395,7 +421,15 @@ def test_a_sound_layer_passes(case, layer, name):
         ("check_a_recorded_program_equals_the_layer", DoublesCase, LeavesTheKernels),
         ("check_a_recorded_step_equals_the_layers", DoublesCase, SaysThatItIsPure),
         ("check_a_recorded_step_equals_the_layers", DenseCase, CountsItsWalks),
+        ("check_evaluation_keeps_nothing", NormCase, MovesInEvaluation),
+        ("check_training_updates_running_state_in_place", NormCase, ReplacesItsState),
+        (
+            "check_training_does_not_change_an_evaluation_in_flight",
+            NormCase,
+            ReadsItsStateInBackward,
+        ),
         ("check_spec_dicts_are_not_changed", DenseCase, ChangesItsSpecs),
+        ("check_spec_dicts_are_not_changed", DenseCase, ForgetsItsSpecs),
     ],
 )
 def test_a_fault_is_caught(name, case, layer):
