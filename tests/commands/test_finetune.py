@@ -191,6 +191,7 @@ PROMPT = ("--prompt", "Say king then queen")
 BUDGET = pytest.param(("--memory-budget", "200MB"), marks=pytest.mark.full)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("budget", [(), BUDGET])
 def test_pairs_are_trained_and_added_into_the_weights(llama, chats, tmp_path, budget):
     out = tmp_path / "run"

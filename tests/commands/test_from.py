@@ -102,6 +102,7 @@ def test_it_learns_and_is_tested_as_ready_nets_are(started, small, tmp_path, cap
     assert capsys.readouterr().out == (out / "summary.txt").read_text("utf-8")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["onnx", "keras"])
 def test_it_goes_on_to_the_bit(kind, small, tmp_path, signals_at):
     path, _ = file_of(kind, tmp_path)

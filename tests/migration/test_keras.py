@@ -1207,6 +1207,7 @@ def test_regularizers_by_word_move_the_same_weights(name, given, shape, tmp_path
         np.testing.assert_allclose(weight.detach().numpy(), there[key], 1e-5, err_msg=key)
 
 
+@pytest.mark.few(60)
 @pytest.mark.parametrize(("heading", "theirs", "number"), GUIDE.all_cases())
 def test_row(heading, theirs, number, same, tmp_path):
     run(heading, theirs, number, range(FEW), same, tmp_path)

@@ -1344,6 +1344,7 @@ def test_no_case_is_left_of_a_row_that_is_gone():
 FEW, MANY = 3, 40
 
 
+@pytest.mark.few(60)
 @pytest.mark.parametrize(("heading", "theirs", "number"), GUIDE.all_cases())
 def test_row(heading, theirs, number):
     GUIDE.run(heading, theirs, number, range(FEW))

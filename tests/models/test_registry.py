@@ -80,6 +80,7 @@ def small_form(entry):
     return entry.input_shape if entry.task == "tabular" else (1, 8, 8)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
 def test_each_net_can_be_written_down_and_read_back(entry):
     net = build(entry.name, small_form(entry), 5)

@@ -12,6 +12,7 @@ from tests.mutation import kinds, mutate, watching
 COUNT, BATCH = 10_000, 1000
 
 
+@pytest.mark.full
 def test_every_seed_is_whole(tmp_path):
     """Otherwise the mutations would test one error message only."""
 

@@ -49,6 +49,7 @@ def test_loads_without_errors_and_shows_its_headings(report, tmp_path):
         assert f"<h2>{title}</h2>" in dom
 
 
+@pytest.mark.full
 def test_a_page_that_loads_itself_anew_is_let_to(report, tmp_path):
     live = tmp_path / "live.html"
     write_page(live, page(read_run(report.parent), every_seconds=1))
@@ -66,6 +67,7 @@ def test_the_check_hears_what_a_page_complains_of(report, tmp_path):
     assert len(said) >= 2  # the page's own policy forbids both
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("scheme", "ground"), [("1", (255, 255, 255)), ("0", (17, 22, 28))])
 def test_is_drawn_in_light_and_dark(report, tmp_path, scheme, ground):
     image_of = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -85,6 +87,7 @@ def test_is_drawn_in_light_and_dark(report, tmp_path, scheme, ground):
     assert line in found  # the curve of the loss
 
 
+@pytest.mark.full
 def test_curves_are_drawn_without_a_page_around_them(fit, tmp_path):
     image_of = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     picture, shot = tmp_path / "curves.svg", tmp_path / "shot.png"

@@ -283,6 +283,7 @@ def test_the_page_is_rewritten_while_it_trains_and_stays_at_the_end(fit, tmp_pat
     assert "4 epochs, as requested" in last
 
 
+@pytest.mark.full
 def test_an_epoch_longer_than_the_one_before_is_no_more_than_all_of_it(net, data, tmp_path, clock):
     class Passing(Callback):
         def on_batch_begin(self, batch):
@@ -313,6 +314,7 @@ def test_a_fit_that_fails_ends_the_reloading(fit, tmp_path):
     assert "no more" in html
 
 
+@pytest.mark.full
 def test_pages_that_take_long_come_rarely(fit, tmp_path, clock, monkeypatch):
     write = pages.write_page
     written = []

@@ -145,6 +145,7 @@ def test_what_is_hostile_is_refused_soon(run_dir, name, raw):
     assert time.process_time() - start < 2
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
@@ -167,6 +168,7 @@ def test_what_is_odd_is_shown(run_dir, name, raw):
     assert together.stat().st_size < 1 << 20
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", [*WRITTEN, "report.html"])
 def test_nothing_is_followed_out_of_the_folder(run_dir, tmp_path, fit, name):
     victim = tmp_path / "victim"

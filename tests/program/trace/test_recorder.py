@@ -58,6 +58,7 @@ def test_what_is_frozen_is_counted_once(monkeypatch):
     assert len(counts) == 1
 
 
+@pytest.mark.full
 def test_a_collector_that_is_off_stays_off():
     gc.disable()
     with no_collections(), no_collections():
