@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 import sys
 from collections import Counter
@@ -98,11 +99,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _mark_breadth(items):
-    """Mark `full` those cases of a test in which no value of a parameter is met for the first time.
+    """Mark `full` the cases of a test in which no value of a parameter is met for the first time.
 
     So the default selection meets each value of each parameter of a product, and not their pairs;
-    of a test marked ``few(n)`` only ``n`` cases, as different as there are. With ``rest="slow"``
-    the others are `slow`.
+    of a test marked ``few(n)`` only ``n`` cases, drawn by the day's seed. With ``full=m`` only
+    ``m`` of the others are `full`, and the rest is `slow`.
     """
     tests = {}
     for item in items:
@@ -119,9 +120,8 @@ def _mark_breadth(items):
     for cases in tests.values():
         few = cases[0].get_closest_marker("few")
         count = few.args[0] if few else len(cases)
-        # Of a long list of few, those that lie apart.
-        apart = cases[:: len(cases) // count or 1]
-        cases = apart + [item for item in cases if item not in apart]
+        if few:
+            random.Random(f"{SEED} {cases[0].originalname}").shuffle(cases)
         values = {item: _values(item) for item in cases}
         while cases and len(values) - len(cases) < count:
             item = max(cases, key=lambda item: len(values[item]))
@@ -131,9 +131,9 @@ def _mark_breadth(items):
             cases.remove(item)
             for each in cases:
                 values[each] -= met
-        rest = few.kwargs.get("rest", "full") if few else "full"
-        for item in cases:
-            item.add_marker(getattr(pytest.mark, rest))
+        full = few.kwargs.get("full") if few else None
+        for at, item in enumerate(cases):
+            item.add_marker(pytest.mark.full if full is None or at < full else pytest.mark.slow)
 
 
 def _values(item):

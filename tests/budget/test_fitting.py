@@ -287,7 +287,7 @@ def test_nothing_has_changed_where_a_budget_is_refused():
     assert net.programs.recompute == "none"
 
 
-@pytest.mark.few(1, rest="slow")
+@pytest.mark.few(1, full=0)
 @pytest.mark.parametrize("way", ["as it is", "recompute", "micro-batches"])
 def test_mixed_precision_within_a_budget(way):
     """Masters and held gradients are planned, and losses are those without a budget."""

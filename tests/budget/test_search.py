@@ -367,7 +367,7 @@ def at_random(seed):
     return net, optimizer, size * draw.choice([1, 8]), allow
 
 
-@pytest.mark.few(3, rest="slow")
+@pytest.mark.few(3, full=0)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_budget_is_accepted_from_the_named_least_on(seed):
     """All below it are refused with the same bytes, and what is chosen is within its budget."""

@@ -15,15 +15,15 @@ from singanet.optimizer import SGD, Adam
 from singanet.program.layout import ALIGNMENT
 from singanet.testing import strict_device, watch_device
 
-FULL, SLOW = pytest.mark.full, pytest.mark.slow
+SLOW = pytest.mark.slow
 IMAGE = (3, 32, 32)
 SMALL = {
     "mlp": ((1, 6, 6), {}, ()),
-    "lenet": ((1, 12, 12), {}, FULL),
-    "alexnet": ((3, 16, 16), {}, FULL),
+    "lenet": ((1, 12, 12), {}, ()),
+    "alexnet": ((3, 16, 16), {}, ()),
     "vgg11": (IMAGE, {}, SLOW),
     "resnet20": ((3, 8, 8), {}, ()),
-    "preresnet20": ((3, 8, 8), {}, FULL),
+    "preresnet20": ((3, 8, 8), {}, ()),
     "wrn-16-4": ((3, 8, 8), {}, SLOW),
     "resnet18": (IMAGE, {}, SLOW),
     "resnet50": (IMAGE, {}, SLOW),
@@ -32,15 +32,15 @@ SMALL = {
     "mobilenet_v2": ((3, 16, 16), {"dropout": 0.1}, SLOW),
     "mobilenet_v3_small": ((3, 16, 16), {"dropout": 0.1}, SLOW),
     "efficientnet_b0": ((3, 16, 16), {}, SLOW),
-    "densenet121": ((2, 4, 5), {"blocks": (1, 2), "growth": 4}, FULL),
+    "densenet121": ((2, 4, 5), {"blocks": (1, 2), "growth": 4}, ()),
     "vit_tiny": ((1, 4, 4), {"width": 8, "depth": 1, "heads": 2, "dropout": 0.1}, ()),
-    "unet": ((1, 5, 4), {"width": 2}, FULL),
+    "unet": ((1, 5, 4), {"width": 2}, ()),
     "lstm": ((28, 28), {"hidden": 8, "stacks": 1}, ()),
-    "char_rnn": (None, {}, FULL),
-    "transformer": (None, {}, FULL),
+    "char_rnn": (None, {}, ()),
+    "transformer": (None, {}, ()),
     "wide_deep": (None, {}, ()),
-    "deepfm": (None, {}, FULL),
-    "autoencoder": (None, {}, FULL),
+    "deepfm": (None, {}, ()),
+    "autoencoder": (None, {}, ()),
 }
 KINDS, COUNT = 3, 12
 
@@ -94,6 +94,7 @@ NAMES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.few(3, full=6)
 @NAMES
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_ready_net_trains_there_as_on_the_cpu(name, recorded, gpu, tmp_path):
@@ -102,6 +103,7 @@ def test_a_ready_net_trains_there_as_on_the_cpu(name, recorded, gpu, tmp_path):
         np.testing.assert_allclose(found, told, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.few(3, full=6)
 @NAMES
 @pytest.mark.parametrize("rule", [SGD, Adam])
 def test_a_recorded_step_asks_the_device_for_its_launches_alone(name, rule):

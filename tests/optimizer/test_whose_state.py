@@ -103,7 +103,7 @@ def test_nets_that_take_turns_train_as_each_alone(name, way):
     assert same(second, alone[1][0])
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize(("name", "way"), [*cases()])
 def test_each_fold_begins_anew(name, way, gone):

@@ -62,7 +62,7 @@ def expect_same(features, folder, device, monkeypatch):
     return found, wanted
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", [name for name in NAMES if name in THERE])
 def test_each_feature_trains_there_as_on_the_cpu(name, gpu, tmp_path, monkeypatch):
     expect_same(frozenset({name}), tmp_path, gpu, monkeypatch)
@@ -82,7 +82,7 @@ def test_pairs_train_there_as_on_the_cpu(features, gpu, tmp_path, monkeypatch):
     expect_same(features, tmp_path, gpu, monkeypatch)
 
 
-@pytest.mark.few(8, rest="slow")
+@pytest.mark.few(8, full=0)
 @pytest.mark.parametrize("takes", [False, True], ids=["over the host", "there"])
 @pytest.mark.parametrize("feature", BESIDE_SUMS)
 @pytest.mark.parametrize("sums", THESE_SUMS)

@@ -32,7 +32,7 @@ def told(folder, there, saved):
     return found
 
 
-@pytest.mark.few(2, rest="slow")
+@pytest.mark.few(2, full=0)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_family_is_there_what_it_is_on_the_cpu(name, gpu, tmp_path):
     write(make(name), tmp_path)

@@ -319,7 +319,7 @@ def test_an_error_before_backward_changes_no_parameter(where, placed):
 # -- memory ---------------------------------------------------------------------------------
 
 
-@pytest.mark.few(1, rest="slow")
+@pytest.mark.few(1, full=0)
 @pytest.mark.parametrize(("name", "batch"), [("char_rnn", 8), ("transformer", 8)])
 def test_the_memory_told_is_what_steps_take(name, batch):
     """Scratch of a step by the layers is not kept for good, or it is told."""

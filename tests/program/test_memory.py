@@ -108,7 +108,7 @@ def test_it_grows_with_the_batch_and_leaves_the_net_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), lambda: Adam(lr=0.1)])
-@pytest.mark.few(1, rest="slow")
+@pytest.mark.few(1, full=0)
 def test_an_optimizer_goes_on_where_it_was(make):
     net, optimizer, _ = steps("lenet", 2, make, 3)
     before = optimizer.state_dict()
@@ -136,7 +136,7 @@ def test_state_of_small_parameters_counts_once(make):
 
 
 @pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), lambda: Adam(lr=0.1)])
-@pytest.mark.few(1, rest="slow")
+@pytest.mark.few(1, full=0)
 def test_the_first_step_by_the_layers_is_counted(make):
     batch = 64
     steps("lenet", batch, make, 1)

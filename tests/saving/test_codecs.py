@@ -14,7 +14,6 @@ from singanet.engine.backward import ones
 from singanet.params.grads import dense_gradient
 from singanet.saving.net_pb2 import NetConfig
 from singanet.saving.nets import net_from_proto, net_to_proto
-from tests.kit.draws import drawn
 from tests.layer_catalogue import CATALOGUE, concrete_layers, inputs_of, net_of
 from tests.program.test_predictor import stir
 
@@ -220,7 +219,8 @@ def test_losses_and_metrics_come_back(given, tmp_path):
         assert type(getattr(found, kind)) is type(given)
 
 
-@pytest.mark.parametrize("name", drawn((entry.name for entry in models.entries()), 3))
+@pytest.mark.few(3, full=9)
+@pytest.mark.parametrize("name", [entry.name for entry in models.entries()])
 def test_ready_nets_come_back(name, tmp_path):
     net = models.build(name, seed=1)
     stir(net)

@@ -14,7 +14,6 @@ from singanet import FeedForwardNet, layers, loss
 from singanet.errors import ConfigError, SingaNetError
 from singanet.optimizer import SGD, schedules
 from singanet.saving import nets
-from tests.kit.draws import drawn
 from tests.kit.files import read_state, rewrite_text
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import places
@@ -45,7 +44,8 @@ def whole_numbers(value):
     return [(h, k) for h, k in places(value) if type(h[k]) is int]
 
 
-@pytest.mark.parametrize("name", drawn(CATALOGUE, 24))
+@pytest.mark.few(24)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_no_number_in_a_description_costs_memory(name):
     config = net_of(name).to_config()
     entry = next(e for e in reversed(config["layers"]) if e.get("class") == name)

@@ -132,7 +132,7 @@ def test_what_two_layers_keep_is_counted_once():
 @pytest.mark.parametrize(
     ("model", "batch_size"), [("mlp", 8192), ("lenet", 64), ("lenet", 128), ("resnet20", 32)]
 )
-@pytest.mark.few(1, rest="slow")
+@pytest.mark.few(1, full=0)
 def test_the_peak_is_that_of_a_real_step_but_for_scratch(model, batch_size):
     net = build(model, seed=0)
     shape = net.layers[0].in_shapes

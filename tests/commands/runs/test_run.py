@@ -18,7 +18,7 @@ def play(tmp_path):
     return str(path)
 
 
-@pytest.mark.few(3, rest="slow")
+@pytest.mark.few(3, full=0)
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -40,7 +40,7 @@ def test_each_kind_of_model_trains_on_what_comes_with_the_package(model, said, c
     assert "epoch 1/1  loss" in capsys.readouterr().err
 
 
-@pytest.mark.few(1, rest="slow")
+@pytest.mark.few(1, full=0)
 @pytest.mark.parametrize("model", ["char_rnn", "transformer", "transformer_lm"])
 def test_language_models_learn_a_text_of_the_users(model, play):
     result = run(RunOptions(model, play, epochs=3, batch_size=4))

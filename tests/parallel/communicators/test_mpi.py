@@ -342,7 +342,7 @@ def test_processes_have_the_same_bits_whatever_they_send(ended):
         (False, ["rank 0 of 2, step 7", "the gradients of fc/weight", "within 2 s"]),
     ],
 )
-@pytest.mark.few(1, rest="slow")
+@pytest.mark.few(1, full=0)
 def test_a_rank_that_fails_or_stalls_ends_the_job_with_a_message(raises, told, tmp_path):
     ended = job(2, FAILS.format(raises=raises, all_raise=False), tmp_path)
     assert ended.returncode != 0

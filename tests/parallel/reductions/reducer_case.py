@@ -147,7 +147,7 @@ class ReducerCase:
 
     # -- training ---------------------------------------------------------------------------------
 
-    @pytest.mark.few(5)
+    @pytest.mark.few(3, full=9)
     @pytest.mark.parametrize("name", SETTINGS)
     def test_ranks_train_as_one_process_recorded_or_not(self, name):
         size, setting = self.size(name), SETTINGS[name]
@@ -258,7 +258,7 @@ class ReducerCase:
         return precision in self.precisions and clip_by in (None, *self.clips)
 
     @pytest.mark.filterwarnings("ignore:net.fit. the loss is nan")
-    @pytest.mark.few(2)
+    @pytest.mark.few(2, full=3)
     @pytest.mark.parametrize(
         "said", [{}, {"clip": 0.5, "clip_by": "value"}, {"clip": 0.5, "clip_by": "global"},
                  {"clip": 0.5}, {"accumulate": 2}], ids=str
@@ -305,7 +305,7 @@ class ReducerCase:
         if precision:
             assert by_layers[0]["numbers"][0] == 3 * self.skips
 
-    @pytest.mark.few(1)
+    @pytest.mark.few(1, full=2)
     @pytest.mark.parametrize("then", [2, 3, 1])
     @pytest.mark.parametrize("precision", [None, "float16"])
     def test_a_fit_goes_on_from_its_checkpoint_with_any_number_of_ranks(
@@ -433,7 +433,7 @@ class ReducerCase:
 class AmongRanks(ReducerCase):
     """A reducer without servers."""
 
-    @pytest.mark.few(1, rest="slow")
+    @pytest.mark.few(1, full=0)
     @pytest.mark.parametrize("name", SETTINGS)
     @pytest.mark.parametrize("takes", [False, True], ids=["over the host", "there"])
     def test_recorded_steps_on_a_device_have_the_bits_of_the_layers_there(self, name, takes):
