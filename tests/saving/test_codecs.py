@@ -220,7 +220,13 @@ def test_losses_and_metrics_come_back(given, tmp_path):
 
 
 @pytest.mark.few(3, full=9)
-@pytest.mark.parametrize("name", [entry.name for entry in models.entries()])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(entry.name, marks=pytest.mark.slow if entry.parameters > 10_000_000 else ())
+        for entry in models.entries()
+    ],
+)
 def test_ready_nets_come_back(name, tmp_path):
     net = models.build(name, seed=1)
     stir(net)
