@@ -1,4 +1,4 @@
-"""The graph: edges, the sort, and errors that name what is wrong."""
+"""The graph of a net: its order, how it is built, and parts of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.errors import ArgumentError, CallOrderError, GraphError, ShapeError
+import singanet
+from singanet import FeedForwardNet, Input
+from singanet.errors import ArgumentError, CallOrderError, GraphError, ShapeError, UnknownNameError
 from singanet.graph.nodes import Graph
-from singanet.layers import Activation, Concat, Conv1D, Conv2D, Dense, Dummy, Merge, Slice, Split
-from singanet.net import FeedForwardNet
+from singanet.layers import (
+    Activation,
+    Add,
+    Concat,
+    Conv1D,
+    Conv2D,
+    Dense,
+    Dummy,
+    Embedding,
+    Flatten,
+    GlobalAvgPooling2D,
+    Merge,
+    Slice,
+    Split,
+)
+from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.metric import Accuracy
+from singanet.optimizer import SGD
 
 
 def dummy(name, shape=(2,)):
@@ -206,3 +224,192 @@ def test_a_graph_as_deep_as_this_needs_no_recursion(depth):
     assert len(items) == depth
     assert items[-1].names == ["d0/weight", "d0/bias"]
     np.testing.assert_array_equal(items[-1].grads[0], [[2.0]])
+
+
+def layers():
+    return [Flatten("flat", input_sample_shape=(2, 3)), Dense("fc", 4), Activation("r")]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_is_a_chain(kind):
+    made = FeedForwardNet(kind(layers()), loss=SoftmaxCrossEntropy(), metric=Accuracy(), seed=1)
+    added = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=1)
+    for layer in layers():
+        added.add(layer)
+    x = np.random.default_rng(0).random((5, 2, 3), np.float32)
+    np.testing.assert_array_equal(made.forward(False, x), added.forward(False, x))
+    assert made.to_config() == added.to_config()
+    made.add(Dense("top", 2))
+    assert made.forward(False, x).shape == (5, 2)
+
+
+def test_a_list_may_begin_with_an_input_as_in_keras():
+    ids = np.array([[1, 2, 0]])
+    listed = FeedForwardNet(
+        [Input((3,), dtype="int64"), Embedding("e", 4, 2), Dense("d", 5)], seed=0
+    )
+    added = FeedForwardNet(seed=0)
+    for part in (Input((3,), dtype="int64"), Embedding("e", 4, 2), Dense("d", 5)):
+        assert added.add(part) is part
+    np.testing.assert_array_equal(listed.forward(False, ids), added.forward(False, ids))
+    assert listed.forward(False, ids).shape == (1, 3, 5)
+    assert FeedForwardNet.from_config(listed.to_config()).to_config() == listed.to_config()
+    drawn = Dense("d", 2)(Input((3,)))
+    with pytest.raises(ArgumentError, match="received Symbol"):
+        FeedForwardNet([drawn])
+
+
+def test_singas_order_of_arguments_stays():
+    loss, metric = SquaredError(), Accuracy()
+    for net in (FeedForwardNet(loss, metric), FeedForwardNet(loss=loss, metric=metric)):
+        assert (net.loss, net.metric) == (loss, metric)
+    several = MultiLoss({"a": SquaredError()})
+    assert FeedForwardNet(several).loss is several
+    assert FeedForwardNet(None, metric).metric is metric
+    assert FeedForwardNet([]).add(layers()[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((Dense("fc", 2),), r"list of layers, or a loss.*received a Dense.*put it into a list"),
+        ((FeedForwardNet(name="n"),), "received a FeedForwardNet.*put it into a list"),
+        ((3,), "received a int"),
+        (("mse",), "received a str"),
+        ((Dense,), "the class Dense"),
+        ((SoftmaxCrossEntropy,), "a metric|received"),
+        ((Accuracy(),), "list of layers, or a loss.*received a Accuracy"),
+        (([Dense("fc", 2, input_sample_shape=(2,))], SquaredError()), "argument metric.*by name"),
+        (([Dense("fc", 2, input_sample_shape=(2,)), 3],), "argument layers.*received int"),
+        (([Dense("fc", 2, input_sample_shape=(2,)), None],), "argument layers.*NoneType"),
+        (((Dense("fc", 2, input_sample_shape=(2,)), [Dense("b", 2)]),), "received list"),
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused(given, message):
+    with pytest.raises(ArgumentError, match=message) as caught:
+        FeedForwardNet(*given)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_class_is_no_object():
+    with pytest.raises(ArgumentError, match="the class SoftmaxCrossEntropy"):
+        FeedForwardNet(SoftmaxCrossEntropy)
+    with pytest.raises(ArgumentError, match="the class Accuracy"):
+        FeedForwardNet(metric=Accuracy)
+
+
+def test_two_losses_and_two_ways_of_building_are_refused():
+    with pytest.raises(ArgumentError, match="one loss"):
+        FeedForwardNet(SquaredError(), loss=SquaredError())
+    x = Input("x", (2,))
+    with pytest.raises(ArgumentError, match="inputs= and outputs="):
+        FeedForwardNet(layers(), inputs=x, outputs=Dense("fc", 1)(x))
+
+
+def test_a_list_that_does_not_fit_leaves_its_layers_as_they_were():
+    parts = layers()
+    parts.append(Flatten("again"))
+    parts.append(Dense("fc", 3))
+    with pytest.raises(GraphError, match="layer 'fc'"):
+        FeedForwardNet(parts)
+    assert all(layer.out_shapes is None for layer in parts if not layer.input_sample_shape)
+    wrong = [Dense("fc", 4, input_sample_shape=(2,)), Dense("b", 2), Flatten("f", axis=9)]
+    with pytest.raises((ShapeError, ArgumentError)):
+        FeedForwardNet(wrong)
+    assert list(wrong[0].params) == ["weight", "bias"], "as it was made"
+    assert all(layer.out_shapes is None and not layer.params for layer in wrong[1:])
+
+
+def test_layers_stand_in_topological_order_whatever_the_order_of_adding():
+    net = FeedForwardNet()
+    net.add(Dense("last", 2), src="first")
+    net.add(Dense("first", 3, input_sample_shape=(4,)), src=[])
+    net.add(Dense("other", 2), src="first")
+    assert [layer.name for layer in net.layers] == ["first", "last", "other"]
+
+
+def test_an_unknown_layer_is_named():
+    net = FeedForwardNet(layers())
+    with pytest.raises(UnknownNameError, match="did you mean 'fc'"):
+        net["fcc"]
+
+
+X = np.random.default_rng(0).standard_normal((3, 1, 6, 6)).astype(np.float32)
+SIZE = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+def graph():
+    """Two inputs, the later one named first, and a layer that two others read."""
+    image, size = Input("image", (1, 6, 6)), Input("size", (2,))
+    low = Activation("low")(Conv2D("conv", 4, 3)(image))
+    seen = GlobalAvgPooling2D("pool")(Add("add")(low, Conv2D("more", 4, 3)(low)))
+    both = Concat("both", 1)(size, seen)
+    return FeedForwardNet(inputs=[size, image], outputs=Dense("old", 5)(both), seed=0)
+
+
+def test_a_graph_from_a_file_gets_another_head(tmp_path):
+    singanet.onnx.save(graph(), tmp_path / "old.onnx")
+    loaded = singanet.onnx.load(tmp_path / "old.onnx")
+    last = loaded.layers[-2].name
+    want = loaded.forward(False, [SIZE, X], last)[last]
+    made = loaded.upto(last, seed=3)
+    np.testing.assert_array_equal(made.predict([SIZE, X]), want)
+    made.add(Dense("new", 2))
+    assert made.ports() == (["size", "image"], [("new", 0)])
+    new = made["new"].params
+    np.testing.assert_allclose(
+        made.predict([SIZE, X]), want @ new["weight"].value + new["bias"].value, rtol=1e-6
+    )
+    made.compile(SGD(lr=0.1), SquaredError())
+    made.fit([SIZE, X], np.ones((3, 2), np.float32), epochs=3, verbose=False)
+    made.save_model(tmp_path / "new.singanet")
+    again = singanet.load_model(tmp_path / "new.singanet")
+    np.testing.assert_array_equal(again.predict([SIZE, X]), made.predict([SIZE, X]))
+    assert "old" not in made
+    assert loaded.predict([SIZE, X]).shape == (3, 5)
+
+
+def test_both_nets_share_their_layers():
+    net = graph()
+    made = net.upto("pool")
+    assert made.ports() == (["image"], [("pool", 0)])
+    assert made["conv"] is net["conv"]
+    assert "more" in made
+    assert "size" not in made
+    before = net["conv"].params["weight"].value.copy()
+    made.loss = SquaredError()
+    made.step(X, np.ones((3, 4), np.float32), SGD(lr=0.1))
+    assert not np.array_equal(before, net["conv"].params["weight"].value)
+    np.testing.assert_array_equal(
+        made.predict(X), net.forward(False, {"image": X, "size": SIZE}, "pool")["pool"]
+    )
+
+
+def test_several_ends_and_what_is_added_behind_the_last():
+    made = graph().upto("pool", "conv")
+    assert made.ports().outputs == [("pool", 0), ("conv", 0)]
+    made.add(Flatten("flat"))
+    assert made.build((1, 6, 6)) == [(4,), (144,)]
+
+
+def test_nested_nets_are_kept_whole():
+    inner = FeedForwardNet([Conv2D("conv", 2, 3), Flatten("flat")], name="inner", seed=1)
+    net = FeedForwardNet([Activation("in", input_sample_shape=(1, 6, 6)), inner, Dense("out", 2)])
+    made = net.upto("inner")
+    assert made.nested["inner"] is inner
+    assert made.param_names() == ["inner/conv/weight", "inner/conv/bias"]
+    np.testing.assert_array_equal(made.predict(X), net.forward(False, X, "inner")["inner"])
+    with pytest.raises(ArgumentError, match=r"net.nested\['inner'\].upto\('conv'\)"):
+        net.upto("inner/conv")
+
+
+def test_what_cannot_be_cut(tmp_path):
+    net = graph()
+    with pytest.raises(ArgumentError, match="at least one layer"):
+        net.upto()
+    with pytest.raises(UnknownNameError, match="did you mean 'pool'"):
+        net.upto("pol")
+    large = FeedForwardNet([Dense("large", 200, input_sample_shape=(200,)), Dense("out", 2)])
+    large.offload(tmp_path, 1 << 20)
+    with pytest.raises(CallOrderError, match="onload"):
+        large.upto("large")

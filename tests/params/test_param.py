@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import singanet
+from singanet.checkpoint.gguf_blocks import quarters
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
 from singanet.initializer import Constant, Gaussian, GlorotUniform, HeNormal, Uniform
 from singanet.layers import Dense
+from singanet.ops import numpy_ops as ops
+from singanet.ops import ops_for
+from singanet.params.grads import add_gradients, dense_gradient
+from singanet.params.narrow import fed_back, fitted
 from singanet.params.param import Param, ParamSpec, make_param
+from singanet.types import RowSparse
 
 
 def make(specs=None, shape=(2, 3)):
@@ -129,13 +139,149 @@ def test_the_other_byte_order_becomes_the_machines(way, dtype, tmp_path):
     net = singanet.FeedForwardNet([Dense("fc", 3, input_sample_shape=(4,))], seed=0)
     net.as_type(other if way == "as_type" else dtype)
     numbers = [rng.standard_normal(param.shape) for param in net.params()]
-    for param, given in zip(net.params(), numbers, strict=True):
+    for param, array in zip(net.params(), numbers, strict=True):
         if way == "retype":
-            param.retype(given.astype(other))
+            param.retype(array.astype(other))
         else:
-            param.value = given.astype(other)
+            param.value = array.astype(other)
     assert net.dtype.isnative
     net.save_model(tmp_path / "m.singanet")
     made = singanet.load_model(tmp_path / "m.singanet")
-    for param, given in zip(made.params(), numbers, strict=True):
-        np.testing.assert_array_equal(param.value, given.astype(dtype), strict=True)
+    for param, array in zip(made.params(), numbers, strict=True):
+        np.testing.assert_array_equal(param.value, array.astype(dtype), strict=True)
+
+
+SHAPE = (5, 2)
+
+
+def dense(grad):
+    """By a loop over rows."""
+    if not isinstance(grad, RowSparse):
+        return grad
+    total = np.zeros(SHAPE)
+    for index, row in zip(grad.indices, grad.rows, strict=True):
+        total[index] += row
+    return total
+
+
+SOME = {
+    "dense": np.arange(10.0).reshape(SHAPE),
+    "sparse": RowSparse(np.array([1, 4]), np.array([[1.0, 2], [3, 4]])),
+    "other": RowSparse(np.array([0, 1]), np.array([[10.0, 20], [30, 40]])),
+    "empty": RowSparse(np.zeros(0, np.int64), np.zeros((0, 2))),
+}
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.product(SOME, repeat=2)))
+def test_sums_equal_those_of_dense_gradients_and_change_neither(a, b):
+    before = {name: dense(SOME[name]).copy() for name in (a, b)}
+    total = add_gradients(ops, SOME[a], SOME[b])
+    assert isinstance(total, RowSparse) == (a != "dense" and b != "dense")
+    np.testing.assert_array_equal(dense(total), before[a] + before[b])
+    for name, value in before.items():
+        np.testing.assert_array_equal(dense(SOME[name]), value)
+    if not isinstance(total, RowSparse):
+        assert not np.shares_memory(total, SOME["dense"])
+
+
+def test_the_sum_of_sparse_gradients_has_each_row_once_in_order():
+    total = add_gradients(ops, SOME["sparse"], SOME["other"])
+    np.testing.assert_array_equal(total.indices, [0, 1, 4])
+    np.testing.assert_array_equal(total.rows, [[10, 20], [31, 42], [3, 4]])
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), max_size=20))
+def test_sum_rows_equals_a_loop(pairs):
+    indices = np.array([index for index, _ in pairs], np.uint8)
+    rows = np.array([[value, -value] for _, value in pairs], np.float32).reshape(-1, 2)
+    expected = {}
+    for index, value in pairs:
+        expected[index] = expected.get(index, 0) + value
+    found, sums = ops.sum_rows(indices, rows)
+    assert found.dtype == np.int64
+    assert found.tolist() == sorted(expected)
+    assert sums.dtype == np.float32
+    assert sums.tolist() == [[expected[index], -expected[index]] for index in sorted(expected)]
+
+
+def test_dense_form(xp):
+    sparse = RowSparse(*(xp.asarray(part) for part in SOME["sparse"]))
+    kernels = ops_for(sparse.rows)
+    made = dense_gradient(kernels, sparse, SHAPE)
+    host = made.get() if hasattr(made, "get") else made
+    np.testing.assert_array_equal(host, dense(SOME["sparse"]))
+    assert dense_gradient(kernels, made, SHAPE) is made
+
+
+def test_sum_rows_on_the_device(xp):
+    indices = xp.asarray(np.array([3, 0, 3, 3]))
+    rows = xp.asarray(np.array([[1.0], [2], [4], [8]]))
+    found, sums = ops_for(rows).sum_rows(indices, rows)
+    assert found.tolist() == [0, 3]
+    assert sums.tolist() == [[2.0], [13.0]]
+
+
+def numbers(blocks):
+    """What blocks of Q4_1 stand for: a scale and a minimum in float16, then 32 of 4 bits."""
+    blocks = blocks.reshape(-1, 20)
+    scale, least = (blocks[:, k : k + 2].copy().view("<f2").astype(np.float64) for k in (0, 2))
+    codes = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1)
+    return codes * scale + least
+
+
+def error(values, blocks):
+    return ((numbers(blocks) - values) ** 2).sum(1)
+
+
+@given(
+    arrays(
+        np.float32,
+        st.tuples(st.integers(1, 5), st.just(32)),
+        elements=st.floats(-100, 100, width=32),
+    )
+)
+def test_no_block_is_off_by_more_than_that_of_its_range(values):
+    plain = error(values, quarters(values))
+    # float16 rounds scale and minimum in each.
+    slack = 1e-6 + 32 * (2.0**-11 * np.abs(values).max(1)) ** 2
+    assert (error(values, fitted(values)) <= plain + slack).all()
+
+
+def test_blocks_of_normal_numbers_are_nearer():
+    values = np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32)
+    plain, ours = error(values, quarters(values)).sum(), error(values, fitted(values)).sum()
+    assert ours < 0.95 * plain
+
+
+def test_equal_numbers_and_those_on_a_line_are_kept():
+    line = np.arange(32, dtype=np.float32) % 16 / 2 - 3
+    values = np.stack([np.zeros(32, np.float32), np.full(32, 2.5, np.float32), line])
+    np.testing.assert_allclose(numbers(fitted(values)), values, atol=1e-6)
+
+
+def test_inputs_that_have_nothing_in_common_are_fitted_each_by_itself():
+    values = np.random.default_rng(1).standard_normal((96, 7)).astype(np.float32)
+    made = numbers(fed_back(values, np.eye(96, dtype=np.float32))).reshape(7, 96).T
+    wanted = numbers(fitted(np.ascontiguousarray(values.T).reshape(-1, 32))).reshape(7, 96).T
+    np.testing.assert_allclose(made, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("rank", [8, 40])
+def test_products_are_nearer_where_inputs_go_together(rank):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((400, rank)) @ rng.standard_normal((rank, 96))
+    x += 0.1 * rng.standard_normal(x.shape)
+    values = rng.standard_normal((96, 20)).astype(np.float32)
+    made = numbers(fed_back(values, (x.T @ x).astype(np.float32))).reshape(20, 96).T
+    plain = numbers(fitted(np.ascontiguousarray(values.T).reshape(-1, 32))).reshape(20, 96).T
+    assert np.linalg.norm(x @ (made - values)) < 0.6 * np.linalg.norm(x @ (plain - values))
+
+
+def test_inputs_that_have_been_nothing_do_no_harm():
+    values = np.random.default_rng(3).standard_normal((64, 5)).astype(np.float32)
+    moments = np.zeros((64, 64), np.float32)
+    made = numbers(fed_back(values, moments)).reshape(5, 64).T
+    wanted = numbers(fitted(np.ascontiguousarray(values.T).reshape(-1, 32))).reshape(5, 64).T
+    np.testing.assert_allclose(made, wanted, atol=1e-5)
+    moments[3, 3] = 1e8
+    assert np.isfinite(numbers(fed_back(values, moments))).all()
