@@ -110,11 +110,7 @@ LABELS = {
         "there = ~numpy.isnan(y)",
         lambda: fit(X[~np.isnan(MISSING)], MISSING[~np.isnan(MISSING)].astype(int)),
     ),
-    "measured numbers": (
-        lambda: fit(y=Y + 0.5),
-        "SquaredError",
-        lambda: fit_numbers(Y + 0.5),
-    ),
+    "measured numbers": (lambda: fit(y=Y + 0.5), "SquaredError", lambda: fit_numbers(Y + 0.5)),
     "bools": (lambda: fit(y=Y > 1), "y.astype(int)", lambda: fit(y=(Y > 1).astype(int))),
     "more classes than outputs": (
         lambda: fit(y=Y + 1),
@@ -214,11 +210,7 @@ SAMPLES = {
         "leave out the samples that are None",
         lambda: fit(X[1:], Y[1:]),
     ),
-    "complex numbers": (
-        lambda: fit(X + 1j),
-        "numpy.abs(x)",
-        lambda: fit(np.abs(X + 1j)),
-    ),
+    "complex numbers": (lambda: fit(X + 1j), "numpy.abs(x)", lambda: fit(np.abs(X + 1j))),
     "a Dataset": (
         lambda: fit(DATA, None),
         "pass data.x_train, data.y_train",
@@ -361,11 +353,7 @@ NETS = {
         "net.build(sample_shape)",
         lambda: built(1, 4, 4).predict(X),
     ),
-    "a net on an array": (
-        lambda: compiled()(X),
-        "net.predict(x)",
-        lambda: compiled().predict(X),
-    ),
+    "a net on an array": (lambda: compiled()(X), "net.predict(x)", lambda: compiled().predict(X)),
     "a net on an array, for scores": (
         lambda: compiled()(X),
         "net.forward(False, x)",
@@ -397,11 +385,7 @@ NETS = {
         "call Input once",
         lambda: (lambda x: FeedForwardNet(inputs=x, outputs=Dense(3)(x)))(Input("x", (4,))),
     ),
-    "a shape without its parentheses": (
-        lambda: Input(4),
-        "write (4,)",
-        lambda: Input((4,)),
-    ),
+    "a shape without its parentheses": (lambda: Input(4), "write (4,)", lambda: Input((4,))),
     "a text from a net of images": (
         lambda: compiled().generate([[1]], 3),
         "causal=True",
@@ -465,11 +449,7 @@ NETS = {
         "singanet.device.cpu()",
         lambda: compiled().to_device(singanet.device.cpu()),
     ),
-    "a class elsewhere": (
-        lambda: layers.Linear,
-        "it is Dense here",
-        lambda: layers.Dense,
-    ),
+    "a class elsewhere": (lambda: layers.Linear, "it is Dense here", lambda: layers.Dense),
     "a loss elsewhere": (
         lambda: loss.CrossEntropyLoss,
         "it is SoftmaxCrossEntropy here",
@@ -485,11 +465,7 @@ NETS = {
         "it is singanet.FeedForwardNet(inputs=..., outputs=...)",
         lambda: singanet.FeedForwardNet,
     ),
-    "the history of a net": (
-        lambda: compiled().history,
-        "history = net.fit(x, y)",
-        fit,
-    ),
+    "the history of a net": (lambda: compiled().history, "history = net.fit(x, y)", fit),
     "an optimizer by name in a step": (
         lambda: compiled().step(X, Y, "sgd"),
         "singanet.optimizer.SGD(learning_rate=0.1)",
@@ -561,11 +537,7 @@ FITS = {
         "use classes from 0 to 2",
         lambda: fit(class_weight={2: 1.0}),
     ),
-    "an order in words": (
-        lambda: fit(shuffle="yes"),
-        "shuffle=True",
-        lambda: fit(shuffle=True),
-    ),
+    "an order in words": (lambda: fit(shuffle="yes"), "shuffle=True", lambda: fit(shuffle=True)),
     "one callback": (
         lambda: fit(callbacks=StopOnNaN()),
         "callbacks=[...]",

@@ -22,16 +22,7 @@ from singanet.errors import (
     StateMismatchError,
     UnknownNameError,
 )
-from singanet.layers import (
-    Activation,
-    Conv2D,
-    Dense,
-    Embedding,
-    Expand,
-    Flatten,
-    Pad,
-    RepeatVector,
-)
+from singanet.layers import Activation, Conv2D, Dense, Embedding, Expand, Flatten, Pad, RepeatVector
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 from singanet.params import param
@@ -239,10 +230,7 @@ def test_what_is_no_path(net, call, path):
         ),
         (lambda epoch, other: iter(()), "received def <lambda>\\(epoch, other\\)"),
         (lambda epoch: iter([(X, Y, 1, 2)]), "GeneratorLoader: .*received a tuple of 4"),
-        (
-            dict.fromkeys([3, 4]).keys(),
-            "{where}, batches: .*received a int",
-        ),
+        (dict.fromkeys([3, 4]).keys(), "{where}, batches: .*received a int"),
         ({}.values(), "{where}, batches: expected at least one batch"),
     ],
 )

@@ -285,11 +285,7 @@ def test_untrained_parameters_are_not_yielded_and_the_walk_ends_above_them():
     net["fc1"].params["weight"].trainable = False
     y = net.forward(True, batch(2, 5))
     items = [(item.layer, item.names) for item in net.backward(np.ones_like(y))]
-    assert items == [
-        ("fc2", ["fc2/weight", "fc2/bias"]),
-        ("tanh2", []),
-        ("fc1", ["fc1/bias"]),
-    ]
+    assert items == [("fc2", ["fc2/weight", "fc2/bias"]), ("tanh2", []), ("fc1", ["fc1/bias"])]
 
 
 def test_the_walk_goes_as_far_as_it_was_asked():

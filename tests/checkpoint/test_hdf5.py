@@ -270,8 +270,7 @@ def write(path, names, libver="earliest", **options):
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 @pytest.mark.parametrize(
-    "names",
-    [["a"], ["kernel", "", "größe", "x" * 1000], [f"layer{i}/weight" for i in range(3000)]],
+    "names", [["a"], ["kernel", "", "größe", "x" * 1000], [f"layer{i}/weight" for i in range(3000)]]
 )
 def test_what_h5py_writes(tmp_path, libver, names):
     write(tmp_path / "m.h5", names, libver)

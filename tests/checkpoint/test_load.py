@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from singanet.checkpoint import Target, load_into, open_state, write_state
-from singanet.errors import (
-    ArgumentError,
-    ChecksumError,
-    StateMismatchError,
-    UnknownNameError,
-)
+from singanet.errors import ArgumentError, ChecksumError, StateMismatchError, UnknownNameError
 
 F4 = np.dtype("f4")
 

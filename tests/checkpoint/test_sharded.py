@@ -301,8 +301,7 @@ def test_an_index_that_is_too_long(folder):
 def test_a_folder_without_weights(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(
-        FileAccessError,
-        match=r"received the folder of a published model with none",
+        FileAccessError, match=r"received the folder of a published model with none"
     ):
         open_state(tmp_path)
 

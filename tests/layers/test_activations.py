@@ -10,16 +10,7 @@ import pytest
 
 from singanet import FeedForwardNet, Input
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
-from singanet.layers import (
-    GLU,
-    Activation,
-    Dense,
-    GatedUnit,
-    LogSoftmax,
-    Multiply,
-    PReLU,
-    Softmax,
-)
+from singanet.layers import GLU, Activation, Dense, GatedUnit, LogSoftmax, Multiply, PReLU, Softmax
 from singanet.loss import SquaredError
 from singanet.ops import numpy_ops
 from singanet.ops.interface import ACTIVATIONS

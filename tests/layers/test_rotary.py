@@ -230,11 +230,7 @@ def test_a_draft_changes_no_text_where_angles_change(name, rng):
             text.append(id)
 
 
-TOLD = {
-    "segments": {"segments": True},
-    "mask": {"mask": "boolean"},
-    "lengths": {},
-}
+TOLD = {"segments": {"segments": True}, "mask": {"mask": "boolean"}, "lengths": {}}
 
 
 @pytest.mark.parametrize("recorded", [False, True])
