@@ -38,12 +38,9 @@ CASES = {
     "SoftmaxCrossEntropy": (loss.SoftmaxCrossEntropy, SCORES, LABELS),
     "SoftmaxFocal": (loss.SoftmaxFocal, SCORES / 100, LABELS),
     "SquaredError": (loss.SquaredError, LARGE, -LARGE / 3),
-    "TripletMargin": (
-        loss.TripletMargin,
-        RNG.standard_normal((3, 3, 500)) * 900,
-        np.array([1, -1, 1]),
-    ),
-}
+    "TripletMargin": (loss.TripletMargin, RNG.standard_normal((3, 3, 500)) * 900,
+        np.array([1, -1, 1])),
+}  # fmt: skip
 
 
 def test_every_loss_is_here():
