@@ -158,6 +158,7 @@ class FactoredAdam(Adam):
 
     slots = ("first", "rows", "columns", "full")
     decoupled = True
+    _in_one_call = True
     epsilon_after_correction = True
 
     def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
@@ -166,9 +167,6 @@ class FactoredAdam(Adam):
         return (
             (size, shape[0], size // max(shape[0], 1), 0) if len(shape) > 1 else (size, 0, 0, size)
         )
-
-    def _in_one_call(self, value: Array) -> bool:
-        return value.size > BLOCK
 
     def _sweep(self, update: ParamUpdate) -> None:
         _, value, grad, arrays, _, scalars, _, kept = update
@@ -239,6 +237,7 @@ class GaLore(Adam):
 
     slots = ("basis", "first", "second")
     decoupled = True
+    _in_one_call = True
     epsilon_after_correction = True
 
     def __init__(
@@ -274,9 +273,6 @@ class GaLore(Adam):
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         return *super()._scalars(state, rate), float(state.step % self.refresh == 0)
-
-    def _in_one_call(self, value: Array) -> bool:
-        return True
 
     def _sweep(self, update: ParamUpdate) -> None:
         rows = len(update.value) if update.value.ndim > 1 else 1
@@ -382,6 +378,7 @@ class Adafactor(Optimizer):
     slots = ("rows", "columns", "full")
     hypers = (*Optimizer.hypers, "beta_2_decay")
     decoupled = True
+    _in_one_call = True
 
     def __init__(
         self,
@@ -409,9 +406,6 @@ class Adafactor(Optimizer):
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         t = state.step + 1
         return min(rate, t**-0.5), t**self.beta_2_decay
-
-    def _in_one_call(self, value: Array) -> bool:
-        return value.size > BLOCK
 
     def _sweep(self, update: ParamUpdate) -> None:
         _, value, grad, arrays, _, scalars, _, kept = update

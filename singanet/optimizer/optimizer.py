@@ -189,6 +189,8 @@ class Optimizer(Counted, Configurable, ABC):
     _shared = Shared
     _by_parameter: ClassVar[bool] = True
     """Whether `state`, `numbers` and `apply_rule` define an update, so that programs record it."""
+    _in_one_call: ClassVar[bool] = False
+    """Whether programs call `apply_rule` itself, which processes a parameter block by block."""
     each_use: bool = False
     """Whether a parameter with several uses is updated by the gradient of each use in turn.
 
@@ -574,10 +576,6 @@ class Optimizer(Counted, Configurable, ABC):
     @abstractmethod
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         """Return the numbers of the rule for this step, computed once a parameter."""
-
-    def _in_one_call(self, value: Array) -> bool:
-        """Return whether programs call `apply_rule` itself, which works block by block."""
-        return False
 
     @abstractmethod
     def _sweep(self, update: ParamUpdate) -> None:

@@ -552,7 +552,7 @@ class Updates:
         waiting = PendingUpdate(
             self.tape.layer, numbers.state, value, grad, scale, summed=self.summed
         )
-        if name in self.held or self.rule._in_one_call(value):
+        if self.rule._in_one_call or name in self.held:
             self._in_one_call(numbers, value, grad, scale)
             self._add(numbers, [waiting], waited)
             return None
