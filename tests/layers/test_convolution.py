@@ -585,3 +585,35 @@ def test_refusals(make, error, words):
         layer = make.func.__self__
         assert layer.params == {}
         assert layer.out_shapes is None
+
+
+def test_the_reference_values_of_singa():
+    x = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
+    w = np.array([[1, 1, 0, 0, 0, -1, 0, 1, 0]], np.float32)
+    dy = np.array([[[[0.1, 0.2], [0.3, 0.4]]]], np.float32)
+    layer = Conv2D("conv", 1, kernel=3, stride=2, pad=1)
+    y, dx, grads = run(layer, x, dy, weight=w, bias=np.ones(1, np.float32))
+    np.testing.assert_array_equal(y.ravel(), [3, 7, -3, 12])
+
+    # Each element written out by hand: which window position meets which pixel.
+    (d0, d1, d2, d3), (x0, x1, x2, x3, x4, x5, x6, x7, x8) = dy.ravel(), x.ravel()
+    w0, w1, w2, w3, w4, w5, w6, w7, w8 = w.ravel()
+    by_hand = [d0 * w4, d0 * w5 + d1 * w3, d1 * w4,
+               d0 * w7 + d2 * w1, d0 * w8 + d1 * w6 + d2 * w2 + d3 * w0, d1 * w7 + d3 * w1,
+               d2 * w4, d2 * w5 + d3 * w3, d3 * w4]  # fmt: skip
+    np.testing.assert_allclose(dx.ravel(), by_hand, rtol=1e-6)
+    by_hand = [d3 * x4, d2 * x3 + d3 * x5, d2 * x4,
+               d1 * x1 + d3 * x7, d0 * x0 + d1 * x2 + d2 * x6 + d3 * x8, d0 * x1 + d2 * x7,
+               d1 * x4, d0 * x3 + d1 * x5, d0 * x4]  # fmt: skip
+    assert grads["weight"].shape == (1, 9)
+    np.testing.assert_allclose(grads["weight"].ravel(), by_hand, rtol=1e-6)
+    np.testing.assert_allclose(grads["bias"], [1.0], rtol=1e-6)
+
+
+def test_weights_are_channel_major_then_rows_then_columns():
+    x = np.zeros((1, 2, 3, 4), np.float32)
+    x[0, 1, 2, 3] = 1.0
+    layer = Conv2D("conv", 1, kernel=(3, 4), border_mode="valid", use_bias=False)
+    weight = np.arange(24, dtype=np.float32)[None]
+    y = run(layer, x, weight=weight)
+    assert y.item() == weight[0, 1 * 12 + 2 * 4 + 3]

@@ -377,3 +377,16 @@ def test_refusals(make, error, words):
 @pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 1, 1)])
 def test_groups_of_two_numbers_are_fine(shape):
     assert GroupNorm("norm", 2).build(shape) == shape
+
+
+def test_batch_normalization_has_the_values_of_singa():
+    layer = prepared((2,))
+    layer.params["beta"].value[:] = 2.0
+    x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    # Its CPU kernels divided by sqrt(var) + 1e-6, so the last digits differ.
+    np.testing.assert_allclose(run(layer, x), [[1, 1], [3, 3]], atol=1e-5)
+    layer = prepared((2,))
+    _, dx, grads = run(layer, x, np.array([[4.0, 3.0], [2.0, 1.0]]))
+    np.testing.assert_allclose(dx, np.zeros((2, 2)), atol=2e-5)
+    np.testing.assert_allclose(grads["gamma"], [-2, -2], rtol=1e-5)
+    np.testing.assert_allclose(grads["beta"], [6, 4], rtol=1e-12)

@@ -294,3 +294,12 @@ def test_refusals(make, error, words):
     expect_refused(make, error, f"layer 'it'.*{words}")
     if error is ShapeError:
         assert make.func.__self__.out_shapes is None
+
+
+def test_max_has_the_reference_values_of_singa():
+    x = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
+    dy = np.array([[[[0.1, 0.2], [0.3, 0.4]]]], np.float32)
+    y, dx, _ = run(MaxPooling2D("pool", 2, 1, "valid"), x, dy)
+    np.testing.assert_array_equal(y[0, 0], [[5, 6], [8, 9]])
+    want = np.array([[0, 0, 0], [0, 0.1, 0.2], [0, 0.3, 0.4]], np.float32)
+    np.testing.assert_array_equal(dx[0, 0], want)

@@ -590,3 +590,55 @@ def test_outputs_under_a_mask_equal_keras(name, mode, options):
     # Keras repeats the last output where a step is missing.
     mask = mask[:, ::-1] if "go_backwards" in options else mask
     np.testing.assert_allclose(y, want * mask[:, :, None], **CLOSE)
+
+
+def test_two_steps_of_an_lstm_by_hand():
+    layer = LSTM("l", 1, input_sample_shape=(2, 1))
+    net = FeedForwardNet()
+    net.add(layer)
+    gates = layer.gates()
+    for gate, (w, u, b) in {
+        "i": (0.5, -0.3, 0.1),
+        "f": (0.2, 0.4, 1.0),
+        "g": (-0.7, 0.6, 0.0),
+        "o": (0.9, 0.1, -0.2),
+    }.items():
+        gates[f"l0/forward/{gate}/weight_x"][...] = w
+        gates[f"l0/forward/{gate}/weight_h"][...] = u
+        gates[f"l0/forward/{gate}/bias_x"][...] = b
+        gates[f"l0/forward/{gate}/bias_h"][...] = 0.0
+    y = net.forward(False, np.array([[[1.0], [-2.0]]], np.float32))
+    # i, f, g, o = σ(.6), σ(1.2), tanh(-.7), σ(.7); c = i g
+    c = 0.6456563062 * -0.6043677771
+    h = 0.6681877721 * np.tanh(c)
+    np.testing.assert_allclose(y[0, 0, 0], h, rtol=1e-6)
+    i = 1 / (1 + np.exp(-(-1.0 - 0.3 * h + 0.1)))
+    f = 1 / (1 + np.exp(-(-0.4 + 0.4 * h + 1.0)))
+    o = 1 / (1 + np.exp(-(-1.8 + 0.1 * h - 0.2)))
+    c = f * c + i * np.tanh(1.4 + 0.6 * h)
+    np.testing.assert_allclose(y[0, 1, 0], o * np.tanh(c), rtol=1e-5)
+
+
+def test_the_reset_gate_stands_behind_the_matrix_and_its_bias():
+    net = FeedForwardNet()
+    layer = net.add(GRU("g", 1, input_sample_shape=(1, 1)))
+    gates = layer.gates()
+    for value in gates.values():
+        value[...] = 0.0
+    # With h = 0 only the bias of n stands behind r = σ(1): n = tanh(σ(1) · 2), z = 1/2.
+    gates["l0/forward/r/bias_x"][...] = 1.0
+    gates["l0/forward/n/bias_h"][...] = 2.0
+    y = net.forward(False, np.zeros((1, 1, 1), np.float32))
+    np.testing.assert_allclose(y.item(), 0.5 * np.tanh(0.7310585786 * 2), rtol=1e-6)
+
+
+def test_an_open_update_gate_keeps_the_state():
+    net = FeedForwardNet()
+    layer = GRU("g", 3, return_state=True, input_sample_shape=[(5, 2), (1, 3)])
+    net.add(layer)
+    layer.gates()["l0/forward/z/bias_x"][...] = 100.0
+    rng = np.random.default_rng(0)
+    h = rng.standard_normal((2, 1, 3)).astype(np.float32)
+    x = rng.standard_normal((2, 5, 2)).astype(np.float32)
+    _, final = net.forward(False, [x, h])
+    np.testing.assert_allclose(final, h, rtol=1e-6)

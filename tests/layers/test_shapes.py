@@ -255,3 +255,18 @@ def test_a_border_as_wide_as_what_it_repeats():
 @pytest.mark.parametrize("name", ["", "a/", "a\n"])
 def test_refuses_a_bad_name(name):
     expect_refused(lambda: Dummy(name), ArgumentError, "Dummy: expected names of")
+
+
+def test_slice_has_the_reference_values_of_singa():
+    layer, x = Slice("cut", 1, [2]), np.tile(np.array([2, 2, 1], np.float32), (3, 1))
+    dy = [np.ones((3, 2), np.float32), np.full((3, 1), 2, np.float32)]
+    (first, second), dx, _ = run(layer, x, dy)
+    assert layer.out_shapes == [(2,), (1,)]
+    assert (first.mean(), second.mean()) == (2.0, 1.0)
+    np.testing.assert_array_equal(dx, [[1, 1, 2]] * 3)
+
+
+def test_concat_has_the_reference_values_of_singa():
+    x = [np.ones((2, 3), np.float32), np.full((1, 3), 2.0, np.float32)]
+    y, (first, second), _ = run(Concat("cat", axis=0), x, np.full((3, 3), 1.5, np.float32))
+    assert (y.sum(), first.sum(), second.shape) == (12.0, 9.0, (1, 3))
