@@ -89,7 +89,7 @@ def by_hand(grads, counts, size, ratio, threshold, momentum, warm_up):
     return applied, left
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.integers(2, 3))
 def test_what_is_applied_and_what_is_kept_follow_the_formulas(data, size):
     seed = data.draw(st.integers(0, 999))
@@ -589,7 +589,7 @@ def sorted_out(values, count):
     return sorted(np.lexsort((np.arange(len(sizes)), -sizes))[:count].tolist())
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from(sorted(SHAPES)),
     st.one_of(st.integers(1, 300), st.integers(16_000, 40_000)),

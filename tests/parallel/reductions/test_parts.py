@@ -192,7 +192,7 @@ def by_hand(batches, size, every, parts, ended):
     return [flat_of(net) for net in nets]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.integers(2, 3))
 def test_values_are_averaged_when_and_as_they_should(data, size):
     every = data.draw(st.integers(1, 3))

@@ -101,7 +101,7 @@ def small():
     return singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=3)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.integers(2, 4))
 def test_uneven_shards_and_empty_ones_train_as_one_process(data, size):
     batches, cuts = [], []
