@@ -218,11 +218,10 @@ def parts(samples: int, number: int) -> list[slice]:
 _PRODUCT_BYTES = 1 << 22
 """Bytes of a product before it is added: it stays in the cache."""
 
-FALSE_FLAGS = 5
+_FALSE_FLAGS = 5
 """Columns of a float32 matrix for which OpenBLAS may report an invalid value that there is not.
 
-Its product with a vector for AVX-512 computes with what it finds beyond the row (OpenBLAS 0.3.31),
-so a vector becomes two equal columns.
+Its product with a vector for AVX-512 computes with what it finds beyond the row (OpenBLAS 0.3.31).
 """
 
 _ROWS = 1 << 11
@@ -271,6 +270,15 @@ def affine_constant(
     return ops.xp.maximum(y, 0, out=y) if relu else y
 
 
+def times_vector(xp: Any, a: Array, vector: Array) -> Array:
+    """Return the product of a matrix with a vector, which becomes two columns if it has to."""
+    if len(vector) == _FALSE_FLAGS:
+        column = vector[:, None]
+        vector = xp.concatenate((column, column), axis=1)
+    product: Array = xp.matmul(a, vector)
+    return product if product.ndim == 1 else product[:, 0]
+
+
 def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
     """Return the product; each lane computes some rows, or columns if there are more.
 
@@ -278,9 +286,8 @@ def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
     """
     xp, ahead = ops.xp, a.shape[:-2]
     flat = a.ndim == b.ndim == 2
-    if flat and b.shape == (FALSE_FLAGS, 1):
-        column = xp.matmul(a, xp.concatenate((b, b), axis=1))[:, :1]
-        return xp.multiply(column, 1, out=out)
+    if flat and b.shape == (_FALSE_FLAGS, 1):
+        return xp.multiply(times_vector(xp, a, b[:, 0])[:, None], 1, out=out)
     work = prod(ahead) * a.shape[-2] * a.shape[-1] * b.shape[-1] if a.ndim > 1 < b.ndim else 0
     if not flat and ahead != b.shape[:-2]:
         work = 0

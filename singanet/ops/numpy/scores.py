@@ -17,7 +17,7 @@ import numpy as np
 from singanet.ops import draws, transfers
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
-from singanet.ops.numpy.linear import FALSE_FLAGS
+from singanet.ops.numpy.linear import times_vector
 from singanet.ops.window import Attention
 from singanet.types import Array, Shape
 
@@ -112,10 +112,7 @@ def _softmax_with_log_sum(ops: Ops, x: Array, out: Array | None = None) -> tuple
     p: Array = xp.empty(x.shape, x.dtype) if out is None else out
     xp.subtract(x, top[:, None], out=p)
     xp.exp(p, out=p)
-    if x.shape[1] == FALSE_FLAGS:
-        total = xp.matmul(p, xp.ones((FALSE_FLAGS, 2), x.dtype))[:, 0]
-    else:
-        total = xp.matmul(p, xp.ones(x.shape[1], x.dtype))
+    total = times_vector(xp, p, xp.ones(x.shape[1], x.dtype))
     xp.divide(p, total[:, None], out=p)
     log_sum: Array = xp.log(total, out=total)
     log_sum += top
