@@ -14,6 +14,7 @@ from singanet.checkpoint import open_state
 from singanet.errors import ArgumentError, FileFormatError
 from singanet.net import FeedForwardNet
 from singanet.saving.codecs import keras_layers
+from tests.kit.draws import drawn
 
 keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 kl, ko = keras.layers, keras.optimizers
@@ -255,8 +256,7 @@ def recurrent_pair():
 
 
 @pytest.mark.filterwarnings("ignore:.*__array__.*:DeprecationWarning")  # inside Keras' fit
-@pytest.mark.few(5)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", drawn(OPTIMIZERS, 5))
 def test_a_training_of_keras_goes_on_here(tmp_path, name):
     """Its state loads here, comes back bit for bit, and is the same after one step more.
 
