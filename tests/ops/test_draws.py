@@ -1,4 +1,4 @@
-"""Random numbers by several threads: the same as by one, whatever came before."""
+"""Random numbers: by several threads and on a device the same as NumPy's by one."""
 
 from __future__ import annotations
 
@@ -61,6 +61,43 @@ def test_a_device_draws_the_same_words(gpu, size, kind):
         drawn = transfers.words(there, size, gpu.ops.xp)
         np.testing.assert_array_equal(drawn.get(), one.integers(0, 1 << 16, size, np.uint16))
         assert str(there.bit_generator.state) == str(one.bit_generator.state)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 10_000))
+def test_jumps_and_draws_of_a_device_are_numpys(seed, steps):
+    bits = np.random.PCG64(seed)
+    state = bits.state["state"]
+    times, plus = transfers._jump(steps, state["inc"])
+    reached = (times * state["state"] + plus) % 2**128
+    bits.advance(steps - 1)
+    drawn = bits.random_raw()
+    assert bits.state["state"]["state"] == reached
+    assert transfers._drawn(reached) == drawn
+
+
+def test_bernoulli_is_true_with_the_probability_of_each_element(xp):
+    p = xp.asarray([[0.0, 0.25], [0.5, 1.0]], "float32")
+    ops, rng = ops_for(p), np.random.default_rng(0)
+    drawn = np.stack([ops.host(ops.bernoulli(rng, p)) for _ in range(2000)])
+    assert drawn.dtype == bool
+    # Five standard deviations of a mean of 2000.
+    np.testing.assert_allclose(drawn.mean(axis=0), [[0, 0.25], [0.5, 1]], atol=5 * 0.0112)
+    assert drawn[:, 0, 0].sum() == 0
+    assert drawn[:, 1, 1].all()
+    many = xp.full((40,), 0.5, "float32")
+    again = [ops.host(ops.bernoulli(np.random.default_rng(1), many)) for _ in range(2)]
+    np.testing.assert_array_equal(*again)
+
+
+def test_keep_mask_keeps_the_share_asked_for():
+    ops, rng = ops_for(np.empty(0)), np.random.default_rng(0)
+    assert ops.keep_mask(rng, (3, 4), 1.0).all()
+    mask = ops.keep_mask(rng, (100, 100), 0.3)
+    assert mask.dtype == bool
+    # Five standard deviations of a mean of 10,000.
+    assert abs(mask.mean() - 0.3) < 5 * np.sqrt(0.3 * 0.7 / 10_000)
+    again = [ops.keep_mask(np.random.default_rng(4), (5, 6), 0.5) for _ in range(2)]
+    np.testing.assert_array_equal(*again)
 
 
 def test_each_part_is_drawn_once_by_whoever_comes_first():
