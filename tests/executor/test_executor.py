@@ -9,42 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import singanet
-from singanet import Executor, FeedForwardNet, Input
-from singanet.errors import (
-    ArgumentError,
-    CallOrderError,
-    DataError,
-    GraphError,
-    ShapeError,
-    UnknownNameError,
-)
+from singanet import Executor, FeedForwardNet, Input, errors, layers, loss
+from singanet.data import ArrayLoader
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, UnknownNameError
+from singanet.executor import executor as executor_module
 from singanet.executor import from_loader, gradients
-from singanet.layers import (
-    Activation,
-    Add,
-    BatchNormalization,
-    Dense,
-    Dropout,
-    Embedding,
-    Layer,
-    Pad,
-    Reshape,
-    StopGradient,
-    TimeDistributed,
-)
-from singanet.loss import (
-    Loss,
-    MeanSquaredError,
-    MultiLoss,
-    SigmoidCrossEntropy,
-    SoftmaxCrossEntropy,
-    SquaredError,
-)
+from singanet.layers import Activation, Add, Dense, Dropout
+from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, BinaryAccuracy, MeanAbsoluteError, Metric
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByValue, Optimizer
 from singanet.parallel import Pipeline
-from singanet.testing import communicators
+from tests.kit.nets import values_of
+from tests.kit.ranks import expect_near_values, expect_same_bits, together
 
 
 def batch(count=8, features=6, seed=0):
@@ -84,11 +60,11 @@ class Graph:
 def classifier(optimizer, seed=0, extra=(), **given):
     """An executor that trains, validates and infers, and its graph."""
     graph = Graph([*extra, *chain()])
-    loss, accuracy = graph.loss, Accuracy()(graph.scores, graph.y)
+    value, accuracy = graph.loss, Accuracy()(graph.scores, graph.y)
     programs = {
-        "train": [loss, optimizer.minimize(loss)],
-        "watched": [accuracy, optimizer.minimize(loss), loss],
-        "validate": [loss, accuracy],
+        "train": [value, optimizer.minimize(value)],
+        "watched": [accuracy, optimizer.minimize(value), value],
+        "validate": [value, accuracy],
         "infer": [graph.scores],
     }
     return Executor(programs, seed=seed, **given), graph
@@ -100,43 +76,28 @@ def by_hand(layers=None, loss=SoftmaxCrossEntropy, shape=(6,), metric=None):
     return FeedForwardNet([first, *rest], loss=loss(), metric=metric, seed=0)
 
 
-def params_of(*nets):
-    return {param.name: param.value for net in nets for param in net.params()}
-
-
-def expect_same_bits(one, *others):
-    theirs = params_of(*others)
-    for name, value in params_of(one).items():
-        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
-
-
 def expect_near(one, other, rtol=1e-5, atol=1e-6):
-    theirs = params_of(other)
-    for name, value in params_of(one).items():
-        np.testing.assert_allclose(value, theirs[name], rtol=rtol, atol=atol, err_msg=name)
+    expect_near_values(values_of(one), values_of(other), rtol, atol)
 
 
-def train_both(executor, net, rule, count=4, program="train", **options):
+def train_both(executor, net, rule, feeds, program="train"):
     """Runs of an executor, and steps of a net: the same losses and parameters."""
-    for k in range(count):
-        feed = fed(seed=k, **options)
-        wanted = net.step(*feed.values(), rule)[0]
-        assert wanted in executor.run(program, feed)
-        expect_same_bits(executor.net, net)
+    for feed in feeds:
+        assert net.step(*feed.values(), rule)[0] in executor.run(program, feed)
+        expect_same_bits([executor.net, net])
 
 
-# -- what is trained ------------------------------------------------------------------------
+# -- what is trained ------------------------------------------------------------------------------
 
 
 @settings(max_examples=12, deadline=None)
 @given(
-    runs=st.lists(
+    st.lists(
         st.tuples(st.sampled_from(["train", "watched", "validate"]), st.integers(1, 9)),
-        min_size=1,
-        max_size=8,
+        min_size=1, max_size=8,
     ),
-    rate=st.sampled_from([0.05, 0.5]),
-)
+    st.sampled_from([0.05, 0.5]),
+)  # fmt: skip
 def test_any_sequence_of_runs_is_that_of_steps_of_a_net(runs, rate):
     executor, _ = classifier(SGD(rate, momentum=0.9))
     net, sgd = by_hand(metric=Accuracy()), SGD(rate, momentum=0.9)
@@ -148,41 +109,38 @@ def test_any_sequence_of_runs_is_that_of_steps_of_a_net(runs, rate):
             wanted = net.step(*feed.values(), sgd)
         found = {"train": values[:1], "watched": values[2::-2], "validate": values}[name]
         assert list(found) == list(wanted)[: len(found)]
-        expect_same_bits(executor.net, net)
+        expect_same_bits([executor.net, net])
 
 
-@pytest.mark.parametrize("asked", ["", "s", "ls", "sl", "ll"])
-def test_what_is_asked_for_beside_an_update_is_from_before_it(asked):
+def one_loss():
     graph = Graph()
-    items = [{"s": graph.scores, "l": graph.loss}[letter] for letter in asked]
-    programs = {
-        "train": [*items, SGD(0.5).minimize(graph.loss)],
-        "watch": [graph.scores, graph.loss],
-    }
-    executor, feed = Executor(programs, seed=0), fed()
-    for _ in range(3):
-        before = dict(zip("sl", executor.run("watch", feed), strict=True))
-        *found, nothing = executor.run("train", feed)
-        assert nothing is None
-        for letter, value in zip(asked, found, strict=True):
-            np.testing.assert_allclose(value, before[letter], rtol=1e-5, atol=1e-6)
+    return {"s": graph.scores, "l": graph.loss}, [SGD(0.5).minimize(graph.loss)]
 
 
-@pytest.mark.parametrize("asked", ["", "a", "b", "aa", "ab"])
-def test_of_two_updates_each_loss_is_its_own(asked):
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    losses = {
-        name: SoftmaxCrossEntropy()(Dense(f"fc_{name}", 3)(x), y, name=f"loss_{name}")
+def losses_apart():
+    graph = Graph([])
+    made = {
+        name: SoftmaxCrossEntropy()(Dense(f"fc_{name}", 3)(graph.x), graph.y, name=f"loss_{name}")
         for name in "ab"
     }
-    steps = [SGD(0.5).minimize(loss) for loss in losses.values()]
-    programs = {"train": [*(losses[name] for name in asked), *steps], "watch": [*losses.values()]}
-    executor, feed = Executor(programs, seed=0), fed()
+    return made, [SGD(0.5).minimize(each) for each in made.values()]
+
+
+@pytest.mark.parametrize(
+    ("make", "asked"),
+    [*((one_loss, asked) for asked in ("", "s", "ls", "sl", "ll")),
+     *((losses_apart, asked) for asked in ("", "a", "b", "aa", "ab"))],
+)  # fmt: skip
+def test_what_is_asked_for_beside_an_update_is_from_before_it(make, asked):
+    symbols, updates = make()
+    programs = {"train": [*(symbols[name] for name in asked), *updates]}
+    executor, feed = Executor({**programs, "watch": [*symbols.values()]}, seed=0), fed()
     for _ in range(3):
-        before = dict(zip("ab", executor.run("watch", feed), strict=True))
-        *found, _, nothing = executor.run("train", feed)
-        assert nothing is None
-        np.testing.assert_allclose(found, [before[name] for name in asked], rtol=1e-5)
+        before = dict(zip(symbols, executor.run("watch", feed), strict=True))
+        found = executor.run("train", feed)
+        assert found[len(asked) :] == [None] * len(updates)
+        for name, value in zip(asked, found, strict=False):
+            np.testing.assert_allclose(value, before[name], rtol=1e-5, atol=1e-6)
 
 
 def test_a_gan_trains_as_a_loop_by_hand():
@@ -195,10 +153,8 @@ def test_a_gan_trains_as_a_loop_by_hand():
     ones, zeros = Input("ones", (1,)), Input("zeros", (1,))
     made = through(z, maker)
     on_real, on_made = through(real, critic), through(made, critic)
-    d_loss = Add("both")(
-        SigmoidCrossEntropy()(on_real, ones), SigmoidCrossEntropy()(on_made, zeros)
-    )
-    g_loss = SigmoidCrossEntropy()(on_made, ones)
+    halves = SigmoidCrossEntropy()(on_real, ones), SigmoidCrossEntropy()(on_made, zeros)
+    d_loss, g_loss = Add("both")(*halves), SigmoidCrossEntropy()(on_made, ones)
     programs = {
         "critic": [d_loss, Adam(lr=0.01).minimize(d_loss, critic)],
         "maker": [g_loss, SGD(0.1).minimize(g_loss, maker)],
@@ -208,29 +164,27 @@ def test_a_gan_trains_as_a_loop_by_hand():
     own_maker, own_critic = parts()
     own_maker[0].input_sample_shape, own_critic[0].input_sample_shape = (3,), (2,)
     g, d = FeedForwardNet(own_maker, seed=4), FeedForwardNet(own_critic, seed=4)
-    adam, sgd = Adam(lr=0.01), SGD(0.1)
+    adam, sgd, rng = Adam(lr=0.01), SGD(0.1), np.random.default_rng(1)
     yes, no = np.ones((8, 1), np.float32), np.zeros((8, 1), np.float32)
-    rng = np.random.default_rng(1)
     for _ in range(5):
-        points = rng.standard_normal((8, 2)).astype(np.float32)
-        noise = rng.standard_normal((8, 3)).astype(np.float32)
+        points, noise = (rng.standard_normal((8, n)).astype(np.float32) for n in (2, 3))
         told, _ = executor.run("critic", {real: points, z: noise, ones: yes, zeros: no})
         losses, walks = [], []
         for given_, target in ((points, yes), (g.forward(False, noise), no)):
-            loss = SigmoidCrossEntropy()
-            losses.append(loss.forward(True, d.forward(True, given_), target))
-            walks.append(list(d.backward(loss.backward())))
+            one = SigmoidCrossEntropy()
+            losses.append(one.forward(True, d.forward(True, given_), target))
+            walks.append(list(d.backward(one.backward())))
         for (names, values, one), (_, _, other) in zip(*walks, strict=True):
             adam.update(names, values, [a + b for a, b in zip(one, other, strict=True)])
         assert told == float((losses[0] + losses[1]).mean())
 
         told, _ = executor.run("maker", {z: noise, ones: yes})
-        fake, loss = g.forward(True, noise), SigmoidCrossEntropy()
-        assert told == float(loss.forward(True, d.forward(False, fake), yes).mean())
-        down = d.gradients("d2", "input", fake, dys=loss.backward())["input"]
-        for names, values, grads in g.backward(down):
-            sgd.update(names, values, grads)
-        expect_same_bits(executor.net, g, d)
+        fake, one = g.forward(True, noise), SigmoidCrossEntropy()
+        assert told == float(one.forward(True, d.forward(False, fake), yes).mean())
+        down = d.gradients("d2", "input", fake, dys=one.backward())["input"]
+        for item in g.backward(down):
+            sgd.update(*item)
+        expect_same_bits([executor.net, g, d])
     assert np.array_equal(executor.run("made", {z: noise})[0], g.forward(False, noise))
 
 
@@ -246,16 +200,15 @@ def test_two_losses_train_as_a_net_with_a_loss_of_two():
     total = Add("total")(*parts)
     executor = Executor({"train": [total, *parts, SGD(0.1).minimize(total)]}, seed=0)
     own, *outputs = drawn()
-    losses = MultiLoss({"kind": SoftmaxCrossEntropy(), "size": SquaredError()})
-    net, sgd = FeedForwardNet(loss=losses, inputs=own, outputs=outputs, seed=0), SGD(0.1)
+    both = loss.MultiLoss({"kind": SoftmaxCrossEntropy(), "size": SquaredError()})
+    net, sgd = FeedForwardNet(loss=both, inputs=own, outputs=outputs, seed=0), SGD(0.1)
     for k in range(4):
         images, labels = batch(seed=k)
         sizes = images[:, :2].copy()
         values = executor.run("train", {"x": images, "y": labels, "s": sizes})
-        wanted, _ = net.step(images, {"kind": labels, "size": sizes}, sgd)
-        assert values[0] == wanted
-        assert values[1:] == [*(float(part.mean()) for part in losses.parts.values()), None]
-        expect_same_bits(executor.net, net)
+        assert values[0] == net.step(images, {"kind": labels, "size": sizes}, sgd)[0]
+        assert values[1:] == [*(float(part.mean()) for part in both.parts.values()), None]
+        expect_same_bits([executor.net, net])
 
 
 def test_several_optimizers_of_one_loss_train_as_a_loop_that_tells_them_apart():
@@ -266,26 +219,26 @@ def test_several_optimizers_of_one_loss_train_as_a_loop_that_tells_them_apart():
     )
     net, adam, sgd = by_hand(), Adam(lr=0.01), SGD(0.1)
     for k in range(4):
-        images, labels = batch(seed=k)
-        value, *rest = executor.run("train", {graph.x: images, graph.y: labels})
-        wanted = net.loss.forward(True, net.forward(True, images), labels)
+        feed = fed(seed=k)
+        value, *rest = executor.run("train", feed)
+        wanted = net.loss.forward(True, net.forward(True, feed["x"]), feed["y"])
         assert (value, rest) == (float(wanted.mean()), [None, None])
         for names, values, grads in net.backward(net.loss.backward()):
             (adam if names and names[0].startswith("a/") else sgd).update(names, values, grads)
-        expect_same_bits(executor.net, net)
+        expect_same_bits([executor.net, net])
 
 
 def test_each_of_several_optimizers_follows_the_settings_of_its_parameters():
-    def layers():
+    def made():
         low, middle, top = chain()
         return [low, middle, Dense("still", 5), top]  # one of no optimizer
 
-    graph = Graph(layers())
+    graph = Graph(made())
     low, _, _, top = graph.layers
     executor = graph.trained_by(
         SGD(0.1).minimize(graph.loss, low), SGD(0.2).minimize(graph.loss, top)
     )
-    net, own, feed = by_hand(layers()), SGD(0.1), fed()
+    net, own = by_hand(made()), SGD(0.1)
     net["still"].trainable = False
     for param in net["b"].params.values():
         param.spec = replace(param.spec, lr_mult=2.0)
@@ -295,10 +248,7 @@ def test_each_of_several_optimizers_follows_the_settings_of_its_parameters():
         for one in (executor.net, net):
             weight = one["a"].params["weight"]
             weight.spec = replace(weight.spec, lr_mult=rate)
-        for _ in range(2):
-            executor.run("train", feed)
-            net.step(*feed.values(), own)
-        expect_same_bits(executor.net, net)
+        train_both(executor, net, own, [fed()] * 2)
     assert view._execution_plan() is planned  # rates are no part of steps
 
 
@@ -320,10 +270,10 @@ def test_losses_apart_are_updated_in_one_run():
 def test_an_update_reaches_its_parameters_alone():
     graph = Graph()
     executor = Executor({"top": [SGD(0.1).minimize(graph.loss, graph.layers[2])]}, seed=0)
-    before = {name: value.copy() for name, value in params_of(executor.net).items()}
+    before = values_of(executor.net)
     for _ in range(3):
         assert executor.run("top", fed()) == [None]
-    after = params_of(executor.net)
+    after = values_of(executor.net)
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed == {"b/weight", "b/bias"}
 
@@ -331,17 +281,14 @@ def test_an_update_reaches_its_parameters_alone():
 @pytest.mark.parametrize("how", ["trainable", "freeze"])
 def test_what_is_trained_may_change_between_runs(how):
     executor, _ = classifier(SGD(0.1))
-    net, own, feed = by_hand(), SGD(0.1), fed()
+    net, own = by_hand(), SGD(0.1)
     for flag in (True, False, True):
         for one in (executor.net, net):
             if how == "trainable":
                 one["a"].trainable = flag
             else:
                 one.unfreeze() if flag else one.freeze("b")
-        for _ in range(3):
-            executor.run("train", feed)
-            net.step(*feed.values(), own)
-        expect_same_bits(executor.net, net)
+        train_both(executor, net, own, [fed()] * 3)
 
 
 def test_a_layer_that_was_not_trained_at_first_is_no_programs_to_train_later():
@@ -356,36 +303,31 @@ def test_a_layer_that_was_not_trained_at_first_is_no_programs_to_train_later():
 
 
 def test_a_frozen_use_of_a_shared_weight_gives_no_gradient():
-    def shared(x):
-        a = Dense("a", 6)
+    def shared():
+        x, a = Input("x", (6,)), Dense("a", 6)
         h = Activation("r", "tanh")(a(x))
-        return Dense("b", 6, W_specs=a.params["weight"])(h)
+        return x, Dense("b", 6, W_specs=a.params["weight"])(h)
 
-    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
-    loss = SoftmaxCrossEntropy()(shared(x), y)
-    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)]}, seed=0)
-    x = Input("x", (6,))
-    net = FeedForwardNet(inputs=x, outputs=shared(x), loss=SoftmaxCrossEntropy(), seed=0)
-    images, labels = batch()
-    own, before = SGD(0.1), net.params()[0].value.copy()
+    value = SoftmaxCrossEntropy()(shared()[1], Input("y", (), dtype="int64"))
+    executor = Executor({"train": [value, SGD(0.1).minimize(value)]}, seed=0)
+    x, scores = shared()
+    net = FeedForwardNet(inputs=x, outputs=scores, loss=SoftmaxCrossEntropy(), seed=0)
+    (images, labels), own, before = batch(), SGD(0.1), net.params()[0].value.copy()
     for one in (executor.net, net):
         one.freeze("b")
     h = np.tanh(images @ before)
     p = np.exp(h @ before)
     p /= p.sum(axis=1, keepdims=True)
     dy = (p - np.eye(6, dtype=np.float32)[labels]) / len(labels)
-    for k in range(3):
-        executor.run("train", {"x": images, "y": labels})
-        net.step(images, labels, own)
-        expect_same_bits(executor.net, net)
-        if not k:
-            moved = before - executor.net.params()[0].value
-            # Of "b" alone: the gradient through "a", which is frozen, would be added to it.
-            np.testing.assert_allclose(moved, 0.1 * h.T @ dy, rtol=1e-4, atol=1e-6)
+    train_both(executor, net, own, [fed()])
+    moved = before - executor.net.params()[0].value
+    # Of "b" alone: the gradient through "a", which is frozen, would be added to it.
+    np.testing.assert_allclose(moved, 0.1 * h.T @ dy, rtol=1e-4, atol=1e-6)
+    train_both(executor, net, own, [fed()] * 2)
 
 
 def test_running_state_and_draws_are_those_of_training_or_evaluation():
-    extra = [BatchNormalization("bn", momentum=0.1), Dropout("drop", 0.5)]
+    extra = [layers.BatchNormalization("bn", momentum=0.1), Dropout("drop", 0.5)]
     executor, _ = classifier(SGD(0.1), extra=extra)
     images, labels = batch(64)
     images = images * 3 + 2
@@ -404,21 +346,17 @@ def test_running_state_and_draws_are_those_of_training_or_evaluation():
 
 @pytest.mark.parametrize("wrap", [lambda o: Accumulator(o, 2), lambda o: ClipByGlobalNorm(o, 0.1)])
 def test_stages_of_an_optimizer_do_as_in_a_net(wrap):
-    executor, _ = classifier(wrap(SGD(0.5)))
-    net, own = by_hand(), wrap(SGD(0.5))
-    for k in range(6):
-        feed = fed(4 + k % 2, seed=k)
-        assert executor.run("train", feed)[0] == net.step(*feed.values(), own)[0]
-        expect_same_bits(executor.net, net)
+    feeds = [fed(4 + k % 2, seed=k) for k in range(6)]
+    train_both(classifier(wrap(SGD(0.5)))[0], by_hand(), wrap(SGD(0.5)), feeds)
 
 
 def positions(rule):
     """An executor whose labels of -1 do not count and whose samples are weighed, and a net."""
     x, y, w = Input("x", (4, 6)), Input("y", (4,), dtype="int64"), Input("w", ())
-    scores = TimeDistributed("td", Dense("fc", 3))(x)
-    loss = SoftmaxCrossEntropy(ignore_index=-1)(scores, y, sample_weight=w)
-    executor = Executor({"train": [loss, rule.minimize(loss)]}, seed=0)
-    layer = TimeDistributed("td", Dense("fc", 3))
+    scores = layers.TimeDistributed("td", Dense("fc", 3))(x)
+    value = SoftmaxCrossEntropy(ignore_index=-1)(scores, y, sample_weight=w)
+    executor = Executor({"train": [value, rule.minimize(value)]}, seed=0)
+    layer = layers.TimeDistributed("td", Dense("fc", 3))
     return executor, by_hand([layer], lambda: SoftmaxCrossEntropy(ignore_index=-1), (4, 6))
 
 
@@ -449,18 +387,18 @@ def test_accumulated_batches_weigh_by_the_positions_that_count(rng):
 
 def test_autoencoder_of_one_input():
     x = Input("x", (6,))
-    loss = MeanSquaredError()(Dense("up", 6)(Dense("down", 2)(x)), x)
-    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)]}, seed=0)
-    net, sgd = by_hand([Dense("down", 2), Dense("up", 6)], MeanSquaredError), SGD(0.1)
+    value = loss.MeanSquaredError()(Dense("up", 6)(Dense("down", 2)(x)), x)
+    executor = Executor({"train": [value, SGD(0.1).minimize(value)]}, seed=0)
+    net, sgd = by_hand([Dense("down", 2), Dense("up", 6)], loss.MeanSquaredError), SGD(0.1)
     images, _ = batch()
     for _ in range(4):
-        value = executor.run("train", {x: images})[0]
-        assert value == pytest.approx(net.step(images, images, sgd)[0], rel=1e-6)
+        found = executor.run("train", {x: images})[0]
+        assert found == pytest.approx(net.step(images, images, sgd)[0], rel=1e-6)
 
 
 def test_a_critic_without_labels_and_a_loss_of_scores_alone():
     x, critic = Input("x", (6,)), Dense("critic", 1, use_bias=False)
-    score = Reshape("score", ())(critic(x))
+    score = layers.Reshape("score", ())(critic(x))
     executor = Executor({"up": [score, SGD(0.1).minimize(score)]}, seed=0)
     images, _ = batch()
     for _ in range(3):
@@ -473,9 +411,8 @@ def test_a_critic_without_labels_and_a_loss_of_scores_alone():
 
 def test_a_net_is_a_symbol():
     body = FeedForwardNet([Dense("a", 5, input_sample_shape=(6,)), Dense("b", 3)], name="body")
-    graph = Graph([body])
+    graph, feed = Graph([body]), fed()
     executor = Executor({"train": [SGD(0.1).minimize(graph.loss, body)]}, seed=0)
-    feed = fed()
     before = body.forward(False, feed["x"])
     for _ in range(2):
         executor.run("train", feed)
@@ -489,11 +426,11 @@ def test_two_optimizers_of_one_loss_train_as_in_pytorch():
     torch = pytest.importorskip("torch")
     x, y = Input("x", (6,)), Input("y", (), dtype="int64")
     linear, deep = Dense("linear", 3), [Dense("low", 5), Activation("r", "tanh"), Dense("top", 3)]
-    loss = SoftmaxCrossEntropy()(Add("scores")(linear(x), through(x, deep)), y)
-    step = [SGD(0.1, momentum=0.9).minimize(loss, linear), Adam(lr=0.01).minimize(loss, deep)]
-    executor = Executor({"train": [loss, *step]}, seed=0)
-    theirs = {name: torch.nn.Linear(*shape) for name, shape in
-              {"linear": (6, 3), "low": (6, 5), "top": (5, 3)}.items()}  # fmt: skip
+    value = SoftmaxCrossEntropy()(Add("scores")(linear(x), through(x, deep)), y)
+    step = [SGD(0.1, momentum=0.9).minimize(value, linear), Adam(lr=0.01).minimize(value, deep)]
+    executor = Executor({"train": [value, *step]}, seed=0)
+    shapes = {"linear": (6, 3), "low": (6, 5), "top": (5, 3)}
+    theirs = {name: torch.nn.Linear(*shape) for name, shape in shapes.items()}
     with torch.no_grad():
         for name, layer in theirs.items():
             params = executor.net[name].params
@@ -504,28 +441,25 @@ def test_two_optimizers_of_one_loss_train_as_in_pytorch():
         torch.optim.Adam([*theirs["low"].parameters(), *theirs["top"].parameters()], lr=0.01),
     ]
     for k in range(12):
-        images, labels = batch(seed=k)
-        given = torch.from_numpy(images)
+        feed = fed(seed=k)
+        given = torch.from_numpy(feed["x"])
         scores = theirs["linear"](given) + theirs["top"](torch.tanh(theirs["low"](given)))
-        wanted = torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels))
+        wanted = torch.nn.functional.cross_entropy(scores, torch.from_numpy(feed["y"]))
         for optimizer in optimizers:
             optimizer.zero_grad()
         wanted.backward()
         for optimizer in optimizers:
             optimizer.step()
-        found = executor.run("train", {x: images, y: labels})[0]
-        assert found == pytest.approx(wanted.item(), rel=1e-4)
+        assert executor.run("train", feed)[0] == pytest.approx(wanted.item(), rel=1e-4)
     for name, layer in theirs.items():
         weight = executor.net[name].params["weight"].value.T
         np.testing.assert_allclose(weight, layer.weight.detach().numpy(), atol=1e-4)
 
 
-# -- parts of the users' own ----------------------------------------------------------------
+# -- parts of the users' own ----------------------------------------------------------------------
 
 
-class Halved(Layer):
-    """A layer of a user's own."""
-
+class Halved(layers.Layer):
     def setup(self, in_shape):
         return in_shape
 
@@ -536,8 +470,8 @@ class Halved(Layer):
         return dy * 0.5, {}
 
 
-class Cubic(Loss):
-    """|x − y|³, a loss of a user's own."""
+class Cubic(loss.Loss):
+    """|x − y|³."""
 
     def compute(self, ops, x, y):
         off = np.asarray(x) - np.asarray(y)
@@ -548,7 +482,7 @@ class Cubic(Loss):
 
 
 class Largest(Metric):
-    """The largest error so far, a metric of a user's own."""
+    """The largest error so far."""
 
     def reset(self):
         self.samples, self.most = 0, 0.0
@@ -562,7 +496,7 @@ class Largest(Metric):
 
 
 class Signs(Optimizer):
-    """An optimizer of a user's own, which is asked for updates alone."""
+    """One that is asked for updates alone."""
 
     def update(self, names, values, grads, scale=1.0):
         for value, grad in zip(values, grads, strict=True):
@@ -580,23 +514,23 @@ class Signs(Optimizer):
 def test_parts_of_the_users_own():
     x, y, layer = Input("x", (6,)), Input("y", (2,)), Dense("fc", 2)
     out = layer(Halved("half")(x))
-    loss = Cubic()(out, y)
-    program = [loss, Largest()(out, y), Signs(lr=1.0).minimize(loss)]
-    executor = Executor({"train": program, "both": [loss]}, seed=0)
+    value = Cubic()(out, y)
+    program = [value, Largest()(out, y), Signs(lr=1.0).minimize(value)]
+    executor = Executor({"train": program, "both": [value]}, seed=0)
     images, _ = batch()
     targets = images[:, :2].copy()
     for _ in range(4):
         weight, bias = (param.value.copy() for param in layer.params.values())
         off = images @ weight / 2 + bias - targets
-        value, most, _ = executor.run("train", {x: images, y: targets})
+        found, most, _ = executor.run("train", {x: images, y: targets})
         # Two positions a sample: its number is their sum, the mean goes over samples.
-        assert value == pytest.approx((abs(off) ** 3).sum() / 8, rel=1e-5)
+        assert found == pytest.approx((abs(off) ** 3).sum() / 8, rel=1e-5)
         assert most == pytest.approx(abs(off).max(), rel=1e-6)
         wanted = weight - 0.01 * np.sign(images.T @ (3 * off * abs(off)))
         assert np.allclose(layer.params["weight"].value, wanted, atol=1e-6)
 
 
-# -- values and gradients -------------------------------------------------------------------
+# -- values and gradients -------------------------------------------------------------------------
 
 
 def test_values_come_in_the_order_asked_and_are_the_callers():
@@ -616,12 +550,11 @@ def test_other_outputs_at_run_time_are_kept_up_to_a_bound():
     executor, graph = classifier(SGD(0.1))
     feed = fed()
     wanted = by_hand().forward(False, feed["x"])
-    asked = [[graph.scores] * k for k in range(1, 12)]
-    for outputs in asked * 2:
+    for outputs in [[graph.scores] * k for k in range(1, 12)] * 2:
         found = executor.run("validate", {graph.x: feed["x"]}, outputs)
         assert len(found) == len(outputs)
         assert np.array_equal(found[-1], wanted)
-    assert len(executor._asked) == singanet.executor.executor.ASKED
+    assert len(executor._asked) == executor_module.ASKED
     executor.run("train", feed, [graph.loss])
     found = executor.run("infer", {"x": feed["x"]})[0]
     assert np.array_equal(found, wanted), "no update was asked for"
@@ -649,9 +582,8 @@ def test_gradients_are_those_of_the_mean():
 def test_metrics_with_a_threshold_see_probabilities():
     x, y = Input("x", (6,)), Input("y", (1,))
     scores = Dense("fc", 1)(x)
-    loss = SigmoidCrossEntropy()(scores, y)
-    programs = {"look": [BinaryAccuracy()(scores, y), MeanAbsoluteError()(scores, y), loss]}
-    executor = Executor(programs, seed=0)
+    looks = [metric(scores, y) for metric in (BinaryAccuracy(), MeanAbsoluteError())]
+    executor = Executor({"look": [*looks, SigmoidCrossEntropy()(scores, y)]}, seed=0)
     images, _ = batch(50)
     out = images @ executor.net["fc"].params["weight"].value
     labels = out[:, 0] > 0  # of some of them the score is below the threshold, 0.5
@@ -661,61 +593,46 @@ def test_metrics_with_a_threshold_see_probabilities():
     assert found[1] == pytest.approx(abs(out[:, 0] - labels).mean(), rel=1e-5)
 
 
-# -- ranks ----------------------------------------------------------------------------------
+# -- ranks ----------------------------------------------------------------------------------------
 
 
-def test_parallel_reduces_over_the_ranks():
-    net, own = by_hand(), SGD(0.5)
-    batches = [batch(seed=k) for k in range(4)]
-    wanted = [net.step(*each, own)[0] for each in batches for _ in range(2)]
-
-    def trained(communicator):
-        executor, _ = classifier(SGD(0.5), parallel=communicator)
-        rank, seen = communicator.rank, []
-        for images, labels in batches:
-            feed = {"x": images[rank::2], "y": labels[rank::2]}
-            seen += [executor.run("train", feed)[0], executor.run("watched", feed)[2]]
-        return executor, seen
-
-    with communicators(2) as ranks:
-        found = ranks.run(trained)
-    assert np.allclose(np.mean([seen for _, seen in found], axis=0), wanted, rtol=1e-5)
-    for executor, _ in found:
-        expect_near(executor.net, net)
+def whole(graph):
+    return [SGD(0.5).minimize(graph.loss)], graph.loss
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_parallel_reduces_for_several_optimizers_of_one_program(apart):
-    """It was refused, and the refusal told of an AllReduce that nobody had written."""
+def by_layers(graph):
+    adam, momentum = Adam(lr=0.01), SGD(0.1, momentum=0.9)
+    updates = [adam.minimize(graph.loss, graph.layers[0]),
+               momentum.minimize(graph.loss, ["b/weight", "b/bias"])]  # fmt: skip
+    return updates, graph.loss
 
+
+def by_losses(graph):
+    other = SoftmaxCrossEntropy()(Dense("apart", 3)(graph.x), graph.y)
+    return [Adam(lr=0.01).minimize(graph.loss), SGD(0.1, momentum=0.9).minimize(other)], other
+
+
+@pytest.mark.parametrize("by", [whole, by_layers, by_losses])
+def test_parallel_reduces_over_the_ranks(by):
     def drawn(parallel=None):
         graph = Graph()
-        low, loss = graph.layers[0], graph.loss
-        other = SoftmaxCrossEntropy()(Dense("apart", 3)(graph.x), graph.y) if apart else loss
-        momentum = SGD(0.1, momentum=0.9)
-        updates = [Adam(lr=0.01).minimize(loss, None if apart else low)]
-        updates += [momentum.minimize(other, None if apart else ["b/weight", "b/bias"])]
+        updates, other = by(graph)
         return graph.trained_by(other, *updates, parallel=parallel)
 
-    alone = drawn()
-    batches = [batch(k + 5, seed=k) for k in range(5)]
-    wanted = [alone.run("train", {"x": images, "y": labels})[:2] for images, labels in batches]
+    feeds, alone = [fed(k + 5, seed=k) for k in range(5)], drawn()
+    wanted = [alone.run("train", feed)[:2] for feed in feeds]
 
-    def trained(communicator):
-        executor, mine = drawn(communicator), slice(communicator.rank, None, communicator.size)
-        return executor, [
-            np.multiply(
-                executor.run("train", {"x": images[mine], "y": labels[mine]})[:2],
-                len(images[mine]) / len(images),
-            )
-            for images, labels in batches
-        ]
+    def trained(comm):
+        executor, mine = drawn(comm), slice(comm.rank, None, comm.size)
+        own = [{name: array[mine] for name, array in feed.items()} for feed in feeds]
+        shares = [len(a["x"]) / len(b["x"]) for a, b in zip(own, feeds, strict=True)]
+        found = [executor.run("train", feed)[:2] for feed in own]
+        return executor.net, np.array(found) * np.array(shares)[:, None]
 
-    with communicators(2) as ranks:
-        (first, one), (second, two) = ranks.run(trained)
-    np.testing.assert_allclose(np.add(one, two), wanted, rtol=1e-5)
-    expect_same_bits(first.net, second.net)
-    expect_near(first.net, alone.net, rtol=1e-4, atol=1e-5)
+    (first, one), (second, two) = together(trained)
+    np.testing.assert_allclose(one + two, wanted, rtol=1e-5)
+    expect_same_bits([first, second])
+    expect_near(first, alone.net, rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_refused_on_ranks():
@@ -735,18 +652,16 @@ def test_what_is_refused_on_ranks():
         pipeline.gather()
         return executor.run("train", fed())[0]
 
-    with communicators(2) as ranks:
-        ranks.run(clipping)
-    with communicators(2) as ranks:
-        assert len({*ranks.run(piped)}) == 1
+    together(clipping)
+    assert len({*together(piped)}) == 1
 
 
-# -- what other systems got wrong -----------------------------------------------------------
+# -- what other systems got wrong -----------------------------------------------------------------
 
 
 def test_seed_zero_is_a_seed():
     one, two, other = (classifier(SGD(0.1), seed=seed)[0].net for seed in (0, 0, 1))
-    expect_same_bits(one, two)
+    expect_same_bits([one, two])
     assert not np.array_equal(one.params()[0].value, other.params()[0].value)
 
 
@@ -760,14 +675,14 @@ def test_indices_above_those_that_floats_tell_apart():
     ids = Input("ids", (), dtype="int64")
     rows = np.array([2**24, 2**24 + 1, -(2**53) - 1])
     assert np.array_equal(Executor({"look": [ids]}).run("look", {ids: rows})[0], rows)
-    words = Embedding("words", 4, 2)(Input("few", (3,), dtype="int32"))
+    words = layers.Embedding("words", 4, 2)(Input("few", (3,), dtype="int32"))
     few = np.array([[1, 3, 0]], np.int32)
     assert Executor({"look": [words]}).run("look", {"few": few})[0].shape == (1, 3, 2)
 
 
 def test_pads_are_of_the_constant():
     x = Input("x", (2,))
-    executor = Executor({"infer": [Pad("pad", ((1, 1),), 7.0)(x)]})
+    executor = Executor({"infer": [layers.Pad("pad", ((1, 1),), 7.0)(x)]})
     (padded,) = executor.run("infer", {x: np.zeros((1, 2), np.float32)})
     assert padded.tolist() == [[7, 0, 0, 7]]
 
@@ -785,32 +700,30 @@ def test_new_shapes_are_planned_anew_and_a_failed_run_changes_nothing():
     for count in (4, 4, 4, 7, 7, 7, 4):
         executor.run("train", fed(count))
     assert len(executor._programs["train"].view.executor.reports()) == 2
-    before = {name: value.copy() for name, value in params_of(executor.net).items()}
-    images, labels = batch()
+    before, (images, labels) = values_of(executor.net), batch()
     with pytest.raises(DataError, match="labels from 0 to 2"):
         executor.run("train", {"x": images, "y": labels + 3})
     with pytest.raises(ShapeError, match="'x'"):
         executor.run("train", {"x": images[:, :5], "y": labels})
-    np.testing.assert_equal(params_of(executor.net), before)
+    np.testing.assert_equal(values_of(executor.net), before)
 
 
 @pytest.mark.parametrize("activations", [False, True])
 def test_programs_of_an_offloaded_graph_run_from_its_folder(tmp_path, activations):
     """Two programs take turns, each with an optimizer for layers of its own."""
-    drawn = {}
-    for offloaded in (False, True):
+
+    def run(offloaded):
         low, top = Dense("low", 130), Dense("top", 130)
         graph = Graph([low, Dropout("drop", 0.3), top], 130)
-        loss = graph.loss
+        clipped = ClipByValue(SGD(0.1, momentum=0.9), 0.01)
         programs = {
-            "low": [loss, Adam(lr=0.01).minimize(loss, low)],
-            "top": [loss, ClipByValue(SGD(0.1, momentum=0.9), 0.01).minimize(loss, top)],
-            "infer": [graph.scores, *gradients(loss, ["low/weight"])],
+            "low": [graph.loss, Adam(lr=0.01).minimize(graph.loss, low)],
+            "top": [graph.loss, clipped.minimize(graph.loss, top)],
+            "infer": [graph.scores, *gradients(graph.loss, ["low/weight"])],
         }
-        executor = Executor(programs, seed=0)
+        executor, told = Executor(programs, seed=0), []
         if offloaded:
             executor.net.offload(tmp_path / "net", "800kB", activations=activations)
-        told = []
         for k in range(6):
             feed = fed(features=130, seed=k)
             told.append(executor.run(("low", "top")[k % 2], feed)[0])
@@ -821,12 +734,12 @@ def test_programs_of_an_offloaded_graph_run_from_its_folder(tmp_path, activation
                 executor.memory("infer", {"x": (8, 130), "y": (8,)})
             executor.net.onload()
         # Recorded, once it is back.
-        told += [executor.run("low", feed)[0] for _ in range(3)]
-        drawn[offloaded] = executor, told, inferred
-    (plain, wanted, outputs), (executor, told, inferred) = drawn.values()
+        return executor.net, told + [executor.run("low", feed)[0] for _ in range(3)], inferred
+
+    (plain, wanted, outputs), (net, told, inferred) = run(False), run(True)
     assert told == wanted
     np.testing.assert_equal(inferred, outputs)
-    expect_same_bits(executor.net, plain.net)
+    expect_same_bits([net, plain])
 
 
 @pytest.mark.parametrize(
@@ -835,11 +748,11 @@ def test_programs_of_an_offloaded_graph_run_from_its_folder(tmp_path, activation
 def test_how_the_net_is_carried_out_is_how_programs_are(enabled, recompute):
     executor, _ = classifier(SGD(0.1))
     executor.net.programs.enabled, executor.net.programs.recompute = enabled, recompute
-    train_both(executor, by_hand(), SGD(0.1), program="watched")
+    train_both(executor, by_hand(), SGD(0.1), [fed(seed=k) for k in range(4)], "watched")
     assert bool(executor._programs["watched"].view.executor.reports()) is enabled
 
 
-# -- looking --------------------------------------------------------------------------------
+# -- looking --------------------------------------------------------------------------------------
 
 
 def test_report_memory_plot_and_net_of_a_program():
@@ -872,11 +785,10 @@ def test_report_memory_plot_and_net_of_a_program():
 
 def test_loaders_fill_inputs():
     images, labels = batch(20)
-    x, y = from_loader(singanet.data.ArrayLoader(images, labels, 8, seed=1))
-    loss = SoftmaxCrossEntropy()(through(x, chain()), y)
-    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)], "look": [x]}, seed=0)
-    own = singanet.data.ArrayLoader(images, labels, 8, seed=1)
-    net, sgd = by_hand(), SGD(0.1)
+    x, y = from_loader(ArrayLoader(images, labels, 8, seed=1))
+    value = SoftmaxCrossEntropy()(through(x, chain()), y)
+    executor = Executor({"train": [value, SGD(0.1).minimize(value)], "look": [x]}, seed=0)
+    own, net, sgd = ArrayLoader(images, labels, 8, seed=1), by_hand(), SGD(0.1)
     assert executor.batches("train") == 3
     for _ in range(2):
         for a, b in own:
@@ -887,7 +799,7 @@ def test_loaders_fill_inputs():
         executor.run("train", {x: images})
 
 
-# -- what is refused ------------------------------------------------------------------------
+# -- what is refused ------------------------------------------------------------------------------
 
 
 def test_feeds_are_refused_by_name():
@@ -919,42 +831,42 @@ def test_feeds_are_refused_by_name():
 
 def test_programs_are_refused_before_anything_runs():
     graph = Graph()
-    loss, (low, middle, top) = graph.loss, graph.layers
-    step = SGD(0.1).minimize(loss)
+    value, (low, middle, top) = graph.loss, graph.layers
+    step = SGD(0.1).minimize(value)
     inner = graph.scores.call.inputs[0]
     other = SoftmaxCrossEntropy()(Dense("other", 3)(inner), graph.y)
-    fixed = SoftmaxCrossEntropy()(StopGradient("stop")(graph.scores), graph.y)
+    fixed = SoftmaxCrossEntropy()(layers.StopGradient("stop")(graph.scores), graph.y)
     apart = Dense("c", 2, input_sample_shape=(3,))
     both = [SGD(1).minimize(other, "other/bias"),
-            SGD(1).minimize(Add("sum")(loss, other), [low, top])]  # fmt: skip
-    clipped = ClipByGlobalNorm(SGD(1), 1.0).minimize(loss, top)
-    without = SGD(1).minimize(loss, [low, "other/bias"])
+            SGD(1).minimize(Add("sum")(value, other), [low, top])]  # fmt: skip
+    clipped = ClipByGlobalNorm(SGD(1), 1.0).minimize(value, top)
+    without = SGD(1).minimize(value, [low, "other/bias"])
     for words, programs in (
         ("dict of programs by name; received an empty one", {}),
-        ("dict of programs by name; received list", [loss]),
-        ("a list of its results; received Symbol;", {"a": loss}),
+        ("dict of programs by name; received list", [value]),
+        ("a list of its results; received Symbol;", {"a": value}),
         ("a list of its results; received an empty list;", {"a": []}),
         ("a list of its results; received an empty tuple;", {"a": ()}),
         ("apply it to symbols", {"a": [SGD(0.1)]}),
-        ("one optimizer that updates it", {"a": [step], "b": [SGD(0.1).minimize(loss)]}),
-        ("one update that changes it", {"a": [step, Adam(lr=0.1).minimize(loss, top)]}),
+        ("one optimizer that updates it", {"a": [step], "b": [SGD(0.1).minimize(value)]}),
+        ("one update that changes it", {"a": [step, Adam(lr=0.1).minimize(value, top)]}),
         ("program of its own", {"a": both}),
-        ("plain optimizers", {"a": [SGD(1).minimize(loss, low), clipped]}),
-        ("both", {"a": [step, *gradients(loss, graph.x)]}),
-        ("a/weight", {"a": [SGD(1).minimize(loss, "a/weigth")]}),
-        ("parameters of the graph", {"a": [SGD(1).minimize(loss, apart)]}),
-        ("depends on parameters", {"a": [SGD(1).minimize(loss, middle)]}),
+        ("plain optimizers", {"a": [SGD(1).minimize(value, low), clipped]}),
+        ("both", {"a": [step, *gradients(value, graph.x)]}),
+        ("a/weight", {"a": [SGD(1).minimize(value, "a/weigth")]}),
+        ("parameters of the graph", {"a": [SGD(1).minimize(value, apart)]}),
+        ("depends on parameters", {"a": [SGD(1).minimize(value, middle)]}),
         ("depends on parameters", {"a": [SGD(1).minimize(fixed)]}),
         ("one without a gradient", {"a": [other], "b": [without]}),
-        ("a name of its own", {"a": [loss, Dense("c", 1)(Input("x", (2,)))]}),
-    ):  # fmt: skip
-        with pytest.raises((ArgumentError, UnknownNameError, GraphError), match=words):
+        ("a name of its own", {"a": [value, Dense("c", 1)(Input("x", (2,)))]}),
+    ):
+        with pytest.raises((ArgumentError, UnknownNameError, errors.GraphError), match=words):
             Executor(programs)
     for words, act in (
-        ("communicator", lambda: Executor({"a": [loss]}, parallel=2)),
+        ("communicator", lambda: Executor({"a": [value]}, parallel=2)),
         ("an input", lambda: SGD(1).minimize(graph.y)),
         ("number a sample", lambda: SGD(1).minimize(graph.scores)),
-        ("at least one", lambda: SGD(1).minimize(loss, [])),
+        ("at least one", lambda: SGD(1).minimize(value, [])),
     ):
         with pytest.raises(ArgumentError, match=words):
             act()
