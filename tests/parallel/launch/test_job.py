@@ -1,12 +1,15 @@
-"""Jobs of processes without MPI, which tell what they do as ranks tell it."""
+"""Jobs of processes without MPI: what they tell, how they end and go on, and what they leave."""
 
+import json
 import os
 import re
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,30 +17,26 @@ import pytest
 
 from singanet.base.processes import Leaving
 from singanet.base.progress import ProgressBar
-from singanet.parallel.communicators.rank_file import JOB, RankFile, RankState
+from singanet.errors import BackendError
+from singanet.parallel.communicators.rank_file import JOB, RankFile, RankState, trace_part
+from singanet.parallel.communicators.timeline import Timeline
 from singanet.parallel.launch import JobOptions, hosts, job, launch, rank
-from singanet.parallel.launch.job import Job, Outputs
-from singanet.parallel.launch.rank import JobFolder, job_folder
+from singanet.parallel.launch.rank import JobFolder, job_folder, sweep_lost
+from singanet.parallel.launch.start import merge_traces
+from tests.kit.ranks import together
 from tests.terminals import pseudo_terminal
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# Each rank takes steps; the last one does something in its fourth, for which the others wait.
-HEAD = """
+HEAD = f"""
 import os, signal, sys, time
-sys.path.insert(0, {root!r})
+sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from singanet.parallel.communicators.rank_file import JOB, own_file, read_state
-from singanet.layers import Layer
 
 rank, size = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))
-own = own_file()
-print("out of", rank, *sys.argv[1:], flush=True)
-print("err of", rank, file=sys.stderr, flush=True)
-
-class Failing(Layer):
-    def forward(self, ctx, x):
-        raise KeyError("lost")
+how, own = sys.argv[1], own_file()
+last, first = rank == size - 1, os.environ["SINGANET_RESTART"] == "0"
 
 def until_others(do):
     "Until all others tell so, as ranks of MPI start together."
@@ -48,40 +47,52 @@ def until_others(do):
 
 """
 
+# Each rank takes steps; the last one does something in its fourth, for which the others wait.
 RANK = (
     HEAD
     + """
-def act(how):
+print("out of", rank, *sys.argv[1:], flush=True)
+print("err of", rank, file=sys.stderr, flush=True)
+
+def act():
     until_others(lambda state: state.phase == "waits")
-    if how == "raise": Failing("fc3").forward(None, None)
+    if how == "raise":
+        from singanet.layers import Layer
+        class Failing(Layer):
+            def forward(self, ctx, x): raise KeyError("lost")
+        Failing("fc3").forward(None, None)
     if how == "exit": sys.exit(7)
-    if how == "once" and os.environ["SINGANET_RESTART"] != "0": return
+    if how == "once" and not first: return
     if how == "stop": os.kill(os.getpid(), signal.SIGSTOP)
     if how in ("kill", "once"): os.kill(os.getpid(), signal.SIGKILL)
     if how == "hang": time.sleep(1.0)
 
 for step in range(6):
     own.tell(step=step)
-    if step == 3 and sys.argv[1] == "all":
+    if step == 3 and how == "all":
         until_others(lambda state: state.step == 3)
         raise ValueError("everywhere")
-    if step == 3 and sys.argv[1] != "well":
-        if rank == size - 1: act(sys.argv[1])
+    if step == 3 and how != "well":
+        if last: act()
         else:
             until_others(lambda state: state.step == 3)
             own.tell("waits", what="the gradients of fc/weight")
-            time.sleep(1.0 if sys.argv[1] in ("once", "hang") else 30)
+            time.sleep(1.0 if how in ("once", "hang") else 30)
             own.tell("met")
 """
 )
-
 
 # All but the last rank wait within MPI for it, which does something instead of coming.
 BEGINS = (
     HEAD
     + """
-how = sys.argv[1]
-if rank == size - 1:
+if how == "late":
+    end = time.process_time() + 1.0
+    while last and time.process_time() < end: pass
+    own.tell("met" if last else "comes")
+    if not last: until_others(lambda state: state.has_met); own.tell("met")
+    sys.exit(0)
+if last:
     until_others(lambda state: state.phase == "comes")
     if how == "hang": time.sleep(30)
     if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
@@ -93,9 +104,58 @@ time.sleep(30)
 """
 )
 
+# The last rank hangs or leaves no report; the others report that it does not answer.
+VAIN = (
+    HEAD
+    + """
+from singanet.errors import RankError
 
-def report(rank, status, kind, text):
-    return {"rank": rank, "status": status, "kind": kind, "text": text, "time": 1.0}
+def stands_here():
+    if how == "hang": time.sleep(30)
+    print("the disk is full", flush=True)
+    os._exit(3)
+
+own.tell("met")
+if last:
+    until_others(lambda state: state.phase == "waits")
+    stands_here()
+own.tell("waits", what="the gradients of fc/weight")
+time.sleep(0.5)
+raise RankError("fc", expected="the others", received="no answer", advice="look")
+"""
+)
+
+# A training that goes on from a file, of ranks that have nothing to tell each other.
+ALONE = (
+    HEAD
+    + """
+from singanet.base.processes import LEAVING
+folder, most = Path(sys.argv[2]), int(sys.argv[3])
+saved = folder / "step"
+if first and how == "hang":
+    if not last: own.tell("comes")
+    time.sleep(60)
+own.tell("met")
+for step in range(int(saved.read_text()) if saved.exists() else 0, 20):
+    own.tell(step=step)
+    if step == 3 and first and how == "kill":
+        until_others(lambda state: state.step == 3)
+        if last: os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(30)
+    if rank == 0:
+        (folder / "taken").open("a").write(f"{step} {size}\\n")
+        beside = folder / "beside"
+        beside.write_text(str(step + 1))
+        beside.rename(saved)
+        if step == 3 and how == "hosts": (folder / "hosts").write_text("localhost slots=2")
+    time.sleep(0.1 if size < most else 0.0)
+    try:
+        if LEAVING.asked and rank == 0: LEAVING.leave()
+    except KeyboardInterrupt:
+        if how != "catch": raise
+        sys.exit(0)  # a program that ends well by Ctrl-C
+"""
+)
 
 
 @pytest.fixture
@@ -104,7 +164,7 @@ def started(fake_mpirun, nothing_left, tmp_path, capfd):
     script = tmp_path / "script.py"
 
     def call(how, ranks=2, text=RANK, **options):
-        script.write_text(text.format(root=str(ROOT)))
+        script.write_text(text)
         program = [str(script), how, *options.pop("more", [])]
         status = launch(JobOptions(ranks, program, patience=0.5, **options))
         return status, *capfd.readouterr()
@@ -112,133 +172,33 @@ def started(fake_mpirun, nothing_left, tmp_path, capfd):
     return call
 
 
-def test_the_page_tells_the_defaults():
-    page = (ROOT / "docs" / "parallel.md").read_text("utf-8")
-    for name in ("patience", "stall", "deadline"):
-        (told,) = re.findall(rf"^\| `--{name} S` .*\(default (\d+)\)", page, re.MULTILINE)
-        assert getattr(JobOptions(1, ()), name) == float(told)
-
-
-def test_what_rank_0_writes_can_be_read_by_its_user_alone(tmp_path):
-    with Outputs(tmp_path, remote=False) as outputs:
-        outputs.started()
-        places = [place for place in tmp_path.iterdir() if place.is_fifo()]
-        assert {stat.S_IMODE(place.stat().st_mode) for place in places} <= {0o600}
-
-
-def test_a_rank_of_another_machine_makes_the_place_of_its_memory(tmp_path):
-    """The folder of a job is only on its launcher's."""
-    script = tmp_path / "script.py"
-    script.write_text("import os, pathlib\nfrom singanet.parallel.launch.rank import _MEMORY\n"
-                      "place = pathlib.Path(os.environ[_MEMORY])\n"
-                      "print(place, oct(place.stat().st_mode & 0o777))\n"
-                      "place.rmdir()\n"
-                      "raise SystemExit\n")  # fmt: skip
-    env = {**os.environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
-    env |= {JOB: str(tmp_path / "elsewhere" / f"job-{os.getpid()}"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "singanet.parallel.launch.rank", str(script)]
-    made = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
-    assert made.split() == [str(JobFolder(Path(env[JOB])).shared), "0o700"]
-
-
-@pytest.mark.parametrize("more", [[], ["1", "two"]])
-def test_a_rank_runs_modules_and_scripts_as_python_does(tmp_path, monkeypatch, capsys, more):
-    (tmp_path / "shows.py").write_text(
-        "import sys\nprint(__name__, sys.path[0], *sys.argv, sep='|')\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    for how, named in (["-m", "shows"], tmp_path / "shows.py"), (["shows.py"], "shows.py"):
-        monkeypatch.setattr(sys, "argv", ["before"])
-        monkeypatch.setattr(sys, "path", ["before", *sys.path])
-        rank._run([*how, *more])
-        assert capsys.readouterr().out.strip().split("|") == [
-            "__main__",
-            str(tmp_path),
-            str(named),
-            *more,
-        ]
-
-
-@pytest.mark.parametrize(
-    ("status", "asks", "is_told"), [(130, True, False), (1, True, True), (130, False, True)]
-)
-def test_an_end_that_the_user_asked_for_needs_no_words(status, asks, is_told, capsys):
+@pytest.fixture
+def watched(monkeypatch):
+    """A job of ``options`` that has not begun, whose ranks are in ``states``."""
     with job_folder() as folder:
-        watched = job.Job(JobOptions(2, ()), folder)
-        if asks:
-            watched._take(signal.SIGINT, None)
-        rank._report(folder.path, report(1, status, "KeyError", "the traceback"))
-        assert watched._ended(1, "") == status
-    assert ("the traceback" in capsys.readouterr().err) == is_told
+
+        def made(*states, ranks=2, machines=(), wanted=lambda: False, **options):
+            one = job.Job(JobOptions(ranks, (), **options), folder, [*machines], wanted)
+            one._states = lambda: [*states]
+            return one
+
+        yield made
 
 
-@pytest.mark.full
-def test_the_machines_of_a_hosts_file_are_swept_in_the_end(
-    started, fake_mpirun, tmp_path, monkeypatch
-):
-    swept, run = [], subprocess.run
-
-    def noted(command, **options):
-        swept.append(command)
-        return run(command, **options)
-
-    monkeypatch.setattr(subprocess, "run", noted)
-    (tmp_path / "hosts").write_text("here slots=2\n")
-    status, out, _ = started("well", text="print('here')", ranks=1, hosts=tmp_path / "hosts")
-    assert (status, out) == (0, "here\n")
-    (command,) = swept
-    assert command[0] == str(fake_mpirun)
-    assert command[-2] == "singanet.parallel.launch.start"
+def state(rank, phase="met", step=4, seconds=0.0):
+    return RankState(rank, 7, phase, step, "the gradients of fc/weight", time.time() - seconds)
 
 
-def test_ranks_are_looked_at_a_few_times_a_second(monkeypatch):
-    """So often a stopped one counts as stopped for so long."""
-    now, looks = [0.0], []
-
-    class Ends:
-        pid = 0
-
-        def poll(self):
-            return 0 if now[0] >= 10 else None
-
-    class Waits:
-        def carry(self, seconds):
-            now[0] += seconds
-
-    with job_folder() as folder:
-        watched = job.Job(JobOptions(1, ()), folder)
-        monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        monkeypatch.setattr(job, "_LOOK", 0.25)  # of which parts are exact
-        monkeypatch.setattr(job, "_ranks_of", lambda pid: {})
-        monkeypatch.setattr(watched, "_look", lambda ranks, at: looks.append(at))
-        watched._watch(Ends(), Waits())
-    assert looks == [0.0625 + 0.25 * k for k in range(len(looks))]
-    assert len(looks) == 40
+def report(rank, status, kind, text):
+    return {"rank": rank, "status": status, "kind": kind, "text": text, "time": 1.0}
 
 
-@pytest.mark.parametrize(("asked_at", "ends_at"), [([1.0], 1.0 + job._GRACE), ([1.0, 5.0], 5.0)])
-def test_ranks_have_their_time_to_end_until_asked_again(asked_at, ends_at, monkeypatch):
-    now, asks = [0.0], [*asked_at]
-
-    class Waits:
-        def carry(self, seconds):
-            now[0] += seconds
-            if asks and now[0] >= asks[0]:
-                del asks[0]
-                watched._take(signal.SIGINT, None)
-
-    with job_folder() as folder:
-        watched = job.Job(JobOptions(1, ()), folder)
-        monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        monkeypatch.setattr(job, "_ranks_of", lambda pid: {})
-        watched._watch(SimpleNamespace(pid=0, poll=lambda: 0 if now[0] > 100 else None), Waits())
-    assert ends_at <= now[0] < ends_at + 0.5
+# -- whole jobs -----------------------------------------------------------------------------------
 
 
 def test_rank_0_speaks_for_all(started, tmp_path):
     status, out, err = started("well", log_dir=tmp_path / "logs", more=["an argument"])
-    assert status == 0
-    assert out == "out of 0 well an argument\n"
+    assert (status, out) == (0, "out of 0 well an argument\n")
     assert [line for line in err.splitlines() if "launch" not in line] == ["err of 0"]
     log = (tmp_path / "logs" / "rank-1.log").read_text("utf-8")
     assert log.splitlines() == ["out of 1 well an argument", "err of 1"]
@@ -258,10 +218,8 @@ def test_a_rank_that_ends_ends_all_and_is_named_with_its_step(how, status, told,
     ended, _, err = started(how)
     assert ended == status
     said = err[err.index("singanet launch: rank 1 of 2") :]
-    assert ", step 3)" in said
-    assert told in said
-    assert "rank 0, step 3: waited" in said
-    assert "for the gradients of fc/weight" in said
+    for text in (", step 3)", told, "rank 0, step 3: waited", "for the gradients of fc/weight"):
+        assert text in said
     assert (said.count("Traceback") == 1) == (how == "raise")
     if how == "exit":  # what the rank has written last, as no error of Python tells more
         assert "err of 1" in said
@@ -270,31 +228,14 @@ def test_a_rank_that_ends_ends_all_and_is_named_with_its_step(how, status, told,
 def test_an_error_of_all_ranks_is_told_once(started):
     status, _, err = started("all", ranks=3)
     assert status == 1
-    assert err.count("Traceback") == 1
-    assert err.count("ValueError: everywhere") == 1
+    assert err.count("Traceback") == err.count("ValueError: everywhere") == 1
     assert "rank 0 of 3" in err
-
-
-def test_the_hosts_are_read_again_at_each_start(fake_mpirun, tmp_path, monkeypatch):
-    hosts, seen = tmp_path / "hosts", []
-    hosts.write_text("node1\n")
-
-    def attempt(found, options, machines, number, wanted):
-        seen.append([machine.name for machine in machines])
-        # It may be half written by then.
-        hosts.write_text("" if number else "node2\n")
-        return job.Ending(1)
-
-    monkeypatch.setattr("singanet.parallel.launch.start._attempt", attempt)
-    assert launch(JobOptions(1, ["script.py"], hosts=hosts, restarts=2)) == 1
-    assert seen == [["node1"], ["node2"], ["node2"]]
 
 
 @pytest.mark.full
 def test_a_job_is_begun_anew_as_often_as_it_may(started):
     status, out, err = started("once", restarts=2, resumed=lambda program: [*program, "--resume"])
-    assert status == 0
-    assert out == "out of 0 once\nout of 0 once --resume\n"
+    assert (status, out) == (0, "out of 0 once\nout of 0 once --resume\n")
     assert err.count("restart 1 of 2") == 1
     status, _, err = started("exit", restarts=3, final=frozenset({7}))
     assert status == 7
@@ -311,76 +252,45 @@ def test_a_stall_is_told_while_the_job_goes_on(started):
     assert re.search(r"rank 1 was in\n +File .*script\.py\", line \d+ in act\n", err)
 
 
-def state(rank, phase="met", step=4, seconds=0.0):
-    return RankState(rank, 7, phase, step, "the gradients of fc/weight", time.time() - seconds)
+def test_an_interrupt_is_handed_on(started, monkeypatch):
+    asked, look = [], job.Job._look
 
+    def interrupting(self, ranks, now):
+        if any(state.phase == "waits" for state in self._states()) and not asked:
+            asked.append(self._take(signal.SIGINT, None))
+        look(self, ranks, now)
 
-def test_only_a_wait_as_long_as_was_given_is_a_stall_and_told_once(monkeypatch, capfd):
-    with job_folder() as folder:
-        watched = job.Job(JobOptions(2, (), stall=60.0), folder)
-        for seconds, told in ((1.0, 0), (59.0, 0), (61.0, 1), (70.0, 0)):
-            waiting = state(0, "waits", seconds=seconds)
-            monkeypatch.setattr(watched, "_states", lambda given=waiting: [given])
-            watched._look({}, seconds)
-            assert capfd.readouterr().err.count("1 of 2 ranks wait:") == told
-
-
-def test_mpirun_that_cannot_start_is_quoted(fake_mpirun, started):
-    fake_mpirun.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no route to node7')\n")
-    status, _, err = started("well")
-    assert status == 1
-    assert "no route to node7" in err
-
-
-def begins(started, how, told, **options):
-    """A job whose last rank never comes to where the others wait, and which has ended for that."""
-    status, _, err = started(how, text=BEGINS, **options)
-    assert status in (1, 130, 137)
-    assert "rank 1 of 2" in err
-    assert told in err
-    assert "rank 0, step 0: waited" in err
-
-
-def test_who_waits_within_mpi_waits_no_longer_than_the_deadline(started):
-    begins(started, "hang", "has not reached parallel.init in", deadline=0.5)
+    monkeypatch.setattr(job.Job, "_look", interrupting)
+    status, _, err = started("hang")
+    assert status == 130
+    assert "singanet launch: rank" not in err
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "told", "notice"),
     [
-        ("hang", "has not reached parallel.init in"),
-        pytest.param("kill", "", marks=pytest.mark.slow),
-        pytest.param("leave", "has ended, and others wait for it", marks=pytest.mark.slow),
-        pytest.param("met", "has ended, and others wait for it", marks=pytest.mark.slow),
-        ("interrupt", "ended by KeyboardInterrupt"),
+        ("hang", "has not reached parallel.init in", None),
+        pytest.param("kill", "", 0.5, marks=pytest.mark.slow),
+        pytest.param("leave", "has ended, and others wait for it", 0.5, marks=pytest.mark.slow),
+        pytest.param("met", "has ended, and others wait for it", 0.5, marks=pytest.mark.slow),
+        pytest.param("interrupt", "ended by KeyboardInterrupt", 0.5, marks=pytest.mark.full),
     ],
 )
-@pytest.mark.full
-def test_what_ends_before_all_have_met_ends_the_job(how, told, started, monkeypatch):
-    monkeypatch.setattr(job, "_NOTICE", 0.5)
-    begins(started, how, told, deadline=0.5 if how == "hang" else 20.0)
+def test_what_ends_or_hangs_before_all_have_met_ends_the_job(
+    how, told, notice, started, monkeypatch
+):
+    if notice:
+        monkeypatch.setattr(job, "_NOTICE", notice)
+    status, _, err = started(how, text=BEGINS, deadline=0.5 if how == "hang" else 20.0)
+    assert status in (1, 130, 137)
+    for text in ("rank 1 of 2", told, "rank 0, step 0: waited"):
+        assert text in err
 
 
-# The last rank hangs or leaves no report; the others report that it does not answer.
-VAIN = (
-    HEAD
-    + """
-from singanet.errors import RankError
-
-def stands_here(how):
-    if how == "hang": time.sleep(30)
-    print("the disk is full", flush=True)
-    os._exit(3)
-
-own.tell("met")
-if rank == size - 1:
-    until_others(lambda state: state.phase == "waits")
-    stands_here(sys.argv[1])
-own.tell("waits", what="the gradients of fc/weight")
-time.sleep(0.5)
-raise RankError("fc", expected="the others", received="no answer", advice="look")
-"""
-)
+def test_a_rank_that_still_computes_has_not_missed_where_all_begin(started):
+    """Imports on a busy machine may take longer than a short deadline."""
+    status, _, err = started("late", text=BEGINS, deadline=0.5)
+    assert (status, "has not reached" in err) == (0, False)
 
 
 def test_the_line_is_told_at_which_a_rank_hangs(started):
@@ -398,91 +308,163 @@ def test_a_rank_that_ends_without_a_report_is_named_with_its_last_lines(started)
     assert "the disk is full" in err
 
 
-def test_a_rank_that_still_computes_has_not_missed_where_all_begin(started):
-    """Imports on a busy machine may take longer than a short deadline."""
-    text = (
-        BEGINS.partition("how = ")[0]
-        + """
-if rank == size - 1:
-    end = time.process_time() + 2.0
-    while time.process_time() < end: pass
-    own.tell("met")
-else:
-    own.tell("comes")
-    until_others(lambda state: state.has_met)
-    own.tell("met")
-"""
-    )
-    status, _, err = started("", text=text, deadline=1.0)
-    assert (status, "has not reached" in err) == (0, False)
+def test_mpirun_that_cannot_start_is_quoted(fake_mpirun, started):
+    fake_mpirun.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no route to node7')\n")
+    status, _, err = started("well")
+    assert status == 1
+    assert "no route to node7" in err
 
 
 @pytest.mark.parametrize(("how", "status"), [("well", 0), ("exit", 7)])
 def test_closed_streams_change_no_end(how, status, fake_mpirun, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(RANK.format(root=str(ROOT)))
+    script.write_text(RANK)
     code = (
         "import sys; from singanet.parallel.launch import hosts, launch, JobOptions;"
         f"hosts.find_mpirun = lambda: {str(fake_mpirun)!r};"
         f"sys.exit(launch(JobOptions(2, [{str(script)!r}, {how!r}])))"
     )
-    run = subprocess.run(
-        ["sh", "-c", 'exec "$0" "$@" 2>&- 0<&-', sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    command = ["sh", "-c", 'exec "$0" "$@" 2>&- 0<&-', sys.executable, "-c", code]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
     assert run.returncode == status
     assert "out of 0" in run.stdout
 
 
-def test_an_interrupt_is_handed_on(started, monkeypatch):
-    asked, look = [], job.Job._look
+# -- what a launcher does -------------------------------------------------------------------------
 
-    def interrupting(self, ranks, now):
-        if any(state.phase == "waits" for state in self._states()) and not asked:
-            asked.append(self._take(signal.SIGINT, None))
-        look(self, ranks, now)
 
-    monkeypatch.setattr(job.Job, "_look", interrupting)
-    status, _, err = started("hang")
-    assert status == 130
-    assert "singanet launch: rank" not in err
+def test_the_page_tells_the_defaults():
+    page = (ROOT / "docs" / "parallel.md").read_text("utf-8")
+    for name in ("patience", "stall", "deadline"):
+        (told,) = re.findall(rf"^\| `--{name} S` .*\(default (\d+)\)", page, re.MULTILINE)
+        assert getattr(JobOptions(1, ()), name) == float(told)
+
+
+def test_what_rank_0_writes_can_be_read_by_its_user_alone(tmp_path):
+    with job.Outputs(tmp_path, remote=False) as outputs:
+        outputs.started()
+        places = [place for place in tmp_path.iterdir() if place.is_fifo()]
+        assert {stat.S_IMODE(place.stat().st_mode) for place in places} <= {0o600}
+
+
+@pytest.mark.parametrize(
+    ("status", "asks", "is_told"), [(130, True, False), (1, True, True), (130, False, True)]
+)
+def test_an_end_that_the_user_asked_for_needs_no_words(status, asks, is_told, watched, capsys):
+    one = watched()
+    if asks:
+        one._take(signal.SIGINT, None)
+    rank._report(one.folder.path, report(1, status, "KeyError", "the traceback"))
+    assert one._ended(1, "") == status
+    assert ("the traceback" in capsys.readouterr().err) == is_told
+
+
+@pytest.mark.full
+def test_the_machines_of_a_hosts_file_are_swept_in_the_end(
+    started, fake_mpirun, tmp_path, monkeypatch
+):
+    swept, run = [], subprocess.run
+
+    def noted(command, **options):
+        swept.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", noted)
+    (tmp_path / "hosts").write_text("here slots=2\n")
+    status, out, _ = started("well", text="print('here')", ranks=1, hosts=tmp_path / "hosts")
+    assert (status, out) == (0, "here\n")
+    (command,) = swept
+    assert (command[0], command[-2]) == (str(fake_mpirun), "singanet.parallel.launch.start")
+
+
+def test_the_hosts_are_read_again_at_each_start(fake_mpirun, tmp_path, monkeypatch):
+    hosts, seen = tmp_path / "hosts", []
+    hosts.write_text("node1\n")
+
+    def attempt(found, options, machines, number, wanted):
+        seen.append([machine.name for machine in machines])
+        # It may be half written by then.
+        hosts.write_text("" if number else "node2\n")
+        return job.Ending(1)
+
+    monkeypatch.setattr("singanet.parallel.launch.start._attempt", attempt)
+    assert launch(JobOptions(1, ["script.py"], hosts=hosts, restarts=2)) == 1
+    assert seen == [["node1"], ["node2"], ["node2"]]
+
+
+class Clock:
+    """Time that passes while a launcher waits."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(job, "_ranks_of", lambda pid: {})
+
+    def carry(self, seconds):
+        self.now += seconds
+
+    def until(self, end):
+        return SimpleNamespace(pid=0, poll=lambda: 0 if self.now >= end else None)
+
+
+def test_ranks_are_looked_at_a_few_times_a_second(watched, monkeypatch):
+    """So often a stopped one counts as stopped for so long."""
+    clock, looks, one = Clock(monkeypatch), [], watched(ranks=1)
+    monkeypatch.setattr(job, "_LOOK", 0.25)  # of which parts are exact
+    one._look = lambda ranks, at: looks.append(at)
+    one._watch(clock.until(10), clock)
+    assert looks == [0.0625 + 0.25 * k for k in range(40)]
+
+
+@pytest.mark.parametrize(("asked_at", "ends_at"), [([1.0], 1.0 + job._GRACE), ([1.0, 5.0], 5.0)])
+def test_ranks_have_their_time_to_end_until_asked_again(asked_at, ends_at, watched, monkeypatch):
+    one, asks = watched(ranks=1), [*asked_at]
+
+    class Asks(Clock):
+        def carry(self, seconds):
+            super().carry(seconds)
+            if asks and self.now >= asks[0]:
+                del asks[0]
+                one._take(signal.SIGINT, None)
+
+    clock = Asks(monkeypatch)
+    one._watch(clock.until(100), clock)
+    assert ends_at <= clock.now < ends_at + 0.5
+
+
+def test_only_a_wait_as_long_as_was_given_is_a_stall_and_told_once(watched, capfd):
+    one = watched(stall=60.0)
+    for seconds, told in ((1.0, 0), (59.0, 0), (61.0, 1), (70.0, 0)):
+        one._states = lambda seconds=seconds: [state(0, "waits", seconds=seconds)]
+        one._look({}, seconds)
+        assert capfd.readouterr().err.count("1 of 2 ranks wait:") == told
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_a_job_of_which_no_rank_has_come_to_where_all_begin_ends(remote, monkeypatch, capsys):
+def test_a_job_of_which_no_rank_has_come_to_where_all_begin_ends(remote, watched, capsys):
     """None waited for another: nothing told of it."""
-    options = JobOptions(2, (), sizes=(1, 2), deadline=5.0, hosts=Path("hosts") if remote else None)
-    states = [state(1, "begun")]
-    with job_folder() as folder:
-        watched = job.Job(options, folder)
-        monkeypatch.setattr(watched, "_states", lambda: states)
-        for now in (100.0, 104.9):
-            watched._look({7: 1}, now)
-        assert not watched.dead
-        watched._look({7: 1}, 105.1)
-        assert watched.dead == {1}
-        assert watched._ended(137, "") == 1
-        assert "rank 1 of 2 has not reached parallel.init in 5.1 s" in capsys.readouterr().err
-        # Ranks that nobody here sees are mpirun's, where they are elsewhere.
-        unseen = job.Job(options, folder)
-        monkeypatch.setattr(unseen, "_states", list)
-        unseen._look({}, 100.0)
-        unseen._look({}, 105.1)
-        assert ("has started no rank" in unseen._failure) == (not remote)
+    said = {"sizes": (1, 2), "deadline": 5.0, "hosts": Path("hosts") if remote else None}
+    one = watched(state(1, "begun"), **said)
+    for now, dead in ((100.0, set()), (104.9, set()), (105.1, {1})):
+        one._look({7: 1}, now)
+        assert one.dead == dead
+    assert one._ended(137, "") == 1
+    assert "rank 1 of 2 has not reached parallel.init in 5.1 s" in capsys.readouterr().err
+    # Ranks that nobody here sees are mpirun's, where they are elsewhere.
+    unseen = watched(**said)
+    for now in (100.0, 105.1):
+        unseen._look({}, now)
+    assert ("has started no rank" in unseen._failure) == (not remote)
 
 
-def test_who_hangs_in_a_step_is_dead_where_numbers_may_change():
+def test_who_hangs_in_a_step_is_dead_where_numbers_may_change(watched):
     error = "rank 0 of 3, step 4: expected the gradients within 5 s; received no answer"
-    with job_folder() as folder:
-        watched = job.Job(JobOptions(3, (), sizes=(1, 3)), folder)
-        states = [state(r, "waits" if r < 2 else "met") for r in range(3)]
-        watched._states = lambda: states
-        rank._report(folder.path, report(0, 1, "RankError", error))
-        assert watched._ended(1, "") == 1
-    assert watched.dead == {2}
+    states = [state(r, "waits" if r < 2 else "met") for r in range(3)]
+    one = watched(*states, ranks=3, sizes=(1, 3))
+    rank._report(one.folder.path, report(0, 1, "RankError", error))
+    assert one._ended(1, "") == 1
+    assert one.dead == {2}
 
 
 @pytest.mark.parametrize(
@@ -495,20 +477,113 @@ def test_who_hangs_in_a_step_is_dead_where_numbers_may_change():
     ],
 )
 def test_who_has_met_the_others_is_asked_to_end_at_a_checkpoint(
-    ranks, met, remote, told, monkeypatch
+    ranks, met, remote, told, watched, monkeypatch
 ):
     """Of ranks on other machines only mpirun knows, which hands the signal on."""
-    asked = []
-    options = JobOptions(2, (), sizes=(1, 3), hosts=Path("hosts") if remote else None)
+    asked, given = [], Path("hosts") if remote else None
     states = [state(r, "met" if r in met else "comes") for r in ranks.values()]
-    monkeypatch.setattr(job.os, "kill", lambda pid, number: asked.append((pid, number)))
-    with job_folder() as folder:
-        watched = job.Job(options, folder, wanted=lambda: True)
-        watched._mpirun = 9
+    one = watched(wanted=lambda: True, sizes=(1, 3), hosts=given)
+    one._mpirun = 9
+    with monkeypatch.context() as patch:
+        patch.setattr(job.os, "kill", lambda pid, number: asked.append((pid, number)))
         for now in (100.0, 104.0):
-            watched._ask_to_leave(ranks, states, now)
-    monkeypatch.undo()
+            one._ask_to_leave(ranks, states, now)
     assert asked == [(pid, hosts.LEAVE) for pid in told]
+
+
+@pytest.mark.parametrize("given", [None, Path("hosts")])
+@pytest.mark.parametrize("name", ["localhost", "node7"])
+def test_mpirun_is_told_the_machines_that_can_work(given, name, watched, monkeypatch):
+    """In an allocation it would take the first ones, be they lost."""
+    swept = []
+    monkeypatch.setattr(job.subprocess, "run", lambda words, **_: swept.append(words))
+    one = watched(machines=[hosts.Host(name, 2)], sizes=(1, 3), hosts=given)
+    flags = one.flags()
+    one._sweep_hosts("mpirun")
+    for words in (flags, *swept):
+        file = Path(words[words.index("--hostfile") + 1])
+        assert file.read_text("utf-8") == f"{name} slots=2\n"
+    assert flags[-2:] == ["--forward-signals", "SIGURG"]
+
+
+@pytest.mark.parametrize(
+    ("program", "drawn"),
+    [
+        (["-m", "singanet", "train"], ["0/2", "0/2", "1/2", "1/2"]),
+        (["job.py"], ["0/2", "1/2", "1/2"]),
+    ],
+)
+def test_ranks_are_counted_until_all_have_started(program, drawn, tmp_path, monkeypatch):
+    """A script may print before its ranks meet: there is no bar from then on."""
+    monkeypatch.setattr("singanet.base.progress.INTERVAL", -1)
+    started = job.Job(JobOptions(2, program), JobFolder(tmp_path))
+    with (
+        pseudo_terminal(80) as terminal,
+        ProgressBar("starting ranks", 2, stream=terminal.stream, delay=-1) as bar,
+    ):
+        started._show_start(bar)
+        for number, phase in ((0, "begun"), (0, "comes"), (1, "begun"), (1, "met")):
+            RankFile(tmp_path / f"rank-{number}").tell(phase)
+            started._show_start(bar)
+    frames = [frame.split(" |")[0] for frame in terminal.frames]
+    assert frames == [f"starting ranks {each}" for each in drawn]
+
+
+def test_each_rank_is_a_process_in_one_trace(tmp_path):
+    trace = tmp_path / "trace.json"
+
+    def rank(comm):
+        timeline = Timeline(trace_part(trace, comm.rank), comm)
+        for step in (1, 2):
+            timeline.add("sums", "the gradients of fc", timeline._since)
+            timeline.add("waiting", "the gradients of fc", timeline._since)
+            timeline.step(step)
+        timeline.write()
+
+    together(rank)
+    with trace_part(trace, 1).open("a") as killed:
+        killed.write('{"ph": "X", "na')
+    merge_traces(trace, 3)
+    events = json.loads(trace.read_text("utf-8"))["traceEvents"]
+    assert list(tmp_path.iterdir()) == [trace]
+    for number in (0, 1):
+        own = [event for event in events if event["pid"] == number]
+        names = {event["args"]["name"] for event in own if event["name"] == "process_name"}
+        assert names == {f"rank {number}"}
+        steps = [e for e in own if e["ph"] == "X" and e["tid"] == 0]
+        assert [event["name"] for event in steps] == ["step 0", "step 1"]
+        assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in steps)
+        assert [event["ph"] for event in own if event.get("cat") == "sums"] == ["b", "e"] * 2
+
+
+# -- what a rank does -----------------------------------------------------------------------------
+
+
+def test_a_rank_of_another_machine_makes_the_place_of_its_memory(tmp_path):
+    """The folder of a job is only on its launcher's."""
+    script = tmp_path / "script.py"
+    script.write_text("import os, pathlib\nfrom singanet.parallel.launch.rank import _MEMORY\n"
+                      "place = pathlib.Path(os.environ[_MEMORY])\n"
+                      "print(place, oct(place.stat().st_mode & 0o777))\n"
+                      "place.rmdir()\nraise SystemExit\n")  # fmt: skip
+    env = {**os.environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    env |= {JOB: str(tmp_path / "elsewhere" / f"job-{os.getpid()}"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "singanet.parallel.launch.rank", str(script)]
+    made = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert made.split() == [str(JobFolder(Path(env[JOB])).shared), "0o700"]
+
+
+@pytest.mark.parametrize("more", [[], ["1", "two"]])
+def test_a_rank_runs_modules_and_scripts_as_python_does(tmp_path, monkeypatch, capsys, more):
+    shows = tmp_path / "shows.py"
+    shows.write_text("import sys\nprint(__name__, sys.path[0], *sys.argv, sep='|')\n")
+    monkeypatch.chdir(tmp_path)
+    for how, named in (["-m", "shows"], shows), (["shows.py"], "shows.py"):
+        monkeypatch.setattr(sys, "argv", ["before"])
+        monkeypatch.setattr(sys, "path", ["before", *sys.path])
+        rank._run([*how, *more])
+        said = capsys.readouterr().out.strip().split("|")
+        assert said == ["__main__", str(tmp_path), str(named), *more]
 
 
 @pytest.mark.parametrize(
@@ -526,53 +601,168 @@ def test_who_has_met_the_others_is_asked_to_end_at_a_checkpoint(
 def test_a_program_that_was_asked_to_leave_has_not_ended(
     how, begun, status, is_told, tmp_path, monkeypatch, capsys
 ):
-    script = tmp_path / "script.py"
+    script, leaving = tmp_path / "script.py", Leaving()
     script.write_text(f"import sys\n{how}\n")
+    leaving.begun = begun
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", [*sys.path])
-    leaving = Leaving()
-    leaving.begun = begun
     monkeypatch.setattr(rank, "LEAVING", leaving)
     assert rank._outcome(0, [str(script)], None)[0] == status
     assert ("Traceback" in capsys.readouterr().err) == is_told
 
 
-@pytest.mark.parametrize("given", [None, Path("hosts")])
-@pytest.mark.parametrize("name", ["localhost", "node7"])
-def test_mpirun_is_told_the_machines_that_can_work(given, name, monkeypatch):
-    """In an allocation it would take the first ones, be they lost."""
-    swept = []
-    monkeypatch.setattr(job.subprocess, "run", lambda words, **_: swept.append(words))
+# -- ranks that become fewer and more -------------------------------------------------------------
+
+
+@pytest.fixture
+def resized(fake_mpirun, nothing_left, tmp_path, capfd, monkeypatch):
+    """Run a job between two sizes; the sizes in turn, the number of steps, what was said."""
+    monkeypatch.setattr("singanet.parallel.launch.start._EVERY", 0.1)
+    script = tmp_path / "script.py"
+    script.write_text(ALONE)
+
+    def call(how, ranks, sizes, **options):
+        program = [str(script), how, str(tmp_path), str(sizes[1] - (how == "hosts"))]
+        status = launch(JobOptions(ranks, program, sizes=sizes, **options))
+        err = capfd.readouterr().err
+        assert status == 0, err
+        lines = (tmp_path / "taken").read_text("utf-8").splitlines()
+        taken = [tuple(map(int, line.split())) for line in lines]
+        assert {step for step, _ in taken} == {*range(20)}
+        found = [size for _, size in taken]
+        turns = [size for k, size in enumerate(found) if not k or found[k - 1] != size]
+        return turns, len(taken), err
+
+    return call
+
+
+@pytest.mark.full
+def test_fewer_go_on_and_more_from_the_next_checkpoint(resized):
+    sizes, count, err = resized("kill", 2, (1, 2), rest=0.2)
+    # No step that was in a file was taken again.
+    assert (sizes, count) == ([2, 1, 2], 20)
+    assert "rank 1 of 2" in err
+    assert "was killed by SIGKILL" in err
+    assert err.index("continues with 1 rank\n") < err.index("continues with 2 ranks")
+
+
+@pytest.mark.full
+def test_a_program_that_ends_well_by_an_interrupt_goes_on_all_the_same(resized):
+    assert resized("catch", 1, (1, 2))[0] == [1, 2]
+
+
+@pytest.mark.full
+def test_machines_that_a_hosts_file_gets_are_taken_in(resized, tmp_path):
+    (tmp_path / "hosts").write_text("localhost slots=1")
+    assert resized("hosts", 1, (1, 3), hosts=tmp_path / "hosts")[0] == [1, 2]
+
+
+@pytest.mark.full
+def test_a_rank_that_hangs_before_all_meet_is_dead_after_the_deadline(resized, monkeypatch):
+    look = job.Job._look_at_start
+
+    def later(self, ranks, states, now):
+        """The deadline is over as soon as the other rank waits."""
+        if any(state.phase == "comes" for state in states):
+            self._launched = now - 90.0
+            self._starting = {pid: job.process_time(pid) for pid, rank in ranks.items() if rank}
+            self._busy = now - 90.0
+        look(self, ranks, states, now)
+
+    monkeypatch.setattr(job.Job, "_look_at_start", later)
+    sizes, _, err = resized("hang", 2, (1, 2), deadline=60.0, rest=90.0)
+    assert sizes == [1]
+    assert "rank 1 of 2 has not reached parallel.init in 9" in err
+    assert "rank 1 has died: a slot of" in err
+    assert "continues with 1 rank\n" in err
+
+
+def test_a_job_with_too_few_slots_ends_after_the_deadline(resized, tmp_path, capfd):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost slots=1")
+    with pytest.raises(BackendError) as error:
+        resized("well", 2, (2, 2), hosts=hosts, deadline=0.5)
+    assert "2 free slots within 0.5 s; received 1 of localhost free" in str(error.value)
+    assert "waits for 2 free slots: 1 of localhost free" in capfd.readouterr().err
+
+
+# -- what a job leaves ----------------------------------------------------------------------------
+
+
+def sleeper(path, **options):
+    """A process of the job in ``path``."""
+    code = "import time; time.sleep(60)"
+    env = {**os.environ, JOB: str(path)}
+    return subprocess.Popen([sys.executable, "-c", code], env=env, **options)
+
+
+def ended(process):
+    return process.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_nothing_of_a_job_is_left(nothing_left):
+    def opened(about):
+        found = []
+        for handle in os.listdir("/dev/fd"):
+            with suppress(OSError):
+                found.append(os.path.samestat(os.fstat(int(handle)), about))
+        return any(found)
+
     with job_folder() as folder:
-        options = JobOptions(2, (), sizes=(1, 3), hosts=given)
-        watched = job.Job(options, folder, [hosts.Host(name, 2)])
-        flags = watched.flags()
-        watched._sweep_hosts("mpirun")
-        for words in (flags, *swept):
-            file = Path(words[words.index("--hostfile") + 1])
-            assert file.read_text("utf-8") == f"{name} slots=2\n"
-        assert flags[-2:] == ["--forward-signals", "SIGURG"]
+        about = folder.path.stat()
+        assert opened(about)
+        others = sleeper("/tmp/another job")
+        running, stopped = sleeper(folder.path), sleeper(folder.path, start_new_session=True)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        (folder.shared / "segment").write_bytes(b"x")
+        (folder.path / "below").mkdir()
+        while job.process_state(stopped.pid) != "T" or len(folder.processes()) < 2:
+            time.sleep(0.01)
+    assert not opened(about)
+    assert ended(running)
+    assert ended(stopped)
+    assert others.poll() is None
+    others.kill()
+    others.wait()
 
 
-@pytest.mark.parametrize(
-    ("program", "drawn"),
-    [
-        (["-m", "singanet", "train"], ["0/2", "0/2", "1/2", "1/2"]),
-        (["job.py"], ["0/2", "1/2", "1/2"]),
-    ],
-)
-def test_ranks_are_counted_until_all_have_started(program, drawn, tmp_path, monkeypatch):
-    """A script may print before its ranks meet: there is no bar from then on."""
-    monkeypatch.setattr("singanet.base.progress.INTERVAL", -1)
-    started = Job(JobOptions(2, program), JobFolder(tmp_path))
-    with (
-        pseudo_terminal(80) as terminal,
-        ProgressBar("starting ranks", 2, stream=terminal.stream, delay=-1) as bar,
-    ):
-        started._show_start(bar)
-        for rank, phase in ((0, "begun"), (0, "comes"), (1, "begun"), (1, "met")):
-            RankFile(tmp_path / f"rank-{rank}").tell(phase)
-            started._show_start(bar)
-    frames = [frame.split(" |")[0] for frame in terminal.frames]
-    assert frames == [f"starting ranks {each}" for each in drawn]
+@pytest.mark.parametrize(("count", "ends_in"), [(10, 0.5), (10**6, 5.5)])
+def test_what_processes_begin_in_their_end_is_ended_too(monkeypatch, tmp_path, count, ends_in):
+    """Soon, and no end is waited for longer than five seconds."""
+    now, killed = [0.0], []
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds)
+    )
+    monkeypatch.setattr(rank, "time", clock)
+    monkeypatch.setattr(os, "kill", lambda pid, how: killed.append((pid, how)))
+    # Each that is killed has begun one more.
+    found = lambda self: [len(killed)] if len(killed) < count else []  # noqa: E731
+    monkeypatch.setattr(JobFolder, "processes", found)
+    JobFolder(tmp_path).kill()
+    assert killed == [(pid, signal.SIGKILL) for pid in range(len(killed))]
+    assert len(killed) >= 10
+    assert ends_in - 0.5 < now[0] < ends_in
+
+
+def test_what_a_killed_launcher_has_left_is_swept_by_the_next(monkeypatch, tmp_path):
+    memory, lost = tmp_path / "memory", tmp_path / "singanet-job-lost"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(rank, "_FOLDER_MEMORY", memory)
+    alone = memory / "singanet-job-alone"
+    for place in (memory, lost, memory / lost.name, alone):
+        place.mkdir()
+    old = (time.time() - 100,) * 2
+    os.utime(alone, old)
+    process = sleeper(lost)
+    sweep_lost()
+    assert not alone.exists()
+    assert lost.exists()  # it may be one that begins just now
+    os.utime(lost, old)
+    with job_folder() as mine:
+        os.utime(mine.path, old)
+        sweep_lost()
+        assert mine.path.exists()
+    assert ended(process)
+    assert sorted(tmp_path.iterdir()) == [memory]
+    assert not any(memory.iterdir())
