@@ -1,3 +1,5 @@
+"""Nets whose layers lie on several ranks train as in one process, or are refused."""
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,53 +10,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import singanet
-from singanet import parallel
+from singanet import layers, parallel
 from singanet.errors import ArgumentError, CallOrderError, GraphError
-from singanet.layers import (
-    Activation,
-    Add,
-    BatchNormalization,
-    Concat,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    Input,
-    Layer,
-)
+from singanet.layers import Activation, Add, Concat, Dense, Embedding, Flatten, Input
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
-from singanet.optimizer import (
-    SGD,
-    Accumulator,
-    Adam,
-    ClipByGlobalNorm,
-    ClipByLayerNorm,
-    MixedPrecision,
-)
-from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByLayerNorm
+from singanet.optimizer.mixed_precision import MixedPrecision, ScaledUpdates
+from singanet.parallel.pipeline import partition
 from singanet.training.callbacks import EMA
-from tests.kit.ranks import together
+from tests.kit.nets import values_of
+from tests.kit.ranks import expect_near_values, together
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((11, 6)).astype(np.float32), RNG.integers(0, 4, 11)
 IDS = RNG.integers(0, 9, (11, 3))
+LABELS = {"one": RNG.integers(0, 3, 11), "two": RNG.integers(0, 4, 11)}
+LABELS["one"][[0, 1, 2, 3, 8]] = -1
+FLOATS, WEIGHTS = RNG.standard_normal((11, 4)).astype(np.float32), RNG.random(11, np.float32)
+
+
+def net_of(made, loss=None):
+    return singanet.FeedForwardNet([*made], loss=loss or SoftmaxCrossEntropy(), seed=3)
+
+
+def drawn_to(inputs, outputs, loss=None):
+    return singanet.FeedForwardNet(
+        loss or SoftmaxCrossEntropy(), inputs=inputs, outputs=outputs, seed=3
+    )
 
 
 def chain(loss=None):
-    return singanet.FeedForwardNet(
-        [
-            Dense("a", 7, input_sample_shape=(6,)),
-            Activation("a2"),
-            Dense("b", 5),
-            Activation("b2", mode="tanh"),
-            Dense("c", 6),
-            Activation("c2"),
-            Dense("d", 4),
-        ],
-        loss=loss or SoftmaxCrossEntropy(),
-        seed=3,
-    )
+    made = [Dense("a", 7, input_sample_shape=(6,)), Activation("a2"), Dense("b", 5)]
+    made += [Activation("b2", mode="tanh"), Dense("c", 6), Activation("c2"), Dense("d", 4)]
+    return net_of(made, loss)
+
+
+def summed(**ignore):
+    return chain(SoftmaxCrossEntropy(reduction="sum", **ignore))
 
 
 def skipping():
@@ -66,83 +59,19 @@ def skipping():
         second = Add("plus")([Dense("b", 6)(first), first])
     with parallel.stage(2):
         third = Dense("c", 4)(Concat("both", 1)([first, second, x]))
-    return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=[x], outputs=[third], seed=3)
+    return drawn_to([x], [third])
 
 
 def tied():
     """A table that the first and the last stage use."""
-    with parallel.stage(0):
-        table = Embedding("e", 9, 5, input_sample_shape=(3,))
-        flat = Flatten("f")
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
     with parallel.stage(0):
-        net.add(table)
-        net.add(flat)
+        table = net.add(Embedding("e", 9, 5, input_sample_shape=(3,)))
+        net.add(Flatten("f"))
     with parallel.stage(1):
         net.add(Dense("h", 5))
         net.add(Dense("out", 9, use_bias=False, W_transpose=True, W_specs=table.params["weight"]))
     return net
-
-
-def by_hand(make, x, y, optimizer, micro, steps=3):
-    """One process that accumulates the same micro-batches, layer by layer."""
-    net = make()
-    net.programs.enabled = False
-    parts = np.array_split(np.arange(len(y)), micro)
-    gathers = Accumulator(optimizer, len(parts))
-    for _ in range(steps):
-        for part in parts:
-            net.step(x[part], y[part], gathers)
-    return net
-
-
-def piped(make, x, y, rule, ranks, steps=3, **arguments):
-    """Losses of each step, and the nets of all ranks, whole again."""
-
-    def work(comm):
-        net = make()
-        pipeline = parallel.Pipeline(net, comm=comm, **arguments)
-        optimizer = rule()
-        losses = [net.step(x, y, optimizer)[0] for _ in range(steps)]
-        pipeline.gather()
-        return losses, net, pipeline
-
-    return together(work, ranks)
-
-
-def values(net):
-    return {param.name: param.value for param in net.params()}
-
-
-def expect_close(net, other, **tolerances):
-    for name, value in values(other).items():
-        np.testing.assert_allclose(values(net)[name], value, err_msg=name, **tolerances)
-
-
-@settings(max_examples=6, deadline=None)
-@given(
-    st.sets(st.sampled_from(["a2", "b", "b2", "c", "c2", "d"]), min_size=1, max_size=3),
-    st.integers(1, 9),
-    st.sampled_from([8, 11]),
-    st.sampled_from(["gpipe", "1f1b"]),
-)
-def test_training_is_that_of_accumulation_in_one_process(cuts, micro, samples, name):
-    def rule():
-        return SGD(lr=0.1, momentum=0.9)
-
-    count, ranks = min(micro, samples), len(cuts) + 1
-    x, y = X[:samples], Y[:samples]
-    alone = by_hand(chain, x, y, rule(), count)
-    # The mean is made before the rule here and within it there: the same bits for powers of two.
-    exact = samples % count == 0 and count in (1, 2, 4, 8)
-    near = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-5, "atol": 1e-7}
-    said = {"stages": sorted(cuts), "micro_batches": micro, "schedule": name}
-    runs = piped(chain, x, y, rule, ranks, **said)
-    for losses, net, pipeline in runs:
-        assert losses == runs[0][0]
-        expect_close(net, alone, **near)
-        bound = count if name == "gpipe" else min(ranks - pipeline.stage, count)
-        assert pipeline.alive == bound
 
 
 def twice_read():
@@ -154,7 +83,7 @@ def twice_read():
     with parallel.stage(1):
         again = Embedding("e2", 9, 5, W_specs=table.params["weight"])(x)
         out = Dense("b", 4)(Concat("both", 1)([one, Flatten("f2")(again)]))
-    return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=[x], outputs=[out], seed=3)
+    return drawn_to([x], [out])
 
 
 def two_losses(reduction):
@@ -163,13 +92,66 @@ def two_losses(reduction):
     h = Activation("r")(Dense("a", 5)(x))
     first = SoftmaxCrossEntropy(ignore_index=-1, reduction=reduction)
     loss = MultiLoss({"one": first, "two": SoftmaxCrossEntropy()}, {"two": 0.5})
-    outputs = [Dense("one", 3)(h), Dense("two", 4)(h)]
-    return singanet.FeedForwardNet(loss, inputs=[x], outputs=outputs, seed=3)
+    return drawn_to([x], [Dense("one", 3)(h), Dense("two", 4)(h)], loss)
 
 
-LABELS = {"one": RNG.integers(0, 3, 11), "two": RNG.integers(0, 4, 11)}
-LABELS["one"][[0, 1, 2, 3, 8]] = -1
-FLOATS, WEIGHTS = RNG.standard_normal((11, 4)).astype(np.float32), RNG.random(11, np.float32)
+def random_net(seed, stages):
+    """A net of which each layer reads some earlier ones, and the last one three of them."""
+    rng = np.random.default_rng(seed)
+    x = Input("x", (6,))
+    made, shared, line = [Dense("in", 5)(x)], None, x
+    for k in range(stages):
+        with parallel.stage(k):
+            # A chain through all stages, so that none is empty.
+            line = Add(f"in{k}")([Dense(f"first{k}", 5)(line), made[-1]])
+            made.append(line)
+            for d in range(int(rng.integers(0, 3))):
+                source, other = (made[rng.integers(0, len(made))] for _ in range(2))
+                specs = shared.params["weight"] if shared and rng.integers(0, 2) else None
+                layer = Dense(f"d{k}.{d}", 5, W_specs=specs)
+                shared = shared or layer
+                made.append(Add(f"sum{k}.{d}")([Activation(f"r{k}.{d}")(layer(source)), other]))
+    with parallel.stage(stages - 1):
+        scores = Dense("out", 4)(Concat("cat", 1)([line, made[-2], made[-1]]))
+    net = drawn_to([x], [scores])
+    if rng.integers(0, 3) == 0:
+        net[rng.choice([layer.name for layer in net.layers if layer.params])].trainable = False
+    return net
+
+
+# -- stages and one process -----------------------------------------------------------------------
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.sets(st.sampled_from(["a2", "b", "b2", "c", "c2", "d"]), min_size=1, max_size=3),
+    st.integers(1, 9),
+    st.sampled_from([8, 11]),
+    st.sampled_from(["gpipe", "1f1b"]),
+)
+def test_training_is_that_of_accumulation_in_one_process(cuts, micro, samples, name):
+    count, ranks, rule = min(micro, samples), len(cuts) + 1, SGD(lr=0.1, momentum=0.9)
+    alone, gathers = chain(), Accumulator(rule, count)
+    alone.programs.enabled = False
+    for _ in range(3):
+        for part in np.array_split(np.arange(samples), count):
+            alone.step(X[part], Y[part], gathers)
+
+    def work(comm):
+        net, own = chain(), SGD(lr=0.1, momentum=0.9)
+        pipeline = parallel.Pipeline(net, sorted(cuts), micro, name, comm=comm)
+        losses = [net.step(X[:samples], Y[:samples], own)[0] for _ in range(3)]
+        pipeline.gather()
+        return losses, net, pipeline
+
+    # The mean is made before the rule here and within it there: the same bits for powers of two.
+    exact = samples % count == 0 and count in (1, 2, 4, 8)
+    runs = together(work, ranks)
+    for losses, net, pipeline in runs:
+        assert losses == runs[0][0]
+        expect_near_values(values_of(net), values_of(alone), *((0, 0) if exact else (1e-5, 1e-7)))
+        bound = count if name == "gpipe" else min(ranks - pipeline.stage, count)
+        assert pipeline.alive == bound
 
 
 @dataclass(frozen=True)
@@ -186,10 +168,7 @@ class Setting:
     micro: int = 4
     weight: Any = None
     steps: int = 3
-
-
-def summed(**ignore):
-    return chain(SoftmaxCrossEntropy(reduction="sum", **ignore))
+    near: tuple[float, float] = (1e-5, 1e-6)
 
 
 SETTINGS = {
@@ -225,12 +204,11 @@ def stepped(net, setting, rule, part=slice(None)):
     return losses
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-@pytest.mark.parametrize("name", SETTINGS)
-def test_stages_train_as_one_process(name, schedule):
-    setting = SETTINGS[name]
+def expect_one_process(setting, schedule):
+    """The values of the net of one process, from which stages do not differ."""
     whole = setting.make()
     told = stepped(whole, setting, setting.rule())
+    outputs, first = whole.forward(False, setting.x), isinstance(setting.y, np.ndarray)
 
     def work(comm):
         net = setting.make()
@@ -242,213 +220,88 @@ def test_stages_train_as_one_process(name, schedule):
             rule = parallel.AllReduce(rule, pipeline.replicas)
             part = slice(pipeline.replica, None, setting.rows)
         losses = stepped(net, setting, rule, part)
+        found = net.forward(False, setting.x) if first else outputs
         pipeline.gather()
-        return losses, net
+        return losses, found, net
 
-    for losses, net in together(work, setting.ranks):
+    rtol, atol = setting.near
+    for losses, found, net in together(work, setting.ranks):
         if setting.rows == 1:
-            np.testing.assert_allclose(losses, told, rtol=1e-5)
-        expect_close(net, whole, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(losses, told, rtol=rtol)
+        expect_near_values(values_of(net), values_of(whole), rtol, atol)
+        if first:
+            np.testing.assert_allclose(found, outputs, rtol=100 * rtol, atol=100 * atol)
+    return values_of(whole)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_stages_train_as_one_process(name, schedule):
+    values = expect_one_process(SETTINGS[name], schedule)
     if name == "twice read":
         np.testing.assert_array_equal(
-            values(whole)["e/weight"][5:], values(twice_read())["e/weight"][5:]
+            values["e/weight"][5:], values_of(twice_read())["e/weight"][5:]
         )
 
 
-def test_clipping_by_the_norm_of_the_layers_so_far_is_refused():
-    """Each stage clipped by its own, without a word."""
+RULES = [
+    lambda: SGD(lr=0.1, momentum=0.9),
+    lambda: Adam(lr=0.01),
+    lambda: ClipByGlobalNorm(SGD(lr=0.3), 0.2),
+]
 
-    def work(comm):
-        net = chain()
-        parallel.Pipeline(net, ["b"], comm=comm)
-        net.compile(SGD(lr=0.1))
-        with pytest.raises(ArgumentError, match="each layer by itself.*'global'"):
-            net.fit(X, Y, clip=1.0, clip_by="running", verbose=False)
 
-    together(work)
+@pytest.mark.few(4, full=4)
+@pytest.mark.parametrize("seed", range(200))
+def test_a_random_net_trains_as_in_one_process(seed):
+    """Skip connections, shared weights, frozen layers."""
+    rng = np.random.default_rng(10**6 + seed)
+    stages, micro = int(rng.integers(2, 5)), int(rng.integers(1, 6))
+    setting = Setting(
+        lambda: random_net(seed, stages), RULES[seed % 3], ranks=stages, micro=micro,
+        steps=2, near=(1e-3, 2e-5),
+    )  # fmt: skip
+    expect_one_process(setting, str(rng.choice(["gpipe", "1f1b"])))
 
 
 def test_frozen_layers_and_evaluation():
+    def train(net):
+        net.freeze("b")
+        before = net.forward(False, X, output=["a2", "c"])
+        told = net.step(X, Y, SGD(lr=0.1), measure=lambda out, y: Accuracy().evaluate(out, y))
+        return before, told, net
+
     def work(comm):
         net = chain()
         pipeline = parallel.Pipeline(net, ["b", "c"], 4, comm=comm)
-        net.freeze("b")
-        before = net.forward(False, X, output=["a2", "c"])
-        loss, score = net.step(
-            X, Y, SGD(lr=0.1), measure=lambda out, y: Accuracy().evaluate(out, y)
-        )
+        made = train(net)
         pipeline.gather()
-        return before, loss, score, net
+        return made
 
-    alone = chain()
-    alone.freeze("b")
-    before = alone.forward(False, X, output=["a2", "c"])
-    loss, score = alone.step(X, Y, SGD(lr=0.1), measure=lambda out, y: Accuracy().evaluate(out, y))
-    for made in together(work, 3):
-        for name in before:
-            np.testing.assert_allclose(made[0][name], before[name], rtol=1e-5, atol=1e-6)
-        assert made[1:3] == pytest.approx((loss, score))
-        expect_close(made[3], alone, rtol=1e-5, atol=1e-6)
+    before, told, alone = train(chain())
+    for outputs, numbers, net in together(work, 3):
+        expect_near_values(outputs, before, 1e-5, 1e-6)
+        assert numbers == pytest.approx(told)
+        expect_near_values(values_of(net), values_of(alone), 1e-5, 1e-6)
 
 
-def test_draws_differ_between_stages_and_running_state_moves_by_micro_batches():
+def test_running_state_moves_by_micro_batches_on_each_stage():
     def make():
-        return singanet.FeedForwardNet(
-            [
-                Dense("a", 8, input_sample_shape=(6,)),
-                BatchNormalization("n"),
-                Dropout("one", 0.5),
-                Dropout("two", 0.5),
-                Dense("d", 4),
-            ],
-            loss=SoftmaxCrossEntropy(),
-            seed=3,
-        )
+        made = [Dense("a", 8, input_sample_shape=(6,)), layers.BatchNormalization("n")]
+        return net_of([*made, layers.Dropout("o", 0.5), layers.Dropout("two", 0.5), Dense("d", 4)])
 
-    state = {}
-    for _, net, _ in piped(make, X, Y, lambda: SGD(lr=0.0), 2, stages=["two"], micro_batches=2):
-        state = values(net)
-    alone = by_hand(make, X, Y, SGD(lr=0.0), 2)
-    for name, value in values(alone).items():
-        np.testing.assert_allclose(state[name], value, rtol=1e-6)
-
-
-def test_a_rank_has_its_own_parameters_and_reads_others_on_the_first_alone(tmp_path):
     def work(comm):
-        net = chain()
-        pipeline = parallel.Pipeline(net, ["c"], comm=comm)
-        net.step(X, Y, SGD(lr=0.1))
-        here = [
-            name
-            for name, p in zip(net.param_names(), net.params(), strict=True)
-            if p.storage.in_memory
-        ]
-        with pytest.raises(CallOrderError, match="on_first"):
-            net.param_values()
-        assert pipeline.on_first(lambda: net.save(tmp_path / "w.npz")) is None
+        net = make()
+        pipeline = parallel.Pipeline(net, ["two"], 2, comm=comm)
+        net.step(X, Y, SGD(lr=0.0))
         pipeline.gather()
-        return here, net
+        return values_of(net)
 
-    (first, net), (second, _) = together(work)
-    assert first == ["a/weight", "a/bias", "b/weight", "b/bias"]
-    assert second == ["c/weight", "c/bias", "d/weight", "d/bias"]
-    with np.load(tmp_path / "w.npz") as saved:
-        for name, value in values(net).items():
-            np.testing.assert_array_equal(saved[name], value)
-
-    def load(comm):
-        other = chain()
-        pipeline = parallel.Pipeline(other, ["b"], comm=comm)
-        other.load(tmp_path / "w.npz")
-        pipeline.gather()
-        expect_close(other, net, rtol=0)
-
-    together(load)
-
-
-class Slow(Layer):
-    """Takes its time, as its user says."""
-
-    def __init__(self, name, seconds):
-        super().__init__(name)
-        self.seconds = seconds
-
-    def setup(self, in_shapes):
-        return in_shapes
-
-    def forward(self, ctx, x):
-        import time
-
-        time.sleep(self.seconds)
-        return x
-
-    def backward(self, ctx, dy):
-        return dy, {}
-
-
-def test_balance_by_measured_times():
-    def work(comm):
-        layers = [Slow(f"s{k}", 0.02 if k in (1, 4) else 0.001) for k in range(6)]
-        net = singanet.FeedForwardNet(
-            [Dense("a", 4, input_sample_shape=(6,)), *layers], loss=SoftmaxCrossEntropy(), seed=3
-        )
-        return parallel.Pipeline(net, "measure", comm=comm).part.plan
-
-    first, second = together(work)
-    assert "s1" in first.by_name
-    assert "s4" in second.by_name
-    assert first.sent.keys() == {1}
-
-
-def test_balance_is_by_work_that_takes_no_clock():
-    """Timed layers were cut elsewhere in each run, and their dropout drew other numbers."""
-
-    def places(*slow):
-        def work(comm):
-            net = singanet.FeedForwardNet(
-                [
-                    Slow("s0", slow[0]),
-                    Dense("wide", 400),
-                    Activation("r"),
-                    Dense("narrow", 5),
-                    Slow("s1", slow[1]),
-                ],
-                loss=SoftmaxCrossEntropy(),
-                seed=3,
-            )
-            net.build((6,))
-            return parallel.Pipeline(net, comm=comm).places
-
-        first, second = together(work)
-        assert first == second
-        return first
-
-    assert places(0.02, 0.0) == places(0.0, 0.02)
-    # By hand: an input and an output of wide, (6 · 400) products and weights; r moves 800.
-    assert places(0.0, 0.0) == {"input": 0, "s0": 0, "wide": 0, "r": 1, "narrow": 1, "s1": 1}
-
-
-def test_what_is_refused():
-    def wrong(make, error, text, **arguments):
-        with pytest.raises(error, match=text):
-            together(lambda comm: parallel.Pipeline(make(), comm=comm, **arguments))
-
-    wrong(chain, ArgumentError, "stages", stages=["b", "c"])
-    wrong(chain, ArgumentError, "order", stages=["a"])
-    wrong(chain, ArgumentError, "replicas", replicas=3)
-    wrong(chain, ArgumentError, "balance", stages="c")
-    wrong(chain, ArgumentError, "names of layers", stages=2)
-    wrong(chain, ArgumentError, "memory", memory=10.0)
-
-    def backwards():
-        x = Input("x", (6,))
-        with parallel.stage(1):
-            y = Dense("a", 6)(x)
-        with parallel.stage(0):
-            z = Dense("b", 6)(y)
-        return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=[x], outputs=[z])
-
-    wrong(backwards, GraphError, "stage 1")
-
-    def loops(comm):
-        net = chain()
-        parallel.Pipeline(net, ["c"], comm=comm)
-        with pytest.raises(CallOrderError, match="pipeline"):
-            net.forward(True, X)
-        with pytest.raises(CallOrderError, match=r"pipeline\.gather"):
-            net.as_type("float64")
-        with pytest.raises(ArgumentError, match=r"compile it before parallel\.Pipeline"):
-            net.compile(SGD(lr=0.1), mixed_precision="float16")
-        assert net.compiled is None
-        with pytest.raises(CallOrderError, match="another rank"):
-            parallel.Pipeline(net, ["c"], comm=comm)
-
-    together(loops)
-
-
-def float16_step(net):
-    """What a compiled net is stepped with, and the precision that scales its loss."""
-    return net.compiled.scaled(net.compiled.optimizer), net.compiled.precision
+    alone, gathers = make(), Accumulator(SGD(lr=0.0), 2)
+    for part in np.array_split(np.arange(len(Y)), 2):
+        alone.step(X[part], Y[part], gathers)
+    for found in together(work):
+        expect_near_values(found, values_of(alone), 1e-6, 0)
 
 
 @pytest.mark.parametrize("clip", [None, 0.3])
@@ -460,13 +313,12 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
         net = chain()
         rule = Adam(lr=0.01) if clip is None else ClipByGlobalNorm(Adam(lr=0.01), clip)
         net.compile(rule, mixed_precision=MixedPrecision())
-        return net
+        return net, net.compiled.scaled(net.compiled.optimizer), net.compiled.precision
 
     def work(comm):
-        net = compiled()
+        net, _, precision = compiled()
         pipeline = parallel.Pipeline(net, ["b", "d"], comm=comm, micro_batches=3)
-        optimizer, precision = float16_step(net)
-        losses = []
+        optimizer, losses = net.compiled.scaled(net.compiled.optimizer), []
         for k in range(4):
             # What is scaled by more than float16 holds is infinite.
             precision.scale = 2.0**40 if k == broken else 2.0**15
@@ -475,11 +327,8 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
         pipeline.gather()
         return losses, net, precision.skipped
 
-    alone = compiled()
-    optimizer, precision = float16_step(alone)
-    gathers = Accumulator(optimizer.optimizer, 3)
-    scaled = ScaledUpdates(gathers, precision)
-    losses = []
+    alone, optimizer, precision = compiled()
+    scaled, losses = ScaledUpdates(Accumulator(optimizer.optimizer, 3), precision), []
     for k in range(4):
         if k == broken:
             precision.skipped += 1
@@ -490,9 +339,8 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
     for seen, net, skipped in together(work, 3):
         assert [loss for k, loss in enumerate(seen) if k != broken] == losses
         assert skipped == precision.skipped
-        for name, value in values(alone).items():
-            assert values(net)[name].dtype == np.float16
-            np.testing.assert_array_equal(values(net)[name], value, err_msg=name)
+        assert {value.dtype for value in net.param_values()} == {np.dtype(np.float16)}
+        expect_near_values(values_of(net), values_of(alone), 0, 0)
 
 
 def test_averages_of_a_table_of_two_stages_are_those_of_one_process():
@@ -502,53 +350,198 @@ def test_averages_of_a_table_of_two_stages_are_those_of_one_process():
         net.compile(SGD(lr=0.3))
         said = {"batch_size": 6, "shuffle": False, "epochs": 2, "verbose": False}
         net.fit(IDS, Y, callbacks=[EMA(0.5)], **said)
-        return net
+        return net.forward(False, IDS)
 
     def work(comm):
         net = tied()
         pipeline = parallel.Pipeline(net, micro_batches=2, comm=comm)
-        fitted(net)
-        outputs = net.forward(False, IDS)
+        outputs = fitted(net)
         pipeline.gather()
         return net, outputs
 
-    whole = fitted(tied())
+    whole = tied()
+    wanted = fitted(whole)
     for net, outputs in together(work):
-        expect_close(net, whole, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(outputs, whole.forward(False, IDS), rtol=1e-4, atol=1e-6)
+        expect_near_values(values_of(net), values_of(whole), 1e-5, 1e-6)
+        np.testing.assert_allclose(outputs, wanted, rtol=1e-4, atol=1e-6)
 
 
-def drawn_from_inputs(layers):
+def test_a_rank_has_its_own_parameters_and_reads_others_on_the_first_alone(tmp_path):
+    def work(comm):
+        net = chain()
+        pipeline = parallel.Pipeline(net, ["c"], comm=comm)
+        net.step(X, Y, SGD(lr=0.1))
+        here = {param.name[0] for param in net.params() if param.storage.in_memory}
+        with pytest.raises(CallOrderError, match="on_first"):
+            net.param_values()
+        assert pipeline.on_first(lambda: net.save(tmp_path / "w.npz")) is None
+        pipeline.gather()
+        return here, net
+
+    (first, net), (second, _) = together(work)
+    assert (first, second) == ({"a", "b"}, {"c", "d"})
+    with np.load(tmp_path / "w.npz") as saved:
+        for name, value in values_of(net).items():
+            np.testing.assert_array_equal(saved[name], value)
+
+    def load(comm):
+        other = chain()
+        pipeline = parallel.Pipeline(other, ["b"], comm=comm)
+        other.load(tmp_path / "w.npz")
+        pipeline.gather()
+        expect_near_values(values_of(other), values_of(net), 0, 0)
+
+    together(load)
+
+
+# -- where layers go ------------------------------------------------------------------------------
+
+
+class Slow(layers.Layer):
+    """Takes its time, by a clock that only it moves."""
+
+    clock = 0.0
+
+    def __init__(self, name, seconds):
+        super().__init__(name)
+        self.seconds = seconds
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        Slow.clock += self.seconds
+        return x
+
+    def backward(self, ctx, dy):
+        return dy, {}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of `Slow`, which moves a little whenever it is read."""
+
+    def read():
+        Slow.clock += 0.001
+        return Slow.clock
+
+    monkeypatch.setattr(partition, "perf_counter", read)
+
+
+def places(made, stages):
+    """Where two ranks put the layers of ``made()``."""
+
+    def work(comm):
+        net = net_of(made())
+        net.build((6,))
+        return parallel.Pipeline(net, stages, comm=comm).places
+
+    first, second = together(work)
+    assert first == second
+    return first
+
+
+def test_balance_by_measured_times(clock):
+    def made():
+        return [Dense("a", 4), *(Slow(f"s{k}", 1.0 if k in (1, 4) else 0.01) for k in range(6))]
+
+    found = places(made, "measure")
+    assert (found["s1"], found["s4"]) == (0, 1)
+
+
+@pytest.mark.parametrize("slow", [(1.0, 0.0), (0.0, 1.0)])
+def test_balance_is_by_work_that_takes_no_clock(clock, slow):
+    """Timed layers were cut elsewhere in each run, and their dropout drew other numbers."""
+
+    def made():
+        within = [Dense("wide", 400), Activation("r"), Dense("narrow", 5)]
+        return [Slow("s0", slow[0]), *within, Slow("s1", slow[1])]
+
+    # By hand: an input and an output of wide, (6 · 400) products and weights; r moves 800.
+    wanted = {"input": 0, "s0": 0, "wide": 0, "r": 1, "narrow": 1, "s1": 1}
+    assert places(made, "balance") == wanted
+
+
+def drawn_from_inputs(count=3):
     """A net of two inputs, with some layers that compute."""
     ends = [Input("x", (6,)), Input("y", (6,))]
     h = Add("sum")(ends)
-    for k in range(layers - 1):
+    for k in range(count - 1):
         h = Dense(f"d{k}", 4)(h)
-    return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=ends, outputs=[h], seed=3)
+    return drawn_to(ends, [h])
 
 
 @pytest.mark.parametrize("stages", ["balance", "measure", None])
 def test_inputs_are_no_stage_of_their_own(stages):
     """It raised an IndexError."""
 
-    def work(comm, layers):
-        net = drawn_from_inputs(layers)
-        if layers < comm.size:
-            with pytest.raises(ArgumentError, match=f"at most {layers} stages"):
-                parallel.Pipeline(net, stages, comm=comm)
-            return 0.0
+    def work(comm):
+        with pytest.raises(ArgumentError, match="at most 2 stages"):
+            parallel.Pipeline(drawn_from_inputs(2), stages, comm=comm)
+        net = drawn_from_inputs()
         pipeline = parallel.Pipeline(net, stages, comm=comm)
         assert {place for name, place in pipeline.places.items() if name not in "xy"} == {0, 1, 2}
         return net.step({"x": X, "y": X}, Y, SGD(lr=0.1))[0]
 
-    alone = drawn_from_inputs(3).step({"x": X, "y": X}, Y, SGD(lr=0.1))[0]
-    assert together(lambda comm: work(comm, 2), 3) == [0.0] * 3
-    np.testing.assert_allclose(together(lambda comm: work(comm, 3), 3), alone, rtol=1e-5)
+    alone = drawn_from_inputs().step({"x": X, "y": X}, Y, SGD(lr=0.1))[0]
+    np.testing.assert_allclose(together(work, 3), alone, rtol=1e-5)
 
 
-def test_a_stage_of_inputs_alone_is_refused():
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def backwards():
+    x = Input("x", (6,))
+    with parallel.stage(1):
+        y = Dense("a", 6)(x)
+    with parallel.stage(0):
+        z = Dense("b", 6)(y)
+    return drawn_to([x], [z])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text", "arguments"),
+    [
+        (chain, ArgumentError, "stages", {"stages": ["b", "c"]}),
+        (chain, ArgumentError, "order", {"stages": ["a"]}),
+        (chain, ArgumentError, "replicas", {"replicas": 3}),
+        (chain, ArgumentError, "balance", {"stages": "c"}),
+        (chain, ArgumentError, "names of layers", {"stages": 2}),
+        (chain, ArgumentError, "memory", {"memory": 10.0}),
+        (backwards, GraphError, "stage 1", {}),
+        (
+            lambda: drawn_from_inputs(),
+            ArgumentError,
+            "that compute; received",
+            {"stages": ["sum"]},
+        ),
+    ],
+)
+def test_stages_that_do_not_go_are_refused(make, error, text, arguments):
     def work(comm):
-        with pytest.raises(ArgumentError, match="that compute; received"):
-            parallel.Pipeline(drawn_from_inputs(3), ["sum"], comm=comm)
+        with pytest.raises(error, match=text):
+            parallel.Pipeline(make(), comm=comm, **arguments)
+
+    together(work)
+
+
+def test_what_a_net_on_stages_does_not_do_is_refused():
+    def work(comm):
+        net = chain()
+        parallel.Pipeline(net, ["c"], comm=comm)
+        for kind, text, call in (
+            (CallOrderError, "pipeline", lambda: net.forward(True, X)),
+            (CallOrderError, r"pipeline\.gather", lambda: net.as_type("float64")),
+            (CallOrderError, "another rank", lambda: parallel.Pipeline(net, ["c"], comm=comm)),
+            (ArgumentError, r"compile it before parallel\.Pipeline",
+             lambda: net.compile(SGD(lr=0.1), mixed_precision="float16")),
+        ):  # fmt: skip
+            with pytest.raises(kind, match=text):
+                call()
+        assert net.compiled is None
+        # Each stage clipped by the norm of its own layers, without a word.
+        net.compile(SGD(lr=0.1))
+        with pytest.raises(ArgumentError, match="each layer by itself.*'global'"):
+            net.fit(X, Y, clip=1.0, clip_by="running", verbose=False)
 
     together(work)
