@@ -252,6 +252,8 @@ def read_json(
     budget.spend(2 * len(text) + 48 * parts + 64 * text.count(b":"), parts)
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=pairs)
+    except SingaNetError:  # of ``pairs``
+        raise
     except (ValueError, RecursionError) as error:
         raise budget.refuse(f"{what} in JSON", f"{type(error).__name__}: {error}"[:200]) from None
     inner, levels = iter([found]), 0

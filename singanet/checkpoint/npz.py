@@ -18,6 +18,7 @@ from singanet.checkpoint.entry import (
     CRC_SIZE,
     FORMAT_VERSION,
     KEY,
+    MAX_ARRAYS,
     Checksum,
     Entry,
     Source,
@@ -29,6 +30,7 @@ from singanet.checkpoint.entry import (
     check_version,
     duplicate,
     read_bytes,
+    too_many,
     total_bytes,
     truncated,
 )
@@ -147,6 +149,8 @@ class NpzReader(StreamReader):
             where = f"{self.where}, array {name!r}"
             if name in self.entries:
                 raise duplicate(name, self.where)
+            if len(self.entries) >= MAX_ARRAYS:
+                raise too_many(self.where)
             with zip_errors(where):
                 header = self._look_through(name, info, where)
             self._members[name] = (info, header)

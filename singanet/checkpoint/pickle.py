@@ -14,6 +14,7 @@ from singanet.base.files import replacing
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     KEY,
+    MAX_ARRAYS,
     REWRITTEN,
     Checksum,
     ChecksumThread,
@@ -26,6 +27,7 @@ from singanet.checkpoint.entry import (
     check_version,
     duplicate,
     read_bytes,
+    too_many,
     total_bytes,
     write_bytes,
 )
@@ -74,6 +76,8 @@ class PickleReader(StreamReader):
             name = check_name(names.get(key, key), self.where)
             if name in self.entries:
                 raise duplicate(name, self.where)
+            if len(self.entries) >= MAX_ARRAYS:
+                raise too_many(self.where)
             array = self._array(name, value)
             dtype = array.dtype.newbyteorder("<")
             checksum = checksums.get(key, "none") if ours else ""

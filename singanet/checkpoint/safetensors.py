@@ -34,6 +34,7 @@ from singanet.checkpoint.entry import (
     read_exactly,
     run_shape,
     runs_of_rows,
+    too_many,
     total_bytes,
     truncated,
     write_pieces,
@@ -74,7 +75,7 @@ def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tupl
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
-        if len(made) < len(pairs) or len(pairs) > MAX_ARRAYS:
+        if len(made) < len(pairs):
             check_unique((name for name, _ in pairs), where)
         return made
 
@@ -89,6 +90,8 @@ def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tupl
             isinstance(value, str) for value in metadata.values()
         ):
             raise broken(where, "metadata from string to string", "other values")
+    if len(table) > MAX_ARRAYS:
+        raise too_many(where)
     check_names(table, where)
     found = [_entry(name, item, size, where) for name, item in table.items()]
     end = 0

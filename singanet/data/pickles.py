@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from singanet.base.arguments import Budget, Refusal, checked_shape
+from singanet.base.arguments import NAMES, Budget, Refusal, checked_shape
 from singanet.errors import DataError, SingaNetError
 from singanet.types import Array, Shape
 
@@ -337,6 +337,8 @@ class Machine:
         if type(target) is not dict:
             raise TypeError
         for key, value in zip(items[::2], items[1::2], strict=True):
+            if isinstance(key, StoredText):
+                raise self._refuse(NAMES, f"a key of {key.size} bytes")
             if not isinstance(key, (str, bytes, int)):
                 raise TypeError
             target[key] = value

@@ -54,7 +54,6 @@ def twice():
 class TestNpz(FormatCase):
     name = "npz"
     suffix = ".npz"
-    counts = False
     forged = [
         *((zip_file(("x.npy", EIGHT), method=method), "stored or deflated", UnsafeFileError)
           for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)),

@@ -57,7 +57,6 @@ OUTSIDE = [
 class TestPickle(FormatCase):
     name = "pickle"
     suffix = ".pickle"
-    counts = False
     after = True  # a pickle says where it ends
     forged = [
         *((pickle.dumps({"w": array}, k), "array 'w'") for array in NO_ARRAYS for k in PROTOCOLS),

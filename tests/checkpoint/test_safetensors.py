@@ -48,7 +48,6 @@ NEWER = {"__metadata__": {"singanet_format": "12"}}
 class TestSafetensors(FormatCase):
     name = "safetensors"
     suffix = ".safetensors"
-    counts = False
     forged = [
         *((file_of(table), rf"model\.safetensors.*{message}") for table, message in TABLES),
         *((length.to_bytes(8, "little") + b"{}", f"a table of {length} bytes")
