@@ -8,6 +8,7 @@ from singanet.onnx import save
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
+node = onnx.helper.make_node
 
 
 def checked(path):
@@ -44,10 +45,7 @@ def file_of(nodes, inputs, outputs, arrays, path, opset=18, **more):
     graph = helper.make_graph(
         nodes,
         "g",
-        [
-            helper.make_tensor_value_info(name, kinds.get(name, kind), shape)
-            for name, shape in inputs.items()
-        ],
+        [helper.make_tensor_value_info(n, kinds.get(n, kind), s) for n, s in inputs.items()],
         [helper.make_tensor_value_info(name, kind, None) for name in outputs],
         [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()],
     )
