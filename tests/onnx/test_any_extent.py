@@ -10,7 +10,7 @@ from singanet.layers import GRU, MultiHeadAttention
 from singanet.loss import SquaredError
 from singanet.onnx import load, save
 from singanet.optimizer import Adam
-from tests.onnx.runtime import onnx, ran
+from tests.onnx.runtime import file_of, node, ran
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -39,16 +39,13 @@ class Reader(nn.Module):
     def __init__(self, last):
         super().__init__()
         self.query, self.key, self.value, self.out = (nn.Linear(8, 8) for _ in range(4))
-        self.own = nn.GRU(8, 8, batch_first=True)
-        self.scores = nn.Linear(8, 3)
+        self.own, self.scores = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3)
         self.last = last
 
     def forward(self, x):
-        q, k, v = (
-            each(x).view(x.shape[0], -1, 2, 4).transpose(1, 2)
-            for each in (self.query, self.key, self.value)
-        )
-        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        parts = (each(x) for each in (self.query, self.key, self.value))
+        parts = (part.view(x.shape[0], -1, 2, 4).transpose(1, 2) for part in parts)
+        y = nn.functional.scaled_dot_product_attention(*parts)
         y = x + self.out(y.transpose(1, 2).reshape(*x.shape))
         y = self.own(torch.cat([y, x.flip(1)], -1)[..., 4:12])[0]
         return self.scores(y[:, -1] if self.last else y.mean(1))
@@ -56,28 +53,19 @@ class Reader(nn.Module):
 
 def exported(module, x, path):
     torch.manual_seed(0)
-    model = module.eval()
-    named = {0: "batch", 1: "steps"}
+    more = {"input_names": ["x"], "opset_version": 17, "dynamo": False, "verbose": False}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model, (x,), path, input_names=["x"], opset_version=17, dynamo=False,
-            dynamic_axes={"x": named}, verbose=False,
-        )  # fmt: skip
+        axes = {"x": {0: "batch", 1: "steps"}}
+        torch.onnx.export(module.eval(), (x,), path, dynamic_axes=axes, **more)
     return path
 
 
+X = torch.randn(2, 9, 8, generator=torch.Generator().manual_seed(0))
 CASES = {
     "tagger": (Tagger, torch.arange(18).reshape(2, 9) % 11),
-    "mean": (
-        lambda: Reader(False),
-        torch.randn(2, 9, 8, generator=torch.Generator().manual_seed(0)),
-    ),
-    "last": (
-        lambda: Reader(True),
-        torch.randn(2, 9, 8, generator=torch.Generator().manual_seed(0)),
-    ),
-}
+    "mean": (lambda: Reader(False), X), "last": (lambda: Reader(True), X),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -107,20 +95,9 @@ def test_a_net_takes_every_number_of_steps_trains_and_is_written_again(name, tmp
 
 def graph(nodes, shapes, path, arrays=None, opset=18):
     """A file of those nodes, from inputs of those shapes to y."""
-    make = onnx.helper
-    kind = onnx.TensorProto.FLOAT
-    made = make.make_graph(
-        nodes,
-        "g",
-        [make.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()],
-        [make.make_tensor_value_info("y", kind, None)],
-        [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in (arrays or {}).items()],
-    )
-    onnx.save(make.make_model(made, opset_imports=[make.make_opsetid("", opset)]), path)
-    return path
+    return file_of(nodes, shapes, ["y"], arrays or {}, path, opset)
 
 
-node = onnx.helper.make_node
 KERNEL = np.ones((2, 4, 3), np.float32)
 BOUND = {
     "fewer steps": (node("Conv", ["x", "w"], ["y"]), {"w": KERNEL}),
@@ -156,10 +133,8 @@ def test_attention_whose_mask_would_need_the_steps_is_refused(attributes, tmp_pa
     made = node("Attention", ["x", "x", "x"], ["y"], q_num_heads=2, kv_num_heads=2, **attributes)
     path = graph([made], {"x": ["N", "T", 4]}, tmp_path / "net.onnx", opset=24)
     if attributes:
-        with pytest.raises(
-            FileFormatError,
-            match=r"a known number of steps, for is_causal and windows.*pass shapes",
-        ):
+        words = r"a known number of steps, for is_causal and windows.*pass shapes"
+        with pytest.raises(FileFormatError, match=words):
             load(path)
         return
     net = load(path)
@@ -198,8 +173,8 @@ def test_two_extents_that_are_open_have_to_be_given(shapes, tmp_path):
 
 
 def test_shapes_may_leave_the_steps_open_themselves(tmp_path):
-    path = graph([node("Add", ["x", "z"], ["y"])], {"x": ["N", "A", "B"], "z": ["N", "C", 4]},
-                 tmp_path / "net.onnx")  # fmt: skip
+    shapes = {"x": ["N", "A", "B"], "z": ["N", "C", 4]}
+    path = graph([node("Add", ["x", "z"], ["y"])], shapes, tmp_path / "net.onnx")
     net = load(path, {"x": (None, 4), "z": (None, 4)})
     for steps in (2, 3):
         x = np.ones((1, steps, 4), np.float32)

@@ -16,9 +16,8 @@ from singanet.onnx.read import graph_of
 from singanet.saving.codecs.onnx.use import Sheet
 from singanet.saving.codecs.onnx.values import FileNode, Known, RefusedError
 from tests.onnx import node_tests
-from tests.onnx.runtime import onnx, ran
+from tests.onnx.runtime import file_of, node, ran
 
-helper, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 LAST = np.iinfo(np.int64).max
 
 REFUSED = {
@@ -92,11 +91,8 @@ def test_operators_of_constants_give_what_they_should():
             continue
         seen.add(case.op)
         for found, wanted in zip(made, map(np.asarray, case.outputs), strict=True):
-            if (
-                found.shape != wanted.shape
-                or found.dtype != wanted.dtype
-                or not np.allclose(found, wanted, case.rtol, case.atol, equal_nan=True)
-            ):
+            same = (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+            if not same or not np.allclose(found, wanted, case.rtol, case.atol, equal_nan=True):
                 wrong.append(f"{case.name}: {found.dtype} {found.shape}")
     assert not wrong
     # The first is refused, the tests of the others are of versions that are not read.
@@ -134,14 +130,11 @@ def test_whole_numbers_are_exact_or_refused(op, formula):
         made_of(node_of("Div", 2), known(a, 0 * b), budget_of(0))
 
 
-def test_arrays_of_no_elements_and_of_no_axes_go_through():
+def test_arrays_of_no_elements_or_axes_and_what_depends_on_the_number_of_samples():
     (none,) = made_of(node_of("Equal", 2), known(np.zeros(0, np.int64), -1), budget_of(0))
     assert (none.array.dtype, none.array.shape) == (bool, (0,))
     (one,) = made_of(node_of("Mul", 2), known(np.int64(3), np.int64(4)), budget_of(0))
     assert (one.array.dtype, one.array.shape, one.array.item()) == (np.int64, (), 12)
-
-
-def test_what_depends_on_the_number_of_samples_is_computed_for_both():
     extents = Known.of(np.array([7, 4]), np.array([11, 4]))
     (made,) = made_of(node_of("Mul", 2), [extents, *known([2, 3])], budget_of(0))
     assert [each.tolist() for each in made.at] == [[14, 12], [22, 12]]
@@ -164,48 +157,29 @@ def test_a_small_file_computes_no_large_arrays_and_no_long_products(op, arrays, 
 
 
 GATES = {
-    "Sigmoid": {},
-    "HardSigmoid": {"alpha": 0.25, "beta": 0.4},
-    "Softmax": {"axis": 0},
-    "LeakyRelu": {"alpha": 0.3},
-    "Softplus": {},
-    "Erf": {},
-    "ReduceL2": {"keepdims": 1},
-}
+    "Sigmoid": {}, "HardSigmoid": {"alpha": 0.25, "beta": 0.4}, "Softmax": {"axis": 0},
+    "LeakyRelu": {"alpha": 0.3}, "Softplus": {}, "Erf": {}, "ReduceL2": {"keepdims": 1},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("op", GATES)
 def test_a_function_of_a_constant_is_a_constant_of_the_net(op, tmp_path):
     rng = np.random.default_rng(0)
     x, gate, square = (rng.standard_normal((k, 4)).astype("f4") for k in (5, 4, 4))
-    graph = helper.make_graph(
-        [
-            helper.make_node(op, ["gate"], ["open"], **GATES[op]),
-            helper.make_node("Mul", ["open", "square"], ["gated"]),
-            helper.make_node("MatMul", ["x", "gated"], ["y"]),
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", FLOAT, ["n", 4])],
-        [helper.make_tensor_value_info("y", FLOAT, None)],
-        [onnx.numpy_helper.from_array(a, n) for n, a in (("gate", gate), ("square", square))],
-    )
-    path = tmp_path / "net.onnx"
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    onnx.save(model, path)
+    nodes = [
+        node("Mul", ["open", "square"], ["gated"]), node("MatMul", ["x", "gated"], ["y"]),
+        node(op, ["gate"], ["open"], **GATES[op]),
+    ]  # fmt: skip
+    arrays, path = {"gate": gate, "square": square}, tmp_path / "net.onnx"
+    file_of(nodes[2:] + nodes[:2], {"x": ["n", 4]}, ["y"], arrays, path, ir_version=8)
     wanted = ran(path, {"x": x})["y"]
     np.testing.assert_allclose(load(path).forward(False, x), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_windows_over_constants_are_refused_before_they_run(tmp_path):
     """Their time is not told by what goes in and comes out."""
-    pool = helper.make_node("MaxPool", ["c"], ["p"], kernel_shape=[1 << 20], pads=[1 << 19] * 2)
-    graph = helper.make_graph(
-        [pool, helper.make_node("Add", ["x", "p"], ["y"])], "g",
-        [helper.make_tensor_value_info("x", FLOAT, ["n", 1, 1])],
-        [helper.make_tensor_value_info("y", FLOAT, None)],
-        [onnx.numpy_helper.from_array(np.zeros((1, 1, 1 << 10), np.float32), "c")],
-    )  # fmt: skip
-    path = tmp_path / "net.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    pool = node("MaxPool", ["c"], ["p"], kernel_shape=[1 << 20], pads=[1 << 19] * 2)
+    constant, path = {"c": np.zeros((1, 1, 1 << 10), np.float32)}, tmp_path / "net.onnx"
+    file_of([pool, node("Add", ["x", "p"], ["y"])], {"x": ["n", 1, 1]}, ["y"], constant, path)
     with pytest.raises(FileFormatError, match="constants alone"):
         load(path)

@@ -8,6 +8,7 @@ import pytest
 from singanet.errors import FileAccessError, FileFormatError, SingaNetError, UnsafeFileError
 from singanet.onnx import load
 from singanet.onnx.onnx_pb2 import ModelProto, TensorProto
+from tests.kit.files import varint
 
 F = TensorProto.DataType.FLOAT
 
@@ -40,18 +41,14 @@ def refused(made, folder, match=None, error=FileFormatError):
 
 
 def outside(location, **more):
-    tensor = {"float_data": [], "data_location": 1}
-    tensor["external_data"] = [
-        {"key": key, "value": value} for key, value in {"location": location, **more}.items()
-    ]
-    return model(**tensor)
+    places = {"location": location, **more}
+    data = [{"key": key, "value": value} for key, value in places.items()]
+    return model(float_data=[], data_location=1, external_data=data)
 
 
 def test_a_whole_one_is_read(tmp_path):
-    net = load(written(model(), tmp_path))
-    np.testing.assert_array_equal(
-        net.forward(False, np.ones((1, 2), np.float32)), [[3.0, 5.0, 7.0]]
-    )
+    found = load(written(model(), tmp_path)).forward(False, np.ones((1, 2), np.float32))
+    np.testing.assert_array_equal(found, [[3.0, 5.0, 7.0]])
 
 
 def test_arrays_beside_it_are_read_and_none_elsewhere(tmp_path):
@@ -93,30 +90,30 @@ def test_arrays_that_are_not_what_they_say(tensor, tmp_path):
     refused(model(**tensor), tmp_path)
 
 
-def test_graphs_that_cannot_be(tmp_path):
+def more_nodes(made, *nodes):
+    for op, of, to in nodes:
+        made.graph.node.add(op_type=op, name="loop", input=[of], output=[to])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: more_nodes(m, ("Relu", "z", "z2")), "inputs that exist"),
+        (lambda m: more_nodes(m, ("Relu", "z", "z2"), ("Relu", "z2", "z")), "cycle"),
+        (lambda m: more_nodes(m, ("Relu", "x", "y")), "made once"),
+        (lambda m: m.graph.output.add(name="nobody"), "nobody"),
+        (lambda m: m.graph.initializer.add(name="w", dims=[1], data_type=F, float_data=[1.0]),
+         "different names"),
+        (lambda m: m.graph.sparse_initializer.append(b""), "sparse"),
+        (lambda m: m.opset_import.add(domain="ai.onnx", version=18), "one version"),
+        (lambda m: m.opset_import[0].MergeFrom(type(m.opset_import[0])(version=99)),
+         "opset_version"),
+    ],
+)  # fmt: skip
+def test_graphs_that_cannot_be(change, why, tmp_path):
     made = model()
-    made.graph.node.add(op_type="Relu", name="loop", input=["z"], output=["z2"])
-    refused(made, tmp_path, "inputs that exist")
-    made.graph.node.add(op_type="Relu", input=["z2"], output=["z"])
-    refused(made, tmp_path, "cycle")
-    made = model()
-    made.graph.node.add(op_type="Relu", input=["x"], output=["y"])
-    refused(made, tmp_path, "made once")
-    made = model()
-    made.graph.output.add(name="nobody")
-    refused(made, tmp_path, "nobody")
-    made = model()
-    made.graph.initializer.add(name="w", dims=[1], data_type=F, float_data=[1.0])
-    refused(made, tmp_path, "different names")
-    made = model()
-    made.graph.sparse_initializer.append(b"")
-    refused(made, tmp_path, "sparse")
-    made = model()
-    made.opset_import.add(domain="ai.onnx", version=18)
-    refused(made, tmp_path, "one version")
-    made = model()
-    made.opset_import[0].version = 99
-    refused(made, tmp_path, "opset_version")
+    change(made)
+    refused(made, tmp_path, why)
 
 
 def test_functions_that_call_themselves_or_double(tmp_path):
@@ -131,21 +128,17 @@ def test_functions_that_call_themselves_or_double(tmp_path):
 
 def node_of(op, *inputs, constants=(), **attributes):
     """A model of one node behind the input; ``constants`` are arrays of int64."""
-    made = model()
+    made, names = model(), [f"c{k}" for k in range(len(constants))]
     del made.graph.node[:]
-    names = []
-    for k, values in enumerate(constants):
-        dims = [len(values)] if isinstance(values, list) else []
+    for name, values in zip(names, constants, strict=True):
         data = values if isinstance(values, list) else [values]
-        names.append(f"c{k}")
-        kind = TensorProto.DataType.INT64
-        made.graph.initializer.add(name=f"c{k}", dims=dims, data_type=kind, int64_data=data)
+        more = {"data_type": TensorProto.DataType.INT64, "int64_data": data}
+        dims = [len(values)] if isinstance(values, list) else []
+        made.graph.initializer.add(name=name, dims=dims, **more)
     node = made.graph.node.add(op_type=op, input=[*inputs, *names], output=["y"])
     for name, value in attributes.items():
-        if isinstance(value, list):
-            node.attribute.add(name=name, type=7, ints=value)
-        else:
-            node.attribute.add(name=name, type=2, i=value)
+        whole = {"type": 7, "ints": value} if isinstance(value, list) else {"type": 2, "i": value}
+        node.attribute.add(name=name, **whole)
     return made
 
 
@@ -180,23 +173,12 @@ def test_small_files_that_would_be_large(tmp_path):
     whole = model().SerializeToString()
     # Millions of empty messages of two bytes each: graph { node {} node {} ... }.
     empty = b"\x0a\x00" * 2_000_000
-    size, header = len(empty), bytearray(b"\x3a")
-    while size > 0x7F:
-        header.append(size & 0x7F | 0x80)
-        size >>= 7
-    refused(whole + bytes(header) + bytes([size]) + empty, tmp_path, error=UnsafeFileError)
+    refused(whole + b"\x3a" + varint(len(empty)) + empty, tmp_path, error=UnsafeFileError)
     deep = b""
     for _ in range(300):  # attribute { g { node { attribute ...
         for tag in (0x32, 0x2A, 0x0A):
-            deep = bytes([tag, *_varint(len(deep))]) + deep
-    refused(whole + b"\x3a" + bytes(_varint(len(deep))) + deep, tmp_path)
+            deep = bytes([tag]) + varint(len(deep)) + deep
+    refused(whole + b"\x3a" + varint(len(deep)) + deep, tmp_path)
     for cut in range(0, len(whole), 7):
         with pytest.raises(SingaNetError):
             load(written(whole[:cut] + b"\xff" * 9 + whole[cut:], tmp_path))
-
-
-def _varint(number):
-    while number > 0x7F:
-        yield number & 0x7F | 0x80
-        number >>= 7
-    yield number
