@@ -37,9 +37,7 @@ def _mlp():
 
 def _recurrent(kind, both=False):
     first = kind(7, return_sequences=True)
-    return [
-        kl.Input((5, 4)), kl.Bidirectional(first) if both else first, kind(4), kl.Dense(3),
-    ]  # fmt: skip
+    return [kl.Input((5, 4)), kl.Bidirectional(first) if both else first, kind(4), kl.Dense(3)]
 
 
 def _char_rnn():
@@ -78,18 +76,11 @@ def _mobile():
 
 
 MODELS = {
-    "cnn": _cnn,
-    "cnn, channels first": _channels_first,
-    "mlp": _mlp,
-    "lstm": lambda: _recurrent(kl.LSTM),
-    "lstm, both ways": lambda: _recurrent(kl.LSTM, both=True),
-    "gru": lambda: _recurrent(kl.GRU),
-    "char_rnn": _char_rnn,
-    "attention": _attention,
-    "cross attention": _cross,
-    "block": _block,
-    "mobile": _mobile,
-}
+    "cnn": _cnn, "cnn, channels first": _channels_first, "mlp": _mlp,
+    "lstm": lambda: _recurrent(kl.LSTM), "lstm, both ways": lambda: _recurrent(kl.LSTM, both=True),
+    "gru": lambda: _recurrent(kl.GRU), "char_rnn": _char_rnn, "attention": _attention,
+    "cross attention": _cross, "block": _block, "mobile": _mobile,
+}  # fmt: skip
 FIXED = ("mlp", "block")
 """Keras' LayerNormalization has a graph of one sample only (of a free batch: "not constant")."""
 

@@ -40,15 +40,12 @@ def running(path, as_written=False):
 
 def file_of(nodes, inputs, outputs, arrays, path, opset=18, **more):
     """A file of those nodes; inputs, of floats or of ``kinds``, and arrays by name."""
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    kinds = more.pop("kinds", {})
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(n, kinds.get(n, kind), s) for n, s in inputs.items()],
-        [helper.make_tensor_value_info(name, kind, None) for name in outputs],
-        [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()],
-    )
+    helper, kind, kinds = onnx.helper, onnx.TensorProto.FLOAT, more.pop("kinds", {})
+    info, array = helper.make_tensor_value_info, onnx.numpy_helper.from_array
+    given = [info(name, kinds.get(name, kind), shape) for name, shape in inputs.items()]
+    made = [info(name, kind, None) for name in outputs]
+    constants = [array(np.asarray(a), name) for name, a in arrays.items()]
+    graph = helper.make_graph(nodes, "g", given, made, constants)
     imports = [helper.make_opsetid("", opset), *more.pop("imports", ())]
     onnx.save(helper.make_model(graph, opset_imports=imports, **more), path)
     return path
@@ -74,10 +71,8 @@ def filled(net, rng):
 def floats(shapes, count=3, seed=3):
     """A batch for `drawn`."""
     rng = np.random.default_rng(seed)
-    return {
-        f"in{k}": rng.standard_normal((count, *shape)).astype(np.float32)
-        for k, shape in enumerate(shapes)
-    }
+    shapes = ((count, *shape) for shape in shapes)
+    return {f"in{k}": rng.standard_normal(s).astype(np.float32) for k, s in enumerate(shapes)}
 
 
 def expect_same(net, feed, path, opset=17, tolerance=1e-5):

@@ -10,55 +10,18 @@ from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError
 from singanet.loss import SquaredError
 from singanet.onnx import inspect, load, save
 from singanet.optimizer import Adam
-from tests.onnx.runtime import file_of, onnx, ran
+from tests.onnx.runtime import file_of, node, onnx, ran
 
 torch_models = pytest.importorskip("tests.onnx.torch_models", exc_type=ImportError)
 torch = torch_models.torch
-helper = onnx.helper
 FLOAT = onnx.TensorProto.FLOAT
 
-OLD = [(name, opset, False) for name in torch_models.MODELS for opset in (13, 17)]
-NEW = [(name, opset, True) for name in torch_models.MODELS for opset in (18, 23)]
 # PyTorch has no form of its attention in opset 13; ONNX Runtime refuses the mask of opset 23.
-LEFT_OUT = {(name, 13, False) for name in
-            ("vit", "encoder", "encoder, norm last", "encoder with a mask", "attention",
-             "causal attention")} | {("encoder with a mask", 23, True)}  # fmt: skip
-QUICK = {("lstm", 17, False), ("encoder", 17, False), ("mobile", 17, False)}
-
-
-@pytest.mark.parametrize(
-    ("name", "opset", "dynamo"),
-    [
-        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
-        for case in OLD + NEW
-        if case not in LEFT_OUT
-    ],
-)
-def test_what_pytorch_writes_predicts_as_in_onnx_runtime_and_trains(name, opset, dynamo, tmp_path):
-    path = tmp_path / "net.onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch_models.export(name, path, opset, dynamo)
-    net = load(path, seed=0)
-    x = torch_models.MODELS[name][1].numpy()
-    rng = np.random.default_rng(1)
-    for count in (1, 2, 5):
-        many = rng.permutation(np.concatenate([x] * 3).reshape(-1)).reshape(6, *x.shape[1:])[:count]
-        (wanted,) = ran(path, {"x": many}).values()
-        found = net.forward(False, many)
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
-    net.loss, adam = SquaredError(), Adam(lr=1e-3)
-    target = np.zeros_like(found)
-    losses = [net.step(many, target, adam)[0] for _ in range(6)]
-    assert losses[-1] < losses[0]
-    assert net.programs.notes == []
-    save(net, path)
-    found = net.forward(False, many)
-    (there,) = ran(path, {"x": many}).values()
-    for other in (there, load(path).forward(False, many)):
-        np.testing.assert_allclose(other, found, rtol=0, atol=1e-5 * np.abs(found).max())
-
-
+LEFT_OUT = {(name, 13) for name in ("vit", "encoder", "encoder, norm last", "encoder with a mask",
+                                    "attention", "causal attention")}  # fmt: skip
+LEFT_OUT |= {("encoder with a mask", 23)}
+CASES = [(n, o) for n in torch_models.MODELS for o in (13, 17, 18, 23) if (n, o) not in LEFT_OUT]
+QUICK = {("lstm", 17), ("encoder", 17), ("mobile", 17)}
 RECURRENT = [
     (kind, *form)
     for kind in ("LSTM", "GRU", "RNN")
@@ -74,34 +37,61 @@ FOR_SO_MANY = [
     if count is not None or isinstance(form, tuple)
 ]
 QUICKLY = {
-    (("GRU", 1, True, True, "all"), 2, False),
-    (("LSTM", 2, True, False, "states"), 1, False),
-    (("LSTM", 1, False, True, "last"), 2, False),
-    ("encoder, norm last", 1, False),
-}
+    (("GRU", 1, True, True, "all"), 2, False), (("LSTM", 2, True, False, "states"), 1, False),
+    (("LSTM", 1, False, True, "last"), 2, False), ("encoder, norm last", 1, False),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("form", "count", "dynamo"),
-    [
-        pytest.param(*case, marks=() if case in QUICKLY else pytest.mark.slow)
-        for case in FOR_SO_MANY
-    ],
-)
+def quick(cases, chosen):
+    """The ``cases``, of which those that are not ``chosen`` are slow."""
+    return [pytest.param(*c, marks=() if c in chosen else pytest.mark.slow) for c in cases]
+
+
+def exported(write, *arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        write(*arguments)
+
+
+def close(found, wanted, tolerance):
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("name", "opset"), quick(CASES, QUICK))
+def test_what_pytorch_writes_predicts_as_in_onnx_runtime_and_trains(name, opset, tmp_path):
+    path = tmp_path / "net.onnx"
+    exported(torch_models.export, name, path, opset, opset >= 18)
+    net = load(path, seed=0)
+    x = torch_models.MODELS[name][1].numpy()
+    rng = np.random.default_rng(1)
+    for count in (1, 2, 5):
+        many = rng.permutation(np.concatenate([x] * 3).reshape(-1)).reshape(6, *x.shape[1:])[:count]
+        (wanted,) = ran(path, {"x": many}).values()
+        found = net.forward(False, many)
+        close(found, wanted, 1e-4)
+    net.loss, adam = SquaredError(), Adam(lr=1e-3)
+    losses = [net.step(many, np.zeros_like(found), adam)[0] for _ in range(6)]
+    assert losses[-1] < losses[0]
+    assert net.programs.notes == []
+    save(net, path)
+    found = net.forward(False, many)
+    (there,) = ran(path, {"x": many}).values()
+    for other in (there, load(path).forward(False, many)):
+        close(other, found, 1e-5)
+
+
+@pytest.mark.parametrize(("form", "count", "dynamo"), quick(FOR_SO_MANY, QUICKLY))
 def test_what_pytorch_writes_for_so_many_samples_takes_any(form, count, dynamo, tmp_path):
     if isinstance(form, tuple):
         module = torch_models.ready(lambda: torch_models.Recurrent(*form))
-        axis = 0 if module.batch_first else 1
-        many = torch.randn(6, 4, 5)
+        axis, many = 0 if module.batch_first else 1, torch.randn(6, 4, 5)
     else:
-        (module, _), axis = torch_models.made(form), 0
-        many = torch.cat([torch_models.made(form)[1]] * 3)
-    exported = many[: count or 2].movedim(0, axis)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        free = axis if count is None else None
-        torch_models.write(module, exported, tmp_path / "net.onnx", 18, dynamo, free)
-    net = load(tmp_path / "net.onnx", batch_axis=axis)
+        module, x = torch_models.made(form)
+        axis, many = 0, torch.cat([x] * 3)
+    path, free = tmp_path / "net.onnx", axis if count is None else None
+    some = many[: count or 2].movedim(0, axis)
+    exported(torch_models.write, module, some, path, 18, dynamo, free)
+    net = load(path, batch_axis=axis)
     for n in (1, 2, 5):
         with torch.no_grad():
             wanted = module(many[:n].movedim(0, axis))
@@ -109,20 +99,18 @@ def test_what_pytorch_writes_for_so_many_samples_takes_any(form, count, dynamo, 
         wanted = wanted.movedim(axis, 0) if wanted.ndim == 3 else wanted
         found = net.predict(many[:n].numpy())
         assert found.shape == tuple(wanted.shape)
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
+        close(found, wanted.numpy(), 1e-4)
 
 
 def recurrent_for(count, steps, ways):
     """What the newer exporter writes of a GRU: the number of samples stands in its constants."""
+    both = "bidirectional" if ways == 2 else "forward"
+    more = {"hidden_size": 4, "linear_before_reset": 1, "direction": both}
     nodes = [
-        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
-        helper.make_node(
-            "GRU", ["t", "w", "r", "", "", "h"], ["s"], hidden_size=4, linear_before_reset=1,
-            direction="bidirectional" if ways == 2 else "forward",
-        ),
-        helper.make_node("Transpose", ["s"], ["d"], perm=[0, 2, 1, 3]),
-        helper.make_node("Reshape", ["d", "sizes"], ["m"]),
-        helper.make_node("Transpose", ["m"], ["y"], perm=[1, 0, 2]),
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        node("GRU", ["t", "w", "r", "", "", "h"], ["s"], **more),
+        node("Transpose", ["s"], ["d"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["d", "sizes"], ["m"]), node("Transpose", ["m"], ["y"], perm=[1, 0, 2]),
     ]  # fmt: skip
     shapes = {"w": (ways, 12, 3), "r": (ways, 12, 4), "h": (ways, count, 4)}
     return nodes, shapes, {"sizes": [steps, count, 4 * ways]}
@@ -131,19 +119,15 @@ def recurrent_for(count, steps, ways):
 def heads_for(count, steps, heads):
     """The shapes of attention in time-major order: merged with heads, with steps, and apart."""
     nodes = [
-        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
-        helper.make_node("MatMul", ["t", "w"], ["p"]),
-        helper.make_node("Reshape", ["p", "split"], ["h"]),
-        helper.make_node("Transpose", ["h"], ["hn"], perm=[1, 0, 2]),
-        helper.make_node("Reshape", ["hn", "apart"], ["four"]),
-        helper.make_node("Transpose", ["four"], ["back"], perm=[2, 0, 1, 3]),
-        helper.make_node("Reshape", ["back", "rows"], ["flat"]),
-        helper.make_node("Gemm", ["flat", "v"], ["g"]),
-        helper.make_node("Reshape", ["g", "sizes"], ["whole"]),
-        helper.make_node("Expand", ["start", "spread"], ["starts"]),
-        helper.make_node("Add", ["whole", "starts"], ["sum"]),
-        helper.make_node("Transpose", ["sum"], ["y"], perm=[1, 0, 2]),
-    ]
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), node("MatMul", ["t", "w"], ["p"]),
+        node("Reshape", ["p", "split"], ["h"]), node("Transpose", ["h"], ["hn"], perm=[1, 0, 2]),
+        node("Reshape", ["hn", "apart"], ["four"]),
+        node("Transpose", ["four"], ["back"], perm=[2, 0, 1, 3]),
+        node("Reshape", ["back", "rows"], ["flat"]), node("Gemm", ["flat", "v"], ["g"]),
+        node("Reshape", ["g", "sizes"], ["whole"]), node("Expand", ["start", "spread"], ["starts"]),
+        node("Add", ["whole", "starts"], ["sum"]),
+        node("Transpose", ["sum"], ["y"], perm=[1, 0, 2]),
+    ]  # fmt: skip
     wide = 4 * heads
     shapes = {"w": (3, wide), "v": (wide, 5), "start": (1, 1, 5)}
     return nodes, shapes, {
@@ -158,15 +142,11 @@ def test_a_graph_for_so_many_samples_takes_any(graph, count, tmp_path):
     rng = np.random.default_rng(count)
     for steps, more in ((5, 1), (4, 2), (1, 2)):
         nodes, shapes, sizes = graph(count, steps, more)
-        arrays = {name: 0.3 * rng.standard_normal(shape) for name, shape in shapes.items()}
-        # Only what is the same for every sample is known of any other number of them.
-        arrays = {
-            name: np.repeat(a[:, :1], a.shape[1], 1) if name == "h" else a
-            for name, a in arrays.items()
-        }
-        arrays = {name: a.astype(np.float32) for name, a in arrays.items()} | {
-            name: np.array(shape) for name, shape in sizes.items()
-        }
+        arrays = {n: (0.3 * rng.standard_normal(s)).astype("f4") for n, s in shapes.items()}
+        if "h" in arrays:
+            # Only what is the same for every sample is known of any other number of them.
+            arrays["h"][:] = arrays["h"][:, :1]
+        arrays |= {name: np.array(shape) for name, shape in sizes.items()}
         path = file_of(nodes, {"x": [count, steps, 3]}, ["y"], arrays, tmp_path / "net.onnx")
         many = rng.standard_normal((2 * count, steps, 3)).astype(np.float32)
         halves = [ran(path, {"x": many[k : k + count]})["y"] for k in (0, count)]
@@ -176,24 +156,19 @@ def test_a_graph_for_so_many_samples_takes_any(graph, count, tmp_path):
 
 
 def test_exported_attention_is_a_layer_of_it_again(tmp_path):
-    path = tmp_path / "net.onnx"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch_models.export("causal attention", path, 17, False)
-    net = load(path)
+    exported(torch_models.export, "causal attention", tmp_path / "net.onnx", 17, False)
+    net = load(tmp_path / "net.onnx")
     (attention,) = (each for each in net.layers if not isinstance(each, layers.Dummy))
     assert isinstance(attention, layers.MultiHeadAttention)
-    assert attention.causal
-    assert attention.num_heads == 4
+    assert (attention.causal, attention.num_heads) == (True, 4)
 
 
 def test_parameters_are_called_as_in_the_file_and_come_back_from_a_model_file(tmp_path):
     w = np.arange(12, dtype=np.float32).reshape(4, 3)
     nodes = [
-        helper.make_node("MatMul", ["x", "block.fc.weight"], ["m"]),
-        helper.make_node("Add", ["m", "block.fc.bias"], ["y"]),
-        helper.make_node("Erf", ["y"], ["z"]),
-    ]
+        node("MatMul", ["x", "block.fc.weight"], ["m"]), node("Erf", ["y"], ["z"]),
+        node("Add", ["m", "block.fc.bias"], ["y"]),
+    ]  # fmt: skip
     arrays = {"block.fc.weight": w, "block.fc.bias": np.ones(3, np.float32)}
     net = load(file_of(nodes, {"x": ["N", 4]}, ["z"], arrays, tmp_path / "net.onnx"))
     assert net.param_names() == ["block.fc/weight", "block.fc/bias"]
@@ -207,36 +182,31 @@ def test_parameters_are_called_as_in_the_file_and_come_back_from_a_model_file(tm
 
 def test_several_outputs_are_called_as_in_the_file(tmp_path):
     nodes = [
-        helper.make_node("Relu", ["x"], ["first"], name="a"),
-        helper.make_node("Tanh", ["first"], ["second"], name="b"),
-        helper.make_node("LSTM", ["t", "w", "r"], ["s", "h", ""], hidden_size=2),
-        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
-        helper.make_node("Identity", ["h"], ["state"]),
-    ]
+        node("Relu", ["x"], ["first"], name="a"), node("Tanh", ["first"], ["second"], name="b"),
+        node("LSTM", ["t", "w", "r"], ["s", "h", ""], hidden_size=2),
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), node("Identity", ["h"], ["state"]),
+    ]  # fmt: skip
     rng = np.random.default_rng(0)
     arrays = {name: rng.standard_normal((1, 8, n)).astype("f4") for name, n in (("w", 3), ("r", 2))}
-    outputs = ["first", "second", "s", "state"]
-    path = file_of(nodes, {"x": ["N", 4, 3]}, outputs, arrays, tmp_path / "net.onnx")
+    # In the graph the last two have the samples behind.
+    outputs = {"first": None, "second": None, "s": (2, 0, 1, 3), "state": (1, 0, 2)}
+    path = file_of(nodes, {"x": ["N", 4, 3]}, [*outputs], arrays, tmp_path / "net.onnx")
     x = rng.standard_normal((5, 4, 3)).astype(np.float32)
     wanted, found = ran(path, {"x": x}), load(path).predict(x)
     assert found.keys() == wanted.keys()
-    for name in outputs[:2]:
-        np.testing.assert_allclose(found[name], wanted[name], atol=1e-6)
-    # In the graph these have the samples behind.
-    np.testing.assert_allclose(found["s"], wanted["s"].transpose(2, 0, 1, 3), atol=1e-6)
-    np.testing.assert_allclose(found["state"], wanted["state"].transpose(1, 0, 2), atol=1e-6)
+    for name, axes in outputs.items():
+        there = wanted[name].transpose(axes) if axes else wanted[name]
+        np.testing.assert_allclose(found[name], there, atol=1e-6)
 
 
 def test_an_empty_array_that_is_joined_adds_nothing(tmp_path):
     """As `torch.ones(n, 0, 1)`, whose first extent is the batch."""
     nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
-        helper.make_node("Concat", ["n", "rest"], ["shape"], axis=0),
-        helper.make_node("ConstantOfShape", ["shape"], ["none"]),
-        helper.make_node("Concat", ["x", "none"], ["y"], axis=1),
-        helper.make_node("Relu", ["y"], ["z"]),
-    ]
+        node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["n"], axis=0),
+        node("Concat", ["n", "rest"], ["shape"], axis=0),
+        node("ConstantOfShape", ["shape"], ["none"]),
+        node("Concat", ["x", "none"], ["y"], axis=1), node("Relu", ["y"], ["z"]),
+    ]  # fmt: skip
     arrays = {"zero": np.array([0]), "rest": np.array([0, 3])}
     path = file_of(nodes, {"x": ["N", 4, 3]}, ["z"], arrays, tmp_path / "net.onnx")
     x = np.random.default_rng(0).standard_normal((5, 4, 3)).astype(np.float32)
@@ -245,14 +215,11 @@ def test_an_empty_array_that_is_joined_adds_nothing(tmp_path):
 
 def test_all_operators_without_a_layer_are_named_at_once(tmp_path):
     nodes = [
-        helper.make_node("Unique", ["x"], ["a"], name="here"),
-        helper.make_node("Det", ["x"], ["b"], name="there"),
-        helper.make_node("Fancy", ["x"], ["c"], domain="com.example"),
-    ]
-    path = file_of(
-        nodes, {"x": ["N", 4]}, ["a", "b", "c"], {}, tmp_path / "net.onnx",
-        imports=[helper.make_opsetid("com.example", 1)],
-    )  # fmt: skip
+        node("Unique", ["x"], ["a"], name="here"), node("Det", ["x"], ["b"], name="there"),
+        node("Fancy", ["x"], ["c"], domain="com.example"),
+    ]  # fmt: skip
+    own = {"imports": [onnx.helper.make_opsetid("com.example", 1)]}
+    path = file_of(nodes, {"x": ["N", 4]}, ["a", "b", "c"], {}, tmp_path / "net.onnx", **own)
     with pytest.raises(FileFormatError) as error:
         load(path)
     for part in ("'Unique' at 'here'", "'Det' at 'there'", "'com.example.Fancy' at 'c'"):
@@ -263,7 +230,7 @@ def test_all_operators_without_a_layer_are_named_at_once(tmp_path):
 @pytest.mark.parametrize("op", ["Cast", "Identity"])
 def test_a_node_that_is_given_nothing_is_no_error_of_python(op, tmp_path):
     more = {"to": FLOAT} if op == "Cast" else {}
-    nodes = [helper.make_node(op, [""], ["a"], **more), helper.make_node("Relu", ["x"], ["y"])]
+    nodes = [node(op, [""], ["a"], **more), node("Relu", ["x"], ["y"])]
     path = file_of(nodes, {"x": ["N", 4]}, ["y"], {}, tmp_path / "net.onnx")
     try:
         net = load(path)
@@ -273,8 +240,8 @@ def test_a_node_that_is_given_nothing_is_no_error_of_python(op, tmp_path):
 
 
 def test_uses_that_mix_samples_are_refused_and_a_whole_array_may_be_one(tmp_path):
-    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
-    path = file_of([node], {"x": ["T", 3]}, ["y"], {"axes": np.array([0])}, tmp_path / "net.onnx")
+    total = node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
+    path = file_of([total], {"x": ["T", 3]}, ["y"], {"axes": np.array([0])}, tmp_path / "net.onnx")
     with pytest.raises(FileFormatError, match="an operation within samples"):
         load(path)
     net = load(path, {"x": (5, 3)}, batch_axis=None)
@@ -285,18 +252,16 @@ def test_uses_that_mix_samples_are_refused_and_a_whole_array_may_be_one(tmp_path
 
 
 def test_local_functions_stand_where_they_are_used(tmp_path):
-    body = [helper.make_node("Mul", ["a", "a"], ["b"]), helper.make_node("LeakyRelu", ["b"], ["c"])]
+    body = [node("Mul", ["a", "a"], ["b"]), node("LeakyRelu", ["b"], ["c"])]
     body[1].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
-    imports = [helper.make_opsetid("", 18)]
-    function = helper.make_function("own", "Twice", ["a"], ["c"], body, imports, ["slope"])
+    imports = [onnx.helper.make_opsetid("", 18)]
+    function = onnx.helper.make_function("own", "Twice", ["a"], ["c"], body, imports, ["slope"])
     nodes = [
-        helper.make_node("Twice", ["x"], ["y"], domain="own", slope=0.5),
-        helper.make_node("Twice", ["y"], ["z"], domain="own", slope=0.25),
+        node("Twice", ["x"], ["y"], domain="own", slope=0.5),
+        node("Twice", ["y"], ["z"], domain="own", slope=0.25),
     ]
-    path = file_of(
-        nodes, {"x": ["N", 3]}, ["z"], {}, tmp_path / "net.onnx",
-        imports=[helper.make_opsetid("own", 1)], functions=[function],
-    )  # fmt: skip
+    own = {"imports": [onnx.helper.make_opsetid("own", 1)], "functions": [function]}
+    path = file_of(nodes, {"x": ["N", 3]}, ["z"], {}, tmp_path / "net.onnx", **own)
     x = np.array([[1.0, -2.0, 3.0]], np.float32)
     np.testing.assert_allclose(load(path).forward(False, x), x**4)
 
@@ -304,13 +269,25 @@ def test_local_functions_stand_where_they_are_used(tmp_path):
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
-def expect_scores_of_light(name, tmp_path):
+LIGHTEST = ("shufflenet", "squeezenet")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            path.stem, marks=pytest.mark.full if path.stem[6:] in LIGHTEST else pytest.mark.slow
+        )
+        for path in sorted(LIGHT.glob("*.onnx"))
+    ],
+)
+def test_the_package_s_light_models_give_their_scores(name, tmp_path):
     """The scores before the last softmax are those of ONNX Runtime.
 
     Weights of these models are all alike, and so are the scores: some in the billions, where a
     rounding of one is all that a softmax shows.
     """
-    model = onnx.load(LIGHT / f"light_{name}.onnx")
+    model = onnx.load(LIGHT / f"{name}.onnx")
     if model.graph.node[-1].op_type == "Softmax":
         model.graph.output[0].name = model.graph.node.pop().input[0]
         model.graph.output[0].type.tensor_type.ClearField("shape")
@@ -324,20 +301,6 @@ def expect_scores_of_light(name, tmp_path):
     np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["shufflenet", "squeezenet"])
-def test_the_package_s_light_models_give_their_outputs(name, tmp_path):
-    expect_scores_of_light(name, tmp_path)
-
-
 def test_a_file_that_makes_more_than_it_may_is_refused():
     with pytest.raises(UnsafeFileError, match="max_bytes"):
         load(LIGHT / "light_vgg19.onnx")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))
-)
-def test_all_light_models_give_their_outputs(name, tmp_path):
-    expect_scores_of_light(name, tmp_path)

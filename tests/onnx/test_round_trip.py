@@ -8,8 +8,13 @@ from singanet.onnx import load, save
 from tests.layer_catalogue import CATALOGUE, inputs_of, net_of
 from tests.onnx.runtime import checked, filled, ran
 
-QUICK = ("alexnet", "resnet20", "transformer", "deepfm")
-NAMES = [entry.name for entry in entries()]
+QUICK, ROUND = ("alexnet", "resnet20", "transformer", "deepfm"), ("lenet", "transformer", "dcn")
+
+
+def quick(chosen):
+    """The ready nets, of which those that are not ``chosen`` are slow."""
+    marks = {entry.name: () if entry.name in chosen else pytest.mark.slow for entry in entries()}
+    return [pytest.param(name, marks=mark) for name, mark in marks.items()]
 
 
 def small(name):
@@ -38,28 +43,19 @@ def normalisations(model):
     return [node.op_type for node in model.graph.node].count("BatchNormalization")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.parametrize("name", quick(QUICK))
 def test_a_ready_net_gives_the_same_there(name, tmp_path):
     path = tmp_path / "net.onnx"
     net, feed = small(name)
     save(net, path)
     model = checked(path)
-    norms = normalisations(model)
-    inputs = [port.name for port in model.graph.input]
+    norms, inputs = normalisations(model), [port.name for port in model.graph.input]
     there = dict(zip(inputs, feed.values(), strict=True))
-    want = net.forward(False, feed)
-    (found,) = ran(path, there).values()
-    np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
-    save(net.predictor(), path)
-    assert not norms or normalisations(checked(path)) < norms
-    (found,) = ran(path, there).values()
-    want = net.predict(feed)
-    np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
-
-
-ROUND = ("lenet", "transformer", "dcn")
+    for thing, want in ((net, net.forward(False, feed)), (net.predictor(), net.predict(feed))):
+        save(thing, path)
+        assert thing is net or not norms or normalisations(checked(path)) < norms
+        (found,) = ran(path, there).values()
+        np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
 def gradients(net, feed, dy):
@@ -85,9 +81,7 @@ def apart(grads):
     return found
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in ROUND else pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.parametrize("name", quick(ROUND))
 def test_a_ready_net_comes_back_as_it_went(name, tmp_path):
     net, feed = small(name)
     save(net, tmp_path / "net.onnx")

@@ -5,269 +5,179 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 
-class Basic(nn.Module):
-    def __init__(self, i, o, st):
+class Net(nn.Module):
+    """A module of ``parts``, which ``run(module, x)`` calls."""
+
+    def __init__(self, run, **parts):
         super().__init__()
-        self.c1 = nn.Conv2d(i, o, 3, st, 1, bias=False)
-        self.b1 = nn.BatchNorm2d(o)
-        self.c2 = nn.Conv2d(o, o, 3, 1, 1, bias=False)
-        self.b2 = nn.BatchNorm2d(o)
-        self.down = (
-            nn.Sequential(nn.Conv2d(i, o, 1, st, bias=False), nn.BatchNorm2d(o))
-            if st > 1 or i != o
-            else nn.Identity()
-        )
+        self.run = run
+        for name, part in parts.items():
+            setattr(self, name, part)
 
     def forward(self, x):
-        return F.relu(self.b2(self.c2(F.relu(self.b1(self.c1(x))))) + self.down(x))
+        return self.run(self, x)
 
 
-class ResNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c = nn.Conv2d(3, 8, 7, 2, 3)
-        self.p = nn.MaxPool2d(3, 2, 1)
-        self.l = nn.Sequential(Basic(8, 8, 1), Basic(8, 16, 2))
-        self.g = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(16, 5)
+def resnet():
+    def basic(i, o, stride):
+        down = [nn.Conv2d(i, o, 1, stride, bias=False), nn.BatchNorm2d(o)] * (stride > 1)
+        return Net(
+            lambda m, x: F.relu(m.b2(m.c2(F.relu(m.b1(m.c1(x))))) + m.down(x)),
+            c1=nn.Conv2d(i, o, 3, stride, 1, bias=False), b1=nn.BatchNorm2d(o),
+            c2=nn.Conv2d(o, o, 3, 1, 1, bias=False), b2=nn.BatchNorm2d(o),
+            down=nn.Sequential(*down),
+        )  # fmt: skip
 
-    def forward(self, x):
-        return self.fc(torch.flatten(self.g(self.l(self.p(F.relu(self.c(x))))), 1))
-
-
-class SE(nn.Module):
-    def __init__(self, c):
-        super().__init__()
-        self.a = nn.Conv2d(c, 4, 1)
-        self.b = nn.Conv2d(4, c, 1)
-
-    def forward(self, x):
-        return x * F.hardsigmoid(self.b(F.relu(self.a(F.adaptive_avg_pool2d(x, 1)))))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 7, 2, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1), basic(8, 8, 1),
+        basic(8, 16, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5),
+    )  # fmt: skip
 
 
-class Mobile(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Conv2d(3, 8, 3, 2, 1)
-        self.d = nn.Conv2d(8, 8, 3, 1, 1, groups=8)
-        self.se = SE(8)
-        self.p = nn.Conv2d(8, 8, 1)
-        self.fc = nn.Linear(8, 5)
+def mobile():
+    def run(m, x):
+        x = F.hardswish(m.a(x))
+        y = F.relu6(m.d(x))
+        y = y * F.hardsigmoid(m.up(F.relu(m.down(F.adaptive_avg_pool2d(y, 1)))))
+        return m.fc(F.hardswish((m.p(y) + x).mean([2, 3])))
 
-    def forward(self, x):
-        x = F.hardswish(self.a(x))
-        y = F.relu6(self.d(x))
-        y = self.se(y)
-        y = self.p(y) + x
-        return self.fc(F.hardswish(y.mean([2, 3])))
+    return Net(
+        run, a=nn.Conv2d(3, 8, 3, 2, 1), d=nn.Conv2d(8, 8, 3, 1, 1, groups=8),
+        down=nn.Conv2d(8, 4, 1), up=nn.Conv2d(4, 8, 1), p=nn.Conv2d(8, 8, 1), fc=nn.Linear(8, 5),
+    )  # fmt: skip
 
 
-class UNet(nn.Module):
-    def __init__(self, up):
-        super().__init__()
-        self.a = nn.Conv2d(3, 8, 3, padding=1)
-        self.b = nn.Conv2d(8, 16, 3, padding=1)
-        self.u = (
-            nn.ConvTranspose2d(16, 8, 2, 2)
-            if up
-            else nn.Sequential(
-                nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False),
-                nn.Conv2d(16, 8, 1),
-            )
-        )
-        self.c = nn.Conv2d(16, 4, 3, padding=1)
-
-    def forward(self, x):
-        a = F.relu(self.a(x))
-        b = F.relu(self.b(F.max_pool2d(a, 2)))
-        u = self.u(b)
-        dy = a.shape[2] - u.shape[2]
-        dx = a.shape[3] - u.shape[3]
+def unet(up):
+    def run(m, x):
+        a = F.relu(m.a(x))
+        u = m.u(F.relu(m.b(F.max_pool2d(a, 2))))
+        dy, dx = a.shape[2] - u.shape[2], a.shape[3] - u.shape[3]
         u = F.pad(u, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])
-        return self.c(torch.cat([a, u], 1))
+        return m.c(torch.cat([a, u], 1))
+
+    wider = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
+    return Net(
+        run, a=nn.Conv2d(3, 8, 3, padding=1), b=nn.Conv2d(8, 16, 3, padding=1),
+        u=nn.ConvTranspose2d(16, 8, 2, 2) if up else nn.Sequential(wider, nn.Conv2d(16, 8, 1)),
+        c=nn.Conv2d(16, 4, 3, padding=1),
+    )  # fmt: skip
 
 
-class Rec(nn.Module):
-    def __init__(self, kind, bi):
-        super().__init__()
-        self.r = getattr(nn, kind)(6, 8, 2, batch_first=True, bidirectional=bi)
-        self.fc = nn.Linear(16 if bi else 8, 3)
-
-    def forward(self, x):
-        y, _ = self.r(x)
-        return self.fc(y[:, -1])
+def recurrent(kind, bi):
+    steps = getattr(nn, kind)(6, 8, 2, batch_first=True, bidirectional=bi)
+    return Net(lambda m, x: m.fc(m.r(x)[0][:, -1]), r=steps, fc=nn.Linear(16 if bi else 8, 3))
 
 
-class CharRNN(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.e = nn.Embedding(20, 6)
-        self.r = nn.LSTM(6, 8, 2, batch_first=True)
-        self.fc = nn.Linear(8, 20)
-
-    def forward(self, x):
-        y, _ = self.r(self.e(x))
-        return self.fc(y)
+def char_rnn():
+    parts = {"e": nn.Embedding(20, 6), "r": nn.LSTM(6, 8, 2, batch_first=True)}
+    return Net(lambda m, x: m.fc(m.r(m.e(x))[0]), **parts, fc=nn.Linear(8, 20))
 
 
-class Enc(nn.Module):
-    def __init__(self, first=True, act="gelu", mask=False):
-        super().__init__()
-        self.e = nn.Embedding(20, 16)
-        self.p = nn.Parameter(torch.randn(1, 7, 16))
-        block = nn.TransformerEncoderLayer(16, 4, 32, 0.0, act, batch_first=True, norm_first=first)
-        self.enc = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
-        self.fc = nn.Linear(16, 3)
-        self.mask = mask
-
-    def forward(self, x):
-        m = (x == 0) if self.mask else None
-        return self.fc(self.enc(self.e(x) + self.p, src_key_padding_mask=m).mean(1))
+def blocks(count, act="gelu", first=True):
+    block = nn.TransformerEncoderLayer(16, 4, 32, 0.0, act, batch_first=True, norm_first=first)
+    return nn.TransformerEncoder(block, count, enable_nested_tensor=False)
 
 
-class MHA(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.MultiheadAttention(16, 4, batch_first=True)
+def encoder(first=True, act="gelu", mask=False):
+    def run(m, x):
+        seen = (x == 0) if mask else None
+        return m.fc(m.enc(m.e(x) + m.p, src_key_padding_mask=seen).mean(1))
 
-    def forward(self, x):
-        return self.a(x, x, x, need_weights=False)[0]
+    return Net(
+        run, e=nn.Embedding(20, 16), p=nn.Parameter(torch.randn(1, 7, 16)),
+        enc=blocks(2, act, first), fc=nn.Linear(16, 3),
+    )  # fmt: skip
 
 
-class SDPA(nn.Module):
-    def __init__(self, causal=True):
-        super().__init__()
-        self.qkv = nn.Linear(16, 48)
-        self.o = nn.Linear(16, 16)
-        self.c = causal
+def attention():
+    return Net(
+        lambda m, x: m.a(x, x, x, need_weights=False)[0],
+        a=nn.MultiheadAttention(16, 4, batch_first=True),
+    )
 
-    def forward(self, x):
+
+def causal_attention():
+    def run(m, x):
         n, t, e = x.shape
-        q, k, v = self.qkv(x).chunk(3, -1)
-        heads = [a.view(n, t, 4, 4).transpose(1, 2) for a in (q, k, v)]
-        y = F.scaled_dot_product_attention(*heads, is_causal=self.c)
-        return self.o(y.transpose(1, 2).reshape(n, t, e))
+        heads = [a.view(n, t, 4, 4).transpose(1, 2) for a in m.qkv(x).chunk(3, -1)]
+        y = F.scaled_dot_product_attention(*heads, is_causal=True)
+        return m.o(y.transpose(1, 2).reshape(n, t, e))
+
+    return Net(run, qkv=nn.Linear(16, 48), o=nn.Linear(16, 16))
 
 
-class ViT(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c = nn.Conv2d(3, 16, 4, 4)
-        self.cls = nn.Parameter(torch.randn(1, 1, 16))
-        self.p = nn.Parameter(torch.randn(1, 10, 16))
-        block = nn.TransformerEncoderLayer(
-            16, 4, 32, 0.0, "gelu", batch_first=True, norm_first=True
-        )
-        self.enc = nn.TransformerEncoder(block, 1, enable_nested_tensor=False)
-        self.n = nn.LayerNorm(16)
-        self.fc = nn.Linear(16, 3)
+def vit():
+    def run(m, x):
+        x = m.c(x).flatten(2).transpose(1, 2)
+        x = torch.cat([m.cls.expand(x.shape[0], -1, -1), x], 1) + m.p
+        return m.fc(m.n(m.enc(x))[:, 0])
 
-    def forward(self, x):
-        x = self.c(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.cls.expand(x.shape[0], -1, -1), x], 1) + self.p
-        return self.fc(self.n(self.enc(x))[:, 0])
+    return Net(
+        run, c=nn.Conv2d(3, 16, 4, 4), cls=nn.Parameter(torch.randn(1, 1, 16)),
+        p=nn.Parameter(torch.randn(1, 10, 16)), enc=blocks(1), n=nn.LayerNorm(16),
+        fc=nn.Linear(16, 3),
+    )  # fmt: skip
 
 
-class Wide(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.e = nn.ModuleList(nn.Embedding(10, 4) for _ in range(3))
-        self.m = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
-        self.w = nn.ModuleList(nn.Embedding(10, 1) for _ in range(3))
+def wide():
+    def run(m, x):
+        deep = torch.cat([e(x[:, k]) for k, e in enumerate(m.e)], 1)
+        return torch.sigmoid(m.m(deep) + sum(e(x[:, k]) for k, e in enumerate(m.w)))
 
-    def forward(self, x):
-        d = torch.cat([e(x[:, k]) for k, e in enumerate(self.e)], 1)
-        w = sum(e(x[:, k]) for k, e in enumerate(self.w))
-        return torch.sigmoid(self.m(d) + w)
-
-
-class Vgg(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.f = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(8, 8, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2, ceil_mode=True),
-        )
-        self.a = nn.AvgPool2d(3, 1, 1)
-        self.c = nn.Sequential(nn.Linear(8 * 3 * 3, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 4))
-
-    def forward(self, x):
-        return self.c(torch.flatten(self.a(self.f(x)), 1))
+    return Net(
+        run, e=nn.ModuleList(nn.Embedding(10, 4) for _ in range(3)),
+        m=nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)),
+        w=nn.ModuleList(nn.Embedding(10, 1) for _ in range(3)),
+    )  # fmt: skip
 
 
-class AE(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.e = nn.Sequential(
-            nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.LeakyReLU(0.2)
-        )
-        self.l = nn.Linear(8 * 3 * 3, 6)
-        self.d = nn.Linear(6, 72)
-        self.u = nn.Sequential(
-            nn.ConvTranspose2d(8, 8, 3, 2, 1, 1),
-            nn.ReLU(),
-            nn.ConvTranspose2d(8, 1, 3, 2, 1, 1),
-            nn.Sigmoid(),
-        )
-
-    def forward(self, x):
-        z = self.l(self.e(x).flatten(1))
-        return self.u(self.d(z).view(-1, 8, 3, 3))
+def vgg():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, 1, 1), nn.Flatten(),
+        nn.Linear(8 * 3 * 3, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 4),
+    )  # fmt: skip
 
 
-class Norms(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c = nn.Conv2d(3, 16, 3, padding=1)
-        self.g = nn.GroupNorm(4, 16)
-        self.i = nn.InstanceNorm2d(16, affine=True)
-        self.l = nn.LocalResponseNorm(5)
-        self.p = nn.PReLU(16)
-        self.s = nn.PixelShuffle(2)
-        self.fc = nn.Linear(4, 3)
-
-    def forward(self, x):
-        y = self.s(self.p(self.l(self.i(self.g(self.c(x))))))
-        y = F.normalize(y.mean((2, 3)), dim=1)
-        return F.log_softmax(self.fc(y), -1)
+def autoencoder():
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.LeakyReLU(0.2),
+        nn.Flatten(), nn.Linear(72, 6), nn.Linear(6, 72), nn.Unflatten(1, (8, 3, 3)),
+        nn.ConvTranspose2d(8, 8, 3, 2, 1, 1), nn.ReLU(), nn.ConvTranspose2d(8, 1, 3, 2, 1, 1),
+        nn.Sigmoid(),
+    )  # fmt: skip
 
 
-class Conv1(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Conv1d(4, 8, 3, dilation=2, padding=2)
-        self.b = nn.Conv1d(8, 8, 3, stride=2, groups=2)
-        self.bn = nn.BatchNorm1d(8)
-        self.p = nn.MaxPool1d(2)
-
-    def forward(self, x):
-        y = self.p(F.elu(self.a(x)))
-        return torch.cat([F.softplus(self.bn(self.b(y))).amax(-1), y.mean(-1)], 1)
+def norms():
+    parts = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.InstanceNorm2d(16, affine=True),
+        nn.LocalResponseNorm(5), nn.PReLU(16), nn.PixelShuffle(2),
+    )  # fmt: skip
+    return Net(
+        lambda m, x: F.log_softmax(m.fc(F.normalize(m.s(x).mean((2, 3)), dim=1)), -1),
+        s=parts, fc=nn.Linear(4, 3),
+    )  # fmt: skip
 
 
-class Arith(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.rand(6) + 0.5)
+def sequences():
+    def run(m, x):
+        y = m.p(F.elu(m.a(x)))
+        return torch.cat([F.softplus(m.bn(m.b(y))).amax(-1), y.mean(-1)], 1)
 
-    def forward(self, x):
-        a = torch.exp(-x.abs()) * self.w + torch.sqrt(x * x + 1) / self.w
-        b = torch.where(x > 0, a, x * 0.1)
-        c = torch.clamp(b, -1, 1) ** 2
-        return torch.cat(
-            [
-                c,
-                torch.log(a + 2),
-                torch.sin(x),
-                x.max(1, keepdim=True)[0],
-                x.unsqueeze(1).repeat(1, 2, 1).sum(1),
-            ],
-            -1,
-        )
+    return Net(
+        run, a=nn.Conv1d(4, 8, 3, dilation=2, padding=2), bn=nn.BatchNorm1d(8),
+        b=nn.Conv1d(8, 8, 3, stride=2, groups=2), p=nn.MaxPool1d(2),
+    )  # fmt: skip
+
+
+def arithmetic():
+    def run(m, x):
+        a = torch.exp(-x.abs()) * m.w + torch.sqrt(x * x + 1) / m.w
+        c = torch.clamp(torch.where(x > 0, a, x * 0.1), -1, 1) ** 2
+        most, twice = x.max(1, keepdim=True)[0], x.unsqueeze(1).repeat(1, 2, 1).sum(1)
+        return torch.cat([c, torch.log(a + 2), torch.sin(x), most, twice], -1)
+
+    return Net(run, w=nn.Parameter(torch.rand(6) + 0.5))
 
 
 def _floats(*shape):
@@ -279,26 +189,26 @@ def _integers(*shape):
 
 
 MODELS = {
-    "resnet": (ResNet, _floats(3, 32, 32)),
-    "mobile": (Mobile, _floats(3, 16, 16)),
-    "unet": (lambda: UNet(True), _floats(3, 16, 16)),
-    "unet, bilinear": (lambda: UNet(False), _floats(3, 16, 16)),
-    "lstm": (lambda: Rec("LSTM", True), _floats(5, 6)),
-    "gru": (lambda: Rec("GRU", True), _floats(5, 6)),
-    "rnn": (lambda: Rec("RNN", False), _floats(5, 6)),
-    "char_rnn": (CharRNN, _integers(7)),
-    "encoder": (Enc, _integers(7)),
-    "encoder, norm last": (lambda: Enc(False, "relu"), _integers(7)),
-    "encoder with a mask": (lambda: Enc(True, "gelu", True), _integers(7)),
-    "attention": (MHA, _floats(5, 16)),
-    "causal attention": (SDPA, _floats(5, 16)),
-    "vit": (ViT, _floats(3, 12, 12)),
-    "wide_deep": (Wide, _integers(3)),
-    "vgg": (Vgg, _floats(3, 12, 12)),
-    "autoencoder": (AE, _floats(1, 12, 12)),
-    "norms": (Norms, _floats(3, 8, 8)),
-    "sequences": (Conv1, _floats(4, 20)),
-    "arithmetic": (Arith, _floats(6)),
+    "resnet": (resnet, _floats(3, 32, 32)),
+    "mobile": (mobile, _floats(3, 16, 16)),
+    "unet": (lambda: unet(True), _floats(3, 16, 16)),
+    "unet, bilinear": (lambda: unet(False), _floats(3, 16, 16)),
+    "lstm": (lambda: recurrent("LSTM", True), _floats(5, 6)),
+    "gru": (lambda: recurrent("GRU", True), _floats(5, 6)),
+    "rnn": (lambda: recurrent("RNN", False), _floats(5, 6)),
+    "char_rnn": (char_rnn, _integers(7)),
+    "encoder": (encoder, _integers(7)),
+    "encoder, norm last": (lambda: encoder(False, "relu"), _integers(7)),
+    "encoder with a mask": (lambda: encoder(mask=True), _integers(7)),
+    "attention": (attention, _floats(5, 16)),
+    "causal attention": (causal_attention, _floats(5, 16)),
+    "vit": (vit, _floats(3, 12, 12)),
+    "wide_deep": (wide, _integers(3)),
+    "vgg": (vgg, _floats(3, 12, 12)),
+    "autoencoder": (autoencoder, _floats(1, 12, 12)),
+    "norms": (norms, _floats(3, 8, 8)),
+    "sequences": (sequences, _floats(4, 20)),
+    "arithmetic": (arithmetic, _floats(6)),
 }
 
 
@@ -307,9 +217,8 @@ class Recurrent(nn.Module):
 
     def __init__(self, kind, stacks, bidirectional, batch_first, head):
         super().__init__()
-        self.r = getattr(nn, kind)(
-            5, 7, stacks, bidirectional=bidirectional, batch_first=batch_first
-        )
+        more = {"bidirectional": bidirectional, "batch_first": batch_first}
+        self.r = getattr(nn, kind)(5, 7, stacks, **more)
         self.fc = nn.Linear(14 if bidirectional else 7, 3)
         self.head, self.batch_first = head, batch_first
 
