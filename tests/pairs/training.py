@@ -18,17 +18,7 @@ from singanet.budget.search import _Search
 from singanet.device import cpu
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
-from singanet.layers import (
-    Activation,
-    Add,
-    Cache,
-    Conv2D,
-    Dense,
-    Embedding,
-    Flatten,
-    Input,
-    Reduce,
-)
+from singanet.layers import Activation, Add, Cache, Conv2D, Dense, Embedding, Flatten, Input, Reduce
 from singanet.layers.symbol import Symbol
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError, head_loss
 from singanet.offload.offloaded import OffloadExecutor

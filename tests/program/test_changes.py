@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from functools import partial
 
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet, Input
+from singanet import FeedForwardNet
 from singanet import optimizer as kinds
-from singanet.errors import CallOrderError, DataError, ShapeError
-from singanet.layers import (
-    Activation,
-    Add,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    Flatten,
-    LayerNorm,
-)
+from singanet.errors import CallOrderError
+from singanet.layers import Dense
 from singanet.loss import Huber, SoftmaxCrossEntropy
-from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam, MaxNorm
 from singanet.program.replay.shared_arena import facts, facts_of_feed
 from singanet.training.callbacks import Callback
@@ -38,10 +28,9 @@ from .program_case import (
     of,
     sgd,
     two_headed_net,
-    vectors,
 )
-from .twins import Twins, expect_items_same, expect_same
-from .user_parts import Follows, Gain, Pulled, PureGain, Weighed
+from .twins import Twins, expect_same
+from .user_parts import Gain, Pulled, PureGain, Weighed
 
 
 def layer(net, name):
@@ -168,14 +157,6 @@ def test_a_changed_net_is_refused_by_a_program_of_hand_or_recorded_again(name):
             expect_same(before, twins.recorded.param_values())
 
 
-def test_freezing_and_unfreezing_in_turn():
-    twins = Twins(image_net, adam)
-    for turn in range(3):
-        twins.train(IMAGES.batches(3, 8))
-        twins.both(lambda net, _, turn=turn: net.unfreeze() if turn % 2 else net.freeze("flat"))
-    twins.expect_recorded()
-
-
 def test_weights_of_losses_annealed_in_fit(placed, rng):
     class Annealed(Callback):
         def __init__(self, net):
@@ -291,216 +272,7 @@ def test_a_regularizer_of_one_parameter(placed):
     twins.train(CHAIN.batches(5))
 
 
-# -- parameters between forward and backward ------------------------------------------------
-
-
-def dense_net(*parts):
-    return chain(lambda: LayerNorm("norm"), *parts)
-
-
-def assigned(value):
-    return value * np.float32(2)
-
-
-def in_place(value):
-    value *= np.float32(2)
-    return value
-
-
-@pytest.mark.parametrize("change", [assigned, in_place])
-@pytest.mark.parametrize("name", ["one/weight", "one/bias", "norm/gamma", "out/weight"])
-@pytest.mark.parametrize("part", [None, partial(Follows, "follows")])
-def test_a_parameter_that_changes_between_forward_and_backward(change, name, part, placed, rng):
-    twins = Twins(lambda: placed(dense_net(*([part] if part else []))), sgd)
-    for number in range(8):
-        twins.forward(True, vectors(rng, 4, 5))
-        if number % 3 == 2:
-            for net in twins.nets:
-                param(net, name).value = change(param(net, name).value)
-        twins.walk(vectors(rng, 4, 3))
-        twins.expect_equal()
-
-
-@pytest.mark.parametrize("asked", ["one", "follows", "tanh"])
-def test_gradients_of_outputs_whose_forward_reads_its_state(asked, placed, rng):
-    twins = Twins(lambda: placed(dense_net(lambda: Follows("follows"))), sgd)
-    for number in range(8):
-        twins.forward(True, vectors(rng, 4, 5))
-        twins.walk(vectors(rng, 4, 3), [asked] if number > 3 else ())
-        twins.expect_equal()
-
-
-@pytest.mark.parametrize("level", ["none", "cheap"])
-@pytest.mark.parametrize("part", ["gamma", "beta", "weight", "bias"])
-def test_noise_on_parameters_between_forward_and_backward(level, part, placed, rng):
-    """Sharpness-aware steps and weight noise, with recomputed values too."""
-    twins = Twins(lambda: placed(image_net(depth=4)), sgd)
-    twins.recorded.programs.recompute = level
-    for _ in range(6):
-        twins.forward(True, vectors(rng, 8, 2, 6, 6))
-        noise = np.float32(rng.uniform(0.5, 2))
-        for net in twins.nets:
-            for one in net.params():
-                if one.name.endswith(part):
-                    one.value *= noise
-        twins.walk(vectors(rng, 8, 5))
-        twins.expect_equal()
-
-
-@pytest.mark.parametrize("level", ["none", "cheap"])
-def test_a_walk_goes_on_after_another_pass_has_updated(level, placed, rng):
-    """The rest of an older walk belongs to the parameters of its own forward."""
-    twins = Twins(lambda: placed(image_net(depth=4)), sgd)
-    twins.recorded.programs.recompute = level
-    for _ in range(5):
-        x, dy = vectors(rng, 2, 8, 2, 6, 6), vectors(rng, 2, 8, 5)
-        twins.forward(True, x[0])
-        walks = twins.both(lambda net, _, dy=dy: net.backward(dy[0]))
-        expect_items_same(*(next(walk) for walk in walks))
-        twins.loop(x[1], dy[1])
-        for one, two in zip(*walks, strict=True):
-            expect_items_same(one, two)
-        twins.expect_equal()
-
-
-@pytest.mark.parametrize("orders", ["CCCF", "FFFC", "CNCN", "CCNNCFN", "NNNNFF"])
-def test_gradients_in_changing_orders(orders, placed, rng):
-    def make():
-        x = Input("x", (2, 6, 6))
-        h = Activation("relu")(Conv2D("one", 4, 3)(x))
-        out = Conv2D("three", 3, 3)(Add("sum")(Conv2D("two", 4, 3)(h), h))
-        return placed(FeedForwardNet(inputs=x, outputs=out, seed=3))
-
-    twins = Twins(make, sgd)
-    for order in 2 * orders:
-        dy = vectors(rng, *twins.forward(True, vectors(rng, 4, 2, 6, 6))[0].shape)
-        if order == "N":
-            dy = np.ascontiguousarray(dy.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-        twins.walk(np.asarray(dy, order="K" if order == "N" else order))
-
-
-# -- predictors -----------------------------------------------------------------------------
-
-
-def close(one, two):
-    np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5 * float(np.abs(two).max()))
-
-
-def predicting():
-    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
-    for k in (1, 2):
-        net.add(Conv2D(f"conv{k}", 4, 3, **({"input_sample_shape": (2, 6, 6)} if k == 1 else {})))
-        net.add(BatchNormalization(f"norm{k}"))
-        net.add(Activation(f"relu{k}"))
-    net.add(Flatten("flat"))
-    net.add(Dense("out", 3))
-    return net
-
-
-def trained(placed, rng):
-    net, optimizer = placed(predicting()), sgd()
-    for _ in range(3):
-        net.step(vectors(rng, 8, 2, 6, 6), rng.integers(0, 3, 8), optimizer)
-    return net
-
-
-LARGER = np.float32(1.25)
-"""So little that scores stay small: a softmax shows the rounding of large ones."""
-
-
-@pytest.mark.parametrize("change", ["written", "toggled", "replaced"])
-def test_a_predictor_holds_constants_of_its_own(change, placed, rng):
-    net = trained(placed, rng)
-    predictor, x = net.predictor(), vectors(rng, 4, 2, 6, 6)
-    # Shapes that come after the change are predicted with the same constants.
-    small, before = x[:2], net.predict(x)
-    early = predictor(x)
-    for one in net.params():
-        if change == "replaced":
-            one.value = one.value * LARGER
-        else:
-            one.value.flags.writeable = True
-            one.value *= LARGER
-            one.value.flags.writeable = change == "written"
-    np.testing.assert_array_equal(predictor(x), early)
-    close(predictor(small), before[:2])
-    close(predictor(x), before)
-    assert np.abs(net.predict(x) - before).max() > 1e-3
-    close(net.predictor()(x), net.predict(x))
-
-
-def test_a_net_with_a_predictor_stays_trainable_and_outlives_it(placed, rng):
-    twins = Twins(lambda: placed(predicting()), sgd)
-    predictor, x = twins.recorded.predictor(), vectors(rng, 4, 2, 6, 6)
-    kept = predictor(x)
-    before = kept.copy()
-    for _ in range(5):
-        twins.step(vectors(rng, 8, 2, 6, 6), rng.integers(0, 3, 8))
-        twins.forward(False, x)
-        np.testing.assert_array_equal(predictor(x), before)
-        predictor(vectors(rng, 4, 2, 6, 6))
-    np.testing.assert_array_equal(kept, before)
-    assert all(one.value.flags.writeable for one in twins.recorded.params())
-    twins.expect_recorded()
-    twins.nets = ()
-    np.testing.assert_array_equal(predictor(x), before)
-
-
 # -- steps like the last one take a short cut -----------------------------------------------
-
-
-@pytest.fixture
-def warm():
-    twins = Twins(chain, sgd)
-    x, y = CHAIN.batches(1)[0]
-    for _ in range(4):
-        twins.step(x, y)
-    assert twins.recorded.programs.reports()
-    return twins, x, y
-
-
-def test_other_batches_between_alike_ones(warm):
-    twins, x, y = warm
-    for other in (
-        (x[:2], y[:2]),
-        (x.astype(np.float64), y),
-        (np.asfortranarray(x), y),
-        (np.repeat(x, 2, axis=1)[:, ::2], y),
-        (x, y.astype(np.int32)),
-        (x, np.eye(3, dtype=np.float32)[y]),
-        ((10 * x).astype(np.int64), y),
-    ):
-        twins.train([other] * 3 + [(x + 1, y), (x, y)])
-
-
-def test_weights_observers_and_measures_between_alike_steps(warm):
-    twins, x, y = warm
-    for _ in range(3):
-        twins.step(x, y, sample_weight=np.arange(4.0))
-        twins.step(x, y)
-        twins.step(x, y, on_layer=lambda item: None)
-        twins.step(x, y)
-    assert twins.step(x, y, measure=lambda out, given: float(out.sum()))[1] is not None
-    assert twins.step(x, y)[1] is None
-    twins.both(lambda net, _: setattr(net, "metric", Accuracy()))
-    assert 0.0 <= twins.step(x, y)[1] <= 1.0
-
-
-def test_a_refused_step_leaves_the_short_cut_usable(warm):
-    twins, x, y = warm
-    wrong = np.array([0, 1, 7, 0])
-    twins.refuse(lambda net, rule: net.step(x, wrong, rule), "label 7 at index 2", DataError)
-    twins.refuse(lambda net, rule: net.step(x[:, :4], y, rule), error=ShapeError)
-    twins.refuse(lambda net, rule: net.step(x, y[:-1], rule))
-    twins.step(x, y)
-
-
-def test_a_forward_waiting_for_its_backward_is_let_go(warm):
-    twins, x, y = warm
-    for _ in range(3):
-        twins.forward(True, x)
-        twins.step(x, y)
-        assert twins.recorded._pass is None
 
 
 def test_several_inputs_in_another_order(rng):
@@ -522,10 +294,19 @@ def test_facts_that_arrays_have_in_common():
     assert facts_of_feed({"x": [x, x]}) not in (facts([x, x]), facts_of_feed({"x": [x, x[:2]]}))
 
 
-def test_another_thread_has_programs_of_its_own(warm):
-    twins, x, y = warm
-    thread = threading.Thread(target=twins.train, args=([(x, y)] * 4,))
+def test_another_thread_has_programs_of_its_own():
+    twins, data = Twins(chain, sgd), CHAIN.batches(4)
+    twins.train(data)
+    thread = threading.Thread(target=twins.train, args=(data,))
     thread.start()
     thread.join()
     assert len(twins.recorded.programs.reports()) == 2
-    twins.step(x, y)
+    twins.train(data)
+
+
+def test_a_forward_waiting_for_its_backward_is_let_go():
+    twins = Twins(chain, sgd)
+    for x, y in CHAIN.batches(6):
+        twins.forward(True, x)
+        twins.step(x, y)
+        assert twins.recorded._pass is None

@@ -12,53 +12,15 @@ import pytest
 
 from singanet import FeedForwardNet
 from singanet.errors import CallOrderError, SingaNetError
-from singanet.layers import Activation, Dense, Dropout
+from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.optimizer import SGD, Adam, ClipByValue, Regularizer
 from singanet.program.cost import CALL_BYTES
 
-from .program_case import ACCUMULATING, CHAIN, WORDS, adam, chain, sgd, vectors, word_net
-from .twins import Twins, expect_items_same, expect_same, outcome
-from .user_parts import Alike, Breaks, Counts, Draws, Follows, Probe
-
-
-@pytest.mark.parametrize("part", [Counts, Draws, Follows])
-@pytest.mark.parametrize("how", ["step", "loop", "fit", "cheap"])
-def test_a_layer_is_run_as_often_as_by_the_layers(part, how, placed, rng):
-    twins = Twins(lambda: placed(chain(lambda: part("part"))), sgd)
-    if how == "cheap":
-        twins.recorded.programs.recompute = "cheap"
-    for x, y in CHAIN.batches(6):
-        if how == "loop":
-            twins.forward(True, x)
-            twins.walk(vectors(rng, 4, 3))
-            twins.expect_equal()
-        elif how == "fit":
-            twins.fit(x, y, 2, shuffle=False)
-        else:
-            twins.step(x, y)
-        twins.forward(False, x)
-    if part is Draws:
-        one, two = (net["part"].calls for net in twins.nets)
-        assert one == two
-
-
-@pytest.mark.parametrize("part", [Counts, Draws, Follows])
-@pytest.mark.parametrize("what", ["memory", "record", "record evaluation"])
-def test_telling_the_memory_and_recording_leave_the_net(part, what, placed):
-    twins = Twins(lambda: placed(chain(lambda: part("part"))), sgd)
-    for number, (x, y) in enumerate(CHAIN.batches(6)):
-        if number in (0, 3):
-            net, optimizer = twins.recorded, twins.optimizers[0]
-            if what == "memory":
-                net.memory(4, optimizer)
-                net.memory(4)
-            else:
-                net.record(*((x, y, optimizer) if what == "record" else (x,)))
-            if number:
-                twins.expect_equal()
-        twins.step(x, y)
+from .program_case import ACCUMULATING, CHAIN, WORDS, adam, chain, sgd, word_net
+from .twins import Twins
+from .user_parts import Alike, Breaks
 
 
 def test_recording_keeps_what_was_registered_by_hand(placed):
@@ -95,70 +57,6 @@ def test_optimizers_that_refuse_rows_do_so_at_every_step(kind, how, placed):
         else:
             twins.refuse(lambda net, rule, x=x, y=y: net.step(x, y, rule))
         np.testing.assert_array_equal(twins.recorded.params()[0].value, table)
-
-
-@pytest.mark.parametrize("make", [sgd, adam])
-@pytest.mark.parametrize("level", ["none", "cheap"])
-def test_parameters_in_half_precision_are_refused_at_every_step(make, level, placed):
-    def half_net():
-        net = chain()
-        net.as_type(np.float16)
-        return placed(net)
-
-    twins = Twins(half_net, make)
-    twins.recorded.programs.recompute = level
-    for x, y in CHAIN.batches(5):
-        twins.outcomes(lambda net, rule, x=x, y=y: net.step(x, y, rule))
-
-
-# -- arrays of other classes and byte orders ------------------------------------------------
-
-
-class Mine(np.ndarray):
-    """A class of arrays of the user's."""
-
-
-def mapped(array, path):
-    made = np.memmap(path, array.dtype, "w+", shape=array.shape)
-    made[...] = array
-    return made
-
-
-CASTS = {
-    "memmap": mapped,
-    "subclass": lambda array, path: array.view(Mine),
-    "masked": lambda array, path: np.ma.masked_array(array),
-    ">i8": lambda array, path: array.astype(">i8" if array.dtype.kind == "i" else ">f8"),
-    ">i4": lambda array, path: array.astype(">i4" if array.dtype.kind == "i" else ">f4"),
-    ">i2": lambda array, path: array.astype(">i2" if array.dtype.kind == "i" else ">f2"),
-}
-
-
-@pytest.mark.parametrize("cast", CASTS)
-@pytest.mark.parametrize("what", ["x", "labels", "weights", "all"])
-def test_other_arrays_after_plain_ones(cast, what, placed, rng, tmp_path):
-    twins = Twins(lambda: placed(chain()), sgd)
-    for number, (x, y) in enumerate(CHAIN.batches(10)):
-        given = {"x": x, "labels": y, "weights": rng.uniform(0, 2, 4).astype(np.float32)}
-        # Recorded with plain ones; the others come in turn with them then.
-        if number >= 4 and number % 3:
-            for key in given:
-                if what in (key, "all"):
-                    given[key] = CASTS[cast](given[key], tmp_path / key)
-        weights = given["weights"] if what in ("weights", "all") else None
-        loss, _ = twins.outcomes(
-            lambda net, rule, given=given, weights=weights: net.step(
-                given["x"], given["labels"], rule, sample_weight=weights
-            )
-        )
-        assert isinstance(loss, float)
-
-
-def test_mapped_labels_after_plain_ones_in_fit(placed, rng, tmp_path):
-    x, y = CHAIN.batch(rng, 12)
-    twins = Twins(lambda: placed(chain()), sgd)
-    for labels in (y, mapped(y, tmp_path / "y"), y):
-        twins.fit(x, labels, shuffle=False)
 
 
 # -- errors in the backward part ------------------------------------------------------------
@@ -355,62 +253,6 @@ def test_the_memory_told_is_what_steps_take(name, batch):
 
 
 # -- passes under way -----------------------------------------------------------------------
-
-PARTS = {"dropout": lambda: Dropout("drop", 0.3), "probe": lambda: Probe("probe")}
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_copies_between_forward_and_backward(part, placed, rng):
-    """Copied or refused as by the layers; the pass under way goes on."""
-    twins = Twins(lambda: placed(chain(PARTS[part])))
-    for x, _ in CHAIN.batches(5):
-        twins.forward(True, x)
-        one, two = twins.both(lambda net, _: outcome(lambda: copy.deepcopy(net)))
-        assert type(one) is type(two)
-        if isinstance(one, tuple):
-            assert one[0] is two[0]
-        else:
-            two.programs.enabled = False
-            expect_same(one.forward(False, x), two.forward(False, x))
-        twins.walk(vectors(rng, 4, 3))
-        twins.expect_equal()
-
-
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_walk_outlives_its_net(part, begun, placed, rng):
-    twins = Twins(lambda: placed(chain(PARTS[part])))
-    for number, (x, _) in enumerate(CHAIN.batches(4)):
-        twins.forward(True, x)
-        dy = vectors(rng, 4, 3)
-        if number < 3:
-            twins.walk(dy)
-    walks = twins.both(lambda net, _: net.backward(dy))
-    pairs = [[next(walk) for walk in walks]] if begun else []
-    twins.nets = ()
-    gc.collect()
-    for one, two in [*pairs, *zip(*walks, strict=True)]:
-        expect_items_same(one, two)
-
-
-@pytest.mark.parametrize("asked", ["one", "tanh", "two", "out"])
-def test_gradients_of_layers_that_kept_nothing(asked, placed, rng):
-    """An error by the layers is one by replays."""
-
-    def make():
-        net = chain()
-        net.layers[0].trainable = False
-        return placed(net)
-
-    twins = Twins(make)
-    for x, _ in CHAIN.batches(5):
-        twins.forward(True, x)
-        dy = vectors(rng, 4, 3)
-        twins.outcomes(
-            lambda net, _, dy=dy: [
-                (item.layer, [*item.output_grads]) for item in net.backward(dy, [asked])
-            ]
-        )
 
 
 @pytest.mark.parametrize("caller", ["measure", "on_layer"])

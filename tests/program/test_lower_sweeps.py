@@ -20,17 +20,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.ops import numpy_ops
 from singanet.ops.numpy import NumpyOps, linear
-from singanet.optimizer import (
-    SGD,
-    Adam,
-    Adamax,
-    AdamW,
-    AMSGrad,
-    ElementWise,
-    Lion,
-    NAdam,
-    RMSProp,
-)
+from singanet.optimizer import SGD, Adam, Adamax, AdamW, AMSGrad, ElementWise, Lion, NAdam, RMSProp
 from singanet.program import lower_sweeps
 from singanet.program.lower_sweeps import ready
 from singanet.training import Callback

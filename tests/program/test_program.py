@@ -141,22 +141,6 @@ def test_loss_that_cannot_be_recorded_is_said_to_be_a_python_step():
 # -- states, copies, threads ----------------------------------------------------------------
 
 
-def test_a_checkpoint_resumes_to_the_bit(tmp_path):
-    twins = Twins(image_net, adam)
-    twins.train(BATCHES[:4])
-    twins.recorded.save(tmp_path / "net.npz")
-    saved = twins.optimizers[0].state_dict()
-    draws = copy.deepcopy(twins.recorded.rng.bit_generator.state)
-    twins.train(BATCHES[4:])
-    after = [value.copy() for value in twins.recorded.param_values()]
-    for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
-        net.load(tmp_path / "net.npz")
-        optimizer.load_state_dict(saved)
-        net.rng.bit_generator.state = draws
-    twins.train(BATCHES[4:])
-    expect_same(twins.recorded.param_values(), after)
-
-
 def test_nets_interleaved_do_not_meet(rng):
     """Two of them share an optimizer."""
     pairs = [Twins(image_net, adam), Twins(residual_net, adam), Twins(image_net, adam)]
@@ -224,44 +208,7 @@ def test_two_threads_may_drop_the_same_program():
     np.testing.assert_array_equal(net.forward(False, X), net.forward(False, X))
 
 
-def test_cleared_and_switched_off_in_the_middle():
-    twins = Twins(image_net, adam)
-    twins.train(BATCHES[:4])
-    twins.recorded.programs.clear()
-    assert twins.recorded.programs.reports() == []
-    twins.train(BATCHES[4:])
-    twins.expect_recorded()
-    for number, (x, y) in enumerate(BATCHES[:9]):
-        twins.recorded.programs.enabled = number // 3 != 1
-        twins.step(x, y)
-
-
 # -- errors ---------------------------------------------------------------------------------
-
-
-def broken(out, y):
-    raise RuntimeError("broken")
-
-
-REFUSED = {
-    "label": (lambda net, rule: net.step(X, np.where(Y[0] == Y, 5, Y), rule), "'out'"),
-    "shape": (lambda net, rule: net.step(X[:, :1], Y, rule), "'conv'"),
-    "number": (lambda net, rule: net.step(X, Y[:-1], rule), "sample"),
-    "measure": (lambda net, rule: net.step(X, Y, rule, measure=broken), "broken"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_step_leaves_the_parameters_and_the_next_step_works(name):
-    twins = Twins(image_net, adam)
-    twins.train(BATCHES[:3])
-    before = [(p.value.copy(), p.is_state) for p in twins.recorded.params()]
-    act, words = REFUSED[name]
-    error = RuntimeError if name == "measure" else SingaNetError
-    assert words in twins.refuse(act, error=error)
-    for param, (value, is_state) in zip(twins.recorded.params(), before, strict=True):
-        assert is_state or np.array_equal(param.value, value)
-    twins.train(BATCHES[3:6])
 
 
 class Breakable(SquaredError):  # noqa: N818

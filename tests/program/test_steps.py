@@ -11,7 +11,7 @@ import pytest
 import singanet
 from singanet import FeedForwardNet
 from singanet import optimizer as kinds
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError
 from singanet.layers import Dense, Embedding
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, Adam, schedules
@@ -149,17 +149,6 @@ def test_a_plateau_that_lowers_the_rate_is_seen():
     assert rates[0] == rates[1] < 0.1
 
 
-def test_a_loaded_state_is_that_of_the_next_step():
-    twins, data = Twins(IMAGES.make, lambda: Adam(lr=falling)), IMAGES.batches(8, 8)
-    twins.train(data[:3])
-    saved = twins.optimizers[0].state_dict()
-    twins.train(data[3:6])
-    twins.both(lambda _, optimizer: optimizer.load_state_dict(saved))
-    twins.train(data)
-    assert int(twins.optimizers[0].state_dict()["out/weight/step"]) == 3 + len(data)
-    twins.expect_recorded()
-
-
 def test_a_second_optimizer_has_a_program_of_its_own():
     twins, data = Twins(IMAGES.make, lambda: Adam(lr=falling)), IMAGES.batches(8, 8)
     twins.train(data[:4])
@@ -260,14 +249,6 @@ def test_a_frozen_table_has_no_gradient_and_a_constraint_set_later_is_seen(rng):
     assert "sum rows" not in [k.name for k in kernels(twins.recorded)]
 
 
-def test_a_word_out_of_range_leaves_the_table_as_it_was(rng):
-    twins = Twins(word_net, lambda: SGD(lr=0.1))
-    twins.train(WORDS.batches(4))
-    wrong = np.full((4, 5), 11), np.zeros(4, int)
-    twins.refuse(lambda net, optimizer: net.step(*wrong, optimizer), "index 11", DataError)
-    twins.train(WORDS.batches(1))
-
-
 # -- batches --------------------------------------------------------------------------------
 
 
@@ -285,29 +266,6 @@ def test_partial_last_batches_have_a_program_of_their_own():
     assert len(twins.recorded.programs.reports()) <= singanet.program.programs.CAPACITY
 
 
-def channels_last(x):
-    return np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-
-
-def test_inputs_targets_and_weights_of_other_types_and_layouts(rng):
-    twins = Twins(IMAGES.make, lambda: Adam(lr=falling))
-    for x, y in IMAGES.batches(4, 8):
-        hot, wide = np.eye(5)[y], np.zeros(16, np.int64)
-        wide[::2] = y
-        weight = rng.uniform(0, 2, 8)
-        for targets in (y, y.astype(np.uint8), hot.astype("f4"), np.asfortranarray(hot), wide[::2]):
-            twins.step(x, targets)
-        other = channels_last(x), x[:, :, ::-1], x.astype(np.float64), (10 * x).astype(np.int32)
-        for given in other:
-            twins.step(given, y)
-        twins.step(x, y, sample_weight=weight)
-        twins.step(x, y, sample_weight=weight.astype(np.float32))
-        # Another metric for one step.
-        _, seen = twins.step(x, y, measure=lambda out, y: float(out[0, 0]))
-        assert not float(8 * seen).is_integer()
-    twins.expect_recorded()
-
-
 def test_several_inputs_and_outputs_with_evaluations(rng):
     twins = Twins(HEADS.make, lambda: Adam(lr=falling))
     held = HEADS.batch(rng, 5)
@@ -319,14 +277,6 @@ def test_several_inputs_and_outputs_with_evaluations(rng):
     assert len(twins.recorded.programs.reports()) >= 2
 
 
-def test_batches_with_gaps_have_the_bits_of_the_layers(rng):
-    twins = Twins(NETS["chain"].make, lambda: SGD(lr=0.1))
-    x, y = NETS["chain"].batch(rng, 24)
-    for _ in range(3):
-        twins.step(x[::2], y[::2])
-    assert len(twins.recorded.programs.reports()) == 1
-
-
 def test_outputs_of_evaluations_are_the_callers():
     net, batches = IMAGES.make(), IMAGES.batches(4, 8)
     outs = [net.forward(False, x) for x, _ in batches]
@@ -335,11 +285,3 @@ def test_outputs_of_evaluations_are_the_callers():
     for number, (out, kept) in enumerate(zip(outs, copies, strict=True)):
         np.testing.assert_array_equal(out, kept)
         assert all(not np.shares_memory(out, other) for other in outs[:number])
-
-
-def test_a_look_at_each_layer_sees_it_by_the_layers():
-    twins, seen = Twins(IMAGES.make, lambda: Adam(lr=falling)), []
-    for x, y in IMAGES.batches(5, 8):
-        twins.step(x, y)
-        twins.step(x, y, on_layer=lambda item: seen.append(item.names))
-    assert seen.count(["out/weight", "out/bias"]) == 10

@@ -1,4 +1,4 @@
-"""Users' parts keep, change, count and override things: a recorded step is as by the layers."""
+"""Users' parts beside what plans have: methods replaced, layers in Python and notes of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from singanet import FeedForwardNet, Input
 from singanet.layers import (
     Activation,
-    Add,
     AvgPooling2D,
     BatchNormalization,
     Conv2D,
@@ -27,57 +26,17 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
-from singanet.optimizer import SGD, Adam
+from singanet.optimizer import Adam
 from singanet.types import RowSparse
 
-from .program_case import CHAIN, IMAGES, WORDS, Net, adam, chain, image_net, of, sgd, vectors
+from .program_case import CHAIN, IMAGES, Net, adam, chain, image_net, of, sgd, vectors
 from .twins import Twins, expect_same
-from .user_parts import (
-    Alike,
-    ClippedNet,
-    EmptiesLists,
-    Gathered,
-    KeepsGradients,
-    Probe,
-    ScaledNet,
-    Weighed,
-    WritesGradients,
-    expect_kept,
-    times,
-)
+from .user_parts import Alike, ClippedNet, InPlace, KeepsGradients, PureTwice, ScaledNet, times
 
 REAL = Net(lambda: chain(loss=SquaredError), of(5), of(3))
 
-# -- optimizers -----------------------------------------------------------------------------
 
-
-class PureTwice(SGD):
-    """A rule that says it is pure, with an update of its own."""
-
-    pure = True
-
-    def update(self, names, values, grads, scale=1.0):
-        super().update(names, values, [2 * grad for grad in grads], scale)
-
-
-@pytest.mark.parametrize("net", [CHAIN, IMAGES, WORDS], ids=["chain", "images", "words"])
-@pytest.mark.parametrize("every", [1, 2])
-def test_an_optimizer_may_keep_gradients(net, every, placed):
-    twins = Twins(lambda: placed(net.make()), lambda: KeepsGradients(sgd()))
-    for number, (x, y) in enumerate(net.batches(8)):
-        twins.step(x, y)
-        if number % every == 0:
-            twins.both(lambda _, optimizer: optimizer.finish())
-        twins.expect_equal()
-
-
-@pytest.mark.parametrize("kind", [WritesGradients, EmptiesLists])
-def test_an_optimizer_may_write_into_gradients_and_lists(kind, placed):
-    twins = Twins(lambda: placed(image_net()), lambda: kind(sgd()))
-    twins.train(IMAGES.batches(6))
-
-
-def test_an_optimizer_that_keeps_gradients_in_fit(placed, rng):
+def test_an_optimizer_that_keeps_gradients_updates_at_the_next_step(placed, rng):
     """The step's end is the beginning of the next one, as an optimizer alone can tell."""
 
     class AtTheNextStep(KeepsGradients):
@@ -86,108 +45,44 @@ def test_an_optimizer_that_keeps_gradients_in_fit(placed, rng):
                 self.finish()
             super().update(names, values, grads, scale)
 
-    twins = Twins(lambda: placed(chain()), lambda: AtTheNextStep(sgd()))
-    twins.fit(*CHAIN.batch(rng, 24), epochs=2)
+    Twins(lambda: placed(chain()), lambda: AtTheNextStep(sgd())).fit(
+        *CHAIN.batch(rng, 24), epochs=2
+    )
+    twins = Twins(lambda: placed(image_net()), lambda: KeepsGradients(sgd()))
+    for number, (x, y) in enumerate(IMAGES.batches(8)):
+        twins.step(x, y)
+        if number % 2:
+            twins.both(lambda _, optimizer: optimizer.finish())
+        twins.expect_equal()
 
 
 def test_an_update_of_a_pure_optimizer_s_own_is_called():
-    """Programs recorded the rule, and the gradients were not doubled."""
     twins = Twins(chain, lambda: PureTwice(lr=0.1, momentum=0.9))
     twins.train(CHAIN.batches(3))
     assert any("an update of its own" in note for note in twins.recorded.programs.notes)
 
 
-# -- metrics and measures -------------------------------------------------------------------
-
-
-def test_a_metric_that_keeps_outputs_tells_fit_the_truth(placed, rng):
-    twins = Twins(lambda: placed(chain()), sgd)
-    metrics = lambda: {"metrics": {"kept": Gathered(), "plain": Accuracy()}}  # noqa: E731
-    for history in twins.fit(*CHAIN.batch(rng, 40), 8, 3, compiled=metrics):
-        np.testing.assert_allclose(history["kept"], history["plain"], rtol=1e-6)
-
-
-def test_a_measure_may_keep_outputs_and_targets(placed):
-    twins, kept = Twins(lambda: placed(chain()), sgd), []
-
-    def keep(out, y):
-        kept.extend([(out, out.copy()), (y, y.copy())])
-        return float(out[0, 0])
-
-    twins.train(CHAIN.batches(6), measure=keep)
-    expect_kept(kept)
-
-
-def test_a_measure_may_write_into_outputs(placed):
-    """By the layers the gradient is worked out of copies that the loss kept before."""
-
-    def write(out, y):
-        out[...] = 0
-        return 1.0
-
-    Twins(lambda: placed(REAL.make()), sgd).train(REAL.batches(6), measure=write)
-
-
-def test_metrics_and_losses_of_the_net_may_keep_arrays(placed):
-    class Hoards(Accuracy):
-        def __init__(self):
-            super().__init__()
-            self.kept = []
-
-        def evaluate(self, x, y):
-            self.kept += [(x, x.copy()), (y, y.copy())]
-            return super().evaluate(x, y)
-
-    twins = Twins(lambda: placed(chain(metric=Hoards)), sgd)
-    twins.train(CHAIN.batches(6))
-    expect_kept(twins.recorded.metric.kept)
-    twins = Twins(lambda: placed(chain(loss=Weighed)), sgd)
-    for x, y in REAL.batches(6):
-        twins.step(x, y)
-        for net in twins.nets:
-            expect_kept(net.loss.seen)
-
-
-# -- passes and methods replaced ------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [ClippedNet, ScaledNet])
-def test_an_overridden_pass_is_obeyed(kind, placed, rng):
+def test_an_overridden_pass_is_obeyed(kind, placed):
     twins, plain = Twins(lambda: placed(chain(kind=kind)), sgd), placed(chain())
     steps = [(twins.step(x, y)[0], plain.step(x, y, sgd())[0]) for x, y in CHAIN.batches(6)]
     assert any(one != two for one, two in steps)
-    x, y = CHAIN.batch(rng, 24)
-    twins.fit(x, y, epochs=2)
-    for _ in range(4):
-        twins.outcomes(lambda net, _: net.evaluate(x, y))
-        expect_same(*twins.both(lambda net, _: net.predict(x)))
 
 
-@pytest.mark.parametrize("method", ["forward", "backward"])
-def test_a_pass_overridden_on_the_instance_or_later_on_the_class(method, placed, monkeypatch):
+@pytest.mark.parametrize(("method", "at"), [("forward", 1), ("backward", 0)])
+def test_a_pass_overridden_later_on_the_class(method, at, placed, monkeypatch):
     class Mine(FeedForwardNet):
         """Nothing of its own yet."""
 
-    def scaled(inner, factor, given):
-        at = 1 if method == "forward" else 0
-        return inner(*given[:at], times(factor, given[at]), *given[at + 1 :])
-
-    def patch(net, _):
-        inner = getattr(net, method)
-        setattr(net, method, lambda *given: scaled(inner, 2, given))
-
-    twins, data = Twins(lambda: placed(chain(kind=Mine)), sgd), CHAIN.batches(12)
+    twins, data = Twins(lambda: placed(chain(kind=Mine)), sgd), CHAIN.batches(8)
     twins.train(data[:4])
-    twins.both(patch)
-    twins.train(data[4:8])
-    twins.both(lambda net, _: delattr(net, method))
     whole = getattr(FeedForwardNet, method)
 
     def later(net, *given):
-        return scaled(lambda *rest: whole(net, *rest), 3, given)
+        return whole(net, *given[:at], times(3, given[at]), *given[at + 1 :])
 
     monkeypatch.setattr(Mine, method, later, raising=False)
-    twins.train(data[8:])
+    twins.train(data[4:])
 
 
 REPLACED = {
@@ -233,128 +128,14 @@ def test_a_replaced_method_is_called(name, after, placed):
     assert [calls.count(net) for net in twins.nets] == [often * (10 - after)] * 2
 
 
-def test_a_parameter_tied_through_the_layers_dict(placed):
-    def make():
-        net = FeedForwardNet(SoftmaxCrossEntropy(), seed=2)
-        net.add(Dense("one", 5, input_sample_shape=(5,)))
-        net.add(Activation("tanh", "tanh"))
-        net.add(Dense("two", 5))
-        net.add(Dense("out", 3))
-        return placed(net)
-
-    twins = Twins(make, sgd)
-    for number, (x, y) in enumerate(CHAIN.batches(10)):
-        if number == 4:
-            for net in twins.nets:
-                net["two"].params["weight"] = net["one"].params["weight"]
-        twins.step(x, y)
-        twins.forward(False, x)
-
-
-# -- arrays that layers keep ----------------------------------------------------------------
-
-
-def probed(where):
-    """A net with layers in some place that keep what they see."""
-    x = Input("x", (5,))
-    h = Probe("probe")(x) if where == "first" else x
-    h = Dense("one", 5)(h)
-    if where == "middle":
-        h = Probe("probe")(h)
-    if where == "branches":
-        h = Add("sum")(Probe("left")(h), Probe("right")(Activation("r")(h)))
-    h = Dense("out", 3)(h)
-    if where == "last":
-        h = Probe("probe")(Activation("tanh", "tanh")(h))
-    return FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=h, seed=2)
-
-
-@pytest.mark.parametrize("loop", [False, True])
-@pytest.mark.parametrize("where", ["first", "middle", "last", "branches"])
-def test_a_layer_may_keep_its_arrays(where, loop, placed, rng):
-    twins = Twins(lambda: placed(probed(where)), sgd)
-    for x, y in CHAIN.batches(6):
-        if loop:
-            twins.forward(True, x)
-            twins.walk(vectors(rng, 4, 3))
-            twins.forward(False, x)
-        else:
-            twins.step(x, y)
-        for layer in twins.recorded.layers:
-            if isinstance(layer, Probe):
-                # Right after the step, and over the steps.
-                expect_kept(layer.seen)
-    for one, two in zip(*(net.layers for net in twins.nets), strict=True):
-        if isinstance(one, Probe):
-            expect_same([copy for _, copy in one.seen], [copy for _, copy in two.seen])
-
-
 def test_a_layer_may_write_into_its_input_and_gradient(placed):
-    class InPlace(Alike):
-        """y = x², in the array of x."""
+    """After a dense layer whose output nobody else reads."""
 
-        def forward(self, ctx, x):
-            ctx.save(x=x.copy())
-            x *= x
-            return x
-
-        def backward(self, ctx, dy):
-            return 2 * ctx.saved["x"] * dy, {}
-
-    # After a dense layer whose output nobody else reads.
     def make():
         layers = [Dense("one", 5, input_sample_shape=(5,)), InPlace("square"), Dense("out", 3)]
         return placed(FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=2))
 
     Twins(make, sgd).train(CHAIN.batches(6))
-
-
-# -- the lists of a walk's items ------------------------------------------------------------
-
-
-def empty(names, values, grads, optimizer):
-    while names:
-        optimizer.update([names.pop()], [values.pop()], [grads.pop()])
-
-
-def turn(names, values, grads, optimizer):
-    for part in (names, values, grads):
-        part.reverse()
-    optimizer.update(names, values, grads)
-
-
-def drop_first(names, values, grads, optimizer):
-    for part in (names, values, grads):
-        del part[:1]
-    optimizer.update(names, values, grads)
-
-
-@pytest.mark.parametrize("use", [empty, turn, drop_first])
-def test_lists_of_an_item_are_the_callers(use, placed, rng):
-    twins = Twins(lambda: placed(image_net()), sgd)
-    for x, _ in IMAGES.batches(6):
-        before = [value.copy() for value in twins.recorded.param_values()]
-        dy = vectors(rng, 4, 5)
-        twins.forward(True, x)
-        for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
-            for names, values, grads in net.backward(dy):
-                use(names, values, grads, optimizer)
-        twins.expect_equal()
-        after = twins.recorded.param_values()
-        assert any((old != new).any() for old, new in zip(before, after, strict=True))
-
-
-def test_on_layer_may_take_parameters_out_of_an_item(placed):
-    def without_biases(item):
-        for k in reversed(range(len(item.names))):
-            if item.names[k].endswith("bias"):
-                for part in item[:3]:
-                    del part[k]
-
-    twins = Twins(lambda: placed(chain()), sgd)
-    for x, y in CHAIN.batches(6):
-        twins.step(x, y, on_layer=without_biases)
-        twins.step(x, y)
 
 
 # -- layers: what is recorded, and what runs in Python --------------------------------------

@@ -7,8 +7,8 @@ import numpy as np
 from singanet import FeedForwardNet
 from singanet.layers import Layer
 from singanet.loss import SquaredError
-from singanet.metric import Metric
-from singanet.optimizer import Regularizer, Wrapper
+from singanet.metric import Accuracy, Metric
+from singanet.optimizer import SGD, Regularizer, Wrapper
 
 
 def dense_of(grad):
@@ -55,6 +55,31 @@ class EmptiesLists(Wrapper):
     def update(self, names, values, grads, scale=1.0):
         while names:
             self.optimizer.update([names.pop()], [values.pop()], [grads.pop()], scale)
+
+
+class PureTwice(SGD):
+    """A rule that says it is pure, with an update of its own."""
+
+    pure = True
+
+    def update(self, names, values, grads, scale=1.0):
+        super().update(names, values, [twice(grad) for grad in grads], scale)
+
+
+def twice(grad):
+    return type(grad)(grad[0], 2 * grad[1]) if isinstance(grad, tuple) else 2 * grad
+
+
+class Hoards(Accuracy):
+    """Accuracy that keeps what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def evaluate(self, x, y):
+        self.seen += [(x, x.copy()), (y, y.copy())]
+        return super().evaluate(x, y)
 
 
 class Gathered(Metric):
@@ -146,6 +171,19 @@ class Probe(Alike):
     def backward(self, ctx, dy):
         self.seen.append((dy, dy.copy()))
         return np.float32(1.5) * dy, {}
+
+
+class InPlace(Alike):
+    """y = x² / 8, in the array of x."""
+
+    def forward(self, ctx, x):
+        ctx.save(x=x.copy())
+        x *= x / 8
+        return x
+
+    def backward(self, ctx, dy):
+        dy *= ctx.saved["x"] / 4
+        return dy, {}
 
 
 class Follows(Alike):

@@ -9,15 +9,7 @@ import pytest
 import singanet
 from singanet import Input
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
-from singanet.layers import (
-    Activation,
-    BatchNormalization,
-    Concat,
-    Conv2D,
-    Dense,
-    Flatten,
-    Layer,
-)
+from singanet.layers import Activation, BatchNormalization, Concat, Conv2D, Dense, Flatten, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.program.prediction.compiled import CAPACITY
 from singanet.testing import strict_device

@@ -12,8 +12,7 @@ from singanet import FeedForwardNet, Input
 from singanet.errors import CallOrderError, ShapeError
 from singanet.layers import Activation, Dense, Dropout, Layer, Split
 from singanet.optimizer import SGD
-from singanet.types import RowSparse
-from tests.program.program_case import IMAGES, WORDS, image_net, sgd, vectors, word_net
+from tests.program.program_case import IMAGES, image_net, sgd, vectors
 from tests.program.twins import Twins, expect_items_same, expect_same
 
 
@@ -76,13 +75,6 @@ def test_loops_over_layers_in_python_run_by_the_layers(rng):
     assert "a caller's loop over layer 'offset'" in twins.recorded.programs.refusals[0]
 
 
-def test_updates_between_the_yields(rng):
-    twins = Twins(image_net, sgd)
-    for _ in range(5):
-        twins.loop(inputs(rng), gradient(rng))
-    twins.expect_recorded()
-
-
 def test_values_are_the_live_arrays(warm, rng):
     net = warm.recorded
     net.forward(True, inputs(rng))
@@ -132,17 +124,6 @@ def test_inputs_changed_before_the_walk_do_not_matter(warm, rng):
         expect_items_same(one, two)
 
 
-def test_inner_outputs_and_their_gradients_run_by_the_layers(warm, rng):
-    for _ in range(3):
-        warm.forward(True, inputs(rng))
-        items = warm.walk(gradient(rng), output=["relu", "conv"])
-        assert items[-1].output_grads.keys() == {"relu", "conv"}
-        outs = warm.forward(True, inputs(rng), output=["relu"])[0]
-        assert outs.keys() == {"out", "relu"}
-        warm.walk({"out": gradient(rng)})
-    rounds(warm, rng, 2)
-
-
 def test_a_walk_from_some_outputs_only(rng):
     def make():
         x = Input("x", (6,))
@@ -159,78 +140,6 @@ def test_a_walk_from_some_outputs_only(rng):
         twins.walk(dy)
     twins.expect_equal()
     twins.expect_recorded()
-
-
-def test_rows_of_tables(rng):
-    twins = Twins(word_net)
-    for x, _ in WORDS.batches(5):
-        twins.forward(True, x)
-        assert isinstance(twins.walk(vectors(rng, 4, 3))[-1].grads[0], RowSparse)
-    twins.expect_recorded()
-
-
-@pytest.mark.parametrize("orders", ["CCCCC", "FFFFF", "RRRRR", "CFCFCF"])
-def test_gradients_in_any_layout(orders, rng):
-    """R: reversed."""
-    twins = Twins(image_net)
-    for order in orders:
-        twins.forward(True, inputs(rng))
-        dy = gradient(rng)
-        twins.walk(dy[:, ::-1] if order == "R" else np.asarray(dy, order=order))
-    twins.expect_recorded()
-
-
-@both
-def test_a_walk_closed_early_leaves_the_net_usable(make, rng):
-    twins = Twins(make)
-    rounds(twins, rng)
-    for count in (0, 1, 3):
-        twins.forward(True, inputs(rng))
-        dy = gradient(rng)
-        for net in twins.nets:
-            walk = net.backward(dy)
-            for _ in range(count):
-                next(walk)
-            walk.close()
-        rounds(twins, rng, 2)
-
-
-@both
-@pytest.mark.parametrize("between", ["forward", "walk", "evaluation", "other shape"])
-def test_a_walk_left_half_way_goes_on_after_others(make, between, rng):
-    twins = Twins(make)
-    rounds(twins, rng)
-    for _ in range(3):
-        twins.forward(True, inputs(rng))
-        dy = gradient(rng)
-        walks = [net.backward(dy) for net in twins.nets]
-        items = [[next(walk) for walk in walks]]
-        batch = 3 if between == "other shape" else 4
-        twins.forward(between != "evaluation", inputs(rng, batch))
-        if between in ("walk", "other shape"):
-            twins.walk(gradient(rng, batch))
-        items += zip(*walks, strict=True)
-        for one, two in items:
-            expect_items_same(one, two)
-        twins.expect_equal()
-
-
-def test_a_forward_whose_backward_never_comes(warm, rng):
-    rounds(warm, rng, walk=False)
-    rounds(warm, rng, 2)
-
-
-@pytest.mark.parametrize("between", ["step", "evaluation"])
-def test_a_step_or_an_evaluation_between_takes_the_forward_away(between, warm, rng):
-    for _ in range(4):
-        warm.forward(True, inputs(rng))
-        if between == "step":
-            warm.step(*IMAGES.batch(rng))
-        else:
-            warm.forward(False, inputs(rng))
-        for net in warm.nets:
-            with pytest.raises(CallOrderError):
-                net.backward(gradient(rng))
 
 
 def test_backward_twice_and_wrong_gradients_are_refused(warm, rng):
@@ -257,14 +166,10 @@ def test_a_frozen_parameter_between_forward_and_backward(warm, rng):
     assert names == [["out/weight"], ["wide/weight", "wide/bias"]]
 
 
-def test_train_gives_all_gradients(rng):
+def test_train_gives_all_gradients():
     twins = Twins(image_net)
     for x, y in IMAGES.batches(5):
-        one, two = (net.train(x, y) for net in twins.nets)
-        assert one[1] == two[1]
-        for a, b in zip(one[0], two[0], strict=True):
-            assert (a is None) == (b is None)
-            assert a is None or np.array_equal(a, b)
+        expect_same(*twins.both(lambda net, _, x=x, y=y: net.train(x, y)))
     twins.expect_recorded()
 
 

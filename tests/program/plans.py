@@ -1,0 +1,891 @@
+"""Plans of training: a net, what trains it, and what is done with it between the steps.
+
+Each is carried out twice, recorded and by the layers: every loss, metric, output, gradient and
+parameter has to be the same to the bit, and every error the same error. A plan that fails reads
+like what was done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import gc
+import tempfile
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck
+from hypothesis import strategies as st
+
+import singanet
+from singanet import Input
+from singanet import optimizer as kinds
+from singanet.device import Device
+from singanet.errors import CallOrderError, SingaNetError
+from singanet.layers import (
+    GRU,
+    LSTM,
+    Activation,
+    Add,
+    BatchNormalization,
+    Concat,
+    Conv2D,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    LayerNorm,
+    PReLU,
+)
+from singanet.loss import Huber, SoftmaxCrossEntropy, SquaredError
+from singanet.metric import Accuracy
+from singanet.ops import numpy_ops, ops_for
+from singanet.optimizer import SGD, Adam, MaxNorm
+
+from . import user_parts as own
+from .twins import Twins, expect_same
+from .user_parts import Counts, Gain, Probe, Pulled, Weighed, dense_of, times
+
+# -- what is drawn --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Node:
+    """A layer on the value ``of`` places before the last one; a join takes ``other``, too."""
+
+    kind: str
+    of: int = 0
+    other: int = 0
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something done to both nets; ``where`` chooses a layer or variant, ``size`` how much."""
+
+    kind: str
+    where: int = 0
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A net, what trains it, and what is done with it. All values of a net have one shape."""
+
+    values: str = "vectors"
+    nodes: tuple[Node, ...] = ()
+    net: str = "plain"
+    loss: str = "softmax"
+    metric: str = "accuracy"
+    optimizer: str = "momentum"
+    recompute: str = "none"
+    kernels: str = "default"
+    actions: tuple[Action, ...] = ()
+
+
+SHAPES = {"vectors": (4,), "images": (2, 4, 4), "words": (3, 4)}
+EVERYWHERE = {
+    "relu": Activation,
+    "tanh": lambda name: Activation(name, "tanh"),
+    "dropout": lambda name: Dropout(name, 0.3),
+    "gain": lambda name: Gain(name, 1.25),
+    "pure gain": lambda name: own.PureGain(name, 1.25),
+    "probe": Probe,
+    "follows": own.Follows,
+    "counts": Counts,
+    "draws": own.Draws,
+}
+WEIGHTED = {
+    "vectors": {
+        "dense": lambda name: Dense(name, 4),
+        "layer norm": LayerNorm,
+        "batch norm": BatchNormalization,
+        "prelu": PReLU,
+    },
+    "images": {"conv": lambda name: Conv2D(name, 2, 3), "batch norm": BatchNormalization},
+    "words": {
+        "lstm": lambda name: LSTM(name, 4, return_sequences=True),
+        "gru": lambda name: GRU(name, 4, return_sequences=True),
+    },
+}
+JOINS = ("add", "concat", "shared", "nested")
+NETS = {"plain": singanet.FeedForwardNet, "clipped": own.ClippedNet, "scaled": own.ScaledNet}
+LOSSES = {
+    "softmax": SoftmaxCrossEntropy, "squared": SquaredError, "huber": Huber, "weighed": Weighed,
+}  # fmt: skip
+METRICS = {
+    "none": lambda: None, "accuracy": Accuracy, "gathered": own.Gathered, "hoards": own.Hoards,
+}  # fmt: skip
+
+
+def momentum(**more):
+    return SGD(lr=0.05, momentum=0.9, **more)
+
+
+def patched():
+    """An optimizer whose instance has an update of its own."""
+    optimizer = momentum()
+    halve(optimizer)
+    return optimizer
+
+
+def halve(optimizer):
+    inner = optimizer.update
+    optimizer.update = lambda names, values, grads, scale=1.0: inner(
+        names, values, grads, 0.5 * scale
+    )
+
+
+OPTIMIZERS = {
+    "sgd": lambda: SGD(lr=0.05),
+    "momentum": momentum,
+    "nesterov": lambda: momentum(nesterov=True),
+    "adam": lambda: Adam(lr=lambda step: 0.02 / (1 + step)),
+    "decay": lambda: momentum(weight_decay=0.1),
+    "pulled": lambda: momentum(regularizer=Pulled(0.1)),
+    "max norm": lambda: momentum(constraint=MaxNorm(1.0)),
+    "keeps": lambda: own.KeepsGradients(momentum()),
+    "writes": lambda: own.WritesGradients(momentum()),
+    "empties": lambda: own.EmptiesLists(momentum()),
+    "patched": patched,
+    "pure twice": lambda: own.PureTwice(lr=0.05, momentum=0.9),
+    "accumulator": lambda: kinds.Accumulator(momentum(), 2),
+    "accumulating": lambda: kinds.AccumulatingSGD(2, lr=0.05),
+    "clip value": lambda: kinds.ClipByValue(momentum(), 0.05),
+    "clip layer": lambda: kinds.ClipByLayerNorm(momentum(), 0.1),
+    "clip running": lambda: kinds.ClipByRunningNorm(momentum(), 0.1),
+    "lamb": lambda: kinds.LAMB(lr=0.01),
+    "factored adam": lambda: kinds.FactoredAdam(lr=0.01),
+    "adafactor": lambda: kinds.Adafactor(lr=0.01),
+}
+
+# -- building -------------------------------------------------------------------------------
+
+
+def built(plan):
+    """The net of ``plan``."""
+    x = Input("x", (3,) if plan.values == "words" else SHAPES[plan.values])
+    values = [Embedding("table", 7, 4)(x) if plan.values == "words" else x]
+    weighted, shared = WEIGHTED[plan.values], None
+    first = next(iter(weighted.values()))
+    for k, node in enumerate(plan.nodes):
+        name = f"{k} {node.kind}"
+        value, other = (values[-1 - at % len(values)] for at in (node.of, node.other))
+        if node.kind == "add":
+            made = Add(name)(value, other)
+        elif node.kind == "concat":
+            made = joined(plan.values, name, value, other)
+        elif node.kind == "shared" and shared is not None:
+            made = shared(value)
+        elif node.kind == "nested":
+            inner = [first("in"), Gain("gain", 0.75)]
+            made = singanet.FeedForwardNet(inner, name=name)(value)
+        else:
+            layer = {**EVERYWHERE, **weighted}.get(node.kind, first)(name)
+            shared = layer if node.kind in weighted else shared
+            made = layer(value)
+        values.append(made)
+    last = values[-1] if values[-1] is not x else Activation("last")(x)
+    if plan.values == "words":
+        last = LSTM("end", 4, return_sequences=False)(last)
+    elif plan.values == "images":
+        last = Flatten("flat")(last)
+    loss, metric = LOSSES[plan.loss](), METRICS[plan.metric]()
+    net = NETS[plan.net](loss, metric, inputs=x, outputs=Dense("out", 3)(last), seed=5)
+    if plan.kernels == "numpy":
+        net.to_device(Device("cpu", numpy_ops))
+    return net
+
+
+def joined(values, name, one, two):
+    """Both side by side, and brought back to the shape of each."""
+    if values == "images":
+        return Conv2D(f"{name} back", 2, 1)(Concat(name, 1)([one, two]))
+    if values == "words":
+        return GRU(f"{name} back", 4, return_sequences=True)(Concat(name, 2)([one, two]))
+    return Dense(f"{name} back", 4)(Concat(name, 1)([one, two]))
+
+
+class Data:
+    """Batches by chance, the same in every run of a plan."""
+
+    def __init__(self, plan):
+        self.plan, self.rng = plan, np.random.default_rng(7)
+
+    def inputs(self, batch=3):
+        if self.plan.values == "words":
+            return self.rng.integers(0, 7, (batch, 3))
+        return self.rng.standard_normal((batch, *SHAPES[self.plan.values])).astype(np.float32)
+
+    def batch(self, batch=3):
+        real = self.plan.loss != "softmax" and self.plan.metric == "none"
+        x = self.inputs(batch)
+        if self.plan.loss == "softmax":
+            return x, self.rng.integers(0, 3, batch)
+        y = self.gradient(batch)
+        return x, y if real else np.eye(3, dtype=np.float32)[y.argmax(1)]
+
+    def gradient(self, batch=3):
+        return self.rng.standard_normal((batch, 3)).astype(np.float32)
+
+
+class Run(Twins):
+    """A plan carried out on both nets."""
+
+    def __init__(self, plan):
+        super().__init__(lambda: built(plan), OPTIMIZERS[plan.optimizer])
+        self.plan, self.data = plan, Data(plan)
+        self.recorded.programs.recompute = plan.recompute
+        self.kept = []
+
+    def do(self, act):
+        """``act(net, optimizer)`` on both; results, errors and what is left have to be alike."""
+        results = []
+        for pair in zip(self.nets, self.optimizers, strict=True):
+            try:
+                results.append(act(*pair))
+                finish = getattr(pair[1], "finish", None)
+                if finish is not None and pair[1].kept:
+                    finish()
+            except Exception as error:  # noqa: BLE001 - what both refuse is alike, too
+                results.append(("refused", type(error), str(error)))
+        expect_same(*results)
+        self.expect_equal()
+        for array, was in self.kept:
+            np.testing.assert_array_equal(array, was)
+        return results[0]
+
+    def steps(self, count=3, batch=3, **options):
+        for _ in range(count):
+            x, y = self.data.batch(batch)
+            self.do(lambda net, optimizer, x=x, y=y: net.step(x, y, optimizer, **options))
+
+    def loop(self, use, output=(), between=None, laid=None):
+        """Forward and backward on both, ``use(item, optimizer)`` at each yield."""
+        x, dy = self.data.inputs(), self.data.gradient()
+        dy = dy if laid is None else laid(dy)
+
+        def act(net, optimizer):
+            out = net.forward(True, x)
+            if between is not None:
+                between(net, optimizer)
+            items = []
+            for item in net.backward(dy, output):
+                items.append(taken(item))
+                use(item, optimizer)
+            return [out, items]
+
+        self.do(act)
+
+    def run(self):
+        self.steps()
+        for action in self.plan.actions:
+            ACTIONS[action.kind](self, action)
+            self.steps()
+        for net in self.nets:
+            for part in (*net.layers, net.loss, net.metric):
+                for array, was in getattr(part, "seen", ()):
+                    host = ops_for(array).host
+                    np.testing.assert_array_equal(host(array), host(was))
+
+
+def taken(item):
+    """A copy of an item of a walk."""
+    grads = [tuple(g) if isinstance(g, tuple) else g.copy() for g in item.grads]
+    return item.layer, list(item.names), grads, dict(item.output_grads)
+
+
+def some(walk, count):
+    """Copies of the first items."""
+    return [taken(item) for item, _ in zip(walk, range(count), strict=False)]
+
+
+# -- what is done between the steps ---------------------------------------------------------
+
+ACTIONS, VARIANTS = {}, {}
+
+
+def action(variants=1):
+    """Let plans draw ``function(run, action)``, which does as many things by ``action.where``."""
+
+    def named(function):
+        name = function.__name__.replace("_", " ")
+        ACTIONS[name], VARIANTS[name] = function, variants
+        return function
+
+    return named
+
+
+def change(variants=1):
+    """Let plans draw ``function(action, net, optimizer)``, which is done to each of both."""
+
+    def named(function):
+        def act(run, action):
+            run.do(partial(function, action))
+
+        act.__name__ = function.__name__
+        action(variants)(act)
+        return function
+
+    return named
+
+
+def chosen(action, *choices):
+    return choices[action.where % len(choices)]
+
+
+def layer_of(action, net):
+    return net.layers[action.where % len(net.layers)]
+
+
+def param_of(action, net):
+    return net.params()[action.where % len(net.params())]
+
+
+def update(item, optimizer):
+    optimizer.update(*item)
+
+
+def pop_each(item, optimizer):
+    while item.names:
+        optimizer.update([item.names.pop()], [item.values.pop()], [item.grads.pop()])
+
+
+def transposed(item, optimizer):
+    for part in item[:3]:
+        part.reverse()
+    optimizer.update(*item)
+
+
+def without_first(item, *optimizers):
+    for part in item[:3]:
+        del part[:1]
+    for optimizer in optimizers:
+        optimizer.update(*item)
+
+
+@action(4)
+def loop(run, action):
+    for _ in range(3):
+        run.loop(chosen(action, update, pop_each, transposed, without_first))
+
+
+def clip(item):
+    for grad in item.grads:
+        np.clip(dense_of(grad), -0.02, 0.02, out=dense_of(grad))
+
+
+@action(2)
+def on_layer(run, action):
+    run.steps(action.size, on_layer=chosen(action, clip, without_first))
+
+
+@action(2)
+def measure(run, action):
+    """By the layers the gradient is worked out of copies that the loss kept before."""
+
+    def keep(out, y):
+        run.kept += [(out, out.copy()), (y, y.copy())]
+        return float(out.sum())
+
+    def write(out, y):
+        out[...] = 0
+        return 1.0
+
+    run.steps(measure=chosen(action, keep, write))
+
+
+@action(2)
+def weights(run, action):
+    for _ in range(3):
+        weight = run.data.rng.uniform(0, 2, 3).astype(chosen(action, np.float32, np.float64))
+        run.steps(1, sample_weight=weight)
+
+
+@action()
+def abandon(run, action):
+    x, dy = run.data.inputs(), run.data.gradient()
+
+    def act(net, optimizer):
+        net.forward(True, x)
+        walk = net.backward(dy)
+        items = some(walk, action.size)
+        walk.close()
+        return items
+
+    run.do(act)
+
+
+@action()
+def forward_twice(run, action):
+    x = run.data.inputs()
+    run.do(lambda net, _: [net.forward(True, x), net.forward(True, x[::-1])])
+    run.loop(update)
+
+
+@action(5)
+def pause(run, action):
+    """A walk goes on after something else."""
+    x, dy, batch = run.data.inputs(), run.data.gradient(), run.data.batch()
+    between = chosen(
+        action,
+        lambda net, optimizer: net.step(*batch, optimizer),
+        lambda net, optimizer: net.forward(True, batch[0]),
+        lambda net, optimizer: net.forward(False, batch[0]),
+        lambda net, optimizer: net.forward(True, batch[0][:2]),
+        lambda net, optimizer: [
+            [net.forward(True, batch[0])],
+            [(taken(item), optimizer.update(*item))[0] for item in net.backward(dy[::-1])],
+        ],
+    )
+
+    def act(net, optimizer):
+        net.forward(True, x)
+        walk = net.backward(dy)
+        items = some(walk, action.size)
+        return [items, between(net, optimizer), [taken(item) for item in walk]]
+
+    for _ in range(2):
+        run.do(act)
+
+
+@action(6)
+def asked(run, action):
+    name, x, dy = layer_of(action, run.recorded).name, run.data.inputs(), run.data.gradient()
+    run.loop(update, [name])
+
+    def act(net, _):
+        outs = net.forward(True, x, output=[name])
+        return [outs, [taken(item) for item in net.backward({"out": dy})]]
+
+    run.do(act)
+
+
+@action(4)
+def laid_otherwise(run, action):
+    laid = chosen(
+        action,
+        np.asfortranarray,
+        lambda dy: dy[:, ::-1],
+        lambda dy: np.repeat(dy, 2, axis=1)[:, ::2],
+        lambda dy: np.asfortranarray(dy)[::-1],
+    )
+    for each in (laid, laid, None, laid):
+        run.loop(update, laid=each)
+
+
+@action()
+def train(run, action):
+    x, y = run.data.batch()
+    for _ in range(3):
+        run.do(lambda net, _: list(net.train(x, y)))
+
+
+@action()
+def predict(run, action):
+    x, y = run.data.batch(action.size)
+    for _ in range(3):
+        run.do(lambda net, _: [net.predict(x), net.evaluate(x, y), net.forward(False, x)])
+
+
+@action(3)
+def fit(run, action):
+    x, y = run.data.batch(5)
+    y = mapped(y) if action.where % 3 == 2 else y
+    metrics = {"metrics": {"kept": own.Gathered(), "plain": Accuracy()}}
+
+    def act(net, optimizer):
+        net.compile(optimizer, **(metrics if action.where % 3 == 1 else {}))
+        return dict(net.fit(x, y, 2, 2, verbose=False))
+
+    history = run.do(act)
+    if "kept" in history:
+        np.testing.assert_allclose(history["kept"], history["plain"], rtol=1e-6)
+
+
+@action()
+def other_batch(run, action):
+    run.steps(3, 1 + action.size)
+
+
+class Mine(np.ndarray):
+    """A class of arrays of the user's."""
+
+
+def mapped(array):
+    """The array in a file that is gone when the array is."""
+    with tempfile.NamedTemporaryFile() as file:
+        made = np.memmap(file.name, array.dtype, "w+", shape=array.shape)
+    made[...] = array
+    return made
+
+
+def swapped(array, size=8):
+    kind = "i" if array.dtype.kind == "i" else "f"
+    return array.astype(f">{kind}{size}")
+
+
+ARRAYS = [
+    lambda a: a.astype(np.float64 if a.dtype.kind == "f" else np.uint8),
+    lambda a: a.astype(np.int32),
+    lambda a: a.astype(np.float16 if a.dtype.kind == "f" else np.int8),
+    np.asfortranarray,
+    lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    lambda a: a[::-1],
+    lambda a: a.view(Mine),
+    np.ma.masked_array,
+    mapped,
+    swapped,
+    lambda a: swapped(a, 4),
+    lambda a: swapped(a, 2),
+    lambda a: a.tolist(),
+    lambda a: a.astype(np.complex64),
+]
+
+
+@action(len(ARRAYS))
+def other_arrays(run, action):
+    """Inputs, targets, weights and all of them, each after plain ones."""
+    cast = chosen(action, *ARRAYS)
+    for which in ((0,), (1,), (2,), (0, 1, 2)):
+        given = [*run.data.batch(), run.data.rng.uniform(0, 2, 3).astype(np.float32)]
+        for at in which:
+            given[at] = cast(given[at])
+        *batch, weight = given
+        more = {"sample_weight": weight} if 2 in which else {}
+        for _ in range(2):
+            run.do(lambda net, rule, batch=batch, more=more: net.step(*batch, rule, **more))
+        run.steps(1)
+
+
+def broken(out, y):
+    raise RuntimeError("broken")
+
+
+@action(5)
+def refused_step(run, action):
+    """It changes no parameter, and the next step works."""
+    x, y = run.data.batch()
+    bad = np.full_like(x, 99) if run.plan.values == "words" else x[:, :1]
+    more = {"measure": broken} if action.where % 5 == 3 else {}
+    x, y = chosen(action, (x, y[:-1]), (x, y + 7), (bad, y), (x, y), (x[:0], y))
+    before = [(p, p.value.copy()) for p in run.recorded.params() if not p.is_state]
+    told = run.do(lambda net, rule: net.step(x, y, rule, **more))
+    for param, value in before if told[0] == "refused" else ():
+        if not param.name.endswith("count"):
+            np.testing.assert_array_equal(param.value, value)
+
+
+@action(4)
+def refused_walk(run, action):
+    x, dy, batch = run.data.inputs(), run.data.gradient(), run.data.batch()
+    between = chosen(
+        action,
+        lambda net, _: list(net.backward(dy)),
+        lambda net, optimizer: net.step(*batch, optimizer),
+        lambda net, optimizer: net.forward(False, x),
+        lambda net, optimizer: net.backward(dy[:, :2]),
+    )
+
+    def act(net, optimizer):
+        net.forward(True, x)
+        with contextlib.suppress(SingaNetError):
+            between(net, optimizer)
+        return [taken(item) for item in net.backward(dy)]
+
+    for _ in range(2):
+        told = run.do(act)
+        assert action.where % 4 == 3 or told[:2] == ("refused", CallOrderError)
+
+
+@change()
+def learning_rate(action, net, optimizer):
+    rule_of(optimizer).lr = 0.01 * action.size
+
+
+def rule_of(optimizer):
+    """The rule behind all stages."""
+    while not hasattr(optimizer, "lr"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+@change()
+def optimizer_setting(action, net, optimizer):
+    rule = rule_of(optimizer)
+    if hasattr(rule, "nesterov"):
+        rule.nesterov = bool(action.size % 2) and bool(rule.momentum)
+    elif hasattr(rule, "beta_1"):
+        rule.beta_1 = 0.5
+    if isinstance(rule.regularizer, Pulled):
+        rule.regularizer.centre = 0.1 * action.size
+
+
+@change()
+def register(action, net, optimizer):
+    """Said to the optimizer, and not to the net."""
+    for spec in net.param_specs()[:2]:
+        optimizer.register(spec.name, dataclasses.replace(spec, lr_mult=0.5 * (action.size - 1)))
+
+
+@change()
+def reload(action, net, optimizer):
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+@change()
+def patch_update(action, net, optimizer):
+    halve(optimizer)
+
+
+@change(4)
+def patch_layer(action, net, optimizer):
+    """Forward or backward of one layer's instance, scaled by a count."""
+    method = ("forward", "backward")[action.size % 2]
+    layer = layer_of(action, net)
+    inner, count = getattr(layer, method), [0]
+
+    def scaled(ctx, array):
+        made = inner(ctx, array)
+        count[0] += 1
+        factor = np.float32(1 + count[0] / 16)
+        if method == "backward":
+            return made
+        return [factor * part for part in made] if isinstance(made, list) else factor * made
+
+    setattr(layer, method, scaled)
+
+
+@action(2)
+def patch_pass(run, action):
+    """A pass of the net's instance, and back."""
+    method, at = chosen(action, ("forward", 1), ("backward", 0))
+
+    def patch(net, _):
+        inner = getattr(net, method)
+        setattr(
+            net,
+            method,
+            lambda *given: inner(*given[:at], times(2, given[at]), *given[at + 1 :]),
+        )
+
+    run.do(patch)
+    run.steps()
+    run.do(lambda net, _: delattr(net, method))
+
+
+@change(4)
+def freeze(action, net, optimizer):
+    net.freeze(layer_of(action, net).name)
+
+
+@change()
+def unfreeze(action, net, optimizer):
+    net.unfreeze()
+
+
+@change(4)
+def trainable(action, net, optimizer):
+    param = param_of(action, net)
+    if not param.is_state and not param.name.endswith("count"):
+        param.trainable = not param.trainable
+
+
+@change(4)
+def layer_trainable(action, net, optimizer):
+    layer = layer_of(action, net)
+    if not isinstance(layer, Counts):
+        layer.trainable = not layer.trainable
+
+
+@change(4)
+def assign(action, net, optimizer):
+    param = param_of(action, net)
+    param.value = param.value * np.float32(action.size / 2)
+
+
+@change(4)
+def write(action, net, optimizer):
+    param_of(action, net).value[...] *= np.float32(action.size / 2)
+
+
+@action(12)
+def between(run, action):
+    """Between forward and backward: assigned, written, frozen."""
+    act = (assign, write, trainable)[action.where % 3]
+    mine = replace(action, where=action.where // 3)
+    for _ in range(2):
+        run.loop(update, between=partial(act, mine))
+
+
+@change()
+def tie(action, net, optimizer):
+    found = {}
+    for layer in net.layers:
+        for suffix, param in layer.params.items():
+            found.setdefault((suffix, param.shape), []).append(layer)
+    pairs = [(suffix, layers) for (suffix, _), layers in found.items() if len(layers) > 1]
+    if pairs:
+        suffix, layers = chosen(action, *pairs)
+        layers[1].params[suffix] = layers[0].params[suffix]
+
+
+@change()
+def attribute(action, net, optimizer):
+    for layer in net.layers:
+        if isinstance(layer, Gain):
+            layer.gain = 1 + action.size / 4
+        elif isinstance(layer, Dropout):
+            layer.p = 0.1 * action.size
+        elif isinstance(layer, Activation):
+            layer.mode = ("relu", "tanh", "sigmoid")[action.size % 3]
+    if isinstance(net.loss, Weighed):
+        net.loss.factor = float(action.size)
+    elif isinstance(net.loss, SoftmaxCrossEntropy):
+        net.loss.label_smoothing = 0.1 * action.size
+
+
+@change(4)
+def of_the_net(action, net, optimizer):
+    """Another generator, draws of the caller's, no metric, another loss."""
+    at = action.where % 4
+    if at == 0:
+        net.rng = np.random.default_rng(77)
+    elif at == 1:
+        net.rng.random(7)
+    elif at == 2:
+        net.metric = None
+    else:
+        net.loss = type(net.loss)()
+
+
+@action(2)
+def of_type(run, action):
+    kind = chosen(action, np.float64, np.float16)
+    run.do(lambda net, _: net.as_type(kind))
+    run.steps()
+    run.do(lambda net, _: net.as_type(np.float32))
+
+
+@action()
+def save_and_load(run, action):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.npz"
+
+        def act(net, optimizer):
+            net.save(path)
+            state = optimizer.state_dict()
+            net.step(*batch, optimizer)
+            net.load(path)
+            optimizer.load_state_dict(state)
+
+        batch = run.data.batch()
+        run.do(act)
+
+
+def copies_of(nets):
+    made = tuple(map(copy.deepcopy, nets))
+    made[1].programs.enabled = False
+    return made
+
+
+@action()
+def copied(run, action):
+    run.nets = copies_of(run.nets)
+    if run.plan.optimizer != "patched":
+        run.optimizers = tuple(map(copy.deepcopy, run.optimizers))
+
+
+@action()
+def copied_under_way(run, action):
+    """Copied or refused between forward and backward; the pass under way goes on."""
+    x, dy = run.data.inputs(), run.data.gradient()
+
+    def act(net, _):
+        out = net.forward(True, x)
+        try:
+            other = copy.deepcopy(net)
+            told = other.forward(False, x)
+        except Exception as error:  # noqa: BLE001 - any error is compared
+            told = type(error)
+        return [out, told, [taken(item) for item in net.backward(dy)]]
+
+    run.do(act)
+
+
+@action()
+def outlived(run, action):
+    """A walk goes on when its net is gone."""
+    nets = list(copies_of(run.nets))
+    batches = [(run.data.inputs(), run.data.gradient()) for _ in range(4)]
+    found = []
+    while nets:
+        net = nets.pop()
+        for x, dy in batches:
+            net.forward(True, x)
+            walk = net.backward(dy)
+            items = some(walk, 1 if (x, dy) is batches[-1] and action.size > 1 else 0)
+            if (x, dy) is not batches[-1]:
+                items += map(taken, walk)
+        del net
+        gc.collect()
+        found.append([*items, *map(taken, walk)])
+    expect_same(*found)
+
+
+@action(3)
+def told(run, action):
+    """What looks at the recorded net alone leaves it as it is."""
+    net, optimizer = run.recorded, run.optimizers[0]
+    x, y = run.data.batch()
+    # What the user replaced or overrides is refused.
+    with contextlib.suppress(CallOrderError):
+        if action.where % 3 == 0:
+            net.memory(3, optimizer)
+            net.memory(3)
+        else:
+            net.record(*((x,) if action.where % 3 == 1 else (x, y, optimizer)))
+    run.expect_equal()
+
+
+@action()
+def cleared(run, action):
+    run.recorded.programs.clear()
+    assert run.recorded.programs.reports() == []
+    run.steps()
+    run.recorded.programs.enabled = False
+    run.steps()
+    run.recorded.programs.enabled = True
+
+
+# -- drawing --------------------------------------------------------------------------------
+
+FEW = st.integers(0, 3)
+HOW = {
+    "derandomize": True,
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+@st.composite
+def plans(draw):
+    values = draw(st.sampled_from(sorted(SHAPES)))
+    node = st.builds(Node, st.sampled_from((*WEIGHTED[values], *EVERYWHERE, *JOINS)), FEW, FEW)
+    action = st.builds(
+        Action, st.sampled_from(sorted(ACTIONS)), st.integers(0, 19), st.integers(1, 3)
+    )
+    return Plan(
+        values,
+        tuple(draw(st.lists(node, min_size=1, max_size=6))),
+        draw(st.sampled_from(("plain", "plain", "plain", "clipped", "scaled"))),
+        draw(st.sampled_from(sorted(LOSSES))),
+        draw(st.sampled_from(sorted(METRICS))),
+        draw(st.sampled_from(sorted(OPTIMIZERS))),
+        draw(st.sampled_from(("none", "none", "cheap"))),
+        draw(st.sampled_from(("default", "numpy"))),
+        tuple(draw(st.lists(action, min_size=1, max_size=5))),
+    )
