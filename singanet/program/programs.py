@@ -84,6 +84,7 @@ class Programs:
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, WarmUpPolicy] = {}
         self._arena = SharedArena()
+        self._backend: type | None = None
         self._layers = LayerByLayer(self._recomputer)
         self.can = _RECORDS
         self.hold(held)
@@ -461,8 +462,15 @@ class Programs:
 
     def take(self, program: Replay) -> Array:
         """Memory for ``program``; until it is given back nobody else has it."""
-        made = program.recording.lowering.memory
-        return self._arena.take(program.arena_bytes, self._let_go, program.has_holes, made)
+        lowering = program.recording.lowering
+        if type(lowering) is not self._backend:
+            # The net was moved: the arena is another device's.
+            self._let_go()
+            self._arena.clear()
+            self._backend = type(lowering)
+        return self._arena.take(
+            program.arena_bytes, self._let_go, program.has_holes, lowering.memory
+        )
 
     def _let_go(self) -> None:
         """Let every program forget the memory that it was bound to."""
