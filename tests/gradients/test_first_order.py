@@ -1,7 +1,5 @@
 """Gradients of anything by anything: against differences, PyTorch, and by the layers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -1,6 +1,9 @@
-"""Products with second derivatives: against differences for every layer, and PyTorch's."""
+"""Products with second derivatives: against differences, PyTorch's, and on a device the CPU's."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from singanet.layers import (
     Embedding,
     Flatten,
     Layer,
+    LayerNorm,
     MaxPooling2D,
     MultiHeadAttention,
     Split,
@@ -26,31 +30,16 @@ from tests.layer_catalogue import CATALOGUE, inputs_of, net_of
 RNG = np.random.default_rng
 
 
-def moved(net, feed, vectors, step):
-    """``feed`` and the net's parameters, moved; the parameters' values before."""
-    params = {p.name: p for p in net.params()}
-    before = {name: params[name].value.copy() for name in vectors if name in params}
-    for name in before:
-        params[name].value += step * vectors[name]
-    return {k: a + step * vectors[k] if k in vectors else a for k, a in feed.items()}, before
-
-
-def by_differences(net, ys, xs, feed, vectors, dys=None, step=1e-6):
-    params = {p.name: p for p in net.params()}
-    ends = []
-    for sign in (1, -1):
-        now, before = moved(net, feed, vectors, sign * step)
-        ends.append(net.gradients(ys, xs, now, dys))
-        for name, value in before.items():
-            params[name].value[...] = value
-    return {x: (ends[0][x] - ends[1][x]) / (2 * step) for x in xs}
-
-
 def expect_close(found, expected, tolerance):
     assert found.keys() == expected.keys()
     for name, array in found.items():
         scale = 1 + np.abs(expected[name]).max(initial=0)
         assert np.abs(array - expected[name]).max(initial=0) < tolerance * scale, name
+
+
+def on_host(found):
+    assert all(type(array) is not np.ndarray for array in found.values())
+    return {name: array.get() for name, array in found.items()}
 
 
 def randomised(net, rng):
@@ -63,31 +52,192 @@ def randomised(net, rng):
     return [p.name for p in net.params() if not p.is_state]
 
 
-@pytest.mark.parametrize(
-    "name", sorted(n for n in CATALOGUE if not getattr(layers, n).traits.stops_gradient)
-)
-def test_every_layer_agrees_with_differences(name):
+def drawn(net, xs, feed, rng):
+    shapes = {p.name: p.shape for p in net.params()} | {k: a.shape for k, a in feed.items()}
+    return {x: rng.standard_normal(shapes[x]) for x in xs}
+
+
+@dataclass
+class Question:
+    """What is asked of a net whose parameters are random; ``step`` is that of differences."""
+
+    net: FeedForwardNet
+    ys: object
+    xs: list
+    feed: dict
+    vectors: dict
+    dys: object = None
+    step: float = 1e-6
+
+    def asked(self):
+        return self.net.hessian_vector_product(self.ys, self.xs, self.feed, self.vectors, self.dys)
+
+    def by_differences(self):
+        """Central differences of the gradients."""
+        params = {p.name: p for p in self.net.params() if p.name in self.vectors}
+        before = {name: p.value.copy() for name, p in params.items()}
+        ends = []
+        for step in (self.step, -self.step):
+            for name, p in params.items():
+                p.value[...] = before[name] + step * self.vectors[name]
+            moved = {k: step * v for k, v in self.vectors.items() if k in self.feed}
+            feed = {k: a + moved.get(k, a.dtype.type(0)) for k, a in self.feed.items()}
+            ends.append(self.net.gradients(self.ys, self.xs, feed, self.dys))
+        for name, p in params.items():
+            p.value[...] = before[name]
+        return {x: (ends[0][x] - ends[1][x]) / (2 * self.step) for x in self.xs}
+
+
+# -- what is asked --------------------------------------------------------------------------
+
+
+def of_layer(name):
     net, feed, rng = net_of(name), inputs_of(name), RNG(1)
     feed = {k: a if a.dtype.kind == "i" else a.astype(np.float64) for k, a in feed.items()}
     xs = [*randomised(net, rng), *(k for k, a in feed.items() if a.dtype.kind == "f")]
-    shapes = {p.name: p.shape for p in net.params()} | {k: a.shape for k, a in feed.items()}
-    vectors = {x: rng.standard_normal(shapes[x]) for x in xs}
+    vectors = drawn(net, xs, feed, rng)
     y = net.forward(False, feed, ["it"])["it"]
-    like = y if isinstance(y, list) else [y]
-    dy = [rng.standard_normal(part.shape) for part in like]
-    dys = {"it": dy if isinstance(y, list) else dy[0]}
-    found = net.hessian_vector_product("it", xs, feed, vectors, dys)
-    expect_close(found, by_differences(net, "it", xs, feed, vectors, dys), 1e-7)
+    dy = [rng.standard_normal(part.shape) for part in (y if isinstance(y, list) else [y])]
+    return Question(net, "it", xs, feed, vectors, {"it": dy if isinstance(y, list) else dy[0]})
 
 
-@pytest.mark.parametrize("mode", sorted(set(ACTIVATIONS) - {"relu"}))
-def test_every_activation_agrees_with_differences(mode):
+def of_activation(mode):
     net = FeedForwardNet([Activation("it", mode, input_sample_shape=(5,))], seed=0)
     net.as_type(np.float64)
     x, v, dy = RNG(0).standard_normal((3, 3, 5))
-    found = net.hessian_vector_product("it", "input", {"input": x}, {"input": v}, dy)
-    ends = [net.gradients("it", "input", x + s * 1e-5 * v, dy)["input"] for s in (1, -1)]
-    expect_close(found, {"input": (ends[0] - ends[1]) / 2e-5}, 1e-7)
+    return Question(net, "it", ["input"], {"input": x}, {"input": v}, dy, 1e-5)
+
+
+def of_a_net(make, weighted, targets=None, dtype=np.float64):
+    net, rng = make(), RNG(3)
+    xs = ["input", *randomised(net, rng)]
+    x = rng.standard_normal((5, *net.layers[0].in_shapes)).astype(dtype)
+    feed = {"input": x, "targets": np.arange(5) % 3 if targets is None else targets}
+    if weighted:
+        feed["sample_weight"] = (0.1 + rng.random(5)).astype(dtype)
+    return Question(net, "loss", xs, feed, drawn(net, xs, feed, rng), 3.0)
+
+
+def of_rows():
+    words = Input("words", (5,))
+    last = LSTM("l", 3, return_sequences=False)(Embedding("e", 7, 4)(words))
+    net, rng = FeedForwardNet(inputs=words, outputs=Dense("d", 1)(last), seed=0), RNG(4)
+    xs, feed = randomised(net, rng), {"words": rng.integers(0, 7, (3, 5))}
+    return Question(net, "d", xs, feed, drawn(net, xs, feed, rng))
+
+
+def of_inner_outputs(vectors):
+    """Of a net with two outputs, in whose middle is a table of rows and a split."""
+    words = Input("words", (5,))
+    h = Dense("a", 6)(Flatten("f")(Embedding("e", 7, 2)(words)))
+    one, other = Split("s", 2)(Activation("t", "tanh")(h))
+    ends = [Dense("b", 3)(one), Activation("y", "sigmoid")(other)]
+    net, rng = FeedForwardNet(inputs=words, outputs=ends, seed=0), RNG(3)
+    randomised(net, rng)
+    feed = {"words": rng.integers(0, 7, (4, 5))}
+    xs = ["t", "a/weight", "a/bias", "e/weight"]
+    return Question(net, ["b", "y"], xs, feed, vectors(*rng.standard_normal((2, 4, 6))))
+
+
+def dense(loss=loss.SoftmaxCrossEntropy):
+    first = Dense("a", 5, input_sample_shape=(4,))
+    return FeedForwardNet([first, Activation("g", "gelu"), Dense("d", 3)], loss=loss(), seed=0)
+
+
+def conv_net(activation="relu"):
+    parts = [
+        Conv2D("c", 4, 3, input_sample_shape=(2, 6, 6)), BatchNormalization("n"),
+        Activation("r", activation), MaxPooling2D("p", 2, 2), Flatten("f"), Dense("d", 3),
+    ]  # fmt: skip
+    return FeedForwardNet(parts, loss=loss.SoftmaxCrossEntropy(), seed=0)
+
+
+def attention():
+    first = MultiHeadAttention("m", 2, causal=True, input_sample_shape=(4, 6))
+    parts = [first, LayerNorm("n"), Flatten("f"), Dense("b", 3)]
+    return FeedForwardNet(parts, loss=loss.SoftmaxCrossEntropy(), seed=0)
+
+
+def recurrent():
+    first = LSTM("l", 5, input_sample_shape=(4, 3), return_sequences=False)
+    return FeedForwardNet([first, Dense("b", 3)], loss=loss.SoftmaxCrossEntropy(), seed=0)
+
+
+NETS = {
+    "dense": dense,
+    "convolutional": partial(conv_net, "silu"),
+    "attention": attention,
+    "recurrent": recurrent,
+}
+LOSSES = ["SigmoidCrossEntropy", "SquaredError", "Huber"]
+ASKED = {
+    **{
+        f"layer {name}": partial(of_layer, name)
+        for name in sorted(CATALOGUE)
+        if not getattr(layers, name).traits.stops_gradient
+    },
+    **{mode: partial(of_activation, mode) for mode in sorted(set(ACTIVATIONS) - {"relu"})},
+    **{
+        f"{name}{', weighted' * weighted}": partial(of_a_net, make, weighted)
+        for name, make in NETS.items()
+        for weighted in (False, True)
+    },
+    **{
+        name: partial(of_a_net, partial(dense, getattr(loss, name)), True, RNG(6).random((5, 3)))
+        for name in LOSSES
+    },
+    "rows": of_rows,
+    "inner output": partial(of_inner_outputs, lambda u, v: {"t": v}),
+    "one of several": partial(of_inner_outputs, lambda u, v: {("s", 1): u}),
+    "all of several": partial(of_inner_outputs, lambda u, v: {"s": [u, v]}),
+    "a table": partial(of_inner_outputs, lambda u, v: {"e/weight": np.resize(u, (7, 2))}),
+}
+INNER = {"inner output", "one of several", "all of several"}
+
+
+@pytest.mark.parametrize("name", [name for name in ASKED if name not in INNER])
+def test_products_agree_with_differences(name):
+    question = ASKED[name]()
+    expect_close(question.asked(), question.by_differences(), 1e-7)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_products_on_a_device_are_those_of_the_cpu(name, gpu):
+    question = ASKED[name]()
+    near, net = question.asked(), question.net
+    net.to_device(gpu)
+    expect_close(on_host(question.asked()), near, 1e-9)
+    # Whatever programs there are of gradients, the products are made by themselves.
+    if name in NETS:
+        for _ in range(2):
+            net.gradients("loss", question.xs, question.feed)
+            expect_close(on_host(question.asked()), near, 1e-9)
+        question.vectors = {key: gpu.put(v) for key, v in question.vectors.items()}
+        question.feed = {key: gpu.put(array) for key, array in question.feed.items()}
+        expect_close(on_host(question.asked()), near, 1e-9)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_float32_net_gets_float32_and_is_left_as_it_was(name, gpu):
+    question = of_a_net(NETS[name], True, dtype=np.float32)
+    net, found = question.net, []
+    net.as_type(np.float32)
+    for device in (None, gpu):
+        if device is not None:
+            net.to_device(device)
+        arrays, host = net.param_values(), net.device.ops.host
+        before = [host(array).copy() for array in arrays]
+        for _ in range(3):
+            net.gradients("loss", question.xs[-1], question.feed)
+        reports = len(net.programs.reports())
+        found.append({key: host(array) for key, array in question.asked().items()})
+        assert all(array.dtype == np.float32 for array in found[-1].values())
+        assert net.dtype == np.float32
+        assert all(one is other for one, other in zip(arrays, net.param_values(), strict=True))
+        assert all(np.array_equal(a, host(b)) for a, b in zip(before, arrays, strict=True))
+        net.gradients("loss", question.xs[-1], question.feed)
+        assert len(net.programs.reports()) == reports > 0
+    expect_close(found[1], found[0], 1e-5)
 
 
 @pytest.mark.parametrize("mode", ["softplus", "gelu", "silu", "sigmoid", "tanh"])
@@ -117,25 +267,6 @@ def test_smooth_activations_at_zero(mode, zero):
     found = net.hessian_vector_product("loss", "input", feed, {"input": v})
     wanted = w**2 * slope**2 + (w * f - 0.7) * w * bend
     assert found["input"].item() == pytest.approx(3 * wanted, rel=1e-8)
-
-
-LOSSES = ["SoftmaxCrossEntropy", "SigmoidCrossEntropy", "SquaredError", "Huber"]
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_losses_agree_with_differences(name):
-    net = FeedForwardNet(
-        [Dense("a", 4, input_sample_shape=(5,)), Activation("t", "tanh"), Dense("b", 3)],
-        loss=getattr(loss, name)(),
-        seed=0,
-    )
-    rng = RNG(2)
-    xs = randomised(net, rng)
-    y = np.arange(6) % 3 if "Softmax" in name else rng.random((6, 3))
-    feed = {"input": rng.standard_normal((6, 5)), "targets": y, "sample_weight": rng.random(6)}
-    vectors = {p.name: rng.standard_normal(p.shape) for p in net.params()}
-    found = net.hessian_vector_product("loss", xs, feed, vectors, 3.0)
-    expect_close(found, by_differences(net, "loss", xs, feed, vectors, 3.0), 1e-7)
 
 
 def test_no_times_the_loss_is_nothing():
@@ -172,36 +303,6 @@ def test_vectors_of_inner_outputs_and_of_what_is_not_asked_for():
         np.testing.assert_allclose(found["t"], expected, rtol=1e-7, atol=1e-9)
         assert found["b/weight"].any()
     assert not net.hessian_vector_product("b", "t", array, {"t": v})["t"].any()
-
-
-def test_a_table_of_rows():
-    words = Input("words", (5,))
-    net = FeedForwardNet(
-        inputs=words,
-        outputs=Dense("d", 1)(LSTM("l", 3, return_sequences=False)(Embedding("e", 7, 4)(words))),
-        seed=0,
-    )
-    rng = RNG(4)
-    xs = randomised(net, rng)
-    feed = {"words": rng.integers(0, 7, (3, 5))}
-    vectors = {p.name: rng.standard_normal(p.shape) for p in net.params()}
-    found = net.hessian_vector_product("d", xs, feed, vectors)
-    expect_close(found, by_differences(net, "d", xs, feed, vectors), 1e-7)
-
-
-def conv_net():
-    return FeedForwardNet(
-        [
-            Conv2D("c", 4, 3, input_sample_shape=(2, 6, 6)),
-            BatchNormalization("n"),
-            Activation("r", "relu"),
-            MaxPooling2D("p", 2, 2),
-            Flatten("f"),
-            Dense("d", 3),
-        ],
-        loss=loss.SoftmaxCrossEntropy(),
-        seed=0,
-    )
 
 
 def test_as_torch_func_on_a_convolutional_net():
@@ -331,23 +432,6 @@ def test_the_hessian_is_symmetric_and_linear_in_the_vector():
     one, two = (sum((a[x] * b[x]).sum() for x in xs) for a, b in ((u, hv), (v, hu)))
     assert one == pytest.approx(two, rel=1e-12)
     expect_close(both, {x: 2 * hu[x] + hv[x] for x in xs}, 1e-13)
-
-
-def test_a_float32_net_gets_float32_and_is_left_as_it_was():
-    net = conv_net()
-    before = [v.copy() for v in net.param_values()]
-    feed = {"input": RNG(0).standard_normal((4, 2, 6, 6)).astype("f"), "targets": np.arange(4) % 3}
-    weight = net.param_values()[0]
-    for _ in range(3):
-        net.gradients("loss", "c/weight", feed)
-    found = net.hessian_vector_product("loss", "c/weight", feed, {"c/weight": weight})
-    assert found["c/weight"].dtype == np.float32
-    assert net.dtype == np.float32
-    assert net.param_values()[0] is weight
-    assert all(np.array_equal(a, b) for a, b in zip(before, net.param_values(), strict=True))
-    assert len(net.programs.reports()) == 1
-    net.gradients("loss", "c/weight", feed)
-    assert len(net.programs.reports()) == 1
 
 
 class Doubled(Layer):
