@@ -1,7 +1,5 @@
 """What goes with a text that is written, two and more at a time, on small published models."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings

@@ -1,7 +1,5 @@
 """Sequences that come in parts give what they give whole."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

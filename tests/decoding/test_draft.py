@@ -1,7 +1,5 @@
 """A small net writes ahead: what a large one writes is drawn as without."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What nets go on with, against loops without a cache."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Sequences of different lengths in one decoder, copied, joined and taken back."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings

@@ -1,7 +1,5 @@
 """Nets inside nets: one graph, names with the nested net's before them, shared arrays."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The graph of a net: its order, how it is built, and parts of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What the tests of the ready nets share."""
 
-from __future__ import annotations
-
 from math import prod
 
 import pytest

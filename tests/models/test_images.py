@@ -1,7 +1,5 @@
 """Ready nets for images: published counts and sizes, what they learn and what they refuse."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

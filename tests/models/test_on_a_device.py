@@ -1,7 +1,5 @@
 """Ready nets on a GPU's arrays: fed from the host they train, predict, and go on as on the CPU."""
 
-from __future__ import annotations
-
 import gc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table of ready nets, and nets built from it by name."""
 
-from __future__ import annotations
-
 import gc
 import json
 import tracemalloc

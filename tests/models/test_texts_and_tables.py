@@ -1,7 +1,5 @@
 """Ready nets for texts, sequences, tables and samples of any shape."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Features and their pairs on a GPU's arrays: what they train is what they train on the CPU."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """Each pair of features trains as the plain step does, or says why not; the table tells which."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

@@ -1,7 +1,5 @@
 """Buckets: small parameters as slices of flat arrays."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """Parameters."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 import zlib

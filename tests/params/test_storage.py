@@ -1,7 +1,5 @@
 """Where parameters are kept: a storage of a user's own, copies, and names of one parameter."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import zlib

@@ -1,7 +1,5 @@
 """Nets on the kernels that the machine has by default, and on NumPy's."""
 
-from __future__ import annotations
-
 import pytest
 
 from singanet.device import Device

@@ -1,7 +1,5 @@
 """Programs that drop whatever they can, whether that helps or not."""
 
-from __future__ import annotations
-
 import random
 
 from singanet.engine.recompute.units import dropped_alone

@@ -1,7 +1,5 @@
 """Expressions on arrays, recorded on a tape and replayed on others."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from singanet.ops import numpy_ops

@@ -1,7 +1,5 @@
 """Training steps as lists of kernels and buffers, made up after real nets or at random."""
 
-from __future__ import annotations
-
 import random
 
 from singanet.program.ir import Buffer, Kernel

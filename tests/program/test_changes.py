@@ -1,7 +1,5 @@
 """A recorded step takes things for granted that change: it goes on as a step by the layers does."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 

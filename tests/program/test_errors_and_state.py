@@ -1,7 +1,5 @@
 """Errors in recorded steps, what recording leaves behind, and what it takes: as by the layers."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import threading

@@ -1,7 +1,5 @@
 """What a program takes for granted is seen when it changes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Layouts: nothing needed at one time overlaps, whatever the strategy, and little is wasted."""
 
-from __future__ import annotations
-
 import random
 from itertools import permutations
 

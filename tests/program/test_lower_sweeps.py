@@ -1,7 +1,5 @@
 """Arithmetic of large arrays by the backend's kernels: fewer calls, to the bits of the layers."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """The peak that is told beforehand, against that of a step as `tracemalloc` sees it."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 

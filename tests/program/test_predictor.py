@@ -1,7 +1,5 @@
 """Predictors: what they predict, what they hold and what they share, which is nothing."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import tracemalloc

@@ -3,8 +3,6 @@
 In memory, from a folder, in float16, within a budget, on a device, and as one of several ranks.
 """
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from functools import partial

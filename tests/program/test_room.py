@@ -1,7 +1,5 @@
 """What the room gives to users, and that it costs nothing until asked for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

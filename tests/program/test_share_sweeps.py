@@ -1,7 +1,5 @@
 """Element-wise calls that threads share: the bits of the call itself."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

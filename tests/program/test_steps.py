@@ -1,7 +1,5 @@
 """Steps of every rule, stage and net: recorded and by the layers, equal to the bit."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 

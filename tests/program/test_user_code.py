@@ -1,7 +1,5 @@
 """Users' parts beside what plans have: methods replaced, layers in Python and notes of them."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pairs of one net, one of which records and one of which runs its layers at every call."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from singanet.errors import SingaNetError

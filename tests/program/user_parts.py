@@ -1,7 +1,5 @@
 """Parts of nets as users write them: they keep, count, change and override things."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from singanet import FeedForwardNet

@@ -1,7 +1,5 @@
 """Element-wise calls as one: on whatever views of whatever memory they leave what they left."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

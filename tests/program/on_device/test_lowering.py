@@ -1,7 +1,5 @@
 """Calls on a device's arrays: their order, and the numbers that change from step to step."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 from operator import length_hint

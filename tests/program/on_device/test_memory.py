@@ -1,7 +1,5 @@
 """The memory of steps on a device, and budgets of it."""
 
-from __future__ import annotations
-
 import gc
 
 import numpy as np

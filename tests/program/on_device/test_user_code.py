@@ -1,7 +1,5 @@
 """A user's own layers, losses, rules and metrics in steps that are recorded on a device."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a program makes of constants alone, made once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

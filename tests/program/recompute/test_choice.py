@@ -1,7 +1,5 @@
 """Steps that drop and make again: fewer bytes, the same bits; what is no level is refused."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

@@ -1,7 +1,5 @@
 """What runs again finds what it found at first: random programs, and nets made up of kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """After an interrupt anywhere in a recorded step the net goes on as its state says."""
 
-from __future__ import annotations
-
 import operator
 import signal
 import sys

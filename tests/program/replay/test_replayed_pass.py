@@ -1,7 +1,5 @@
 """The caller's own loop over a program: the same promises as by the layers."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

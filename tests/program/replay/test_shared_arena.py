@@ -1,7 +1,5 @@
 """The memory that a net's programs take turns with."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The picture of the arena: a rectangle where and when each buffer lies."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

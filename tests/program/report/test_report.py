@@ -1,7 +1,5 @@
 """The report of a program: figures that add up, tables, data, HTML."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """The derivatives of NumPy's functions, against differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

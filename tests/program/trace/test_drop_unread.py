@@ -1,7 +1,5 @@
 """Calls whose results nobody reads."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from singanet.program.trace.evaluator import ConcreteEvaluator, without_unread

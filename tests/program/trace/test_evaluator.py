@@ -1,7 +1,5 @@
 """Recording without computing: the same kernels, shapes and layouts as with values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Small parameters are updated together: fewer kernels, the same bits."""
 
-from __future__ import annotations
-
 import copy
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Kernels that write down what they do: a user's among them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from singanet.ops import NumpyOps

@@ -1,7 +1,5 @@
 """Every loss and metric in recorded steps: equal to the bit to steps by the layers."""
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What surrounds a recording: Python's collector is kept from what stays."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

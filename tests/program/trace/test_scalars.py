@@ -1,7 +1,5 @@
 """Numbers that change from step to step."""
 
-from __future__ import annotations
-
 import math
 import operator
 

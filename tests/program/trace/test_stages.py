@@ -1,7 +1,5 @@
 """Optimizers put together at random, and users' own, recorded and by the layers."""
 
-from __future__ import annotations
-
 import re
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Traced arrays: what is recorded on some values gives NumPy's results on others, to the bit."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

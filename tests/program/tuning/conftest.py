@@ -1,7 +1,5 @@
 """oneDNN's kernels with choices of their own, kept in a file of the test's."""
 
-from __future__ import annotations
-
 import pytest
 
 from singanet.ops import cpu_ops

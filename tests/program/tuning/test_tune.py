@@ -1,7 +1,5 @@
 """Tuning measures every convolution of a net, keeps the quickest routes, changes nothing else."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 
