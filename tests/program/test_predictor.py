@@ -1,6 +1,7 @@
 """Predictors: what they predict, what they hold and what they share, which is nothing."""
 
 import gc
+import pickle
 import threading
 import tracemalloc
 import weakref
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet import FeedForwardNet, Input, models
-from singanet.errors import ArgumentError, ShapeError, SingaNetError
+from singanet.errors import ArgumentError, ShapeError, SingaNetError, UnknownNameError
 from singanet.layers import (
     LSTM,
     Activation,
@@ -36,6 +37,7 @@ from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
 from singanet.program.prediction.compiled import CAPACITY
 from singanet.program.prediction.constant import ConstantArray, numbered, order_of
+from singanet.testing import strict_device
 from tests.interrupts import struck_at
 
 # -- nets -----------------------------------------------------------------------------------
@@ -266,16 +268,27 @@ def by_layers(net, x):
         net.programs.enabled = True
 
 
-def close(got, wanted):
+def close(got, wanted, room=None):
     if isinstance(wanted, dict):
         assert list(got) == list(wanted)
         for name in wanted:
-            close(got[name], wanted[name])
+            close(got[name], wanted[name], room)
         return
     assert got.dtype == wanted.dtype
     assert got.shape == wanted.shape
-    room = 1e-11 if wanted.dtype == np.float64 else 1e-5
+    room = room or (1e-11 if wanted.dtype == np.float64 else 1e-5)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=room * abs(wanted).max())
+
+
+def on_host(made):
+    """Arrays of a device on the host, by name or one."""
+    if isinstance(made, dict):
+        return {name: on_host(part) for name, part in made.items()}
+    return made.get() if hasattr(made, "get") else made
+
+
+def named(x):
+    return x if isinstance(x, dict) else {"": x}
 
 
 def parts(x):
@@ -293,11 +306,12 @@ def samples(x, chosen):
 
 
 LARGE = {"mobilenet", "googlenet"}
+EACH = [pytest.param(n, marks=[pytest.mark.full] if n in LARGE else []) for n in NETS]
+# Without the Python of users that takes NumPy's arrays alone.
+THERE = [name for name in NETS if name not in {*READY, "assigned", "users' layer"}]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.full] if n in LARGE else []) for n in NETS]
-)
+@pytest.mark.parametrize("name", EACH)
 def test_predictions_are_those_of_the_net(name):
     """Of batches of any size, with the same bits each time, and the callers' own."""
     net = NETS[name]()
@@ -312,24 +326,52 @@ def test_predictions_are_those_of_the_net(name):
             close(made, wanted)
             np.testing.assert_equal(parts(made), copied)
             np.testing.assert_equal(copied, copies[0])
+            assert all(part.flags.writeable for part in parts(made))
         # A shape that comes later has the same constants.
         close(predictor(samples(x, slice(1))), samples(wanted, slice(1)))
         np.testing.assert_equal(parts(net.predictor()(x)), copies[0])
         np.testing.assert_equal(parts(x), given)
+    if name not in ("words", "users' link"):
+        expect_nan_in_its_sample_alone(net.predictor(), fed(net, 4))
 
 
-@pytest.mark.parametrize("name", [name for name in NETS if name not in ("words", "users' link")])
-def test_nan_in_a_sample_shows_in_that_sample_alone(name):
-    net = NETS[name]()
-    x, predictor = fed(net, 4), net.predictor()
-    clean = predictor(x)
+def expect_nan_in_its_sample_alone(predictor, x):
+    clean = parts(on_host(predictor(x)))
     part = parts(x)[0]
     part[(2, *(size // 2 for size in part.shape[1:]))] = np.nan
-    got = predictor(x)
-    assert any(np.isnan(made[2]).any() for made in parts(got))
-    for one, two in zip(parts(got), parts(clean), strict=True):
+    got = parts(on_host(predictor(x)))
+    assert any(np.isnan(made[2]).any() for made in got)
+    for one, two in zip(got, clean, strict=True):
         others = one[[0, 1, 3]], two[[0, 1, 3]]
         np.testing.assert_allclose(*others, rtol=0, atol=1e-5 * max(1.0, abs(two).max()))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", THERE)
+def test_predictions_on_a_device_are_those_of_the_net(name, kind):
+    """Arrays of the host and of the device give the same bits, also where they are put."""
+    net = NETS[name]()
+    net.as_type(kind)
+    x = fed(net, 4)
+    if isinstance(net.layers[0], Embedding):
+        x = {"words": x}
+    x = x if isinstance(x, dict) else {net.layers[0].name: x}
+    wanted = net.predict(x)
+    net.to_device(strict_device())
+    predictor = net.predictor()
+    first = predictor(x)
+    close(on_host(first), wanted, 2e-2 if kind == "float16" else None)
+    again = predictor({key: net.device.put(part) for key, part in x.items()})
+    np.testing.assert_equal(on_host(again), on_host(first))
+    out = {key: net.device.put(np.zeros_like(p)) for key, p in named(on_host(first)).items()}
+    out = out if isinstance(first, dict) else out[""]
+    predictor(x, out=out)
+    np.testing.assert_equal(on_host(out), on_host(first))
+    predictor({key: part[::-1].copy() for key, part in x.items()})
+    np.testing.assert_equal(on_host(again), on_host(first))
+    assert not predictor.notes or name.startswith("users'")
+    if name not in ("words", "users' link") and kind == "float32":
+        expect_nan_in_its_sample_alone(predictor, x)
 
 
 def test_nan_in_a_parameter_shows(tmp_path):
@@ -346,6 +388,13 @@ def test_nan_in_a_parameter_shows(tmp_path):
 def changed_in_place(net):
     for value in net.param_values():
         value *= 0.5
+
+
+def made_writeable(net):
+    for param in net.params():
+        param.value.flags.writeable = False
+        param.value.flags.writeable = True
+        param.value *= 0.5
 
 
 def assigned(net):
@@ -375,9 +424,10 @@ def trained_by_hand(net):
         net.step(images(8), np.arange(8) % 4, Adam(lr=0.01))
 
 
-@pytest.mark.parametrize(
-    "change", [changed_in_place, assigned, grown, reconfigured, trained, trained_by_hand]
-)
+CHANGES = [changed_in_place, made_writeable, assigned, grown, reconfigured, trained]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, trained_by_hand])
 def test_changes_of_the_net_change_no_prediction(change):
     net = image_net()
     net.compile(SGD(lr=0.1))
@@ -561,14 +611,6 @@ def test_the_net_is_let_go():
     np.testing.assert_array_equal(predictor(images()), wanted)
 
 
-def test_predictions_may_be_written_on():
-    predictor, x = small_net().predictor(), rows()
-    first = predictor(x)
-    kept = first.copy()
-    first[...] = 7.0
-    np.testing.assert_array_equal(predictor(x), kept)
-
-
 # -- memory ---------------------------------------------------------------------------------
 
 
@@ -597,29 +639,25 @@ def test_weights_are_held_about_once():
         close(predictor(x[:n]), wanted[:n])
 
 
-@pytest.mark.parametrize(
-    ("shape", "made"),
-    [
-        ((6, 4), lambda a: a),
-        ((6, 4), lambda a: a.T),
-        ((64, 12), lambda a: a.reshape(4, 16, 12).transpose(0, 2, 1)),
-        ((20, 6), lambda a: np.pad(a, ((0, 4), (0, 0))).reshape(3, 8, 6).transpose(0, 2, 1)),
-        ((5, 20), lambda a: np.pad(a, ((0, 0), (0, 4))).reshape(5, 3, 8).transpose(1, 0, 2)),
-        ((8, 3, 2), lambda a: a.transpose(2, 1, 0)),
-    ],
-)
-def test_orders_are_found_and_undone(shape, made):
+ORDERS = [
+    ((6, 4), lambda a: a),
+    ((6, 4), lambda a: a.T),
+    ((64, 12), lambda a: a.reshape(4, 16, 12).transpose(0, 2, 1)),
+    ((20, 6), lambda a: np.pad(a, ((0, 4), (0, 0))).reshape(3, 8, 6).transpose(0, 2, 1)),
+    ((5, 20), lambda a: np.pad(a, ((0, 0), (0, 4))).reshape(5, 3, 8).transpose(1, 0, 2)),
+    ((8, 3, 2), lambda a: a.transpose(2, 1, 0)),
+]
+
+
+@pytest.mark.parametrize(("shape", "made"), ORDERS)
+def test_orders_are_found_and_undone_and_nothing_else(shape, made):
     size = int(np.prod(shape))
     numbers = made(numbered(size).view(np.float32).reshape(shape)).reshape(-1)
     order = order_of(np.ascontiguousarray(numbers).view(np.uint8), size)
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     np.testing.assert_array_equal(order.array(made(array).reshape(-1)), array.reshape(-1))
-
-
-@pytest.mark.parametrize("made", [lambda a: a[::-1], lambda a: a * 2, np.zeros_like])
-def test_anything_but_an_order_is_refused(made):
-    numbers = made(numbered(24).view(np.float32))
-    assert order_of(np.ascontiguousarray(numbers).view(np.uint8), 24) is None
+    for other in (numbers[::-1], numbers * 2, np.zeros_like(numbers)):
+        assert order_of(np.ascontiguousarray(other).view(np.uint8), size) is None
 
 
 def test_an_array_goes_only_if_all_of_it_comes_back():
@@ -787,3 +825,90 @@ def test_an_interrupt_anywhere_leaves_the_predictions():
         struck = struck_at(line, lambda: predictor(x))
         np.testing.assert_array_equal(predictor(x), want, err_msg=f"line {line}")
     assert line > 50
+
+
+# -- on a device ----------------------------------------------------------------------------
+
+
+def there(net):
+    net.to_device(strict_device())
+    return net
+
+
+def test_constants_are_there_once_whatever_comes():
+    predictor = there(image_net()).predictor()
+    for count in range(1, CAPACITY + 3):
+        x = images(count)
+        whole = predictor(x).get()
+        np.testing.assert_allclose(whole[:1], predictor(x[:1]).get(), rtol=1e-5, atol=1e-6)
+    copied = predictor._net.there
+    assert sum(array.nbytes for array, _ in copied.values()) <= predictor.nbytes
+    large = [array for array, _ in copied.values() if array.nbytes > 100]
+    assert len({array.tobytes() for array in large}) == len(large)
+
+
+def test_it_shares_nothing_with_the_net_there_and_threads_have_their_own(tmp_path):
+    net = there(image_net())
+    predictor, x = net.predictor(), images()
+    before, found = predictor(x).get(), []
+    net.step(x, np.arange(3), SGD(lr=0.5))
+    assert np.abs(net.predict(x).get() - before).max() > 1e-3
+    assert not in_threads(*[lambda: found.append(predictor(x).get())] * 3)
+    for made in (*found, predictor(x).get()):
+        np.testing.assert_array_equal(made, before)
+    # Its file and copies predict on the CPU.
+    predictor.save(tmp_path / "there.singanet")
+    copied = pickle.loads(pickle.dumps(predictor))
+    for other in (singanet.load_predictor(tmp_path / "there.singanet"), copied):
+        close(other(x), before)
+
+
+def test_places_that_do_not_fit_are_refused():
+    net = there(image_net())
+    predictor, x = net.predictor(), images()
+    made, put = predictor(x), net.device.put
+    with pytest.raises(ShapeError):
+        predictor(x, out=put(np.zeros((4, 4), np.float32)))
+    for wrong in (np.zeros((3, 4), np.float32), put(np.zeros((3, 4))), [1]):
+        with pytest.raises(ArgumentError, match="an array of shape"):
+            predictor(x, out=wrong)
+    np.testing.assert_array_equal(predictor(x).get(), made.get())
+    branches = there(several()).predictor()
+    x = images()[:, :, :6, :6]
+    with pytest.raises(UnknownNameError):
+        branches(x, out=dict([next(iter(branches(x).items()))]))
+
+
+class Looks(Layer):
+    """A user's layer whose result depends on a look at values."""
+
+    def setup(self, in_shape):
+        return in_shape
+
+    def forward(self, ctx, x):
+        return x if float(x.get().sum()) > 0 else -x
+
+    def backward(self, ctx, dy):
+        return dy, {}
+
+
+class Wants(Looks):
+    """One that refuses ones, which stand for values while it is recorded."""
+
+    def forward(self, ctx, x):
+        if float(abs(x - 1).max()) == 0:
+            raise ValueError("ones")
+        return super().forward(ctx, x)
+
+
+def test_layers_in_python_run_between_kernels_there_or_are_refused_with_the_way_out(rng):
+    nets = [
+        there(drawn(Dense("a", 3, input_sample_shape=(4,)), layer, Dense("b", 2)))
+        for layer in (Looks("look"), Wants("wants"))
+    ]
+    predictor = nets[0].predictor()
+    for sign in (1, -1, 1):
+        x = sign * rng.random((2, 4)).astype(np.float32)
+        np.testing.assert_allclose(predictor(x).get(), nets[0].predict(x).get(), rtol=1e-6)
+    with pytest.raises(ArgumentError, match="layers that can be recorded.*net.predict"):
+        nets[1].predictor()(np.ones((2, 4), np.float32))
