@@ -156,6 +156,8 @@ OPTIMIZERS = {
     "clip value": lambda: kinds.ClipByValue(momentum(), 0.05),
     "clip layer": lambda: kinds.ClipByLayerNorm(momentum(), 0.1),
     "clip running": lambda: kinds.ClipByRunningNorm(momentum(), 0.1),
+    "clip global": lambda: kinds.ClipByGlobalNorm(momentum(), 0.1),
+    "mean of global": lambda: kinds.Accumulator(kinds.ClipByGlobalNorm(momentum(), 0.1), 3),
     "lamb": lambda: kinds.LAMB(lr=0.01),
     "factored adam": lambda: kinds.FactoredAdam(lr=0.01),
     "adafactor": lambda: kinds.Adafactor(lr=0.01),

@@ -15,13 +15,13 @@ import pytest
 import singanet
 from singanet.engine.backward import ones
 from singanet.errors import ArgumentError, CallOrderError, ShapeError, SingaNetError
-from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator
 from singanet.program.programs import Programs
 from singanet.testing import strict_device
 from singanet.testing.device_like import device_like
 
-from .program_case import IMAGES, NETS, adam, image_net, residual_net, vectors
+from .program_case import IMAGES, adam, image_net, residual_net, vectors
 from .test_changes import by_hand, run
 from .twins import Twins, expect_same
 
@@ -209,33 +209,6 @@ def test_two_threads_may_drop_the_same_program():
 
 
 # -- errors ---------------------------------------------------------------------------------
-
-
-class Breakable(SquaredError):  # noqa: N818
-    """A user's loss that raises when it is told to."""
-
-    broken = False
-
-    def forward(self, flag, x, y, weights=None):
-        if self.broken:
-            raise RuntimeError("broken")
-        return super().forward(flag, x, y)
-
-
-def test_a_failing_loss_leaves_the_net_usable():
-    def make():
-        net = residual_net()
-        net.loss = Breakable()
-        return net
-
-    twins, data = Twins(make, adam), NETS["branches"].batches(8)
-    twins.train(data[:4])
-    for flag in (True, False):
-        twins.both(lambda net, _, flag=flag: setattr(net.loss, "broken", flag))
-        if flag:
-            twins.refuse(lambda net, rule: net.step(*data[4], rule), "broken", RuntimeError)
-    twins.train(data[4:])
-    assert any("loss" in note for note in twins.expect_recorded())
 
 
 # -- memory, and what is recorded when ------------------------------------------------------

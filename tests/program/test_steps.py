@@ -18,7 +18,6 @@ from tests.kit.draws import SEED
 
 from .program_case import (
     ACCUMULATING,
-    HEADS,
     IMAGES,
     NETS,
     OF_VALUES,
@@ -262,17 +261,6 @@ def test_partial_last_batches_have_a_program_of_their_own():
         for size in range(1, 12):
             twins.train(IMAGES.batches(2, size))
     assert len(twins.recorded.programs.reports()) <= singanet.program.programs.CAPACITY
-
-
-def test_several_inputs_and_outputs_with_evaluations(rng):
-    twins = Twins(HEADS.make, lambda: Adam(lr=falling))
-    held = HEADS.batch(rng, 5)
-    for x, y in HEADS.batches(6):
-        twins.step(x, y)
-        twins.forward(False, x)
-        twins.outcomes(lambda net, _: net.evaluate(*held))
-    twins.expect_recorded()
-    assert len(twins.recorded.programs.reports()) >= 2
 
 
 def test_outputs_of_evaluations_are_the_callers():

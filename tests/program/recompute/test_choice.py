@@ -24,10 +24,8 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm
 from tests.charts import HERE
-from tests.program import program_case as nets
+from tests.program import plans
 from tests.program.dropping import drop_all
-from tests.program.program_case import adam
-from tests.program.replay.test_replayed_pass import gradient, inputs, python_net
 from tests.program.twins import Twins
 
 
@@ -226,61 +224,27 @@ def test_memory_is_predicted_with_what_is_dropped():
 
 # -- whatever can be dropped is dropped -----------------------------------------------------
 
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("make", [residual_images, nets.image_net])
-def test_steps_that_drop_all_they_can(make, seed, monkeypatch):
-    counts = drop_all(monkeypatch, seed)
-    report = train(Twins(make, adam), "cheap")
-    assert counts["dropped"] > 1
-    assert report.recomputed_kernels >= counts["dropped"]
-
-
-def test_loops_of_the_caller_that_drop_all_they_can(rng, monkeypatch):
-    counts = drop_all(monkeypatch)
-    twins = Twins(nets.image_net)
-    twins.recorded.programs.recompute = "cheap"
-    for _ in range(4):
-        twins.forward(True, inputs(rng))
-        twins.walk(gradient(rng))
-    twins.expect_equal()
-    assert counts["dropped"]
+NODES = {
+    "vectors": ("dense", "layer norm", "tanh", "batch norm", "dropout", "relu", "shared"),
+    "images": ("conv", "batch norm", "relu", "dropout", "conv", "batch norm", "relu"),
+    "words": ("lstm", "tanh", "gru", "dropout", "relu", "shared"),
+    # What a layer's own Python has seen stays where it lies.
+    "vectors, python": ("dense", "batch norm", "relu", "probe", "dense", "tanh", "add"),
+}
+DONE = tuple(plans.Action(kind) for kind in ("loop", "pause", "train"))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_parameters_updated_between_the_yields_are_not_read_again(seed, rng, monkeypatch):
+@pytest.mark.parametrize("name", NODES)
+def test_plans_that_drop_all_they_can(name, seed, monkeypatch):
+    """In steps and in loops of the caller, which update between the yields."""
     counts = drop_all(monkeypatch, seed)
-    twins = Twins(residual_images, sgd)
-    twins.recorded.programs.recompute = "cheap"
-    for k in range(4):
-        twins.forward(True, batch_of(twins.recorded, seed=k)[0])
-        dy = rng.standard_normal((8, 5)).astype(np.float32)
-        for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
-            for item in net.backward(dy):
-                optimizer.update(*item)
-        twins.expect_equal()
-    assert counts["dropped"]
-
-
-def test_shared_layers_words_and_several_outputs_that_drop_all_they_can(rng, monkeypatch):
-    counts = drop_all(monkeypatch)
-    shared, words = Twins(nets.residual_net, adam), Twins(nets.recurrent_net, adam)
-    for twins in (shared, words):
-        twins.recorded.programs.recompute = "cheap"
-    for _ in range(4):
-        x = rng.standard_normal((4, 6)).astype(np.float32)
-        shared.step(x, rng.standard_normal((4, 3)).astype(np.float32))
-        words.step(rng.integers(0, 11, (4, 5)), rng.integers(0, 3, 4))
-    assert counts["dropped"]
-
-
-def test_what_a_layers_own_python_has_seen_stays_where_it_lies(rng, monkeypatch):
-    drop_all(monkeypatch)
-    twins = Twins(python_net, adam)
-    twins.recorded.programs.recompute = "cheap"
-    for _ in range(4):
-        twins.step(inputs(rng), rng.integers(0, 5, 4))
-    assert any("offset" in note for note in twins.expect_recorded())
+    nodes = (*map(plans.Node, NODES[name]), plans.Node("add", 0, 3))
+    values = name.partition(",")[0]
+    run = plans.Run(plans.Plan(values, nodes, optimizer="adam", recompute="cheap", actions=DONE))
+    run.run()
+    assert counts["dropped"] > 1
+    assert max(r.recomputed_kernels for r in run.recorded.programs.reports())
 
 
 # -- Running state of a layer of a user's own moves once a step, however often its forward runs
