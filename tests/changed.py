@@ -4,8 +4,6 @@ The rooms of the files that differ from COMMIT (the last one, by default), the t
 modules that import a changed module directly, and changed tests. OPTIONS go to pytest.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Charts as they are drawn, read back."""
 
-from __future__ import annotations
-
 import base64
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """What every test shares: the array modules, a seeded generator, hypothesis without a clock."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

@@ -3,8 +3,6 @@
 ``python -m tests.described_arguments [MODULE]`` prints them, a line for each class or function.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

@@ -1,7 +1,5 @@
 """A strict reading of HTML: every tag closed in order, nothing active in it."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 _VOID = {"br", "meta", "hr", "img", "link", "input", "col"}

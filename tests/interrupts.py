@@ -1,7 +1,5 @@
 """Interrupts at a chosen line of the library's code."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

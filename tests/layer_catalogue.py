@@ -1,7 +1,5 @@
 """One use of every layer of singanet: how it is made, and the sample shapes it takes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from singanet import FeedForwardNet, Input, initializer, layers

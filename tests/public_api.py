@@ -5,8 +5,6 @@
 somebody has read. Annotations are left out: types are made wider without breaking anybody.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """A pseudo-terminal of a number of columns."""
 
-from __future__ import annotations
-
 import os
 import re
 import struct

@@ -4,8 +4,6 @@ Each case makes the mistake, finds ``said`` in the advice, and does what it says
 the user's frames alone, and fits on a screen.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Features of SINGA, MXNet and Hetu: each has a test here, or a sentence in a guide."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections import OrderedDict
@@ -221,7 +219,6 @@ def test_answers_are_those_of_gradients_3000():
 
 
 def test_layers_that_nothing_trained_is_behind_are_answered(net):
-    """Even if the walk passes no layer."""
     x, z = Input("x", (3,)), Input("z", (3,))
     made = FeedForwardNet(inputs=[x, z], outputs=[layers.Flatten("a")(x), layers.Flatten("b")(z)])
     made.forward(True, {"x": ROWS, "z": ROWS})
@@ -317,7 +314,6 @@ def test_one_array_for_two_inputs():
 
 
 def test_streamed_updates_against_numpy():
-    """Thirty updates in place, layer by layer, against a loop in float64."""
     rng = np.random.default_rng(1)
     made = FeedForwardNet(
         [
@@ -397,7 +393,6 @@ def test_layers_run_without_python_when_recorded(parts):
 
 
 def test_sources_and_readers_of_layers():
-    """The code in the advice on src_of_layer, dst_of_layer and topo_sort."""
     made = two_inputs()
     sources = {n.name: [source.name for source, _ in n.inputs] for n in made.nodes()}
     assert sources == {
@@ -475,7 +470,6 @@ def test_gradients_by_itself(net):
 
 
 def test_twelve_contributions():
-    """Their sum is one kernel, not a chain of eleven."""
     x = Input("x", (3,))
     parts = [layers.Scale(f"s{k}", factor=float(k + 1))(x) for k in range(12)]
     made = FeedForwardNet(SquaredError(), inputs=x, outputs=layers.Add("all")(*parts), seed=0)

@@ -1,7 +1,5 @@
 """Five mistakes that Keras 3.15.1 answers badly: here each is one message that says it all."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -160,7 +158,6 @@ def test_arguments_that_other_libraries_have(net, call, words):
     ],
 )
 def test_every_method_of_a_net_names_its_arguments(net, name):
-    """A bare TypeError says neither which arguments there are nor what to write."""
     if name == "make_executor":  # which no user calls
         return
     with pytest.raises(SignatureError, match=rf"net\.{name}: .*received kep=; "):

@@ -1,7 +1,5 @@
 """The job files of docs/clusters.md: shell that can be parsed, commands with options that exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Devices."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Every Python block of the README and the guides runs, in order, one namespace a file."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -73,7 +71,6 @@ def _parts(printed):
 
 @pytest.mark.slow
 def test_the_code_of_all_pages_is_well_typed(tmp_path):
-    """As a user's own files with ``mypy --strict``, a page each; its lines are the page's."""
     files = []
     for page in PAGES:
         text = page.read_text("utf-8")

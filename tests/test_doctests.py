@@ -49,7 +49,6 @@ ONLY_BASES = {"Constraint", "ElementWise", "Layer", "Schedule", "Wrapper"}
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_print_what_they_say(module, tmp_path, monkeypatch):
-    """With ``np`` and ``singanet`` alone, as after two imports, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     if module in EXTRAS:
         pytest.importorskip(EXTRAS[module])
@@ -66,7 +65,6 @@ def test_examples_print_what_they_say(module, tmp_path, monkeypatch):
 
 
 def test_sections_of_examples_have_their_title():
-    """``Example:`` would be an admonition on the pages, and ``>>>`` a quotation in it."""
     texts = {path: path.read_text("utf-8") for path in ROOT.rglob("*.py")}
     assert [path for path, text in texts.items() if re.search("^ +Example:$", text, re.M)] == []
 

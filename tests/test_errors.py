@@ -1,7 +1,5 @@
 """Errors in three parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Freezing: what runs as in evaluation, what is kept, what is trained."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Initializers against the moments and bounds of their formulas, and the spec dicts."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

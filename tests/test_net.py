@@ -1,7 +1,5 @@
 """FeedForwardNet: each clause of the promises has its test."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import itertools
@@ -728,7 +726,6 @@ def test_arrays_that_are_held_are_live_whatever_is_done(tmp_path):
 
 
 def test_all_of_a_net_is_summed_by_its_buckets():
-    """A user's own sum between two nets, as between two processes."""
     one, other = chain(8, 3), chain(8, 3)
     for net, seed in ((one, 1), (other, 2)):
         for k in range(4):
@@ -788,7 +785,6 @@ def test_an_executor_states_what_it_can(tmp_path):
 
 
 def test_the_arguments_of_fit_are_shown_to_who_asks_and_kept_to():
-    """They are told by `FitOptions` alone."""
     signature, options = map(inspect.signature, (FeedForwardNet.fit, FitOptions))
     assert [*signature.parameters] == ["self", *options.parameters]
     assert [*signature.parameters.values()][1:] == [*options.parameters.values()]

@@ -4,8 +4,6 @@ A fresh interpreter imports what it needs of Python and NumPy, loses what Window
 and only then meets the library. It is no such system, but whatever asks for what is missing fails.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

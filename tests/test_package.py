@@ -1,7 +1,5 @@
 """What a user gets before writing a line: a light import, types, data, documentation."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -50,7 +48,6 @@ def python(code):
 
 
 def test_a_training_draws_nothing(tmp_path):
-    """Nor does it load what draws, whatever it records."""
     code = (
         "import json, sys, singanet\nfrom singanet.report import recorders\n"
         "d = singanet.data.digits()\nnet = singanet.models.build('mlp', d.sample_shape, 10)\n"
@@ -90,7 +87,6 @@ def test_public_names_are_there_after_a_plain_import():
 
 
 def test_what_guides_name_is_reached_from_a_plain_import():
-    """Modules that a guide names as `singanet.NAME`, whatever else it imports."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     named = {
         name
@@ -225,7 +221,6 @@ def test_package_names_its_public_names(name):
 
 
 def test_every_page_that_the_code_names_is_where_it_says():
-    """An address of a page in docs/, or a file of the package: a wheel has no docs."""
     pages = "https://github.com/singanet/singanet/blob/main/"
     found = 0
     for path in (ROOT / "singanet").rglob("*.py"):

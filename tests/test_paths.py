@@ -1,7 +1,5 @@
 """Every public call that takes the path of a file or folder is given values that are no path."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from contextlib import suppress

@@ -89,7 +89,6 @@ def test_public_names_are_read(package):
 
 
 def test_arguments_are_read():
-    """Those of the signature; classes whose constructor Python makes up aside."""
     seen = 0
     for package in PACKAGES:
         room = importlib.import_module(package)

@@ -1,7 +1,5 @@
 """The source distribution: what is in it, so that its tests run where it is unpacked."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The documentation's site points at what is there; ``mkdocs build --strict`` makes it."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re
@@ -68,7 +66,6 @@ def test_the_architecture_has_the_rooms_in_their_order():
 
 
 def test_the_face_of_a_large_room_is_its_map():
-    """In five lines at most, of files that are there."""
     seen = 0
     for face in (ROOT / "singanet").glob("*/__init__.py"):
         told = ast.get_docstring(ast.parse(face.read_text("utf-8"))).partition("\n\n")[2]
@@ -90,7 +87,6 @@ def test_each_how_to_is_short():
 
 
 def test_the_files_that_how_tos_name_are_there():
-    """But for those that the one who follows them writes."""
     page = (DOCS / "extending.md").read_text("utf-8")
     named = {*re.findall(r"`([\w/]+/[\w]+\.(?:py|md))`", page)}
     missing = {file for file in named if not (ROOT / "singanet" / file).is_file()}
@@ -132,7 +128,6 @@ def test_the_public_rooms_have_a_reference():
 
 
 def test_every_public_name_stands_on_a_page_of_the_reference():
-    """A package's page shows its names, but for those that are modules of it too."""
     shown, missing = [], []
     for name in references():
         module, _, public = name.rpartition(".")

@@ -1,7 +1,5 @@
 """The workflows of a public forge, read as it reads them, and at one with the project."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

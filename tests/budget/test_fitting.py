@@ -1,7 +1,5 @@
 """Fits within a budget: the losses of the plain run, and what the system says they took."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -110,7 +108,6 @@ def test_micro_batches_give_the_same_losses_and_steps(make):
 
 @pytest.mark.parametrize("way", [AllReduce, partial(SparseAllReduce, ratio=1.0)])
 def test_each_of_several_ranks_keeps_the_budget_for_its_part(way):
-    """What is refused on one rank is on all, with the bytes that would do; then all fit in them."""
 
     def train(budget, comm):
         net = chain(way(SGD(lr=0.1, momentum=0.9), comm))
@@ -204,7 +201,6 @@ class Stream:
     "source", [list, iter, Stream, lambda batches: lambda epoch: iter(batches)]
 )
 def test_batches_of_any_source_are_planned_at_their_own_size(source):
-    """The peak is that of the size that they have, no batch is lost, and no larger one is taken."""
     x, y = data()
     batches = [(x[k : k + 16], y[k : k + 16]) for k in range(0, SAMPLES, 16)]
 
@@ -290,7 +286,6 @@ def test_nothing_has_changed_where_a_budget_is_refused():
 @pytest.mark.few(1, full=0)
 @pytest.mark.parametrize("way", ["as it is", "recompute", "micro-batches"])
 def test_mixed_precision_within_a_budget(way):
-    """Masters and held gradients are planned, and losses are those without a budget."""
     x, y = data()
 
     def made():
@@ -445,7 +440,6 @@ print(json.dumps([whole, plan.peak, again, plan.chosen.parts["arena"], arena]))
 
 @pytest.mark.slow
 def test_a_plan_is_of_the_choices_of_kernels_that_the_net_runs_with(tmp_path):
-    """The first process on a machine measures them before it plans; the next tells the same."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     environment |= {"XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("SINGANET_ROUTES", None)

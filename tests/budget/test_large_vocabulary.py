@@ -3,8 +3,6 @@
 An array of the logits' size, or of the table's, that no plan knows of is a tenth of the whole here.
 """
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from functools import partial
@@ -131,7 +129,6 @@ def test_the_first_step_by_the_layers_is_told(tied):
     ("metric", "ignored"), [(Accuracy, 0.0), (partial(Perplexity, ignore_index=-100), 0.3)]
 )
 def test_ignored_labels_and_metrics_take_no_copy_of_the_scores(monkeypatch, metric, ignored):
-    """Three arrays of the scores more, where labels were ignored; one for a metric to look at."""
     monkeypatch.setattr(regression, "_AT_A_TIME", SOME)
     net, peaks, told = trained(True, "sgd", metric(), ignore=-100, ignored=ignored)
     assert net.programs.notes == []
@@ -141,7 +138,6 @@ def test_ignored_labels_and_metrics_take_no_copy_of_the_scores(monkeypatch, metr
 
 @pytest.mark.parametrize("rule", ["adafactor", "adamw"])
 def test_a_rule_in_a_program_is_few_calls_and_needs_little_scratch(rule):
-    """Blocks of rows of a table were calls of their own; scratch was as large as the table."""
     net, _, _ = trained(False, rule, count=2)
     report = net.programs.reports()[-1]
     updates = [kernel for kernel in report.kernels if kernel.phase == "update"]
@@ -181,7 +177,6 @@ class OwnMetric(MeanMetric):
 
 
 def test_what_a_users_loss_and_metric_are_shown_is_told():
-    """Copies: they may keep or change them."""
     scores, rule = 4 * STEPS * WORDS, RULES["sgd"]()
     own = words_net(True, OwnLoss()).memory(1, rule).parts["other"]
     metric = words_net(True, SoftmaxCrossEntropy(), OwnMetric()).memory(1, rule).parts["other"]

@@ -1,7 +1,5 @@
 """Plans within budgets: what is chosen, and what is refused with the smallest that can be kept."""
 
-from __future__ import annotations
-
 import inspect
 import random
 import re
@@ -370,7 +368,6 @@ def at_random(seed):
 @pytest.mark.few(3, full=0)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_budget_is_accepted_from_the_named_least_on(seed):
-    """All below it are refused with the same bytes, and what is chosen is within its budget."""
     net, optimizer, size, allow = at_random(seed)
     draw = random.Random(seed)
     with pytest.raises(ArgumentError) as caught:

@@ -207,7 +207,6 @@ def test_a_warning_is_one_line_without_a_place(monkeypatch, capsys):
 
 @pytest.mark.parametrize("argv", [[], ["--help"]])
 def test_help_names_the_commands_by_family(argv, capsys):
-    """Also without an argument, which was an error."""
     status = 0
     with contextlib.suppress(SystemExit):  # of argparse, after its help
         status = main(argv)
@@ -366,7 +365,6 @@ def test_fish_offers_what_an_option_takes(capsys, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["zsh", "fish"])
 def test_other_shells_look_for_paths_beside_names(name, capsys):
-    """They offered the word file."""
     text = script(name, capsys)
     paths = {
         "zsh": ("'paths:path:_files'", "RUN_DIR:_files -/", "_alternative 'names:name:(digits "),

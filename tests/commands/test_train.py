@@ -82,7 +82,6 @@ def test_a_run_folder_holds_all_of_the_run(small, tmp_path, capsys):
 
 
 def test_test_data_decide_nothing_that_is_kept(small, tmp_path):
-    """Best weights and the end are chosen by validation alone: other test data, the same files."""
     with np.load(small) as data:
         arrays = dict(data)
     arrays["y_test"] = (arrays["y_test"] + 1) % 10
@@ -100,7 +99,6 @@ def test_test_data_decide_nothing_that_is_kept(small, tmp_path):
 
 
 def test_what_is_kept_back_is_not_trained_on(small, tmp_path):
-    """Labels of the samples kept back cannot change the weights."""
     with np.load(small) as data:
         arrays = dict(data)
     taken = Classification.load(small, find("mlp"))
@@ -222,7 +220,6 @@ def test_more_epochs_go_on_from_a_finished_run(small, tmp_path, capsys):
 
 
 def test_a_run_that_has_no_checkpoint_yet_begins(small, tmp_path, capsys):
-    """As one that was ended before its first, and is submitted once more."""
     out = tmp_path / "run"
     run(RunOptions("mlp", small, epochs=1, out=out))
     whole = (out / "epoch-0001.npz").read_bytes()
@@ -339,7 +336,6 @@ def test_every_option_has_its_key(small, tmp_path):
 
 
 def test_a_run_with_every_option_goes_on_to_the_bit(small, tmp_path, signals_at):
-    """Interrupted by a signal between two micro-batches, with all that has state of its own."""
     argv = ["train", "lenet", "--data", small, "--epochs", "4", "--batch-size", "5"]
     argv += ["--accumulate", "2", "--class-weight", "0=2,3=0.5", "--mixed-precision", "float16"]
     argv += ["--clip", "0.3", "--clip-by", "global", "--early-stopping", "9", "--quiet"]
@@ -464,7 +460,6 @@ def test_a_run_folder_of_a_strangers_leads_nowhere_else(small, tmp_path, name, r
 
 
 def test_a_folder_is_looked_at_before_it_is_read(small, tmp_path, monkeypatch, refused):
-    """Its files may go while they are read, where another training writes them."""
     out = tmp_path / "run"
     argv = ["train", "mlp", "--data", small, "--epochs", "1", "--out", str(out), "--quiet"]
     assert main(argv) == 0

@@ -138,7 +138,6 @@ def test_epochs_are_alike_each_time_and_counted(make):
 
 
 def test_a_position_is_restored_to_the_bit(make):
-    """In the first epoch, at its end and in the second, though the loader was elsewhere."""
     whole = epochs(make(), 2)
     straight = [batch for epoch in whole for batch in epoch]
     for count in {0, 1, len(whole[0]) - 1, len(whole[0]), len(whole[0]) + 2, len(straight) - 1}:
@@ -243,7 +242,6 @@ def test_the_order_is_drawn_from_seed_and_epoch(given, name):
 @pytest.mark.parametrize("name", [name for name, given in WITH.items() if "rank" in given])
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_together_have_the_samples_of_one_process(given, name, world):
-    """Rows of texts, in batches of one process that are as large as all those of the ranks."""
 
     def rows(**more):
         found = []

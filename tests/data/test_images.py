@@ -133,7 +133,6 @@ def test_without_pillow_the_command_that_installs_it_is_named():
 
 
 def test_no_program_is_started_for_a_format_that_has_one(tmp_path, monkeypatch):
-    """Pillow gives PostScript to Ghostscript, whatever the file is called."""
     started = []
     monkeypatch.setattr(subprocess, "check_call", lambda *a, **k: started.append(a))
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: started.append(a))

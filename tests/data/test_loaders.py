@@ -113,7 +113,6 @@ def test_position_is_shared_by_ranks():
 
 
 def test_state_of_another_loader_is_refused_and_changes_nothing():
-    """Others than of `test_any_loader`."""
     loader = ArrayLoader(*indices(10), 3, seed=1)
     list(islice(loader, 2))
     before = loader.state_dict()
@@ -262,7 +261,6 @@ def test_what_is_no_batch_is_refused(batch):
 @pytest.mark.parametrize("after", [1, 2, 3])
 @pytest.mark.parametrize("taken", [0, 1, 2])
 def test_other_ranks_go_on_where_those_before_stood(before, after, taken):
-    """Each batch of the epoch is taken once, and the next epoch begins at its front."""
 
     def nine(epoch):
         return [(epoch, k) for k in range(9)]

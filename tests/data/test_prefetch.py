@@ -50,7 +50,6 @@ COPIED = [copy.deepcopy, copy.copy, lambda ahead: pickle.loads(pickle.dumps(ahea
 
 @given(st.integers(0, 14), st.integers(1, 4), st.booleans(), st.sampled_from(COPIED[::2]))
 def test_a_copy_goes_on_behind_the_last_batch_taken(taken, capacity, generated, copied):
-    """Its source goes on too, though the thread there is further."""
 
     def fresh():
         return GeneratorLoader(rows_of_epoch) if generated else numbers()
@@ -163,7 +162,6 @@ def test_what_is_no_loader_is_refused():
 
 
 def test_an_interrupt_while_the_loader_hangs_ends_at_once():
-    """And what the thread does later is undone, as if the batch had not been asked for."""
     hangs, goes_on = threading.Event(), threading.Event()
 
     def slow(epoch):
@@ -207,7 +205,6 @@ def test_wherever_it_is_interrupted_it_goes_on_behind_the_last_batch_taken():
 
 
 def test_a_thread_ends_that_was_forgotten():
-    """As where an interrupt strikes in what was to end it."""
     before = set(threading.enumerate())
     batches = Background(iter(range(100)), 2, "singanet-prefetch")
     batches.start()

@@ -87,7 +87,6 @@ def test_ids_and_measures_tell_of_clicks(made):
 
 
 def test_more_rows_come_from_the_same_world(made):
-    """Rates of clicks of the frequent ids agree between two sets that share no row."""
     other = clicks(30_000, SMALL)
     assert not np.array_equal(other.x_train["categorical"][:100], made.x_train["categorical"][:100])
     rates = [

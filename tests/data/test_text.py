@@ -107,7 +107,6 @@ def test_plays():
 
 
 def test_a_large_text_takes_a_few_times_its_size(tmp_path):
-    """It took 17 times as much: four bytes a character, several times over."""
     lines = "".join(chr(97 + k % 26) for k in range(79)) + "\n"
     file = tmp_path / "long.txt"
     file.write_text(lines * (4 << 20 >> 6), "ascii")

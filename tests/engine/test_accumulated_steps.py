@@ -130,7 +130,6 @@ def test_fit_whose_last_batch_is_short(rng, enabled, ignored, how):
 
 @pytest.mark.parametrize("every", [2, 3])
 def test_turns_that_go_over_the_end_of_an_epoch(rng, every):
-    """Four batches an epoch, the last one short, in groups that end elsewhere; recorded."""
     x, y, _ = data(rng, 18, 0.0)
     optimizer, made = Accumulator(SGD(lr=0.5), every), net(SoftmaxCrossEntropy())
     w, b = copied(made)
@@ -232,7 +231,6 @@ def test_resumed_between_a_short_micro_batch_and_a_full_one(rng):
 
 
 def test_batch_statistics_are_those_of_each_micro_batch(rng):
-    """As the guide says, such a net is another one on a large batch."""
     nets, (x, y, _) = [], data(rng, 12, 0.0)
     for parts in ([slice(0, 6), slice(6, 12)], [slice(0, 12)]):
         more = [Dense("in", 3), BatchNormalization("bn")]

@@ -1,7 +1,5 @@
 """Tied tables that are updated by the gradient of each use: the same steps to rounding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -74,7 +72,6 @@ def test_steps_are_those_of_the_sum_to_rounding(monkeypatch, blocks, twice, reco
 
 
 def test_no_use_waits_for_another():
-    """The head's part is gone when the next layer goes back."""
     shapes: dict[bool, Any] = {}
 
     class Told(SGD):
@@ -101,7 +98,6 @@ def test_no_use_waits_for_another():
 
 @pytest.mark.full
 def test_blocks_that_run_again_run_beside_no_table(monkeypatch):
-    """Of a Llama; what it takes is told, and its steps are those of the sum."""
     monkeypatch.setattr(head_loss, "BLOCK", 1 << 18)
     monkeypatch.setattr(head_loss, "FEWEST_ROWS", 16)
     config = {
@@ -125,7 +121,6 @@ def test_blocks_that_run_again_run_beside_no_table(monkeypatch):
 
 
 def test_where_it_cannot_be_so_gradients_are_summed(tmp_path):
-    """For callbacks, behind stages, in a folder, where another use reads values."""
 
     def two_heads() -> Any:
         ids = Input("ids", (STEPS,), "int64")

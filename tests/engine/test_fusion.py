@@ -1,7 +1,5 @@
 """Steps that one kernel does as one: same results, each by itself where somebody looks."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

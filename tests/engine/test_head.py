@@ -1,7 +1,5 @@
 """Steps whose scores are made by blocks of rows: what they change, and when they are taken."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 
@@ -282,7 +280,6 @@ def test_a_step_tells_the_metric_of_its_batch(blocks):
 
 
 def test_an_ignored_row_that_is_no_number_spoils_no_gradient(blocks):
-    """The metric does not see it either."""
     blocks(3)
     x, y = batch(0, ignored=-1)
     net = net_of(SoftmaxCrossEntropy(ignore_index=-1), metric=_Highest(), tied=False)

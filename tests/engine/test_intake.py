@@ -1,7 +1,5 @@
 """Every call takes lists and other libraries' arrays, with the results of NumPy arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -131,7 +129,6 @@ def test_a_gradient_and_directions_of_pytorch():
 
 @pytest.mark.parametrize("take", [torch.from_numpy, lambda a: a.tolist(), ByDlpack, ByArray])
 def test_several_inputs_and_outputs(take):
-    """By name and in order."""
     found = []
     for each in (lambda a: a, take):
         a, b = Input("a", (4,)), Input("b", (2,))

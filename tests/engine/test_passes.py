@@ -1,7 +1,5 @@
 """What a pass needs between forward and backward is its own, whoever carries it out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

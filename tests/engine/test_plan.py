@@ -1,7 +1,5 @@
 """What a plan works out once: walks back, and uses of shared parameters."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sparse matrices fed to nets and executors, beside the same numbers in arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

@@ -1,7 +1,5 @@
 """The one step, with executors, losses and optimizers that are not the library's."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """How many calls of the package a step makes: what a reader of a trace has to follow."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Activation, PReLU, Softmax, LogSoftmax, GLU and GatedUnit."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
@@ -218,7 +216,6 @@ def test_softmax_of_scores_of_any_size_does_not_overflow(rng):
 
 
 def test_shapes_and_defaults():
-    """The first are SINGA's."""
     layer = Activation("act", input_sample_shape=(64, 1, 12))
     assert (layer.get_output_sample_shape(), layer.mode) == ((64, 1, 12), "relu")
     assert Softmax("p", input_sample_shape=(12,)).get_output_sample_shape() == (12,)

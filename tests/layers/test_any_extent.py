@@ -1,7 +1,5 @@
 """Nets over sequences whose length differs from call to call."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """MultiHeadAttention against the attention of published models, as transformers computes it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -113,13 +111,11 @@ def test_outputs_and_gradients_equal_transformers(model, rng):
     layer.build((20, 24))
     pairs = copied(layer, theirs)
     assert {id(t) for t in pairs.values()} == {id(t) for t in theirs.parameters()}
-
     x, dy = (rng.standard_normal((2, 20, 24)) for _ in range(2))
     params = {suffix: param.value for suffix, param in layer.params.items()}
     ctx = Context(numpy_ops, rng, params, train=True)
     y = layer.forward(ctx, x)
     dx, grads = layer.backward(ctx, dy)
-
     tx = torch.tensor(x, requires_grad=True)
     cos, sin = angles(tx, torch.arange(20)[None])
     hidden = torch.full((20, 20), -torch.inf, dtype=torch.float64).triu(1)
@@ -152,14 +148,12 @@ def test_relative_positions_equal_t5s(decoder, rng):
         torch.nn.init.normal_(tensor, 0.0, 0.5)
         array = tensor.detach().numpy()
         layer.params[suffix].retype(np.array(array if suffix == "relative_weight" else array.T))
-
     x, dy = (rng.standard_normal((2, 40, 24)) for _ in range(2))
     there = np.arange(40) < np.array([[40], [31]])
     params = {suffix: param.value for suffix, param in layer.params.items()}
     ctx = Context(numpy_ops, rng, params, train=True)
     y = layer.forward(ctx, [x, there])
     (dx, _), grads = layer.backward(ctx, dy)
-
     tx = torch.tensor(x, requires_grad=True)
     seen = torch.tensor(there)[:, None, None].expand(2, 1, 40, 40)
     seen = seen.tril() if decoder else seen

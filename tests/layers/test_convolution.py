@@ -1,7 +1,5 @@
 """Convolutions of one to three axes, transposed, depthwise and separable; Upsampling2D."""
 
-from __future__ import annotations
-
 import inspect
 from functools import partial
 
@@ -237,7 +235,6 @@ def test_layer(case, xp):
 
 
 def test_a_depthwise_convolution_in_bands(monkeypatch):
-    """Scratch for a single row of outputs, so that every block has its edges."""
     monkeypatch.setattr(windows, "SCRATCH_BYTES", 1)
     IN_BANDS.test_layer(np)
 
@@ -389,7 +386,6 @@ def test_a_transposed_convolution_shares_the_weight_of_the_convolution():
 
 
 def test_images_come_out_as_views_of_channels_last_memory():
-    """So that the next layer's kernels need no transposition."""
     x = np.ones((2, 3, 6, 5), np.float32)
     y, dx, _ = run(Conv2D("conv", 4), x, np.ones((2, 4, 6, 5), np.float32))
     assert y.shape == (2, 4, 6, 5)
@@ -399,7 +395,6 @@ def test_images_come_out_as_views_of_channels_last_memory():
 
 
 def test_singas_arguments_are_taken_by_name_and_nobody_sees_them():
-    """By every layer with windows; in SINGA's places they would be taken for ours."""
     singas = {"cudnn_prefer": "autotune", "workspace_byte_limit": 2048}
     for kind, *rest in ((Conv2D, 4), (Conv1D, 4), (Conv3D, 4), (MaxPooling2D,), (AvgPooling1D,)):
         assert not singas.keys() & inspect.signature(kind).parameters.keys()
@@ -493,7 +488,6 @@ SETTINGS = [
 
 @pytest.mark.parametrize("axes", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_pads_as_keras(axes, rng):
-    """Every size, stride, mode, output_padding and dilation."""
     for setting in SETTINGS if axes == 1 else rng.permutation(len(SETTINGS))[:40]:
         given = setting if axes == 1 else SETTINGS[setting]
         y, wanted = of_keras(axes, *given, rng)
@@ -594,7 +588,6 @@ def test_the_reference_values_of_singa():
     layer = Conv2D("conv", 1, kernel=3, stride=2, pad=1)
     y, dx, grads = run(layer, x, dy, weight=w, bias=np.ones(1, np.float32))
     np.testing.assert_array_equal(y.ravel(), [3, 7, -3, 12])
-
     # Each element written out by hand: which window position meets which pixel.
     (d0, d1, d2, d3), (x0, x1, x2, x3, x4, x5, x6, x7, x8) = dy.ravel(), x.ravel()
     w0, w1, w2, w3, w4, w5, w6, w7, w8 = w.ravel()

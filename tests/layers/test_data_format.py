@@ -1,7 +1,5 @@
 """The axis of features of layers over steps: ``data_format``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

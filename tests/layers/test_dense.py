@@ -1,7 +1,5 @@
 """Dense."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

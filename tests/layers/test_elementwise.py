@@ -1,7 +1,5 @@
 """Arithmetic, comparisons, casts and parts; layers that join inputs; what symbols compute with."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
@@ -201,7 +199,6 @@ def test_where_of_symbols_equals_pytorch(dtype):
 
 
 def test_what_decides_is_not_trained():
-    """Nor are contexts kept for it."""
     x = Input("x", (3,))
     gate, value = Dense("gate", 2)(x), Dense("value", 2)(x)
     net = FeedForwardNet(inputs=x, outputs=(gate < 0.1).where(value, 0.0), seed=0)

@@ -1,7 +1,5 @@
 """Embedding and its row-sparse gradients, Cache; positions, ClassToken and Weight."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """``trainable = False`` on a layer with running state: it runs as in evaluation, and stays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -37,7 +35,6 @@ def same(a, b):
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_statistics_stand_still_and_are_used(recorded):
-    """They moved on: the features of a frozen base were others after training on top."""
     made = net()
     made.programs.enabled = recorded
     made["bn"].trainable = False

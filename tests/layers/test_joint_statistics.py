@@ -65,7 +65,6 @@ CHAINS = {
     ],
 )
 def test_parameters_and_running_state_are_those_of_one_process(cuts, chain):
-    """Parts of any size, also of no sample; so all gradients and statistics are right."""
     alone = convolved()
     optimizer = CHAINS[chain](lambda rule: rule)
     for _ in range(4):
@@ -78,7 +77,6 @@ def test_parameters_and_running_state_are_those_of_one_process(cuts, chain):
 
 
 def test_what_others_losses_owe_to_samples_without_a_label_that_counts():
-    """Of both layers below, on a rank whose labels are all ignored."""
     y = np.where(np.arange(12) < 5, -1, Y)
 
     def build():
@@ -138,7 +136,6 @@ def test_a_loop_of_ones_own_tells_what_its_loss_counts(told):
 @pytest.mark.parametrize("clipped", [False, True])
 @pytest.mark.parametrize("recorded", [False, True])
 def test_all_ranks_skip_a_step_of_which_gradients_of_one_are_not_finite(recorded, clipped):
-    """The last layer's alone: the layers below exchange with other ranks in the walk back."""
     x, y = X.astype(np.float16), np.eye(4, dtype=np.float32)[Y]
 
     def build():
@@ -169,7 +166,6 @@ def test_all_ranks_skip_a_step_of_which_gradients_of_one_are_not_finite(recorded
 
 
 def test_gradients_of_inputs_are_right_numerically():
-    """Of the loss of all ranks by each element that a rank has, by differences in float64."""
     x = RNG.standard_normal((5, 3)).astype(np.float32)
     y = RNG.standard_normal((5, 3)).astype(np.float32)
     gamma = np.array([1.5, -0.5, 2.0], np.float32)

@@ -1,7 +1,5 @@
 """What every layer has, nets drawn with symbols, and TimeDistributed."""
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np
@@ -74,7 +72,6 @@ def test_what_nobody_gives_is_the_same_along_however_many_axes(kinds):
 
 
 def test_a_layer_that_knows_its_input_has_parameters_as_soon_as_it_is_made():
-    """SINGA's loop fills them: for p, spec in zip(layer.param_values(), layer.param_specs)."""
     layer = Dense("fc", 3, input_sample_shape=(4,))
     assert layer.param_names() == ["fc/weight", "fc/bias"]
     assert [spec.name for spec in layer.param_specs] == layer.param_names()
@@ -128,7 +125,6 @@ def test_a_setup_that_cannot_run_yet_runs_where_the_layer_is_added():
 
 @pytest.mark.parametrize("shape", [(2,), [(2,)]])
 def test_the_shape_of_a_sum_is_known_before_its_inputs(shape):
-    """As in SINGA's test of Merge."""
     layer = Merge("both", input_sample_shape=shape)
     assert layer.get_output_sample_shape() == (2,)
     net = FeedForwardNet(seed=0)
@@ -242,7 +238,6 @@ class Chosen(Layer):
 
 @pytest.mark.parametrize("dtype", [None, "int32"])
 def test_one_input_of_a_layer_is_of_integers(dtype):
-    """Also where they come by layers that only move them, and from an input without a type."""
     where, rows = Input("where", (1, 2), dtype), Input("rows", (5, 3))
     indices = Flatten("flat")(where)
     y = Chosen("chosen")(indices, TimeDistributed("each", Dense("fc", 4))(rows))

@@ -1,7 +1,5 @@
 """Masks that travel with a sequence through lists and symbols, to what reads them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -110,7 +108,6 @@ def test_a_mask_of_features_may_be_said_and_taken_off():
 
 
 def test_a_list_may_begin_with_a_mask_of_features():
-    """It had an input only where its shape came later; else an IndexError of Python's came out."""
     data = np.random.default_rng(0).standard_normal((2, 4, 2)).astype(np.float32)
     data[0, 2:] = 0.0
 
@@ -204,7 +201,6 @@ def test_losses_and_metrics_on_symbols_leave_masked_steps_out(kind):
 
 
 def test_masked_queries_look_at_keys_without_a_mask():
-    """Padded text attends to an image: its mask goes on; steps of the mask change no others."""
     rng = np.random.default_rng(5)
     text, image = Input("text", (6,), dtype="int64"), Input("image", (4, 8))
     ids = np.array([[3, 1, 2, 0, 0, 0], [4, 4, 1, 2, 3, 0]])

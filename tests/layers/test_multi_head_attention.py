@@ -1,7 +1,5 @@
 """MultiHeadAttention against loops, PyTorch and Keras."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -455,7 +453,6 @@ def test_a_mask_of_any_extent_is_checked_when_it_comes():
 @pytest.mark.parametrize("segments", [False, True])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
 def test_lengths_and_segments_are_of_any_type_of_numbers(mask, segments, dtype):
-    """Beside any mask; the outputs equal those with one mask that says the same."""
     rng = np.random.default_rng(3)
     x, lengths = rng.standard_normal((3, 5, 8)).astype(np.float32), np.array([5, 3, 2])
     ids = np.array([[0, 0, 0, 1, 1], [2, 2, 2, 2, 2], [0, 1, 1, 1, 1]])

@@ -1,7 +1,5 @@
 """Normalization by batches, rows, groups, lengths and neighbouring channels."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -288,7 +286,6 @@ def test_zero_vectors_stay_zero():
 
 
 def test_a_net_takes_l2_norm_and_backward_leaves_the_output_alone():
-    """Both failed in SINGA."""
     net = FeedForwardNet([Dummy("x", input_sample_shape=(2,)), L2Norm("unit")], seed=0)
     y = net.forward(True, np.array([[3.0, 4.0]]))
     before = y.copy()

@@ -1,7 +1,5 @@
 """Max and average pooling over windows, to so many positions, and over all."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import ceil, floor
 
@@ -162,7 +160,6 @@ def test_a_constant_image_passes_on_every_gradient_once():
 
 
 def test_a_window_larger_than_a_byte_counts():
-    """More kernel positions than an 8-bit index can name."""
     x = np.zeros((1, 1, 20, 20))
     x[0, 0, 19, 18] = 1.0
     _, dx, _ = run(MaxPooling2D("pool", 20, 1, "valid"), x, np.full((1, 1, 1, 1), 3.0))

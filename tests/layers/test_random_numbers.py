@@ -1,7 +1,5 @@
 """Layers at extent 1, in odd memory and in float16, beside PyTorch and themselves in float64."""
 
-from __future__ import annotations
-
 import os
 import time
 

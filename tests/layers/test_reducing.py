@@ -1,7 +1,5 @@
 """Reductions, elements picked along an axis, and where the largest are."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """RNN in all modes, against loops over steps and samples, and against PyTorch and Keras."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 
@@ -525,7 +523,6 @@ def test_outputs_and_gradients_equal_pytorch(mode, stacks, bidirectional, ragged
     runs, states = stacks * (1 + bidirectional), 2 if mode == "lstm" else 1
     layer.build([(8, 5), *[(runs, 6)] * states, ()])
     layer.unpack(in_packed_order(module, lambda p: p))
-
     lengths = np.array([4, 8, 1, 6]) if ragged else np.full(4, 8)
     x = rng.standard_normal((4, 8, 5)).astype(np.float32)
     starts = [rng.standard_normal((4, runs, 6)).astype(np.float32) for _ in range(states)]
@@ -534,7 +531,6 @@ def test_outputs_and_gradients_equal_pytorch(mode, stacks, bidirectional, ragged
     dy[np.arange(8) >= lengths[:, None]] = 0
     dfinals = [rng.standard_normal(f.shape).astype(np.float32) for f in finals]
     (dx, *dstarts, _), grads = layer.backward(ctx, [dy, *dfinals])
-
     tx = torch.tensor(x, requires_grad=True)
     # PyTorch puts the states' batch second.
     tstarts = [torch.tensor(s.transpose(1, 0, 2).copy(), requires_grad=True) for s in starts]
@@ -546,7 +542,6 @@ def test_outputs_and_gradients_equal_pytorch(mode, stacks, bidirectional, ragged
     np.testing.assert_allclose(y, ty.detach().numpy(), **CLOSE)
     for got, want in zip(finals, tfinals, strict=True):
         np.testing.assert_allclose(got, want.detach().numpy().transpose(1, 0, 2), **CLOSE)
-
     total = (ty * torch.tensor(dy)).sum()
     for final, d in zip(tfinals, dfinals, strict=True):
         total = total + (final.transpose(0, 1) * torch.tensor(d)).sum()

@@ -1,7 +1,5 @@
 """The packed form of recurrent weights, and SINGA's lists of steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -151,7 +149,6 @@ def test_forward_and_backward_in_singas_form(mode, rng):
     xs, states = steps(rng), [rng.standard_normal((2, 4, 3)) for _ in range(count)]
     outs = call.forward(True, [*xs, *states])
     assert [y.shape for y in outs] == [(4, 3), (3, 3), (3, 3), (1, 3)] + [(2, 4, 3)] * count
-
     one = StepList(layer)
     now = [s.copy() for s in states]
     for x, y in zip(xs, outs, strict=False):
@@ -161,7 +158,6 @@ def test_forward_and_backward_in_singas_form(mode, rng):
         for s, n in zip(now, new, strict=True):
             s[:, : len(x)] = n
     np.testing.assert_allclose(outs[-count:], now, rtol=1e-12, atol=1e-12)
-
     dys = [rng.standard_normal(y.shape) for y in outs]
     dxs, (dw,) = call.backward(True, dys)
     assert dw.shape == (layer._packed_size(),)

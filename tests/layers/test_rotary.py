@@ -1,7 +1,5 @@
 """Rotary positions, scaled for sequences longer than in training, and relative positions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -142,7 +140,6 @@ def net_of(rotary, steps):
 
 
 def test_programs_hold_the_angles_of_all_layers_once():
-    """Of 1,000 steps they are 64 kB an array."""
     ids = Input("ids", (1000,), "int64")
     x = Embedding("words", 9, 32)(ids)
     held = []
@@ -237,7 +234,6 @@ TOLD = {"segments": {"segments": True}, "mask": {"mask": "boolean"}, "lengths": 
 @pytest.mark.parametrize("told", TOLD)
 @pytest.mark.parametrize("name", ["dynamic", "longrope"])
 def test_texts_in_rows_have_their_own_angles(name, told, recorded, rng):
-    """The outputs and steps of a row of texts are those of the texts alone."""
     net, alone = text_net(rotary_of(name), ("ids", told), **TOLD[told]), text_net(rotary_of(name))
     net.programs.enabled = recorded
     for k in range(3):

@@ -1,7 +1,5 @@
 """Layers that move numbers: Reshape, Flatten, Permute, Slice, Split, Pad, Cropping, Concat, ..."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -241,7 +241,6 @@ def test_an_activation_in_a_nested_net(name):
 @pytest.mark.parametrize("mode", ["relu", "softmax"])
 @pytest.mark.parametrize("name", sorted({*ACTIVATED} - {"BatchNormalization"}))
 def test_an_activation_at_each_step(name, mode):
-    """Channels are one axis further behind."""
     (shape,) = CATALOGUE[name][1]
     x = Input("in0", (2, *shape))
     wrapped = [TimeDistributed("each", KINDS[name]("it", **given(name), **more))(x)

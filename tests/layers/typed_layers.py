@@ -1,7 +1,5 @@
 """How users write layers: mypy reads this file, and a test makes them (test_words.py)."""
 
-from __future__ import annotations
-
 from singanet.layers import (
     BatchNormalization,
     Conv2D,

@@ -14,7 +14,6 @@ COUNT, BATCH = 10_000, 1000
 
 @pytest.mark.full
 def test_every_seed_is_whole(tmp_path):
-    """Otherwise the mutations would test one error message only."""
 
     class Same:
         """Draws that change nothing."""
@@ -35,7 +34,6 @@ def test_every_seed_is_whole(tmp_path):
 
 
 def test_no_checkpoint_is_read_when_it_is_cut(tmp_path):
-    """Keras' and other libraries' files among them; ours are cut at every byte elsewhere."""
     for index, (suffix, raw) in enumerate(kinds.checkpoints(tmp_path)):
         path = tmp_path / f"{index}{suffix}"
         for size in {*range(0, len(raw), max(1, len(raw) // 40)), len(raw) - 1}:

@@ -1,7 +1,5 @@
 """What layers keep for backward may lie in the folder: the same bits, and nothing is left there."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """State of large parameters that comes in parts of its rows: the same steps in less memory."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -155,7 +153,6 @@ def test_loops_of_ones_own_and_hooks_keep_to_the_memory_that_was_given(tmp_path)
 
 
 def test_a_rule_with_and_without_a_stage_keeps_its_state(tmp_path):
-    """Parts, then whole arrays, then parts."""
     twins = Twins(partial(net_of, True), tmp_path / "net", 5 * TABLE)
     for each, rule in twins.each():
         gathered = Accumulator(rule, 2)

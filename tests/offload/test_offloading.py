@@ -1,7 +1,5 @@
 """Offloaded nets train as nets in memory do, to the bit; their folder is a checkpoint."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import os
@@ -113,7 +111,6 @@ def test_fit_evaluate_and_checkpoints_are_those_in_memory(tmp_path, extra):
 
 @pytest.mark.parametrize("way", [AllReduce, partial(LocalSGD, every=2)])
 def test_ranks_that_sum_gradients_train_as_in_memory(tmp_path, way):
-    """Updates come once the others' gradients have, when the layer has gone back to its folder."""
     x, y = batch(samples=8)
 
     def train(folder, comm):
@@ -631,7 +628,6 @@ def test_layers_that_run_again(tmp_path, x_y):
 
 
 def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch):
-    """Contexts that wait for backward ask for parameters when they need them, and hold none."""
     net, held = net_of(), []
 
     def runs(*arguments):
@@ -667,7 +663,6 @@ def test_own_loops_over_layers_that_run_again_have_two_layers_at_most(tmp_path, 
 @pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
 @pytest.mark.parametrize("broken", [False, True])
 def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):
-    """To the bit, also where the first steps are refused, with running state and draws."""
     wide, nets = 240, []
     x, y = np.random.default_rng(0).standard_normal((2, 8, wide), np.float32)
     for k in (0, 1):

@@ -1,7 +1,5 @@
 """Nets of a GPU whose parameters are in a folder."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 

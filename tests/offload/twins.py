@@ -1,7 +1,5 @@
 """Two equal nets, one of them in a folder: what they do is compared to the bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

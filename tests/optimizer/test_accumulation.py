@@ -87,7 +87,6 @@ def test_a_dense_gradient_among_rows_makes_the_mean_dense():
     seed=st.integers(0, 99),
 )
 def test_rows_and_arrays_in_any_order_are_summed_and_foretold(kinds, mean, resumed, seed):
-    """By parts of 64 elements."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accumulating, "_AT_A_TIME", 64)
         expect_sums(kinds, mean, resumed, seed)

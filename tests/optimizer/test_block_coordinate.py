@@ -141,7 +141,6 @@ def test_a_fit_goes_on_where_it_was_interrupted(extra, tmp_path):
 
 
 def test_the_norm_is_that_of_the_block_where_clipping_is_inside():
-    """Clipping around it sees all gradients; inside, those of the block."""
     (data,) = batches(1)
     net, plain = net_of(), net_of()
     plain.loss.forward(True, plain.forward(True, data[0]), data[1])

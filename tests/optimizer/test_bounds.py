@@ -113,7 +113,6 @@ RULES = [*(partial(SGD, lr=0.5, constraint=each) for each in WHOLE), partial(LAM
 @pytest.mark.parametrize("make", RULES)
 @pytest.mark.parametrize("rows", [[1, 3, 4], [2, 3, 4]])
 def test_rows_whose_update_is_one_are_not_parted(make, rows):
-    """Of more numbers than go through a rule at a time, with rows apart or side by side."""
     table, grad = rng.normal(size=(6, 40_000)), rng.normal(size=(3, 40_000))
     scattered, expected, alone = table.copy(), table.copy(), table[rows]
     make().update(["t"], [scattered], [RowSparse(np.array(rows), grad)])
@@ -236,7 +235,6 @@ WRAPPERS = [
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
 def test_resume_is_exact_and_specs_pass_through(wrap):
-    """Also by the optimizer that a description of the first one gives."""
 
     def steps(optimizer, values, which):
         for step in which:

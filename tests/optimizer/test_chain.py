@@ -77,7 +77,6 @@ def test_a_process_alone_has_the_other_stages_and_the_same_rule():
 
 
 def test_the_bytes_of_state_before_and_after_the_first_update():
-    """Adam has two arrays of each parameter, in mixed precision beside a master of float32."""
     spec = ParamSpec("a")
     param = Param(spec, (3, 4), Constant(0.0))
     param.dtype = np.dtype(np.float16)

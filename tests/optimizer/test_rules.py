@@ -78,7 +78,6 @@ PLACES = [(name, "epsilon_after_correction") for name in AFTER] + [("adamax", "e
 @pytest.mark.parametrize(("name", "word"), [*((name, None) for name in RULES), *PLACES])
 @pytest.mark.parametrize("shape", [(5, 4), (6, 2, 3), (300, 401)])
 def test_formula(name, word, shape, rng):
-    """Also with ε in the other place."""
     rule, w, grads = RULES[name], rng.normal(size=shape), rng.normal(size=(8, *shape))
     optimizer = rule(learning_rate=0.03, weight_decay=rule.decay, **({word: True} if word else {}))
     wanted = rule.formula(w.copy(), grads, 0.03, *([True] if word else []))
@@ -187,7 +186,6 @@ def test_galore_resumes_within_a_basis_and_shows_what_is_no_number(rng):
 
 
 def test_zero_values_and_zero_gradients(make):
-    """Nothing moves, and the first gradient moves all values."""
     w = np.zeros((3, 2))
     optimizer = make()
     assert not steps(optimizer, w, [np.zeros((3, 2))]).any()
@@ -207,7 +205,6 @@ def test_lion_moves_by_the_sign_of_what_is_near_zero():
 
 
 def test_order_and_grouping_of_layers_do_not_matter(make):
-    """Steps are counted by name; a gradient of None skips its parameter."""
     together, apart, one, other = params(), params(), make(), make()
     run(one, together, range(3))
     for seed in range(3):
@@ -306,7 +303,6 @@ def test_what_gathers_micro_batches_refuses_rows(name):
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
 def test_resume_is_exact(make, kept):
-    """Whatever the optimizer has trained before it loads."""
     options = {"learning_rate": lambda step: 0.1 / (1 + step), "weight_decay": 0.01}
     whole, halved = params(dtype=np.float32), params(dtype=np.float32)
     one, first, second = make(**options), make(**options), make(**options)

@@ -141,7 +141,6 @@ def test_a_state_of_other_schedules_changes_nothing():
 
 
 def test_a_fit_goes_on_at_the_rate_that_was_assigned(tmp_path):
-    """A rate that is assigned before resuming stays, if the file has none."""
 
     def fit(assigned, folder, **options):
         net, optimizer = net_of(), SGD(lr=0.1)

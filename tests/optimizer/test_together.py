@@ -181,7 +181,6 @@ def test_values_that_lie_apart_are_updated_too():
 )
 @pytest.mark.parametrize("first", [0, 3, 7])
 def test_rows_that_follow_each_other_are_updated_as_any(make, first):
-    """Those of one table have neighbours, those of the other a row between."""
     rng = np.random.default_rng(0)
     dense = rng.normal(size=(10, 4)).astype(np.float32)
     apart = np.repeat(dense, 2, axis=0)

@@ -131,7 +131,6 @@ def same_nets(one, other):
 
 
 def test_it_goes_on_to_the_bit_from_any_step(way):
-    """Another seed, other parameters: everything comes from the state."""
     whole, keep = way.net(), Keep()
     expected = way.fit(whole, keep)
     states = keep.states
@@ -144,7 +143,6 @@ def test_it_goes_on_to_the_bit_from_any_step(way):
 
 
 def test_an_interrupt_leaves_a_file_to_go_on_from(way, tmp_path):
-    """And the net usable, though its fit was interrupted twice."""
     whole, net = way.net(), way.net()
     files = partial(ModelCheckpoint, tmp_path, None, every_steps=1)
     expected = way.fit(whole, Keep(), files())

@@ -316,7 +316,6 @@ def trained(build, data, folder, more=(), epochs=4, resume=None, net=None, **opt
 def test_files_are_those_of_the_step_at_which_they_were_asked_for(
     build, data, same, tmp_path, monkeypatch, format
 ):
-    """Though values have moved on for two steps when the writer first looks at them."""
     more = {"format": format, "every_steps": 3, "keep": 2}
     fore, said = trained(build, data, tmp_path / "fore", [Nothing()], **more)
     gate = Gate(monkeypatch)
@@ -343,7 +342,6 @@ class Nothing(Callback):
 @pytest.mark.few(1)
 def test_it_goes_on_to_the_bit(build, data, same, tmp_path, format):
     expected, history = trained(build, data, tmp_path / "whole")
-
     options = {"format": format, "every_steps": 2, "asynchronous": True}
     with pytest.raises(KeyError):
         trained(
@@ -465,7 +463,6 @@ def test_nets_that_keep_to_so_much_memory_are_refused(build, data, tmp_path):
 
 
 def test_the_parameters_are_held_once(build, data, tmp_path):
-    """The best weights and the state of one epoch are one copy, gone when it is written."""
     sizes = []
 
     class Looks(Callback):
@@ -600,7 +597,6 @@ def test_a_kill_at_any_moment_leaves_a_whole_state(tmp_path, format):
 
 @pytest.mark.slow
 def test_the_states_that_kills_leave_are_of_their_steps(tmp_path):
-    """The same arrays as those of an undisturbed training at the step that the file says."""
     import json
 
     process = subprocess.Popen(

@@ -148,7 +148,6 @@ def test_metrics_by_name_under_a_loss_of_yes_or_no_outputs_have_a_threshold(loss
 
 
 def test_mse_is_that_of_other_libraries():
-    """SquaredError has SINGA's factor ½."""
     made = net()
     made.compile("sgd", "mse")
     x, y = np.ones((4, 5), np.float32), np.zeros((4, 3), np.float32)
@@ -165,7 +164,6 @@ def test_mse_is_that_of_other_libraries():
     ],
 )
 def test_a_softmax_of_a_softmax_is_refused(last, loss, words):
-    """It trained, and predict gave other numbers than the model that was loaded."""
     parts = [Dense("fc", 3, input_sample_shape=(5,)), last, Reshape("r", (3,)), Dummy("end")]
     made = singanet.FeedForwardNet(parts)
     with pytest.raises(ArgumentError, match=words):

@@ -103,7 +103,6 @@ def test_what_is_refused(build, data):
 
 
 def test_it_unpacks_and_names_everything(build, data):
-    """Only the first metric was given."""
     net = build()
     net.compile("adam", None, [Accuracy(), F1(), ConfusionMatrix()])
     right = net.predict(data[0]).argmax(axis=1) == data[1]
@@ -143,7 +142,6 @@ def outputs():
 
 
 def test_predictions_by_name_are_of_each_output(build, data, outputs):
-    """A dict whatever the net, so that who is read by a type checker need not ask."""
     net, x = several(), outputs[0]
     for batch_size in (None, 16):
         found = net.predict(x, batch_size, by_name=True)
@@ -160,7 +158,6 @@ NAMES = ["loss", "a_loss", "b_loss", "a_accuracy", "a_f1", "b_far"]
 
 
 def test_of_several_outputs_each_has_its_loss(outputs):
-    """They were in neither evaluate nor history, and metrics were called like them."""
     x, y = outputs
     net = several()
     out = net.forward(False, x)
@@ -215,7 +212,6 @@ BY_CLASS = {
 
 @pytest.mark.parametrize("first", BY_CLASS)
 def test_a_metric_of_one_value_a_class_comes_out_as_an_array(first, sk):
-    """By itself, in a step, an evaluation, one batch, and a program; a history has numbers."""
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((40, 4)).astype(np.float32), rng.integers(0, 3, 40)
     make, name = BY_CLASS[first]

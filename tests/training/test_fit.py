@@ -70,7 +70,6 @@ def fit(net, data, *callbacks, **given):
 
 
 def test_fit_is_the_streaming_loop_to_the_bit(build, data, same):
-    """As a whole, in pieces, and with other numbers of epochs, which have other orders."""
     net, pieces, later, other = (build() for _ in range(4))
     fit(net, data, batch_size=16, epochs=3)
     for _ in range(3):
@@ -93,7 +92,6 @@ def test_initial_epoch_goes_on_with_numbers_and_orders(build, data, same):
 
 
 def test_the_history_is_what_the_steps_measured(build, data, same):
-    """Without shuffling batches come in their order."""
     net, other = build(), build()
     history = fit(net, data, batch_size=20, shuffle=False)
     measured = by_hand(other, *data, batch=20, shuffle=False)
@@ -105,7 +103,6 @@ def test_the_history_is_what_the_steps_measured(build, data, same):
 
 
 def test_a_split_keeps_the_last_samples_back(build, data, same):
-    """Validation is an evaluation of the whole."""
     net, other, given = build(), build(), build()
     (x, y), held = data, (data[0][40:], data[1][40:])
     history = fit(net, data, batch_size=16, epochs=2, validation_split=0.2)
@@ -153,7 +150,6 @@ def test_a_weight_of_two_is_a_sample_counted_twice(data):
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}])
 def test_weights_of_positions_are_those_of_samples_of_one_position(options, rng):
-    """Steps of sequences, and the same steps as samples of their own."""
     x = rng.standard_normal((12, 3, 4)).astype(np.float32)
     y, weight = rng.integers(0, 3, (12, 3)), rng.uniform(0, 2, (12, 3)).astype(np.float32)
     whole = singanet.FeedForwardNet(
@@ -192,7 +188,6 @@ def test_class_weights_are_sample_weights_by_label(build, data, same):
     [("layer", ClipByLayerNorm), ("running", ClipByRunningNorm), ("value", ClipByValue)],
 )
 def test_clipping_and_accumulation_wrap_the_optimizer(build, data, same, way, wrapper):
-    """Micro-batches that are left over wait for the next fit."""
     net, other = build(), build()
     for _ in range(2):
         fit(net, data, batch_size=10, clip=0.01, clip_by=way, accumulate=3)
@@ -216,7 +211,6 @@ def epochs_of(x, y, epoch):
     "form", ["dict", "list", "loader", "prefetch", "function", "iterable", "weighted", "lists"]
 )
 def test_every_form_of_data_trains_alike(build, data, same, form):
-    """The order of the arrays' loader is drawn from (net seed, epoch), and the seed here is 0."""
     net, plain = build(), build()
     x, y = data
     epochs = 1 if form in ("iterable", "weighted", "lists") else 2
@@ -304,7 +298,6 @@ def test_steps_go_on_through_the_data_and_around(build, data):
 
 
 def test_hooks_come_in_order(build, data):
-    """Gradients are seen before they are applied."""
     net, probe, moved = build(), Probe(), []
     before = bytes_of(net)
 
@@ -454,7 +447,6 @@ def test_a_metric_that_does_not_fit_names_layer_and_shapes(build, data):
 
 
 def test_a_fit_leaves_nothing_behind(build, data):
-    """Neither the data nor the session survive in the net or in a callback that is kept."""
     import weakref
 
     net, probe = build(), Probe()

@@ -231,7 +231,6 @@ class AUC_OF_CLASS(AUC):  # noqa: N801 - as a user may name it
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 14), st.booleans(), st.integers(0, 3))
 def test_every_sample_is_trained_on_and_counted_once(count, size, batch, shuffle, seed):
-    """However few there are; some ranks may have none at all."""
     seen = []
 
     class Sees(Callback):
@@ -283,7 +282,6 @@ def test_arrays_that_differ_are_refused_on_all_ranks():
     ],
 )
 def test_what_ranks_train_by_is_compared_before_anything_changes(make, told, monkeypatch):
-    """Ranks with other rules went apart without a word, or ended with a KeyError."""
     version = threading.local()
     monkeypatch.setattr(sys.modules["singanet.training.fit"], "VERSION", OfThread(version))
 
@@ -332,7 +330,6 @@ def test_a_loader_says_whose_it_is(wrap):
 
 
 def test_a_users_own_loader_may_give_ranks_what_they_like():
-    """Rank 2 never has a batch, rank 0 most; all count by their samples."""
     bounds = [0, 30, 37, 37]
 
     def work(comm):
@@ -355,7 +352,6 @@ def test_a_users_own_loader_may_give_ranks_what_they_like():
 
 @pytest.mark.parametrize(("samples", "batch", "size"), [(17, 8, 3), (7, 2, 3)])
 def test_parts_of_a_loaders_batch_may_be_empty(samples, batch, size):
-    """The last batch has fewer samples than there are ranks, or every batch has."""
 
     def work(comm):
         net = plain([Accuracy()], reduced(comm))
@@ -450,7 +446,6 @@ def test_losses_of_several_outputs_are_those_of_one_process():
 @pytest.mark.parametrize("way", ["stop", "raise", "interrupt"])
 @pytest.mark.full
 def test_an_end_on_one_rank_is_one_after_the_same_step_on_all(rank, hook, way, tmp_path):
-    """In one of the ways there are."""
 
     def act(session, number, *_):
         if session.rank != rank or number != 1:
@@ -499,7 +494,6 @@ def test_an_interrupt_while_a_loader_draws_ends_all_ranks():
 
 
 def test_the_signal_of_an_interrupt_waits_for_the_end_of_the_step():
-    """On the main thread, where signals come; the other rank is a thread."""
     before, steps = signal.getsignal(signal.SIGINT), []
 
     def work(comm):
@@ -524,7 +518,6 @@ def test_the_signal_of_an_interrupt_waits_for_the_end_of_the_step():
 
 
 def test_an_end_within_a_step_is_an_error():
-    """The others are in the middle of a reduction; `StopOnNaN` on one rank says so."""
 
     def work(comm):
         x = X.copy()
@@ -552,7 +545,6 @@ def test_early_stopping_plateaus_and_averages_are_alike_on_all_ranks():
 
 
 def test_only_rank_0_prints_and_writes(tmp_path, capsys):
-    """All may evaluate together, and so may rank 0 alone."""
 
     def looks(session, epoch, _):
         with (tmp_path / "own").open("a") as file:
@@ -592,7 +584,6 @@ def test_bytes_a_step_are_in_the_history():
 
 
 def test_running_state_is_that_of_all_samples():
-    """Means weigh by samples; the variance is that of all, about their common mean."""
 
     def work(comm):
         net = singanet.FeedForwardNet(
@@ -644,7 +635,6 @@ def test_parameters_that_differ_are_found_at_a_checkpoint(tmp_path):
     ("kind", "stop"), [("arrays", 3), ("arrays", 5), ("loader", 8), ("generator", 8)]
 )
 def test_a_resumed_training_is_the_same_to_the_bit(kind, stop, tmp_path):
-    """Stopped within an epoch, at its end, and in the next; with as many ranks as before."""
 
     def epoch_of(loader, epoch):
         loader.set_epoch(epoch)
@@ -676,7 +666,6 @@ def test_a_resumed_training_is_the_same_to_the_bit(kind, stop, tmp_path):
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2), (4, 2)])
 def test_other_numbers_of_ranks_go_on_exactly_in_order(before, after, tmp_path):
-    """Every sample of the epoch once, and the numbers of a training that never stopped."""
     order, names, x = [], np.arange(37), X.copy()
     x[:, 0] = names / 37
     sees = at("on_batch_end", lambda session, *_: order.extend(session.inputs[:, 0].tolist()))
@@ -744,7 +733,6 @@ def test_only_rank_0_reads_what_is_resumed(tmp_path):
 @pytest.mark.parametrize("precision", [None, "float16"])
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_micro_batches_of_several_ranks_are_whole_batches_of_one(parts, precision, ranks):
-    """A rank may have fewer samples, and so fewer parts, than another one."""
 
     def train(comm=None, micro_batch=None):
         x = singanet.Input("x", (5,))
@@ -775,7 +763,6 @@ def test_micro_batches_of_several_ranks_are_whole_batches_of_one(parts, precisio
 
 @pytest.mark.parametrize("lr", [lambda: lambda step: 0.1, lambda: By(0.1)])
 def test_schedules_of_ones_own_and_scales_that_differ_are_no_difference(lr):
-    """Ranks that go their own ways skip steps by themselves."""
 
     def work(comm):
         net = plain(optimizer=reduced(comm, SGD(lr=lr())))
@@ -789,7 +776,6 @@ def test_schedules_of_ones_own_and_scales_that_differ_are_no_difference(lr):
 
 
 def test_rates_are_those_of_rank_0():
-    """Set in each way, and by callbacks of rank 0 alone, which stop nobody."""
 
     def work(comm):
         def random(session, batch):

@@ -29,7 +29,6 @@ def range_of(curve):
 
 @pytest.mark.parametrize("make", [SGD, Adam, lambda lr: SGD(lr=lr, momentum=0.9, nesterov=True)])
 def test_everything_is_as_it_was_to_the_bit(build, data, same, make):
-    """A second net, which was never tested, goes on exactly alike."""
     tried, other = build(optimizer=make(lr=0.05)), build(optimizer=make(lr=0.05))
     for net in (tried, other):
         net.fit(*data, batch_size=10, epochs=2, verbose=False)

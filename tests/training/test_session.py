@@ -77,7 +77,6 @@ def test_through_a_file(build, data, same, tmp_path, format):
 @pytest.mark.parametrize("share", np.linspace(0.05, 0.99, 12).tolist())
 @pytest.mark.full
 def test_interrupted_at_any_line_of_a_fit_and_gone_on_from(build, data, same, tmp_path, share):
-    """A step broken in the middle never becomes a checkpoint."""
 
     def callbacks(folder):
         return [EMA(0.9), EarlyStopping(), ModelCheckpoint(folder, every_steps=3)]

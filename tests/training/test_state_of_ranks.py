@@ -96,7 +96,6 @@ def test_parts_of_micro_batches_are_not_for_another_number_of_ranks(tmp_path):
 
 
 def test_rank_0_holds_one_array_of_another_rank_at_a_time():
-    """All of all ranks were gathered before the first was written."""
 
     class Asks(Callback):
         _runs_last = True

@@ -287,7 +287,6 @@ def test_a_state_of_the_other_kind_is_refused(half, build, data, same):
 
 
 def test_what_is_written_from_elsewhere_is_trained_on(half, data):
-    """Loaded weights must not be undone by the masters of older ones."""
     net = half(optimizer=SGD(lr=1e-3))
     net.fit(*data, verbose=False)
     weight = net["fc2"].params["weight"].value
@@ -330,7 +329,6 @@ def test_row_sparse_gradients(rng):
 
 
 def test_running_statistics_survive_an_overflow_in_forward():
-    """The forward of a batch with enormous values must not poison the running means for good."""
     net = singanet.FeedForwardNet(SquaredError(), seed=0)
     net.add(Dense("fc", 3, input_sample_shape=(2,)))
     net.add(BatchNormalization("bn"))

@@ -182,7 +182,6 @@ def test_equals_keras():
 @pytest.mark.parametrize("kind", ["MeanSquaredError", "BinaryCrossentropy", "Huber"])
 @pytest.mark.parametrize("recorded", [False, True])
 def test_weights_of_steps_are_as_in_keras(kind, outputs, recorded):
-    """Outputs (B, T, D) and weights (B, T): two steps, and what evaluate tells."""
     keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
     rng = np.random.default_rng(2)
     x = rng.standard_normal((8, 5, 4)).astype(np.float32)
@@ -395,7 +394,6 @@ def test_a_fit_stopped_within_an_epoch_goes_on_with_what_it_counted():
 
 @pytest.mark.parametrize("records", [False, True])
 def test_losses_of_several_outputs_are_those_of_the_whole_batch_where_it_comes_in_parts(records):
-    """The losses by output were once those of the last part alone."""
     RNG5 = np.random.default_rng(0)
     x = RNG5.standard_normal((40, 6), np.float32)
     y = {"a": RNG5.integers(0, 3, 40), "b": RNG5.standard_normal((40, 2), np.float32)}
@@ -503,7 +501,6 @@ def expect_metrics(found, wanted, names=METRICS, **tolerance):
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("ignored", [-1, 2])
 def test_evaluate_and_fit_count_what_the_loss_counts(kind, loss, ignored):
-    """In one go and by batches, one of them of ignored labels alone; validation; one batch."""
     x, y = data_of(kind, ignored=ignored, column=kind == "steps")
     net = net_of(kind, loss, ignored)
     net.compile(SGD(0.0), net.loss, {name: make() for name, make in MADE.items()})
@@ -524,7 +521,6 @@ def test_evaluate_and_fit_count_what_the_loss_counts(kind, loss, ignored):
 
 @pytest.mark.parametrize("name", METRICS)
 def test_the_metric_of_a_net(name):
-    """`step`, `train` and `evaluate`, recorded or not."""
     x, y = data_of("steps")
     net = net_of("steps", SoftmaxCrossEntropy)
     net.metric = MADE[name]()
@@ -535,7 +531,6 @@ def test_the_metric_of_a_net(name):
 
 
 def test_matrices_of_several_outputs_with_a_mask_and_weights():
-    """Weighted ones too; neither masked nor ignored positions count."""
     x, y = data_of("steps")
     there = np.random.default_rng(4).random((24, 5)) < 0.7
     weight = np.random.default_rng(5).random((24, 5)).astype(np.float32)
@@ -576,7 +571,6 @@ def _probabilities_of(scores):
 
 
 def test_a_head_in_blocks(monkeypatch):
-    """Metrics that need no array of all scores, by steps, recorded ones, and evaluation."""
     monkeypatch.setattr("singanet.loss.head_loss.BLOCK", 1)
     monkeypatch.setattr("singanet.loss.head_loss.FEWEST_ROWS", 4)
     x, y = data_of("steps")
@@ -608,7 +602,6 @@ def test_the_file_of_a_confusion_log(tmp_path):
 
 
 def test_ranks_merge_what_their_losses_count():
-    """One rank has a batch of ignored labels alone."""
     x, y = data_of("steps", samples=23)
     names = [name for name in METRICS if name != "share"]
     whole = net_of("steps", SoftmaxCrossEntropy)

@@ -185,7 +185,6 @@ def test_what_is_certain_follows(temperature):
 
 @pytest.mark.parametrize("model", ["char_rnn", "transformer"])
 def test_what_stands_behind_the_prompt_does_not_matter(model):
-    """A prompt shorter than the window gives what a net of just that length gives."""
     net, short = build(model, (16,), 8, seed=0), build(model, (3,), 8, seed=0)
     for a, b in zip(net.params(), short.params(), strict=True):
         b.value[...] = a.value[tuple(map(slice, b.shape))]

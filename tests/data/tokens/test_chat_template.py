@@ -201,7 +201,6 @@ THOUGHTS = ["", " ", "Ay.", "Ay.\n", " so \n\n", "<think>\nhm\n</think>\n\nNo.",
 
 @pytest.mark.parametrize("name", PIECES)
 def test_answers_are_read_off_any_conversation(name):
-    """The end of each, thoughts that are left out once others follow, and empty ones."""
     source, told, first, behind_all = PIECES[name]
     ends = ("<|im_end|>", "</s>", "<|end|>", "<s>", "<|User|>", "<|Assistant|>", "<|endoftext|>")
     template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, ends)

@@ -201,7 +201,6 @@ def made_up(rng):
     ],
 )
 def test_files_end_soon_and_take_little(call):
-    """In a process of its own, whose memory and time are measured."""
     pytest.importorskip("tokenizers")
     code = f"from tests.data.tokens.test_hostile import *\n{call}"
     run = subprocess.run([sys.executable, "-Wignore", "-c", code], capture_output=True, text=True)
@@ -309,7 +308,6 @@ def tokenizers(files):
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 def test_some_that_were_written_by_hand(capfd):
-    """All of them are measured in processes of their own."""
     templates(islice(hand_made.templates(), 0, None, 151))
     tokenizers_by_hand(83)
     capfd.readouterr()  # a panic of Rust tells of itself

@@ -286,7 +286,6 @@ def test_a_position_is_restored(tokenizer, speeches, options, taken, ranks):
 
 
 def test_a_state_of_other_data_is_refused(tokenizer, unmarked, texts, chats):
-    """Others than of `tests/data/test_any_loader.py`."""
 
     def loader(given=tokenizer, paths=texts[0]):
         return TextFolder(paths, given, 2, 32)
@@ -384,7 +383,6 @@ def test_an_interrupted_training_goes_on_to_the_bit(tokenizer, texts, at):
 
 
 def test_ranks_train_as_one_process(tokenizer, chats):
-    """Of the last batch a rank may have padding alone, which weighs nothing."""
 
     def fitted(comm):
         rank, size = (comm.rank, comm.size) if comm else (0, 1)

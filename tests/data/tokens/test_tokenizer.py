@@ -461,7 +461,6 @@ def charsmap_of(model):
 
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nmt_nfkc_cf"])
 def test_tables_of_sentencepiece(tmp_path, rule):
-    """Those of T5 and XLM-R: texts are normalised as the package itself does."""
     peer = pytest.importorskip("sentencepiece")
     made = io.BytesIO()
     peer.SentencePieceTrainer.train(

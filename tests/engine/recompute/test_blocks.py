@@ -1,7 +1,5 @@
 """Recompute level "blocks": what goes on between blocks stays, all else is made again."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

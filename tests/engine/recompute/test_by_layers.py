@@ -1,7 +1,5 @@
 """Passes by the layers that run forwards again: the same bits, fewer bytes, and what is refused."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -134,7 +132,6 @@ def test_any_net_has_the_same_bits(kinds, level, wishes, recorded):
 @settings(max_examples=12, deadline=None)
 @given(chains, st.sampled_from(LEVELS))
 def test_loops_of_the_caller_have_the_same_bits(kinds, level):
-    """Every parameter is changed between forward and backward, and each after its gradient."""
     twins = twins_at(lambda: net_of(kinds), level)
     for k in range(3):
         twins.forward(True, batch(k)[0])
@@ -152,7 +149,6 @@ def test_loops_of_the_caller_have_the_same_bits(kinds, level):
 
 @pytest.mark.parametrize("level", LEVELS[1:4])
 def test_recurrent_layers_run_again_by_the_kernels_of_training(level):
-    """Those of evaluation differ in the last bits."""
 
     def make():
         x = Input("x", (3, 4))
@@ -300,7 +296,6 @@ def test_a_forced_layer_with_side_effects_is_refused(kind, what, recorded):
 
 
 def test_a_forced_layer_of_the_users_that_only_computes_runs_again():
-    """Not declared pure: its net runs by the layers, with its draws and statistics as they were."""
     calls = []
 
     class Told(Follows):
@@ -375,7 +370,6 @@ def test_other_ready_nets_have_the_same_bits(name):
 @pytest.mark.parametrize("level", ["none", "cheap"])
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_shared_layer_goes_back_by_the_parameters_of_its_forward(level, recorded):
-    """Those assigned between forward and backward count from the next forward on."""
     x = Input("x", (4,))
     norm = LayerNorm("norm")
     hidden = Dense("d2", 4)(Dense("d1", 4)(norm(norm(x))))

@@ -1,7 +1,5 @@
 """Schedules of chains: exhaustive search, and an independent dynamic program."""
 
-from __future__ import annotations
-
 import math
 import random
 from functools import cache

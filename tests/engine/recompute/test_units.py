@@ -1,7 +1,5 @@
 """Steps as units: what runs again, against every order there is for small graphs."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from itertools import count as numbers
@@ -112,7 +110,6 @@ def shortest(units, room):
     lambda seed: chain(5, seed), lambda seed: residual(1, seed), lambda seed: at_random(5, seed),
 ], ids=["chain", "residual", "at random"])  # fmt: skip
 def test_within_a_twentieth_of_the_best_order_of_small_graphs(make):
-    """Over budgets of several graphs, those that the choice can keep."""
     got = best = 0.0
     for seed in range(3):
         units = make(seed)
@@ -183,7 +180,6 @@ def test_a_recurrent_cell_keeps_what_only_products_made():
 
 
 def test_draws_are_made_once_and_stay():
-    """A mask that no run could make again is there from the first one on."""
     units = Units(
         [
             unit("fed", 0, (), {0}, (), again=False),

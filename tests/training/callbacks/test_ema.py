@@ -222,7 +222,6 @@ def test_two_decays_and_a_second_fit(build, data):
 
 
 def test_rows_of_a_table_beside_it(rng):
-    """Rows are updated in kernels; clipped ones are not, and the step then runs by the layers."""
     x, y = rng.integers(0, 9, (20, 4)), rng.integers(0, 2, 20)
     for arguments in ({}, {"clip": 0.1}):
         averages = []

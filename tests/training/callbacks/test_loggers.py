@@ -34,7 +34,6 @@ def rows_of(path):
 
 
 def test_a_line_an_epoch_with_the_same_floats(build, data, tmp_path):
-    """Each is there at the end of its epoch."""
     path, counts = tmp_path / "new folder" / "log.csv", []
     look = at("on_epoch_end", lambda *_: counts.append(len(rows_of(path))), _runs_last=True)
     given = {"validation_data": data, "callbacks": [CSVLogger(path), look]}
@@ -48,7 +47,6 @@ def test_a_line_an_epoch_with_the_same_floats(build, data, tmp_path):
 
 
 def test_a_resumed_training_keeps_what_came_before(build, data, tmp_path):
-    """Also if a killed process left a line of an epoch that is trained again, or an empty file."""
     path, run = tmp_path / "log.csv", tmp_path / "run"
     for epochs, left in enumerate(("{}2,9.9,0.9\n", "", "epoch,loss\n0,1\n1", ""), 2):
         history = build().fit(

@@ -70,13 +70,11 @@ def test_every_so_many_steps_and_minutes(build, data, tmp_path, options, expecte
 
 
 def test_a_file_by_the_minute_is_gone_on_from(build, data, tmp_path):
-    """To the bit, from the middle of an epoch."""
     whole, resumed, clock = build(), build(), iter(range(0, 10**6, 50))
     whole.fit(*data, batch_size=10, epochs=3, verbose=False)
     checkpoint = ModelCheckpoint(
         tmp_path, None, every_epochs=9, every_minutes=1, clock=lambda: next(clock)
     )
-
     callbacks = [checkpoint, raise_at(7, KeyError("power cut"))]
     with pytest.raises(KeyError):
         build().fit(*data, batch_size=10, epochs=3, callbacks=callbacks, verbose=False)

@@ -118,7 +118,6 @@ def test_what_nobody_knows_is_refused_before_the_first_step(make, tmp_path, monk
 
 
 def test_the_best_weights_of_a_users_metric_come_back():
-    """Its values are told beforehand: the second epoch is the best, by more being better."""
 
     class Told(HighDice):
         def compute(self):
