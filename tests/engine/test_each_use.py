@@ -1,6 +1,6 @@
 """Tied tables that are updated by the gradient of each use: the same steps to rounding."""
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,43 +9,41 @@ from singanet import FeedForwardNet, Input, load_model, pretrained
 from singanet.errors import ArgumentError
 from singanet.layers import Activation, Add, Dense, Embedding
 from singanet.loss import SoftmaxCrossEntropy, head_loss
-from singanet.optimizer import SGD, Accumulator, ClipNorm, Optimizer
+from singanet.optimizer import SGD, Accumulator, ClipNorm
+from tests.kit.ranks import expect_same_bits
 
 WORDS, WIDTH, STEPS = 29, 6, 5
 
 
-def net_of(twice: bool = False, layers: int = 2, words: int = WORDS, width: int = WIDTH) -> Any:
+def net_of(twice=False, layers=2, words=WORDS, width=WIDTH):
     """Words, some layers, and scores by the same table; ``twice`` looked up."""
-    ids = Input("ids", (STEPS,), "int64")
-    table = Embedding("table", words, width)
-    x = table(ids)
+    ids, table = Input("ids", (STEPS,), "int64"), Embedding("table", words, width)
+    x, shared = table(ids), table.params["weight"]
     if twice:
-        more = Embedding("more", words, width, W_specs=table.params["weight"])
-        x = Add("both")(x, more(ids))
+        x = Add("both")(x, Embedding("more", words, width, W_specs=shared)(ids))
     for k in range(layers):
         x = Activation(f"tanh{k}", "tanh")(Dense(f"mid{k}", width)(x))
-    shared: Any = {"W_specs": table.params["weight"], "W_transpose": True}
-    scores = Dense("head", words, **shared)(x)
+    scores = Dense("head", words, W_specs=shared, W_transpose=True)(x)
     return FeedForwardNet(SoftmaxCrossEntropy(), inputs=ids, outputs=scores, seed=1)
 
 
-def batch(seed: int, words: int = WORDS) -> Any:
-    return np.random.default_rng(seed).integers(0, words, (2, 4, STEPS))
+def batch(seed):
+    return np.random.default_rng(seed).integers(0, WORDS, (2, 4, STEPS))
 
 
-def trained(net: Any, rule: Any, steps: int = 5) -> Any:
+def trained(net, rule, steps=5):
     losses = [net.step(*batch(k), rule)[0] for k in range(steps)]
     return losses, {param.name: param.peek().copy() for param in net.params()}
 
 
-def expect_alike(one: Any, other: Any) -> None:
+def expect_alike(one, other):
     assert np.allclose(one[0], other[0], rtol=1e-5)
     for name, value in one[1].items():
         assert np.allclose(value, other[1][name], atol=1e-6), name
 
 
-def rate(step: int) -> float:
-    """One that tells each step from the others."""
+def rate(step):
+    """Tells each step from the others."""
     return 0.5 / (1 + step)
 
 
@@ -72,7 +70,7 @@ def test_steps_are_those_of_the_sum_to_rounding(monkeypatch, blocks, twice, reco
 
 
 def test_no_use_waits_for_another():
-    shapes: dict[bool, Any] = {}
+    shapes = {}
 
     class Told(SGD):
         def update(self, names, values, grads, scale=1.0):
@@ -84,8 +82,7 @@ def test_no_use_waits_for_another():
             super()._update_part(names, values, grads)
 
     for each in (True, False):
-        told: list[Any] = []
-        net = net_of(layers=1)
+        told, net = [], net_of(layers=1)
         net.programs.enabled = False
         net.step(*batch(0), Told(lr=0.1, each_use=each))
         shapes[each] = [entry for entry in told if len(entry) > 1]
@@ -121,45 +118,37 @@ def test_blocks_that_run_again_run_beside_no_table(monkeypatch):
 
 
 def test_where_it_cannot_be_so_gradients_are_summed(tmp_path):
+    """For callbacks, behind stages, in a folder, where another use reads values, with decay."""
 
-    def two_heads() -> Any:
-        ids = Input("ids", (STEPS,), "int64")
-        x = Embedding("table", WORDS, WIDTH)(ids)
-        square = Dense("one", WIDTH)
-        y = square(x)
+    def two_heads():
+        ids, square = Input("ids", (STEPS,), "int64"), Dense("one", WIDTH)
+        y = square(Embedding("table", WORDS, WIDTH)(ids))
         again = Dense("two", WIDTH, W_specs=square.params["weight"])
         scores = Dense("head", WORDS)(again(y))
         return FeedForwardNet(SoftmaxCrossEntropy(), inputs=ids, outputs=scores, seed=1)
 
-    found = []
+    found = {}
     for each in (True, False):
-        net, rule = two_heads(), SGD(lr=0.1, each_use=each)
-        found.append(trained(net, rule))
-        net, rule = net_of(), Accumulator(SGD(lr=0.1, each_use=each), 2)
-        found.append(trained(net, rule))
-        net, rule = net_of(words=3000, width=8), SGD(lr=0.1, each_use=each)
-        net.offload(tmp_path / str(each), "200kB")
-        found.append(trained(net, rule))
-        net, seen = net_of(), []
-        rule = SGD(lr=0.1, each_use=each)
+
+        def rule(each=each):
+            return SGD(lr=0.1, each_use=each)
+
+        behind, decayed, watched, seen = net_of(words=3000, width=8), net_of(), net_of(), []
+        behind.offload(tmp_path / str(each), "200kB")
+        spec = decayed["table"].params["weight"]
+        spec.spec = replace(spec.spec, regularizer=0.1)
         for k in range(3):
-            net.step(*batch(k), rule, lambda item, s=seen: s.extend(item.names))
-        found.append(([seen.count("table/weight")], {p.name: p.value for p in net.params()}))
-    for one, other in zip(found[:4], found[4:], strict=True):
+            watched.step(*batch(k), rule(), lambda item, s=seen: s.extend(item.names))
+        found[each] = [
+            trained(two_heads(), rule()),
+            trained(net_of(), Accumulator(rule(), 2)),
+            trained(behind, rule()),
+            trained(decayed, rule()),
+            ([seen.count("table/weight")], {p.name: p.value for p in watched.params()}),
+        ]
+    for one, other in zip(*found.values(), strict=True):
         assert one[0] == other[0]
         assert all(np.array_equal(one[1][name], other[1][name]) for name in one[1])
-
-
-def test_a_parameter_with_decay_of_its_own_is_summed():
-    found = []
-    for each in (True, False):
-        net = net_of()
-        from dataclasses import replace
-
-        weight = net["table"].params["weight"]
-        weight.spec = replace(weight.spec, regularizer=0.1)
-        found.append(trained(net, SGD(lr=0.1, each_use=each)))
-    assert found[0][0] == found[1][0]
 
 
 @pytest.mark.parametrize(
@@ -171,19 +160,16 @@ def test_what_needs_the_whole_gradient_is_refused(given):
 
 
 def test_the_choice_is_part_of_the_model(tmp_path):
-    net = net_of()
-    net.compile(SGD(lr=0.1, each_use=True), net.loss)
+    net, other = net_of(), net_of()
+    net.compile(rule := SGD(lr=0.1, each_use=True), net.loss)
     net.save_model(tmp_path / "net.singanet")
-    again: Optimizer = load_model(tmp_path / "net.singanet").compiled.optimizer  # type: ignore[attr-defined]
-    assert again.each_use
-    net.step(*batch(0), net.compiled.optimizer)
-    net.step(*batch(1), net.compiled.optimizer)
-    net.compiled.optimizer.each_use = False
-    other = net_of()
+    assert load_model(tmp_path / "net.singanet").compiled.optimizer.each_use
+    for k in range(2):
+        net.step(*batch(k), rule)
+    rule.each_use = False
     for param, same in zip(other.params(), net.params(), strict=True):
         param.value[...] = same.value
-    for each, rule in ((net, net.compiled.optimizer), (other, SGD(lr=0.1))):
-        each.step(*batch(2), rule)
-        each.step(*batch(3), rule)
-    for one, same in zip(net.params(), other.params(), strict=True):
-        assert np.array_equal(one.value, same.value)
+    for each, optimizer in ((net, rule), (other, SGD(lr=0.1))):
+        for k in (2, 3):
+            each.step(*batch(k), optimizer)
+    expect_same_bits([net, other])

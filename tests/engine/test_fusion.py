@@ -58,92 +58,75 @@ def residual(relu, norm=BatchNormalization):
     return FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=Dense("fc", 3)(Flatten("f")(y)))
 
 
-def built(relu=Activation, norm=BatchNormalization, dtype=np.float32):
+def built(relu=Activation, norm=BatchNormalization):
     net = residual(relu, norm)
     for param in net.params():
         rng = np.random.default_rng(len(param.name))
         param.value[...] = rng.uniform(0.2, 1, param.value.shape)
         param.value -= 0.5 * ("weight" in param.name)
-    kernels = Counting()
-    net.to_device(Device("cpu", kernels))
-    return net, kernels
+    net.to_device(Device("cpu", Counting()))
+    return net
 
 
-@pytest.fixture
-def batch():
-    rng = np.random.default_rng(0)
-    return rng.standard_normal((5, 4, 6, 6)).astype(np.float32), np.array([0, 2, 1, 1, 0])
+def both(**more):
+    """The net whose relus are fused, and the one whose are not."""
+    return [built(relu, **more) for relu in (Activation, Separate)]
 
 
-def state(net):
-    return {param.name: param.value.copy() for param in net.params()}
+def layer_of(net, name):
+    return next(layer for layer in net.layers if layer.name == name)
+
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((5, 4, 6, 6)).astype(np.float32), np.array([0, 2, 1, 1, 0])
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_training_is_the_same(batch, frozen):
+def test_training_is_the_same(frozen):
     results = []
-    for relu in (Activation, Separate):
-        net, kernels = built(relu)
-        if frozen:
-            net.freeze("conv1")
-            net.freeze("norm1")
+    for net in both():
+        for name in ("conv1", "norm1") if frozen else ():
+            net.freeze(name)
         sgd = SGD(lr=0.1, momentum=0.9)
-        losses = [net.step(*batch, sgd)[0] for _ in range(3)]
-        results.append((losses, state(net), net.evaluate(*batch)[0], net.predict(batch[0])))
-        assert (kernels.relus == 0) is (relu is Activation)
-    (losses, params, scores, outputs), (wanted, exact, exact_scores, exact_outputs) = results
-    np.testing.assert_allclose(losses, wanted, rtol=1e-6)
-    np.testing.assert_allclose(scores, exact_scores, rtol=1e-6)
-    np.testing.assert_allclose(outputs, exact_outputs, rtol=1e-5, atol=1e-6)
-    assert losses[0] != losses[-1]
-    for name, value in params.items():
-        np.testing.assert_allclose(value, exact[name], rtol=1e-5, atol=1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize("name", ["norm1", "add"])
-def test_what_lies_between_can_be_asked_for(batch, name):
-    nets = [built(relu)[0] for relu in (Activation, Separate)]
-    got = [net.forward(True, batch[0], output=[name]) for net in nets]
-    assert got[0][name].min() < 0
-    np.testing.assert_allclose(got[0][name], got[1][name], rtol=1e-6)
+        losses = [net.step(X, Y, sgd)[0] for _ in range(3)]
+        assert losses[0] != losses[-1]
+        told = {"loss": losses, "score": net.evaluate(X, Y)[0], "outputs": net.predict(X)}
+        results.append({param.name: param.value for param in net.params()} | told)
+        assert (net.device.ops.relus == 0) is (len(results) == 1)
+    for name, value in results[0].items():
+        np.testing.assert_allclose(value, results[1][name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["norm1", "add", "norm2", "relu2", "conv1"])
-def test_gradients_between_are_right(batch, name):
-    grads = []
-    for relu in (Activation, Separate):
-        net, _ = built(relu)
-        y = net.forward(True, batch[0])
+def test_outputs_and_gradients_between_are_right(name):
+    outputs, grads = [], []
+    for net in both():
+        outputs.append(net.forward(True, X, output=[name])[name])
+        y = net.forward(True, X)
         dy = np.linspace(-1, 1, y.size, dtype=np.float32).reshape(y.shape)
         items = list(net.backward(dy, output=[name]))
         params = {n: g for item in items for n, g in zip(item.names, item.grads, strict=True)}
-        grads.append((items[-1].output_grads[name], params))
-    np.testing.assert_allclose(grads[0][0], grads[1][0], rtol=1e-5, atol=1e-6)
-    assert (grads[1][0] == 0).any() or name in ("conv1", "norm2", "relu2")
-    for key, value in grads[0][1].items():
-        np.testing.assert_allclose(value, grads[1][1][key], rtol=1e-5, atol=1e-5, err_msg=key)
+        grads.append(params | {"": items[-1].output_grads[name]})
+    np.testing.assert_allclose(*outputs, rtol=1e-6)
+    assert outputs[0].min() < 0 or name == "relu2"
+    assert (grads[1][""] == 0).any() or name in ("conv1", "norm2", "relu2")
+    for key, value in grads[0].items():
+        np.testing.assert_allclose(value, grads[1][key], rtol=1e-5, atol=1e-5, err_msg=key)
 
 
-def test_users_layers_are_left_alone(batch):
-    net, kernels = built(norm=Doubled)
-    plain, _ = built(Separate, Doubled)
-    np.testing.assert_allclose(
-        net.forward(True, batch[0]), plain.forward(True, batch[0]), rtol=1e-5
-    )
-    assert kernels.relus == 1  # Add still does the one after it
+def test_users_layers_are_left_alone():
+    net, plain = both(norm=Doubled)
+    np.testing.assert_allclose(net.forward(True, X), plain.forward(True, X), rtol=1e-5)
+    assert net.device.ops.relus == 1  # Add still does the one after it
 
 
-def test_an_output_with_two_readers_is_left_alone(batch):
+def test_an_output_with_two_readers_is_left_alone():
     x = Input("image", (4, 6, 6))
     normal = BatchNormalization("norm")(x)
-    both = Add("sum")(Activation("relu", "relu")(normal), normal)
-    net = FeedForwardNet(inputs=x, outputs=both)
+    net = FeedForwardNet(inputs=x, outputs=Add("sum")(Activation("relu", "relu")(normal), normal))
     net.to_device(Device("cpu", Counting()))
-    y = net.forward(True, batch[0])
-    z = (batch[0] - batch[0].mean((0, 2, 3), keepdims=True)) / batch[0].std(
-        (0, 2, 3), keepdims=True
-    )
-    np.testing.assert_allclose(y, z + np.maximum(z, 0), rtol=1e-3, atol=1e-4)
+    z = (X - X.mean((0, 2, 3), keepdims=True)) / X.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(net.forward(True, X), z + np.maximum(z, 0), rtol=1e-3, atol=1e-4)
     assert net.device.ops.relus == 1
 
 
@@ -202,83 +185,60 @@ def test_a_users_layer_may_do_the_relu_after_it(rng, kind, steps, recorded):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("order", ["norm, relu", "add, relu"])
-def test_every_layer_is_yielded(batch, order):
+def test_every_layer_is_yielded():
     names = []
-    for relu in (Activation, Separate):
-        net, _ = built(relu)
-        y = net.forward(True, batch[0])
-        names.append([(item.layer, item.names) for item in net.backward(np.ones_like(y))])
+    for net in both():
+        dy = np.ones_like(net.forward(True, X))
+        names.append([(item.layer, item.names) for item in net.backward(dy)])
     assert names[0] == names[1]
     assert ("relu1", []) in names[0]
     assert ("norm1", ["norm1/gamma", "norm1/beta"]) in names[0]
 
 
-def on_the_layer(net, called):
-    layer = net.layers[[layer.name for layer in net.layers].index("norm1")]
-    before = layer.forward
-    layer.forward = lambda ctx, x: called.append(1) or before(ctx, x)
-
-
-def on_the_relu(net, called):
-    layer = net.layers[[layer.name for layer in net.layers].index("relu1")]
-    before = layer.backward
-    layer.backward = lambda ctx, dy: called.append(1) or before(ctx, dy)
-
-
-@pytest.mark.parametrize("patch", [on_the_layer, on_the_relu])
-def test_a_layer_whose_pass_was_replaced_runs_it(batch, patch):
-    called = []
-    net, kernels = built()
-    plain, _ = built()
-    net.step(*batch, SGD(lr=0.1))
-    plain.step(*batch, SGD(lr=0.1))
-    assert not kernels.relus
-    patch(net, called)
-    assert net.step(*batch, SGD(lr=0.1))[0] == pytest.approx(plain.step(*batch, SGD(lr=0.1))[0])
+@pytest.mark.parametrize(("name", "method"), [("norm1", "forward"), ("relu1", "backward")])
+def test_a_layer_whose_pass_was_replaced_runs_it(name, method):
+    called, net, plain = [], built(), built()
+    net.step(X, Y, SGD(lr=0.1))
+    plain.step(X, Y, SGD(lr=0.1))
+    assert not net.device.ops.relus
+    layer = layer_of(net, name)
+    before = getattr(layer, method)
+    setattr(layer, method, lambda ctx, given: called.append(1) or before(ctx, given))
+    assert net.step(X, Y, SGD(lr=0.1))[0] == pytest.approx(plain.step(X, Y, SGD(lr=0.1))[0])
     assert called
-    assert kernels.relus == 1
+    assert net.device.ops.relus == 1
 
 
-def test_a_class_whose_pass_was_replaced_runs_it(batch, monkeypatch):
-    called, before = [], BatchNormalization.forward
+def test_a_class_whose_pass_was_replaced_runs_it(monkeypatch):
+    called, before, net = [], BatchNormalization.forward, built()
 
     @functools.wraps(before)
     def timed(self, ctx, x):
         called.append(self.name)
         return before(self, ctx, x)
 
-    net, _ = built()
-    wanted = net.forward(True, batch[0])
+    wanted = net.forward(True, X)
     monkeypatch.setattr(BatchNormalization, "forward", timed)
-    np.testing.assert_allclose(net.forward(True, batch[0]), wanted, rtol=1e-6)
+    np.testing.assert_allclose(net.forward(True, X), wanted, rtol=1e-6)
     assert called == ["norm1", "norm2"]
 
 
 @pytest.mark.parametrize("name", ["norm1", "relu1"])
-def test_a_layer_that_says_whether_it_is_recomputed_stands_alone(batch, name):
-    net, _ = built()
-    fewer = len(fused(net._execution_plan()).steps)
-    before = net.train(*batch)
-    net.layers[[layer.name for layer in net.layers].index(name)].recompute = True
+def test_a_layer_that_says_whether_it_is_recomputed_stands_alone(name):
+    net = built()
+    fewer, before = len(fused(net._execution_plan()).steps), net.train(X, Y)
+    layer_of(net, name).recompute = True
     assert len(fused(net._execution_plan()).steps) == fewer + 1
-    for one, other in zip(before[0], net.train(*batch)[0], strict=True):
+    for one, other in zip(before[0], net.train(X, Y)[0], strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_relu_that_becomes_something_else_is_that(batch):
-    net, _ = built()
-    plain, _ = built(Separate)
+def test_what_changes_is_seen_and_leaves_the_plan_as_it_was_elsewhere():
+    net, plain = both()
     for one in (net, plain):
-        one.forward(False, batch[0])
-        one.layers[[layer.name for layer in one.layers].index("relu1")].mode = "tanh"
-    np.testing.assert_allclose(
-        net.forward(False, batch[0]), plain.forward(False, batch[0]), rtol=1e-5
-    )
-
-
-def test_what_changes_elsewhere_leaves_the_plan_as_it_was(batch):
-    net, _ = built()
+        one.forward(False, X)
+        layer_of(one, "relu1").mode = "tanh"
+    np.testing.assert_allclose(net.forward(False, X), plain.forward(False, X), rtol=1e-5)
     first = fused(net._execution_plan())
     net.layers[0].label = "looked at"
     assert fused(net._execution_plan()) is first

@@ -1,10 +1,13 @@
 """What a pass needs between forward and backward is its own, whoever carries it out."""
 
+import copy
+
 import numpy as np
 import pytest
 
 import singanet
 from singanet.layers import Activation, Dense, Flatten, Layer
+from singanet.loss import SquaredError
 
 
 class Twice(Layer):
@@ -23,17 +26,10 @@ class Twice(Layer):
         return 2 * x * dy + 0 * held["y"], {}
 
 
-def recorded(net):
-    pass
-
-
-def by_layers(net):
-    net.programs.enabled = False
-
-
-def recomputed(net):
-    net.programs.enabled = False
-    net["fc"].recompute = True
+def carry(net, how):
+    net.programs.enabled = how == "recorded"
+    if how == "recomputed":
+        net["fc"].recompute = True
 
 
 def gradients(net, x, spoil=False):
@@ -47,14 +43,14 @@ def gradients(net, x, spoil=False):
     return found
 
 
-@pytest.mark.parametrize("carried", [by_layers, recorded, recomputed])
+@pytest.mark.parametrize("how", ["by layers", "recorded", "recomputed"])
 @pytest.mark.parametrize(
     "last", [[Activation("act", mode="sigmoid"), Flatten("flat")], [Twice("twice")]]
 )
-def test_arrays_that_the_caller_writes_into_before_backward(carried, last):
+def test_arrays_that_the_caller_writes_into_before_backward(how, last):
     first = Dense("fc", 3, input_sample_shape=(2,))
     net = singanet.FeedForwardNet([first, *last], seed=0)
-    carried(net)
+    carry(net, how)
     for _ in range(4):  # recorded after the first ones
         x = np.arange(8, dtype=np.float32).reshape(4, 2) / 8
         right = gradients(net, x.copy())
@@ -78,17 +74,12 @@ def test_a_sparse_feed_that_is_filled_anew():
     np.testing.assert_array_equal(dense[:, 0], [3, 1, 0, 2])
 
 
-@pytest.mark.parametrize("carried", [by_layers, recorded])
-def test_gradients_that_come_one_by_one_are_of_the_feed_as_it_was(carried):
-    parts = [
-        Dense("fc", 3, input_sample_shape=(2,)),
-        Activation("act", mode="tanh"),
-        Dense("top", 2),
-    ]
+@pytest.mark.parametrize("how", ["by layers", "recorded"])
+def test_gradients_that_come_one_by_one_are_of_the_feed_as_it_was(how):
+    parts = [Dense("fc", 3, input_sample_shape=(2,)), Activation("act", "tanh"), Dense("top", 2)]
     net = singanet.FeedForwardNet(parts, seed=0)
-    carried(net)
-    x = np.arange(8, dtype=np.float32).reshape(4, 2) / 8
-    names = ["fc/weight", "top/weight"]
+    carry(net, how)
+    x, names = np.arange(8, dtype=np.float32).reshape(4, 2) / 8, ["fc/weight", "top/weight"]
     right = net.gradients("top", names, x)
     for _ in range(4):
         feed, found = x.copy(), {}
@@ -97,3 +88,29 @@ def test_gradients_that_come_one_by_one_are_of_the_feed_as_it_was(carried):
             feed[...] = 9
         for name in names:
             np.testing.assert_array_equal(found[name], right[name], err_msg=name)
+
+
+def test_a_walk_is_worked_out_once_for_what_is_trained(rng):
+    layers = [Dense("a", 3, input_sample_shape=(3,)), Dense("b", 3)]
+    net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=0)
+    x = rng.standard_normal((2, 3)).astype("float32")
+    net.train(x, x)
+    plan = net._execution_plan()
+    slots = plan.by_name["b"].out_slots
+    first = plan.backward(slots, ())
+    assert plan.backward(slots, ()) is first
+    net.layers[0].trainable = False
+    second = plan.backward(slots, ())
+    assert (first.visited, second.visited) == ([True, True], [False, True])
+    net.layers[0].trainable = True
+    assert plan.backward(slots, ()) is first
+    assert plan.backward(slots, ("a",)) is not first
+
+
+def test_a_copy_of_a_net_sums_the_uses_of_its_own_parameters(rng):
+    shared, a = Dense("shared", 3), singanet.Input("a", (3,))
+    net = singanet.FeedForwardNet(SquaredError(), inputs=a, outputs=shared(shared(a)), seed=0)
+    x = rng.standard_normal((2, 3)).astype("float32")
+    before, _ = net.train(x, x)
+    for one, other in zip(before, copy.deepcopy(net).train(x, x)[0], strict=True):
+        np.testing.assert_array_equal(one, other)
