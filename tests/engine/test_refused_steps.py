@@ -3,29 +3,13 @@
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet
+from singanet import FeedForwardNet, layers, optimizer
 from singanet.errors import SingaNetError
 from singanet.executor import Executor
-from singanet.layers import (
-    Activation,
-    Add,
-    BatchNormalization,
-    Dense,
-    Dropout,
-    GaussianNoise,
-    Input,
-    Layer,
-)
+from singanet.layers import BatchNormalization, Dense, Dropout, Input, Layer
 from singanet.loss import Loss, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
-from singanet.optimizer import (
-    SGD,
-    Accumulator,
-    Adam,
-    ClipByGlobalNorm,
-    ClipByLayerNorm,
-    ClipByRunningNorm,
-)
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.optimizer.chain import UpdateChain
 from singanet.training.steps import MicroBatches
 
@@ -106,8 +90,8 @@ OPTIMIZERS = [
     Adam,
     lambda rate: Accumulator(Adam(rate), 2),
     lambda rate: ClipByGlobalNorm(SGD(rate, momentum=0.9), 0.5),
-    lambda rate: ClipByLayerNorm(Adam(rate), 0.5),
-    lambda rate: ClipByRunningNorm(SGD(rate), 0.5),
+    lambda rate: optimizer.ClipByLayerNorm(Adam(rate), 0.5),
+    lambda rate: optimizer.ClipByRunningNorm(SGD(rate), 0.5),
     lambda rate: ClipByGlobalNorm(Accumulator(SGD(rate), 2), 0.5),
 ]
 
@@ -122,7 +106,7 @@ class Subject:
         inputs = [Input(k, (FEATURES,)) for k in ("a", "b")[: 1 + self.two]]
         h = inputs[0]
         if self.two:
-            h = Add("join")(*(Dense(f"in_{k}", FEATURES)(x) for k, x in enumerate(inputs)))
+            h = layers.Add("join")(*(Dense(f"in_{k}", FEATURES)(x) for k, x in enumerate(inputs)))
         self.own_layer = False
         for k in range(int(rng.integers(1, 4))):
             h = Dense(f"fc{k}", int(rng.integers(2, 6)))(h)
@@ -131,9 +115,9 @@ class Subject:
             made = (
                 lambda n: BatchNormalization(n, momentum=0.3),
                 lambda n: Dropout(n, 0.3),
-                lambda n: GaussianNoise(n, 0.3),
+                lambda n: layers.GaussianNoise(n, 0.3),
                 lambda n: Own(n, self.switch),
-                lambda n: Activation(n, "tanh"),
+                lambda n: layers.Activation(n, "tanh"),
             )[kind]
             h = made(f"l{k}")(h)
         y = Dense("out", CLASSES)(h)
@@ -299,33 +283,82 @@ def test_many_refused_steps_never_happened(part):
         run(seed)
 
 
-def moving(seed=1, **more):
-    layers = [Dense("fc", 6, input_sample_shape=(FEATURES,)), BatchNormalization("bn")]
-    layers += [Dropout("drop", 0.3), Dense("out", CLASSES)]
-    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=seed, **more)
+def moving(recorded=True):
+    parts = [Dense("fc", 6, input_sample_shape=(FEATURES,)), BatchNormalization("bn")]
+    parts += [Dropout("drop", 0.3), Dense("out", CLASSES)]
+    net = FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=1)
+    net.programs.enabled = recorded
+    return net
 
 
-def seen(net, optimizer):
-    found = {**dict(zip(net.param_names(), net.param_values(), strict=True))}
-    found = {**found, **optimizer.state_dict()}
+def seen(net, rule):
+    found = dict(zip(net.param_names(), net.param_values(), strict=True)) | rule.state_dict()
     return {k: np.array(v) for k, v in found.items()}, net.rng.bit_generator.state
+
+
+def expect_refused(error, net, rule, call):
+    """Check that ``call`` raises ``error`` and changes nothing."""
+    before = seen(net, rule)
+    with pytest.raises(error):
+        call()
+    assert same(before, seen(net, rule))
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_labels_and_interrupts_after_steps(recorded):
+    net, rule = moving(recorded), Adam(0.1)
+    for measure in [None] * 4 + [lambda outputs, y: 0.0] * 4:
+        net.step(GOOD, LABELS, rule, measure=measure)
+        expect_refused(SingaNetError, net, rule, lambda: net.step(GOOD, WRONG, rule))
+        late = lambda: net.step(GOOD, LABELS, rule, measure=interrupt)  # noqa: E731
+        expect_refused(KeyboardInterrupt, net, rule, late)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_rate_that_is_none_at_the_last_micro_batch(recorded):
+    net, rule = moving(recorded), Accumulator(Adam(0.1), 2)
+    for _ in range(4):
+        net.step(GOOD, LABELS, rule)
+        before, rule.optimizer.lr = seen(net, rule), np.nan
+        with pytest.raises(SingaNetError):
+            net.step(GOOD, LABELS, rule)
+        rule.optimizer.lr = 0.1
+        assert same(before, seen(net, rule))
+        net.step(GOOD, LABELS, rule)
+
+
+def test_a_part_of_a_batch_whose_gradients_are_gathered():
+    net, rule = moving(), Adam(0.1)
+    net.compile(rule)
+    net._execution_plan()
+    gathered = Accumulator(rule, 1)
+    run = lambda x, y, weight, on_layer, measure: net.step(x, y, gathered)[0]  # noqa: E731
+    step = MicroBatches(net, gathered, 4, lambda count: count, run)
+    for _ in range(4):
+        expect_refused(SingaNetError, net, rule, lambda: step(GOOD, WRONG, None, None, None))
+        assert not gathered.pending
+        step(GOOD, LABELS, None, None, None)
+
+
+def test_a_program_of_an_executor():
+    x, y, rule = Input("x", (FEATURES,)), Input("y", (), dtype="int64"), Adam(0.1)
+    h = Dropout("drop", 0.3)(BatchNormalization("bn")(Dense("fc", 6)(x)))
+    loss = SoftmaxCrossEntropy()(Dense("out", CLASSES)(h), y)
+    executor = Executor({"train": [loss, rule.minimize(loss)]}, seed=3)
+    feed = {"x": GOOD, "y": LABELS}
+    for _ in range(4):
+        executor.run("train", feed)
+        wrong = lambda: executor.run("train", feed | {"y": WRONG})  # noqa: E731
+        expect_refused(SingaNetError, executor.net, rule, wrong)
 
 
 GOOD = np.random.default_rng(5).standard_normal((8, FEATURES)).astype(np.float32)
 LABELS = np.arange(8) % CLASSES
 WRONG = np.where(np.arange(8) == 6, CLASSES, LABELS)
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-def test_labels_out_of_range_after_steps(recorded):
-    net, rule = moving(), Adam(0.1)
-    net.programs.enabled = recorded
-    for _ in range(4):
-        net.step(GOOD, LABELS, rule)
-        before = seen(net, rule)
-        with pytest.raises(SingaNetError):
-            net.step(GOOD, WRONG, rule)
-        assert same(before, seen(net, rule))
 
 
 def test_a_fit_in_mixed_precision():
@@ -340,75 +373,11 @@ def test_a_fit_in_mixed_precision():
     assert same(seen(net, net.compiled.optimizer), seen(twin, twin.compiled.optimizer))
 
 
-def test_a_part_of_a_batch_whose_gradients_are_gathered():
-    net = moving()
-    net.compile(Adam(0.1))
-    net._execution_plan()
-    step = MicroBatches(
-        net,
-        gathered := Accumulator(net.compiled.optimizer, 1),
-        4,
-        lambda count: count,
-        lambda x, y, weight, on_layer, measure: net.step(x, y, gathered)[0],
-    )
-    for _ in range(4):
-        before = seen(net, net.compiled.optimizer)
-        with pytest.raises(SingaNetError):
-            step(GOOD, WRONG, None, None, None)
-        assert same(before, seen(net, net.compiled.optimizer))
-        assert not gathered.pending
-        step(GOOD, LABELS, None, None, None)
-
-
-def test_a_program_of_an_executor():
-    x, y = Input("x", (FEATURES,)), Input("y", (), dtype="int64")
-    h = Dropout("drop", 0.3)(BatchNormalization("bn")(Dense("fc", 6)(x)))
-    loss = SoftmaxCrossEntropy()(Dense("out", CLASSES)(h), y)
-    rule = Adam(0.1)
-    executor = Executor({"train": [loss, rule.minimize(loss)]}, seed=3)
-    for _ in range(4):
-        executor.run("train", {"x": GOOD, "y": LABELS})
-        before = seen(executor.net, rule)
-        with pytest.raises(SingaNetError):
-            executor.run("train", {"x": GOOD, "y": WRONG})
-        assert same(before, seen(executor.net, rule))
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-def test_an_interrupt_before_the_first_update(recorded):
-    net, rule = moving(), Adam(0.1)
-    net.programs.enabled = recorded
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    for _ in range(4):
-        net.step(GOOD, LABELS, rule, measure=lambda outputs, y: 0.0)
-        before = seen(net, rule)
-        with pytest.raises(KeyboardInterrupt):
-            net.step(GOOD, LABELS, rule, measure=interrupt)
-        assert same(before, seen(net, rule))
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-def test_a_rate_that_is_none_at_the_last_micro_batch(recorded):
-    net, rule = moving(), Accumulator(Adam(0.1), 2)
-    net.programs.enabled = recorded
-    for _ in range(4):
-        net.step(GOOD, LABELS, rule)
-        before, rule.optimizer.lr = seen(net, rule), np.nan
-        with pytest.raises(SingaNetError):
-            net.step(GOOD, LABELS, rule)
-        rule.optimizer.lr = 0.1
-        assert same(before, seen(net, rule))
-        net.step(GOOD, LABELS, rule)
-
-
 def test_what_a_layers_backward_refuses_below_others_that_were_updated():
     # A documented limit: gradients and old values are let go layer by layer.
-    switch = Switch()
-    layers = [Dense("fc", 6, input_sample_shape=(FEATURES,)), Own("own", switch)]
-    net = FeedForwardNet([*layers, Dense("out", CLASSES)], loss=SoftmaxCrossEntropy(), seed=1)
+    switch, first = Switch(), Dense("fc", 6, input_sample_shape=(FEATURES,))
+    parts = [first, Own("own", switch), Dense("out", CLASSES)]
+    net = FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=1)
     net.programs.enabled = False
     before, switch.at = seen(net, SGD(0.1))[0], "backward"
     with pytest.raises(StumbleError):
