@@ -79,23 +79,6 @@ def check_ten(data):
     np.testing.assert_array_equal(data.x_test, images("test_batch"))
 
 
-@pytest.fixture(params=["", "dotted", ".gz"])
-def mnist_folder(tmp_path, request):
-    return write_mnist(tmp_path, form=request.param)
-
-
-def write_mnist(folder, arrays=None, missing=None, form=""):
-    for name, array in zip(NAMES, arrays or FOUR, strict=True):
-        content = idx(array)
-        if form == "dotted":
-            name = name.replace("-idx", ".idx")
-        elif form == ".gz":
-            name, content = name + ".gz", gzip.compress(content)
-        if name != missing:
-            (folder / name).write_bytes(content)
-    return folder
-
-
 @pytest.mark.parametrize("form", ["binary", "python"])
 def test_a_published_archive_is_compared_with_its_checksum(tmp_path, form):
     path = tar(tmp_path / f"cifar-10-{form}.tar.gz", ten(form == "binary"))
@@ -132,23 +115,34 @@ def test_a_missing_set_says_where_to_get_it(tmp_path, use):
             use(where)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    files = ten(False)
+def test_a_missing_and_a_short_file_are_named(tmp_path):
+    files, folder = ten(False), tmp_path / "folder"
     del files["data_batch_4"]
     with pytest.raises(DataError, match="'data_batch_4'"):
-        cifar10(write(tmp_path / "folder", files))
+        cifar10(write(folder, files))
     with pytest.raises(DataError, match=r"my\.tar\.gz.*'data_batch_4'"):
         cifar10(tar(tmp_path / "my.tar.gz", files))
-
-
-def test_a_short_binary_file_names_file_and_byte(tmp_path):
-    files = ten(True)
-    files["data_batch_2.bin"] = files["data_batch_2.bin"][:-1]
+    name, files = "data_batch_2.bin", ten(True)
     with pytest.raises(DataError, match=r"data_batch_2\.bin', byte 3073: .*3072 bytes at the end"):
-        cifar10(write(tmp_path, files))
-    files["data_batch_2.bin"] = b""
+        cifar10(write(tmp_path, files | {name: files[name][:-1]}))
     with pytest.raises(DataError, match=r"data_batch_2\.bin', byte 0"):
-        cifar10(write(tmp_path, files))
+        cifar10(write(tmp_path, files | {name: b""}))
+
+
+def test_what_is_no_archive(tmp_path):
+    path = tmp_path / "my.tar.gz"
+    path.write_bytes(b"\x89PNG is not it")
+    with pytest.raises(DataError, match=r"my\.tar\.gz.*a PNG image"):
+        cifar10(path)
+    with pytest.raises(DataError, match="plain.tar"):
+        cifar10(tar(tmp_path / "plain.tar", ten(True), "w"))
+    with tarfile.open(path, "w:gz") as archive:  # of links, which are not followed
+        for name in TEN:
+            info = tarfile.TarInfo(name + ".bin")
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(info)
+    with pytest.raises(DataError, match="none of that name"):
+        cifar10(path)
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -165,48 +159,23 @@ def test_labels_out_of_range_name_file_and_image(tmp_path, binary):
         cifar10(write(tmp_path, files))
 
 
+TWO = {"labels": [1, 2], "data": PIXELS["test"]}
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        {},
-        {"data": PIXELS["test"]},
-        {"labels": [1, 2]},
-        {"labels": [1, 2, 3], "data": PIXELS["test"]},
-        {"labels": (1, 2), "data": PIXELS["test"]},
-        {"labels": [1, -2], "data": PIXELS["test"]},
-        {"labels": [1, "2"], "data": PIXELS["test"]},
-        {"labels": [1, 2], "data": PIXELS["test"][:, :-1]},
-        {"labels": [1, 2], "data": PIXELS["test"].astype(np.int16)},
-        {"labels": [1, 2], "data": PIXELS["test"][None]},
-        {"labels": [1, 2], "data": 5},
-        Reduced(exec, "raise SystemExit"),
+        {}, {"data": PIXELS["test"]}, {"labels": [1, 2]}, TWO | {"labels": [1, 2, 3]},
+        TWO | {"labels": (1, 2)}, TWO | {"labels": [1, -2]}, TWO | {"labels": [1, "2"]},
+        TWO | {"data": PIXELS["test"][:, :-1]}, TWO | {"data": PIXELS["test"].astype(np.int16)},
+        TWO | {"data": PIXELS["test"][None]}, TWO | {"data": 5}, Reduced(exec, "raise SystemExit"),
     ],
-)
+)  # fmt: skip
 def test_pickles_with_other_entries(tmp_path, content):
     files = {**ten(False), "data_batch_5": pickle.dumps(content, 2)}
     told = "data_batch_5.*exec" if isinstance(content, Reduced) else "data_batch_5"
     with pytest.raises(DataError, match=told):
         cifar10(write(tmp_path, files))
-
-
-def test_what_is_no_archive(tmp_path):
-    path = tmp_path / "my.tar.gz"
-    path.write_bytes(b"\x89PNG is not it")
-    with pytest.raises(DataError, match=r"my\.tar\.gz.*a PNG image"):
-        cifar10(path)
-    with pytest.raises(DataError, match="plain.tar"):
-        cifar10(tar(tmp_path / "plain.tar", ten(True), "w"))
-
-
-def test_links_and_folders_in_an_archive_are_not_followed(tmp_path):
-    path = tmp_path / "my.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name in TEN:
-            info = tarfile.TarInfo(name + ".bin")
-            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
-            archive.addfile(info)
-    with pytest.raises(DataError, match="none of that name"):
-        cifar10(path)
 
 
 @pytest.mark.parametrize("what", ["a note", "a name", "members", "sizes"])
@@ -262,73 +231,60 @@ def idx(array):
     return bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
 
 
-def test_four_files_become_a_data_set(mnist_folder):
-    data = mnist(mnist_folder, checksums=False)
+def write_mnist(folder, arrays=FOUR, missing=None, form=""):
+    for name, array in zip(NAMES, arrays, strict=True):
+        content = gzip.compress(idx(array)) if form == ".gz" else idx(array)
+        if name != missing:
+            name = name.replace("-idx", ".idx") if form == "dotted" else name
+            (folder / (name + form * (form == ".gz"))).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["", "dotted", ".gz"])
+def test_four_files_become_a_data_set(tmp_path, form):
+    data = mnist(write_mnist(tmp_path, form=form), checksums=False)
     assert data.x_train.shape == (12, 1, 28, 28)
     np.testing.assert_allclose(data.x_train[3, 0], MNIST_IMAGES[3] / 255, rtol=1e-6)
     assert data.y_train.tolist() == MNIST_LABELS.tolist()
     assert data.y_test.tolist() == [5, 0, 4]
     assert data.num_classes == 10
-
-
-def test_packed_files_are_compared_with_the_published_checksums(mnist_folder):
-    if not any(mnist_folder.glob("*.gz")):
-        assert load(mnist_folder).num_classes == 10
+    if form == ".gz":  # packed files are compared with the published checksums
+        for use in (mnist, load):
+            with pytest.raises(DataError, match=r"idx3-ubyte\.gz.*f68b3c2dcbeaaa9fbdd348bbdeb9487"):
+                use(tmp_path)
         return
-    for use in (mnist, load):
-        with pytest.raises(DataError, match=r"idx3-ubyte\.gz.*f68b3c2dcbeaaa9fbdd348bbdeb94873"):
-            use(mnist_folder)
+    assert load(tmp_path).num_classes == 10
+    path = next(tmp_path.glob("t10k-images*"))
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"t10k-images.*byte 1000.*1368 bytes short"):
+        mnist(tmp_path)
 
 
-@pytest.mark.parametrize("missing", NAMES)
-def test_a_missing_file_of_mnist_is_named(tmp_path, missing):
-    with pytest.raises(DataError, match=f"'{missing}'.*yann.lecun.com"):
-        mnist(write_mnist(tmp_path, missing=missing))
+@pytest.mark.parametrize(
+    ("arrays", "missing", "words"),
+    [
+        *((FOUR, name, f"'{name}'.*yann.lecun.com") for name in NAMES),
+        ((MNIST_LABELS, MNIST_IMAGES) * 2, "", "train-images.*3 axes.*its own name"),
+        ((MNIST_IMAGES, MNIST_LABELS[:11], MNIST_IMAGES, MNIST_LABELS), "", "12 labels.*11"),
+    ],
+)
+def test_files_of_mnist_that_do_not_match(tmp_path, arrays, missing, words):
+    with pytest.raises(DataError, match=words):
+        mnist(write_mnist(tmp_path, arrays, missing))
     with pytest.raises(DataError, match="no such folder"):
         mnist(tmp_path / "none")
 
 
-def test_a_short_file_of_mnist_names_its_byte(mnist_folder):
-    if any(mnist_folder.glob("*.gz")):
-        return
-    path = next(mnist_folder.glob("t10k-images*"))
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(DataError, match=r"t10k-images.*byte 1000.*1368 bytes short"):
-        mnist(mnist_folder)
-
-
-def test_digits_have_17_values():
+def test_digits_equal_what_is_published():
     data = digits()
-    assert data.x_train.shape == (1442, 1, 8, 8)
-    assert data.x_test.shape == (355, 1, 8, 8)
+    assert (data.x_train.shape, data.x_test.shape) == ((1442, 1, 8, 8), (355, 1, 8, 8))
     assert data.num_classes == 10
     values = np.concatenate([data.x_train, data.x_test])
-    assert values.min() == 0
-    assert values.max() == 1
-    assert set(np.unique(values * 16)) == set(range(17))
-
-
-def test_every_class_gives_a_fifth_to_the_test():
-    data = digits()
-    for digit in range(10):
-        train = np.count_nonzero(data.y_train == digit)
-        test = np.count_nonzero(data.y_test == digit)
-        assert test == (train + test) // 5
-
-
-def test_the_file_is_small_and_its_source_is_stated():
-    files = Path(singanet.data.__file__).parent / "files"
-    assert (files / "digits.npz").stat().st_size < 100_000
-    notice = (files / "NOTICE.md").read_text("utf-8")
-    assert "Alpaydin" in notice
-    assert "CC BY 4.0" in notice
-
-
-def test_equal_to_what_is_published():
-    data = digits()
-    labels = np.concatenate([data.y_train, data.y_test])
-    # Counts of the test set in UCI's description.
-    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert {*np.unique(values * 16)} == {*range(17)}
+    counts = np.bincount(np.concatenate([data.y_train, data.y_test]))
+    # Counts of the test set in UCI's description; a fifth of each class is for tests.
+    assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    np.testing.assert_array_equal(np.bincount(data.y_test), counts // 5)
     # The first line of its file.
     first = [
         [0, 0, 5, 13, 9, 1, 0, 0], [0, 0, 13, 15, 10, 15, 5, 0], [0, 3, 15, 2, 0, 11, 8, 0],
@@ -337,6 +293,11 @@ def test_equal_to_what_is_published():
     ]  # fmt: skip
     assert (data.x_train[0, 0] * 16).tolist() == first
     assert data.y_train[0] == 0
+    files = Path(singanet.data.__file__).parent / "files"
+    assert (files / "digits.npz").stat().st_size < 100_000
+    notice = (files / "NOTICE.md").read_text("utf-8")
+    assert "Alpaydin" in notice
+    assert "CC BY 4.0" in notice
 
 
 def test_scenes_have_a_class_a_pixel():
@@ -381,18 +342,6 @@ def test_cifar10_from_a_folder_the_one_above_and_an_archive(tmp_path, binary):
     files = {f"cifar-10-batches/{name}": content for name, content in ten(binary).items()}
     path = tar(tmp_path / "my.tar.gz", {"cifar-10-batches/readme.html": b"hello", **files})
     check_ten(cifar10(path))
-
-
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ((MNIST_LABELS, MNIST_IMAGES) * 2, "train-images.*3 axes.*its own name"),
-        ((MNIST_IMAGES, MNIST_LABELS[:11], MNIST_IMAGES, MNIST_LABELS), "12 labels.*11"),
-    ],
-)
-def test_files_of_mnist_that_do_not_match(tmp_path, arrays, words):
-    with pytest.raises(DataError, match=words):
-        mnist(write_mnist(tmp_path, arrays))
 
 
 @pytest.mark.parametrize(

@@ -19,60 +19,44 @@ def rows(batches):
     return [x.tolist() for x, _ in batches]
 
 
+def flat(batches):
+    return list(chain.from_iterable(batches))
+
+
 sizes = st.fixed_dictionaries(
     {"n": st.integers(1, 40), "batch": st.integers(1, 12), "world": st.integers(1, 5)}
 )
 
 
 def ranks(n, batch, world, **options):
-    return [
-        ArrayLoader(*indices(n), batch, rank=r, world_size=world, **options) for r in range(world)
-    ]
+    some = range(world)
+    return [ArrayLoader(*indices(n), batch, rank=r, world_size=world, **options) for r in some]
 
 
 @given(sizes, st.booleans())
 def test_each_sample_is_in_exactly_one_shard(size, shuffle):
     if size["n"] < size["world"]:
         return
-    loaders = ranks(size["n"], size["batch"], size["world"], shuffle=shuffle)
+    loaders = ranks(**size, shuffle=shuffle, seed=3)
     batches = [rows(loader) for loader in loaders]
     assert [len(found) for found in batches] == [len(loader) for loader in loaders]
-    seen = list(chain.from_iterable(chain.from_iterable(batches)))
-    assert sorted(seen) == list(range(size["n"]))
+    assert sorted(flat(flat(batches))) == list(range(size["n"]))
     lengths = [sum(map(len, found)) for found in batches]
     assert max(lengths) - min(lengths) <= 1
     assert lengths == sorted(lengths, reverse=True)
-
-
-@given(sizes)
-def test_ranks_together_take_the_batches_of_one_process(size):
-    if size["n"] < size["world"]:
-        return
-    together = rows(ArrayLoader(*indices(size["n"]), size["batch"] * size["world"], seed=3))
-    apart = [rows(loader) for loader in ranks(size["n"], size["batch"], size["world"], seed=3)]
+    whole = size["batch"] * size["world"]
+    together = rows(ArrayLoader(*indices(size["n"]), whole, seed=3, shuffle=shuffle))
     for k, batch in enumerate(together):
-        parts = [found[k] for found in apart if k < len(found)]
-        assert sorted(chain.from_iterable(parts)) == sorted(batch)
+        assert sorted(flat(found[k] for found in batches if k < len(found))) == sorted(batch)
+    if size["n"] >= whole:
+        for loader in ranks(**size, drop_last=True):
+            found = [len(batch) for batch in rows(loader)]
+            assert found == [size["batch"]] * len(loader) == [size["batch"]] * (size["n"] // whole)
 
 
-@given(sizes)
-def test_drop_last_gives_every_rank_equally_many_full_batches(size):
-    if size["n"] < size["batch"] * size["world"]:
-        return
-    loaders = ranks(size["n"], size["batch"], size["world"], drop_last=True)
-    expected = size["n"] // (size["batch"] * size["world"])
-    for loader in loaders:
-        batches = rows(loader)
-        assert len(batches) == len(loader) == expected
-        assert {len(batch) for batch in batches} == {size["batch"]}
-
-
-def test_labels_stay_with_their_samples():
+def test_labels_stay_with_their_samples_and_unshuffled_is_in_order():
     for x, y in ArrayLoader(*indices(23), 5):
         np.testing.assert_array_equal(y, x * 10)
-
-
-def test_unshuffled_is_in_order():
     assert rows(ArrayLoader(*indices(5), np.int64(2), shuffle=False)) == [[0, 1], [2, 3], [4]]
 
 
@@ -155,27 +139,17 @@ def test_split_batches_are_those_of_one_process_with_any_number_of_ranks(
 ):
     """Also where some ranks have no sample of a batch, and the number of ranks changes."""
     options = {"seed": 3, "drop_last": drop_last and size["n"] >= size["batch"]}
-    given_x = indices(size["n"])
-    alone = rows(ArrayLoader(*given_x, size["batch"], **options))
-
-    def some(world):
-        return [
-            ArrayLoader(
-                *given_x, size["batch"], rank=r, world_size=world, split_batches=True, **options
-            )
-            for r in range(world)
-        ]
+    alone = rows(ArrayLoader(*indices(size["n"]), size["batch"], **options))
+    options["split_batches"] = True
 
     def joined(per_rank):
-        return [
-            sorted(row for part in parts for row in part) for parts in zip(*per_rank, strict=True)
-        ]
+        return [sorted(flat(parts)) for parts in zip(*per_rank, strict=True)]
 
-    loaders = some(size["world"])
+    loaders = ranks(**size, **options)
     assert {len(loader) for loader in loaders} == {len(alone)}
     stop = data.draw(st.integers(0, len(alone) - 1))
     taken = joined([rows(islice(loader, stop)) for loader in loaders])
-    later = some(other)
+    later = ranks(**(size | {"world": other}), **options)
     for loader in later:
         loader.load_state_dict(loaders[0].state_dict())
     made = [rows(loader) for loader in later]
@@ -184,12 +158,11 @@ def test_split_batches_are_those_of_one_process_with_any_number_of_ranks(
 
 
 def test_a_position_goes_on_with_another_number_of_ranks_of_as_large_batches():
-    two = [ArrayLoader(*indices(20), 3, seed=4, rank=r, world_size=2) for r in range(2)]
-    seen = [row for loader in two for batch in rows(islice(loader, 2)) for row in batch]
-    three = [ArrayLoader(*indices(20), 2, seed=4, rank=r, world_size=3) for r in range(3)]
+    two, three = ranks(20, 3, 2, seed=4), ranks(20, 2, 3, seed=4)
+    seen = flat(flat(rows(islice(loader, 2)) for loader in two))
     for loader in three:
         loader.load_state_dict(two[0].state_dict())
-        seen += [row for batch in rows(loader) for row in batch]
+        seen += flat(rows(loader))
     assert sorted(seen) == list(range(20))
 
 
@@ -205,10 +178,24 @@ def rows_of(batches):
 
 def test_each_epoch_is_asked_for_by_number():
     loader = GeneratorLoader(five)
-    assert rows_of(loader) == [(0, k) for k in range(5)]
-    assert rows_of(loader) == [(1, k) for k in range(5)]
+    for epoch in (0, 1):
+        assert rows_of(loader) == [(epoch, k) for k in range(5)]
     loader.set_epoch(7)
     assert rows_of(islice(loader, 1)) == [(7, 0)]
+    with pytest.raises(ArgumentError, match="a function of the epoch"):
+        GeneratorLoader(five(0))
+
+
+def test_an_epoch_without_batches_is_an_error():
+    with pytest.raises(DataError, match="none in epoch 0"):
+        list(GeneratorLoader(lambda epoch: []))
+    later, once = GeneratorLoader(lambda epoch: [(1, 1)], 1, 2), five(0)
+    assert list(later) == []
+    assert later.epoch == 1
+    loader = GeneratorLoader(lambda epoch: once)
+    list(loader)
+    with pytest.raises(DataError, match="none in epoch 1"):
+        list(loader)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
@@ -231,24 +218,6 @@ def test_an_error_of_the_source_comes_through_and_keeps_the_position():
         next(iterator)
     assert loader.position == 1
     assert loader.epoch == 0
-
-
-def test_a_running_generator_is_refused():
-    with pytest.raises(ArgumentError, match="a function of the epoch"):
-        GeneratorLoader(five(0))
-
-
-def test_an_epoch_without_batches_is_an_error():
-    with pytest.raises(DataError, match="none in epoch 0"):
-        list(GeneratorLoader(lambda epoch: []))
-    later = GeneratorLoader(lambda epoch: [(1, 1)], 1, 2)
-    assert list(later) == []
-    assert later.epoch == 1
-    once = five(0)
-    loader = GeneratorLoader(lambda epoch: once)
-    list(loader)
-    with pytest.raises(DataError, match="none in epoch 1"):
-        list(loader)
 
 
 @pytest.mark.parametrize("batch", [np.zeros(2), (1,), (1, 2, 3), [1, 2], None])
@@ -296,35 +265,27 @@ def loaders(size, **options):
 
 @given(text_sizes)
 def test_rows_go_on_and_cover_the_text_once(size):
-    rows = size["batch"] * size["world"]
-    if (size["n"] - 1) // rows == 0:
+    rows, (batch, length) = size["batch"] * size["world"], (size["batch"], size["length"])
+    columns = (size["n"] - 1) // rows
+    if columns == 0:
         return
     whole = []
     for loader in loaders(size):
         batches = list(loader)
         assert len(batches) == len(loader)
         assert all(x.shape == y.shape for x, y in batches)
-        assert all(x.shape == (size["batch"], size["length"]) for x, _ in batches[:-1])
-        x = np.concatenate([x for x, _ in batches], axis=1)
-        y = np.concatenate([y for _, y in batches], axis=1)
+        assert all(x.shape == (batch, length) for x, _ in batches[:-1])
+        x, y = (np.concatenate(parts, axis=1) for parts in zip(*batches, strict=True))
         # The ids count up, so the successor of each is itself plus one.
         np.testing.assert_array_equal(y, x + 1)
         assert (np.diff(x, axis=1) == 1).all()
         whole.append(x.reshape(-1))
-    seen = np.concatenate(whole)
-    used = (size["n"] - 1) // rows * rows
-    np.testing.assert_array_equal(seen, np.arange(used))
+    used = columns * rows
+    np.testing.assert_array_equal(np.concatenate(whole), np.arange(used))
     assert size["n"] - 1 - used < rows
-
-
-@given(text_sizes)
-def test_drop_last_gives_whole_batches_only(size):
-    columns = (size["n"] - 1) // (size["batch"] * size["world"])
-    if columns < size["length"]:
-        return
-    for loader in loaders(size, drop_last=True):
-        assert [x.shape for x, _ in loader] == [(size["batch"], size["length"])] * len(loader)
-        assert len(loader) == columns // size["length"]
+    for loader in loaders(size, drop_last=True) if columns >= length else ():
+        assert [x.shape for x, _ in loader] == [(batch, length)] * len(loader)
+        assert len(loader) == columns // length
 
 
 def test_start_of_an_epoch_shows():

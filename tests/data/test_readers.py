@@ -30,15 +30,12 @@ def archive(path, members):
 @pytest.mark.parametrize(
     "array",
     [
-        np.arange(24, dtype=">f4").reshape(2, 3, 4),
-        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-        np.array(7, np.uint64),
-        np.zeros((3, 0), np.float16),
-        np.array([True, False]),
+        np.arange(24, dtype=">f4").reshape(2, 3, 4), np.asfortranarray(np.ones((2, 3))),
+        np.array(7, np.uint64), np.zeros((3, 0), np.float16), np.array([True, False]),
         np.random.default_rng(0).random((700, 500)),
     ],
     ids=["big-endian", "fortran", "0-d", "empty", "bool", "2.8 MB"],
-)
+)  # fmt: skip
 def test_reads_what_numpy_wrote(tmp_path, save, array):
     path = tmp_path / "a.npz"
     save(path, x=array)
@@ -47,17 +44,36 @@ def test_reads_what_numpy_wrote(tmp_path, save, array):
     assert read.flags.writeable
 
 
-def test_reads_only_what_is_asked_for(tmp_path):
+def test_reads_only_what_is_asked_for(tmp_path, small):
     path = tmp_path / "a.npz"
     np.savez(path, x=np.ones(2), evil=np.array([object()]))
     assert list(read_npz(str(path), ["x"])) == ["x"]
-
-
-def test_missing_arrays_are_named_with_those_that_are_there(small):
     with pytest.raises(DataError) as caught:
         read_npz(small, ["a", "x_train", "y_train"])
     assert caught.value.received == "'a', 'b', without 'x_train', 'y_train'"
     assert str(small) in str(caught.value)
+    with pytest.warns(UserWarning, match="Duplicate"):
+        path = archive(tmp_path / "a.npz", [("x.npy", npy(np.ones(1)))] * 2)
+    with pytest.raises(DataError, match="'x' more than once"):
+        read_npz(path, ["x"])
+
+
+class Bomb:
+    def __reduce__(self):
+        return (Path("/nowhere/touched").touch, ())
+
+
+@pytest.mark.parametrize(
+    ("array", "told"),
+    [(np.array([Bomb()], dtype=object), ".*Python objects"), (np.array(["a"]), ""),
+     (np.array([1 + 2j]), ""), (np.array([(1, 2.0)], "i4,f4"), ""), (np.array(["2020"], "M8"), "")],
+    ids=["objects", "text", "complex", "record", "date"],
+)  # fmt: skip
+def test_other_types_are_refused_unread(tmp_path, array, told):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=array)
+    with pytest.raises(DataError, match=f"array 'x'{told}"):
+        read_npz(path, ["x"])
 
 
 @pytest.mark.parametrize(
@@ -80,39 +96,22 @@ def test_file_that_is_not_what_its_name_says(tmp_path, content, named):
 
 
 def test_missing_file_folder_and_impossible_name(tmp_path):
-    for path, word in [
-        (tmp_path / "none.npz", "no such file"),
-        (tmp_path, "a folder"),
-        ("a\0b.npz", ""),
-        (tmp_path / ("n" * 300), ""),
-    ]:
+    none = tmp_path / "none.npz"
+    for path, word in ((none, "no such file"), (tmp_path, "a folder"), ("a\0b.npz", ""),
+                       (tmp_path / ("n" * 300), "")):  # fmt: skip
         with pytest.raises(DataError, match="check the path") as caught:
             read_npz(path, ["x"])
         assert word in caught.value.received
-
-
-class Bomb:
-    def __reduce__(self):
-        return (Path("/nowhere/touched").touch, ())
-
-
-def test_object_arrays_are_refused_unread(tmp_path):
-    path = tmp_path / "a.npz"
-    np.savez(path, x=np.array([Bomb()], dtype=object))
-    with pytest.raises(DataError, match="array 'x'.*Python objects"):
-        read_npz(path, ["x"])
-
-
-@pytest.mark.parametrize(
-    "array",
-    [np.array(["a"]), np.array([1 + 2j]), np.array([(1, 2.0)], "i4,f4"), np.array(["2020"], "M8")],
-    ids=["text", "complex", "record", "date"],
-)
-def test_other_types_are_refused(tmp_path, array):
-    path = tmp_path / "a.npz"
-    np.savez(path, x=array)
-    with pytest.raises(DataError, match="array 'x'"):
-        read_npz(path, ["x"])
+    for call in (lambda: read_idx(none), lambda: load(none)):
+        with pytest.raises(DataError, match=r"none\.npz.*no such file"):
+            call()
+    for name in ("n" * 300, ""):
+        with pytest.raises((UnknownNameError, DataError)):
+            load(name)
+    with pytest.raises(UnknownNameError, match="did you mean 'digits'"):
+        load("digit")
+    with pytest.raises(DataError, match="none of them.*FolderLoader"):
+        load(tmp_path)
 
 
 def header(text, version=1):
@@ -121,31 +120,24 @@ def header(text, version=1):
     return b"\x93NUMPY" + bytes([version, 0]) + len(body).to_bytes(count, "little") + body
 
 
+def floats(shape, descr="<f4", order=False, version=1):
+    told = {"descr": descr, "fortran_order": order, "shape": shape}
+    return header(f"{told}\n", version) + np.ones(2, "f4").tobytes()
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999,), }\n")
-        + bytes(8),
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n") + bytes(8),
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }\n") + bytes(8),
-        header("{'descr': '<f0', 'fortran_order': False, 'shape': (2,), }\n") + bytes(8),
-        header("{'descr': '<f3', 'fortran_order': False, 'shape': (2,), }\n") + bytes(8),
-        header("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }\n", 3) + bytes(8),
-        header("{'descr': '<f4', 'fortran_order': 1, 'shape': (2,), }\n") + bytes(8),
-        header("__import__('os').abort()") + bytes(8),
-        header("{" * 5000),
-        b"\x93NUMPY",
+        floats((9999999999999,)), floats((1,)), floats((-2,)), floats((2,), "<f0"),
+        floats((2,), "<f3"), floats((2,), version=3), floats((2,), order=1),
+        header("__import__('os').abort()") + bytes(8), header("{" * 5000), b"\x93NUMPY",
     ],
-)
+)  # fmt: skip
 def test_forged_headers_are_refused(tmp_path, content):
     path = archive(tmp_path / "a.npz", [("x.npy", content)])
     with pytest.raises(DataError):
         read_npz(path, ["x"])
-
-
-def test_version_two_of_the_array_format(tmp_path):
-    text = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }\n"
-    path = archive(tmp_path / "a.npz", [("x.npy", header(text, 2) + np.ones(2, "f4").tobytes())])
+    path = archive(tmp_path / "b.npz", [("x.npy", floats((2,), version=2))])
     assert read_npz(path, ["x"])["x"].tolist() == [1, 1]
 
 
@@ -156,13 +148,6 @@ def test_size_is_bounded_before_it_is_allocated(tmp_path):
     with pytest.raises(DataError, match="at most 4194303 bytes as float32.*4194304 bytes"):
         read_npz(path, ["x"], max_bytes=(4 << 20) - 1)
     assert read_npz(path, ["x"], max_bytes=4 << 20)["x"].size == 1 << 20
-
-
-def test_a_name_twice_is_refused(tmp_path):
-    with pytest.warns(UserWarning, match="Duplicate"):
-        path = archive(tmp_path / "a.npz", [("x.npy", npy(np.ones(1)))] * 2)
-    with pytest.raises(DataError, match="'x' more than once"):
-        read_npz(path, ["x"])
 
 
 def test_truncated_anywhere_is_an_error(small, tmp_path):
@@ -219,6 +204,9 @@ def test_an_image_file_as_published(tmp_path):
     # Magic 2051, 1 image, 2 rows, 2 columns.
     path.write_bytes(bytes.fromhex("00000803 00000001 00000002 00000002 00 7f 80 ff"))
     assert read_idx(str(path)).tolist() == [[[0, 127], [128, 255]]]
+    path.write_bytes(SMALL + b"\0")
+    with pytest.raises(DataError, match=r"byte 18: .*the end, after sizes \(2, 3\)"):
+        read_idx(path)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -231,13 +219,6 @@ def test_cut_anywhere_names_file_and_byte(tmp_path, packed):
             read_idx(path)
         if not packed and length >= 4:
             assert f"byte {length}:" in str(caught.value)
-
-
-def test_trailing_bytes_are_refused(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(SMALL + b"\0")
-    with pytest.raises(DataError, match=r"byte 18: .*the end, after sizes \(2, 3\)"):
-        read_idx(path)
 
 
 @pytest.mark.parametrize(
@@ -296,79 +277,35 @@ def test_a_packed_file_is_taken_for_what_it_may_hold(tmp_path):
     assert read_idx(tmp_path / "a", max_bytes=zeros.nbytes).shape == zeros.shape
 
 
-def test_a_missing_idx_file(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
-        read_idx(tmp_path / "none")
-
-
 def saved_set(path, **changes):
-    arrays = {
-        "x_train": np.arange(36, dtype=np.uint8).reshape(4, 3, 3),
-        "y_train": np.array([0, 1, 0, 1]),
-        "x_test": np.zeros((1, 3, 3), np.uint8),
-        "y_test": np.array([1]),
-    }
-    arrays.update(changes)
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    made = {name: array for name, array in arrays(**changes).items() if array is not None}
+    np.savez(path, **made)
     return path
 
 
-def test_by_name():
-    assert load("digits").name == "digits"
-
-
 @pytest.mark.parametrize("form", [str, lambda path: path])
-def test_by_path(tmp_path, form):
+def test_sets_by_name_and_path(tmp_path, form, monkeypatch):
     path = saved_set(tmp_path / "mine.npz")
     data = load(form(path))
-    assert data.name == str(path)
-    assert data.x_train.shape == (4, 1, 3, 3)
-    assert data.y_test.tolist() == [1]
-    assert data.num_classes == 2
-
-
-def test_a_name_that_is_nothing():
-    with pytest.raises(UnknownNameError, match="did you mean 'digits'"):
-        load("digit")
-
-
-def test_a_file_without_suffix_is_a_file(tmp_path, monkeypatch):
-    saved_set(tmp_path / "mine.npz").rename(tmp_path / "mine")
+    assert (data.name, data.x_train.shape, data.num_classes) == (str(path), (4, 1, 2, 3), 3)
+    assert data.y_test.tolist() == [0, 1]
+    assert load("digits").name == "digits"
+    path.rename(tmp_path / "mine")  # without a suffix
     monkeypatch.chdir(tmp_path)
-    assert load("mine").num_classes == 2
+    assert load("mine").num_classes == 3
 
 
-def test_a_missing_set(tmp_path):
-    with pytest.raises(DataError, match=r"none\.npz.*no such file"):
-        load(tmp_path / "none.npz")
-
-
-def test_missing_array(tmp_path):
-    path = saved_set(tmp_path / "mine.npz", y_test=None)
-    with pytest.raises(DataError, match=r"mine\.npz.*without 'y_test'"):
-        load(path)
-
-
-def test_the_error_of_an_array_names_the_file(tmp_path):
-    path = saved_set(tmp_path / "mine.npz", x_train=np.full((4, 3, 3), np.nan))
-    with pytest.raises(DataError, match=r"mine\.npz.*'x_train'.*36 NaN"):
-        load(path)
-
-
-def test_max_bytes(tmp_path):
-    with pytest.raises(DataError, match="at most 100 bytes"):
-        load(saved_set(tmp_path / "mine.npz"), max_bytes=100)
-
-
-def test_a_folder_of_nothing_known(tmp_path):
-    with pytest.raises(DataError, match="none of them.*FolderLoader"):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["n" * 300, ""])
-def test_impossible_names(name):
-    with pytest.raises((UnknownNameError, DataError)):
-        load(name)
+@pytest.mark.parametrize(
+    ("changes", "more", "words"),
+    [
+        ({"y_test": None}, {}, r"mine\.npz.*without 'y_test'"),
+        ({"x_train": np.full((4, 2, 3), np.nan)}, {}, r"mine\.npz.*'x_train'.*24 NaN"),
+        ({}, {"max_bytes": 40}, "at most 40 bytes"),
+    ],
+)
+def test_errors_of_a_set_name_its_file(tmp_path, changes, more, words):
+    with pytest.raises(DataError, match=words):
+        load(saved_set(tmp_path / "mine.npz", **changes), **more)
 
 
 Y = np.array([0, 1, 2, 1])
@@ -382,50 +319,40 @@ def arrays(**changes):
     return {**made, **changes}
 
 
+def set_of(**changes):
+    return Dataset._from_arrays("d", **arrays(**changes))
+
+
 def test_pixels_become_float32_channels_first_in_0_to_1():
-    data = Dataset._from_arrays("d", **arrays())
-    assert data.x_train.shape == (4, 1, 2, 3)
-    assert data.x_train.dtype == np.float32
+    given_arrays = arrays()
+    data = Dataset._from_arrays("d", **given_arrays)
     np.testing.assert_allclose(data.x_train[1, 0, 1], np.array([9, 10, 11]) / 255, rtol=1e-6)
+    assert (data.x_train.shape, data.x_train.dtype) == ((4, 1, 2, 3), np.float32)
     assert (data.x_test == 1).all()
-    assert data.y_train.dtype == np.int32
-    assert data.y_train.tolist() == [0, 1, 2, 1]
-    assert data.sample_shape == (1, 2, 3)
-    assert data.num_classes == 3
+    assert (given_arrays["x_test"] == 255).all()
+    assert (data.y_train.dtype, data.y_train.tolist()) == (np.int32, [0, 1, 2, 1])
+    assert (data.sample_shape, data.num_classes) == ((1, 2, 3), 3)
+    told = "Dataset('d', 4 to train on, 2 to test on, sample shape (1, 2, 3), 3 classes)"
+    assert repr(data) == told
+    assert len(repr(digits())) <= 100
+    with pytest.raises(AttributeError):
+        data.num_classes = 5
+    assert data != set_of()
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 2, 2), (4, 7)])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_floats_are_kept(shape, dtype, rng):
     x = rng.standard_normal(shape).astype(dtype)
-    data = Dataset._from_arrays("d", **arrays(x_train=x, x_test=x[:2]))
+    data = set_of(x_train=x, x_test=x[:2])
     np.testing.assert_array_equal(data.x_train, x.astype(np.float32), strict=True)
 
 
 def test_pixels_may_have_labels():
     y = np.arange(24).reshape(4, 2, 3) % 5
-    data = Dataset._from_arrays("d", **arrays(y_train=y, y_test=y[:2]))
+    data = set_of(y_train=y, y_test=y[:2])
     np.testing.assert_array_equal(data.y_train, y)
     assert (data.y_train.dtype, data.num_classes) == (np.int32, 5)
-
-
-def test_the_given_arrays_are_not_changed():
-    x = np.full((4, 2, 3), 200, np.uint8)
-    Dataset._from_arrays("d", **arrays(x_train=x))
-    assert (x == 200).all()
-
-
-def test_repr_is_short_and_without_the_data():
-    text = repr(Dataset._from_arrays("d", **arrays()))
-    assert text == ("Dataset('d', 4 to train on, 2 to test on, sample shape (1, 2, 3), 3 classes)")
-    assert len(repr(digits())) <= 100
-
-
-def test_a_data_set_is_fixed_and_compared_by_identity():
-    data = Dataset._from_arrays("d", **arrays())
-    with pytest.raises(AttributeError):
-        data.num_classes = 5
-    assert data != Dataset._from_arrays("d", **arrays())
 
 
 def with_value(value, at, dtype=np.float32):
@@ -437,10 +364,7 @@ def with_value(value, at, dtype=np.float32):
 BAD = {
     "NaN": ({"x_train": with_value(np.nan, (2, 1, 0))}, r"'x_train'.*1 NaN .*\(2, 1, 0\)"),
     "infinity": ({"x_test": with_value(np.inf, 1)[:2]}, r"'x_test'.*6 NaN .*\(1, 0, 0\)"),
-    "too large": (
-        {"x_train": with_value(1e300, (3, 0, 2), np.float64)},
-        r"finite values in float32.*1 NaN .*\(3, 0, 2\)",
-    ),
+    "too large": ({"x_train": with_value(1e300, (3, 0, 2), float)}, r"float32.*1 NaN .*\(3, 0, 2"),
     "int pixels": ({"x_train": np.zeros((4, 2, 3), int)}, r"'x_train'.*uint8.*int64"),
     "complex": ({"x_train": np.zeros((4, 2, 3), complex)}, "'x_train'.*complex128"),
     "rank 1": ({"x_train": np.zeros(4)}, r"'x_train'.*\(N, D\).*shape \(4,\)"),
@@ -455,18 +379,9 @@ BAD = {
     "bool labels": ({"y_train": Y > 0}, "'y_train'.*integer labels.*bool"),
     "one-hot": ({"y_train": np.eye(4, dtype=int)}, r"'y_train'.*\(N,\).*\(4, 4\).*argmax"),
     "column": ({"y_test": Y[:2, None]}, r"'y_test'.*\(2, 1\).*reshape"),
-    "pixels of other images": (
-        {"y_train": np.zeros((4, 3, 2), int)},
-        r"'y_train'.*one a pixel, shape \(N, H, W\); received shape \(4, 3, 2\)",
-    ),
-    "a negative pixel": (
-        {"y_train": with_value(-1, (1, 0, 2), int)},
-        r"'y_train'.*-1 at index \(1, 0, 2\)",
-    ),
-    "pixels and samples": (
-        {"y_train": np.arange(24).reshape(4, 2, 3) % 2},
-        r"'y_test'.*labels of 3 axes.*\(2,\)",
-    ),
+    "pixels": ({"y_train": np.zeros((4, 3, 2), int)}, r"a pixel, shape \(N, H, W\);.*\(4, 3, 2\)"),
+    "a negative pixel": ({"y_train": with_value(-1, (1, 0, 2), int)}, r"-1 at index \(1, 0, 2\)"),
+    "mixed": ({"y_train": np.arange(24).reshape(4, 2, 3) % 2}, r"'y_test'.*of 3 axes.*\(2,\)"),
     "negative": ({"y_train": np.array([0, 1, -1, -2])}, "'y_train'.*-1 at index 2"),
     "unseen": ({"y_test": np.array([1, 7])}, "'y_test'.*0 to 2.*7 at index 1"),
     "next": ({"y_test": np.array([1, 3])}, "'y_test'.*0 to 2.*3 at index 1"),
