@@ -31,6 +31,11 @@ def onednn(library_path):
 
 
 @pytest.fixture
+def ops(onednn):
+    return onednn
+
+
+@pytest.fixture
 def llvm():
     if not has_compiler():
         pytest.skip("llvmlite is not installed")

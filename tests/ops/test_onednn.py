@@ -40,11 +40,6 @@ DENSE, CONVOLUTION = (
 
 
 @pytest.fixture
-def ops(onednn):
-    return onednn
-
-
-@pytest.fixture
 def setting(monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
 
