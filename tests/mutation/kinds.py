@@ -56,7 +56,7 @@ from tests.kit.files import gguf_of_all_types
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import VALUES, changed, mutated
 from tests.mutation.watching import watch
-from tests.ops.onednn.test_route_file import CASE
+from tests.ops.test_costs import CASE
 from tests.pretrained.configs import CONFIGS
 from tests.program.test_predictor import image_net
 
