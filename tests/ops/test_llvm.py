@@ -1,0 +1,573 @@
+"""LLVM's kernels: which cases they take, NaN, threads, and nets that train by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import singanet
+from singanet.device import Device
+from singanet.layers import (
+    Activation,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    Flatten,
+    Layer,
+    MaxPooling2D,
+)
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.ops import numpy_ops, threads
+from singanet.ops.casts import has_compiler
+from singanet.ops.costs import Case
+from singanet.ops.llvm import LlvmOps, kernels, winograd
+from singanet.ops.llvm.plans import CompiledPlan, shared
+from singanet.ops.threads import set_threads
+from singanet.ops.window import Window
+from singanet.ops.workers import do
+from singanet.optimizer import SGD
+from singanet.training import Callback
+from tests.ops.kernel_rows import NONE, PLAIN, SAME
+from tests.program.twins import Twins
+
+pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
+
+several_cores = pytest.mark.skipif(threads.cores() < 2, reason="one core")
+FIXTURES = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture
+def ops(llvm):
+    return llvm
+
+
+@pytest.fixture
+def narrow():
+    """Kernels that may multiply bfloat16, like oneDNN's with the same routes."""
+    made = LlvmOps()
+    made.narrow = True
+    return made
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+    set_threads(2)
+
+
+@pytest.fixture
+def compiles(monkeypatch):
+    """Few elements are enough."""
+    monkeypatch.setattr(kernels, "_LEAST", 1)
+    monkeypatch.setattr(kernels, "_COMPILED_POOL_LEAST", 1)
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def image(n, c, h, w, seed=0):
+    return draw(n, h, w, c, seed=seed).transpose(0, 3, 1, 2)
+
+
+def close(got, wanted, near=3e-5):
+    assert got.shape == wanted.shape
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=near * max(abs(wanted).max(), 1e-6))
+
+
+# -- Which cases they take ------------------------------------------------------------------------
+
+
+def without_compiler(monkeypatch):
+    for module in (kernels, winograd):
+        monkeypatch.setattr(module, "has_compiler", lambda: False)
+
+
+def test_products(ops, narrow):
+    def takes(m, k, n, kind=np.float32):
+        return kernels.is_small(ops, draw(m, k).astype(kind), draw(k, n).astype(kind), None)
+
+    assert takes(1, 1024, 1024)
+    assert takes(32, 64, 64)
+    for other in ((1, 1025, 1024), (33, 64, 64), (4, 64, 64, np.float64), (0, 64, 64)):
+        assert not takes(*other)
+    assert not kernels.is_small(ops, draw(2, 3, 4), draw(4, 5), None)
+    assert not kernels.is_small(ops, draw(2, 4), draw(4, 5), draw(5).astype(np.float64))
+    assert not kernels.is_small(narrow, draw(4, 64), draw(64, 64), None)
+
+
+def test_batch_normalization(ops, narrow, monkeypatch):
+    def takes(x, ops=ops):
+        vector = np.ones(x.shape[1], x.dtype)
+        return kernels.batch_norm_train.fits(ops, x, vector, vector, 1e-3)
+
+    some, many = image(32, 24, 16, 16), image(32, 48, 32, 32)
+    # oneDNN has a kernel for 32 channels; a row of pixels without gaps is as long as the whole.
+    expected = [(some, True), (many, True), (draw(4096, 40), True), (image(8, 24, 16, 16), False),
+                (some.astype(np.float16), False), (some.astype(np.float64), False),
+                (image(32, 32, 16, 16), False), (draw(65, 2047), False)]  # fmt: skip
+    assert [takes(x) for x, _ in expected] == [wanted for _, wanted in expected]
+    assert takes(some, narrow)
+    assert not takes(many, narrow)
+    without_compiler(monkeypatch)
+    assert not takes(some)
+
+
+def test_pooling(ops, narrow, monkeypatch):
+    window = Window((2, 2), (2, 2), NONE)
+
+    def takes(x, window=window, ops=ops):
+        return kernels.max_pool.fits(ops, x, window, True)
+
+    large = image(32, 24, 32, 32)
+    assert takes(large)
+    assert takes(large, Window((16, 16), (2, 2), NONE))
+    for other in (image(32, 15, 48, 48), image(8, 24, 32, 32), large.astype(np.float64)):
+        assert not takes(other)
+    assert not takes(large, Window((16, 17), (2, 2), NONE))
+    assert not takes(large, ops=narrow)
+    without_compiler(monkeypatch)
+    assert not takes(large)
+
+
+def test_relus(ops):
+    x = np.zeros((64, 2048), np.float32)
+    assert kernels.of_one.fits(ops, "relu", x)
+    assert kernels.of_sum.fits(ops, "add", [x, x], x.shape, relu=True)
+    assert not kernels.of_one.fits(ops, "tanh", x)
+    for other in (x[:8], x[:, ::2].repeat(2, 0)[::2], x.astype(np.float64)):
+        assert not kernels.of_one.fits(ops, "relu", other)
+    assert not kernels.of_sum.fits(ops, "add", [x, x], x.shape)
+    for mode, arrays in (("multiply", [x, x]), ("add", [x, x, x]),
+                         ("add", [x, np.asfortranarray(x)])):  # fmt: skip
+        assert not kernels.of_sum.fits(ops, mode, arrays, x.shape, relu=True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"window": Window((3, 3), (2, 2), SAME)},
+        {"window": Window((3, 3), (1, 1), SAME, (2, 2))},
+        {"window": Window((3, 5), (1, 1), SAME)},
+        {"window": Window((7, 7), (1, 1), ((3, 3), (3, 3)))},
+        {"window": Window((3, 3), (1, 1), ((3, 0), (0, 0)))},
+        {"weight": (8, 4, 3, 3), "window": replace(PLAIN, groups=2)},
+        {"x": (0, 8, 6, 6)},
+    ],
+)
+def test_convolutions_by_tiles(ops, other, monkeypatch):
+    usual = {"x": (2, 8, 6, 6), "weight": (8, 8, 3, 3), "window": PLAIN}
+    assert winograd.fits(ops, Case("forward", **usual))
+    assert not winograd.fits(ops, Case("forward", **{**usual, **other}))
+    without_compiler(monkeypatch)
+    assert not winograd.fits(ops, Case("forward", **usual))
+
+
+def test_other_convolutions_are_numpys(ops):
+    x, weight = draw(8, 48, 40, 40), draw(48, 48, 3, 3, seed=1)
+    for some in ((draw(1, 2, 3, 3), draw(2, 2, 3, 3)),
+                 (x.astype(np.float64)[:1], weight.astype(np.float64))):  # fmt: skip
+        got = ops.conv2d(*some, None, PLAIN)
+        np.testing.assert_array_equal(got, numpy_ops.conv2d(*some, None, PLAIN))
+
+
+# -- Values to the bit ----------------------------------------------------------------------------
+
+
+@FIXTURES
+@given(st.tuples(*[st.integers(1, 9)] * 4), st.integers(0, 3), st.integers(1, 3))
+def test_relus_are_numpys_to_the_bit(shape, seed, count):
+    def spoilt(seed):
+        x = image(*shape, seed=seed)
+        x.transpose(0, 2, 3, 1).flat[:: 7 + seed] = [np.nan, np.inf, -np.inf, -0.0][seed % 4]
+        return x
+
+    ops = LlvmOps()
+    ops.runtime().threads = count
+    a, b = spoilt(seed), spoilt(seed + 1)
+    got = kernels.of_one.run(ops, "relu", a)
+    np.testing.assert_array_equal(got, numpy_ops.activation("relu", a))
+    with np.errstate(invalid="ignore"):
+        wanted = numpy_ops.combine("add", [a, b], a.shape, relu=True)
+    got = kernels.of_sum.run(ops, "add", [a, b], a.shape, relu=True)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def few_numbers(n, c, *size, seed=0):
+    """Channels-last, with equal maxima."""
+    x = np.random.default_rng(seed).integers(-9, 9, (n, *size, c)).astype(np.float32)
+    return np.moveaxis(x, -1, 1)
+
+
+# Size, kernel, stride, padding and dilation.
+AXIS = st.tuples(*(st.integers(1, k) for k in (9, 3, 3)),
+                 st.tuples(st.integers(0, 2), st.integers(0, 2)), st.integers(1, 2))  # fmt: skip
+
+
+@FIXTURES
+@given(
+    st.integers(1, 3),
+    st.integers(16, 70),
+    st.lists(AXIS, min_size=2, max_size=3),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_max_pooling_is_numpys_to_the_bit(compiles, n, channels, axes, ceil, keep, seed):
+    size, kernel, stride, pads, dilation = zip(*axes, strict=True)
+    window = Window(kernel, stride, pads, dilation, ceil)
+    assume(min(window._out_size(*size)) > 0)
+    x, rng = few_numbers(n, channels, *size, seed=seed), np.random.default_rng(seed)
+    for value in (np.nan, np.inf, -np.inf):
+        x[rng.random(x.shape) < 0.03] = value
+    y, where = kernels.max_pool.run(LlvmOps(), x, window, keep)
+    wanted, noted = numpy_ops.max_pool(x, window, keep)
+    np.testing.assert_array_equal(y, wanted)
+    assert (where is None) is not keep
+    if keep:
+        np.testing.assert_array_equal(where, noted)
+        assert where.dtype == np.uint8
+
+
+@st.composite
+def convolutions(draw):
+    taps = draw(st.sampled_from([3, 5]))
+    pads, side = st.integers(0, taps - 1), st.integers(taps, 13)
+    window = Window((taps, taps), (1, 1), tuple((draw(pads), draw(pads)) for _ in range(2)))
+    n, c, f = draw(st.integers(1, 4)), draw(st.integers(1, 40)), draw(st.integers(1, 70))
+    return window, (n, c, draw(side), draw(side)), f
+
+
+@FIXTURES
+@given(convolutions())
+def test_tiles_of_any_size(convolution):
+    ops = LlvmOps()
+    window, shape, f = convolution
+    x, k, b = draw(*shape), draw(f, shape[1], *window.kernel, seed=1), draw(f, seed=2)
+    dy, added = (draw(shape[0], f, *window._out_size(*shape[2:]), seed=seed) for seed in (3, 4))
+    x64, k64, b64, dy64 = (a.astype(np.float64) for a in (x, k, b, dy))
+    y = numpy_ops.conv2d(x64, k64, b64, window)
+    close(winograd.forward(ops, x, k, b, window), y)
+    dx = numpy_ops.conv2d_backward_data(dy64, k64, x.shape, window)
+    close(winograd.data(ops, dy, k, x.shape, window), dx)
+    dw = numpy_ops.conv2d_backward_weights(x64, dy64, k.shape, window)
+    close(winograd.weights(ops, x, dy, k.shape, window), dw)
+    for relu in (False, True):
+        got = winograd.constant(ops, x, k, b, window, relu=relu, add=added)
+        close(got, np.maximum(y + added, 0) if relu else y + added)
+
+
+def all_tiles(ops, n=9, c=20, f=30, size=17):
+    x, k, dy = draw(n, c, size, size), draw(f, c, 3, 3, seed=1), draw(n, f, size, size, seed=2)
+    return [
+        winograd.forward(ops, x, k, draw(f), PLAIN),
+        winograd.data(ops, dy, k, x.shape, PLAIN),
+        winograd.weights(ops, x, dy, k.shape, PLAIN),
+    ]
+
+
+def test_bits_of_tiles_do_not_depend_on_threads_or_blocks(monkeypatch):
+    found = []
+    for count, block in ((1, 24), (2, 48), (3, 24), (1, 240)):
+        ops = LlvmOps()
+        monkeypatch.setattr(ops.runtime(), "threads", count)
+        with monkeypatch.context() as patch:
+            patch.setattr(winograd.Geometry, "block", property(lambda self, block=block: block))
+            # Threads share several parts, and work in turns at a single one.
+            found.append([*all_tiles(ops), *all_tiles(ops, n=4, c=40, f=100, size=13)])
+    for others in found[1:]:
+        for got, wanted in zip(others, found[0], strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_parts_cover_all_tiles_and_depend_on_sizes_alone():
+    case = Case("weights", (32, 16, 32, 32), (16, 16, 3, 3), PLAIN)
+    parts = winograd.geometry_of(case).parts
+    assert len(parts) == 4
+    assert [last for _, last in parts[:-1]] == [first for first, _ in parts[1:]]
+    assert (parts[0][0], parts[-1][1]) == (0, 32 * 8 * 8)
+    # Few tiles of many channels are one part: sums of parts would take longer than the tiles.
+    heavy = Case("weights", (8, 256, 14, 14), (256, 256, 3, 3), PLAIN)
+    assert len(winograd.geometry_of(heavy).parts) == 1
+
+
+def test_tiles_keep_nan_and_numbers_of_any_size(ops):
+    x, k = draw(2, 4, 8, 8), draw(4, 4, 3, 3, seed=1)
+    y = winograd.forward(ops, x, k, None, PLAIN)
+    for scale in (2.0**-60, 2.0**60):
+        got = winograd.forward(ops, x * np.float32(scale), k, None, PLAIN)
+        np.testing.assert_array_equal(got, y * np.float32(scale))
+    x[0, 2, 3, 3] = np.nan
+    got = winograd.constant(ops, x, k, None, PLAIN, relu=True)
+    assert np.isnan(got[0, :, 2:5, 2:5]).all()
+
+
+def test_tiles_of_processors_with_few_registers(monkeypatch):
+    """Without AVX-512 a panel is one vector."""
+    from singanet.ops.compiled import engine
+
+    monkeypatch.setattr(engine, "is_wide", lambda: False)
+    winograd._function.cache_clear()
+    try:
+        few = all_tiles(LlvmOps(), n=2, f=70, size=9)
+    finally:
+        winograd._function.cache_clear()
+    monkeypatch.undo()
+    for got, wanted in zip(few, all_tiles(LlvmOps(), n=2, f=70, size=9), strict=True):
+        close(got, wanted.astype(np.float64))
+
+
+# -- Plans and threads ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("x", [image(3, 24, 11, 9), image(60, 7, 6, 7), draw(1100, 10), draw(1, 5)])
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+def test_batch_normalization_of_any_layout(ops, compiles, monkeypatch, x, fixed, relu):
+    dy, (gamma, beta, mean) = draw(*x.shape, seed=1), draw(3, x.shape[1], seed=2)
+    var, used, run = abs(draw(x.shape[1], seed=3)) + 0.5, [], ops.runs
+
+    def note(build, *rest, **named):
+        used.append(build.__name__)
+        return run(build, *rest, **named)
+
+    monkeypatch.setattr(ops, "runs", note)
+    given_ = (gamma, beta, mean, var, 1e-3, relu) if fixed else (gamma, beta, 1e-3, relu)
+    name = "batch_norm" if fixed else "batch_norm_train"
+    made, wanted = (getattr(o, name)(x, *given_) for o in (ops, numpy_ops))
+    count = 2 if fixed else 4
+    for one, other in zip(made[:count], wanted, strict=False):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    if relu and x.size > 5:
+        assert made[-1] is beta, "the mask is beta, of which NumPy's kernel has no use"
+    mean, inverse = (mean, made[1]) if fixed else (made[1], made[3])
+    back = dy, x, gamma, mean, inverse, fixed
+    found = ops.batch_norm_backward(*back, *made[count:])
+    for one, other in zip(
+        found, numpy_ops.batch_norm_backward(*back, *wanted[count:]), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=2e-4)
+    steps = [f"_{name}", "_batch_norm_backward"]
+    assert [name for name in used if name != "_reorder"] == ([] if x.size == 5 else steps)
+
+
+@several_cores
+def test_threads_share_batch_normalization_to_the_same_bits(monkeypatch):
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+    x, dy, (gamma, beta) = image(16, 24, 40, 40), image(16, 24, 40, 40, seed=1), draw(2, 24, seed=2)
+    found = []
+    for count in (1, 2):
+        set_threads(count)
+        ops = LlvmOps()
+        y, mean, var, inverse, mask = ops.batch_norm_train(x, gamma, beta, 1e-3, True)
+        back = ops.batch_norm_backward(dy, x, gamma, mean, inverse, False, mask)
+        found.append((y, mean, var, inverse, *back))
+        plans = ops.runtime()._plans.values()
+        assert [plan.threads for plan in plans if isinstance(plan, CompiledPlan)] == [count] * 2
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@several_cores
+def test_threads_share_the_lines_of_pooling_and_long_arrays(compiles, two_threads):
+    ops, window = LlvmOps(), Window((3, 3), (2, 2), SAME)
+    x = few_numbers(14, 40, 41, 41)
+    for got, wanted in zip(ops.max_pool(x, window, True), numpy_ops.max_pool(x, window, True),
+                           strict=True):  # fmt: skip
+        np.testing.assert_array_equal(got, wanted)
+    assert [plan.threads for plan in ops.runtime()._plans.values()] == [2]
+    x = draw((1 << 17) + 5)
+    np.testing.assert_array_equal(ops.activation("relu", x), np.maximum(x, 0))
+
+
+@several_cores
+def test_a_matrix_that_threads_share_is_not_llvms(two_threads, monkeypatch):
+    ops = LlvmOps()
+    monkeypatch.setattr(kernels, "is_worth_threads", lambda ops, rows, size: size > 5000)
+    x, small, large = draw(1, 50), draw(50, 100), draw(50, 101)
+    for weight in (small, large):
+        np.testing.assert_allclose(
+            ops.affine_constant(x, weight, None), x @ weight, rtol=1e-4, atol=1e-4
+        )
+    assert kernels._is_compiled(ops, x, small, None)
+    assert not kernels._is_compiled(ops, x, large, None)
+
+
+def test_parts_of_stages_are_shared():
+    assert shared((8, 9), (5, 1, 0), 1) == [[(8, 9, 0, 5, 0, 1, 0, 0)]]
+    assert shared((8,), (5, 1, 0), 2) == [
+        [(8, 0, 2, 0, 0, 0, 0), (8, 2, 5, 0, 0, 0, 0)],
+        [(8, 0, 0, 0, 1, 0, 0)],
+    ]
+
+
+def test_calls_do_not_change_openmps_threads():
+    did = []
+    build = SimpleNamespace(brief=True, side_by_side=lambda parts: [do(part) for part in parts])
+    function = SimpleNamespace(briefly=did.append)
+    stages = [[(7,)], [(8,), (9,)]]
+    plan = CompiledPlan(build, function, stages, reads=(1,), writes=(0,), scratch=64)
+    calls = plan.bound((4, 5), 6)
+    calls()
+    assert calls.threads == 0
+    assert calls.after(1) == calls.after(2)
+    given_ = [list(call.given) for stage in calls.stages for call in stage]
+    assert given_ == [[4, 5, 6, 7], [4, 5, 6, 8], [4, 5, 6, 9]]
+    assert len(did) == 3
+    assert plan.threads == 2
+
+
+# -- Nets -----------------------------------------------------------------------------------------
+
+
+def stacked(*layers):
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    for layer in layers:
+        net.add(layer)
+    return net
+
+
+def normalized_net():
+    return stacked(Conv2D("conv", 10, 3, input_sample_shape=(2, 9, 8)), BatchNormalization("bn"),
+                   Activation("relu"), Flatten("flat"), Dense("fc", 20), BatchNormalization("top"),
+                   Dense("scores", 3))  # fmt: skip
+
+
+def pooled_net():
+    return stacked(Conv2D("conv", 20, 3, input_sample_shape=(2, 9, 8)), MaxPooling2D("pool", 3, 2),
+                   Flatten("flat"), Dense("scores", 3))  # fmt: skip
+
+
+def dense_net():
+    return stacked(Dense("one", 33, input_sample_shape=(20,)), Activation("relu"),
+                   Dense("two", 70), Activation("again"), Dense("scores", 3))  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "n"), [(normalized_net, 520), (pooled_net, 30)])
+def test_a_net_trains_as_without_a_compiler_recorded_or_not(ops, compiles, monkeypatch, make, n):
+    x, y, made = draw(n, 2, 9, 8), np.arange(n) % 3, []
+    for there in (True, False):
+        monkeypatch.setattr(kernels, "has_compiler", lambda there=there: there)
+        twins = Twins(make, lambda: SGD(lr=0.05, momentum=0.9))
+        losses = [twins.step(x, y)[0] for _ in range(4)]
+        twins.forward(False, x)
+        scores = twins.recorded.predict(x)
+        predictor = twins.recorded.predictor()
+        np.testing.assert_allclose(predictor(x), scores, rtol=1e-3, atol=1e-4)
+        made.append((losses, scores))
+        broken = x.copy()
+        broken[3, 1, 4, 4] = np.nan
+        assert np.flatnonzero(np.isnan(predictor(broken)).any(axis=1)).tolist() == [3]
+    for one, other in zip(*made, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    step = SGD(lr=0.05)
+    assert np.isfinite(twins.recorded.step(x, y, step)[0])
+    assert np.isnan(twins.recorded.step(broken, y, step)[0])
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_predictors_of_small_products(ops, monkeypatch, rows):
+    net, x = dense_net(), draw(rows, 20)
+    expected = net.predict(x)
+    for there in (True, False):
+        monkeypatch.setattr(kernels, "has_compiler", lambda there=there: there)
+        predictor = net.predictor()
+        made = [predictor(x) for _ in range(3)]
+        np.testing.assert_allclose(made[0], expected, rtol=1e-5, atol=1e-6)
+        for again in made[1:]:
+            np.testing.assert_array_equal(again, made[0])
+        # Weights are stored once, in panels that are filled up.
+        if there:
+            assert predictor.nbytes < 2.2 * 4 * (20 * 33 + 33 * 70 + 70 * 3)
+        broken = x.copy()
+        broken[rows // 2, 5] = np.nan
+        found = predictor(broken)
+        assert np.isnan(found[rows // 2]).any()
+        others = np.delete(np.arange(rows), rows // 2)
+        np.testing.assert_array_equal(found[others], made[0][others])
+
+
+def test_recorded_steps_are_bit_equal_to_layers():
+    places = Device("cpu", LlvmOps()), singanet.device.cpu()
+    x, y, made = draw(8, 3, 16, 16), np.arange(8) % 10, []
+    for recorded, place in ((True, places[0]), (False, places[0]), (True, places[1])):
+        net = singanet.models.build("resnet20", (3, 16, 16), 10, seed=0)
+        net.to_device(place)
+        sgd = SGD(0.01)
+        program = net.record(x, y, sgd) if recorded else None
+        for _ in range(2):
+            loss = program.run(x, y) if program else net.step(x, y, sgd)
+        made.append((float(np.asarray(loss).mean()), net.predictor()(x)))
+    assert made[0][0] == made[1][0]
+    np.testing.assert_array_equal(made[0][1], made[1][1])
+    np.testing.assert_allclose(made[0][1], made[2][1], rtol=1e-3, atol=1e-3)
+
+
+class Halved(Layer):
+    """A user's layer: half of the input."""
+
+    def setup(self, in_shape):
+        return in_shape
+
+    def forward(self, ctx, x):
+        return ctx.ops.multiply(x, np.float32(0.5))
+
+    def backward(self, ctx, dy):
+        return ctx.ops.multiply(dy, np.float32(0.5)), {}
+
+
+class Lengths(Callback):
+    """A user's callback: the squared length of all weights after each epoch."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_epoch_end(self, epoch, logs):
+        values = self.session.net.param_values()
+        self.found.append(float(sum(np.square(value).sum() for value in values)))
+
+
+def trained(ops):
+    """The weights after a fit and a streaming loop, and the lengths that the callback saw."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((32, 8, 48, 48), np.float32), rng.integers(0, 4, 32)
+    net = stacked(Conv2D("conv1", 24, 5, input_sample_shape=(8, 48, 48)), Halved("halved"),
+                  BatchNormalization("bn1"), Activation("relu1"), MaxPooling2D("pool1", 2, 2),
+                  Conv2D("conv2", 40, 3), Activation("relu2"), Flatten("flat"),
+                  Dense("fc", 4))  # fmt: skip
+    net.device = Device("cpu", ops)
+    lengths, sgd = Lengths(), SGD(lr=1e-3)
+    net.compile(SGD(lr=1e-3, momentum=0.9))
+    net.fit(x, y, batch_size=16, epochs=2, callbacks=[lengths], verbose=False)
+    for part in (slice(0, 16), slice(16, 32)):
+        net.loss.forward(True, net.forward(True, x[part]), y[part])
+        for names, values, grads in net.backward(net.loss.backward()):
+            sgd.update(names, values, grads)
+    return [value.copy() for value in net.param_values()], lengths.found
+
+
+def test_nets_with_layers_and_callbacks_of_users_train_as_with_numpys_kernels(monkeypatch):
+    ops, taken = LlvmOps(), set()
+    plan = ops.runtime().plan
+
+    def watched(build, *arguments, **options):
+        taken.add(build.__module__)
+        return plan(build, *arguments, **options)
+
+    monkeypatch.setattr(ops.runtime(), "plan", watched)
+    got, lengths = trained(ops)
+    wanted, others = trained(numpy_ops)
+    assert {module.__name__ for module in (winograd, kernels)} <= taken
+    np.testing.assert_allclose(lengths, others, rtol=1e-5)
+    # Weights have moved by some 1e-3. Rounding decides the gradients at near maxima and near zero.
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
