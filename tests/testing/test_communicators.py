@@ -1,3 +1,7 @@
+"""Ranks on virtual clocks: collective operations, messages, groups and errors."""
+
+from __future__ import annotations
+
 from itertools import pairwise
 
 import numpy as np
@@ -239,11 +243,16 @@ def test_groups_count_their_own_ranks_and_end_with_the_others():
     def work(comm):
         row = comm.group([0, 2] if comm.rank != 1 else [1])
         total = row.all_reduce(np.array([float(comm.rank)]))[0]
+        if comm.rank == 2:
+            row.send(DATA, 0)
+        if comm.rank == 0:
+            assert row.receive(np.zeros(3, np.int64), 1).tolist() == DATA.tolist()
         again = comm.group([1, 2]) if comm.rank else comm.group([0])
-        return row.rank, row.size, total, again.size
+        return row.rank, row.size, total, again.size, row.clock == comm.clock
 
     with communicators(3) as comms:
-        assert comms.run(work) == [(0, 2, 2.0, 1), (0, 1, 1.0, 2), (1, 2, 2.0, 2)]
+        found = [(0, 2, 2.0, 1, True), (0, 1, 1.0, 2, True), (1, 2, 2.0, 2, True)]
+        assert comms.run(work) == found
 
     def fails(comm):
         row = comm.group([0, 1])
@@ -255,3 +264,56 @@ def test_groups_count_their_own_ranks_and_end_with_the_others():
         comms.run(fails)
     with communicators(2) as comms, pytest.raises(ArgumentError, match=r"comm\.group"):
         comms.run(lambda comm: comm.group([1 - comm.rank]))
+
+
+DATA = np.arange(3, dtype=np.int64)
+
+
+def test_messages_come_in_the_order_of_the_clocks():
+    def work(comm):
+        if comm.rank:
+            # The higher rank sends first by the clock, whatever thread runs first.
+            comm.advance(1.0 / comm.rank)
+            comm.send(DATA * comm.rank, 0, tag=3)
+            return None
+        found = []
+        while (message := comm._next_message([1, 2, 3], tag=3)) is not None:
+            found.append((message[0], message[1].view(np.int64).tolist()))
+        return found, comm.bytes_received
+
+    with communicators(4) as comms:
+        found, received = comms.run(work)[0]
+    assert found == [(rank, [0, rank, 2 * rank]) for rank in (3, 2, 1)]
+    assert received == 3 * DATA.nbytes
+
+
+def test_a_look_does_not_wait():
+    def work(comm):
+        if comm.rank:
+            comm.advance(1.0)
+            comm.send(DATA, 0)
+            return None
+        early = comm._next_message([1], wait=False)
+        comm.advance(2.0)
+        late = comm._next_message([1], wait=False)
+        return early, late[0], comm._next_message([1], wait=False)
+
+    with communicators(2) as comms:
+        assert comms.run(work)[0] == (None, 1, None)
+
+
+def test_nobody_waits_for_one_that_waits():
+    def work(comm):
+        if comm.rank == 0:
+            comm._next_message([1])
+        comm.receive(DATA.copy(), 0)
+
+    with communicators(2) as comms, pytest.raises(RankError):
+        comms.run(work)
+
+
+def test_others_say_that_they_cannot():
+    with pytest.raises(ArgumentError, match="message of any rank"):
+        SingleProcess()._next_message([0])
+    with pytest.raises(ArgumentError, match="0 among them"):
+        SingleProcess().group([])
