@@ -1,5 +1,7 @@
 """Files that appear whole or not at all, locks on folders, and processes that fork."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -13,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from singanet.base import files
 from singanet.base.files import NAME, hold, is_held, let_go, replacing
 from singanet.base.processes import cache_folder
 from singanet.checkpoint import entry, open_state, write_state
@@ -23,33 +26,42 @@ from tests.interrupts import signalled_at, struck_at, threads_gone
 
 OLD = {"a": np.arange(50, dtype="f4"), "b": np.zeros(3, "f8")}
 NEW = {"a": np.arange(70, dtype="f4"), "b": np.ones(3, "f4")}
+OTHERS = ".safetensors", ".h5", ".pickle", ".bin"
 
 
-# What others' objects say when they are let go in the middle of a write.
+def python(code, *arguments, **variables):
+    """The output of a new interpreter."""
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, **variables}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# -- Whole files ----------------------------------------------------------------------------------
+
+
+# Objects of other libraries complain if a write is interrupted.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize(
     ("suffix", "every"),
-    [
-        (".npz", 1),
-        # What these have of their own is less than what all share.
-        *((suffix, 9) for suffix in (".safetensors", ".h5", ".pickle", ".bin")),
-        *(
-            pytest.param(suffix, 1, marks=pytest.mark.slow)
-            for suffix in (".safetensors", ".h5", ".pickle", ".bin")
-        ),
-    ],
-)
+    # All formats share most of the lines.
+    [(".npz", 1), *((suffix, 9) for suffix in OTHERS),
+     *(pytest.param(suffix, 1, marks=pytest.mark.slow) for suffix in OTHERS)],
+)  # fmt: skip
 @pytest.mark.full
 def test_an_interrupt_at_any_line_of_a_save(tmp_path, suffix, every, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # or the disk takes half a minute
     monkeypatch.setattr(entry, "_AT_ONCE", 0)  # by a thread of its own
     path = tmp_path / f"m{suffix}"
     write_state(path, OLD)
-    before, line = set(threading.enumerate()), 1 - every
-    states = {50: OLD, 70: NEW}
-    sizes = set()
-    while True:
+    before, line, ended = set(threading.enumerate()), 1 - every, True
+    states, sizes = {50: OLD, 70: NEW}, set()
+    while ended:
         line += every
         ended = struck_at(line, lambda: write_state(path, NEW))
         assert threads_gone(before), line
@@ -58,41 +70,25 @@ def test_an_interrupt_at_any_line_of_a_save(tmp_path, suffix, every, monkeypatch
         sizes.add(found["a"].size)
         for name, array in states[found["a"].size].items():
             np.testing.assert_array_equal(found[name], array)
-        if not ended:
-            break
     assert line > 100
     assert sizes == {50, 70}
 
 
-def test_nobody_sees_what_the_old_file_kept_from_them(tmp_path):
+@pytest.mark.parametrize("mode", [0o600, 0o440])
+def test_a_new_file_has_the_mode_and_owner_of_the_old_one(tmp_path, mode):
     path = tmp_path / "m"
     path.write_text("old")
-    path.chmod(0o600)
+    path.chmod(mode)
+    owner = path.stat().st_uid
+    if os.geteuid() == 0:
+        owner = 65534
+        os.chown(path, owner, owner)
     with replacing(path) as beside:
-        assert beside.stat().st_mode & 0o777 == 0o600
+        assert not beside.stat().st_mode & 0o077 & ~mode
         beside.write_text("new")
-        assert beside.stat().st_mode & 0o777 == 0o600
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == mode
+    assert path.stat().st_uid == owner
     assert path.read_text("utf-8") == "new"
-
-
-def test_a_file_that_its_owner_may_only_read_stays_one(tmp_path):
-    path = tmp_path / "m"
-    path.write_text("old")
-    path.chmod(0o440)
-    with replacing(path) as beside:
-        beside.write_text("new")
-    assert path.stat().st_mode & 0o777 == 0o440
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives away")
-def test_the_owner_stays(tmp_path):
-    path = tmp_path / "m"
-    path.write_text("old")
-    os.chown(path, 65534, 65534)
-    with replacing(path) as beside:
-        beside.write_text("new")
-    assert (path.stat().st_uid, path.stat().st_gid) == (65534, 65534)
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "x" * 230])
@@ -100,12 +96,11 @@ def test_the_longest_names_that_a_file_system_takes(tmp_path, name):
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
-        pytest.skip("a name that the language of this machine has not: see below")
-    path = tmp_path / name
+        pytest.skip("file names of this machine are ASCII")
     for text in ("old", "new"):
-        with replacing(path) as beside:
+        with replacing(tmp_path / name) as beside:
             beside.write_text(text)
-        assert path.read_text("utf-8") == text
+        assert (tmp_path / name).read_text("utf-8") == text
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -115,8 +110,7 @@ def test_a_device_is_no_file_to_write(format):
         write_state(os.devnull, OLD, format)
 
 
-def test_a_name_that_the_language_of_the_machine_has_not(tmp_path):
-    """Under LC_ALL=C, where Python takes file names for ASCII."""
+def test_a_name_beyond_ascii_where_file_names_are_ascii(tmp_path):
     code = (
         "import sys, numpy as np; from singanet.errors import FileAccessError\n"
         "from singanet.checkpoint import open_state, write_state\n"
@@ -126,16 +120,10 @@ def test_a_name_that_the_language_of_the_machine_has_not(tmp_path):
         "    except FileAccessError as error: assert 'PYTHONUTF8' in str(error)\n"
         "    else: raise SystemExit(3)\n"
     )
-    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    made = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env={**os.environ, **plain},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
+    python(code, tmp_path, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
 
+
+# -- Locks ----------------------------------------------------------------------------------------
 
 HOLDER = """
 import sys, pathlib
@@ -148,28 +136,25 @@ sys.stdin.read()
 
 @pytest.fixture
 def holder(tmp_path):
-    """Another process that has the lock on ``tmp_path``."""
+    """Another process with the lock on ``tmp_path``."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
     process.communicate()
 
 
-def test_another_process_is_refused_by_name_until_the_first_dies(tmp_path, holder):
+def test_a_second_process_is_refused_until_the_first_ends(tmp_path, holder):
     me, user = object(), object()
-    with pytest.raises(
-        FileAccessError, match=rf"received a training of process {holder.pid} on \S+; wait"
-    ):
+    words = rf"received a training of process {holder.pid} on \S+; wait"
+    with pytest.raises(FileAccessError, match=words):
         hold(tmp_path, me, user)
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    # The file is still there, which means nothing.
+    # A file without a lock means nothing.
     assert (tmp_path / NAME).exists()
     hold(tmp_path, me, user)
     assert (tmp_path / NAME).read_text("utf-8").startswith(f"process {os.getpid()} on ")
@@ -177,15 +162,14 @@ def test_another_process_is_refused_by_name_until_the_first_dies(tmp_path, holde
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_owner_may_hold_it_for_several(tmp_path):
+def test_one_owner_may_hold_a_folder_for_several_users(tmp_path):
     owner, first, second = object(), object(), object()
     hold(tmp_path, owner, first)
     hold(tmp_path / ".." / tmp_path.name, owner, second)
     with pytest.raises(FileAccessError, match=re.escape(f"process {os.getpid()} on")):
         hold(tmp_path, object(), object())
-    let_go(tmp_path, first)
-    let_go(tmp_path, first)
-    let_go(tmp_path, object())
+    for user in (first, first, object()):
+        let_go(tmp_path, user)
     with pytest.raises(FileAccessError):
         hold(tmp_path, object(), object())
     let_go(tmp_path, second)
@@ -193,19 +177,17 @@ def test_one_owner_may_hold_it_for_several(tmp_path):
     let_go(tmp_path, first)
 
 
-def test_whether_a_folder_is_locked_can_be_asked_without_touching_it(tmp_path):
+def test_asking_for_a_lock_changes_nothing(tmp_path):
     assert not is_held(tmp_path)
     assert not is_held(tmp_path / "missing")
     user = object()
     hold(tmp_path, object(), user)
     assert is_held(tmp_path)
     asked = "import sys; from pathlib import Path; from singanet.base.files import is_held; "
-    asked += "print(is_held(Path(sys.argv[1])))"
-    command = [sys.executable, "-c", asked, str(tmp_path)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+    assert python(f"{asked}print(is_held(Path(sys.argv[1])))", tmp_path) == "True\n"
     let_go(tmp_path, user)
     assert not is_held(tmp_path)
-    # What a killed process leaves.
+    # A killed process leaves its file.
     (tmp_path / NAME).write_text("process 1 on nowhere")
     (tmp_path / NAME).chmod(0o444)
     assert not is_held(tmp_path)
@@ -213,9 +195,8 @@ def test_whether_a_folder_is_locked_can_be_asked_without_touching_it(tmp_path):
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
-    victim = tmp_path / "victim"
+    victim, folder = tmp_path / "victim", tmp_path / "run"
     victim.write_text("kept")
-    folder = tmp_path / "run"
     folder.mkdir()
     (folder / NAME).symlink_to(victim)
     with pytest.raises(FileAccessError):
@@ -223,10 +204,8 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     assert victim.read_text("utf-8") == "kept"
 
 
-def test_a_file_that_was_removed_between_opening_and_locking_is_not_taken(tmp_path, monkeypatch):
-    from singanet.base import files
-
-    take, removed = files._take, []
+def test_a_file_removed_between_opening_and_locking_is_not_taken(tmp_path, monkeypatch):
+    take, removed, user = files._take, [], object()
 
     def too_late(handle):
         if not removed:
@@ -234,15 +213,12 @@ def test_a_file_that_was_removed_between_opening_and_locking_is_not_taken(tmp_pa
         return take(handle)
 
     monkeypatch.setattr(files, "_take", too_late)
-    user = object()
     hold(tmp_path, object(), user)
     assert (tmp_path / NAME).exists()
     let_go(tmp_path, user)
 
 
-def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
-    from singanet.base import files
-
+def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch):
     def none(handle, kind):
         raise OSError(95, "Operation not supported")
 
@@ -253,7 +229,7 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
     let_go(tmp_path, user)
 
 
-def test_wherever_ctrl_c_strikes_the_next_training_may_begin(tmp_path):
+def test_after_ctrl_c_at_any_line_the_next_training_may_begin(tmp_path):
     line, struck = 0, True
     while struck:
         line += 1
@@ -267,6 +243,8 @@ def test_wherever_ctrl_c_strikes_the_next_training_may_begin(tmp_path):
         assert not is_held(tmp_path), line
     assert line > 20
 
+
+# -- Processes ------------------------------------------------------------------------------------
 
 FORKED = """
 import json, os, sys, threading, time
@@ -303,15 +281,7 @@ print(json.dumps([seen, first.acquire(timeout=1), second.acquire(timeout=1)]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_a_child_finds_locks_free_and_nothing_half_changed():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKED],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    seen, *free = json.loads(done.stdout)
+    seen, *free = json.loads(python(FORKED))
     assert [child for child, *_ in seen] == [True] * 3
     assert all(one == other for _, one, other in seen)
     assert free == [True, True]
@@ -333,14 +303,14 @@ def homeless(request, monkeypatch, tmp_path):
     return Path(os.environ["HOME"])
 
 
-def test_there_is_no_cache(homeless, tmp_path):
+def test_without_a_home_there_is_no_cache(homeless, tmp_path):
     assert cache_folder() is None
     KeptCode("a").keep("one", b"some code")
     assert list(tmp_path.iterdir()) == []
     assert KeptCode("a").read("one") is None
 
 
-def test_what_lies_in_the_working_directory_is_not_loaded(homeless, monkeypatch):
+def test_a_library_in_the_working_directory_is_not_loaded(homeless, monkeypatch):
     lib = homeless / ".local" / "lib"
     lib.mkdir(parents=True)
     (lib / "libdnnl.so.3").write_bytes(b"whoever made the folder's")

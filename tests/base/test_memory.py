@@ -1,4 +1,6 @@
-"""Where arrays lie in memory, who has it, and what the system gives for it."""
+"""Arrays in memory: addresses, strides, lent memory, pages and the allocator."""
+
+from __future__ import annotations
 
 import ctypes
 import mmap
@@ -24,31 +26,25 @@ from singanet.program.trace.traced import Traced
 from tests.keeping import WAYS
 
 PACKAGE = Path(singanet.__file__).parent
-ASKS_FIRST = {
-    "ops/numpy/pointwise.py", "ops/onednn/eltwise.py", "ops/llvm/kernels.py",
-    "ops/onednn/products.py",
-}  # fmt: skip
-"""Files of kernels that ask for extents above 1 first, or whether two arrays lie alike."""
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+MB = 1 << 20
+
+# -- Addresses and strides ------------------------------------------------------------------------
+
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
 READ_ONLY = WHOLE.copy()
 READ_ONLY.flags.writeable = False
-ARRAYS = {
-    "whole": WHOLE, "traced": WHOLE.view(Traced), "rows": WHOLE[1:3], "columns": WHOLE[:, 2:],
-    "turned": WHOLE.T, "backwards": WHOLE[::-1], "read-only": READ_ONLY,
-    "repeated": np.broadcast_to(WHOLE[0], (3, 6)),
-    "without axes": np.float32(2) + np.zeros((), np.float32)[...],
-    "truth values": np.zeros(3, bool), "halves": np.zeros(3, np.float16),
-    "dates": np.zeros(3, "M8[s]"), "records": np.zeros(3, [("a", "f4"), ("b", "i8")]),
-}  # fmt: skip
+ARRAYS = [
+    WHOLE, WHOLE.view(Traced), WHOLE[1:3], WHOLE[:, 2:], WHOLE.T, WHOLE[::-1], READ_ONLY,
+    np.broadcast_to(WHOLE[0], (3, 6)), np.float32(2) + np.zeros((), np.float32)[...],
+    np.zeros(3, bool), np.zeros(3, np.float16), np.zeros(3, "M8[s]"),
+    np.zeros(3, [("a", "f4"), ("b", "i8")]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_the_first_element_lies_there(name):
-    array = np.asanyarray(ARRAYS[name])
-    assert address(array) == array.__array_interface__["data"][0]
-
-
-def test_an_array_without_elements_has_an_address():
+def test_the_address_is_the_first_elements():
+    for array in map(np.asanyarray, ARRAYS):
+        assert address(array) == array.__array_interface__["data"][0]
     assert isinstance(address(np.empty((0, 3), np.float32)), int)
 
 
@@ -59,29 +55,33 @@ def test_an_axis_of_one_element_has_the_step_of_c_order(shape):
     for array in (plain, as_strided(plain, shape, odd)):
         extents = [max(n, 1) for n in shape]
         assert steps(array) == tuple(8 * int(np.prod(extents[k + 1 :])) for k in range(len(shape)))
-
-
-def test_other_axes_keep_theirs():
     array = np.zeros((4, 3, 2))[::2, ::-1].transpose(2, 0, 1)
     assert steps(array) == array.strides
     assert steps(array[:1]) == (2 * array.strides[1], *array.strides[1:])
 
 
-def test_kernels_read_no_strides_but_those():
-    """Whoever needs one takes `steps`, as NumPy leaves the stride of one element open."""
+def test_kernels_read_strides_by_steps_alone():
+    """NumPy does not define the stride of one element."""
     read = {
         str(path.relative_to(PACKAGE))
         for room in ("ops", "layers", "loss", "metric", "optimizer")
         for path in (PACKAGE / room).rglob("*.py")
         if re.search(r"(?<!self)\.strides\b", path.read_text(encoding="utf-8"))
     }
-    assert read == ASKS_FIRST
+    # These ask for extents above 1 first, or if two arrays have the same strides.
+    assert read == {
+        "ops/numpy/pointwise.py", "ops/onednn/eltwise.py", "ops/llvm/kernels.py",
+        "ops/onednn/products.py",
+    }  # fmt: skip
 
 
-ONCE = """
+# -- The allocator --------------------------------------------------------------------------------
+
+HEAD = """
 import numpy as np
 from singanet.base import heap
-
+"""
+ONCE = """
 with heap.large_arrays_apart():
     with heap.once_in_a_process():
         some = np.ones(4 << 20, np.uint8)
@@ -89,58 +89,7 @@ with heap.large_arrays_apart():
             more = np.ones(2 << 20, np.uint8)
     print(heap.once_bytes())
 """
-
-
-def _alone(code):
-    """What ``code`` prints in a process whose allocator has no memory left over from others."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(Path(singanet.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-
-@pytest.fixture(autouse=True)
-def _looked_up_anew():
-    heap._function.cache_clear()
-    yield
-    heap._function.cache_clear()
-
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_freed_blocks_leave_the_process():
-    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
-        pytest.skip("the C library has no malloc_trim")
-    # Small blocks come from the heap; the last one keeps its end from being given back by itself.
-    blocks = [np.ones(8192) for _ in range(2000)]
-    end = np.ones(8192)
-    before = resident()
-    del blocks
-    heap.trim()
-    assert end.sum() == 8192
-    assert before - resident() > 100 << 20
-
-
-@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
-def test_other_libraries_are_left_alone(monkeypatch, error):
-    def refused(name):
-        raise error(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", refused)
-    heap.trim()
-
-
 UNTOUCHED = """
-import numpy as np
-from singanet.base import heap
-
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
@@ -152,12 +101,56 @@ with heap.small_pages():
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_arrays_that_are_never_touched_take_a_small_page_each():
-    assert int(_alone(UNTOUCHED)) < 20 << 16
+def alone(code):
+    """The number that ``code`` prints in a new process, whose allocator has no free memory."""
+    return int(subprocess.run(
+        [sys.executable, "-c", HEAD + code], env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True, text=True, check=True,
+    ).stdout)  # fmt: skip
 
 
-def test_large_pages_are_asked_for_again_after_an_error():
+@pytest.fixture(autouse=True)
+def _looked_up_anew():
+    heap._function.cache_clear()
+    yield
+    heap._function.cache_clear()
+
+
+def resident(kind="RssAnon"):
+    lines = Path("/proc/self/status").read_bytes().split(b"\n")
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(kind.encode()))
+
+
+@LINUX
+def test_freed_blocks_leave_the_process():
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("the C library has no malloc_trim")
+    # Small blocks come from the heap; the last one keeps its end in use.
+    blocks = [np.ones(8192) for _ in range(2000)]
+    end = np.ones(8192)
+    before = resident()
+    del blocks
+    heap.trim()
+    assert end.sum() == 8192
+    assert before - resident() > 100 << 20
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
+def test_other_c_libraries_are_not_called(monkeypatch, error):
+    def refused(name):
+        raise error(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refused)
+    heap.trim()
+
+
+@LINUX
+def test_pages_and_counts_of_a_new_process():
+    assert alone(UNTOUCHED) < 20 << 16
+    assert alone(ONCE) == pytest.approx(6 << 20, abs=300_000)
+
+
+def test_large_pages_are_chosen_again_after_an_error():
     choose = np._core.multiarray._set_madvise_hugepage
     before = choose(True)
     try:
@@ -171,7 +164,7 @@ def test_large_pages_are_asked_for_again_after_an_error():
         choose(before)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@LINUX
 def test_pages_of_a_library_are_those_of_its_file(tmp_path):
     path, page = tmp_path / "libsome.so.3", mmap.PAGESIZE
     path.write_bytes(bytes(20 * page))
@@ -180,21 +173,15 @@ def test_pages_of_a_library_are_those_of_its_file(tmp_path):
     memory.madvise(mmap.MADV_RANDOM)
     before = heap.library_pages(some="libsome").get("some", 0)
     for k in range(3):
-        # Written on, a page is the process's own.
+        # A written page is the process's own.
         memory[k * page] = 1
-    read = sum(memory[k * page] for k in range(20))
-    assert read == 3
+    assert sum(memory[k * page] for k in range(20)) == 3
     assert heap.library_pages(some="libsome", other="libother") == {"some": 17 * page}
     assert before <= 20 * page
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_what_is_done_once_counts_once():
-    assert int(_alone(ONCE)) == pytest.approx(6 << 20, abs=300_000)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_a_mapped_file_of_any_name_is_no_trouble(tmp_path):
+@LINUX
+def test_a_mapped_file_of_any_name(tmp_path):
     path = os.fsencode(tmp_path) + b"/of latin-1 \xff"
     with open(path, "wb") as file:
         file.write(b"\0" * mmap.PAGESIZE)
@@ -203,11 +190,13 @@ def test_a_mapped_file_of_any_name_is_no_trouble(tmp_path):
         assert not heap.library_pages(none="no library is called so")
 
 
+# -- Lent memory ----------------------------------------------------------------------------------
+
 FLOAT = np.dtype(np.float32)
 
 
 def expect_lent_while_kept(memory, keep):
-    """Whoever keeps what ``keep`` makes has it, and nobody once that is gone."""
+    """Check that memory is lent exactly as long as the result of ``keep`` exists."""
     assert not memory.is_lent
     kept = keep(memory.lend((60, 7), FLOAT))
     assert memory.is_lent
@@ -215,29 +204,26 @@ def expect_lent_while_kept(memory, keep):
     assert not memory.is_lent
 
 
-OF_HOST = [keep for keep, _ in WAYS.values()] + [memoryview, np.broadcast_arrays, iter]
-EVERYWHERE = [
-    lambda array: array,
-    lambda array: array.T[1:],
-    lambda array: array.reshape(-1)[3:].view(np.int32),
-    lambda array: (each for each in [array]),
-    lambda array: {"deep": [(array[:, 2],)]},
-]
-
-
-@pytest.mark.parametrize("keep", OF_HOST)
+@pytest.mark.parametrize(
+    "keep", [keep for keep, _ in WAYS.values()] + [memoryview, np.broadcast_arrays, iter]
+)
 def test_every_way_of_keeping_counts(keep):
     memory = LentMemory(np.empty(60 * 7 * 4, np.uint8))
     for _ in range(2):
         expect_lent_while_kept(memory, keep)
 
 
-@pytest.mark.parametrize("keep", EVERYWHERE)
-def test_on_a_device_as_well(keep, xp):
+@pytest.mark.parametrize(
+    "keep",
+    [lambda array: array, lambda array: array.T[1:],
+     lambda array: array.reshape(-1)[3:].view(np.int32), lambda array: (each for each in [array]),
+     lambda array: {"deep": [(array[:, 2],)]}],
+)  # fmt: skip
+def test_memory_of_a_device_is_lent_alike(keep, xp):
     expect_lent_while_kept(LentMemory(xp.empty(60 * 7 * 4, np.uint8)), keep)
 
 
-def test_it_is_one_array_of_the_same_memory_for_as_long_as_somebody_has_it(xp):
+def test_it_is_one_array_of_the_same_memory_while_it_is_lent(xp):
     memory = LentMemory(xp.zeros((60, 7), np.float32))
     lent = memory.lend((60, 7), FLOAT)
     assert memory.lend((60, 7), FLOAT) is lent
@@ -250,16 +236,14 @@ def test_it_is_one_array_of_the_same_memory_for_as_long_as_somebody_has_it(xp):
     del view
     assert not memory.is_lent
     assert memory.lend((420,), FLOAT)[3 * 7 + 4] == 5
+    for shape in ((0,), (3, 0)):
+        nothing = LentMemory(xp.empty(shape, np.float32))
+        assert nothing.lend(shape, FLOAT).shape == shape
+        assert nothing.nbytes == 0
 
 
-@pytest.mark.parametrize("shape", [(0,), (3, 0)])
-def test_nothing_can_be_lent(shape, xp):
-    memory = LentMemory(xp.empty(shape, np.float32))
-    assert memory.lend(shape, FLOAT).shape == shape
-    assert memory.nbytes == 0
+# -- Resident pages -------------------------------------------------------------------------------
 
-
-MB = 1 << 20
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple))
 
 
@@ -272,22 +256,19 @@ def test_a_union_has_the_same_bytes_in_order_and_apart(ranges):
     assert all(one[1] < other[0] for one, other in pairwise(found))
 
 
-def test_whole_pages_count():
+@pytest.mark.parametrize(
+    ("ranges", "size", "wanted"),
     # Half a page more at each end, but within the array.
-    assert resident_bytes(((0, 100_000),), MB) == 102_048
-    assert resident_bytes(((200_000, 300_000),), MB) == 104_096
-    assert resident_bytes(((0, MB),), MB) == MB
-    assert resident_bytes(((0, 5000), (6000, 10_000)), MB) == 12_048
-    assert resident_bytes((), 50 * MB) == 0
-    assert resident_bytes(((0, MB), (9 * MB, 10 * MB)), 50 * MB) == 2 * MB + 3 * 2048
+    [(((0, 100_000),), MB, 102_048), (((200_000, 300_000),), MB, 104_096), (((0, MB),), MB, MB),
+     (((0, 5000), (6000, 10_000)), MB, 12_048), ((), 50 * MB, 0),
+     (((0, MB), (9 * MB, 10 * MB)), 50 * MB, 2 * MB + 3 * 2048)],
+)  # fmt: skip
+def test_whole_pages_count(ranges, size, wanted):
+    assert resident_bytes(ranges, size) == wanted
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="asks Linux")
 def test_the_system_agrees():
-    def resident():
-        lines = Path("/proc/self/status").read_bytes().split(b"\n")
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(b"RssAnon"))
-
     memory = mmap.mmap(-1, 40 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     ranges = ((1_000_000, 3_000_000), (3_500_000, 9_000_000), (30_000_000, 30_000_100))
