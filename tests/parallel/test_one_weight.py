@@ -6,8 +6,9 @@ clipping, accumulation, averages, float16. The whole batch is computed by formul
 
 import random
 import warnings
-from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,33 +27,19 @@ from tests.kit.ranks import served, together
 
 IGNORED, STEPS = -1, 6
 RATE, CLIP, DECAY, MOVES, EPSILON = 0.1, 0.2, 0.75, 0.3, 1e-5
-WAYS = ["all", "sparse", "power", "state", "gradients", "parameters", "local", "partial"]
-WAYS += ["server", "stages", "rows"]
-
-
-@dataclass
-class Given:
-    """The settings of a training."""
-
-    way: str
-    ranks: int
-    by: str
-    recorded: bool
-    normed: bool
-    outputs: int
-    ignore: tuple[bool, ...]
-    sums: tuple[bool, ...]
-    weighted: bool
-    momentum: float
-    clip: bool
-    accumulate: int
-    averaged: bool
-    half: bool
-    overflows: int | None
-    samples: int
-    micro: int
-    seed: int = 0
-    cuts: list[list[int]] = field(default_factory=list)
+WAYS = {
+    "all": parallel.AllReduce,
+    "sparse": partial(parallel.SparseAllReduce, ratio=1.0),
+    "power": partial(parallel.PowerSGD, rank=8, warm_start=False, error_feedback=False, gain=0.0),
+    "state": partial(parallel.Sharded, level=1, smallest=64),
+    "gradients": partial(parallel.Sharded, level=2, smallest=64),
+    "parameters": partial(parallel.Sharded, level=3, smallest=64),
+    "local": partial(parallel.LocalSGD, every=1),
+    "partial": partial(parallel.PartialUpdate, partitions=1),
+    "server": parallel.ParameterServer,
+    "stages": lambda rule, comm: rule,
+    "rows": parallel.AllReduce,
+}
 
 
 def draw(seed):
@@ -76,7 +63,7 @@ def draw(seed):
         # Each rank updates by its own means, and has one weight for all outputs.
         ignore = False, False
     overflows = half and way != "server" and maybe(0.5)
-    return Given(
+    return SimpleNamespace(
         way=way,
         ranks=ranks,
         by=rng.choice(["step", "fit"]),
@@ -285,19 +272,7 @@ def rule_of(given, comm, servers):
     rule = kinds.SGD(lr=RATE, momentum=given.momentum)
     if given.clip:
         rule = kinds.ClipByGlobalNorm(rule, CLIP)
-    return {
-        "all": lambda: parallel.AllReduce(rule, comm),
-        "sparse": lambda: parallel.SparseAllReduce(rule, comm, ratio=1.0),
-        "power": lambda: parallel.PowerSGD(rule, comm, 8, False, False, gain=0.0),
-        "state": lambda: parallel.Sharded(rule, comm, level=1, smallest=64),
-        "gradients": lambda: parallel.Sharded(rule, comm, level=2, smallest=64),
-        "parameters": lambda: parallel.Sharded(rule, comm, level=3, smallest=64),
-        "local": lambda: parallel.LocalSGD(rule, comm, every=1),
-        "partial": lambda: parallel.PartialUpdate(rule, comm, partitions=1),
-        "server": lambda: parallel.ParameterServer(rule, comm=comm, servers=servers),
-        "stages": lambda: rule,
-        "rows": lambda: parallel.AllReduce(rule, comm),
-    }[given.way]()
+    return WAYS[given.way](rule, comm=comm, **({} if servers is None else {"servers": servers}))
 
 
 def targets(given, y):
@@ -353,27 +328,16 @@ def by_fit(given, net, optimizer, rank, pipeline):
         net.compiled.optimizer = optimizer
     else:
         net.compile(optimizer)
-    x, y, weight = (
-        {name: np.concatenate([each[name] for each in part]) for name in part[0]}
-        if isinstance(part[0], dict)
-        else None
-        if part[0] is None
-        else np.concatenate(part)
-        for part in zip(*batches(given), strict=True)
-    )
+    steps = batches(given)
+    x = np.concatenate([x for x, _, _ in steps])
+    y = {name: np.concatenate([y[name] for _, y, _ in steps]) for name in steps[0][1]}
+    weight = np.concatenate([w for *_, w in steps]) if given.weighted else None
     y = targets(given, y)
     history = net.fit(
-        x,
-        y,
-        batch_size=given.samples,
-        epochs=1,
-        shuffle=False,
-        sample_weight=weight,
-        accumulate=given.accumulate,
-        callbacks=[EMA(DECAY)] if given.averaged else [],
+        x, y, given.samples, 1, shuffle=False, sample_weight=weight, accumulate=given.accumulate,
+        callbacks=[EMA(DECAY)] if given.averaged else [], verbose=False,
         validation_data=(np.clip(x, -3, 3), y),
-        verbose=False,
-    )
+    )  # fmt: skip
     return {name: history[name] for name in ("loss", "val_loss")}
 
 
@@ -422,7 +386,7 @@ def check(seed):
     assert not found, f"{given}: {found}"
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(12, full=24)
 @pytest.mark.parametrize("seed", range(60))
 def test_ranks_and_stages_are_one_batch(seed):
     check(seed)
@@ -438,6 +402,7 @@ def test_ranks_and_stages_are_one_batch_5000(start):
 def test_a_lost_share_is_seen(monkeypatch):
     """The comparison notices if outputs weigh alike, whatever their losses count."""
     monkeypatch.setattr(Counts, "shares", lambda self, whole: {})
-    given = replace(draw(0), way="all", by="step", ranks=2, outputs=2, half=False, overflows=None)
-    given = replace(given, ignore=(True, False), sums=(False, False), accumulate=1)
+    given = draw(0)
+    given.way, given.by, given.ranks, given.outputs, given.half = "all", "step", 2, 2, False
+    given.overflows, given.ignore, given.sums, given.accumulate = None, (True, False), (0, 0), 1
     assert "off by" in difference(given)
