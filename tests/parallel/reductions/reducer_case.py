@@ -6,7 +6,7 @@ import copy
 import pickle
 import re
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -32,70 +32,43 @@ from tests.kit.ranks import (
 from tests.parallel.reductions.reducer_settings import SETTINGS, WORDS, Twice, X, Y, alone, train
 
 
-def on_host(array: Any) -> Any:
-    """The array as one of NumPy."""
+def on_host(array):
     return array.get() if isinstance(array, DeviceArray) else np.asarray(array)
 
 
 class ReducerCase:
-    """What holds for any reducer; a subclass names the kind and its options.
+    """What holds for any reducer; a subclass names the kind and its options."""
 
-    Attributes:
-        kind: The reducer.
-        options: Its arguments after the rule.
-        servers: The number of server ranks beside the workers.
-        exact: Whether ranks train as one process up to rounding; otherwise they only end alike.
-        bits_of: A kind whose parameters and state it has to the bit.
-        refuses: Settings that it refuses, with a part of the error's text.
-        share: Its traffic by that of a sum of all gradients; None: not comparable.
-        fixed: Options that cannot be assigned later, or only other values.
-        other: Options that differ on another rank, which is refused.
-        momentum: That of the rule, if the reducer takes one.
-        precisions: The types that `fit` computes in.
-        averages: Whether `EMA` follows its parameters.
-        clips: What `fit` clips by.
-        recorded: Whether its steps are recorded.
-        not_recorded: What it says of steps with rows, or whose losses count samples, if it does
-            not record these.
-        gathers: Whether passes read parameters of other ranks, which no step counts.
-        near: How near an exact reducer is to one process in any setting.
-        inexact: Settings in which an exact reducer is not.
-        skips: Whether all ranks skip a step of which one has gradients that are not finite.
-        not_on_device: What is told of a net on a device, if it has to be on the CPU.
-        unsent: What is told where the state of other ranks is left out; "" if there is none.
-    """
+    kind: ClassVar = None
+    options: ClassVar = {}  # its arguments after the rule
+    servers: ClassVar = 0  # server ranks beside the workers
+    exact: ClassVar = True  # ranks train as one process up to rounding; others only end alike
+    bits_of: ClassVar = None  # a kind whose parameters and state it has to the bit
+    refuses: ClassVar = {}  # settings that it refuses, with a part of the error's text
+    share: ClassVar = 1.0  # its traffic by that of a sum of all gradients; None: not comparable
+    fixed: ClassVar = ()  # options that cannot be assigned later, or only other values
+    other: ClassVar = {}  # options that differ on another rank, which is refused
+    momentum: ClassVar = 0.9  # that of the rule, if the reducer takes one
+    precisions: ClassVar = (None, "float16")  # the types that `fit` computes in
+    averages: ClassVar = True  # `EMA` follows its parameters
+    clips: ClassVar = ("value", "layer", "global")  # what `fit` clips by
+    recorded: ClassVar = True  # its steps are recorded
+    # What it says of steps with rows, or whose losses count samples, if it does not record these.
+    not_recorded: ClassVar = "$^"
+    gathers: ClassVar = False  # passes read parameters of other ranks, which no step counts
+    near: ClassVar = (0.0, 0.0)  # how near an exact reducer is to one process in any setting
+    inexact: ClassVar = ()  # settings in which an exact reducer is not
+    skips: ClassVar = True  # all ranks skip a step of which one has gradients that are not finite
+    not_on_device: ClassVar = ""  # what is told of a net on a device, if it has to be on the CPU
+    unsent: ClassVar = ""  # what is told where the state of other ranks is left out
 
-    kind: ClassVar[Any]
-    options: ClassVar[dict[str, Any]] = {}
-    servers: ClassVar[int] = 0
-    exact: ClassVar[bool] = True
-    bits_of: ClassVar[Any] = None
-    refuses: ClassVar[dict[str, str]] = {}
-    share: ClassVar[float | None] = 1.0
-    fixed: ClassVar[tuple[tuple[str, Any], ...]] = ()
-    other: ClassVar[dict[str, Any]] = {}
-    precisions: ClassVar[tuple[str | None, ...]] = (None, "float16")
-    unsent: ClassVar[str] = ""
-    momentum: ClassVar[float] = 0.9
-    averages: ClassVar[bool] = True
-    clips: ClassVar[tuple[str, ...]] = ("value", "layer", "global")
-    recorded: ClassVar[bool] = True
-    not_recorded: ClassVar[str] = "$^"
-    gathers: ClassVar[bool] = False
-    near: ClassVar[tuple[float, float]] = (0.0, 0.0)
-    inexact: ClassVar[tuple[str, ...]] = ()
-    skips: ClassVar[bool] = True
-    not_on_device: ClassVar[str] = ""
-
-    def wrap(self, rule: Any, comm: Any = None, **servers: Any) -> Any:
-        """The reducer around ``rule``."""
+    def wrap(self, rule, comm=None, **servers):
         return self.kind(rule, comm=comm, **self.options, **servers)
 
-    def rule(self) -> Any:
-        """A rule with state that the reducer takes."""
+    def rule(self):
         return SGD(lr=0.1, momentum=self.momentum)
 
-    def run(self, work: Any, size: int = 2, kind: Any = None) -> list[Any]:
+    def run(self, work, size=2, kind=None):
         """What ``work(comm, wrap)`` returns on each rank."""
         if kind is not None:
             return together(lambda comm: work(comm, partial(kind, comm=comm)), size)
@@ -107,9 +80,7 @@ class ReducerCase:
             )
         return together(lambda comm: work(comm, partial(self.wrap, comm=comm)), size)
 
-    def trained(
-        self, name: str, size: int, records: Any, kind: Any = None, **more: Any
-    ) -> list[tuple[dict[str, Any], Any, list[float]]]:
+    def trained(self, name, size, records, kind=None, **more):
         """The arrays, the programs and the losses of each rank; those in ``records`` record."""
 
         def work(comm, wrap):
@@ -128,7 +99,7 @@ class ReducerCase:
 
         return self.run(work, size, kind)
 
-    def expect_alike(self, name: str, made: list[Any]) -> None:
+    def expect_alike(self, name, made):
         """Check that all ranks have the same parameters; running state is each rank's own."""
         values = [
             {n: a for n, a in found.items() if n.startswith("net/") and "/mean" not in n}
@@ -137,17 +108,15 @@ class ReducerCase:
         expect_same_values([{n: a for n, a in v.items() if "/var" not in n} for v in values])
 
     @staticmethod
-    def size(name: str) -> int:
-        """The number of ranks for a setting: some take three."""
+    def size(name):
         return 3 if len(name) % 3 == 0 else 2
 
-    def rule_for(self, setting: Any) -> Any:
-        """The rule of ``setting``, or one that the reducer takes."""
+    def rule_for(self, setting):
         return setting.rule()
 
     # -- training ---------------------------------------------------------------------------------
 
-    @pytest.mark.few(3, full=9)
+    @pytest.mark.few(2, full=7)
     @pytest.mark.parametrize("name", SETTINGS)
     def test_ranks_train_as_one_process_recorded_or_not(self, name):
         size, setting = self.size(name), SETTINGS[name]
@@ -179,14 +148,14 @@ class ReducerCase:
         if self.exact and setting.near and name not in self.inexact:
             self.expect_one_process(name, size, by_layers)
 
-    def expect_refusals(self, setting: Any, programs: Any) -> None:
+    def expect_refusals(self, setting, programs):
         """Check that steps are recorded, except for the reasons that are known."""
         some = setting.told == "?" or setting.x is WORDS or setting.norm
         own = self.not_recorded if some else "$^"
         allowed = f"{setting.not_recorded}|{own}"
         assert all(re.search(allowed, told) for told in programs.refusals), programs.refusals
 
-    def expect_one_process(self, name: str, size: int, made: list[Any]) -> None:
+    def expect_one_process(self, name, size, made):
         """Check the parameters, the state and the losses of ranks."""
         values, state, losses = alone(name, size)
         setting = SETTINGS[name]
@@ -204,7 +173,7 @@ class ReducerCase:
             mean = np.average([told for *_, told in made], axis=0, weights=shards)
             np.testing.assert_allclose(mean, losses, rtol=1e-4, atol=1e-6)
 
-    def expect_refused(self, name: str, size: int) -> None:
+    def expect_refused(self, name, size):
         """Check that all ranks refuse the setting, before anything has changed."""
         setting = SETTINGS[name]
 
@@ -253,12 +222,12 @@ class ReducerCase:
 
     # -- fit --------------------------------------------------------------------------------------
 
-    def takes(self, precision: Any, clip_by: Any, accumulates: bool) -> bool:
+    def takes(self, precision, clip_by, accumulates):
         """Whether it takes such a fit; otherwise all ranks refuse it."""
         return precision in self.precisions and clip_by in (None, *self.clips)
 
     @pytest.mark.filterwarnings("ignore:net.fit. the loss is nan")
-    @pytest.mark.few(2, full=3)
+    @pytest.mark.few(1, full=2)
     @pytest.mark.parametrize(
         "said", [{}, {"clip": 0.5, "clip_by": "value"}, {"clip": 0.5, "clip_by": "global"},
                  {"clip": 0.5}, {"accumulate": 2}], ids=str
@@ -305,7 +274,7 @@ class ReducerCase:
         if precision:
             assert by_layers[0]["numbers"][0] == 3 * self.skips
 
-    @pytest.mark.few(1, full=2)
+    @pytest.mark.few(1, full=1)
     @pytest.mark.parametrize("then", [2, 3, 1])
     @pytest.mark.parametrize("precision", [None, "float16"])
     def test_a_fit_goes_on_from_its_checkpoint_with_any_number_of_ranks(
@@ -346,7 +315,7 @@ class ReducerCase:
     # -- copies and files -------------------------------------------------------------------------
 
     @staticmethod
-    def copied_net() -> Any:
+    def copied_net():
         """Statistics are of all ranks, masks each rank's own."""
         return dense_net(
             wide=8, more=[BatchNormalization("n", synchronized=True), Dropout("o", 0.3)]

@@ -86,7 +86,7 @@ class Masked(SoftmaxCrossEntropy):
         return super().backward() * self.counts[:, None] * (len(self.counts) / max(self.total, 1))
 
 
-def falling(step: int) -> float:
+def falling(step):
     """A learning rate that servers can import."""
     return 0.3 / (1 + step)
 
@@ -94,14 +94,13 @@ def falling(step: int) -> float:
 # -- nets -----------------------------------------------------------------------------------------
 
 
-def with_loss(loss: Any, build: Callable[[], Any] = uneven_net) -> Any:
-    """The net of ``build`` with another loss."""
+def with_loss(loss, build=uneven_net):
     net = build()
     net.loss = loss
     return net
 
 
-def heads(**losses: Any) -> Any:
+def heads(**losses):
     """Two outputs that read the same layer, in float64."""
     x = Input("x", (6,))
     h = Dense("h", 5)(x)
@@ -111,8 +110,7 @@ def heads(**losses: Any) -> Any:
     return net
 
 
-def tied() -> Any:
-    """Two layers that share a weight."""
+def tied():
     net = singanet.FeedForwardNet(SquaredError(), seed=0)
     net.add(Dense("first", 6, input_sample_shape=(6,)))
     encoder = net.add(Dense("encoder", 3))
@@ -120,8 +118,7 @@ def tied() -> Any:
     return net
 
 
-def twice_used() -> Any:
-    """A layer that is used twice."""
+def twice_used():
     x = Input("x", (6,))
     again = Dense("again", 30)
     h = again(Activation("t", "tanh")(Dense("a", 30)(x)))
@@ -130,7 +127,7 @@ def twice_used() -> Any:
     return singanet.FeedForwardNet(inputs=x, outputs=Dense("o", 4)(h), loss=loss, seed=1)
 
 
-def words_and_layers() -> Any:
+def words_and_layers():
     """`words_net` with a layer more, to freeze and thaw."""
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=1)
     for layer in words_net(wide=4).layers:
@@ -143,54 +140,46 @@ def words_and_layers() -> Any:
 # -- what a user changes before step k ------------------------------------------------------------
 
 
-def tell_before(k: int, net: Any, optimizer: Any) -> None:
-    """Register specs before the first step."""
+def tell_before(k, net, optimizer):
     if k == 0:
         optimizer.register_all([ParamSpec("h/weight", lr_mult=0.0), ParamSpec("e/weight", 0.5)])
 
 
-def tell_later(k: int, net: Any, optimizer: Any) -> None:
-    """Register a spec between steps."""
+def tell_later(k, net, optimizer):
     if k == 2:
         optimizer.register("h/weight", ParamSpec("h/weight", lr_mult=0.25))
 
 
-def assign(k: int, net: Any, optimizer: Any) -> None:
-    """Assign specs to parameters."""
+def assign(k, net, optimizer):
     if k == 2:
-        weight = net["d"].params["weight"]
+        weight, bias = net["d"].params["weight"], net["h"].params["bias"]
         weight.spec = replace(weight.spec, lr_mult=0.25, decay_mult=2.0)
-        bias = net["h"].params["bias"]
         bias.spec = replace(bias.spec, constraint=0.01)
 
 
-def thaw(k: int, net: Any, optimizer: Any) -> None:
-    """Begin with frozen layers, and thaw them."""
-    if k in (0, 3):
-        net["h"].trainable = k == 3
-    if k in (0, 4):
-        net["e"].trainable = k == 4
-
-
-def freeze(k: int, net: Any, optimizer: Any) -> None:
-    """Freeze a layer, and thaw another in the same step."""
-    if k in (0, 3):
-        net["h"].trainable = k == 0
-        net["d"].trainable = k == 3
-
-
-def by_turns(k: int, net: Any, optimizer: Any) -> None:
-    """Freeze and thaw layers at, and between, the updates of three micro-batches each."""
-    turns = {4: ("h", False), 7: ("h", True), 8: ("e", False), 9: ("h", False), 12: ("e", True)}
-    turns |= {13: ("h", True), 16: ("d", False), 17: ("d", True)}
-    if k in turns:
-        net[turns[k][0]].trainable = turns[k][1]
-
-
-def faster(k: int, net: Any, optimizer: Any) -> None:
-    """Assign a learning rate to the rule."""
+def faster(k, net, optimizer):
     if k == 2:
         kinds.chain.UpdateChain(optimizer).rule.lr = 0.3
+
+
+def turns(*turns):
+    """Layers that are trainable, or not, from steps on."""
+
+    def change(k, net, optimizer):
+        for at, name, trainable in turns:
+            if at == k:
+                net[name].trainable = trainable
+
+    return change
+
+
+THAWED = turns((0, "h", False), (3, "h", True), (0, "e", False), (4, "e", True))
+FROZEN = turns((0, "h", True), (0, "d", False), (3, "h", False), (3, "d", True))
+# At, and between, the updates of three micro-batches each.
+BY_TURNS = turns(
+    (4, "h", False), (7, "h", True), (8, "e", False), (9, "h", False), (12, "e", True),
+    (13, "h", True), (16, "d", False), (17, "d", True),
+)  # fmt: skip
 
 
 # -- trainings ------------------------------------------------------------------------------------
@@ -225,20 +214,20 @@ class Setting:
     """What is said of steps of which only the passes are recorded."""
 
 
-def falling_shards(rank: int, size: int, n: int) -> Any:
+def falling_shards(rank, size, n):
     """Contiguous parts, of which the last rank has the most, and the first now and then none."""
     bounds = [n * r * (r + 1 - n % 2) // (size * (size + 1 - n % 2)) for r in range(size + 1)]
     return slice(bounds[rank], bounds[rank + 1])
 
 
-CLIPS: dict[str, Callable[[Any], Any]] = {
+CLIPS = {
     "value": lambda rule: kinds.ClipByValue(rule, 0.02),
     "layer": lambda rule: kinds.ClipByLayerNorm(rule, 0.1),
     "global": lambda rule: kinds.ClipByGlobalNorm(rule, 0.1),
     "running": lambda rule: kinds.ClipByRunningNorm(rule, 0.1),
     "both": lambda rule: kinds.ClipByGlobalNorm(kinds.ClipByValue(rule, 0.01), 0.1),
 }
-RULES: dict[str, Callable[[], Any]] = {
+RULES = {
     "adam": lambda: Adam(lr=kinds.schedules.Exponential(0.003, 2, 0.9)),
     "adamw": lambda: kinds.AdamW(lr=0.003, weight_decay=0.1),
     "decoupled": lambda: SGD(lr=0.1, momentum=0.9, weight_decay=0.01, decoupled=True),
@@ -253,25 +242,24 @@ NOT_SMOOTH = ("own rule", "galore")
 """Rules whose updates jump where a gradient or a singular value is near another."""
 LABELS = {"a": np.arange(24) % 3, "b": np.arange(24) % 4}
 LABELS["a"][[0, 1, 2, 5, 7, 9]] = -1
-TWO: dict[str, Any] = {"x": X, "y": LABELS, "near": (1e-9, 1e-12), "losses": False}
-ROWS: dict[str, Any] = {"build": words_net, "x": WORDS}
-CHANGED: dict[str, Any] = {"build": words_and_layers, "x": WORDS}
+TWO = {"x": X, "y": LABELS, "near": (1e-9, 1e-12), "losses": False}
+ROWS = {"build": words_net, "x": WORDS}
+CHANGED = {"build": words_and_layers, "x": WORDS}
 CHANGED |= {"rule": partial(SGD, lr=0.3, momentum=0.5)}
 
 
-def ignoring(**more: Any) -> Any:
-    """A loss that leaves out a label."""
+def ignoring(**more):
     return SoftmaxCrossEntropy(ignore_index=-1, **more)
 
 
-def ignoring_words() -> Any:
+def ignoring_words():
     """`words_net` in float64, with a loss that leaves out a label."""
     net = with_loss(ignoring(), words_net)
     net.as_type("float64")
     return net
 
 
-SETTINGS: dict[str, Setting] = {
+SETTINGS = {
     "momentum": Setting(),
     "uneven": Setting(shards=falling_shards),
     "rows": Setting(**ROWS, rule=partial(SGD, lr=0.5, momentum=0.9, weight_decay=0.01)),
@@ -288,7 +276,7 @@ SETTINGS: dict[str, Setting] = {
         **TWO, joins=True, told="?",
         build=lambda: heads(a=ignoring(), b=SoftmaxCrossEntropy()),
     ),
-    "thawed": Setting(**CHANGED, change=thaw),
+    "thawed": Setting(**CHANGED, change=THAWED),
     "adam": Setting(rule=RULES["adam"], near=(1e-3, 1e-4)),
     "rows, adam": Setting(**ROWS, rule=RULES["adam"], near=(1e-3, 1e-4)),
     "own layer": Setting(
@@ -307,7 +295,7 @@ SETTINGS: dict[str, Setting] = {
     "told later": Setting(**CHANGED, change=tell_later),
     "clip layer": Setting(inside=CLIPS["layer"], norm=True),
     "by turns": Setting(
-        **CHANGED, change=by_turns, every=3, counts=(6, 11, 16) * 7, not_recorded="gathered before",
+        **CHANGED, change=BY_TURNS, every=3, counts=(6, 11, 16) * 7, not_recorded="gathered before",
     ),
     "sum": Setting(
         build=lambda: with_loss(SoftmaxCrossEntropy(reduction="sum")),
@@ -330,9 +318,9 @@ SETTINGS: dict[str, Setting] = {
         **TWO, told="?", rule=partial(SGD, lr=0.01),
         build=lambda: heads(a=ignoring(reduction="sum"), b=ignoring(reduction="sum")),
     ),
-    "frozen": Setting(**CHANGED, change=freeze),
+    "frozen": Setting(**CHANGED, change=FROZEN),
     "by turns, clip global": Setting(
-        **CHANGED, change=by_turns, every=3, counts=(6, 11, 16) * 7,
+        **CHANGED, change=BY_TURNS, every=3, counts=(6, 11, 16) * 7,
         inside=CLIPS["global"], norm=True, not_recorded="waits for other processes|gathered before",
     ),
     "rows, ignored": Setting(
@@ -353,21 +341,20 @@ SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 
 
-def targets(y: Any, rows: Any) -> Any:
-    """The labels of some rows, of each output."""
+def targets(y, rows):
     return {name: labels[rows] for name, labels in y.items()} if isinstance(y, dict) else y[rows]
 
 
 def train(
-    setting: Setting,
-    wrap: Callable[[Any], Any],
-    rank: int = 0,
-    size: int = 1,
-    records: bool = True,
-    whole: int = 0,
-    place: Callable[[Any], Any] = lambda net: net,
-    rule: Callable[[Setting], Any] = lambda setting: setting.rule(),
-) -> tuple[Any, Any, list[float]]:
+    setting,
+    wrap,
+    rank=0,
+    size=1,
+    records=True,
+    whole=0,
+    place=lambda net: net,
+    rule=lambda setting: setting.rule(),
+):
     """Return the net, the optimizer and the losses of a rank.
 
     One process with ``whole`` has the samples of so many ranks.
@@ -395,7 +382,7 @@ def train(
 
 
 @cache
-def alone(name: str, size: int) -> tuple[dict[str, Any], dict[str, Any], list[float]]:
+def alone(name, size):
     """The values, the state and the losses of one process with the samples of ``size`` ranks."""
     net, optimizer, losses = train(SETTINGS[name], lambda rule: rule, whole=size)
     return values_of(net), optimizer.state_dict(), losses
