@@ -204,32 +204,57 @@ def test_rank_0_speaks_for_all(started, tmp_path):
     assert log.splitlines() == ["out of 1 well an argument", "err of 1"]
 
 
-@pytest.mark.few(1)
+WAITS = ["rank 0, step 3: waited", "for the gradients of fc/weight", r", step 3\)"]
+BEGAN = ["rank 1 of 2", "rank 0, step 0: waited"]
+HANGS = 1 + VAIN.splitlines().index("""    if how == "hang": time.sleep(30)""")
+SOON = {"deadline": 0.5}
+ENDS = {
+    "killed": (RANK, "kill", {}, 137, ["rank 1 of 2", "was killed by SIGKILL", *WAITS]),
+    # What the rank has written last, as no error of Python tells more.
+    "exit": (RANK, "exit", {}, 7, ["rank 1 of 2", "ended with status 7", "err of 1", *WAITS]),
+    "stopped": (RANK, "stop", {}, 1, ["rank 1 of 2", "has been stopped for 0.", *WAITS]),
+    "raises": (RANK, "raise", {}, 1, ["1 of 2", "ended by KeyError in layer 'fc3'", *WAITS]),
+    "all raise": (RANK, "all", {"ranks": 3}, 1, ["rank 0 of 3", "ValueError: everywhere"]),
+    "stall": (
+        RANK, "hang", {"stall": 0.3}, 0,
+        ["1 of 2 ranks wait:", "rank 0, step 3: waited 0.", "rank 1, step 3: computed",
+         r"rank 1 was in\n +File .*script\.py", r", line \d+ in act\n"],
+    ),
+    "hangs before": (BEGINS, "hang", SOON, 1, ["not reached parallel.init in", *BEGAN]),
+    "killed before": (BEGINS, "kill", {}, 137, BEGAN),
+    "leaves before": (BEGINS, "leave", {}, 1, ["has ended, and others wait for it", *BEGAN]),
+    "leaves there": (BEGINS, "met", {}, 1, ["has ended, and others wait for it", *BEGAN]),
+    "interrupted before": (BEGINS, "interrupt", {}, 130, ["ended by KeyboardInterrupt", *BEGAN]),
+    # Imports on a busy machine may take longer than a short deadline.
+    "late": (BEGINS, "late", SOON, 0, []),
+    "hangs at a line": (
+        VAIN, "hang", {}, 1,
+        [r"rank 1 of 2 .* has made others wait; rank 0 ended by RankError\n",
+         rf"rank 1 was in\n +File .*script\.py\", line {HANGS} in stands_here\n"],
+    ),
+    "last lines": (
+        VAIN, "leave", {}, 3, [r"rank 1 of 2 .* ended with status 3\n", "the disk is full"],
+    ),
+}  # fmt: skip
+SLOW = "killed before", "leaves before", "leaves there"
+
+
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
-    ("how", "status", "told"),
-    [
-        ("kill", 137, "was killed by SIGKILL"),
-        ("exit", 7, "ended with status 7"),
-        ("stop", 1, "has been stopped for 0."),
-        ("raise", 1, "ended by KeyError in layer 'fc3'"),
-    ],
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in ENDS]
 )
-def test_a_rank_that_ends_ends_all_and_is_named_with_its_step(how, status, told, started):
-    ended, _, err = started(how)
-    assert ended == status
-    said = err[err.index("singanet launch: rank 1 of 2") :]
-    for text in (", step 3)", told, "rank 0, step 3: waited", "for the gradients of fc/weight"):
-        assert text in said
-    assert (said.count("Traceback") == 1) == (how == "raise")
-    if how == "exit":  # what the rank has written last, as no error of Python tells more
-        assert "err of 1" in said
-
-
-def test_an_error_of_all_ranks_is_told_once(started):
-    status, _, err = started("all", ranks=3)
-    assert status == 1
-    assert err.count("Traceback") == err.count("ValueError: everywhere") == 1
-    assert "rank 0 of 3" in err
+def test_ranks_that_end_end_all_and_what_they_did_is_told(name, started, monkeypatch):
+    monkeypatch.setattr(job, "_NOTICE", 0.5)
+    text, how, options, status, told = ENDS[name]
+    ended, _, err = started(how, text=text, **options)
+    assert ended == status, err
+    err = err[max(err.find("singanet launch: rank 1 of 2"), 0) :]
+    for pattern in told:
+        assert re.search(pattern, err), err
+    assert err.count("Traceback") == (name in ("raises", "all raise", "interrupted before"))
+    assert err.count("ranks wait:") == (name == "stall")
+    assert "runpy" not in err.partition("was in")[2]
+    assert "not reached" not in err or name == "hangs before"
 
 
 @pytest.mark.full
@@ -240,16 +265,6 @@ def test_a_job_is_begun_anew_as_often_as_it_may(started):
     status, _, err = started("exit", restarts=3, final=frozenset({7}))
     assert status == 7
     assert "restart" not in err
-
-
-@pytest.mark.full
-def test_a_stall_is_told_while_the_job_goes_on(started):
-    status, _, err = started("hang", stall=0.3)
-    assert status == 0
-    assert err.count("1 of 2 ranks wait:") == 1
-    assert "rank 0, step 3: waited 0." in err
-    assert "rank 1, step 3: computed" in err
-    assert re.search(r"rank 1 was in\n +File .*script\.py\", line \d+ in act\n", err)
 
 
 def test_an_interrupt_is_handed_on(started, monkeypatch):
@@ -264,48 +279,6 @@ def test_an_interrupt_is_handed_on(started, monkeypatch):
     status, _, err = started("hang")
     assert status == 130
     assert "singanet launch: rank" not in err
-
-
-@pytest.mark.parametrize(
-    ("how", "told", "notice"),
-    [
-        ("hang", "has not reached parallel.init in", None),
-        pytest.param("kill", "", 0.5, marks=pytest.mark.slow),
-        pytest.param("leave", "has ended, and others wait for it", 0.5, marks=pytest.mark.slow),
-        pytest.param("met", "has ended, and others wait for it", 0.5, marks=pytest.mark.slow),
-        pytest.param("interrupt", "ended by KeyboardInterrupt", 0.5, marks=pytest.mark.full),
-    ],
-)
-def test_what_ends_or_hangs_before_all_have_met_ends_the_job(
-    how, told, notice, started, monkeypatch
-):
-    if notice:
-        monkeypatch.setattr(job, "_NOTICE", notice)
-    status, _, err = started(how, text=BEGINS, deadline=0.5 if how == "hang" else 20.0)
-    assert status in (1, 130, 137)
-    for text in ("rank 1 of 2", told, "rank 0, step 0: waited"):
-        assert text in err
-
-
-def test_a_rank_that_still_computes_has_not_missed_where_all_begin(started):
-    """Imports on a busy machine may take longer than a short deadline."""
-    status, _, err = started("late", text=BEGINS, deadline=0.5)
-    assert (status, "has not reached" in err) == (0, False)
-
-
-def test_the_line_is_told_at_which_a_rank_hangs(started):
-    _, _, err = started("hang", text=VAIN)
-    line = 1 + VAIN.splitlines().index("""    if how == "hang": time.sleep(30)""")
-    assert re.search(r"rank 1 of 2 .* has made others wait; rank 0 ended by RankError\n", err)
-    assert re.search(rf"rank 1 was in\n +File .*script\.py\", line {line} in stands_here\n", err)
-    assert "runpy" not in err.partition("was in")[2]
-
-
-def test_a_rank_that_ends_without_a_report_is_named_with_its_last_lines(started):
-    status, _, err = started("leave", text=VAIN)
-    assert status == 3
-    assert re.search(r"rank 1 of 2 .* ended with status 3\n", err)
-    assert "the disk is full" in err
 
 
 def test_mpirun_that_cannot_start_is_quoted(fake_mpirun, started):
