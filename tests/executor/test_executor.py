@@ -29,7 +29,6 @@ def batch(count=8, features=6, seed=0):
 
 
 def fed(*given, **options):
-    """A batch by the names of the inputs."""
     return dict(zip("xy", batch(*given, **options), strict=True))
 
 
@@ -53,12 +52,10 @@ class Graph:
         self.loss = SoftmaxCrossEntropy()(self.scores, self.y)
 
     def trained_by(self, *updates, **given):
-        """An executor of one program of the loss and of ``updates``."""
         return Executor({"train": [self.loss, *updates]}, seed=0, **given)
 
 
 def classifier(optimizer, seed=0, extra=(), **given):
-    """An executor that trains, validates and infers, and its graph."""
     graph = Graph([*extra, *chain()])
     value, accuracy = graph.loss, Accuracy()(graph.scores, graph.y)
     programs = {
@@ -81,7 +78,6 @@ def expect_near(one, other, rtol=1e-5, atol=1e-6):
 
 
 def train_both(executor, net, rule, feeds, program="train"):
-    """Runs of an executor, and steps of a net: the same losses and parameters."""
     for feed in feeds:
         assert net.step(*feed.values(), rule)[0] in executor.run(program, feed)
         expect_same_bits([executor.net, net])
@@ -482,8 +478,6 @@ class Cubic(loss.Loss):
 
 
 class Largest(Metric):
-    """The largest error so far."""
-
     def reset(self):
         self.samples, self.most = 0, 0.0
 
@@ -496,8 +490,6 @@ class Largest(Metric):
 
 
 class Signs(Optimizer):
-    """One that is asked for updates alone."""
-
     def update(self, names, values, grads, scale=1.0):
         for value, grad in zip(values, grads, strict=True):
             value -= 0.01 * np.sign(grad)

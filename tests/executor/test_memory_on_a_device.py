@@ -30,7 +30,6 @@ RULES = {
 
 
 def executor_of(name, rule="sgd", device=None, **given):
-    """Programs that train by a weighted loss, and infer."""
     shape, made = NETS[name]
     x, y, w = Input("x", shape), Input("y", (), dtype="int64"), Input("w", ())
     scores = x

@@ -48,12 +48,10 @@ def executor(seed=0, units=5, rule=Adam, samples=30):
 
 
 def run(one, count=6, names=("all", "top")):
-    """The results of runs of the programs in turn."""
     return [each for _ in range(count) for name in names for each in one.run(name)]
 
 
 def saved(folder, steps=1):
-    """An executor and its file."""
     one = executor()
     run(one, steps)
     one.save(folder / "run.npz")
@@ -231,7 +229,6 @@ class Job:
 
 
 def ranks(name, work):
-    """The results of ``work(comm)`` or ``work(comm, servers)`` on two ranks."""
     return (served if name in ("hybrid", "servers") else together)(work)
 
 

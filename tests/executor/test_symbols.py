@@ -65,8 +65,6 @@ def test_what_is_no_loader_or_empty_is_refused():
             return super().__iter__() if self.epoch < 2 else iter(())
 
     class Bare(ArrayLoader):
-        """One that gives no targets."""
-
         def __iter__(self):
             return iter([X])
 
@@ -98,7 +96,6 @@ def test_gradients_take_symbols_alone():
 
 
 def _numeric(run, value, step=1e-5):
-    """The derivative of ``run()`` by each element of the array ``value``."""
     found = np.zeros_like(value)
     for k in range(value.size):
         kept = value.flat[k]

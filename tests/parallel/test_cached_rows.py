@@ -164,7 +164,6 @@ def param():
 
 
 def cached(*cache, rule=SGD, table=None, **more):
-    """A table and its cached rows."""
     table = table or Shard(param(), rule(lr=0.1, **more))
     return table, CachedRows(param(), table, Cache(*cache), rule(lr=0.1, **more))
 

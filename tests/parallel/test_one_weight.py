@@ -43,7 +43,6 @@ WAYS = {
 
 
 def draw(seed):
-    """Random settings."""
     rng = random.Random(seed)
 
     def maybe(share):
@@ -110,7 +109,6 @@ def batches(given):
 
 
 def rows_of(given):
-    """The number of parts of a batch."""
     return {"stages": 1, "rows": 2}.get(given.way, given.ranks)
 
 
@@ -140,7 +138,6 @@ class Twin:
         self.gathered, self.weights = [], []
 
     def forward(self, x, train):
-        """The activations of the layers."""
         w = self.w
         a = x @ w["a/weight"] + w["a/bias"]
         made = {"x": x, "a": a}
@@ -202,7 +199,6 @@ class Twin:
         return g | {"a/weight": made["x"].T @ da, "a/bias": da.sum(0)}
 
     def step(self, x, y, weight, skipped=False):
-        """Do one step. Returns its `losses`."""
         made = self.forward(x, True)
         found = self.losses(made, y, weight)
         if skipped:
@@ -280,7 +276,6 @@ def targets(given, y):
 
 
 def train(given, comm, servers=None):
-    """The values and the history of a rank at the end."""
     net, pipeline, rank = build(given), None, comm.rank
     if given.way in ("stages", "rows"):
         pipeline = parallel.Pipeline(
@@ -342,7 +337,6 @@ def by_fit(given, net, optimizer, rank, pipeline):
 
 
 def by_hand(given):
-    """The results that `train` has to give."""
     twin = Twin(given, values_of(build(given)))
     steps = batches(given)
     found = [
@@ -400,7 +394,6 @@ def test_ranks_and_stages_are_one_batch_5000(start):
 
 
 def test_a_lost_share_is_seen(monkeypatch):
-    """The comparison notices if outputs weigh alike, whatever their losses count."""
     monkeypatch.setattr(Counts, "shares", lambda self, whole: {})
     given = draw(0)
     given.way, given.by, given.ranks, given.outputs, given.half = "all", "step", 2, 2, False

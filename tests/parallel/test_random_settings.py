@@ -50,7 +50,6 @@ def classes(given, outputs=1):
 
 
 def words(given):
-    """A label for each step of rows of words."""
     x = Input("x", (LONG,))
     h = Embedding("e", WORDS, 5)(x)
     h = Activation("t", "tanh")(Dense("a", 6)(h))
@@ -60,7 +59,6 @@ def words(given):
 
 
 def bag(given):
-    """Rows of words with one label."""
     table = Embedding("e", WORDS, 5, input_sample_shape=(LONG,))
     layers = [table, Flatten("f"), Activation("t", "tanh"), Dense("a", 6), Dense("o0", 3)]
     return singanet.FeedForwardNet(layers, seed=1)
@@ -89,7 +87,6 @@ RULES = {
 
 
 def draw(seed):
-    """The training of this number."""
     rng = random.Random(seed)
 
     def maybe(share):
@@ -156,7 +153,6 @@ def draw_sharded(seed):
 
 
 def data(given, seed=0):
-    """Inputs, targets, weights."""
     rng = np.random.default_rng(given.seed + seed)
     n = given.samples
     outputs = 2 if given.net == "two" else 1
@@ -323,7 +319,6 @@ def by_fit(given, net, optimizer, comm, folder, resume):
 
 
 def on_ranks(given, ranks, **how):
-    """What each of ``ranks`` leaves."""
     if ranks == 1:
         return [train(given, **how)]
     if given.way in ("server", "hybrid"):

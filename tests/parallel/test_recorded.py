@@ -173,7 +173,6 @@ def test_a_program_by_hand_tells_what_was_exchanged(tmp_path):
 
 
 def there(comm, takes, wrap=AllReduce, steps=0, build=uneven_net, **more):
-    """The net of a rank on a device, after some steps, and its optimizer."""
     comm._on_device = takes
     net, optimizer = build(), wrap(SGD(lr=0.1, **more), comm)
     net.to_device(strict_device())
@@ -183,8 +182,6 @@ def there(comm, takes, wrap=AllReduce, steps=0, build=uneven_net, **more):
 
 
 class Looks(Callback):
-    """A user's own, which looks at the net after each batch."""
-
     def __init__(self):
         self.seen = []
 

@@ -29,14 +29,12 @@ def trained(net, optimizer, count=12):
 
 
 def by_tables(cache=None, make=lambda: SGD(lr=0.5), **net):
-    """A net that has trained by its tables, and the optimizer."""
     net, hybrid = words_net(cache=cache, **net), Hybrid(make())
     trained(net, hybrid)
     return net, hybrid
 
 
 def expect_as_in_memory(make, served, plain):
-    """Losses and values of steps; the optimizer of the served net."""
     hybrid = Hybrid(make())
     assert trained(served, hybrid) == trained(plain, make())
     expect_same_bits([served, plain])

@@ -375,8 +375,6 @@ def test_ranks_that_do_different_things_are_told(other, told):
 
 
 class FirstAlone(Callback):
-    """Evaluates on rank 0 only."""
-
     first_rank_only = True
 
     def on_epoch_end(self, epoch, logs):

@@ -113,8 +113,6 @@ class Secret(Metric):
 
 
 class Confident(MeanMetric):
-    """A value a sample is all that it gives."""
-
     def values(self, ops, x, y):
         return x.max(axis=1).astype("float64")
 
@@ -135,8 +133,6 @@ class AUC_OF_CLASS(AUC):  # noqa: N801 - as a user may name it
 
 
 class Heard(Callback):
-    """Notes what it is told."""
-
     def __init__(self):
         self.losses, self.epochs = [], []
 
@@ -152,7 +148,6 @@ def on(size, work):
 
 
 def fit(net, *callbacks, x=X, y=Y, **given):
-    """A fit that says nothing."""
     return net.fit(x, y, callbacks=callbacks, verbose=False, **given)
 
 
@@ -391,7 +386,6 @@ def test_a_metric_that_cannot_be_merged_is_refused_before_the_first_step(metric)
 @pytest.mark.parametrize("way", ["stop", "raise", "interrupt"])
 @pytest.mark.few(2, full=8)
 def test_an_end_on_one_rank_is_one_after_the_same_step_on_all(rank, hook, way, tmp_path):
-
     def act(session, number, *_):
         if session.rank != rank or number != 1:
             return

@@ -104,17 +104,14 @@ class CommunicatorCase:
     sizes = 2, 3
 
     def run(self, work, size):
-        """Call ``work(comm)`` on ``size`` ranks."""
         raise NotImplementedError
 
     @staticmethod
     def put(array):
-        """The array where the communicator takes it."""
         return array
 
     @staticmethod
     def get(array):
-        """The array as one of NumPy."""
         return array
 
     @pytest.mark.parametrize("check", CHECKS)

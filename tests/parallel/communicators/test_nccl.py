@@ -91,7 +91,6 @@ class Cupy:
 
 
 def on_host(array):
-    """The array as one of NumPy."""
     return array.get() if hasattr(array, "get") else array
 
 

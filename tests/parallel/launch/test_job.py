@@ -160,7 +160,6 @@ for step in range(int(saved.read_text()) if saved.exists() else 0, 20):
 
 @pytest.fixture
 def started(fake_mpirun, nothing_left, tmp_path, capfd):
-    """Start ranks that end in some way; the status and what was written."""
     script = tmp_path / "script.py"
 
     def call(how, ranks=2, text=RANK, **options):
@@ -367,8 +366,6 @@ def test_the_hosts_are_read_again_at_each_start(fake_mpirun, tmp_path, monkeypat
 
 
 class Clock:
-    """Time that passes while a launcher waits."""
-
     def __init__(self, monkeypatch):
         self.now = 0.0
         monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: self.now))
@@ -664,7 +661,6 @@ def test_a_job_with_too_few_slots_ends_after_the_deadline(resized, tmp_path, cap
 
 
 def sleeper(path, **options):
-    """A process of the job in ``path``."""
     code = "import time; time.sleep(60)"
     env = {**os.environ, JOB: str(path)}
     return subprocess.Popen([sys.executable, "-c", code], env=env, **options)

@@ -149,8 +149,6 @@ def drawn(number: int) -> Fault:
 
 @dataclass
 class Ended:
-    """A job that has ended, and where it worked."""
-
     status: int
     lines: list[tuple[float, str]]
     folder: Path
@@ -161,7 +159,6 @@ class Ended:
         return "\n".join(line for _, line in self.lines)
 
     def values(self) -> list[list[Any]]:
-        """The parameters that each rank has ended with."""
         places = sorted(self.folder.parent.glob(f"{self.folder.name}.*.npz"))
         return [list(np.load(path).values()) for path in places]
 

@@ -47,7 +47,6 @@ def narrow(net):
 
 
 def bits(net):
-    """The memory of each parameter, held or not."""
     found = {}
     for param in net.params():
         words = isinstance(param.storage, (Bfloat16Weights, BlockWeights))

@@ -75,7 +75,6 @@ def tied():
 
 
 def twice_read():
-    """A table whose rows both stages look up."""
     table = Embedding("e", 9, 5, input_sample_shape=(3,))
     with parallel.stage(0):
         x = Input("x", (3,), dtype="int64")
@@ -429,8 +428,6 @@ def clock(monkeypatch):
 
 
 def places(made, stages):
-    """Where two ranks put the layers of ``made()``."""
-
     def work(comm):
         net = net_of(made())
         net.build((6,))
@@ -463,7 +460,6 @@ def test_balance_is_by_work_that_takes_no_clock(clock, slow):
 
 
 def drawn_from_inputs(count=3):
-    """A net of two inputs, with some layers that compute."""
     ends = [Input("x", (6,)), Input("y", (6,))]
     h = Add("sum")(ends)
     for k in range(count - 1):
@@ -473,8 +469,6 @@ def drawn_from_inputs(count=3):
 
 @pytest.mark.parametrize("stages", ["balance", "measure", None])
 def test_inputs_are_no_stage_of_their_own(stages):
-    """It raised an IndexError."""
-
     def work(comm):
         with pytest.raises(ArgumentError, match="at most 2 stages"):
             parallel.Pipeline(drawn_from_inputs(2), stages, comm=comm)

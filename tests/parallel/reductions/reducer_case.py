@@ -69,7 +69,6 @@ class ReducerCase:
         return SGD(lr=0.1, momentum=self.momentum)
 
     def run(self, work, size=2, kind=None):
-        """What ``work(comm, wrap)`` returns on each rank."""
         if kind is not None:
             return together(lambda comm: work(comm, partial(kind, comm=comm)), size)
         if self.servers:
@@ -81,8 +80,6 @@ class ReducerCase:
         return together(lambda comm: work(comm, partial(self.wrap, comm=comm)), size)
 
     def trained(self, name, size, records, kind=None, **more):
-        """The arrays, the programs and the losses of each rank; those in ``records`` record."""
-
         def work(comm, wrap):
             comm._on_device = more.get("takes", False)
             place = more.get("place", lambda net: net)
@@ -149,14 +146,12 @@ class ReducerCase:
             self.expect_one_process(name, size, by_layers)
 
     def expect_refusals(self, setting, programs):
-        """Check that steps are recorded, except for the reasons that are known."""
         some = setting.told == "?" or setting.x is WORDS or setting.norm
         own = self.not_recorded if some else "$^"
         allowed = f"{setting.not_recorded}|{own}"
         assert all(re.search(allowed, told) for told in programs.refusals), programs.refusals
 
     def expect_one_process(self, name, size, made):
-        """Check the parameters, the state and the losses of ranks."""
         values, state, losses = alone(name, size)
         setting = SETTINGS[name]
         found = made[0][0]
@@ -174,7 +169,6 @@ class ReducerCase:
             np.testing.assert_allclose(mean, losses, rtol=1e-4, atol=1e-6)
 
     def expect_refused(self, name, size):
-        """Check that all ranks refuse the setting, before anything has changed."""
         setting = SETTINGS[name]
 
         def work(comm, wrap):
@@ -400,8 +394,6 @@ class ReducerCase:
 
 
 class AmongRanks(ReducerCase):
-    """A reducer without servers."""
-
     @pytest.mark.few(1, full=0)
     @pytest.mark.parametrize("name", SETTINGS)
     @pytest.mark.parametrize("takes", [False, True], ids=["over the host", "there"])

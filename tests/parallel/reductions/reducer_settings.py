@@ -53,8 +53,6 @@ class Halves(Wrapper):
 
 
 class Twice(Layer):
-    """A user's own layer, in Python; it fails when it is told to."""
-
     fails = False
 
     def setup(self, in_shape):
@@ -101,7 +99,6 @@ def with_loss(loss, build=uneven_net):
 
 
 def heads(**losses):
-    """Two outputs that read the same layer, in float64."""
     x = Input("x", (6,))
     h = Dense("h", 5)(x)
     outputs = [Dense("a", 3)(h), Dense("b", 4)(h)]
@@ -128,7 +125,6 @@ def twice_used():
 
 
 def words_and_layers():
-    """`words_net` with a layer more, to freeze and thaw."""
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=1)
     for layer in words_net(wide=4).layers:
         if layer.name == "d":
@@ -253,7 +249,6 @@ def ignoring(**more):
 
 
 def ignoring_words():
-    """`words_net` in float64, with a loss that leaves out a label."""
     net = with_loss(ignoring(), words_net)
     net.as_type("float64")
     return net
@@ -383,6 +378,5 @@ def train(
 
 @cache
 def alone(name, size):
-    """The values, the state and the losses of one process with the samples of ``size`` ranks."""
     net, optimizer, losses = train(SETTINGS[name], lambda rule: rule, whole=size)
     return values_of(net), optimizer.state_dict(), losses

@@ -169,7 +169,6 @@ def test_micro_batches_that_differ_by_rank_are_refused_before_gradients_are_exch
 
 
 def test_a_copy_of_the_optimizer_alone_meets_its_net_anew():
-    """A copy does not know nets by the ids of this process."""
     net, optimizer = uneven_net(), AllReduce(Adam())
     net.step(X, Y, optimizer)
     for made in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
@@ -296,8 +295,6 @@ def test_a_state_that_is_loaded_is_cut_whenever_that_is(early):
 
 
 class Odd(Wrapper):
-    """A stage that halves the first of a layer's gradients."""
-
     def take(self, names, values, grads, scale):
         yield names, values, [grads[0] * 0.5, *grads[1:]], scale
 
@@ -367,7 +364,6 @@ def test_a_stage_that_was_inside_works_by_itself_again():
 
 
 def from_the_end(net):
-    """The parameters as a walk back comes to them: the last layer first."""
     return [p for layer in reversed(list(net.layers)) for p in layer.params.values()]
 
 

@@ -188,7 +188,6 @@ def grads_of(seed):
 
 
 def push(one, worker, grads, how, need=0, numbers=NUMBERS):
-    """A step of ``worker`` by ``grads``, told as ``how``; its answers."""
     if how == FLAT:
         arrays = [np.concatenate([grads[k].reshape(-1) for k in numbers])]
         told = [(k, FLAT) for k in numbers]
