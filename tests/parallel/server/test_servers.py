@@ -125,15 +125,16 @@ def test_push_and_newer_and_dense_gradients():
     ("rows", "error"),
     [([0, ROWS], DataError), ([-1, 2], DataError), ([3, 3], DataError), ([0.5, 1.0], ShapeError)],
 )
-def test_what_is_refused_changes_nothing(rows, error):
-    shard = Shard(param(), SGD(lr=1.0))
+@pytest.mark.parametrize("kind", [None, np.int32])
+def test_what_is_refused_changes_nothing(rows, error, kind):
+    shard, rows = Shard(param(), SGD(lr=1.0)), np.array(rows, None if rows[0] == 0.5 else kind)
     with pytest.raises(error):
-        shard.push(np.array(rows), grads(2))
+        shard.push(rows, grads(2))
     with pytest.raises(ShapeError):
         shard.push(np.array([1, 2]), grads(3))
-    if rows != [3, 3]:
+    if rows[0] != 3:
         with pytest.raises(error):
-            shard.pull(np.array(rows))
+            shard.pull(rows)
     assert np.array_equal(shard.values, param().value)
     assert not shard.clocks.any()
 
