@@ -9,12 +9,19 @@ import pytest
 from singanet import FeedForwardNet
 from singanet.base.heap import LentMemory
 from singanet.checkpoint import open_state
-from singanet.errors import RankError, SingaNetError
-from singanet.layers import BatchNormalization, Dense
+from singanet.errors import ArgumentError, RankError, SingaNetError
+from singanet.layers import Activation, BatchNormalization, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam, Wrapper
-from singanet.parallel import AllReduce, Pipeline, Sharded
+from singanet.parallel import (
+    AllReduce,
+    Pipeline,
+    Sharded,
+    SingleProcess,
+    SplitDense,
+    SplitEmbedding,
+)
 from singanet.training.callbacks import EMA, Callback, EarlyStopping, ModelCheckpoint
 from tests.keeping import WAYS, keeping_net
 from tests.kit.nets import dense_net, uneven_net, values_of
@@ -24,6 +31,7 @@ RNG = np.random.default_rng(7)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
 Y = RNG.integers(0, 4, 24)
 ZEROS = np.zeros((4, 24), np.float32)
+IDS, KINDS = RNG.integers(0, 11, (9, 3)), RNG.integers(0, 4, 9)
 
 
 def cut(rule, comm, **more):
@@ -428,3 +436,66 @@ def test_an_evaluation_of_rank_0_alone_is_refused():
 
     with pytest.raises(RankError, match="rank 0 alone"):
         together(work)
+
+
+# -- layers of which each rank has a slice ---------------------------------------------------------
+
+
+def whole(transposed):
+    made = [Flatten("f"), Dense("a", 7, W_transpose=transposed), Activation("r"), Dense("b", 4)]
+    table = Embedding("e", 11, 5, input_sample_shape=(3,))
+    return FeedForwardNet([table, *made], loss=SoftmaxCrossEntropy(), seed=2)
+
+
+def split(comm, transposed, first, second, third):
+    made = [SplitEmbedding("e", 11, 5, first, comm, input_sample_shape=(3,)), Flatten("f")]
+    made += [SplitDense("a", 7, second, comm, W_transpose=transposed), Activation("r")]
+    made.append(SplitDense("b", 4, third, comm))
+    return FeedForwardNet(made, loss=SoftmaxCrossEntropy(), seed=2)
+
+
+@pytest.mark.parametrize(("ranks", "transposed"), [(1, False), (2, True), (3, False)])
+@pytest.mark.parametrize(
+    "kinds", [("rows", "columns", "rows"), ("columns", "rows", "columns")], ids="-".join
+)
+def test_ranks_train_slices_as_one_process_the_whole(ranks, transposed, kinds):
+    alone = whole(transposed)
+    rule = Adam(lr=0.05)
+    losses = [alone.step(IDS, KINDS, rule)[0] for _ in range(5)]
+    outputs = [alone.forward(False, IDS) for _ in range(3)]
+    wanted = {param.name: param.value for param in alone.params()}
+
+    def work(comm):
+        net = split(comm, transposed, *kinds)
+        rule = Adam(lr=0.05)
+        told = [net.step(IDS, KINDS, rule)[0] for _ in range(5)]
+        # A recording would ask the others while it only tries what it has written down.
+        shown = [net.forward(False, IDS) for _ in range(3)]
+        assert len(net.programs.refusals) == 2
+        return told, shown, {param.name: param.value for param in net.params()}
+
+    runs = together(work, ranks)
+    for told, shown, _ in runs:
+        np.testing.assert_allclose(told, losses, rtol=1e-5)
+        np.testing.assert_allclose(shown, outputs, rtol=1e-4, atol=1e-5)
+    for name, value in wanted.items():
+        parts = [values[name] for _, _, values in runs]
+        axis = next((k for k in range(value.ndim) if parts[0].shape[k] != value.shape[k]), None)
+        made = parts[0] if axis is None else np.concatenate(parts, axis)
+        np.testing.assert_allclose(made, value, rtol=1e-4, atol=1e-5, err_msg=name)
+        assert sum(part.size for part in parts) < value.size + len(value) * ranks
+
+
+def test_layers_that_do_not_split_are_refused():
+    def other_samples(comm):
+        net = split(comm, False, "rows", "rows", "rows")
+        net.step((IDS + comm.rank) % 11, KINDS, Adam(lr=0.1))
+
+    with pytest.raises(RankError, match="same samples"):
+        together(other_samples)
+    with pytest.raises(ArgumentError, match="ranks"):
+        together(
+            lambda comm: SplitDense("a", 2, "columns", comm, input_sample_shape=(5,)).build((5,)), 3
+        )
+    with pytest.raises(ArgumentError, match="columns"):
+        SplitDense("a", 2, "diagonals", SingleProcess())
