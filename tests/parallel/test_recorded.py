@@ -11,7 +11,7 @@ import singanet
 from singanet.errors import CallOrderError, RankError
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, Optimizer
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.parallel import AllReduce, Sharded
 from singanet.program.on_device.device_lowering import Launch
 from singanet.testing import strict_device, watch_device
@@ -19,6 +19,7 @@ from singanet.testing.device_like import DeviceArray
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
 from tests.kit.nets import uneven_net, values_of
+from tests.kit.optimizers import Plain
 from tests.kit.ranks import expect_same_bits, expect_same_values, together
 from tests.parallel.reductions.reducer_settings import SETTINGS
 
@@ -115,25 +116,6 @@ def test_random_nets_batches_and_ranks_agree(on_device, data, rule, size, window
     by_layers, recorded = (of_ranks(wrap, by, **more) for by in ((), records))
     expect_same(by_layers, recorded)
     assert not any(net.programs.refusals for net, *_ in recorded)
-
-
-class Plain(Optimizer):
-    """A user's own rule with an `update` of its own, which no program can record."""
-
-    def __init__(self):
-        super().__init__(lr=0.01)
-
-    def update(self, names, values, grads, scale=1.0):
-        for value, grad in zip(values, grads, strict=True):
-            value -= 0.01 * grad * scale
-
-    def _scalars(self, state, rate):
-        return ()
-
-    def _sweep(self, *arguments):
-        raise AssertionError
-
-    _sweep_rows = _sweep
 
 
 def test_a_rule_of_ones_own_gets_the_sums_in_a_python_step_that_is_told():
