@@ -326,7 +326,24 @@ def on_ranks(given, ranks, **how):
     return together(partial(train, given, **how), ranks)
 
 
-def difference(given, rtol=1e-7, atol=1e-9):
+def differs(made, values, numbers, near=(1e-7, 1e-9), near_numbers=(1e-6, 1e-9)):
+    """What of the values and numbers of ranks is not as wanted; empty for nothing."""
+    for rank, (own, told) in enumerate(made):
+        for name, value in values.items():
+            if not np.array_equal(own[name], made[0][0][name]):
+                return f"{name} of rank {rank} is not that of rank 0"
+            if not np.allclose(own[name], value, *near):
+                off = np.abs(own[name] - value).max()
+                return f"{name} of rank {rank} is off by {off:.2g}"
+        if told.keys() != numbers.keys():
+            return f"{sorted(told.keys() ^ numbers.keys())} on one side alone"
+        for name, number in numbers.items():
+            if not np.allclose(told[name], number, *near_numbers, equal_nan=True):
+                return f"{name!r} of rank {rank} is {told[name]}, not {number}"
+    return ""
+
+
+def difference(given):
     """What several processes do otherwise than one; empty for nothing."""
     values, numbers = train(given)
     with tempfile.TemporaryDirectory() as folder:
@@ -335,19 +352,7 @@ def difference(given, rtol=1e-7, atol=1e-9):
         else:
             on_ranks(given, given.ranks, folder=Path(folder))
             made = on_ranks(given, given.resumed_on, folder=Path(folder), resume=True)
-    for rank, (own, told) in enumerate(made):
-        for name, value in values.items():
-            if not np.array_equal(own[name], made[0][0][name]):
-                return f"{name} of rank {rank} is not that of rank 0"
-            if not np.allclose(own[name], value, rtol, atol):
-                off = np.abs(own[name] - value).max()
-                return f"{name} of rank {rank} is off by {off:.2g}"
-        if told.keys() != numbers.keys():
-            return f"{sorted(told.keys() ^ numbers.keys())} on one side alone"
-        for name, number in numbers.items():
-            if not np.allclose(told[name], number, 1e-6, 1e-9, equal_nan=True):
-                return f"{name!r} of rank {rank} is {told[name]}, of one process {number}"
-    return ""
+    return differs(made, values, numbers)
 
 
 REFUSED = (
@@ -366,8 +371,8 @@ REFUSED = (
 )
 
 
-def check(seed, drawn=draw):
-    given, refused = drawn(seed), ""
+def check(given, difference=difference, known=REFUSED):
+    refused = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -375,19 +380,19 @@ def check(seed, drawn=draw):
     except SingaNetError as error:
         found, refused = "", str(error)
     assert not found, f"{given}: {found}"
-    assert not refused or any(known in refused for known in REFUSED), f"{given}: {refused}"
+    assert not refused or any(each in refused for each in known), f"{given}: {refused}"
 
 
 @pytest.mark.few(8, full=22)
 @pytest.mark.parametrize("seed", [*range(60), 2957, 3024])
 def test_several_processes_are_one(seed):
-    check(seed)
+    check(draw(seed))
 
 
 @pytest.mark.few(8, full=22)
 @pytest.mark.parametrize("seed", range(60))
 def test_processes_that_each_keep_a_part_are_one(seed):
-    check(seed, draw_sharded)
+    check(draw_sharded(seed))
 
 
 @pytest.mark.parametrize("ranks", [(1, 2), (1, 3), (2, 1), (3, 2), (2, 3), (4, 1)])
@@ -400,17 +405,11 @@ def test_averages_in_slices_go_on_in_those_of_other_ranks(ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(100, 2_100, 250))
-def test_processes_that_each_keep_a_part_are_one_2000(start):
-    for seed in range(start, start + 250):
-        check(seed, draw_sharded)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("start", range(100, 5_100, 250))
-def test_several_processes_are_one_5000(start):
+@pytest.mark.parametrize("drawn", [draw, draw_sharded])
+def test_several_processes_are_one_5000(drawn, start):
     for seed in range(start, start + 250):
-        check(seed)
+        check(drawn(seed))
 
 
 def test_a_lost_weight_is_seen(monkeypatch):
