@@ -23,27 +23,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from singanet import errors
+from singanet import checkpoint, errors
 from singanet.base import files as flushing
-from singanet.checkpoint import (
-    FORMATS,
-    Source,
-    convert,
-    diff,
-    entry,
-    inspect,
-    open_state,
-    write_state,
-)
 from singanet.errors import ArgumentError, FileAccessError, FileFormatError
-from tests.kit.files import (
-    checksum_by_hand,
-    expect_refused,
-    expect_same_state,
-    flipped,
-    names_in,
-    read_state,
-)
+from tests.kit import files
 
 ALL_TYPES = ("?", "u1", "i1", "<u2", "<i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
 HOSTILE = ["../w", "a/../w", "a/..", "/w", "./w", "a\0b", "a\nb", "n" * 4097, "n" * (5 << 20)]
@@ -68,7 +51,10 @@ def small_state():
 def large_sources(count):
     """Arrays of 12 MB, each made when it is asked for."""
     shape, kind = (1024, LARGEST // 4096), np.dtype("f4")
-    return [Source(f"l{i}/w", shape, kind, lambda: np.ones(shape, "f4")) for i in range(count)]
+    return [
+        checkpoint.Source(f"l{i}/w", shape, kind, lambda: np.ones(shape, "f4"))
+        for i in range(count)
+    ]
 
 
 class ReaderCase:
@@ -91,7 +77,7 @@ class ReaderCase:
 
     def make(self, path, state):
         """Write ``state`` to ``path``."""
-        write_state(path, state)
+        checkpoint.write_state(path, state)
 
     def named(self, path, name):
         """Write a file whose one array has ``name``, as another program might.
@@ -106,7 +92,7 @@ class ReaderCase:
 
     @property
     def _format(self):
-        return self.name if self.name in FORMATS else None
+        return self.name if self.name in checkpoint.FORMATS else None
 
     @pytest.fixture
     def path(self, tmp_path):
@@ -122,15 +108,15 @@ class ReaderCase:
     def test_a_state_comes_back_whatever_its_suffix(self, tmp_path, path):
         self.make(path, small_state())
         for format in {None, self._format}:
-            expect_same_state(read_state(path, format), small_state())
-        with open_state(path.rename(tmp_path / "renamed.txt")) as reader:
+            files.expect_same_state(files.read_state(path, format), small_state())
+        with checkpoint.open_state(path.rename(tmp_path / "renamed.txt")) as reader:
             assert reader.format == self.name
-            expect_same_state(dict(reader), small_state())
+            files.expect_same_state(dict(reader), small_state())
 
     def test_arrays_are_read_in_any_order_whole_in_pieces_and_into_others(self, path):
         state, name = small_state(), "conv/weight"
         self.make(path, state)
-        with open_state(path) as reader:
+        with checkpoint.open_state(path) as reader:
             found = reader.entries[name]
             assert (found.shape, found.dtype, found.nbytes) == ((4, 9), np.dtype("f4"), 144)
             for each in [*reversed(list(state)), *state]:
@@ -159,10 +145,10 @@ class ReaderCase:
         expected = {name: array.tobytes() for name, array in small_state().items()}
         for at in range(0, len(whole), step):
             path.write_bytes(whole[:at])
-            expect_refused(lambda: read_state(path, self._format), "model")
-            path.write_bytes(flipped(whole, at, 0x10))
+            files.expect_refused(lambda: files.read_state(path, self._format), "model")
+            path.write_bytes(files.flipped(whole, at, 0x10))
             try:
-                found = read_state(path, self._format)
+                found = files.read_state(path, self._format)
             except errors.CheckpointError:
                 continue
             # Names and shapes may change unseen; the numbers under a name of ours may not.
@@ -171,65 +157,65 @@ class ReaderCase:
 
     def test_forged_files_and_those_of_other_formats_are_refused(self, whole, path, tmp_path):
         def read():
-            return read_state(path, self._format)
+            return files.read_state(path, self._format)
 
         for raw, message, *error in self.forged:
             path.write_bytes(raw)
-            assert "model" in expect_refused(read, message, *error)
+            assert "model" in files.expect_refused(read, message, *error)
         path.write_bytes(whole + b"more")
         if self.after:
-            expect_same_state(read(), small_state())
+            files.expect_same_state(read(), small_state())
         else:
-            expect_refused(read, "model")
+            files.expect_refused(read, "model")
         if self._format:
             other = tmp_path / ("model.npz" if self.name == "pickle" else "model.pickle")
-            write_state(other, small_state())
-            expect_refused(lambda: read_state(other, self.name), "model")
+            checkpoint.write_state(other, small_state())
+            files.expect_refused(lambda: files.read_state(other, self.name), "model")
 
     def test_as_many_arrays_as_may_be_and_no_more(self, path, monkeypatch):
         self.make(path, small_state())
         for most in (4, 3):
-            for module in (entry, import_module(f"singanet.checkpoint.{self.name}")):
+            for module in (checkpoint.entry, import_module(f"singanet.checkpoint.{self.name}")):
                 monkeypatch.setattr(module, "MAX_ARRAYS", most, raising=False)
             if most == 4:
-                assert len(read_state(path)) == 4
+                assert len(files.read_state(path)) == 4
             else:
-                expect_refused(lambda: read_state(path), "at most 3 arrays")
+                files.expect_refused(lambda: files.read_state(path), "at most 3 arrays")
 
     def test_names_that_an_array_may_carry_and_not(self, path):
         for name in HOSTILE:
             if self.named(path, name) is False:
                 continue
-            before = names_in(path.parent)
+            before = files.names_in(path.parent)
             # The name itself is not repeated at length.
-            text = expect_refused(lambda: read_state(path), path.name)
+            text = files.expect_refused(lambda: files.read_state(path), path.name)
             assert "names of 1 to 4096" in text, name[:9]
             assert len(name) < 4000 or str(len(name)) in text
             assert len(text) < 500, name[:9]
-            assert names_in(path.parent) == before
+            assert files.names_in(path.parent) == before
         for name in FINE:
             self.named(path, name)
-            with open_state(path) as reader:
+            with checkpoint.open_state(path) as reader:
                 assert list(reader.entries) == [name]
 
     def test_a_pipe_is_not_read(self, path):
         os.mkfifo(path)
         for format in {None, self._format}:
             with pytest.raises(FileAccessError, match="a device or pipe, which may never end"):
-                open_state(path, format)
+                checkpoint.open_state(path, format)
 
     def test_a_file_that_may_not_be_read(self, nobody):
         path = nobody / f"model{self.suffix}"
         self.make(path, {"x": np.ones(2)})
         path.chmod(0o200)
         with pytest.raises(FileAccessError, match="Permission denied; check the path"):
-            read_state(path)
+            files.read_state(path)
 
     @pytest.fixture
     def nobody(self, path):
         """Whom permissions stop, if the tests run as root; a folder of theirs."""
         self.make(path, {"x": np.ones(1)})
-        read_state(path)  # nobody may not even read the modules that this needs
+        files.read_state(path)  # nobody may not even read the modules that this needs
         with tempfile.TemporaryDirectory() as folder:
             root = os.geteuid() == 0
             if root:
@@ -257,15 +243,15 @@ class FormatCase(ReaderCase):
     def old(self, path):
         """A checkpoint that is at ``path`` already."""
         state = {"a/w": np.arange(50, dtype="f4")}
-        write_state(path, state)
+        checkpoint.write_state(path, state)
         return state
 
     # -- what comes back ---------------------------------------------------------------------------
 
     def test_every_suffix_chooses_the_format_and_a_state_may_be_empty(self, tmp_path):
-        for suffix in FORMATS[self.name].suffixes:
-            write_state(tmp_path / f"m{suffix}", {})
-            with open_state(tmp_path / f"m{suffix}") as reader:
+        for suffix in checkpoint.FORMATS[self.name].suffixes:
+            checkpoint.write_state(tmp_path / f"m{suffix}", {})
+            with checkpoint.open_state(tmp_path / f"m{suffix}") as reader:
                 assert dict(reader) == {}
                 assert (reader.format, reader.version) == (self.name, "singanet format 1")
 
@@ -274,14 +260,14 @@ class FormatCase(ReaderCase):
             raw = np.random.default_rng(3).integers(0, 2, 64).astype(code)
             state = {"a/b": raw.reshape(4, 16), "0": raw[:0].reshape(0, 3), "1": raw[0].reshape(())}
             if code in self.types:
-                write_state(path, state)
-                expect_same_state(read_state(path), state)
+                checkpoint.write_state(path, state)
+                files.expect_same_state(files.read_state(path), state)
                 for each in tmp_path.iterdir():
                     each.unlink()
             else:
                 with pytest.raises(ArgumentError, match=r"array 'a/b'.*safetensors, hdf5 or npz"):
-                    write_state(path, state)
-                assert names_in(tmp_path) == []
+                    checkpoint.write_state(path, state)
+                assert files.names_in(tmp_path) == []
 
     def test_layout_in_memory_does_not_matter(self, path):
         table = np.arange(24, dtype="f4").reshape(4, 6)
@@ -290,8 +276,8 @@ class FormatCase(ReaderCase):
             "fortran": np.asfortranarray(table), "big-endian": table.astype(">f4"),
             "broadcast": np.broadcast_to(np.float32(2.0), (3, 4)),
         }  # fmt: skip
-        write_state(path, state)
-        for name, read in read_state(path).items():
+        checkpoint.write_state(path, state)
+        for name, read in files.read_state(path).items():
             np.testing.assert_array_equal(read, state[name])
             assert read.flags.c_contiguous
 
@@ -309,39 +295,39 @@ class FormatCase(ReaderCase):
         shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0)
         array = st.sampled_from(self.types).flatmap(lambda code: hnp.arrays(code, shapes))
         state = data.draw(st.dictionaries(names, array, max_size=5))
-        write_state(path, state)
-        expect_same_state(read_state(path), state)
+        checkpoint.write_state(path, state)
+        files.expect_same_state(files.read_state(path), state)
 
     # -- checksums ---------------------------------------------------------------------------------
 
     def test_a_wrong_number_is_named(self, path):
         array = np.full(1000, 1.0, "f4")
-        write_state(path, {"first/weight": array, "second/weight": array + 1})
+        checkpoint.write_state(path, {"first/weight": array, "second/weight": array + 1})
         file = self.holder(path)
         whole = file.read_bytes()
-        file.write_bytes(flipped(whole, whole.index((array + 1).tobytes()) + 1234, 0x55))
+        file.write_bytes(files.flipped(whole, whole.index((array + 1).tobytes()) + 1234, 0x55))
         error = FileFormatError if self.name == "npz" else errors.ChecksumError
-        with open_state(path) as reader:
+        with checkpoint.open_state(path) as reader:
             assert reader.entries["first/weight"].checksum
             reader.read("first/weight")
             for read in (reader.read, reader._verify_array):
                 with pytest.raises(error, match="second/weight"):
                     read("second/weight")
-        assert "second/weight" in inspect(path, values=False)  # which reads no array
+        assert "second/weight" in checkpoint.inspect(path, values=False)  # which reads no array
         with pytest.raises(error, match="second/weight"):
-            inspect(path)
+            checkpoint.inspect(path)
 
     def test_sums_in_a_second_thread_are_the_same(self, monkeypatch, path):
         """As of large arrays that are written, and without zlib-ng of all but small ones."""
         array = np.random.default_rng(0).standard_normal(600_000).astype("f4")
         for at_once in (1 << 10, 1 << 40):
-            monkeypatch.setattr(entry, "_AT_ONCE", at_once)
-            write_state(path, {"small": array[:9], "large": array})
-            with open_state(path) as reader:
+            monkeypatch.setattr(checkpoint.entry, "_AT_ONCE", at_once)
+            checkpoint.write_state(path, {"small": array[:9], "large": array})
+            with checkpoint.open_state(path) as reader:
                 assert reader.read("large").tobytes() == array.tobytes()
                 found = reader.entries["large"].checksum
             if self.name != "npz":  # which has zip's
-                assert found == checksum_by_hand(array.tobytes()).hex()
+                assert found == files.checksum_by_hand(array.tobytes()).hex()
 
     # -- refusals, before anything is written ------------------------------------------------------
 
@@ -358,19 +344,19 @@ class FormatCase(ReaderCase):
             refused += [({above: one, below: one}, f"'{above}' and '{below}'")]
         for state, message in refused:
             with pytest.raises((ArgumentError, FileFormatError), match=message):
-                write_state(path, state)
-        assert names_in(tmp_path) == []
+                checkpoint.write_state(path, state)
+        assert files.names_in(tmp_path) == []
 
     # -- a file appears whole or not at all --------------------------------------------------------
 
     def test_an_array_that_cannot_be_made(self, tmp_path, path, old):
         kind = np.dtype("f4")
-        good = Source("a", (2,), kind, lambda: np.ones(2, "f4"))
-        before = names_in(tmp_path)
+        good = checkpoint.Source("a", (2,), kind, lambda: np.ones(2, "f4"))
+        before = files.names_in(tmp_path)
         with pytest.raises(ZeroDivisionError):
-            write_state(path, [good, Source("b", (2,), kind, lambda: 1 / 0)])
-        assert names_in(tmp_path) == before
-        expect_same_state(read_state(path), old)
+            checkpoint.write_state(path, [good, checkpoint.Source("b", (2,), kind, lambda: 1 / 0)])
+        assert files.names_in(tmp_path) == before
+        files.expect_same_state(files.read_state(path), old)
 
     def test_a_full_disk(self, tmp_path, path, old):
         """No file may grow above 100 kB: Python ignores the signal, so writes fail with an error.
@@ -384,17 +370,17 @@ class FormatCase(ReaderCase):
                 state = {"w": np.ones(size, "f4")}
                 if size == 60_000:
                     state = {f"w{k}": np.ones(20_000, "f4") for k in range(3)}
-                before = names_in(tmp_path)
+                before = files.names_in(tmp_path)
                 try:
-                    write_state(path, state)
+                    checkpoint.write_state(path, state)
                 except FileAccessError as error:
                     assert "a place to write; received File too large" in str(error)  # noqa: PT017
-                    assert names_in(tmp_path) == before
+                    assert files.names_in(tmp_path) == before
                 else:
                     old = state
                     assert size < 60_000
-                expect_same_state(read_state(path), old)
-                assert len(names_in(tmp_path)) <= 2
+                files.expect_same_state(files.read_state(path), old)
+                assert len(files.names_in(tmp_path)) <= 2
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -421,16 +407,16 @@ class FormatCase(ReaderCase):
 
     def test_a_read_only_folder(self, nobody):
         path, state = nobody / f"model{self.suffix}", {"a/w": np.arange(50, dtype="f4")}
-        write_state(path, state)
-        before = names_in(nobody)
+        checkpoint.write_state(path, state)
+        before = files.names_in(nobody)
         nobody.chmod(0o500)
         try:
             with pytest.raises(FileAccessError, match="Permission denied; choose a folder"):
-                write_state(path, {"x": np.ones(2)})
+                checkpoint.write_state(path, {"x": np.ones(2)})
         finally:
             nobody.chmod(0o700)
-        assert names_in(nobody) == before
-        expect_same_state(read_state(path), state)
+        assert files.names_in(nobody) == before
+        files.expect_same_state(files.read_state(path), state)
 
     def test_a_folder_that_refuses_vanishes_or_is_not_there(self, tmp_path, path, old, monkeypatch):
         """What a read-only folder answers, for those whom permissions do not stop."""
@@ -441,14 +427,14 @@ class FormatCase(ReaderCase):
         with monkeypatch.context() as patch:
             patch.setattr("pathlib.Path.replace", refuse)
             with pytest.raises(FileAccessError, match="received Permission denied; ") as caught:
-                write_state(path, {"x": np.ones(2)})
+                checkpoint.write_state(path, {"x": np.ones(2)})
             said = str(caught.value)
             existed = Path(said.split("'")[1]).is_file()
             assert ("the previous file is unchanged" in said) == existed, said
-        expect_same_state(read_state(path), old)
+        files.expect_same_state(files.read_state(path), old)
         words = r"gone.*No such file.*; make the folder .*gone' [^;]*$"
         with pytest.raises(FileAccessError, match=words):
-            write_state(tmp_path / "gone" / path.name, {"x": np.ones(2)})
+            checkpoint.write_state(tmp_path / "gone" / path.name, {"x": np.ones(2)})
         folder = tmp_path / "run"
         folder.mkdir()
 
@@ -459,27 +445,29 @@ class FormatCase(ReaderCase):
             return np.ones(2)
 
         with pytest.raises(FileAccessError, match="run"):
-            write_state(folder / path.name, [Source("x", (2,), np.dtype("f8"), vanish)])
+            checkpoint.write_state(
+                folder / path.name, [checkpoint.Source("x", (2,), np.dtype("f8"), vanish)]
+            )
 
     def test_links_permissions_and_pipes_stay(self, tmp_path, path, old):
         link, state = tmp_path / f"link{self.suffix}", {"x": np.ones(3, "f4")}
         link.symlink_to(path)
         path.chmod(0o640)
-        write_state(link, state)
+        checkpoint.write_state(link, state)
         assert link.is_symlink()
         assert path.stat().st_mode & 0o777 == 0o640
-        expect_same_state(read_state(path), state)
+        files.expect_same_state(files.read_state(path), state)
         pipe = tmp_path / "new" / path.name
         pipe.parent.mkdir()
         os.mkfifo(pipe)
         with pytest.raises(FileAccessError, match="a file, or none yet; received a device"):
-            write_state(pipe, state)
+            checkpoint.write_state(pipe, state)
         assert pipe.is_fifo()
         # A snapshot's description is written beside it first.
-        assert names_in(pipe.parent) == [pipe.name]
+        assert files.names_in(pipe.parent) == [pipe.name]
 
     def test_what_killed_writers_left_is_removed(self, tmp_path, path):
-        write_state(path, {"x": np.ones(2, "f4")})
+        checkpoint.write_state(path, {"x": np.ones(2, "f4")})
         ended = subprocess.Popen(["true"])
         ended.wait()
         host = flushing._host()
@@ -489,7 +477,7 @@ class FormatCase(ReaderCase):
         )
         for each in (dead, alive, elsewhere):
             each.touch()
-        write_state(path, {"x": np.ones(2, "f4")})
+        checkpoint.write_state(path, {"x": np.ones(2, "f4")})
         assert [each.exists() for each in (dead, alive, elsewhere)] == [False, True, True]
 
     @pytest.mark.slow
@@ -503,15 +491,15 @@ class FormatCase(ReaderCase):
                 time.sleep(rng.uniform(0.0, 0.05))
                 writer.send_signal(signal.SIGKILL)
                 printed = [int(line) for line in writer.stdout.read().split()]
-            read = read_state(path)
+            read = files.read_state(path)
             turn = int(read.pop("turn"))
             assert turn >= max([1, *printed]), "a checkpoint that was complete is gone"
             assert len(read) == 5
             assert all((array == turn).all() for array in read.values())
             last = max(last, turn)
         assert last > 1, "each was killed at its first"
-        write_state(path, {"x": np.ones(1, "f4")})
-        assert not [name for name in names_in(path.parent) if name.endswith(".tmp")]
+        checkpoint.write_state(path, {"x": np.ones(1, "f4")})
+        assert not [name for name in files.names_in(path.parent) if name.endswith(".tmp")]
 
     # -- flushed while it is written ---------------------------------------------------------------
 
@@ -544,33 +532,35 @@ class FormatCase(ReaderCase):
             return np.full(50_000, index, "f4")
 
         kind = np.dtype("f4")
-        return [Source(f"w{i}", (50_000,), kind, lambda i=i: fetch(i)) for i in range(4)]
+        return [checkpoint.Source(f"w{i}", (50_000,), kind, lambda i=i: fetch(i)) for i in range(4)]
 
     def test_the_disk_works_before_the_end(self, path, flushes):
-        write_state(path, self.slow_state(lambda index: len(flushes) >= index))
+        checkpoint.write_state(path, self.slow_state(lambda index: len(flushes) >= index))
         assert len(flushes) >= 3
         assert flushes == sorted(flushes)
         assert flushes[0] < self.holder(path).stat().st_size
-        assert [array[0] for array in read_state(path).values()] == [0, 1, 2, 3]
+        assert [array[0] for array in files.read_state(path).values()] == [0, 1, 2, 3]
 
     def test_a_disk_that_fails_meanwhile(self, path, old, flushes):
         """It tells of a page that it lost once, so that the last flush would succeed."""
         flushes[:] = ["fail"]
         with pytest.raises(FileAccessError, match="Input/output error"):
-            write_state(path, self.slow_state(lambda index: flushes != ["fail"] or not index))
+            checkpoint.write_state(
+                path, self.slow_state(lambda index: flushes != ["fail"] or not index)
+            )
         assert flushes == ["fail", 0]
-        expect_same_state(read_state(path), old)
-        assert not [name for name in names_in(path.parent) if name.endswith(".tmp")]
+        files.expect_same_state(files.read_state(path), old)
+        assert not [name for name in files.names_in(path.parent) if name.endswith(".tmp")]
 
     def test_a_small_file_has_no_thread_and_no_file_needs_one(self, path, monkeypatch):
         """A thread would take as long as a part of the file, and some systems have no such call."""
         monkeypatch.setattr(flushing, "flushed_meanwhile", None)
-        write_state(path, {"w": np.ones(3, "f4")})
+        checkpoint.write_state(path, {"w": np.ones(3, "f4")})
         monkeypatch.undo()
         monkeypatch.delattr(os, "fdatasync", raising=False)
         monkeypatch.setattr(flushing, "_STEP", 1)
-        write_state(path, {"x": np.ones(3, "f4")})
-        assert read_state(path)["x"].tolist() == [1, 1, 1]
+        checkpoint.write_state(path, {"x": np.ones(3, "f4")})
+        assert files.read_state(path)["x"].tolist() == [1, 1, 1]
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -587,26 +577,28 @@ class FormatCase(ReaderCase):
             return np.full(100, index, "f4").view(Counted)
 
         kind = np.dtype("f4")
-        write_state(path, [Source(f"a{i}", (100,), kind, lambda i=i: fetch(i)) for i in range(5)])
-        assert [int(array[99]) for array in read_state(path).values()] == list(range(5))
+        checkpoint.write_state(
+            path, [checkpoint.Source(f"a{i}", (100,), kind, lambda i=i: fetch(i)) for i in range(5)]
+        )
+        assert [int(array[99]) for array in files.read_state(path).values()] == list(range(5))
 
     def test_writing_takes_one_array_of_memory(self, path, peak):
         """An array made as it is asked for counts as extra; Fortran's order may take a copy."""
         peak()
-        write_state(path, large_sources(3))
+        checkpoint.write_state(path, large_sources(3))
         assert peak() <= ALLOWED
         for order, allowed in (("C", BESIDE), ("F", ALLOWED)):
             state = {f"w{i}": np.ones((1024, LARGEST // 4096), "f4", order) for i in range(2)}
             peak()
-            write_state(path, state)
+            checkpoint.write_state(path, state)
             assert peak() <= allowed
 
     @pytest.mark.full
     def test_reading_takes_one_array_of_memory(self, tmp_path, path, peak):
-        write_state(path, large_sources(4))
-        write_state(tmp_path / "other.npz", large_sources(4))
+        checkpoint.write_state(path, large_sources(4))
+        checkpoint.write_state(tmp_path / "other.npz", large_sources(4))
         peak()
-        with open_state(path) as reader:
+        with checkpoint.open_state(path) as reader:
             assert peak() <= 4 << 20  # the table alone
             for _, array in reader:
                 del array
@@ -614,11 +606,11 @@ class FormatCase(ReaderCase):
             for name in reader.entries:
                 reader._verify_array(name)
             assert peak() <= ALLOWED
-        inspect(path)
+        checkpoint.inspect(path)
         assert peak() <= ALLOWED
-        convert(path, tmp_path / "there.safetensors")
+        checkpoint.convert(path, tmp_path / "there.safetensors")
         assert peak() <= ALLOWED
-        assert diff(path, tmp_path / "other.npz").equal
+        assert checkpoint.diff(path, tmp_path / "other.npz").equal
         assert peak() <= ALLOWED + LARGEST  # the array of either side
 
     # -- tools -------------------------------------------------------------------------------------
@@ -628,8 +620,8 @@ class FormatCase(ReaderCase):
             "a/w": np.array([[1.0, np.nan], [-2.0, 4.0]], "f4"),
             "a/n": np.array([3, 5], "i4"), "none": np.zeros((0, 2), "f4"),
         }  # fmt: skip
-        write_state(path, state)
-        lines = inspect(path).splitlines()
+        checkpoint.write_state(path, state)
+        lines = checkpoint.inspect(path).splitlines()
         assert lines[0] == f"{path}: {self.name}, singanet format 1"
         start = next(at for at, line in enumerate(lines) if line.startswith("name"))
         rows = [line.split() for line in lines[start:-1]]
@@ -642,9 +634,9 @@ class FormatCase(ReaderCase):
         (tmp_path / "there").mkdir()
         for suffix in (".bin", ".pickle", ".h5", ".npz", ".safetensors"):
             there = tmp_path / "there" / f"m{suffix}"
-            assert "3 arrays from" in convert(path, there)
-            expect_same_state(read_state(there), state)
-        found = diff(path, there)
+            assert "3 arrays from" in checkpoint.convert(path, there)
+            files.expect_same_state(files.read_state(there), state)
+        found = checkpoint.diff(path, there)
         assert (found.equal, str(found)) == (True, "3 arrays equal, 0 not")
 
 

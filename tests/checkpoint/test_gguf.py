@@ -11,17 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from singanet import errors
 from singanet.checkpoint import FORMATS, Source, convert, diff, inspect, open_state, write_state
 from singanet.checkpoint.gguf import halved, interleaved, write_gguf
 from singanet.checkpoint.gguf_blocks import BLOCKS, eighths, quarters
-from singanet.errors import (
-    ArgumentError,
-    ChecksumError,
-    FileFormatError,
-    ShapeError,
-    UnknownNameError,
-    VersionError,
-)
 from tests.checkpoint.format_case import FormatCase
 from tests.checkpoint.ggml_formulas import HALVES, NUMBERS
 from tests.kit.files import (
@@ -80,7 +73,7 @@ class TestGguf(FormatCase):
         *((gguf_file([*W, *more], data=data), message) for more, data, message in TENSORS),
         *((gguf_file([one], data=PADDED), message) for one, message in TENSOR),
         *((gguf_file(values=[(key, code, raw)]), message) for key, code, raw, message in VALUE),
-        *((gguf_file(version=n), f"{message}", VersionError) for n, message in VERSIONS),
+        *((gguf_file(version=n), f"{message}", errors.VersionError) for n, message in VERSIONS),
         (gguf_file(count=1 << 40), "names of 1 to"),
         (gguf_file(values=[("a", 4, U4), ("a", 4, U4)]), "'a' twice"),
         (b"GGUF", "then the end"),
@@ -190,12 +183,12 @@ def test_blocks_are_given_as_they_lie(path):
         assert reader.entries["w"].kind == "Q4_1"
         np.testing.assert_array_equal(reader.blocks("w"), raw)
         assert reader.blocks("x") is None
-        with pytest.raises(UnknownNameError):
+        with pytest.raises(errors.UnknownNameError):
             reader.blocks("y")
     damaged = bytearray(path.read_bytes())
     damaged[damaged.index(raw.tobytes()) + 7] ^= 1
     path.write_bytes(damaged)
-    with open_state(path) as reader, pytest.raises(ChecksumError):
+    with open_state(path) as reader, pytest.raises(errors.ChecksumError):
         reader.blocks("w")
 
 
@@ -353,20 +346,22 @@ def test_tools(path, tmp_path):
     ],
 )
 def test_what_cannot_be_written(path, state, message):
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(errors.ArgumentError, match=message):
         write(path, state, dtype="q8_0")
     assert not path.exists()
 
 
 def test_types_that_cannot_be_written(path):
     for dtype in ("q4_0", {"w": "Q8_0"}):
-        with pytest.raises(ArgumentError, match="'bfloat16', 'q8_0', or a dict.*received '[qQ]"):
+        with pytest.raises(
+            errors.ArgumentError, match="'bfloat16', 'q8_0', or a dict.*received '[qQ]"
+        ):
             write(path, {"w": FOUR}, dtype=dtype)
 
 
 @pytest.mark.parametrize("value", [None, {}, 2**70, [1, "a"], [2**70], b"x", np.array([1j]), 1j])
 def test_values_that_cannot_be_written(path, value):
-    with pytest.raises(ArgumentError, match="value 'a'"):
+    with pytest.raises(errors.ArgumentError, match="value 'a'"):
         write(path, {}, values={"a": value})
 
 
@@ -413,7 +408,7 @@ def test_rows_in_pairs():
     np.testing.assert_array_equal(halved(interleaved(rows, 2), 2), rows)
     np.testing.assert_array_equal(interleaved(np.arange(6), 1), [0, 3, 1, 4, 2, 5])
     for heads in (0, 3, 8):
-        with pytest.raises(ShapeError, match="heads of an even number of rows"):
+        with pytest.raises(errors.ShapeError, match="heads of an even number of rows"):
             interleaved(rows, heads)
 
 
@@ -440,7 +435,7 @@ def test_many_values(path):
     """Lists of small texts cost their memory before they are made."""
     count = 3_000_000
     path.write_bytes(gguf_file(values=[("a", 9, struct.pack("<IQ", 8, count) + bytes(8 * count))]))
-    with pytest.raises(FileFormatError, match="bytes of memory|parts"):
+    with pytest.raises(errors.FileFormatError, match="bytes of memory|parts"):
         open_state(path)
 
 
@@ -451,5 +446,5 @@ def test_a_type_that_was_changed(path):
     at = raw.index(gguf_text("w") + struct.pack("<IQ", 1, 8)) + 9 + 12
     assert raw[at] == 1
     path.write_bytes(raw[:at] + bytes([30]) + raw[at + 1 :])
-    with pytest.raises(FileFormatError, match="a table with the stored checksum"):
+    with pytest.raises(errors.FileFormatError, match="a table with the stored checksum"):
         open_state(path)

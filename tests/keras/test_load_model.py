@@ -6,16 +6,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet
+from singanet import FeedForwardNet, errors
 from singanet import keras as archive
-from singanet.errors import (
-    ArgumentError,
-    FileAccessError,
-    FileFormatError,
-    SingaNetError,
-    StateMismatchError,
-    UnsafeFileError,
-)
 from singanet.keras import load_model
 from singanet.layers import Dense, Permute
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
@@ -138,7 +130,7 @@ def test_a_classifier_that_ends_in_softmax_trains_on_as_in_keras(tmp_path):
     model.compile(keras.optimizers.SGD(0.5), loss, metrics=["accuracy"])
     model.save(tmp_path / "m.keras")
     net = load_model(tmp_path / "m.keras")
-    with pytest.raises(ArgumentError, match="CategoricalCrossEntropy"):
+    with pytest.raises(errors.ArgumentError, match="CategoricalCrossEntropy"):
         net.compile(SGD(lr=0.5), SoftmaxCrossEntropy())
     net.compile(SGD(lr=0.5), loss, ["accuracy"])
     rng = np.random.default_rng(0)
@@ -203,7 +195,7 @@ def inside(config):
     ],
 )
 def test_what_is_not_in_the_table(change, edit, message):
-    with pytest.raises(SingaNetError, match=message):
+    with pytest.raises(errors.SingaNetError, match=message):
         load_model(change(edit))
 
 
@@ -226,7 +218,7 @@ def test_what_is_not_in_the_table(change, edit, message):
 )
 def test_what_does_not_fit_is_told_in_short(change, layers, edit, message):
     path = change(edit, layers)
-    with pytest.raises(FileFormatError, match=message) as caught:
+    with pytest.raises(errors.FileFormatError, match=message) as caught:
         load_model(path)
     assert len(str(caught.value)) < 600
 
@@ -243,7 +235,7 @@ def test_two_layers_at_one_place_of_a_file_are_told(tmp_path):
     one = replace(one, place="functional/layers/dense")
     write_state(tmp_path / "k.weights.h5", weights, "keras", layers=[one])
     places = [one, replace(one, name="b")]
-    with pytest.raises(FileFormatError, match="KeyError"):
+    with pytest.raises(errors.FileFormatError, match="KeyError"):
         KerasReader(tmp_path / "k.weights.h5", places)
 
 
@@ -251,7 +243,7 @@ def test_claims_that_the_weights_cannot_fill(change):
     # Float32: weights and biases from 4 to 10**12 units, and from these to 2.
     numbers = 5 * 10**12 + 2 * (10**12 + 1)
     match = f"expected parameters of at most .* received {4 * numbers} bytes"
-    with pytest.raises(UnsafeFileError, match=match):
+    with pytest.raises(errors.UnsafeFileError, match=match):
         load_model(change(lambda c: inside(c)["config"].update(units=10**12)))
 
 
@@ -262,7 +254,7 @@ def test_a_description_as_long_as_may_be_and_no_longer(change, monkeypatch):
     monkeypatch.setattr(archive, "_LONGEST", size)
     load_model(path)
     monkeypatch.setattr(archive, "_LONGEST", size - 1)
-    with pytest.raises(FileFormatError, match=f"a description of at most {size - 1} bytes"):
+    with pytest.raises(errors.FileFormatError, match=f"a description of at most {size - 1} bytes"):
         load_model(path)
 
 
@@ -270,7 +262,7 @@ def test_a_description_as_long_as_may_be_and_no_longer(change, monkeypatch):
 def test_members_that_are_missing(tmp_path, change, missing):
     whole, less = change(lambda c: None), tmp_path / "less.keras"
     rewrite_zip(whole, less, lambda name, content: None if name == missing else content)
-    with pytest.raises(FileFormatError, match=r"less\.keras"):
+    with pytest.raises(errors.FileFormatError, match=r"less\.keras"):
         load_model(less)
 
 
@@ -278,9 +270,9 @@ def test_cut_anywhere(change, tmp_path):
     whole = change(lambda c: None).read_bytes()
     for size in range(0, len(whole), 97):
         (tmp_path / "cut.keras").write_bytes(whole[:size])
-        with pytest.raises(FileFormatError, match=r"cut\.keras"):
+        with pytest.raises(errors.FileFormatError, match=r"cut\.keras"):
             load_model(tmp_path / "cut.keras")
-    with pytest.raises(FileAccessError):
+    with pytest.raises(errors.FileAccessError):
         load_model(tmp_path / "gone.keras")
 
 
@@ -293,14 +285,16 @@ def test_weights_no_larger_than_the_drawing_needs(change, tmp_path):
     )  # fmt: skip
     # A number and five of an optimizer, of 8 bytes each, and 64 kB around each of the four arrays.
     most = (1 << 20) + (4 * 3 + 3 + 3 * 2 + 2) * 6 * 8 + 4 * (64 << 10)
-    with pytest.raises(UnsafeFileError, match=f"at most {most} bytes of weights; received 62"):
+    with pytest.raises(
+        errors.UnsafeFileError, match=f"at most {most} bytes of weights; received 62"
+    ):
         load_model(zeros)
 
 
 def test_weights_of_half_the_bytes_are_no_forgery(tmp_path):
     model = keras.Sequential([keras.Input((200,)), kl.Dense(200, dtype="float16")])
     model.save(tmp_path / "m.keras")
-    with pytest.raises(StateMismatchError, match="weight float16, not float32"):
+    with pytest.raises(errors.StateMismatchError, match="weight float16, not float32"):
         load_model(tmp_path / "m.keras")
 
 
@@ -310,7 +304,7 @@ def test_zeros_packed_small_are_not_made_into_a_net(tmp_path):
     rewrite_zip(
         tmp_path / "m.keras", tmp_path / "n.keras", lambda name, raw: raw, zipfile.ZIP_DEFLATED
     )
-    with pytest.raises(UnsafeFileError, match="parameters of at most"):
+    with pytest.raises(errors.UnsafeFileError, match="parameters of at most"):
         load_model(tmp_path / "n.keras")
     assert load_model(tmp_path / "m.keras").params()[0].shape == (2000, 5000)
 
@@ -321,7 +315,9 @@ def test_parameters_of_as_many_bytes_as_the_archive_allows_and_no_more(change, m
     monkeypatch.setattr(archive, "FLOOR", nbytes)
     assert sum(value.nbytes for value in load_model(path).param_values()) == nbytes
     monkeypatch.setattr(archive, "FLOOR", nbytes - 1)
-    with pytest.raises(UnsafeFileError, match=f"at most {nbytes - 1} bytes; received {nbytes}"):
+    with pytest.raises(
+        errors.UnsafeFileError, match=f"at most {nbytes - 1} bytes; received {nbytes}"
+    ):
         load_model(path)
 
 
@@ -468,14 +464,14 @@ def test_settings_that_we_have_not_are_refused_by_name(tmp_path, shape, layer, w
     except (TypeError, ValueError):
         pytest.skip("this Keras has no such setting")
     keras.Model(x, y).save(tmp_path / "m.keras")
-    with pytest.raises(FileFormatError, match=f"layer 'd'.*{words}"):
+    with pytest.raises(errors.FileFormatError, match=f"layer 'd'.*{words}"):
         load_model(tmp_path / "m.keras")
 
 
 def test_two_orders_of_axes_in_one_model_are_refused(tmp_path):
     other = kl.MaxPooling2D(2, data_format="channels_first")
     keras.Sequential([keras.Input((4, 4, 4)), kl.Conv2D(2, 1), other]).save(tmp_path / "m.keras")
-    with pytest.raises(FileFormatError, match="one data_format in all layers"):
+    with pytest.raises(errors.FileFormatError, match="one data_format in all layers"):
         load_model(tmp_path / "m.keras")
 
 
@@ -489,7 +485,7 @@ def test_models_inside_each_other_up_to_a_limit(tmp_path):
     expected = model.predict(x, verbose=0)
     np.testing.assert_allclose(load_model(tmp_path / "m.keras").predict(x), expected, rtol=1e-6)
     keras.Sequential([keras.Input((2,)), model]).save(tmp_path / "n.keras")
-    with pytest.raises(FileFormatError, match="at most 20 levels of nested models"):
+    with pytest.raises(errors.FileFormatError, match="at most 20 levels of nested models"):
         load_model(tmp_path / "n.keras")
 
 

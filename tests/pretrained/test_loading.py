@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import pretrained
+from singanet import errors, pretrained
 from singanet.checkpoint import open_state, write_folder
-from singanet.errors import (
-    ArgumentError,
-    ConfigError,
-    FileAccessError,
-    FileFormatError,
-    StateMismatchError,
-)
 from singanet.optimizer import SGD
 from singanet.pretrained.families import FAMILIES
 from tests.pretrained.configs import CONFIGS
@@ -112,7 +105,7 @@ def test_inputs_are_chosen(tmp_path):
     feed = {"input_ids": ids, "attention_mask": ones, "token_type_ids": zeros}
     alone = pretrained.load(folder, inputs=["input_ids"])
     assert np.allclose(alone.forward(False, ids), whole.forward(False, feed), atol=1e-6)
-    with pytest.raises(ArgumentError, match="argument inputs: expected 'input_ids'"):
+    with pytest.raises(errors.ArgumentError, match="argument inputs: expected 'input_ids'"):
         pretrained.load(folder, inputs=["attention_mask"])
 
 
@@ -148,14 +141,14 @@ def test_a_net_that_came_another_way_is_saved_like_a_folder(llama, tmp_path):
     net.param_values()[0][...] += 1
     net.save_model(tmp_path / "net.singanet")
     again = singanet.load_model(tmp_path / "net.singanet")
-    with pytest.raises(ArgumentError, match="pass like="):
+    with pytest.raises(errors.ArgumentError, match="pass like="):
         pretrained.save(again, tmp_path / "again")
     pretrained.save(again, tmp_path / "again", like=llama)
     found = pretrained.load(tmp_path / "again")
     for a, b in zip(net.param_values(), found.param_values(), strict=True):
         assert np.array_equal(a, b)
     other = pretrained.build(BERT)
-    with pytest.raises(ArgumentError, match="the 21 parameters that load makes of"):
+    with pytest.raises(errors.ArgumentError, match="the 21 parameters that load makes of"):
         pretrained.save(other, tmp_path / "again", like=llama)
 
 
@@ -225,7 +218,7 @@ def test_what_stands_beside_goes_along(tmp_path):
 )
 def test_other_modules_of_sentences_are_refused(pooling, modules, told, tmp_path):
     folder = sentences(folder_of(BERT, tmp_path / "b"), pooling, modules)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(errors.ConfigError, match=told):
         pretrained.load(folder)
 
 
@@ -233,7 +226,7 @@ def test_other_modules_of_sentences_are_refused(pooling, modules, told, tmp_path
 
 
 def test_a_scale_of_nothing_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="query_pre_attn_scalar"):
+    with pytest.raises(errors.ConfigError, match="query_pre_attn_scalar"):
         pretrained.build(CONFIGS["gemma2"] | {"query_pre_attn_scalar": 0})
 
 
@@ -265,7 +258,7 @@ def test_a_scale_of_nothing_is_refused(tmp_path):
     ids=str,
 )
 def test_settings_that_are_not_supported_are_refused_by_name(changes, told_, llama):
-    with pytest.raises(ConfigError, match=told_):
+    with pytest.raises(errors.ConfigError, match=told_):
         pretrained.load(told(llama, **changes))
 
 
@@ -288,7 +281,7 @@ def test_settings_that_compute_nothing_are_let_through(llama):
     ids=str,
 )
 def test_arrays_of_another_model_are_refused_by_name(changes, told_, llama):
-    with pytest.raises(StateMismatchError, match=told_):
+    with pytest.raises(errors.StateMismatchError, match=told_):
         pretrained.load(told(llama, **changes))
 
 
@@ -297,16 +290,16 @@ def test_arrays_of_another_model_are_refused_by_name(changes, told_, llama):
 )
 def test_configs_that_are_none(text, llama):
     (llama / "config.json").write_text(text)
-    with pytest.raises((FileFormatError, ConfigError)):
+    with pytest.raises((errors.FileFormatError, errors.ConfigError)):
         pretrained.load(llama)
 
 
 def test_other_nets_are_not_saved(tmp_path, llama):
     net = singanet.models.build("mlp", (4,), 2)
-    with pytest.raises(ArgumentError, match="a net from pretrained.load"):
+    with pytest.raises(errors.ArgumentError, match="a net from pretrained.load"):
         pretrained.save(net, tmp_path / "x")
     assert not (tmp_path / "x").exists()
-    with pytest.raises(ArgumentError, match="dtype: expected 'float32'"):
+    with pytest.raises(errors.ArgumentError, match="dtype: expected 'float32'"):
         pretrained.load(llama, "int2")
 
 
@@ -337,7 +330,7 @@ def test_weights_of_a_folder_are_held_in_fewer_bits(llama, tmp_path):
     for dtype in ("int8", "int4"):
         small = pretrained.load(llama, dtype)
         assert len(small.generate(ids[:1, :3], 4)[0]) == 4
-        with pytest.raises(ArgumentError, match="with offload_folder"):
+        with pytest.raises(errors.ArgumentError, match="with offload_folder"):
             pretrained.load(llama, dtype, offload_folder=tmp_path / "beside")
 
 
@@ -360,7 +353,7 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(llama, tmp_path):
     assert net.origin.files == {}
     (llama / "config.json").rename(tmp_path / "config.json")
     (llama / "config.json").symlink_to(tmp_path / "config.json")
-    with pytest.raises(FileAccessError, match="a file of the folder itself"):
+    with pytest.raises(errors.FileAccessError, match="a file of the folder itself"):
         pretrained.load(llama)
 
 
@@ -390,8 +383,8 @@ def test_a_folder_is_loaded_into_a_folder(kind, level, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_filled_leaves_none_behind(llama, tmp_path):
-    with pytest.raises(ArgumentError, match="keep"):
+    with pytest.raises(errors.ArgumentError, match="keep"):
         pretrained.load(llama, offload_folder=tmp_path / "beside", keep="0MB")
-    with pytest.raises(ArgumentError, match="recompute"):
+    with pytest.raises(errors.ArgumentError, match="recompute"):
         pretrained.load(llama, offload_folder=tmp_path / "beside", recompute="most")
     assert not (tmp_path / "beside").exists()

@@ -11,48 +11,24 @@ from pathlib import Path
 import numpy as np
 
 import singanet
-from singanet import Executor, FeedForwardNet
+from singanet import Executor, FeedForwardNet, optimizer, parallel
 from singanet import layers as kinds
 from singanet.checkpoint import FORMATS, open_state
 from singanet.errors import RankError, SingaNetError
 from singanet.executor import from_loader
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import (
-    SGD,
-    Accumulator,
-    Adafactor,
-    AdaGrad,
-    Adam,
-    AdamW,
-    AMSGrad,
-    ClipByGlobalNorm,
-    ClipByValue,
-    Lion,
-    RMSProp,
-    schedules,
-)
 from singanet.optimizer.chain import UpdateChain
-from singanet.parallel import (
-    AllReduce,
-    Hybrid,
-    LocalSGD,
-    ParameterServer,
-    PartialUpdate,
-    PowerSGD,
-    Sharded,
-    SparseAllReduce,
-)
-from singanet.training.callbacks import (
-    EMA,
-    EarlyStopping,
-    LearningRate,
-    ModelCheckpoint,
-    ReduceOnPlateau,
-)
+from singanet.training import callbacks
 from tests.kit.nets import values_of
 from tests.kit.ranks import served, together
 
 SAMPLES, CLASSES = 8, 4
+
+
+def _nested():
+    parts = [kinds.Dense("n", 32, input_sample_shape=(32,)), kinds.BatchNormalization("bn")]
+    return [FeedForwardNet(parts, name="inner"), kinds.LayerNorm("ln")]
+
 
 BODIES = {
     "plain": ((32,), lambda: [kinds.Dense("a", 32), kinds.Activation("t", mode="tanh")]),
@@ -60,64 +36,48 @@ BODIES = {
     "held norm": ((32,), lambda: [kinds.Dense("a", 32), kinds.BatchNormalization("bn")]),
     "dropout": ((32,), lambda: [kinds.Dense("a", 32), kinds.Dropout("drop", 0.3)]),
     "frozen": ((32,), lambda: [kinds.Dense("z", 32), kinds.Dense("a", 32)]),
-    "images": (
-        (1, 6, 6),
-        lambda: [
-            kinds.Conv2D("c", 2, 3),
-            kinds.BatchNormalization("bn"),
-            kinds.Flatten("f"),
-            kinds.Dense("a", 32),
-        ],
-    ),
+    "images": ((1, 6, 6), lambda: [kinds.Conv2D("c", 2, 3), kinds.BatchNormalization("bn"),
+                                   kinds.Flatten("f"), kinds.Dense("a", 32)]),
     "steps": ((5, 4), lambda: [kinds.LSTM("l", 8), kinds.Flatten("f")]),
     "words": ((3,), lambda: [kinds.Embedding("e", 20, 32), kinds.Flatten("f")]),
-    "nested": (
-        (32,),
-        lambda: [
-            FeedForwardNet(
-                [kinds.Dense("n", 32, input_sample_shape=(32,)), kinds.BatchNormalization("bn")],
-                name="inner",
-            ),
-            kinds.LayerNorm("ln"),
-        ],
-    ),
+    "nested": ((32,), _nested),
     "attention": ((4, 8), lambda: [kinds.MultiHeadAttention("m", 2), kinds.Flatten("f")]),
-}
+}  # fmt: skip
 
 RULES = {
-    "sgd": lambda: SGD(lr=0.1),
-    "momentum": lambda: SGD(lr=0.05, momentum=0.9),
-    "adam": lambda: Adam(lr=0.01),
-    "decayed": lambda: AdamW(lr=0.01, weight_decay=0.1),
-    "amsgrad": lambda: AMSGrad(lr=0.01),
-    "lion": lambda: Lion(lr=0.01),
-    "rmsprop": lambda: RMSProp(lr=0.01),
-    "adagrad": lambda: AdaGrad(lr=0.05),
-    "adafactor": lambda: Adafactor(lr=0.01),
-    "scheduled": lambda: SGD(lr=schedules.Exponential(0.1, 2, 0.5)),
-    "assigned": lambda: Adam(lr=0.3),
-    "patient": lambda: SGD(lr=schedules.Plateau(0.1)),
+    "sgd": lambda: optimizer.SGD(lr=0.1),
+    "momentum": lambda: optimizer.SGD(lr=0.05, momentum=0.9),
+    "adam": lambda: optimizer.Adam(lr=0.01),
+    "decayed": lambda: optimizer.AdamW(lr=0.01, weight_decay=0.1),
+    "amsgrad": lambda: optimizer.AMSGrad(lr=0.01),
+    "lion": lambda: optimizer.Lion(lr=0.01),
+    "rmsprop": lambda: optimizer.RMSProp(lr=0.01),
+    "adagrad": lambda: optimizer.AdaGrad(lr=0.05),
+    "adafactor": lambda: optimizer.Adafactor(lr=0.01),
+    "scheduled": lambda: optimizer.SGD(lr=optimizer.schedules.Exponential(0.1, 2, 0.5)),
+    "assigned": lambda: optimizer.Adam(lr=0.3),
+    "patient": lambda: optimizer.SGD(lr=optimizer.schedules.Plateau(0.1)),
 }
 
 WRAPS = {
     "bare": lambda rule: rule,
-    "by value": lambda rule: ClipByValue(rule, 0.05),
-    "by global norm": lambda rule: ClipByGlobalNorm(rule, 0.5),
-    "gathered": lambda rule: Accumulator(rule, 2),
+    "by value": lambda rule: optimizer.ClipByValue(rule, 0.05),
+    "by global norm": lambda rule: optimizer.ClipByGlobalNorm(rule, 0.5),
+    "gathered": lambda rule: optimizer.Accumulator(rule, 2),
 }
 
 REDUCERS = {
     "alone": lambda rule, comm, ranks: rule,
-    "all-reduce": lambda rule, comm, ranks: AllReduce(rule, comm),
-    "sparse": lambda rule, comm, ranks: SparseAllReduce(rule, comm, ratio=0.1),
-    "power": lambda rule, comm, ranks: PowerSGD(rule, comm, rank=1),
-    "sharded 1": lambda rule, comm, ranks: Sharded(rule, comm, smallest=0),
-    "sharded 2": lambda rule, comm, ranks: Sharded(rule, comm, level=2, smallest=0),
-    "sharded 3": lambda rule, comm, ranks: Sharded(rule, comm, level=3, smallest=0),
-    "local": lambda rule, comm, ranks: LocalSGD(rule, comm, every=3),
-    "partial": lambda rule, comm, ranks: PartialUpdate(rule, comm, partitions=3),
-    "hybrid": lambda rule, comm, ranks: Hybrid(rule, comm, servers=ranks),
-    "servers": lambda rule, comm, ranks: ParameterServer(rule, comm=comm, servers=ranks),
+    "all-reduce": lambda rule, comm, ranks: parallel.AllReduce(rule, comm),
+    "sparse": lambda rule, comm, ranks: parallel.SparseAllReduce(rule, comm, ratio=0.1),
+    "power": lambda rule, comm, ranks: parallel.PowerSGD(rule, comm, rank=1),
+    "sharded 1": lambda rule, comm, ranks: parallel.Sharded(rule, comm, smallest=0),
+    "sharded 2": lambda rule, comm, ranks: parallel.Sharded(rule, comm, level=2, smallest=0),
+    "sharded 3": lambda rule, comm, ranks: parallel.Sharded(rule, comm, level=3, smallest=0),
+    "local": lambda rule, comm, ranks: parallel.LocalSGD(rule, comm, every=3),
+    "partial": lambda rule, comm, ranks: parallel.PartialUpdate(rule, comm, partitions=3),
+    "hybrid": lambda rule, comm, ranks: parallel.Hybrid(rule, comm, servers=ranks),
+    "servers": lambda rule, comm, ranks: parallel.ParameterServer(rule, comm=comm, servers=ranks),
 }
 
 STORAGES = (
@@ -127,10 +87,10 @@ STORAGES = (
 
 CALLBACKS = {
     "none": list,
-    "ema": lambda: [EMA(0.9)],
-    "early": lambda: [EarlyStopping("loss", patience=9)],
-    "plateau": lambda: [ReduceOnPlateau("loss", patience=1)],
-    "rate": lambda: [LearningRate(lambda epoch: 0.05 / (1 + epoch))],
+    "ema": lambda: [callbacks.EMA(0.9)],
+    "early": lambda: [callbacks.EarlyStopping("loss", patience=9)],
+    "plateau": lambda: [callbacks.ReduceOnPlateau("loss", patience=1)],
+    "rate": lambda: [callbacks.LearningRate(lambda epoch: 0.05 / (1 + epoch))],
 }
 
 FILES = ("npz", "safetensors", "hdf5", "snapshot", "pickle", "sharded", "gguf", "keras", "torch")
@@ -237,23 +197,23 @@ class Going:
         self.net = self._net(seed)
         self.optimizer = self._optimizer()
         if self.given.storage == "offload":
-            folder = tempfile.mkdtemp(dir=self.folder)
-            self.net.offload(folder, keep=1 << 14, optimizer=self.optimizer)
+            self._offload()
         if self.given.way_out in ("model", "checkpoint"):
             precision = "float16" if self.given.storage == "mixed" else None
             self.net.compile(self.optimizer, mixed_precision=precision)
 
+    def _offload(self):
+        folder = tempfile.mkdtemp(dir=self.folder)
+        self.net.offload(folder, keep=1 << 14, optimizer=self.optimizer)
+
     def _net(self, seed):
         given = self.given
         shape, body = BODIES[given.body]
-        first, *others = body()
         # Blocks and read-only arrays are the same in all nets.
         fixed = given.storage in ("int8", "int4", "read-only")
         net = FeedForwardNet(loss=SoftmaxCrossEntropy(), seed=1 if fixed else seed)
-        net.add(
-            kinds.Input("x", shape, dtype="int64" if given.body == "words" else None).call.layer
-        )
-        for layer in (first, *others, kinds.Dense("top", CLASSES)):
+        start = kinds.Input("x", shape, dtype="int64" if given.body == "words" else None)
+        for layer in (start.call.layer, *body(), kinds.Dense("top", CLASSES)):
             net.add(layer)
         if given.body == "held norm":
             net["bn"].params["mean"].held = net["bn"].params["var"].held = True
@@ -274,13 +234,11 @@ class Going:
         return net
 
     def _optimizer(self):
-        given = self.given
-        rule = RULES[given.rule]()
-        wrapped = WRAPS[given.wrap](rule) if given.wrap != "gathered" else rule
+        given, self.rule = self.given, RULES[self.given.rule]()
+        gathered = given.wrap == "gathered"
+        wrapped = self.rule if gathered else WRAPS[given.wrap](self.rule)
         made = REDUCERS[given.reducer](wrapped, self.comm, self.ranks)
-        made = Accumulator(made, 2) if given.wrap == "gathered" else made
-        self.rule = rule
-        return made
+        return optimizer.Accumulator(made, 2) if gathered else made
 
     def assign(self, rate):
         """Assign a rate, if the triple says so."""
@@ -289,11 +247,8 @@ class Going:
 
     def run(self, first, last):
         """The losses of the steps from ``first`` up to ``last``."""
-        losses = []
-        for k in range(first, last):
-            x, y = batch(self.given, k)
-            losses.append(self._step(x[self.part], y[self.part]))
-        return losses
+        batches = (batch(self.given, k) for k in range(first, last))
+        return [self._step(x[self.part], y[self.part]) for x, y in batches]
 
     def _step(self, x, y):
         if self.given.way_out == "model":
@@ -318,27 +273,22 @@ class GoingExecutor(Going):
     """A training by an executor, with batches from a loader."""
 
     def _make(self, seed):
-        given = self.given
-        _, body = BODIES[given.body]
+        given, comm = self.given, self.comm
         self.optimizer = self._optimizer()
-        x = np.concatenate([batch(given, k)[0] for k in range(4)])
-        labels = np.concatenate([batch(given, k)[1] for k in range(4)])
-        every = 1 if self.comm is None else self.comm.size
-        rank = 0 if self.comm is None else self.comm.rank
+        x, labels = (np.concatenate([batch(given, k)[part] for k in range(4)]) for part in (0, 1))
+        rank, every = (0, 1) if comm is None else (comm.rank, comm.size)
         loader = singanet.data.ArrayLoader(x, labels, 4, seed=3, rank=rank, world_size=every)
         top, y = from_loader(loader)
-        for layer in (*body(), kinds.Dense("top", CLASSES)):
+        for layer in (*BODIES[given.body][1](), kinds.Dense("top", CLASSES)):
             top = layer(top)
         loss = SoftmaxCrossEntropy()(top, y)
-        self.one = Executor(
-            {"train": [loss, self.optimizer.minimize(loss)], "look": [top]}, seed=seed
-        )
+        graph = {"train": [loss, self.optimizer.minimize(loss)], "look": [top]}
+        self.one = Executor(graph, seed=seed)
         self.net = self.one.net
         if given.storage == "float64":
             self.net.as_type(given.storage)
         elif given.storage == "offload":
-            folder = tempfile.mkdtemp(dir=self.folder)
-            self.net.offload(folder, keep=1 << 14, optimizer=self.optimizer)
+            self._offload()
 
     def run(self, first, last):
         return [self.one.run("train")[0] for _ in range(first, last)]
@@ -370,8 +320,7 @@ def expect_same(found, wanted, what):
 def expect_finite(path):
     """No array in the file at ``path`` has a NaN."""
     with open_state(path) as reader:
-        for name in reader.entries:
-            array = reader.read(name)
+        for name, array in reader:
             if array.dtype.kind == "f" and not name.startswith(("callback", "optimizer/*")):
                 assert not np.isnan(array).any(), name
 
@@ -395,43 +344,35 @@ class Ways:
     def out(self, one):
         """Save ``one``. Returns what the way in needs beside files."""
         given, way = self.given, self.given.way_out
-        first = one.comm is None or one.comm.rank == 0
-        if way == "weights":
+        if way in ("weights", "predictor", "state_dict"):
             one.settle()
+        if way == "weights":
+            first = one.comm is None or one.comm.rank == 0
             if first or given.reducer == "sharded 3":
-                one.net.save(self._own(one), **self._options())
+                torch = given.file == "torch"
+                how = {"layout": "torch"} if torch else {"format": given.file}
+                one.net.save(self._own(one, suffix(given)), **how)
         elif way == "model":
             one.net.save_model(self._own(one, ".singanet"))
         elif way == "predictor":
-            one.settle()
             one.net.predictor().save(self._own(one, ".singanet"))
-        elif way == "state_dict":
-            one.settle()
-            return self._states(one)
         elif way == "executor":
             one.one.save(self.path)
-        elif way == "pickle":
-            return pickle.dumps((one.net, one.optimizer))
-        elif way == "executor pickle":
-            return pickle.dumps(one.one)
-        elif way == "executor deepcopy":
-            return copy.deepcopy(one.one)
-        elif way == "deepcopy":
-            return copy.deepcopy((one.net, one.optimizer))
-        return None
+        told = {
+            "state_dict": lambda: (
+                one.values(), one.optimizer.state_dict(), one.net.rng.bit_generator.state,
+            ),
+            "pickle": lambda: pickle.dumps((one.net, one.optimizer)),
+            "deepcopy": lambda: copy.deepcopy((one.net, one.optimizer)),
+            "executor pickle": lambda: pickle.dumps(one.one),
+            "executor deepcopy": lambda: copy.deepcopy(one.one),
+        }  # fmt: skip
+        return told[way]() if way in told else None
 
-    def _own(self, one, ending=None):
+    def _own(self, one, ending):
         """The file of the rank: the first rank's is the one that all read."""
         rank = 0 if one.comm is None else one.comm.rank
-        ending = suffix(self.given) if ending is None else ending
         return self.folder / (f"state{ending}" if not rank else f"rank{rank}{ending}")
-
-    def _options(self):
-        given = self.given
-        return {"layout": "torch"} if given.file == "torch" else {"format": given.file}
-
-    def _states(self, one):
-        return one.values(), one.optimizer.state_dict(), one.net.rng.bit_generator.state
 
     def back(self, other, told):
         """``other`` goes on from what was saved and ``told``."""
@@ -469,7 +410,7 @@ CARRIES_ALL = {
     "model", "state_dict", "pickle", "deepcopy", "executor", "executor pickle",
     "executor deepcopy",
 }  # fmt: skip
-MORE = 4
+MORE, TWO_BIASES = 4, ("steps", "attention")
 
 
 def saved_and_gone_on(given, folder, comm=None, ranks=None):
@@ -524,28 +465,21 @@ def saved_and_gone_on(given, folder, comm=None, ranks=None):
 def compare(given, other, saved, shown, wanted):
     """Compare ``other``, which came back, with ``saved``, and its next steps with ``wanted``."""
     if given.way_out == "predictor":
-        x, _ = batch(given, 99)
-        found = other.predictor(x)
+        found = other.predictor(batch(given, 99)[0])
         e = np.exp(shown.astype(np.float64) - shown.max(-1, keepdims=True).astype(np.float64))
         held = given.storage in ("int8", "int4", "bfloat16", "remainder")
         near = 1e-2 if held else 1e-5
         np.testing.assert_allclose(found, e / e.sum(-1, keepdims=True), rtol=0, atol=near)
-        return
-    if (
-        given.way_out == "weights"
-        and given.file == "keras"
-        and given.body in ("steps", "attention")
-    ):
+    elif (given.way_out, given.file) == ("weights", "keras") and given.body in TWO_BIASES:
         # Keras has one bias for the sum of two here.
         np.testing.assert_allclose(other.predicted(), shown, rtol=0, atol=1e-5)
-        return
-    expect_same(other.values(), saved, "what came back")
-    expect_same(other.predicted(), shown, "what it predicts")
-    if given.way_out in CARRIES_ALL:
-        n = given.steps
-        losses = other.run(n, n + MORE)
-        expect_same(losses, wanted[0], "losses that follow")
-        expect_same(other.values(), wanted[1], "values that follow")
+    else:
+        expect_same(other.values(), saved, "what came back")
+        expect_same(other.predicted(), shown, "what it predicts")
+        if given.way_out in CARRIES_ALL:
+            losses = other.run(given.steps, given.steps + MORE)
+            expect_same(losses, wanted[0], "losses that follow")
+            expect_same(other.values(), wanted[1], "values that follow")
 
 
 def by_fit(given, folder, comm, ranks):
@@ -573,19 +507,14 @@ def fit(one, place, epochs, resume=False):
     given = one.given
     x, y = (np.concatenate([batch(given, k)[part] for k in range(3)]) for part in (0, 1))
     one.assign(0.02)
-    checkpoint = ModelCheckpoint(
-        place,
-        "loss",
-        format=given.file if given.file in ("safetensors", "hdf5", "sharded") else "npz",
-        asynchronous=given.steps == 2,
-        keep=9,
-        every_steps=2 if given.steps > 2 else None,
-    )
-    callbacks = [*CALLBACKS[given.callbacks](), checkpoint]
+    keep = {
+        "format": given.file if given.file in ("safetensors", "hdf5", "sharded") else "npz",
+        "asynchronous": given.steps == 2, "every_steps": 2 if given.steps > 2 else None, "keep": 9,
+    }  # fmt: skip
+    beside = [*CALLBACKS[given.callbacks](), callbacks.ModelCheckpoint(place, "loss", **keep)]
     options = {"resume": place} if resume else {}
-    history = one.net.fit(
-        x, y, batch_size=6, epochs=epochs, callbacks=callbacks, verbose=False, **options
-    )
+    how = {"batch_size": 6, "epochs": epochs, "verbose": False, **options}
+    history = one.net.fit(x, y, callbacks=beside, **how)
     # Saving lets ranks meet, which takes more bytes.
     told = {name: value for name, value in history.items() if not name.startswith("bytes")}
     return told, one.values()

@@ -45,12 +45,10 @@ def described(net, config):
 
 
 CODECS = {
-    "file": by_file,
-    "message": by_message,
-    "JSON": by_json,
+    "file": by_file, "message": by_message, "JSON": by_json,
     "pickle": lambda net, folder: pickle.loads(pickle.dumps(net)),
     "copy": lambda net, folder: copy.deepcopy(net),
-}
+}  # fmt: skip
 
 
 def arrays_of(output):
@@ -138,17 +136,11 @@ def net_of_merge():
 
 
 OBJECTS = [
-    loss.SoftmaxCrossEntropy(),
-    loss.Huber(0.3),
+    loss.SoftmaxCrossEntropy(), loss.Huber(0.3), loss.Hinge(reduction="sum"), loss.SmoothL1(0.3),
     loss.MultiLoss({"a": loss.SquaredError(), "b": loss.BinaryCrossEntropy()}, {"a": 0.25}),
-    loss.Hinge(reduction="sum"),
-    loss.SoftmaxFocal(1.5, class_weight=[1.0, 2.0]),
-    loss.SigmoidFocal(alpha=0.25),
-    loss.SmoothL1(0.3),
-    metric.Accuracy(),
-    metric.Perplexity(),
-    metric.R2(),
-]
+    loss.SoftmaxFocal(1.5, class_weight=[1.0, 2.0]), loss.SigmoidFocal(alpha=0.25),
+    metric.Accuracy(), metric.Perplexity(), metric.R2(),
+]  # fmt: skip
 NETS = {
     **{name: partial(net_of, name) for name in CATALOGUE},
     "specs": net_of_specs,
@@ -199,8 +191,7 @@ def test_every_layer_and_net_comes_back(name, tmp_path):
 
 def test_a_description_draws_the_same_parameters_from_the_same_seed():
     for net in (
-        models.build("mlp", (1, 8, 8), 10, seed=0),
-        models.build("lenet", (1, 8, 8), 10, seed=0),
+        *(models.build(m, (1, 8, 8), 10, seed=0) for m in ("mlp", "lenet")),
         net_of_specs(),
     ):
         found = FeedForwardNet.from_config(json.loads(json.dumps(net.to_config())), seed=0)

@@ -100,14 +100,12 @@ def test_a_table_of_ones_own_has_to_be_registered(tmp_path):
     class Mine(Table):
         pass
 
-    net = _net(Mine.of(COLUMNS))
-    with pytest.raises(
-        ConfigError, match="Mine: expected a class of singanet, or a registered class"
-    ):
-        net.save_model(tmp_path / "net.singanet")
-    assert not (tmp_path / "net.singanet").exists()
-    with pytest.raises(ConfigError, match="Mine"):
-        net.predictor().save(tmp_path / "net.singanet")
+    net, path = _net(Mine.of(COLUMNS)), tmp_path / "net.singanet"
+    words = "Mine: expected a class of singanet, or a registered class"
+    for save in (net.save_model, net.predictor().save):
+        with pytest.raises(ConfigError, match=words):
+            save(path)
+        assert not path.exists()
     singanet.register("tests.frames.mine")(Mine)
-    net.save_model(tmp_path / "net.singanet")
-    assert type(singanet.load_model(tmp_path / "net.singanet").table) is Mine
+    net.save_model(path)
+    assert type(singanet.load_model(path).table) is Mine

@@ -48,10 +48,8 @@ def test_another_version_is_refused_with_both(version):
         lambda c: c.update(surprise=1),
         lambda c: c["layers"][1].update(surprise=1),
         lambda c: c["layers"][1].pop("name"),
-        lambda c: c["layers"][1]["arguments"].update(num_output=2**64),
-        lambda c: c["layers"][1]["arguments"].update(num_output={"odd": 1}),
-        lambda c: c["layers"][1]["arguments"].update(num_output={1, 2}),
-        lambda c: c["layers"][1]["arguments"].update(num_output="\ud800"),
+        *(lambda c, number=number: c["layers"][1]["arguments"].update(num_output=number)
+          for number in (2**64, {"odd": 1}, {1, 2}, "\ud800")),
         lambda c: c["layers"][1].update(sources=[["in0", -1]]),
         lambda c: c["layers"][1].update(sources=3),
         lambda c: c.update(layers=None),
@@ -59,7 +57,7 @@ def test_another_version_is_refused_with_both(version):
         lambda c: c.update(frozen=[1]),
         lambda c: c.update(most_steps=-1),
     ],
-)
+)  # fmt: skip
 def test_what_the_schema_has_no_place_for_is_refused(change):
     config = net_of("Dense").to_config()
     change(config)
@@ -67,10 +65,10 @@ def test_what_the_schema_has_no_place_for_is_refused(change):
         net_to_proto(config)
 
 
-@pytest.mark.parametrize("bad", [b"\xff\xff\xff", "text", None, {"format": "singanet net"}])
-def test_what_is_no_message_is_refused(bad):
-    with pytest.raises(ConfigError):
-        net_from_proto(bad)
+def test_what_is_no_message_is_refused():
+    for bad in (b"\xff\xff\xff", "text", None, {"format": "singanet net"}):
+        with pytest.raises(ConfigError):
+            net_from_proto(bad)
 
 
 @given(st.data())

@@ -13,6 +13,7 @@ from singanet.errors import ArgumentError, ConfigError, GraphError, SingaNetErro
 from singanet.layers import Dummy, Layer
 from singanet.saving import nets as net_config
 from singanet.saving import objects as config
+from tests.mutation.mutations import places
 
 
 class Twice(Layer):
@@ -27,14 +28,26 @@ class Twice(Layer):
         return x * self.times
 
 
-def test_a_class_of_the_user_needs_a_registered_name(monkeypatch):
-    monkeypatch.setattr(config, "_registered", {})
+def twice(times):
     net = FeedForwardNet()
     net.add(Dummy("in", input_sample_shape=(2,)))
-    net.add(Twice("twice", times=3))
+    net.add(Twice("twice", times=times))
+    return net
+
+
+def test_a_class_of_the_user_needs_a_registered_name(monkeypatch):
+    monkeypatch.setattr(config, "_registered", {})
+    net = twice(3)
     with pytest.raises(ConfigError, match=r"Twice: .*@singanet.register"):
         net.to_config()
+    for name, kind, told in (
+        ("Dense", Twice, "a registered name"), ("test.int.v1", int, "subclass of Layer")
+    ):  # fmt: skip
+        with pytest.raises(ArgumentError, match=told):
+            singanet.register(name)(kind)
     assert singanet.register("test.twice.v1")(Twice) is Twice
+    with pytest.raises(ConfigError, match=r"argument 'times'.*ndarray"):
+        twice(np.ones(3)).to_config()
     described = net.to_config()
     assert described["layers"][1]["class"] == "test.twice.v1"
     made = FeedForwardNet.from_config(described)
@@ -42,23 +55,6 @@ def test_a_class_of_the_user_needs_a_registered_name(monkeypatch):
     monkeypatch.setattr(config, "_registered", {})
     with pytest.raises(UnknownNameError, match="import the module that registers it"):
         FeedForwardNet.from_config(described)
-
-
-def test_a_taken_name_and_a_foreign_class_are_refused(monkeypatch):
-    monkeypatch.setattr(config, "_registered", {})
-    with pytest.raises(ArgumentError, match="a registered name"):
-        singanet.register("Dense")(Twice)
-    with pytest.raises(ArgumentError, match="subclass of Layer"):
-        singanet.register("test.int.v1")(int)
-
-
-def test_an_argument_that_json_cannot_hold_is_named(monkeypatch):
-    monkeypatch.setattr(config, "_registered", {"test.twice.v1": Twice})
-    net = FeedForwardNet()
-    net.add(Dummy("in", input_sample_shape=(2,)))
-    net.add(Twice("twice", times=np.ones(3)))
-    with pytest.raises(ConfigError, match=r"argument 'times'.*ndarray"):
-        net.to_config()
 
 
 def described():
@@ -128,32 +124,19 @@ def test_configurations_are_shown_as_a_user_writes_them(written):
         assert shown == written
 
 
-def test_what_is_no_configuration_is_shown_too():
-    entry = {"class": "<b>", "arguments": {"f": "<lambda>", "x": [None, "a"]}}
-    assert config.config_to_text(entry) == "<b>(f=<lambda>, x=[None, 'a'])"
-
-
 @given(JSON)
 def test_any_data_is_shown(data):
     assert isinstance(config.config_to_text(data), str)
+    entry = {"class": "<b>", "arguments": {"f": "<lambda>", "x": [None, "a"]}}
+    assert config.config_to_text(entry) == "<b>(f=<lambda>, x=[None, 'a'])"
 
 
 @given(st.data())
 def test_mutated_configurations_raise_only_our_errors(data):
     broken = described()
-    places = []
-
-    def walk(value):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            places.append((value, key))
-            if isinstance(value[key], (dict, list)):
-                walk(value[key])
-
-    walk(broken)
     for _ in range(data.draw(st.integers(1, 3))):
-        holder, key = data.draw(st.sampled_from(places))
-        if isinstance(holder, dict) or key < len(holder):
-            holder[key] = data.draw(JSON)
+        holder, key = data.draw(st.sampled_from([*places(broken)]))
+        holder[key] = data.draw(JSON)
     try:
         FeedForwardNet.from_config(broken).param_names()
     except SingaNetError as error:

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.errors import (
-    ArgumentError,
-    ConfigError,
-    FileAccessError,
-    FileFormatError,
-    StateMismatchError,
-    VersionError,
-)
+from singanet import errors
 from singanet.metric import Accuracy
 from tests.kit.files import read_state, rewrite_text
 from tests.program.test_predictor import close, image_net, images, own_net, rows, small_net
@@ -65,60 +58,46 @@ def test_what_is_in_the_file(tmp_path):
     assert about["net"]["metric"] is None
 
 
-def test_a_layer_of_a_user(tmp_path):
-    predictor = own_net().predictor()
-    with pytest.raises(ConfigError, match="Doubled"):
-        predictor.save(tmp_path / "p.singanet")
-    assert not list(tmp_path.iterdir())
-    close(predictor(images()), own_net().predict(images()))
-
-
-def test_names_of_files(tmp_path):
-    with pytest.raises(ArgumentError, match=r"\.singanet"):
-        small_net().predictor().save(tmp_path / "p.h5")
-    with pytest.raises(FileAccessError):
-        singanet.load_predictor(tmp_path / "none.singanet")
-
-
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda about, state: about.update(version=2), VersionError),
-        (lambda about, state: about.update(version=True), VersionError),
-        (lambda about, state: about.update(format="singanet model"), FileFormatError),
-        (lambda about, state: about.update(norms=None), ConfigError),
-        (lambda about, state: about.update(norms={"n1": "c2"}), ConfigError),
-        (lambda about, state: about.update(norms={"n1": ["c1"]}), ConfigError),
-        (lambda about, state: about.update(norms={}), StateMismatchError),
-        (lambda about, state: about.update(dtype="object"), ConfigError),
-        (lambda about, state: about.pop("net"), ConfigError),
-        (lambda about, state: state.pop("constant/out/bias"), StateMismatchError),
-        (lambda about, state: state.update({"constant/more": np.ones(3)}), StateMismatchError),
-        (
-            lambda about, state: state.update({"constant/out/bias": np.ones(3, np.float32)}),
-            StateMismatchError,
-        ),
+        (lambda about, state: about.update(version=2), errors.VersionError),
+        (lambda about, state: about.update(version=True), errors.VersionError),
+        (lambda about, state: about.update(format="singanet model"), errors.FileFormatError),
+        *((lambda about, state, norms=norms: about.update(norms=norms), errors.ConfigError)
+          for norms in (None, {"n1": "c2"}, {"n1": ["c1"]})),
+        (lambda about, state: about.update(norms={}), errors.StateMismatchError),
+        (lambda about, state: about.update(dtype="object"), errors.ConfigError),
+        (lambda about, state: about.pop("net") and None, errors.ConfigError),
+        (lambda about, state: state.pop("constant/out/bias") is None, errors.StateMismatchError),
+        *((lambda about, state, name=name: state.update({name: np.ones(3, "f4")}),
+           errors.StateMismatchError) for name in ("constant/more", "constant/out/bias")),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused(tmp_path, change, error):
     path = tmp_path / "p.singanet"
     image_net().predictor().save(path)
-
-    def edit(about, state):
-        change(about, state)
-
-    rewrite_text(path, edit, "predictor")
+    rewrite_text(path, change, "predictor")
     with pytest.raises(error) as caught:
         singanet.load_predictor(path)
     assert caught.value.advice
     assert len(str(caught.value)) < 1500
 
 
-def test_loading_a_predictor_of_rows_says_how_to_feed_it(tmp_path):
+def test_what_is_fed_and_what_is_not_saved(tmp_path):
     loaded = again(small_net().predictor(), tmp_path)
     assert loaded.inputs == {"one": (5,)}
-    x = copy.deepcopy(rows())
-    close(loaded(x), small_net().predict(x))
+    close(loaded(rows()), small_net().predict(rows()))
+    predictor, path = own_net().predictor(), tmp_path / "own.singanet"
+    for save, error, told in (
+        (lambda: predictor.save(path), errors.ConfigError, "Doubled"),
+        (lambda: loaded.save(tmp_path / "p.h5"), errors.ArgumentError, r"\.singanet"),
+        (lambda: singanet.load_predictor(path), errors.FileAccessError, "own"),
+    ):
+        with pytest.raises(error, match=told):
+            save()
+    assert not path.exists()
+    close(predictor(images()), own_net().predict(images()))
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])

@@ -27,12 +27,8 @@ def make(layer=layers.LSTM, seed=1, **options):
 
 def singas(packed, key, net):
     """The file's arrays by SINGA's names."""
-    sign = "-" if "-" in key else "_" if "_" in key else "/"
-    dense = {
-        f"fc{sign if sign != '-' else '_'}{suffix}": param.value
-        for suffix, param in net["fc"].params.items()
-    }
-    return {key: packed, **dense}
+    sign = "/" if "/" in key else "_"
+    return {key: packed} | {f"fc{sign}{s}": p.value for s, p in net["fc"].params.items()}
 
 
 def elman(x, packed):
@@ -81,18 +77,9 @@ def test_the_weights_of_torch_give_its_outputs(tmp_path, rng, bidirectional):
     matrices = [part.ravel() for name, part in parts.items() if name.startswith("weight")]
     biases = [part for name, part in parts.items() if name.startswith("bias")]
     write_state(tmp_path / "m.bin", {"rnn-weight": np.concatenate(matrices + biases)})
-    net = FeedForwardNet()
-    net.add(
-        layers.LSTM(
-            "rnn",
-            HIDDEN,
-            dropout=0.0,
-            num_layers=2,
-            input_mode="linear",
-            bidirectional=bidirectional,
-            input_sample_shape=(5, 3),
-        )
-    )
+    more = {"dropout": 0.0, "num_layers": 2, "bidirectional": bidirectional}
+    lstm = layers.LSTM("rnn", HIDDEN, input_mode="linear", input_sample_shape=(5, 3), **more)
+    net = FeedForwardNet([lstm])
     assert net.load(tmp_path / "m").complete
     x = rng.standard_normal((2, 5, FEATURES)).astype("f4")
     expected = module(torch.from_numpy(x))[0].detach().numpy()
@@ -131,12 +118,18 @@ def test_other_files_hold_the_named_arrays(tmp_path, suffix):
             assert list(reader.entries) == net.param_names()
 
 
-def test_a_renamed_layer(tmp_path):
-    net, other = make(seed=1), make(seed=2)
+def test_a_renamed_layer_and_another_type(tmp_path):
+    net, other, path = make(seed=1), make(seed=2), tmp_path / "m.npz"
     packed = net["rnn"].pack()
-    write_state(tmp_path / "m.npz", singas(packed, "old_lstm", net))
-    report = other.load(tmp_path / "m.npz", rename={"old_lstm": "rnn/weight"})
+    write_state(path, singas(packed, "old_lstm", net))
+    report = other.load(path, rename={"old_lstm": "rnn/weight"})
     assert report.matched[0].rule.startswith("rename=; unpacked into 4")
+    assert bytes_of(other) == bytes_of(net)
+    write_state(path, singas(packed.astype("f8"), "rnn_weight", net))
+    other = make(seed=2)
+    with pytest.raises(StateMismatchError, match="float64, not float32; pass cast=True"):
+        other.load(path)
+    other.load(path, cast=True)
     assert bytes_of(other) == bytes_of(net)
 
 
@@ -169,31 +162,16 @@ def test_a_size_that_does_not_fit(tmp_path, size, gates):
     assert bytes_of(net) == before
 
 
-def test_neither_form(tmp_path):
-    """The arrays are missing under the names that the net has for them."""
-    net = make()
-    write_state(tmp_path / "m.npz", {"fc/weight": net["fc"].params["weight"].value})
-    report = net.load(tmp_path / "m.npz", strict=False)
-    assert list(report.missing) == [*(n for n in net.param_names() if "rnn" in n), "fc/bias"]
-
-
-def test_both_forms(tmp_path):
-    """The named arrays are what the net asks for; the packed one is then too many."""
-    net = make()
+def test_neither_form_and_both(tmp_path):
+    """The arrays are missing under the net's names for them; the packed one is too many."""
+    net, path = make(), tmp_path / "m.npz"
+    write_state(path, {"fc/weight": net["fc"].params["weight"].value})
+    missing = net.load(path, strict=False).missing
+    assert list(missing) == [*(n for n in net.param_names() if "rnn" in n), "fc/bias"]
     state = {param.name: param.value for param in net.params()}
-    write_state(tmp_path / "m.npz", {**state, "rnn/weight": net["rnn"].pack()})
-    report = net.load(tmp_path / "m.npz", strict=False)
-    assert list(report.extra) == ["rnn/weight"]
-    assert not report.missing
-
-
-def test_another_type(tmp_path):
-    net, other = make(seed=1), make(seed=2)
-    write_state(tmp_path / "m.npz", singas(net["rnn"].pack().astype("f8"), "rnn_weight", net))
-    with pytest.raises(StateMismatchError, match="float64, not float32; pass cast=True"):
-        other.load(tmp_path / "m.npz")
-    other.load(tmp_path / "m.npz", cast=True)
-    assert bytes_of(other) == bytes_of(net)
+    write_state(path, {**state, "rnn/weight": net["rnn"].pack()})
+    report = net.load(path, strict=False)
+    assert (list(report.extra), report.missing) == (["rnn/weight"], {})
 
 
 def test_weights_under_other_names_are_transposed_by_their_layout(tmp_path):

@@ -7,37 +7,29 @@ import pytest
 
 from tests.saving import states
 
+Triple = states.Triple
 NAMED = {
-    "served tables, by an executor": states.Triple("words", reducer="hybrid", way_out="executor"),
-    "tables on servers, by an executor": states.Triple(
-        "words", reducer="servers", workers=2, way_out="executor", way_in="in place"
-    ),
-    "pairs beside blocks, by a file": states.Triple("plain", storage="int8", file="safetensors"),
-    "pairs beside blocks, by a checkpoint": states.Triple(storage="int4", way_out="checkpoint"),
-    "ranks by themselves, by an executor": states.Triple(
-        "normed", reducer="local", workers=2, way_out="executor"
-    ),
-    "an assigned rate": states.Triple(rule="assigned", way_out="state_dict"),
-    "tables and their state, by a pickle": states.Triple(
-        "words", reducer="hybrid", way_out="pickle"
-    ),
-    "tables on servers, by a copy": states.Triple(
-        "words", reducer="servers", workers=2, way_out="deepcopy"
-    ),
-    "averages of ranks by themselves, by a checkpoint": states.Triple(
-        reducer="local", workers=2, callbacks="ema", way_out="checkpoint", way_in="in place"
-    ),
-    "averages of pairs beside blocks, by a checkpoint": states.Triple(
-        storage="int8", callbacks="ema", way_out="checkpoint"
-    ),
-    "state that is not by rows, on servers": states.Triple(
-        "words", "adafactor", reducer="servers", workers=2, steps=5, way_out="executor"
-    ),
-    "an offloaded graph of ranks": states.Triple(
-        storage="offload", reducer="all-reduce", workers=2, steps=1, way_out="executor"
-    ),
-    "another process": states.Triple("normed", way_out="executor pickle", way_in="process"),
-}
+    "served tables, by an executor": Triple("words", reducer="hybrid", way_out="executor"),
+    "tables on servers, by an executor": Triple("words", reducer="servers", workers=2,
+                                                way_out="executor", way_in="in place"),
+    "pairs beside blocks, by a file": Triple("plain", storage="int8", file="safetensors"),
+    "pairs beside blocks, by a checkpoint": Triple(storage="int4", way_out="checkpoint"),
+    "ranks by themselves, by an executor": Triple("normed", reducer="local", workers=2,
+                                                  way_out="executor"),
+    "an assigned rate": Triple(rule="assigned", way_out="state_dict"),
+    "tables and their state, by a pickle": Triple("words", reducer="hybrid", way_out="pickle"),
+    "tables on servers, by a copy": Triple("words", reducer="servers", workers=2,
+                                           way_out="deepcopy"),
+    "averages of ranks by themselves, by a checkpoint": Triple(
+        reducer="local", workers=2, callbacks="ema", way_out="checkpoint", way_in="in place"),
+    "averages of pairs beside blocks, by a checkpoint": Triple(storage="int8", callbacks="ema",
+                                                               way_out="checkpoint"),
+    "state that is not by rows, on servers": Triple("words", "adafactor", reducer="servers",
+                                                    workers=2, steps=5, way_out="executor"),
+    "an offloaded graph of ranks": Triple(storage="offload", reducer="all-reduce", workers=2,
+                                          steps=1, way_out="executor"),
+    "another process": Triple("normed", way_out="executor pickle", way_in="process"),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,11 +19,8 @@ from singanet.loss import SoftmaxCrossEntropy, SquaredError
 
 
 def chain(loss=None):
-    return FeedForwardNet(
-        [Dense("one", 24, input_sample_shape=(6,)), Activation("act"), Dense("two", 5)],
-        loss=loss or SoftmaxCrossEntropy(),
-        seed=3,
-    )
+    parts = [Dense("one", 24, input_sample_shape=(6,)), Activation("act"), Dense("two", 5)]
+    return FeedForwardNet(parts, loss=loss or SoftmaxCrossEntropy(), seed=3)
 
 
 def rows(count=4, seed=0):
@@ -57,11 +55,18 @@ class ShiftedError(SquaredError):
 @pytest.mark.parametrize("loss", [SoftmaxCrossEntropy, SquaredError, ShiftedError])
 def test_what_it_gives_is_written_where_it_is_told(loss):
     predictor = chain(loss()).predictor()
-    for count in (4, 1, 4):
-        x = rows(count, seed=count)
-        out = np.full((count, 5), np.nan, np.float32)
+    for count in (4, 1, *range(2, 14), 4):  # more than a thread keeps programs of
+        x, out = rows(count, seed=count), np.full((count, 5), np.nan, np.float32)
         assert predictor(x, out=out) is out
         np.testing.assert_array_equal(out, predictor(x))
+    own = FeedForwardNet([Doubled("double", input_sample_shape=(6,)), Dense("one", 2)], seed=0)
+    several = two_outputs().predictor()
+    for predictor, shapes in (own.predictor(), {"one": 2}), (several, {"b": 2, "a": 3}):
+        out = {name: np.empty((4, wide), np.float32) for name, wide in shapes.items()}
+        wanted = predictor(rows())
+        predictor(rows(), out=out if len(out) > 1 else out["one"])
+        for name, array in out.items():
+            np.testing.assert_array_equal(array, wanted[name] if len(out) > 1 else wanted)
 
 
 def test_it_may_be_part_of_a_larger_array_or_the_input():
@@ -75,26 +80,6 @@ def test_it_may_be_part_of_a_larger_array_or_the_input():
     assert not many[:, :3].any()
     predictor(x, out=x)
     np.testing.assert_array_equal(x, wanted)
-
-
-def test_what_runs_by_layers_is_written_there_too():
-    predictor = chain().predictor()
-    for count in range(1, 14):  # more than a thread keeps programs of
-        out = np.empty((count, 5), np.float32)
-        np.testing.assert_array_equal(predictor(rows(count), out=out), predictor(rows(count)))
-    net = FeedForwardNet([Doubled("double", input_sample_shape=(6,)), Dense("one", 2)], seed=0)
-    own = net.predictor()
-    out = np.empty((4, 2), np.float32)
-    np.testing.assert_array_equal(own(rows(), out=out), own(rows()))
-
-
-def test_several_outputs_have_an_array_each():
-    predictor = two_outputs().predictor()
-    wanted = predictor(rows())
-    out = {"b": np.empty((4, 2), np.float32), "a": np.empty((4, 3), np.float32)}
-    assert predictor(rows(), out=out) is out
-    for name, array in out.items():
-        np.testing.assert_array_equal(array, wanted[name])
 
 
 @pytest.mark.parametrize(
@@ -113,24 +98,21 @@ def test_what_does_not_fit_is_refused(out, error, told):
         with pytest.raises(error, match=told):
             predictor(rows(), out=out)
     assert not np.any(out if isinstance(out, np.ndarray) else 0)
+    with pytest.raises(ArgumentError, match="both"):
+        predictor(rows(), batch_size=2, out=np.empty((4, 5), np.float32))
 
 
 def test_nothing_is_written_unless_all_of_it_fits():
     predictor = two_outputs().predictor()
-    out = {"a": np.zeros((4, 3), np.float32), "b": np.zeros((4, 2), np.float32)}
-    out["b"].flags.writeable = False
-    with pytest.raises(ArgumentError, match="'b'.*read-only"):
-        predictor(rows(), out=out)
-    assert not out["a"].any()
-    with pytest.raises(UnknownNameError, match="'a', 'b'"):
-        predictor(rows(), out={"a": out["a"]})
-    with pytest.raises(UnknownNameError, match="a ndarray"):
-        predictor(rows(), out=out["a"])
-
-
-def test_not_with_parts():
-    with pytest.raises(ArgumentError, match="both"):
-        chain().predictor()(rows(), batch_size=2, out=np.empty((4, 5), np.float32))
+    a, b = np.zeros((4, 3), np.float32), np.zeros((4, 2), np.float32)
+    b.flags.writeable = False
+    for out, error, told in (
+        ({"a": a, "b": b}, ArgumentError, "'b'.*read-only"),
+        ({"a": a}, UnknownNameError, "'a', 'b'"), (a, UnknownNameError, "a ndarray"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=told):
+            predictor(rows(), out=out)
+        assert not a.any()
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
@@ -171,82 +153,56 @@ def test_futures_of_threads():
         assert list(pool.map(lambda seed: work(predictor, seed), range(40))) == wanted
 
 
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
-def test_futures_of_processes(method):
-    """The predictor goes there by pickle, whichever way the process came about."""
-    if method != "spawn" and not hasattr(os, "fork"):
-        pytest.skip("processes cannot be forked here")
-    assert served_by(
-        "from concurrent.futures import ProcessPoolExecutor\n"
-        "from multiprocessing import get_context\n"
-        f"pool = ProcessPoolExecutor(2, mp_context=get_context({method!r}))\n"
-        "results = list(pool.map(work, [predictor] * 4, range(4)))\n"
-        "pool.shutdown()\n"
-    )
-
-
-@pytest.mark.slow
-def test_joblib():
-    pytest.importorskip("joblib")
-    assert served_by(
-        "from joblib import Parallel, delayed\n"
-        "jobs = Parallel(n_jobs=2)\n"
-        "results = jobs(delayed(work)(predictor, seed) for seed in range(6))\n"
-    )
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
-def test_children_forked_while_a_thread_records():
-    """Each predicts batches of sizes that no thread has recorded yet."""
-    assert served_by(
-        "import threading\n"
-        "def record():\n"
-        "    for count in range(1, 200):\n"
-        "        predictor(rows(count, 0))\n"
-        "thread = threading.Thread(target=record)\n"
-        "thread.start()\n"
-        "results = []\n"
-        "for seed in range(6):\n"
-        "    read, write = os.pipe()\n"
-        "    if not os.fork():\n"
-        "        os.write(write, work(predictor, seed))\n"
-        "        os._exit(0)\n"
-        "    results.append(os.read(read, 10_000))\n"
-        "thread.join()\n"
-    )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
-def test_a_server_that_forks_its_workers_before_requests_come():
-    """One predictor, made once; two processes accept on one socket; four clients ask at once."""
-    assert served_by(
-        "import signal, socket, threading\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "work(predictor, 0)\n"
-        "door = socket.create_server(('127.0.0.1', 0))\n"
-        "workers = []\n"
-        "for _ in range(2):\n"
-        "    worker = os.fork()\n"
-        "    while not worker:\n"
-        "        asked, _ = door.accept()\n"
-        "        with asked:\n"
-        "            asked.sendall(work(predictor, int(asked.recv(100))))\n"
-        "    workers.append(worker)\n"
-        "def ask(seed):\n"
-        "    with socket.create_connection(door.getsockname()) as line:\n"
-        "        line.sendall(str(seed).encode())\n"
-        "        return b''.join(iter(lambda: line.recv(1000), b''))\n"
-        "with ThreadPoolExecutor(4) as clients:\n"
-        "    results = list(clients.map(ask, range(24)))\n"
-        "for worker in workers:\n"
-        "    os.kill(worker, signal.SIGKILL)\n"
-        "    os.waitpid(worker, 0)\n"
-    )
-
-
+BY_PROCESSES = """
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+    pool = ProcessPoolExecutor(2, mp_context=get_context({method!r}))
+    results = list(pool.map(work, [predictor] * 4, range(4)))
+    pool.shutdown()
+"""
+BY_JOBLIB = """
+    from joblib import Parallel, delayed
+    results = Parallel(n_jobs=2)(delayed(work)(predictor, seed) for seed in range(6))
+"""
+BY_CHILDREN = """
+    import threading
+    def record():
+        for count in range(1, 200):
+            predictor(rows(count, 0))
+    thread = threading.Thread(target=record)
+    thread.start()
+    results = []
+    for seed in range(6):
+        read, write = os.pipe()
+        if not os.fork():
+            os.write(write, work(predictor, seed))
+            os._exit(0)
+        results.append(os.read(read, 10_000))
+    thread.join()
+"""
+BY_A_SERVER = """
+    import signal, socket, threading
+    from concurrent.futures import ThreadPoolExecutor
+    work(predictor, 0)
+    door = socket.create_server(('127.0.0.1', 0))
+    workers = []
+    for _ in range(2):
+        worker = os.fork()
+        while not worker:
+            asked, _ = door.accept()
+            with asked:
+                asked.sendall(work(predictor, int(asked.recv(100))))
+        workers.append(worker)
+    def ask(seed):
+        with socket.create_connection(door.getsockname()) as line:
+            line.sendall(str(seed).encode())
+            return b''.join(iter(lambda: line.recv(1000), b''))
+    with ThreadPoolExecutor(4) as clients:
+        results = list(clients.map(ask, range(24)))
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+"""
 SERVED = """
 import json, os
 import numpy as np
@@ -259,17 +215,32 @@ if __name__ == "__main__":
 """
 
 
-def served_by(code):
-    """Whether the results that ``code`` collects in a fresh interpreter are those made there."""
-    code = SERVED.format(code="\n".join("    " + line for line in code.splitlines()))
-    root = str(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("code", "module"),
+    [
+        pytest.param(BY_PROCESSES.replace("{method!r}", "'fork'"), "", marks=pytest.mark.full),
+        pytest.param(BY_PROCESSES.replace("{method!r}", "'spawn'"), "", marks=pytest.mark.slow),
+        pytest.param(BY_JOBLIB, "joblib", marks=pytest.mark.slow),
+        pytest.param(BY_CHILDREN, "", marks=pytest.mark.full), (BY_A_SERVER, ""),
+    ],
+    ids=["forked pool", "spawned pool", "joblib", "children beside a thread", "server"],
+)  # fmt: skip
+def test_other_processes_predict_the_same(code, module):
+    """By pickle, whichever way they came about; children record sizes that no thread has yet.
+
+    A server makes one predictor once; two processes accept on its socket, four clients ask at once.
+    """
+    if "fork" in code and not hasattr(os, "fork"):
+        pytest.skip("processes cannot be forked here")
+    if module:
+        pytest.importorskip(module)
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join([root, *sys.path])
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])},
-        cwd=root,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-W", "ignore", "-c", SERVED.format(code=code)],
+        env={**os.environ, "PYTHONPATH": paths}, cwd=root, capture_output=True, text=True,
         timeout=120,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    assert json.loads(done.stdout)

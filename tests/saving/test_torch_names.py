@@ -1,5 +1,7 @@
 """Weights under PyTorch's names: which is which, what is turned, and modules that it has not."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -15,10 +17,10 @@ COUNT = 12
 def by_texts(folder, arrays):
     """A file as the package safetensors writes it: names sorted as texts."""
     table, data = {}, b""
-    for name in sorted(arrays):
-        offsets = len(data), len(data) + arrays[name].nbytes
-        table[name] = safetensors_entry(shape=arrays[name].shape, offsets=offsets)
-        data += arrays[name].tobytes()
+    for name, array in sorted(arrays.items()):
+        offsets = len(data), len(data) + array.nbytes
+        table[name] = safetensors_entry(shape=array.shape, offsets=offsets)
+        data += array.tobytes()
     (folder / "m.safetensors").write_bytes(safetensors_file(table, data))
     return folder / "m.safetensors"
 
@@ -93,10 +95,11 @@ def test_shapes_that_occur_once_tell(tmp_path):
     x = Input("x", (3,))
     net = FeedForwardNet(inputs=x, outputs=Dense("b", 2, use_bias=False)(Dense("a", 4)(x)))
     arrays = {
-        "one.weight": np.ones((4, 3), np.float32),
-        "one.bias": np.ones(4, np.float32),
-        "another.weight": np.full((2, 4), 2, np.float32),
+        "one.weight": np.ones((4, 3)),
+        "one.bias": np.ones(4),
+        "other.weight": np.ones((2, 4)),
     }
+    arrays = {name: (k // 2 + array).astype("f4") for k, (name, array) in enumerate(arrays.items())}
     assert net.load(by_texts(tmp_path, arrays), layout="torch").complete
     assert [float(value.flat[0]) for value in net.param_values()] == [1.0, 1.0, 2.0]
 
@@ -150,18 +153,25 @@ def test_names_and_layouts_are_those_of_published_decoders(tmp_path):
     np.testing.assert_array_equal(found[f"{at}.q_norm.weight"], params["query_gamma"].value)
 
 
-def test_gated_units_are_those_of_published_decoders(tmp_path):
-    def made(seed):
-        x = Input("x", (4,))
-        return FeedForwardNet(inputs=x, outputs=layers.GatedUnit("mlp", 6, 4)(x), seed=seed)
-
-    net, again, path = made(0), made(1), tmp_path / "m.npz"
+@pytest.mark.parametrize(
+    ("made", "shapes"),
+    [
+        ([layers.GatedUnit("mlp", 6, 4)], {"mlp.gate_proj": (6, 4), "mlp.up_proj": (6, 4),
+                                           "mlp.down_proj": (4, 6)}),
+        ([Dense(f"att/{part}_proj", 6, use_bias=False) for part in "qkvo"],
+         {f"att.{part}_proj": (6, 4) for part in "qkvo"}),
+    ],
+)  # fmt: skip
+def test_units_and_dense_layers_of_published_names(made, shapes, tmp_path):
+    """The latter stay dense layers."""
+    x, path = Input("x", (4,)), tmp_path / "m.npz"
+    net = FeedForwardNet(inputs=x, outputs=[layer(x) for layer in made], seed=0)
+    again = copy.deepcopy(net)
     net.save(path, layout="torch")
-    found = read_state(path)
-    assert {name: array.shape for name, array in found.items()} == {
-        "mlp.gate_proj.weight": (6, 4), "mlp.up_proj.weight": (6, 4),
-        "mlp.down_proj.weight": (4, 6),
-    }  # fmt: skip
+    for param in again.params():
+        param.value[...] = 0
+    found = {name.removesuffix(".weight"): array.shape for name, array in read_state(path).items()}
+    assert found == shapes
     assert again.load(path, layout="torch").complete
     assert bytes_of(again) == bytes_of(net)
 
@@ -181,19 +191,6 @@ def test_a_shard_has_some_of_the_modules(tmp_path):
         assert found == (wanted if "/1/" in name else kept)[name]
 
 
-def test_dense_layers_of_these_names_stay_dense_layers(tmp_path):
-    names = [f"att/{part}_proj" for part in "qkvo"]
-    x = Input("x", (6,))
-    parts = [Dense(name, 6)(x) for name in names]
-    net = FeedForwardNet(inputs=x, outputs=parts, seed=0)
-    net.save(tmp_path / "m.npz", layout="torch")
-    again = FeedForwardNet(
-        inputs=(z := Input("x", (6,))), outputs=[Dense(name, 6)(z) for name in names], seed=1
-    )
-    assert again.load(tmp_path / "m.npz", layout="torch").complete
-    assert bytes_of(again) == bytes_of(net)
-
-
 # -- matrices that are turned --
 
 RENAME = {
@@ -202,51 +199,32 @@ RENAME = {
 }  # fmt: skip
 
 
-def net(width):
-    parts = [
-        Conv2D("c", 4, 3, input_sample_shape=(2, 5, 5)),
-        Activation("relu"),
-        Flatten("f"),
-        Dense("a", width),
-        Activation("relu2"),
-        Dense("b", 3),
-    ]
-    return FeedForwardNet(parts, seed=0)
-
-
-def peer(width):
-    torch = pytest.importorskip("torch")
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(),
-        torch.nn.Linear(100, width), torch.nn.ReLU(), torch.nn.Linear(width, 3),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("width", [7, 100])
 def test_it_predicts_as_pytorch_does(width, tmp_path):
     """A square matrix was taken as it came, and the report said that all fitted."""
     torch = pytest.importorskip("torch")
-    theirs, made = peer(width), net(width)
-    path = tmp_path / "w.safetensors"
+    nn, path = torch.nn, tmp_path / "w.safetensors"
+    theirs = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(100, width), nn.ReLU(),
+        nn.Linear(width, 3),
+    )  # fmt: skip
+    first = [Conv2D("c", 4, 3, input_sample_shape=(2, 5, 5)), Activation("relu"), Flatten("f")]
+    made = FeedForwardNet([*first, Dense("a", width), Activation("relu2"), Dense("b", 3)], seed=0)
     write_state(path, {k: v.detach().numpy() for k, v in theirs.state_dict().items()})
     report = made.load(path, rename=RENAME, layout="torch")
     assert report.complete
     assert "'3.weight' in PyTorch's layout" in report.table()
     x = np.random.default_rng(0).normal(size=(6, 2, 5, 5)).astype(np.float32)
-    np.testing.assert_allclose(
-        made.predict(x), theirs(torch.tensor(x)).detach().numpy(), rtol=1e-4, atol=1e-5
-    )
-    before = made.predict(x)
+    before, wanted = made.predict(x), theirs(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(before, wanted, rtol=1e-4, atol=1e-5)
     with pytest.raises(ArgumentError if width == 100 else StateMismatchError, match="a/weight"):
         made.load(path, rename=RENAME)
     assert np.array_equal(made.predict(x), before)
 
 
 def test_ours_under_names_with_dots_is_taken_as_it_is_said(tmp_path):
-    made, path = (
-        FeedForwardNet([Dense("a", 4, input_sample_shape=(4,))], seed=0),
-        tmp_path / "w.npz",
-    )
+    made = FeedForwardNet([Dense("a", 4, input_sample_shape=(4,))], seed=0)
+    path = tmp_path / "w.npz"
     weight = np.arange(16, dtype=np.float32).reshape(4, 4)
     write_state(path, {"a.w": weight, "a.b": np.zeros(4, np.float32)})
     rename = {"a.w": "a/weight", "a.b": "a/bias"}
