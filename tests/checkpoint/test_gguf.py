@@ -153,18 +153,12 @@ def test_eighths_of_the_smallest(size):
 
 
 @given(st.lists(st.floats(-1000, 1000, width=32), min_size=32, max_size=32))
-def test_eighths_are_near(values):
-    """Half a step, and the scale's own rounding, of which small ones have less."""
+def test_blocks_are_near(values):
+    """Half a step, and what scale and minimum are rounded by, of which small ones have less."""
     x = np.array([values], "f4")
     step = np.abs(x).max() / 127
     again = BLOCKS["Q8_0"].decode(eighths(x))
     assert np.abs(again - x).max() <= step / 2 + 127 * (step * 2**-11 + 2**-25) + 1e-12
-
-
-@given(st.lists(st.floats(-1000, 1000, width=32), min_size=32, max_size=32))
-def test_quarters_are_near(values):
-    """Half a step, and what scale and minimum are rounded by."""
-    x = np.array([values], "f4")
     step = (x.max() - x.min()) / 15
     again = BLOCKS["Q4_1"].decode(quarters(x))
     rounded = 15 * (step * 2**-11 + 2**-25) + np.abs(x.min()) * 2**-11 + 2**-25
@@ -200,39 +194,34 @@ def test_what_the_package_wrote(path, peer):
 
     rng = np.random.default_rng(2)
     writer = peer.GGUFWriter(path, "llama")
-    writer.add_uint32("llama.block_count", 2)
-    writer.add_float32("llama.rope.freq_base", 1e4)
-    writer.add_bool("yes", True)
-    writer.add_string("name", "ä word")
-    writer.add_array("tokens", ["a", "b", ""])
-    writer.add_array("types", [1, 2, 3])
-    writer.add_int64("long", -(2**40))
+    values = {
+        "llama.block_count": ("uint32", 2), "llama.rope.freq_base": ("float32", 1e4),
+        "yes": ("bool", True), "name": ("string", "ä word"), "tokens": ("array", ["a", "b", ""]),
+        "types": ("array", [1, 2, 3]), "long": ("int64", -(2**40)),
+    }  # fmt: skip
+    for key, (kind, value) in values.items():
+        getattr(writer, f"add_{kind}")(key, value)
     expected = {"a.weight": rng.standard_normal((3, 64)).astype("f4")}
-    writer.add_tensor("a.weight", expected["a.weight"])
     expected["a.half"] = rng.standard_normal(5).astype("f2")
-    writer.add_tensor("a.half", expected["a.half"])
+    for name, array in expected.items():
+        writer.add_tensor(name, array)
     kind = peer.GGMLQuantizationType.Q4_1
     packed = quants.quantize(rng.standard_normal((4, 2, 64)).astype("f4"), kind)
     writer.add_tensor("blk.0", packed, raw_dtype=kind)
     expected["blk.0"] = quants.dequantize(packed, kind)
-    for write in (writer.write_header_to_file, writer.write_kv_data_to_file):
-        write()
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     with open_state(path) as reader:
-        assert reader.format == "gguf"
-        assert reader.entries["blk.0"].kind == "Q4_1"
+        assert (reader.format, reader.entries["blk.0"].kind) == ("gguf", "Q4_1")
         expect_same_state(dict(reader), expected)
-        values = reader.values
-    assert values["general.architecture"] == "llama"
-    assert values["llama.block_count"] == 2
-    assert values["llama.block_count"].dtype == np.uint32
-    assert values["llama.rope.freq_base"] == 1e4
-    assert values["yes"] is True
-    assert values["name"] == "ä word"
-    assert values["tokens"] == ["a", "b", ""]
-    np.testing.assert_array_equal(values["types"], [1, 2, 3])
-    assert values["long"] == -(2**40)
+        found = reader.values
+    assert found["general.architecture"] == "llama"
+    assert found["llama.block_count"].dtype == np.uint32
+    assert found["yes"] is True
+    for key, (_, value) in values.items():
+        assert same(found[key], value), key
 
 
 VALUES = {
@@ -282,11 +271,10 @@ def test_values_come_back(path):
     with open_state(path) as reader:
         found = reader.values
     assert list(found) == list(VALUES)
-    for key, value in VALUES.items():
-        assert same(found[key], value), key
     write(path, {"w": FOUR}, values=found)
     with open_state(path) as reader:
         for key, value in reader.values.items():
+            assert same(found[key], VALUES[key]), key
             assert type(value) is type(found[key])
             assert same(value, found[key]), key
 
@@ -301,16 +289,15 @@ def test_texts_that_are_no_text_come_back(path):
     assert gguf_text(b"\xff\xfe") in path.read_bytes()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "q8_0"])
-def test_arrays_of_one_axis_stay_wide(path, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("float16", "float16"), ("bfloat16", "BF16"), ("q8_0", "Q8_0")]
+)
+def test_arrays_of_one_axis_stay_wide(path, dtype, kind):
     state = {"w": np.ones((2, 32), "f4"), "b": np.full(32, 1 / 3, "f4")}
     write(path, state, dtype=dtype)
     with open_state(path) as reader:
         assert reader.read("b").tobytes() == state["b"].tobytes()
-        entry = reader.entries["w"]
-        assert (entry.kind or str(entry.dtype)) == {"bfloat16": "BF16", "q8_0": "Q8_0"}.get(
-            dtype, dtype
-        )
+        assert (reader.entries["w"].kind or str(reader.entries["w"].dtype)) == kind
         np.testing.assert_allclose(reader.read("w"), state["w"], rtol=1e-3)
 
 
@@ -335,34 +322,27 @@ def test_tools(path, tmp_path):
     assert diff(tmp_path / "n.gguf", path).equal
 
 
+BOUND = r"numbers below 8,319,008.*"
+VALUELESS = [None, {}, 2**70, [1, "a"], [2**70], b"x", np.array([1j]), 1j]
+
+
 @pytest.mark.parametrize(
-    ("state", "message"),
+    ("state", "more", "message"),
     [
-        ({"w": np.ones((1,) * 5, "f4")}, "up to 4 axes"),
-        ({"w": np.ones(2, bool)}, "a type among"),
-        ({"w" * 64: FOUR}, "at most 63 bytes; received 64"),
-        ({"w": np.full((1, 32), np.nan, "f4")}, "numbers below 8,319,008.*nan"),
-        ({"w": np.full((1, 32), 1e7, "f4")}, "numbers below 8,319,008.*10000000"),
+        ({"w": np.ones((1,) * 5, "f4")}, {}, "up to 4 axes"),
+        ({"w": np.ones(2, bool)}, {}, "a type among"),
+        ({"w" * 64: FOUR}, {}, "at most 63 bytes; received 64"),
+        ({"w": np.full((1, 32), np.nan, "f4")}, {"dtype": "q8_0"}, f"{BOUND}nan"),
+        ({"w": np.full((1, 32), 1e7, "f4")}, {"dtype": "q8_0"}, f"{BOUND}10000000"),
+        *(({"w": FOUR}, {"dtype": kind}, "'bfloat16', 'q8_0', or a dict.*received '[qQ]")
+          for kind in ("q4_0", {"w": "Q8_0"})),
+        *(({}, {"values": {"a": value}}, "value 'a'") for value in VALUELESS),
     ],
-)
-def test_what_cannot_be_written(path, state, message):
+)  # fmt: skip
+def test_what_cannot_be_written(path, state, more, message):
     with pytest.raises(errors.ArgumentError, match=message):
-        write(path, state, dtype="q8_0")
+        write(path, state, **more)
     assert not path.exists()
-
-
-def test_types_that_cannot_be_written(path):
-    for dtype in ("q4_0", {"w": "Q8_0"}):
-        with pytest.raises(
-            errors.ArgumentError, match="'bfloat16', 'q8_0', or a dict.*received '[qQ]"
-        ):
-            write(path, {"w": FOUR}, dtype=dtype)
-
-
-@pytest.mark.parametrize("value", [None, {}, 2**70, [1, "a"], [2**70], b"x", np.array([1j]), 1j])
-def test_values_that_cannot_be_written(path, value):
-    with pytest.raises(errors.ArgumentError, match="value 'a'"):
-        write(path, {}, values={"a": value})
 
 
 def test_read_a_piece_at_a_time(path):
@@ -416,18 +396,14 @@ def test_rows_in_pairs():
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_versions_that_are_read(path, version):
-    path.write_bytes(gguf_file([gguf_tensor()], data=FOUR.tobytes(), version=version))
-    np.testing.assert_array_equal(read_state(path)["w"], FOUR)
-    path.write_bytes(gguf_file([gguf_tensor()], data=PADDED, version=version))
-    np.testing.assert_array_equal(read_state(path)["w"], FOUR)
-
-
-def test_an_alignment_of_its_own(path):
+def test_versions_that_are_read_and_an_alignment_of_its_own(path, version):
+    for data in (FOUR.tobytes(), PADDED):
+        path.write_bytes(gguf_file(W, data=data, version=version))
+        np.testing.assert_array_equal(read_state(path)["w"], FOUR)
     values = [("general.alignment", 4, struct.pack("<I", 8))]
-    tensors = [gguf_tensor(), gguf_tensor("v", (2,), offset=16)]
+    tensors = [*W, gguf_tensor("v", (2,), offset=16)]
     data = FOUR.tobytes() + FOUR[:2].tobytes()
-    path.write_bytes(gguf_file(tensors, values, data, align=8))
+    path.write_bytes(gguf_file(tensors, values, data, version, align=8))
     np.testing.assert_array_equal(read_state(path)["v"], FOUR[:2])
 
 

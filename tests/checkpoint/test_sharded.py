@@ -63,28 +63,22 @@ def arrays():
 # -- what is written ------------------------------------------------------------------------------
 
 
-def test_a_folder_in_shards(tmp_path, arrays):
+def test_a_folder_in_shards_and_of_one_file(tmp_path, arrays):
     written = write_folder(tmp_path / "m", arrays, shard_bytes=1024)
     assert written == tmp_path / "m" / INDEX
     assert names_in(tmp_path / "m") == [*SHARDS, INDEX]
     found = json.loads(written.read_text())
     assert found["metadata"]["total_size"] == 5 * 512
     assert list(found["weight_map"].values()) == [SHARDS[k // 2] for k in range(5)]
-    expect_same_state(read_state(tmp_path / "m"), arrays)
-    expect_same_state(read_state(written), arrays)
-
-
-def test_a_folder_of_one_file(tmp_path, arrays):
-    assert write_folder(tmp_path, arrays) == tmp_path / "model.safetensors"
-    assert names_in(tmp_path) == ["model.safetensors"]
-    expect_same_state(read_state(tmp_path), arrays)
-
-
-def test_a_large_array_has_a_shard_of_its_own(tmp_path):
-    state = {"a": np.ones(2, "f4"), "b": np.ones(99, "f4"), "c": np.ones(1, "f4")}
-    write_folder(tmp_path, state, shard_bytes=12)
-    assert names_in(tmp_path) == [*SHARDS, INDEX]
-    expect_same_state(read_state(tmp_path), state)
+    for place in (tmp_path / "m", written):
+        expect_same_state(read_state(place), arrays)
+    assert write_folder(tmp_path / "n", arrays) == tmp_path / "n" / "model.safetensors"
+    assert names_in(tmp_path / "n") == ["model.safetensors"]
+    expect_same_state(read_state(tmp_path / "n"), arrays)
+    state = {name: np.ones(count, "f4") for name, count in (("a", 2), ("b", 99), ("c", 1))}
+    write_folder(tmp_path / "o", state, shard_bytes=12)  # a large array has one of its own
+    assert names_in(tmp_path / "o") == [*SHARDS, INDEX]
+    expect_same_state(read_state(tmp_path / "o"), state)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +126,6 @@ def test_an_error_leaves_the_folder_as_it_was(tmp_path, arrays, shard_bytes):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("shard_bytes", [0, 1])
-def test_too_many_shards(tmp_path, shard_bytes):
-    state = {f"w{k}": np.ones(1, "f4") for k in range(600)}
-    with pytest.raises(ArgumentError, match="argument shard_bytes"):
-        write_folder(tmp_path / "m", state, shard_bytes)
-    assert not (tmp_path / "m").exists()
-
-
 # -- transformers and PyTorch ---------------------------------------------------------------------
 
 
@@ -179,21 +165,21 @@ def test_what_transformers_saved_goes_back_with_the_same_bits(tmp_path, dtype):
 def test_pytorchs_own_files(tmp_path):
     model, torch, _ = llama()
     state = model.state_dict()
-    names = list(state)
-    halves = {"pytorch_model-1.bin": names[:7], "pytorch_model-2.bin": names[7:]}
-    torch.save(state, tmp_path / "pytorch_model.bin")
-    whole = read_state(tmp_path)
-    (tmp_path / "pytorch_model.bin").unlink()
-    for file, part in halves.items():
-        torch.save({name: state[name] for name in part}, tmp_path / file)
-    weight_map = {name: file for file, part in halves.items() for name in part}
+    names, whole = list(state), tmp_path / "pytorch_model.bin"
+    torch.save(state, whole)
+    found = [read_state(tmp_path)]
+    whole.unlink()
+    weight_map = {name: f"pytorch_model-{1 + (k > 6)}.bin" for k, name in enumerate(names)}
+    for file in set(weight_map.values()):
+        torch.save(
+            {name: state[name] for name in names if weight_map[name] == file}, tmp_path / file
+        )
     text = json.dumps({"metadata": {}, "weight_map": weight_map})
     (tmp_path / "pytorch_model.bin.index.json").write_text(text)
-    found = read_state(tmp_path)
-    assert list(found) == list(whole) == names
-    for name, tensor in state.items():
-        np.testing.assert_array_equal(found[name], tensor.numpy())
-        np.testing.assert_array_equal(whole[name], tensor.numpy())
+    for arrays in (*found, read_state(tmp_path)):
+        assert list(arrays) == names
+        for name, tensor in state.items():
+            np.testing.assert_array_equal(arrays[name], tensor.numpy())
 
 
 # -- halves ---------------------------------------------------------------------------------------
@@ -221,18 +207,24 @@ def test_types_by_name(tmp_path, arrays):
     assert types == [("BF16", "float32"), ("", "float16"), *[float32] * 3, ("", "int64")]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_numbers_that_would_become_infinite(tmp_path, dtype):
-    state = {"w": np.array([np.inf, np.finfo("f4").max], "f4")}
-    with pytest.raises(ArgumentError, match=rf"'w'.*numbers in the range of {dtype}; received 3.4"):
-        write_folder(tmp_path / "m", state, dtype=dtype)
+FEW, MANY = {"w": np.ones(1, "f4")}, {f"w{k}": np.ones(1, "f4") for k in range(600)}
+INFINITE = {"w": np.array([np.inf, np.finfo("f4").max], "f4")}
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "message"),
+    [
+        *((INFINITE, {"dtype": dtype}, rf"'w'.*numbers in the range of {dtype}; received 3.4")
+          for dtype in ("float16", "bfloat16")),
+        *((FEW, {"dtype": dtype}, "argument dtype: expected 'float32', 'float16'")
+          for dtype in ("float8", {"w": "int8"})),
+        *((MANY, {"shard_bytes": count}, "argument shard_bytes") for count in (0, 1)),
+    ],
+)  # fmt: skip
+def test_what_no_folder_is_written_of(tmp_path, state, more, message):
+    with pytest.raises(ArgumentError, match=message):
+        write_folder(tmp_path / "m", state, **more)
     assert not (tmp_path / "m").exists()
-
-
-def test_unknown_types(tmp_path):
-    for dtype in ("float8", {"w": "int8"}):
-        with pytest.raises(ArgumentError, match="argument dtype: expected 'float32', 'float16'"):
-            write_folder(tmp_path, {"w": np.ones(1, "f4")}, dtype=dtype)
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -292,17 +284,13 @@ def test_a_map_that_does_not_fit(folder, change, message):
         open_state(folder)
 
 
-def test_an_index_that_is_too_long(folder):
+def test_an_index_that_is_too_long_and_a_folder_without_weights(folder, tmp_path):
     (folder / INDEX).write_text("{" + " " * (33 << 20))
     with pytest.raises(FileFormatError):
         open_state(folder, "sharded")
-
-
-def test_a_folder_without_weights(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(
-        FileAccessError, match=r"received the folder of a published model with none"
-    ):
+    words = r"received the folder of a published model with none"
+    with pytest.raises(FileAccessError, match=words):
         open_state(tmp_path)
 
 

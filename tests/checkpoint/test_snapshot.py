@@ -85,11 +85,8 @@ def path(tmp_path):
 
 @pytest.fixture
 def arrays(rng):
-    return {
-        "conv_weight": rng.standard_normal((3, 4)).astype("f4"),
-        "conv_bias": rng.standard_normal(3).astype("f4"),
-        "lstm-weight": rng.standard_normal(70).astype("f4"),
-    }
+    shapes = {"conv_weight": (3, 4), "conv_bias": (3,), "lstm-weight": (70,)}
+    return {name: rng.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
 
 
 def test_the_golden_record_is_read_and_written(path):
@@ -108,17 +105,16 @@ def test_the_golden_record_is_read_and_written(path):
     ("release", "first", "suffix"),
     [
         ("1.0.0", "", ".model"),  # unpacked numbers and no version anywhere
-        ("1.1.0", "1100", ".bin"),
-        ("1.1.1", "1101", ".bin"),
+        ("1.1.0", "1100", ".bin"), ("1.1.1", "1101", ".bin"),
         ("2.0.0", "SINGA VERSION: 1200", ".bin"),  # strides, and a record of the version
     ],
-)
+)  # fmt: skip
 def test_every_release_of_singa(tmp_path, arrays, release, first, suffix):
-    data = b""
-    if release == "2.0.0":
-        data = record("SINGA_VERSION", value_of(np.array([1200], "i4"), marks=(1,)))
+    newest = release == "2.0.0"
+    version = value_of(np.array([1200], "i4"), marks=(1,))
+    data = record("SINGA_VERSION", version) if newest else b""
     for key, array in arrays.items():
-        marks = np.array(array.strides) // 4 if release == "2.0.0" else (0,)
+        marks = np.array(array.strides) // 4 if newest else (0,)
         data += record(key, value_of(array, marks, packed=release != "1.0.0"))
     (tmp_path / f"m{suffix}").write_bytes(data)
     (tmp_path / "m.desc").write_text(describe(first, arrays))
@@ -128,22 +124,19 @@ def test_every_release_of_singa(tmp_path, arrays, release, first, suffix):
             assert reader.version == f"SINGA {first[-4:] or 'of unknown version'}"
 
 
-def test_1_1_transposed(path):
-    """The flag says that the data are in the order of the transposed shape."""
-    array = np.arange(6, dtype="f4").reshape(2, 3)
-    value = value_of(np.ascontiguousarray(array.T), marks=(1,), shape=(2, 3))
-    path.write_bytes(record("fc/weight", value))
-    expect_same_state(read_state(path), {"fc/weight": array})
-
-
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (2, 1, 0), (1, 0, 2)])
-def test_1_2_0_strides(path, rng, order):
+def test_strides_of_1_2_0_and_the_flag_of_1_1(path, rng, order):
+    """The flag says that the data are in the order of the transposed shape."""
     array = rng.standard_normal((2, 3, 4))
     storage = np.ascontiguousarray(array.transpose(order))
     strides = storage.transpose(np.argsort(order)).strides
     value = value_of(storage, marks=[s // 8 for s in strides], shape=array.shape)
     path.write_bytes(record("a/b", value))
     np.testing.assert_array_equal(read_state(path)["a/b"], array)
+    array = np.arange(6, dtype="f4").reshape(2, 3)
+    value = value_of(np.ascontiguousarray(array.T), marks=(1,), shape=(2, 3))
+    path.write_bytes(record("fc/weight", value))
+    expect_same_state(read_state(path), {"fc/weight": array})
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -167,28 +160,25 @@ def test_what_we_write_is_a_file_of_singas(path, rng):
     """An independent walk over the records, with a parser of SINGA's own fields only."""
     state = {
         "conv/weight": rng.standard_normal((2, 5)).astype("f4"),
-        "net/block_1/bias": np.arange(3, dtype="f8"),
-        "count": np.array([-5, 300], "i4"),
-    }
+        "net/block_1/bias": np.arange(3, dtype="f8"), "count": np.array([-5, 300], "i4"),
+    }  # fmt: skip
     write_state(path, state)
-    raw = path.read_bytes()
-    found = {}
+    raw, found = path.read_bytes(), {}
     while raw:
         assert raw[:4] == b"sg\1\0"
         (size,) = struct.unpack_from("<Q", raw, 4)
-        key = raw[12 : 12 + size].decode()
         (length,) = struct.unpack_from("<Q", raw, 12 + size)
-        found[key] = TensorProto.FromString(raw[20 + size : 20 + size + length])
+        key, value = raw[12 : 12 + size], raw[20 + size : 20 + size + length]
+        found[key.decode()] = TensorProto.FromString(value)
         raw = raw[20 + size + length :]
+    weight, bias, count = found.values()
     assert list(found) == ["conv_weight", "net/block_1_bias", "count"]
     # Neither the flag of 1.1 nor the strides of 2.0: absent, both read row-major.
     assert all(list(proto.stride) == [] for proto in found.values())
-    assert list(found["conv_weight"].shape) == [2, 5]
-    np.testing.assert_array_equal(
-        np.array(found["conv_weight"].float_data, "f4"), state["conv/weight"].reshape(-1)
-    )
-    assert list(found["net/block_1_bias"].double_data) == [0, 1, 2]
-    assert list(found["count"].int_data) == [-5, 300]
+    assert list(weight.shape) == [2, 5]
+    flat = state["conv/weight"].reshape(-1)
+    np.testing.assert_array_equal(np.array(weight.float_data, "f4"), flat)
+    assert (list(bias.double_data), list(count.int_data)) == ([0, 1, 2], [-5, 300])
 
 
 def test_names_that_singas_spelling_would_merge_keep_their_slash(path):
