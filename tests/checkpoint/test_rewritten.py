@@ -94,11 +94,8 @@ def by_llama_cpp(path, change):
 
 
 PROGRAMS = {
-    "safetensors": by_safetensors,
-    "pickle": by_pickle,
-    "hdf5": by_hdf5,
-    "gguf": by_llama_cpp,
-}
+    "safetensors": by_safetensors, "pickle": by_pickle, "hdf5": by_hdf5, "gguf": by_llama_cpp,
+}  # fmt: skip
 CHANGES = {
     "types": lambda array: array.astype("f2"),
     "values": lambda array: array * 2 + 1,

@@ -2,25 +2,17 @@
 
 WORDS = 20
 _TEXT = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "max_position_embeddings": 32,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "vocab_size": WORDS,
-}
+    "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 32,
+    "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": WORDS,
+}  # fmt: skip
 _DECODER = _TEXT | {"num_key_value_heads": 2, "rms_norm_eps": 1e-6, "head_dim": 4}
 _SCALED = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "beta_fast": 32.0}
 _ENCODER = _TEXT | {"hidden_dropout_prob": 0.1, "num_hidden_layers": 1}
 _KINDS = ["sliding_attention", "full_attention"]
 _IMAGE = {
-    "hidden_size": 16,
-    "image_size": 8,
-    "intermediate_size": 24,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 1,
-    "patch_size": 4,
-}
+    "hidden_size": 16, "image_size": 8, "intermediate_size": 24, "num_attention_heads": 4,
+    "num_hidden_layers": 1, "patch_size": 4,
+}  # fmt: skip
 
 CONFIGS = {
     "llama": _DECODER | {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False},
@@ -32,35 +24,22 @@ CONFIGS = {
     "olmo2": _DECODER | {"architectures": ["Olmo2ForCausalLM"]},
     "phi3": _DECODER | {"architectures": ["Phi3ForCausalLM"], "resid_pdrop": 0.1},
     "gpt2": {
-        "architectures": ["GPT2LMHeadModel"],
-        "n_embd": 16,
-        "n_head": 4,
-        "n_layer": 2,
-        "n_positions": 32,
-        "vocab_size": WORDS,
+        "architectures": ["GPT2LMHeadModel"], "n_embd": 16, "n_head": 4, "n_layer": 2,
+        "n_positions": 32, "vocab_size": WORDS,
     },
     "bert": _ENCODER | {"architectures": ["BertModel"], "type_vocab_size": 2, "pad_token_id": 0},
     "roberta": _ENCODER | {"architectures": ["RobertaForMaskedLM"], "pad_token_id": 1},
     "xlm-roberta": _ENCODER | {"architectures": ["XLMRobertaModel"], "type_vocab_size": 1},
     "distilbert": {
-        "architectures": ["DistilBertForSequenceClassification"],
-        "dim": 16,
-        "hidden_dim": 24,
-        "id2label": {"0": "no", "1": "yes", "2": "perhaps"},
-        "n_heads": 4,
-        "n_layers": 1,
+        "architectures": ["DistilBertForSequenceClassification"], "dim": 16, "hidden_dim": 24,
+        "id2label": {"0": "no", "1": "yes", "2": "perhaps"}, "n_heads": 4, "n_layers": 1,
         "vocab_size": WORDS,
     },
     "t5": {
-        "architectures": ["T5ForConditionalGeneration"],
-        "d_ff": 24,
-        "d_kv": 4,
-        "d_model": 16,
-        "num_heads": 4,
-        "num_layers": 1,
-        "vocab_size": WORDS,
+        "architectures": ["T5ForConditionalGeneration"], "d_ff": 24, "d_kv": 4, "d_model": 16,
+        "num_heads": 4, "num_layers": 1, "vocab_size": WORDS,
     },
     "vit": _IMAGE | {"architectures": ["ViTForImageClassification"]},
     "deit": _IMAGE | {"architectures": ["DeiTForImageClassificationWithTeacher"]},
-}
+}  # fmt: skip
 CONFIGS = {kind: config | {"model_type": kind} for kind, config in CONFIGS.items()}

@@ -10,61 +10,31 @@ transformers.utils.logging.disable_progress_bar()
 
 WORDS, STEPS = 48, 9
 TEXT = {
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "vocab_size": WORDS,
-    "pad_token_id": 0,
-}
+    "hidden_size": 32, "intermediate_size": 40, "max_position_embeddings": 64,
+    "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": WORDS, "pad_token_id": 0,
+}  # fmt: skip
 GROUPED = TEXT | {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
 STILL = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
 GEMMA = {"head_dim": 12, "sliding_window": 4, "query_pre_attn_scalar": 20}
 ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1}
 GPT2 = {
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 64,
-    "vocab_size": WORDS,
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": WORDS,
+    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 DISTILBERT = {
-    "dim": 32,
-    "hidden_dim": 40,
-    "n_heads": 4,
-    "n_layers": 2,
-    "vocab_size": WORDS,
-    "max_position_embeddings": 64,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
+    "dim": 32, "hidden_dim": 40, "n_heads": 4, "n_layers": 2, "vocab_size": WORDS,
+    "max_position_embeddings": 64, "dropout": 0.0, "attention_dropout": 0.0,
     "seq_classif_dropout": 0.0,
-}
+}  # fmt: skip
 T5 = {
-    "d_model": 32,
-    "d_kv": 10,
-    "d_ff": 40,
-    "num_layers": 2,
-    "num_heads": 4,
-    "vocab_size": WORDS,
-    "dropout_rate": 0.0,
-    "relative_attention_num_buckets": 8,
+    "d_model": 32, "d_kv": 10, "d_ff": 40, "num_layers": 2, "num_heads": 4, "vocab_size": WORDS,
+    "dropout_rate": 0.0, "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 12,
-}
+}  # fmt: skip
 IMAGE = {
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "image_size": [12, 8],
-    "patch_size": 4,
-    "layer_norm_eps": 1e-5,
-}
+    "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4, "num_hidden_layers": 2,
+    "image_size": [12, 8], "patch_size": 4, "layer_norm_eps": 1e-5,
+}  # fmt: skip
 THREE = {"num_labels": 3}
 
 
@@ -86,12 +56,8 @@ MODELS = {
         GROUPED
         | {
             "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 500.0,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 16,
+                "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
             }
         },
     ),
@@ -115,11 +81,8 @@ MODELS = {
         | {
             "original_max_position_embeddings": 6,
             "rope_parameters": {
-                "rope_type": "longrope",
-                "rope_theta": 100.0,
-                "partial_rotary_factor": 0.5,
-                "short_factor": [1.0, 1.5],
-                "long_factor": [2.0, 4.0],
+                "rope_type": "longrope", "rope_theta": 100.0, "partial_rotary_factor": 0.5,
+                "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0],
             },
         },
     ),
@@ -178,7 +141,7 @@ MODELS = {
     "deit": ("DeiTModel", IMAGE),
     "deit for classes": ("DeiTForImageClassification", IMAGE | THREE),
     "deit with a teacher": ("DeiTForImageClassificationWithTeacher", IMAGE | THREE),
-}
+}  # fmt: skip
 """A class of transformers and its settings, by what is special about it."""
 
 

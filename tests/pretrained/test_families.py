@@ -99,14 +99,9 @@ def test_narrow_arrays_go_in_and_out_with_the_same_bits(dtype, shards, tmp_path)
 
 
 TIED = [
-    "llama tied, biases",
-    "gemma2",
-    "gpt2",
-    "bert for words",
-    "roberta for words",
-    "t5",
+    "llama tied, biases", "gemma2", "gpt2", "bert for words", "roberta for words", "t5",
     "distilbert for words",
-]
+]  # fmt: skip
 
 
 def one_of_each(model, last, told, folder, shards):

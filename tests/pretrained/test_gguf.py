@@ -16,20 +16,12 @@ from tests.pretrained.peers import make, torch, transformers
 
 # As gguf's tensor_mapping has them; those of Gemma's norms differ.
 NAMES = {
-    "input_layernorm": "attn_norm",
-    "mlp.down_proj": "ffn_down",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.gate_up_proj": "ffn_up",
-    "mlp.up_proj": "ffn_up",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.qkv_proj": "attn_qkv",
-    "self_attn.v_proj": "attn_v",
-}
+    "input_layernorm": "attn_norm", "mlp.down_proj": "ffn_down", "mlp.gate_proj": "ffn_gate",
+    "mlp.gate_up_proj": "ffn_up", "mlp.up_proj": "ffn_up", "post_attention_layernorm": "ffn_norm",
+    "self_attn.k_norm": "attn_k_norm", "self_attn.k_proj": "attn_k",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.qkv_proj": "attn_qkv", "self_attn.v_proj": "attn_v",
+}  # fmt: skip
 GEMMA = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
@@ -108,14 +100,9 @@ def write(path, arrays, values, dtype=None):
 
 
 CASES = {
-    "llama": "llama",
-    "llama tied, biases": "llama",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "phi3": "phi3",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3",
-}
+    "llama": "llama", "llama tied, biases": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
+    "phi3": "phi3", "gemma2": "gemma2", "gemma3": "gemma3",
+}  # fmt: skip
 
 
 def made(name):

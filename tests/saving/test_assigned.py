@@ -90,11 +90,9 @@ def test_a_description_is_that_of_an_object_made_so(kind, first, then):
 def net_of(optimizer=None):
     first = layers.Dense("a", 8, input_sample_shape=(5,), W_specs={"trainable": False})
     parts = [
-        first,
-        layers.BatchNormalization("n"),
-        layers.Activation("r", "relu"),
+        first, layers.BatchNormalization("n"), layers.Activation("r", "relu"),
         layers.Dense("b", 3),
-    ]
+    ]  # fmt: skip
     net = singanet.FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=0)
     net.compile(optimizer or SGD(lr=0.1, momentum=0.9))
     return net

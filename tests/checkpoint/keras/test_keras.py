@@ -245,13 +245,10 @@ def recurrent_pair():
     net.add(ours.Dense("d", 2))
     model = keras.Sequential(
         [
-            keras.Input((4, 2)),
-            kl.LSTM(3, return_sequences=True),
-            kl.GRU(3),
-            kl.BatchNormalization(epsilon=1e-5),
-            kl.Dense(2),
+            keras.Input((4, 2)), kl.LSTM(3, return_sequences=True), kl.GRU(3),
+            kl.BatchNormalization(epsilon=1e-5), kl.Dense(2),
         ]
-    )
+    )  # fmt: skip
     return net, model
 
 
