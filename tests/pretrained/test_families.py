@@ -69,54 +69,52 @@ def named(model, names):
     return FAMILIES[model.config.model_type].canonical(names)
 
 
+def expect_same_bits(model, folder):
+    """Check that transformers loads the arrays of ``model`` from a folder of ours."""
+    wanted, found = model.state_dict(), type(model).from_pretrained(folder).state_dict()
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+
+
 @pytest.mark.few(6)
 def test_what_is_saved_loads_in_transformers_with_the_same_bits(model, tmp_path):
     net = pretrained.load(write(model, tmp_path / "theirs"))
     pretrained.save(net, tmp_path / "ours")
-    again = type(model).from_pretrained(tmp_path / "ours")
-    wanted = model.state_dict()
-    found = again.state_dict()
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    expect_same_bits(model, tmp_path / "ours")
 
 
 @pytest.mark.parametrize("shards", [False, True], ids=["one file", "shards"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_arrays_go_in_and_out_with_the_same_bits(dtype, shards, tmp_path):
     model = make("qwen3").to(getattr(torch, dtype))
-    more = {"max_shard_size": 8000} if shards else {}
-    model.save_pretrained(tmp_path / "theirs", **more)
-    assert (tmp_path / "theirs/model.safetensors.index.json").exists() is shards
+    model.save_pretrained(tmp_path / "theirs", **{"max_shard_size": 8000} if shards else {})
     net = pretrained.load(tmp_path / "theirs")
     assert {value.dtype for value in net.param_values()} == {np.dtype(np.float32)}
     pretrained.save(net, tmp_path / "ours", dtype, shard_bytes=8000 if shards else 10**9)
-    assert (tmp_path / "ours/model.safetensors.index.json").exists() is shards
-    again = type(model).from_pretrained(tmp_path / "ours")
-    wanted, found = model.state_dict(), again.state_dict()
-    assert found.keys() == wanted.keys()
-    assert all(found[name].dtype == wanted[name].dtype for name in wanted)
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    for folder in ("theirs", "ours"):
+        assert (tmp_path / folder / "model.safetensors.index.json").exists() is shards
+    expect_same_bits(model, tmp_path / "ours")
 
 
-TIED = [
-    "llama tied, biases", "gemma2", "gpt2", "bert for words", "roberta for words", "t5",
-    "distilbert for words",
-]  # fmt: skip
+TIED = ["llama tied, biases", "gemma2", "gpt2", "bert for words", "roberta for words", "t5",
+        "distilbert for words"]  # fmt: skip
 
 
 def one_of_each(model, last, told, folder, shards):
     """The model's folder as safetensors.torch.save_model writes it, one name of each array."""
     write(model, folder)
-    names, kept = {}, {}
-    state = model.state_dict()
+    names, kept, state = {}, {}, model.state_dict()
     for name in sorted(state, reverse=last):
         first = names.setdefault(state[name].data_ptr(), name)
         if first != name:
             kept[name] = first
     state = {name: state[name].clone() for name in names.values()}
-    (folder / "model.safetensors").unlink()
+    whole = folder / "model.safetensors"
+    whole.unlink()
     if not shards:
-        save_file(state, folder / "model.safetensors", kept if told else {"format": "pt"})
+        save_file(state, whole, kept if told else {"format": "pt"})
         return kept
     index = {"metadata": kept if told else {}, "weight_map": {}}
     for k, part in enumerate((sorted(state)[::2], sorted(state)[1::2])):
@@ -134,15 +132,13 @@ def test_of_tied_arrays_any_one_is_enough(name, told, last, tmp_path):
     model = make(name)
     kept = one_of_each(model, last, told, tmp_path / "theirs", shards=told is last)
     assert kept or not model.config.tie_word_embeddings
-    net = pretrained.load(tmp_path / "theirs")
     write(model, tmp_path / "all")
-    for dtype in ("float32", "bfloat16"):
-        pair = (pretrained.load(tmp_path / folder, dtype=dtype) for folder in ("theirs", "all"))
-        for value, wanted in zip(*(each.param_values() for each in pair), strict=True):
+    for dtype in ("bfloat16", "float32"):
+        nets = [pretrained.load(tmp_path / folder, dtype=dtype) for folder in ("theirs", "all")]
+        for value, wanted in zip(*(net.param_values() for net in nets), strict=True):
             assert np.array_equal(value, wanted)
-    pretrained.save(net, tmp_path / "ours")
-    found = type(model).from_pretrained(tmp_path / "ours").state_dict()
-    assert all(torch.equal(found[key], tensor) for key, tensor in model.state_dict().items())
+    pretrained.save(nets[0], tmp_path / "ours")
+    expect_same_bits(model, tmp_path / "ours")
 
 
 @pytest.mark.parametrize("name", ["vit for classes", "deit"])
@@ -169,19 +165,15 @@ def test_recorded_steps_are_those_of_the_layers(model, tmp_path):
     nets[1].programs.enabled = False
     x, rng = batch(nets[0]), np.random.default_rng(2)
     y = nets[0].forward(False, x)
-    bare = nets[0].loss is None
     targets = rng.integers(0, y.shape[-1], y.shape[:-1])
-    if bare:
+    if nets[0].loss is None:
         targets = rng.standard_normal(y.shape, np.float32)
     for net in nets:
         net.loss = net.loss or SquaredError()
-    optimizers = [SGD(lr=0.05), SGD(lr=0.05)]
+    rules = [SGD(lr=0.05), SGD(lr=0.05)]
     for _ in range(3):
-        losses = [
-            net.step(x, targets, optimizer)[0]
-            for net, optimizer in zip(nets, optimizers, strict=True)
-        ]
-        assert losses[0] == losses[1]
+        one, other = (net.step(x, targets, r)[0] for net, r in zip(nets, rules, strict=True))
+        assert one == other
     assert all(note.startswith("loss:") for note in nets[0].programs.notes)
     assert nets[0].programs.reports()
     for a, b in zip(nets[0].params(), nets[1].params(), strict=True):
