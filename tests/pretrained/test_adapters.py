@@ -8,6 +8,7 @@ import pytest
 from singanet import pretrained
 from singanet.errors import ArgumentError, CallOrderError, ConfigError, StateMismatchError
 from singanet.optimizer import SGD
+from tests.kit.files import names_in
 from tests.pretrained.configs import CONFIGS
 
 
@@ -54,29 +55,20 @@ def test_an_adapter_comes_back_beside_the_same_base(tmp_path, kind):
 
 def test_the_files_have_the_names_and_shapes_of_peft(tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
-    net = adapted(where=["*/query_weight", "*/down_weight"])
+    net, path = adapted(where=["*/query_weight", "*/down_weight"]), tmp_path / "adapter_config.json"
     pretrained.save_adapter(net, tmp_path)
     arrays = safetensors.load_file(tmp_path / "adapter_model.safetensors")
-    stem = "base_model.model.model.layers.0.self_attn.q_proj."
-    assert arrays[stem + "lora_A.weight"].shape == (2, 16)
-    np.testing.assert_array_equal(
-        arrays[stem + "lora_B.weight"],
-        net["layers/0/attention"].params["query_weight.lora_b"].value.T,
-    )
-    assert len(arrays) == 8
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    a, b = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{k}.weight" for k in "AB")
+    pair = net["layers/0/attention"].params["query_weight.lora_b"].value.T
+    assert (len(arrays), arrays[a].shape) == (8, (2, 16))
+    np.testing.assert_array_equal(arrays[b], pair)
+    config = json.loads(path.read_text())
     assert config["target_modules"] == ["down_proj", "q_proj"]
     assert (config["r"], config["lora_alpha"], config["task_type"]) == (2, 6.0, "CAUSAL_LM")
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    ]
-
-
-def test_some_of_the_layers_are_named_whole(tmp_path):
+    assert names_in(tmp_path) == ["adapter_config.json", "adapter_model.safetensors"]
+    # Some of the layers are named whole.
     pretrained.save_adapter(adapted(where="layers/1/attention/query_weight"), tmp_path)
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert config["target_modules"] == ["model.layers.1.self_attn.q_proj"]
+    assert json.loads(path.read_text())["target_modules"] == ["model.layers.1.self_attn.q_proj"]
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
@@ -122,17 +114,15 @@ def of_peft(base, folder, seed=0, **settings):
         return model(torch.tensor(IDS)).logits.numpy()
 
 
+ROOT, THREE = {"use_rslora": True}, {"r": 3, "lora_alpha": 5}
 SETTINGS = {
-    "rooted": {"r": 3, "lora_alpha": 5, "use_rslora": True},
+    "rooted": {**THREE, **ROOT},
     "patterns": {
-        "r": 3,
-        "lora_alpha": 5,
-        "rank_pattern": {"up_proj": 2, "^model.layers.1.self_attn.q_proj": 5},
+        **THREE, **ROOT, "rank_pattern": {"up_proj": 2, "^model.layers.1.self_attn.q_proj": 5},
         "alpha_pattern": {"model.layers.0.mlp.up_proj": 7, "q_proj": 2},
-        "use_rslora": True,
     },
-    "pissa": {"r": 3, "lora_alpha": 5, "init_lora_weights": "pissa"},
-    "olora": {"r": 2, "lora_alpha": 6, "init_lora_weights": "olora", "use_rslora": True},
+    "pissa": {**THREE, "init_lora_weights": "pissa"},
+    "olora": {"r": 2, "lora_alpha": 6, "init_lora_weights": "olora", **ROOT},
     "large": {"r": 10, "init_lora_weights": "pissa", "rank_pattern": {"q_proj": 6}},
     "layers": {"layers_to_transform": [1], "layers_pattern": "layers", "r": 2},
     "left out": {"exclude_modules": ["layers.0.mlp.up_proj"], "r": 2},
@@ -141,7 +131,7 @@ SETTINGS = {
     "mica": {"init_lora_weights": "mica", "r": 4},
     "gpt2": {"target_modules": ["c_proj"], "init_lora_weights": "pissa", "r": 2},
     "gpt2 by olora": {"target_modules": ["attn.c_proj"], "init_lora_weights": "olora", "r": 2},
-}
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -172,27 +162,24 @@ def test_random_adapters_of_peft_compute_the_same_here(tmp_path):
         pytest.importorskip(package)
     rng = np.random.default_rng(0)
     ends = [f"{part}_proj" for part in ("q", "k", "v", "o", "gate", "up", "down")]
+
+    def patterns(named, most):
+        return {str(n): int(rng.integers(1, most)) for n in sorted(rng.permutation(named)[:2])}
+
     for k in range(200):
         net = pretrained.build(CONFIGS["llama"], seed=k)
         pretrained.save(net, tmp_path / "base")
         some = [str(end) for end in rng.permutation(ends)[: rng.integers(1, 5)]]
-        named = [*some, f"layers.{rng.integers(2)}.{'mlp' if some[0][1] != '_' else 'self_attn'}."]
-        named[-1] += some[0]
+        part = "mlp" if some[0][1] != "_" else "self_attn"
+        named = [*some, f"layers.{rng.integers(2)}.{part}.{some[0]}"]
         settings = {
-            "r": int(rng.integers(1, 6)),
-            "lora_alpha": int(rng.integers(1, 9)),
-            "use_rslora": bool(rng.integers(2)),
-            "target_modules": some,
+            "r": int(rng.integers(1, 6)), "lora_alpha": int(rng.integers(1, 9)),
+            "use_rslora": bool(rng.integers(2)), "target_modules": some,
             "init_lora_weights": [True, False, "gaussian", "pissa", "olora"][rng.integers(5)],
-            "rank_pattern": {
-                str(n): int(rng.integers(1, 7)) for n in sorted(rng.permutation(named)[:2])
-            },
-            "alpha_pattern": {
-                str(n): int(rng.integers(1, 9)) for n in sorted(rng.permutation(named)[:2])
-            },
+            "rank_pattern": patterns(named, 7), "alpha_pattern": patterns(named, 9),
             "layers_to_transform": [None, 1, [0], [0, 1]][rng.integers(4)],
             "exclude_modules": [None, some[1:] or None][rng.integers(2)],
-        }
+        }  # fmt: skip
         theirs = of_peft(tmp_path / "base", tmp_path / "adapter", seed=k, **settings)
         pretrained.load_adapter(net, tmp_path / "adapter")
         ours = net.forward(False, IDS)
@@ -270,13 +257,9 @@ def test_pairs_of_several_ranks_come_back(tmp_path):
         ({"r": 0}, ", r"),
         ({"lora_alpha": "8"}, "lora_alpha"),
         ({"lora_alpha": 0}, "lora_alpha"),
-        ({"what_comes_next": 1}, "what_comes_next"),
-        ({"what_comes_next": False}, "what_comes_next"),
-        ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights"),
-        ({"init_lora_weights": "corda"}, "init_lora_weights"),
-        ({"init_lora_weights": "loftq"}, "init_lora_weights"),
-        ({"init_lora_weights": "lora_ga"}, "init_lora_weights"),
-        ({"init_lora_weights": 1}, "init_lora_weights"),
+        *(({"what_comes_next": next}, "what_comes_next") for next in (1, False)),
+        *(({"init_lora_weights": start}, "init_lora_weights")
+          for start in ("pissa_niter_16", "corda", "loftq", "lora_ga", 1)),
         ({"lora_bias": True}, "lora_bias"),
         ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication"),
         ({"trainable_token_indices": [0]}, "trainable_token_indices"),
@@ -291,7 +274,7 @@ def test_pairs_of_several_ranks_come_back(tmp_path):
         ({"layers_to_transform": [0, 1], "layers_pattern": "h"}, "target_modules"),
         ({"layers_to_transform": ["1"]}, "layers_to_transform"),
     ],
-)
+)  # fmt: skip
 def test_settings_that_compute_something_else_are_refused(tmp_path, change, says):
     pretrained.save_adapter(adapted(), tmp_path)
     change_config(tmp_path, **change)

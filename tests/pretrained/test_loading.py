@@ -41,15 +41,19 @@ def test_there_is_a_config_of_every_family():
     assert CONFIGS.keys() == FAMILIES.keys()
 
 
+def expect_same_values(one, other):
+    assert one.param_names() == other.param_names()
+    for a, b in zip(one.params(), other.params(), strict=True):
+        assert np.array_equal(a.peek(), b.peek()), a.name
+
+
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_random_net_is_saved_and_loaded(config, tmp_path):
     net = pretrained.build(config, seed=0)
     pretrained.save(net, tmp_path)
     again = pretrained.load(tmp_path)
     assert again.config == config | {"dtype": "float32"}
-    assert again.param_names() == net.param_names()
-    for a, b in zip(net.param_values(), again.param_values(), strict=True):
-        assert np.array_equal(a, b)
+    expect_same_values(again, net)
 
 
 def test_a_single_input_is_fed_as_an_array_of_any_steps(llama):
@@ -57,29 +61,18 @@ def test_a_single_input_is_fed_as_an_array_of_any_steps(llama):
     for steps in (1, 7, 32):
         assert net.forward(False, np.zeros((2, steps), np.int32)).shape == (2, steps, 20)
     assert [node.name for node in net.nodes()][-1] == "logits"
-    assert net.most_steps == 32
-
-
-def test_a_decoder_goes_by_the_limit_of_the_config(llama):
-    net = pretrained.load(llama)
     ids = np.random.default_rng(0).integers(0, 20, (2, 9))
     decoder = net.decoder()
-    assert decoder.limit == 32
+    assert net.most_steps == decoder.limit == 32
     parts = [decoder(ids[:, :4]), decoder(ids[:, 4:])]
     assert np.allclose(np.concatenate(parts, 1), net.predict(ids), atol=1e-6)
     assert net.decoder(10).limit == 10
     assert [len(row) for row in net.generate(ids[:, :3], 4, seed=0)] == [4, 4]
-
-
-def test_targets_of_minus_100_do_not_count(llama):
-    nets = [pretrained.load(llama) for _ in range(2)]
-    ids = np.random.default_rng(0).integers(0, 20, (2, 6))
-    targets = ids.copy()
-    targets[:, 4:] = -100
-    losses = [
-        net.step(ids[:, :n], targets[:, :n], SGD(0.1))[0]
-        for net, n in zip(nets, (6, 4), strict=True)
-    ]
+    targets, losses = ids[:, :6].copy(), []
+    targets[:, 4:] = -100  # which do not count
+    for n in (6, 4):
+        net = pretrained.load(llama)
+        losses.append(net.step(ids[:, :n], targets[:, :n], SGD(0.1))[0])
     assert np.isclose(*losses, rtol=1e-6)
 
 
@@ -96,28 +89,20 @@ def test_no_values_are_drawn_for_what_is_loaded(llama, monkeypatch):
     pretrained.load(llama)
 
 
-def test_inputs_are_chosen(tmp_path):
-    folder = folder_of(BERT, tmp_path)
-    ids = np.random.default_rng(0).integers(1, 20, (2, 5))
-    ones, zeros = np.ones_like(ids), np.zeros_like(ids)
+def test_inputs_are_chosen(llama, tmp_path):
+    folder, ids = folder_of(BERT, tmp_path), np.random.default_rng(0).integers(1, 20, (2, 5))
+    mask = np.ones_like(ids)
     whole = pretrained.load(folder)
     assert whole._execution_plan().listed == ["input_ids", "attention_mask", "token_type_ids"]
-    feed = {"input_ids": ids, "attention_mask": ones, "token_type_ids": zeros}
+    feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
     alone = pretrained.load(folder, inputs=["input_ids"])
     assert np.allclose(alone.forward(False, ids), whole.forward(False, feed), atol=1e-6)
     with pytest.raises(errors.ArgumentError, match="argument inputs: expected 'input_ids'"):
         pretrained.load(folder, inputs=["attention_mask"])
-
-
-def test_a_causal_net_takes_a_mask_where_it_is_asked_for(llama):
-    ids = np.random.default_rng(0).integers(1, 20, (2, 5))
-    net = pretrained.load(llama, inputs=["input_ids", "attention_mask"])
-    mask = np.ones_like(ids)
-    mask[:, :2] = 0
-    others = ids.copy()
-    others[:, :2] = 3
-    found = [net.forward(False, [x, mask])[:, 2:] for x in (ids, others)]
-    assert np.array_equal(*found)
+    # A causal net takes a mask where it is asked for.
+    net, others = pretrained.load(llama, inputs=["input_ids", "attention_mask"]), ids.copy()
+    mask[:, :2], others[:, :2] = 0, 3
+    assert np.array_equal(*(net.forward(False, [x, mask])[:, 2:] for x in (ids, others)))
 
 
 @pytest.mark.parametrize("more", [{}, {"model_type": "mistral", "sliding_window": 3}], ids=str)
@@ -137,19 +122,16 @@ def test_texts_are_packed_into_a_row(tmp_path, more, also):
 
 
 def test_a_net_that_came_another_way_is_saved_like_a_folder(llama, tmp_path):
-    net = pretrained.load(llama)
+    net, path = pretrained.load(llama), tmp_path / "net.singanet"
     net.param_values()[0][...] += 1
-    net.save_model(tmp_path / "net.singanet")
-    again = singanet.load_model(tmp_path / "net.singanet")
+    net.save_model(path)
+    again = singanet.load_model(path)
     with pytest.raises(errors.ArgumentError, match="pass like="):
         pretrained.save(again, tmp_path / "again")
     pretrained.save(again, tmp_path / "again", like=llama)
-    found = pretrained.load(tmp_path / "again")
-    for a, b in zip(net.param_values(), found.param_values(), strict=True):
-        assert np.array_equal(a, b)
-    other = pretrained.build(BERT)
+    expect_same_values(net, pretrained.load(tmp_path / "again"))
     with pytest.raises(errors.ArgumentError, match="the 21 parameters that load makes of"):
-        pretrained.save(other, tmp_path / "again", like=llama)
+        pretrained.save(pretrained.build(BERT), tmp_path / "again", like=llama)
 
 
 # -- sentences ------------------------------------------------------------------------------------
@@ -158,10 +140,8 @@ def test_a_net_that_came_another_way_is_saved_like_a_folder(llama, tmp_path):
 def sentences(folder, pooling=POOLING, modules=MODULES):
     """What sentence-transformers adds to a folder."""
     kinds = ("Transformer", "Pooling", "Normalize", "Dense")
-    entries = [
-        {"idx": k, "name": str(k), "path": path, "type": f"sentence_transformers.models.{kinds[k]}"}
-        for k, path in enumerate(modules)
-    ]
+    there = zip(modules, (f"sentence_transformers.models.{kind}" for kind in kinds), strict=False)
+    entries = [{"idx": k, "name": str(k), "path": p, "type": t} for k, (p, t) in enumerate(there)]
     (folder / "modules.json").write_text(json.dumps(entries))
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
@@ -174,19 +154,12 @@ def test_sentence_embeddings(mode, unit, tmp_path):
     plain = pretrained.load(folder_of(BERT, tmp_path))
     pooling = {"word_embedding_dimension": 16, f"pooling_mode_{mode}": True}
     net = pretrained.load(sentences(tmp_path, pooling, MODULES[: 3 if unit else 2]))
-    rng = np.random.default_rng(0)
-    x = {
-        "input_ids": rng.integers(1, 20, (2, 6)),
-        "attention_mask": np.array([[1] * 6, [1] * 4 + [0] * 2]),
-        "token_type_ids": np.zeros((2, 6), int),
-    }
-    hidden = plain.forward(False, x).astype(float)
-    if mode == "cls_token":
-        wanted = hidden[:, 0]
-    elif mode == "mean_tokens":
-        wanted = np.stack([hidden[0].mean(0), hidden[1, :4].mean(0)])
-    else:
-        wanted = np.stack([hidden[0].max(0), hidden[1, :4].max(0)])
+    ids, mask = np.random.default_rng(0).integers(1, 20, (2, 6)), np.ones((2, 6), int)
+    mask[1, 4:] = 0
+    x = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
+    first, second = plain.forward(False, x).astype(float)
+    pooled = {"cls_token": lambda h: h[0], "mean_tokens": lambda h: h.mean(0)}
+    wanted = np.stack([*map(pooled.get(mode, lambda h: h.max(0)), (first, second[:4]))])
     if unit:
         wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
     assert net._execution_plan().outputs == ["sentence_embedding"]
@@ -225,11 +198,6 @@ def test_other_modules_of_sentences_are_refused(pooling, modules, told, tmp_path
 # -- what is refused ------------------------------------------------------------------------------
 
 
-def test_a_scale_of_nothing_is_refused(tmp_path):
-    with pytest.raises(errors.ConfigError, match="query_pre_attn_scalar"):
-        pretrained.build(CONFIGS["gemma2"] | {"query_pre_attn_scalar": 0})
-
-
 @pytest.mark.parametrize(
     ("changes", "told_"),
     [
@@ -266,6 +234,8 @@ def test_settings_that_compute_nothing_are_let_through(llama):
     extra = {"transformers_version": "4.0", "torch_dtype": "bfloat16", "bos_token_id": 1}
     net = pretrained.load(told(llama, use_cache=True, _name_or_path="x", dtype=None, **extra))
     assert net.config["torch_dtype"] == "bfloat16"
+    with pytest.raises(errors.ConfigError, match="query_pre_attn_scalar"):  # a scale of nothing
+        pretrained.build(CONFIGS["gemma2"] | {"query_pre_attn_scalar": 0})
 
 
 @pytest.mark.parametrize(
@@ -304,29 +274,20 @@ def test_other_nets_are_not_saved(tmp_path, llama):
 
 
 def test_weights_of_a_folder_are_held_in_fewer_bits(llama, tmp_path):
-    wide = pretrained.load(llama)
-    pretrained.save(wide, tmp_path / "words", dtype="bfloat16")
-    rounded = pretrained.load(tmp_path / "words")
-    net = pretrained.load(tmp_path / "words", "bfloat16", rounding="remainder")
-    held = [param for param in net.params() if not param.storage.in_memory]
-    assert [p.name for p in held] == [p.name for p in net.params() if len(p.shape) == 2]
-    for one, other in zip(rounded.params(), net.params(), strict=True):
-        np.testing.assert_array_equal(one.value, other.peek())
+    pretrained.save(pretrained.load(llama), words := tmp_path / "words", dtype="bfloat16")
+    net = pretrained.load(words, "bfloat16", rounding="remainder")
+    held = [param.name for param in net.params() if not param.storage.in_memory]
+    assert held == [p.name for p in net.params() if len(p.shape) == 2]
+    expect_same_values(pretrained.load(words), net)
     pretrained.save(net, tmp_path / "again")
-    with (
-        open_state(tmp_path / "words") as one,
-        open_state(tmp_path / "again", words=True) as other,
-        open_state(tmp_path / "words", words=True) as words,
-    ):
+    with open_state(words, words=True) as one, open_state(tmp_path / "again", words=True) as other:
         for name, entry in one.entries.items():
             if len(entry.shape) == 2:
-                np.testing.assert_array_equal(words.read(name), other.read(name))
+                np.testing.assert_array_equal(one.read(name), other.read(name))
     ids = np.random.default_rng(0).integers(0, 20, (2, 7))
     net.step(ids[:, :-1], ids[:, 1:], SGD(lr=0.1))
     pretrained.save(net, tmp_path / "tuned")
-    again = pretrained.load(tmp_path / "tuned")
-    for one, other in zip(again.params(), net.params(), strict=True):
-        np.testing.assert_array_equal(one.value, other.peek())
+    expect_same_values(pretrained.load(tmp_path / "tuned"), net)
     for dtype in ("int8", "int4"):
         small = pretrained.load(llama, dtype)
         assert len(small.generate(ids[:1, :3], 4)[0]) == 4
@@ -364,27 +325,19 @@ def test_a_folder_is_loaded_into_a_folder(kind, level, tmp_path, monkeypatch):
     """Never in memory as a whole; it trains as the net in memory does, and goes back."""
     monkeypatch.setattr("singanet.offload.offloaded.SMALL", 8)
     monkeypatch.setattr("singanet.offload.offloading.SMALL", 8, raising=False)
-    folder = folder_of(CONFIGS[kind], tmp_path / "model")
+    folder, beside = folder_of(CONFIGS[kind], tmp_path / "model"), tmp_path / "beside"
+    for option, value in (("keep", "0MB"), ("recompute", "most")):
+        with pytest.raises(errors.ArgumentError, match=option):
+            pretrained.load(folder, offload_folder=beside, **{option: value})
+    assert not beside.exists()
     plain = pretrained.load(folder, seed=0)
-    beside = tmp_path / "beside"
     net = pretrained.load(folder, seed=0, offload_folder=beside, keep="1MB", recompute=level)
     assert not all(param.storage.in_memory for param in net.params())
-    for a, b in zip(plain.params(), net.params(), strict=True):
-        assert np.array_equal(a.value, b.peek()), a.name
-    ids = {name: np.arange(12).reshape(2, 6) % 7 for name in plain._execution_plan().inputs}
-    for name in ids:
-        ids[name] = np.ones((2, 6), np.int64) if "mask" in name else ids[name]
-    labels = np.arange(12).reshape(2, 6) % 5
+    expect_same_values(plain, net)
+    ids, ones = np.arange(12).reshape(2, 6), np.ones((2, 6), np.int64)
+    inputs = plain._execution_plan().inputs
+    x = {name: ones if "mask" in name else ids % 7 for name in inputs}
     for _ in range(2):
-        assert plain.step(ids, labels, SGD(lr=0.1)) == net.step(ids, labels, SGD(lr=0.1))
+        assert plain.step(x, ids % 5, SGD(lr=0.1)) == net.step(x, ids % 5, SGD(lr=0.1))
     pretrained.save(net, tmp_path / "tuned")
-    for a, b in zip(plain.params(), pretrained.load(tmp_path / "tuned").params(), strict=True):
-        assert np.array_equal(a.value, b.value), a.name
-
-
-def test_a_folder_that_cannot_be_filled_leaves_none_behind(llama, tmp_path):
-    with pytest.raises(errors.ArgumentError, match="keep"):
-        pretrained.load(llama, offload_folder=tmp_path / "beside", keep="0MB")
-    with pytest.raises(errors.ArgumentError, match="recompute"):
-        pretrained.load(llama, offload_folder=tmp_path / "beside", recompute="most")
-    assert not (tmp_path / "beside").exists()
+    expect_same_values(plain, pretrained.load(tmp_path / "tuned"))
