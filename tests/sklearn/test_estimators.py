@@ -21,6 +21,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.net import FeedForwardNet
 from singanet.optimizer import Adam
 from singanet.sklearn import Classifier, Regressor
+from singanet.sklearn import __all__ as names
 from singanet.training.callbacks import Callback
 
 
@@ -150,12 +151,9 @@ def test_kept_by_pickle_and_joblib_it_goes_on_alike(tmp_path):
     joblib.dump(made, tmp_path / "made.joblib")
     for again in (pickle.loads(pickle.dumps(made)), joblib.load(tmp_path / "made.joblib")):
         assert np.array_equal(again.predict_proba(x), made.predict_proba(x))
-        further = [each.partial_fit(x, y).predict_proba(x) for each in (clone_of(made), again)]
+        twin = pickle.loads(pickle.dumps(made))
+        further = [each.partial_fit(x, y).predict_proba(x) for each in (twin, again)]
         assert np.array_equal(*further)
-
-
-def clone_of(made):
-    return pickle.loads(pickle.dumps(made))
 
 
 def test_epochs_one_by_one_are_those_of_one_fit():
@@ -173,24 +171,28 @@ def test_epochs_one_by_one_are_those_of_one_fit():
     assert np.array_equal(line.predict(x), steps.predict(x))
 
 
+class Counts(Callback):
+    epochs = 0
+
+    def on_epoch_end(self, epoch, logs):
+        self.epochs += 1
+
+
 def test_early_stopping_ends_a_fit_with_its_best_epoch():
-    x, y = blobs()
-    y = np.random.default_rng(1).permutation(y)  # nothing to learn but by heart
-    made = classifier(early_stopping=True, patience=2, epochs=200, validation_fraction=0.3)
-    made.fit(x, y, sample_weight=np.ones(len(x)))
-    losses = made.history_["val_loss"]
-    assert len(losses) < 200
-    assert len(losses) == int(np.argmin(losses)) + 3
-    assert made.history_.stopped is not None
-
-
-def test_early_stopping_has_the_defaults_of_scikit_learns_own_nets():
     from sklearn.neural_network import MLPClassifier
 
     own, made = MLPClassifier().get_params(), Classifier().get_params()
     for name, mine in (("n_iter_no_change", "patience"), ("validation_fraction",) * 2):
         assert made[mine] == own[name]
     assert made["early_stopping"] is own["early_stopping"] is False
+    x, y = blobs()
+    y, counts = np.random.default_rng(1).permutation(y), Counts()  # nothing to learn but by heart
+    how = {"early_stopping": True, "patience": 2, "epochs": 200, "validation_fraction": 0.3}
+    made = classifier(callbacks=[counts], **how).fit(x, y, sample_weight=np.ones(len(x)))
+    losses = made.history_["val_loss"]
+    assert len(losses) == counts.epochs < 200
+    assert len(losses) == int(np.argmin(losses)) + 3
+    assert made.history_.stopped is not None
 
 
 def test_weights_of_samples_and_classes_are_repeated_samples_in_whole_batches():
@@ -232,19 +234,6 @@ def test_columns_of_tables_are_known_by_name(package):
             made.predict(other)
 
 
-def test_callbacks_of_ones_own_are_called():
-    class Counts(Callback):
-        epochs = 0
-
-        def on_epoch_end(self, epoch, logs):
-            self.epochs += 1
-
-    x, y = blobs()
-    counts = Counts()
-    classifier(callbacks=[counts], epochs=3).fit(x, y)
-    assert counts.epochs == 3
-
-
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -271,24 +260,40 @@ def test_what_cannot_serve_is_refused_and_the_earlier_net_stays(options, error, 
 
 def test_data_that_cannot_serve_are_refused():
     x, y = blobs()
-    with pytest.raises(NotFittedError):
-        classifier().predict(x)
-    with pytest.raises(DataError, match="one class"):
-        classifier().fit(x, np.zeros(len(x), int))
-    with pytest.raises(DataError, match="zeros alone"):
-        classifier().fit(x, y, sample_weight=np.zeros(len(x)))
-    with pytest.raises(CallOrderError, match="all classes"):
-        classifier().partial_fit(x, y)
     made = classifier().partial_fit(x, y, classes=np.unique(y))
-    with pytest.raises(DataError, match="dog"):
-        made.partial_fit(x[:1], ["dog"])
-    with pytest.raises(DataError, match="omit classes"):
-        made.partial_fit(x, y, classes=["ant", "dog"])
+    images, kinds = np.zeros((6, 8, 8, 3), np.float32), np.arange(6) % 2
+    pictures = Classifier([Conv2D("conv", 4), Flatten("flat")], epochs=1, verbose=False)
+    for call, error, words in (
+        (lambda: classifier().predict(x), NotFittedError, "not fitted"),
+        (lambda: classifier().fit(x, np.zeros(len(x), int)), DataError, "one class"),
+        (lambda: classifier().fit(x, y, np.zeros(len(x))), DataError, "zeros alone"),
+        (lambda: classifier().partial_fit(x, y), CallOrderError, "all classes"),
+        (lambda: made.partial_fit(x[:1], ["dog"]), DataError, "dog"),
+        (lambda: made.partial_fit(x, y, classes=["ant", "dog"]), DataError, "omit classes"),
+        (lambda: pictures.fit(images, kinds), DataError,
+         r"channels last.*x\.transpose\(0, 3, 1, 2\)"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            call()
+    pictures.fit(images.transpose(0, 3, 1, 2), kinds)
 
 
-def test_images_with_channels_last_are_refused():
-    x, y = np.zeros((6, 8, 8, 3), np.float32), np.arange(6) % 2
-    net = [Conv2D("conv", 4), Flatten("flat")]
-    with pytest.raises(DataError, match=r"channels last.*x\.transpose\(0, 3, 1, 2\)"):
-        Classifier(net, epochs=1, verbose=False).fit(x, y)
-    Classifier(net, epochs=1, verbose=False).fit(x.transpose(0, 3, 1, 2), y)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names)
+def test_all_checks_of_scikit_learn_pass_and_no_more_are_skipped_than_of_its_own(name):
+    pytest.importorskip("pandas")  # with which scikit-learn checks what is not its own
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+    from sklearn.utils.estimator_checks import check_estimator
+
+    own = {"Classifier": MLPClassifier, "Regressor": MLPRegressor}[name](max_iter=100)
+    kind = {"Classifier": Classifier, "Regressor": Regressor}[name]
+    found, theirs = (check_estimator(e, on_skip=None, on_fail=None) for e in (kind(), own))
+    failed = {each["check_name"]: each["exception"] for each in found if each["status"] == "failed"}
+    assert failed == {}
+    assert len(found) > 40
+    skipped, least = (
+        {each["check_name"] for each in results if each["status"] == "skipped"}
+        for results in (found, theirs)
+    )
+    assert skipped <= least
+    assert not [each for each in found if each["status"] == "xfail"]
