@@ -219,23 +219,14 @@ def check_dot(pair, same):
     same(cosine, pair.theirs(axes=-1, normalize=True), x, y)
 
 
-@row(
-    LAYERS, *[f"MaxPooling{n}D" for n in (1, 2, 3)],
-    pool_size=[1, 2, 3], strides=[None, 1, 2], padding=["valid", "same"],
-)  # fmt: skip
-def check_max_pooling(pair, same):
-    axes = axes_of(pair)
-    more = lying(axes) | as_keras(pair, "pool_size")
-    same(pair.ours(**more), pair.theirs(), pair.normal(2, *SHAPES[axes]))
+POOLS = [f"{kind}Pooling{n}D" for kind in ("Max", "Average") for n in (1, 2, 3)]
 
 
-@row(
-    LAYERS, *[f"AveragePooling{n}D" for n in (1, 2, 3)],
-    pool_size=[1, 2, 3], strides=[None, 1, 2], padding=["valid", "same"],
-)  # fmt: skip
-def check_average_pooling(pair, same):
+@row(LAYERS, *POOLS, pool_size=[1, 2, 3], strides=[None, 1, 2], padding=["valid", "same"])
+def check_pooling(pair, same):
     axes, more = axes_of(pair), as_keras(pair, "pool_size")
-    if any(before != after for before, after in more.get("padding", ())):
+    uneven = any(before != after for before, after in more.get("padding", ()))
+    if uneven and pair.theirs_kind.__name__.startswith("Average"):
         # Keras' backends do not agree on the mean in an uneven border.
         pair.given["padding"], more = "valid", {"padding": "valid"}
     same(pair.ours(**lying(axes), **more), pair.theirs(), pair.normal(2, *SHAPES[axes]))
@@ -351,10 +342,6 @@ def check_masking(pair, same):
     np.testing.assert_allclose(net.forward(False, x), there, 1e-4, 1e-5)
 
 
-def axis_here(axis):
-    return axis
-
-
 @row(
     LAYERS, "BatchNormalization", axis=[-1], center=BOTH, scale=BOTH, momentum=[0.9, 0.5],
     apart=["synchronized"], values={"momentum": lambda share: 1 - share, "axis": lambda axis: 1},
@@ -392,18 +379,11 @@ ATTENTION = {"dropout": [0.0], "use_bias": BOTH}
     LAYERS, "MultiHeadAttention", num_heads=[1, 2], key_dim=[3], value_dim=[2, 3],
     output_shape=[4, 7], **ATTENTION,
 )  # fmt: skip
-def check_attention(pair, same):
-    mine = pair.ours
-    theirs = pair.theirs()
-    two = pair.normal(2, 4, 6), pair.normal(2, 5, 6)
-    same(mine(), lambda xs: theirs(xs[0], xs[1]), *two)
-
-
 @row(
     LAYERS, "GroupQueryAttention", head_dim=[3], num_query_heads=[4], num_key_value_heads=[1, 2],
     **ATTENTION,
 )  # fmt: skip
-def check_group_query_attention(pair, same):
+def check_attention(pair, same):
     theirs = pair.theirs()
     same(pair.ours(), lambda xs: theirs(xs[0], xs[1]), pair.normal(2, 4, 6), pair.normal(2, 5, 6))
 
@@ -421,25 +401,23 @@ def kinds(y):
 
 
 @row(LAYERS, "Dropout", "AlphaDropout", rate=[0.1, 0.3, 0.5])
-def check_dropout(pair, same):
-    x = np.ones((40, 500), np.float32)
-    made = [kinds(draws(pair.ours(), x)), kinds(pair.theirs()(x, training=True).numpy())]
-    np.testing.assert_allclose(made[0][0], made[1][0], 1e-3)
-    np.testing.assert_allclose(made[0][1], made[1][1], atol=0.03)
-
-
 @row(LAYERS, *[f"SpatialDropout{n}D" for n in (1, 2, 3)], rate=[0.3, 0.5])
-def check_spatial_dropout(pair, same):
-    axes = axes_of(pair)
-    x = np.ones((50, *SHAPES[axes][:-1], 40), np.float32)
-    ours = draws(pair.ours(axis=-1 if axes == 1 else 1), first(x))
-    theirs = first(pair.theirs()(x, training=True).numpy())
-    for y in (ours, theirs):
+def check_dropout(pair, same):
+    x, axes = np.ones((40, 500), np.float32), 0
+    ours = pair.ours()
+    if pair.theirs_kind.__name__.startswith("Spatial"):
+        axes = axes_of(pair)
+        x, ours = (
+            np.ones((50, *SHAPES[axes][:-1], 40), "f4"),
+            pair.ours(axis=-1 if axes == 1 else 1),
+        )
+    made = draws(ours, first(x)), first(pair.theirs()(x, training=True).numpy())
+    for y in made if axes else ():  # whole channels
         whole = np.moveaxis(y, -1, 1) if axes == 1 else y
-        whole = whole.reshape(50, 40, -1)
-        assert np.ptp(whole, axis=2).max() == 0.0
-    np.testing.assert_allclose(kinds(ours)[0], kinds(theirs)[0], 1e-3)
-    np.testing.assert_allclose(kinds(ours)[1], kinds(theirs)[1], atol=0.08)
+        assert np.ptp(whole.reshape(50, 40, -1), axis=2).max() == 0.0
+    (values, shares), (wanted, there) = map(kinds, made)
+    np.testing.assert_allclose(values, wanted, 1e-3)
+    np.testing.assert_allclose(shares, there, atol=0.08 if axes else 0.03)
 
 
 @row(LAYERS, "GaussianNoise", stddev=[0.1, 1.0])
@@ -452,23 +430,18 @@ def check_gaussian_noise(pair, same):
 @row(LAYERS, "ActivityRegularization")
 def check_activity_regularization(pair, same):
     """The term as the guide has it drawn; Keras takes the mean over samples."""
-    x, y = pair.normal(4, 3), pair.normal(4, 2)
-    theirs = keras.Sequential(
-        [keras.Input((3,)), keras.layers.Dense(2), pair.theirs_kind(l1=0.1, l2=0.2)]
-    )
+    x, y, kl = pair.normal(4, 3), pair.normal(4, 2), keras.layers
+    theirs = keras.Sequential([keras.Input((3,)), kl.Dense(2), pair.theirs_kind(l1=0.1, l2=0.2)])
     theirs.compile(keras.optimizers.SGD(0.1), "mse")
     start, target = singanet.Input("x", (3,)), singanet.Input("y", (2,))
     out = layers.Dense("dense", 2)(start)
-    size = layers.Reduce("l1", "sum_abs" if False else "sum", -1)(
-        layers.Operation("abs", "abs")(out)
-    )
-    square = layers.Reduce("l2", "sum", -1)(out**2)
+    size = layers.Reduce("l1", "sum", -1)(layers.Operation("abs", "abs")(out))
+    term = size * 0.1 + layers.Reduce("l2", "sum", -1)(out**2) * 0.2
     loss = MeanSquaredError()(out, target)
-    term = size * 0.1 + square * 0.2
     executor = singanet.Executor({"step": [loss, SGD(0.1).minimize(loss + term)]}, seed=0)
-    kernel, bias = theirs.get_weights()
     params = {p.name: p for p in executor.net.params()}
-    params["dense/weight"].value[...], params["dense/bias"].value[...] = kernel, bias
+    for name, value in zip(("weight", "bias"), theirs.get_weights(), strict=True):
+        params[f"dense/{name}"].value[...] = value
     for _ in range(3):
         theirs.train_on_batch(x, y)
         executor.run("step", {start: x, target: y})
@@ -521,20 +494,56 @@ def one_hot(pair, *shape):
     return labels, np.eye(shape[-1], dtype=np.float32)[labels]
 
 
-@row(LOSSES, "BinaryCrossentropy", label_smoothing=[0.0, 0.1], values=REDUCED, **WAYS)
-def check_binary_of_scores(pair, same):
-    shape = pair.pick((6, 1), (6, 3))
-    y = pair.draw.integers(0, 2, shape).astype(np.float32)
-    compared(pair, pair.normal(*shape), y, each=True, from_logits=True)
+def loss_of(*theirs, x, y, ours=None, values=None, settings=None, **how):
+    """A case of losses: ``x`` draws outputs, and ``y`` targets for them."""
+
+    @row(LOSSES, *theirs, ours=ours, values=REDUCED | (values or {}), **WAYS, **settings or {})
+    def check(pair, same):
+        outputs = x(pair).astype(np.float32)
+        compared(pair, outputs, y(pair, outputs), **how)
 
 
-@row(
-    LOSSES, "BinaryCrossentropy", ours="BinaryCrossEntropy", label_smoothing=[0.0, 0.1],
-    values=REDUCED, **WAYS,
-)  # fmt: skip
-def check_binary_of_probabilities(pair, same):
-    x = pair.draw.uniform(0.1, 0.9, (6, 3)).astype(np.float32)
-    compared(pair, x, pair.draw.integers(0, 2, (6, 3)).astype(np.float32), each=True)
+def normal(*shapes, times=1):
+    return lambda pair: times * pair.normal(*pair.pick(*shapes))
+
+
+def like(pair, x):
+    return pair.normal(*x.shape)
+
+
+def zeros_and_ones(pair, x):
+    return pair.draw.integers(0, 2, x.shape).astype(np.float32)
+
+
+def hot(pair, x):
+    return one_hot(pair, *x.shape)[1]
+
+
+SMOOTH, FOCAL = {"label_smoothing": [0.0, 0.1]}, {"alpha": [0.25, 0.6], "gamma": [1.0, 2.0]}
+SIGNS = {"x": normal((6, 1)), "y": lambda pair, x: pair.draw.choice([-1.0, 1.0], x.shape)}
+IMAGES = {"x": normal((2, 1, 4, 5)), "y": zeros_and_ones}
+# fmt: off
+loss_of("BinaryCrossentropy", x=normal((6, 1), (6, 3)), y=zeros_and_ones, settings=SMOOTH, each=True, from_logits=True)  # noqa: E501
+loss_of("BinaryCrossentropy", ours="BinaryCrossEntropy", x=lambda pair: pair.draw.uniform(0.1, 0.9, (6, 3)), y=zeros_and_ones, settings=SMOOTH, each=True)  # noqa: E501
+loss_of("CategoricalCrossentropy", x=normal((6, 3), (6, 4, 3)), y=hot, settings=SMOOTH, from_logits=True)  # noqa: E501
+loss_of("SparseCategoricalCrossentropy", x=normal((8, 4)), y=lambda pair, x: pair.draw.integers(0, 4, 8), settings={"ignore_class": [0, 2]}, from_logits=True)  # noqa: E501
+loss_of("CategoricalFocalCrossentropy", x=normal((6, 3)), y=hot, settings={**SMOOTH, **FOCAL}, values={"alpha": lambda share: [share] * 3}, from_logits=True)  # noqa: E501
+loss_of("CosineSimilarity", x=normal((6, 3)), y=like)
+loss_of("MeanAbsoluteError", "MeanSquaredError", x=normal((6, 3)), y=like, each=True)
+loss_of("Huber", x=normal((6, 3), times=2), y=like, settings={"delta": [0.5, 1.0, 2.0]}, each=True)
+loss_of("Hinge", **SIGNS)
+loss_of("SquaredHinge", **SIGNS, more={"squared": True})
+loss_of("KLDivergence", x=normal((6, 4)), y=lambda pair, x: pair.draw.dirichlet(np.ones(4), 6).astype("f4"), turn=lambda x: torch.softmax(x, -1))  # noqa: E501
+loss_of("Poisson", x=normal((6, 3)), y=lambda pair, x: pair.draw.integers(0, 4, x.shape).astype("f4"), turn=torch.exp, each=True)  # noqa: E501
+loss_of("Dice", **IMAGES, turn=torch.sigmoid, more={"smooth": 1e-7}, axis=(1, 2, 3))
+# fmt: on
+
+
+@row(LOSSES, "CTC", values=REDUCED, **WAYS)
+def check_ctc(pair, same):
+    x, y = pair.normal(3, 8, 5), pair.draw.integers(1, 5, (3, 3))
+    y[0, 2:] = y[1, 1:] = 0
+    compared(pair, x, y, np.where(y == 0, -1, y), more={"per_label": False})
 
 
 @row(LOSSES, "BinaryFocalCrossentropy", alpha=[0.25, 0.6], gamma=[1.0, 2.0], values=REDUCED, **WAYS)
@@ -543,12 +552,6 @@ def check_binary_focal(pair, same):
     compared(pair, x, y, each=True, from_logits=True, apply_class_balancing=True)
     pair.told["alpha"] = None
     compared(pair, x, y, each=True, from_logits=True)
-
-
-@row(LOSSES, "CategoricalCrossentropy", label_smoothing=[0.0, 0.1], values=REDUCED, **WAYS)
-def check_categorical(pair, same):
-    shape = pair.pick((6, 3), (6, 4, 3))
-    compared(pair, pair.normal(*shape), one_hot(pair, *shape)[1], from_logits=True)
 
 
 @row(
@@ -570,84 +573,7 @@ def check_categorical_of_probabilities(pair, same):
     np.testing.assert_allclose(dx, tensor.grad.numpy(), 1e-3, 1e-6)
 
 
-def as_labels(y):
-    return y.long() if hasattr(y, "long") else y
-
-
-@row(LOSSES, "SparseCategoricalCrossentropy", ignore_class=[0, 2], values=REDUCED, **WAYS)
-def check_sparse_categorical(pair, same):
-    labels, _ = one_hot(pair, 8, 4)
-    compared(pair, pair.normal(8, 4), labels, from_logits=True)
-
-
-@row(
-    LOSSES, "CategoricalFocalCrossentropy", alpha=[0.25, 0.6], gamma=[1.0, 2.0],
-    label_smoothing=[0.0, 0.1], values=REDUCED | {"alpha": lambda share: [share] * 3}, **WAYS,
-)  # fmt: skip
-def check_categorical_focal(pair, same):
-    compared(pair, pair.normal(6, 3), one_hot(pair, 6, 3)[1], from_logits=True)
-
-
-@row(LOSSES, "CosineSimilarity", "MeanAbsoluteError", "MeanSquaredError", values=REDUCED, **WAYS)
-def check_of_rows(pair, same):
-    each = pair.theirs_kind.__name__ != "CosineSimilarity"
-    compared(pair, pair.normal(6, 3), pair.normal(6, 3), each=each)
-
-
-@row(LOSSES, "Huber", delta=[0.5, 1.0, 2.0], values=REDUCED, **WAYS)
-def check_huber(pair, same):
-    compared(pair, 2 * pair.normal(6, 3), pair.normal(6, 3), each=True)
-
-
-@row(LOSSES, "Hinge", "SquaredHinge", values=REDUCED, **WAYS)
-def check_hinge(pair, same):
-    more = {"squared": True} if pair.theirs_kind.__name__ == "SquaredHinge" else {}
-    y = pair.draw.choice([-1.0, 1.0], (6, 1)).astype(np.float32)
-    compared(pair, pair.normal(6, 1), y, more=more)
-
-
-@row(LOSSES, "KLDivergence", values=REDUCED, **WAYS)
-def check_divergence(pair, same):
-    y = pair.draw.dirichlet(np.ones(4), 6).astype(np.float32)
-    compared(pair, pair.normal(6, 4), y, turn=lambda x: torch.softmax(x, -1))
-
-
-@row(LOSSES, "Poisson", values=REDUCED, **WAYS)
-def check_poisson(pair, same):
-    y = pair.draw.integers(0, 4, (6, 3)).astype(np.float32)
-    compared(pair, pair.normal(6, 3), y, turn=torch.exp, each=True)
-
-
-@row(LOSSES, "Dice", values=REDUCED, **WAYS)
-def check_dice(pair, same):
-    x, y = pair.normal(2, 1, 4, 5), pair.draw.integers(0, 2, (2, 1, 4, 5)).astype(np.float32)
-    more = {"smooth": 1e-7}
-    compared(pair, x, y, turn=torch.sigmoid, more=more, axis=(1, 2, 3))
-
-
-@row(LOSSES, "CTC", values=REDUCED, **WAYS)
-def check_ctc(pair, same):
-    x, y = pair.normal(3, 8, 5), pair.draw.integers(1, 5, (3, 3))
-    y[0, 2:] = y[1, 1:] = 0
-    own = np.where(y == 0, -1, y)
-    compared(pair, x, y, own, more={"per_label": False})
-
-
 METRICS = "keras.metrics"
-
-
-def measured(pair, batches, own=as_it_is, more=None, atol=1e-5, **theirs):
-    """Both metrics of outputs and targets, batch by batch."""
-    mine, there = pair.ours(**(more or {})), pair.theirs(**theirs)
-    for x, y in batches:
-        mine.update(*own((x, y)))
-        there.update_state(y, x)
-    found = np.asarray(there.result())
-    np.testing.assert_allclose(np.asarray(mine.result()), found, 1e-5, atol)
-
-
-def some(pair, make):
-    return [make() for _ in range(2)]
 
 
 def binary(pair, *shape):
@@ -661,57 +587,66 @@ def classes(pair, hot):
     return x, (rows if hot else labels)
 
 
-@row(METRICS, "AUC", curve=["ROC", "PR"], multi_label=BOTH, values={
-    "curve": str.lower, "multi_label": lambda several: "macro" if several else None,
-})  # fmt: skip
-def check_auc(pair, same):
-    several = (3,) if pair.of("multi_label") else (1,)
-    measured(pair, some(pair, lambda: binary(pair, *several)), atol=0.04)
+def measured(pair, batches, more=None, atol=1e-5, turn=as_it_is, **theirs):
+    """Both metrics of outputs and targets, batch by batch; theirs of ``turn(x)``."""
+    mine, there = pair.ours(**(more or {})), pair.theirs(**theirs)
+    for x, y in batches:
+        mine.update(x, y)
+        there.update_state(y, turn(x))
+    found = np.asarray(there.result())
+    np.testing.assert_allclose(np.asarray(mine.result()), found, 1e-5, atol)
 
 
-@row(METRICS, "Accuracy", "CategoricalAccuracy", "SparseCategoricalAccuracy")
-def check_accuracy(pair, same):
-    kind = pair.theirs_kind.__name__
-    batches = some(pair, lambda: classes(pair, kind == "CategoricalAccuracy"))
-    if kind == "Accuracy":
-        mine, there = pair.ours(), pair.theirs()
-        for x, y in batches:
-            mine.update(x, y)
-            there.update_state(y, x.argmax(1))
-        np.testing.assert_allclose(mine.result(), np.asarray(there.result()), 1e-5)
-        return
-    measured(pair, batches)
+def metric_of(*theirs, batch, told=None, values=None, settings=None, **how):
+    """A case of metrics: two batches of outputs and targets, which ``batch`` draws."""
+
+    @row(METRICS, *theirs, values=values, **settings or {})
+    def check(pair, same):
+        for name, value in (told or {}).items():
+            pair.told.setdefault(name, value)
+        measured(pair, [batch(pair) for _ in range(2)], **how)
 
 
-@row(METRICS, "BinaryAccuracy", threshold=[0.3, 0.5])
-def check_binary_accuracy(pair, same):
-    measured(pair, some(pair, lambda: binary(pair, pair.pick(1, 1))))
-    measured(pair, some(pair, lambda: binary(pair, 3)))
+CURVES = {"curve": ["ROC", "PR"], "multi_label": BOTH}
+READ = {"curve": str.lower, "multi_label": lambda several: "macro" if several else None}
+CUT, MIDDLE = {"threshold": [0.3, 0.5]}, {"threshold": 0.5}
+AVERAGED = {"average": [None, "micro", "macro", "weighted"], **CUT}
+# fmt: off
+metric_of("AUC", batch=lambda pair: binary(pair, 3 if pair.of("multi_label") else 1), values=READ, settings=CURVES, atol=0.04)  # noqa: E501
+metric_of("Accuracy", batch=lambda pair: classes(pair, False), turn=lambda x: x.argmax(1))
+metric_of("CategoricalAccuracy", batch=lambda pair: classes(pair, True))
+metric_of("SparseCategoricalAccuracy", batch=lambda pair: classes(pair, False))
+for wide in (1, 3):
+    metric_of("BinaryAccuracy", batch=lambda pair, n=wide: binary(pair, n), settings=CUT)
+    metric_of("R2Score", batch=lambda pair, n=wide: (pair.normal(6, n), pair.normal(6, n)))
+metric_of("F1Score", batch=lambda pair: classes(pair, True), settings=AVERAGED)
+metric_of("FBetaScore", batch=lambda pair: classes(pair, True), settings={**AVERAGED, "beta": [0.5, 2.0]})  # noqa: E501
+metric_of("MeanAbsoluteError", "RootMeanSquaredError", batch=lambda pair: (pair.normal(5, 3), pair.normal(5, 3)))  # noqa: E501
+for wide, more in ((1, {}), (3, {"average": "micro"})):
+    metric_of("Precision", "Recall", batch=lambda pair, n=wide: binary(pair, n), more=more, told=MIDDLE, settings={"thresholds": [0.3, 0.5]})  # noqa: E501
+# fmt: on
 
 
-AVERAGES = [None, "micro", "macro", "weighted"]
-
-
-@row(METRICS, "F1Score", average=AVERAGES, threshold=[0.3, 0.5])
-@row(METRICS, "FBetaScore", average=AVERAGES, threshold=[0.3, 0.5], beta=[0.5, 2.0])
-def check_f_scores(pair, same):
-    measured(pair, some(pair, lambda: classes(pair, True)))
+@row(METRICS, "SparseTopKCategoricalAccuracy", "TopKCategoricalAccuracy", k=[1, 2])
+def check_top_k(pair, same):
+    if "k" not in pair.given:
+        pair.given["k"] = pair.told["k"] = 3
+    hot = not pair.theirs_kind.__name__.startswith("Sparse")
+    measured(pair, [classes(pair, hot) for _ in range(2)])
 
 
 @row(METRICS, "IoU", "MeanIoU")
 def check_iou(pair, same):
     x, y = classes(pair, False)
     y[:4] = range(4)
-    if pair.theirs_kind.__name__ == "IoU":
-        mine, there = (
-            pair.ours(average=None),
-            pair.theirs(num_classes=4, target_class_ids=[1], sparse_y_pred=False),
-        )
-        mine.update(x, y)
-        there.update_state(y, x)
-        np.testing.assert_allclose(mine.result()[1], np.asarray(there.result()), 1e-5)
+    more = {"num_classes": 4, "sparse_y_pred": False}
+    if pair.theirs_kind.__name__ == "MeanIoU":
+        measured(pair, [(x, y)], **more)
         return
-    measured(pair, [(x, y)], num_classes=4, sparse_y_pred=False)
+    mine, there = pair.ours(average=None), pair.theirs(target_class_ids=[1], **more)
+    mine.update(x, y)
+    there.update_state(y, x)
+    np.testing.assert_allclose(mine.result()[1], np.asarray(there.result()), 1e-5)
 
 
 @row(METRICS, "Mean", "MeanMetricWrapper")
@@ -727,32 +662,6 @@ def check_mean_metric(pair, same):
         mine.update(x, y)
         there.update_state(y, x)
     np.testing.assert_allclose(mine.result(), np.asarray(there.result()), 1e-5)
-
-
-@row(METRICS, "MeanAbsoluteError", "RootMeanSquaredError")
-def check_errors(pair, same):
-    measured(pair, some(pair, lambda: (pair.normal(5, 3), pair.normal(5, 3))))
-
-
-@row(METRICS, "Precision", "Recall", thresholds=[0.3, 0.5])
-def check_precision_and_recall(pair, same):
-    pair.told.setdefault("threshold", 0.5)
-    measured(pair, some(pair, lambda: binary(pair, 1)))
-    measured(pair, some(pair, lambda: binary(pair, 3)), more={"average": "micro"})
-
-
-@row(METRICS, "R2Score")
-def check_r2(pair, same):
-    measured(pair, some(pair, lambda: (pair.normal(6, 1), pair.normal(6, 1))))
-    measured(pair, some(pair, lambda: (pair.normal(6, 3), pair.normal(6, 3))))
-
-
-@row(METRICS, "SparseTopKCategoricalAccuracy", "TopKCategoricalAccuracy", k=[1, 2])
-def check_top_k(pair, same):
-    if "k" not in pair.given:
-        pair.given["k"] = pair.told["k"] = 3
-    hot = not pair.theirs_kind.__name__.startswith("Sparse")
-    measured(pair, some(pair, lambda: classes(pair, hot)))
 
 
 RULES = "keras.optimizers"
