@@ -12,13 +12,9 @@ from tests.pretrained.configs import CONFIGS
 
 WORDS, LONGEST = 64, 32
 SIZES = {
-    "vocab_size": WORDS,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "max_position_embeddings": LONGEST,
-    "initializer_range": 0.3,
-    "num_hidden_layers": 2,
-}
+    "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 64,
+    "max_position_embeddings": LONGEST, "initializer_range": 0.3, "num_hidden_layers": 2,
+}  # fmt: skip
 GPT2 = {"n_embd": 64, "n_positions": LONGEST, "vocab_size": WORDS, "initializer_range": 0.3}
 FAMILIES = ("llama", "mistral", "qwen3", "gemma2", "gemma3_text", "gpt2")
 WEIGHTS = ("float32", "bfloat16", "int8", "int4")

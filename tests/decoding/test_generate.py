@@ -82,15 +82,10 @@ def test_rows_end_with_any_of_several_stops(rng):
 @pytest.mark.parametrize(
     ("stop", "runs"),
     [
-        (0, [[0]]),
-        (np.int64(0), [[0]]),
-        ([0], [[0]]),
-        ([[0]], [[0]]),
-        ([5, 0], [[5], [0]]),
-        (np.array([0, 2]), [[0], [2]]),
-        ([[0, 0], (8, 0)], [[0, 0], [8, 0]]),
+        (0, [[0]]), (np.int64(0), [[0]]), ([0], [[0]]), ([[0]], [[0]]), ([5, 0], [[5], [0]]),
+        (np.array([0, 2]), [[0], [2]]), ([[0, 0], (8, 0)], [[0, 0], [8, 0]]),
     ],
-)
+)  # fmt: skip
 def test_id_0_stops_as_others_do(stop, runs, rng):
     net = model("char_rnn")
     prompts = rng.integers(0, WORDS, (40, 4))

@@ -63,16 +63,13 @@ class Cube(Layer):
 def chain(**given):
     return FeedForwardNet(
         [
-            Dense("a", 5, input_sample_shape=(4,)),
-            Activation("relu", "relu"),
-            BatchNormalization("bn"),
-            Dropout("drop", 0.4),
-            Dense("b", 3),
+            Dense("a", 5, input_sample_shape=(4,)), Activation("relu", "relu"),
+            BatchNormalization("bn"), Dropout("drop", 0.4), Dense("b", 3),
         ],
         loss=SoftmaxCrossEntropy(),
         seed=1,
         **given,
-    )
+    )  # fmt: skip
 
 
 X, Y = RNG(0).standard_normal((6, 4)).astype(np.float32), np.arange(6) % 3
@@ -651,14 +648,11 @@ def test_errors_are_the_librarys():
 def test_convolutions_by_the_kernels_in_use():
     net = FeedForwardNet(
         [
-            Conv2D("c1", 8, 3, input_sample_shape=(3, 9, 9), pad=1),
-            BatchNormalization("bn"),
-            Activation("r", "relu"),
-            Conv2D("c2", 4, 3),
-            Flatten("f"),
+            Conv2D("c1", 8, 3, input_sample_shape=(3, 9, 9), pad=1), BatchNormalization("bn"),
+            Activation("r", "relu"), Conv2D("c2", 4, 3), Flatten("f"),
         ],
         seed=0,
-    )
+    )  # fmt: skip
     other = FeedForwardNet.from_config(net.to_config(), seed=0)
     other.programs.enabled = False
     for call in range(3):

@@ -245,12 +245,9 @@ def test_a_float32_net_gets_float32_and_is_left_as_it_was(name, gpu):
 def test_smooth_activations_at_zero(mode, zero):
     # Where kernels join two branches. The tail of the normal distribution has nine digits here.
     slope, bend = {
-        "softplus": (0.5, 0.25),
-        "gelu": (0.5, 2 / np.sqrt(2 * np.pi)),
-        "silu": (0.5, 0.5),
-        "sigmoid": (0.25, 0.0),
-        "tanh": (1.0, 0.0),
-    }[mode]
+        "softplus": (0.5, 0.25), "gelu": (0.5, 2 / np.sqrt(2 * np.pi)), "silu": (0.5, 0.5),
+        "sigmoid": (0.25, 0.0), "tanh": (1.0, 0.0),
+    }[mode]  # fmt: skip
     net = FeedForwardNet(
         [Activation("it", mode, input_sample_shape=(1,)), Dense("scale", 1, use_bias=False)],
         loss=loss.SquaredError(),

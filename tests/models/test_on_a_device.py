@@ -16,30 +16,19 @@ from singanet.testing import strict_device, watch_device
 SLOW = pytest.mark.slow
 IMAGE = (3, 32, 32)
 SMALL = {
-    "mlp": ((1, 6, 6), {}, ()),
-    "lenet": ((1, 12, 12), {}, ()),
-    "alexnet": ((3, 16, 16), {}, ()),
-    "vgg11": (IMAGE, {}, SLOW),
-    "resnet20": ((3, 8, 8), {}, ()),
-    "preresnet20": ((3, 8, 8), {}, ()),
-    "wrn-16-4": ((3, 8, 8), {}, SLOW),
-    "resnet18": (IMAGE, {}, SLOW),
-    "resnet50": (IMAGE, {}, SLOW),
-    "googlenet": (IMAGE, {}, SLOW),
-    "mobilenet": (IMAGE, {}, SLOW),
-    "mobilenet_v2": ((3, 16, 16), {"dropout": 0.1}, SLOW),
+    "mlp": ((1, 6, 6), {}, ()), "lenet": ((1, 12, 12), {}, ()), "alexnet": ((3, 16, 16), {}, ()),
+    "vgg11": (IMAGE, {}, SLOW), "resnet20": ((3, 8, 8), {}, ()),
+    "preresnet20": ((3, 8, 8), {}, ()), "wrn-16-4": ((3, 8, 8), {}, SLOW),
+    "resnet18": (IMAGE, {}, SLOW), "resnet50": (IMAGE, {}, SLOW), "googlenet": (IMAGE, {}, SLOW),
+    "mobilenet": (IMAGE, {}, SLOW), "mobilenet_v2": ((3, 16, 16), {"dropout": 0.1}, SLOW),
     "mobilenet_v3_small": ((3, 16, 16), {"dropout": 0.1}, SLOW),
     "efficientnet_b0": ((3, 16, 16), {}, SLOW),
     "densenet121": ((2, 4, 5), {"blocks": (1, 2), "growth": 4}, ()),
     "vit_tiny": ((1, 4, 4), {"width": 8, "depth": 1, "heads": 2, "dropout": 0.1}, ()),
-    "unet": ((1, 5, 4), {"width": 2}, ()),
-    "lstm": ((28, 28), {"hidden": 8, "stacks": 1}, ()),
-    "char_rnn": (None, {}, ()),
-    "transformer": (None, {}, ()),
-    "wide_deep": (None, {}, ()),
-    "deepfm": (None, {}, ()),
-    "autoencoder": (None, {}, ()),
-}
+    "unet": ((1, 5, 4), {"width": 2}, ()), "lstm": ((28, 28), {"hidden": 8, "stacks": 1}, ()),
+    "char_rnn": (None, {}, ()), "transformer": (None, {}, ()), "wide_deep": (None, {}, ()),
+    "deepfm": (None, {}, ()), "autoencoder": (None, {}, ()),
+}  # fmt: skip
 KINDS, COUNT = 3, 12
 
 

@@ -99,14 +99,11 @@ def test_each_net_can_be_written_down_and_read_back(entry):
 @pytest.mark.parametrize(
     ("name", "published"),
     [
-        ("mobilenet", "MobileNet"),
-        ("mobilenet_v2", "MobileNetV2"),
-        ("mobilenet_v3_small", "MobileNetV3Small"),
-        ("mobilenet_v3_large", "MobileNetV3Large"),
-        ("efficientnet_b0", "EfficientNetB0"),
-        ("densenet121", "DenseNet121"),
+        ("mobilenet", "MobileNet"), ("mobilenet_v2", "MobileNetV2"),
+        ("mobilenet_v3_small", "MobileNetV3Small"), ("mobilenet_v3_large", "MobileNetV3Large"),
+        ("efficientnet_b0", "EfficientNetB0"), ("densenet121", "DenseNet121"),
     ],
-)
+)  # fmt: skip
 def test_what_is_trained_is_of_the_sizes_that_keras_trains(name, published):
     applications = pytest.importorskip("keras").applications
     theirs = getattr(applications, published)(weights=None).trainable_weights

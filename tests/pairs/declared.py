@@ -26,36 +26,18 @@ class Feature:
 
 
 FEATURES = [
-    Feature("recorded", "bits"),
-    Feature("recompute", "bits"),
-    Feature("micro-batches", "close"),
-    Feature("budget", "bits"),
-    Feature("offload", "bits"),
-    Feature("float16"),
-    Feature("bfloat16"),
-    Feature("all-reduce", "close"),
-    Feature("sparse all-reduce", "close"),
-    Feature("PowerSGD", "close"),
-    Feature("sharded state", "close"),
-    Feature("sharded gradients", "close"),
-    Feature("sharded parameters", "close"),
-    Feature("parameter server", "close"),
-    Feature("cached embeddings", "bits"),
-    Feature("pipeline", "close"),
-    Feature("clipping by global norm"),
-    Feature("accumulation"),
-    Feature("EMA"),
-    Feature("freezing"),
-    Feature("masks"),
-    Feature("sparse inputs"),
-    Feature("several outputs"),
-    Feature("user's optimizer"),
-    Feature("Executor", "bits"),
-    Feature("head in blocks", "close"),
-    Feature("one block at a time"),
-    Feature("low-rank pairs"),
+    Feature("recorded", "bits"), Feature("recompute", "bits"), Feature("micro-batches", "close"),
+    Feature("budget", "bits"), Feature("offload", "bits"), Feature("float16"), Feature("bfloat16"),
+    Feature("all-reduce", "close"), Feature("sparse all-reduce", "close"),
+    Feature("PowerSGD", "close"), Feature("sharded state", "close"),
+    Feature("sharded gradients", "close"), Feature("sharded parameters", "close"),
+    Feature("parameter server", "close"), Feature("cached embeddings", "bits"),
+    Feature("pipeline", "close"), Feature("clipping by global norm"), Feature("accumulation"),
+    Feature("EMA"), Feature("freezing"), Feature("masks"), Feature("sparse inputs"),
+    Feature("several outputs"), Feature("user's optimizer"), Feature("Executor", "bits"),
+    Feature("head in blocks", "close"), Feature("one block at a time"), Feature("low-rank pairs"),
     Feature("narrow weights"),
-]
+]  # fmt: skip
 NAMES = [feature.name for feature in FEATURES]
 BITS = frozenset(feature.name for feature in FEATURES if feature.way == "bits")
 CLOSE = frozenset(feature.name for feature in FEATURES if feature.way == "close")

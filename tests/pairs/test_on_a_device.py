@@ -20,15 +20,9 @@ THESE = [pair for pair in PAIRS if pair <= THERE and pair not in OUTCOMES]
 
 THESE_SUMS = sorted(SUMS & THERE)
 BESIDE_SUMS = [
-    "clipping by global norm",
-    "accumulation",
-    "float16",
-    "EMA",
-    "masks",
-    "several outputs",
-    "freezing",
-    "user's optimizer",
-]
+    "clipping by global norm", "accumulation", "float16", "EMA", "masks", "several outputs",
+    "freezing", "user's optimizer",
+]  # fmt: skip
 
 
 def trained(features, folder, device, monkeypatch):

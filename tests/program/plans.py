@@ -87,16 +87,11 @@ class Plan:
 
 SHAPES = {"vectors": (4,), "images": (2, 4, 4), "words": (3, 4)}
 EVERYWHERE = {
-    "relu": Activation,
-    "tanh": lambda name: Activation(name, "tanh"),
-    "dropout": lambda name: Dropout(name, 0.3),
-    "gain": lambda name: Gain(name, 1.25),
-    "pure gain": lambda name: own.PureGain(name, 1.25),
-    "probe": Probe,
-    "follows": own.Follows,
-    "counts": Counts,
-    "draws": own.Draws,
-}
+    "relu": Activation, "tanh": lambda name: Activation(name, "tanh"),
+    "dropout": lambda name: Dropout(name, 0.3), "gain": lambda name: Gain(name, 1.25),
+    "pure gain": lambda name: own.PureGain(name, 1.25), "probe": Probe, "follows": own.Follows,
+    "counts": Counts, "draws": own.Draws,
+}  # fmt: skip
 WEIGHTED = {
     "vectors": {
         "dense": lambda name: Dense(name, 4),
@@ -532,19 +527,11 @@ def swapped(array, size=8):
 ARRAYS = [
     lambda a: a.astype(np.float64 if a.dtype.kind == "f" else np.uint8),
     lambda a: a.astype(np.int32),
-    lambda a: a.astype(np.float16 if a.dtype.kind == "f" else np.int8),
-    np.asfortranarray,
-    lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
-    lambda a: a[::-1],
-    lambda a: a.view(Mine),
-    np.ma.masked_array,
-    mapped,
-    swapped,
-    lambda a: swapped(a, 4),
-    lambda a: swapped(a, 2),
-    lambda a: a.tolist(),
-    lambda a: a.astype(np.complex64),
-]
+    lambda a: a.astype(np.float16 if a.dtype.kind == "f" else np.int8), np.asfortranarray,
+    lambda a: np.repeat(a, 2, axis=-1)[..., ::2], lambda a: a[::-1], lambda a: a.view(Mine),
+    np.ma.masked_array, mapped, swapped, lambda a: swapped(a, 4), lambda a: swapped(a, 2),
+    lambda a: a.tolist(), lambda a: a.astype(np.complex64),
+]  # fmt: skip
 
 
 @action(len(ARRAYS))

@@ -229,13 +229,10 @@ class Budget(Run):
 
 
 REDUCERS = {
-    "all-reduce": AllReduce,
-    "window": partial(AllReduce, window=1),
-    "half": partial(AllReduce, dtype="float16"),
-    "sparse": partial(SparseAllReduce, ratio=0.3),
-    "local": partial(LocalSGD, every=2),
-    "partial": partial(PartialUpdate, partitions=2),
-}
+    "all-reduce": AllReduce, "window": partial(AllReduce, window=1),
+    "half": partial(AllReduce, dtype="float16"), "sparse": partial(SparseAllReduce, ratio=0.3),
+    "local": partial(LocalSGD, every=2), "partial": partial(PartialUpdate, partitions=2),
+}  # fmt: skip
 
 
 class Ranked(Run):

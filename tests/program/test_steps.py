@@ -48,13 +48,10 @@ def table():
         for k in range(5):
             nets = dense if rule in ACCUMULATING else list(NETS)
             chosen = (
-                rule,
-                draw.choice([None, None, *STAGES]),
-                draw.choice(nets),
-                draw.choice(list(OPTIONS)),
-                draw.choice(["none", "none", "cheap"]),
+                rule, draw.choice([None, None, *STAGES]), draw.choice(nets),
+                draw.choice(list(OPTIONS)), draw.choice(["none", "none", "cheap"]),
                 draw.random() < 0.3,
-            )
+            )  # fmt: skip
             yield pytest.param(*chosen, marks=[pytest.mark.full] if k > 1 else [])
 
 

@@ -352,14 +352,10 @@ def test_the_first_time_is_by_calls_and_then_one_graph():
 @pytest.mark.parametrize(
     ("refused", "graphs"),
     [
-        ("c", ["ab", "def"]),
-        ("a", ["bcdef"]),
-        ("f", ["abcde"]),
-        ("bd", ["a", "c", "ef"]),
-        ("cd", ["ab", "ef"]),
-        ("abcdef", []),
+        ("c", ["ab", "def"]), ("a", ["bcdef"]), ("f", ["abcde"]), ("bd", ["a", "c", "ef"]),
+        ("cd", ["ab", "ef"]), ("abcdef", []),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused_is_called_between_graphs(refused, graphs):
     calls = Calls(refused)
     calls.run()

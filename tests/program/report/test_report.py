@@ -19,14 +19,10 @@ from tests.program.test_layout import check
 
 MB = 10**6
 BUFFERS = (
-    Buffer(MB, "input", "x"),
-    Buffer(3 * MB, "parameter", "fc/weight"),
-    Buffer(2 * MB, label="y"),
-    Buffer(2 * MB, label="relu"),
-    Buffer(4, "output", "loss"),
-    Buffer(2 * MB, label="dy"),
+    Buffer(MB, "input", "x"), Buffer(3 * MB, "parameter", "fc/weight"), Buffer(2 * MB, label="y"),
+    Buffer(2 * MB, label="relu"), Buffer(4, "output", "loss"), Buffer(2 * MB, label="dy"),
     Buffer(3 * MB, label="dw"),
-)
+)  # fmt: skip
 KERNELS = (
     Kernel("matmul", (0, 1), (2,), "fc", "forward"),
     Kernel("relu", (2,), (3,), "relu", "forward", ((2, 3),)),

@@ -161,15 +161,11 @@ def test_numbers_in_the_other_byte_order_are_the_same_numbers(name, recorded, rn
 
 
 WRONG = {
-    "softmax": lambda y: y + 3,
-    "softmax, a column": lambda y: y - 3,
-    "softmax, some ignored": lambda y: y + 7,
-    "sigmoid": lambda y: y + 1,
-    "binary": lambda y: y - 1,
-    "categorical": lambda y: y + 3,
-    "hinge": lambda y: y * 3,
+    "softmax": lambda y: y + 3, "softmax, a column": lambda y: y - 3,
+    "softmax, some ignored": lambda y: y + 7, "sigmoid": lambda y: y + 1,
+    "binary": lambda y: y - 1, "categorical": lambda y: y + 3, "hinge": lambda y: y * 3,
     "divergence": lambda y: y * 2,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -23,18 +23,11 @@ class Source:
 
 
 EXPRESSIONS = [
-    lambda a, b: a + b,
-    lambda a, b: a - b,
-    lambda a, b: a * b,
-    lambda a, b: a / b,
-    lambda a, b: a**b,
-    lambda a, b: -a,
-    lambda a, b: abs(a - 2 * b),
-    lambda a, b: 1.0 - a,
-    lambda a, b: 2.0 / a,
-    lambda a, b: 0.9**a,
+    lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b,
+    lambda a, b: a**b, lambda a, b: -a, lambda a, b: abs(a - 2 * b), lambda a, b: 1.0 - a,
+    lambda a, b: 2.0 / a, lambda a, b: 0.9**a,
     lambda a, b: (1.0 - 0.9 ** (a + 1)) / (1.0 - b) - (-a) * 3,
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(EXPRESSIONS)))
