@@ -24,6 +24,7 @@ from singanet.program.lower_sweeps import ready
 from singanet.training import Callback
 from tests.program.program_case import Net, below, of
 from tests.program.twins import Twins
+from tests.program.user_parts import KeepsGradients
 
 FUNCTIONS = (np.add, np.subtract, np.multiply, np.divide)
 
@@ -187,16 +188,46 @@ def test_a_step_of_momentum_is_two_kernels_a_block(block):
     ops = Sweeping()
     steps(momentum, ops=ops)
     assert {(np.add, (True, True)), (np.subtract, (False, False))} <= ops.bound
+    # The products are scales of the sums: to prepare kernels of their own would be for nothing.
+    assert ops.asked == (set() if lower_sweeps._BLOCK == 16 else {np.add, np.subtract})
     names = names_of(steps(momentum, ops=WithoutScales())[1])
     assert "sweeps" not in names
     assert "multiply" in names
 
 
-def test_kernels_are_asked_for_once_it_is_known_which():
-    ops = Sweeping()
-    steps(momentum, ops=ops)
-    # The products are scales of the sums: to prepare kernels of their own would be for nothing.
-    assert ops.asked == {np.add, np.subtract}
+def test_users_optimizers_and_callbacks_see_gradients_as_they_are():
+    twins, _ = steps(lambda: KeepsGradients(momentum()))
+    twins.both(lambda _, optimizer: optimizer.finish())
+    twins.expect_equal()
+
+    class Doubling(Callback):
+        def on_layer_gradients(self, names, values, grads):
+            for grad in grads:
+                grad *= 2
+
+    x, y = map(np.concatenate, zip(*BATCHES, strict=True))
+    twins = Twins(lambda: net_of(Sweeping()), momentum)
+    twins.fit(x, y, 3, 2, callbacks=[Doubling()], shuffle=False)
+
+
+def test_nets_in_several_threads_are_as_alone():
+    made = {}
+
+    def trained(k):
+        layers = [Dense("fc1", 256, input_sample_shape=(7,)), Dense("fc2", 256), Dense("fc3", 5)]
+        net, optimizer = FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0), Adam(lr=0.01)
+        for batch in (*BATCHES, *BATCHES[:2]):
+            net.step(*batch, optimizer)
+        made[k] = b"".join(param.value.tobytes() for param in net.params())
+
+    threads = [threading.Thread(target=trained, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trained("alone")
+    assert len(set(made.values())) == 1
+    assert len(made) == 5
 
 
 class Drawn(ElementWise):
@@ -241,68 +272,6 @@ def test_any_arithmetic_has_the_bits_of_the_layers(program, blocks):
             steps(lambda: Drawn(program), count=3)
     finally:
         lower_sweeps._BLOCK = known
-
-
-class Keeping(SGD):
-    """A user's, which keeps what it is given."""
-
-    def __init__(self):
-        super().__init__(lr=0.1, momentum=0.9)
-        self.kept = []
-
-    def update(self, names, values, grads, scale=1.0):
-        self.kept += [(grad, grad.copy()) for grad in grads]
-        super().update(names, values, grads, scale)
-
-
-def test_gradients_that_a_users_optimizer_keeps_stay():
-    twins, _ = steps(Keeping)
-    assert all(np.array_equal(*pair) for rule in twins.optimizers for pair in rule.kept)
-
-
-class Doubling(Callback):
-    """A user's, which looks at gradients and changes them before the update."""
-
-    def on_layer_gradients(self, names, values, grads):
-        for grad in grads:
-            grad *= 2
-
-
-def test_a_users_callback_changes_gradients_before():
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((12, 7), np.float32), rng.integers(0, 5, 12)
-    values = []
-    for ops in (Sweeping(), Plain()):
-        net = net_of(ops)
-        net.compile(SGD(lr=0.1, momentum=0.9), SoftmaxCrossEntropy())
-        net.fit(x, y, batch_size=3, epochs=2, callbacks=[Doubling()], verbose=False, shuffle=False)
-        values.append([param.value for param in net.params()])
-    assert all(map(np.array_equal, *values))
-
-
-def test_nets_in_several_threads_are_as_alone():
-    rng = np.random.default_rng(0)
-    batches = [(rng.standard_normal((3, 7), np.float32), rng.integers(0, 5, 3)) for _ in range(6)]
-
-    def trained(made, k):
-        net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-        net.add(Dense("fc1", 256, input_sample_shape=(7,)))
-        net.add(Dense("fc2", 256))
-        net.add(Dense("fc3", 5))
-        optimizer = Adam(lr=0.01)
-        for batch in batches:
-            net.step(*batch, optimizer)
-        made[k] = b"".join(param.value.tobytes() for param in net.params())
-
-    made = {}
-    threads = [threading.Thread(target=trained, args=(made, k)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    trained(made, "alone")
-    assert len(set(made.values())) == 1
-    assert len(made) == 5
 
 
 # -- Kernels in lanes: one call of a program, done side by side, to the bits of the layers ----
@@ -456,12 +425,36 @@ def test_products_are_those_of_matmul(m, k, n, kind, first, last, form):
     assert out.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.int64])
-def test_products_without_blas(kind, rng):
-    a = (10 * rng.standard_normal((4, 5))).astype(kind)
-    out = np.empty((4, 4), kind)
-    ready(np.matmul, (a, a.T), {"out": out})()
-    np.testing.assert_array_equal(out, np.matmul(a, a.T))
+X, Y = np.random.default_rng(1).standard_normal((2, 4, 5))
+NARROW, COUNTS = X.astype(np.float32), (10 * X).astype(np.int64)
+CALLS = {
+    # A function, its operands, and how an output is given to it: its shape and type.
+    "product of halves": (np.matmul, (X.astype("e"), X.T.astype("e")), {}),
+    "product of integers": (np.matmul, (COUNTS, COUNTS.T), {}),
+    "two results": (np.modf, (X,), {}),
+    "where": (np.add, (X, 1.0), {"where": Y > 0}),
+    "part of a reduction": (np.multiply.reduce, (X,), {"axis": 0, "where": X > 0, "initial": 1.0}),
+    "from a start": (np.multiply.reduce, (X,), {"axis": 0, "initial": 3.0}),
+    "where the largest are": (np.argmax, (X,), {"axis": 1}),
+    **{
+        f"sum {axis} {kept}": (np.add.reduce, (NARROW,), {**axis, **kept})
+        for axis in ({}, {"axis": 1}, {"axis": None}, {"axis": (0, 1)})
+        for kept in ({}, {"keepdims": True}, {"keepdims": False, "dtype": "d"})
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_leave_what_numpy_does(name):
+    function, operands, named = CALLS[name]
+    # What is left out stays as it was.
+    filled = {"out": np.zeros_like(X)} if function is np.add else {}
+    wanted = function(*operands, **named, **filled)
+    results = wanted if isinstance(wanted, tuple) else (np.asarray(wanted),)
+    out = tuple(np.zeros_like(result) for result in results)
+    ready(function, operands, {**named, "out": out if len(out) > 1 else out[0]})()
+    for made, result in zip(out, results, strict=True):
+        assert made.tobytes() == result.tobytes()
 
 
 @pytest.mark.parametrize("number", [0, 0.1, -3, 1e-300, 1e30, 2**70])
@@ -471,66 +464,35 @@ def test_numbers_among_the_operands(function, kind, number, rng):
     x = np.abs(10 * rng.standard_normal(9)).astype(kind)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        try:
-            wanted = function(x, number), function(number, x)
-        except (OverflowError, ValueError):
-            # What NumPy refuses is not recorded.
-            return
-        for operands, result in zip([(x, number), (number, x)], wanted, strict=True):
+        for operands in ((x, number), (number, x)):
+            try:
+                result = function(*operands)
+            except (OverflowError, ValueError):
+                # What NumPy refuses is not recorded.
+                return
             out = np.empty_like(result)
             ready(function, operands, {"out": out})()
             assert out.tobytes() == result.tobytes()
 
 
-def test_several_results_and_other_keywords(rng):
-    x, chosen = rng.standard_normal((2, 9))
-    whole, rest = np.empty(9), np.empty(9)
-    ready(np.modf, (x,), {"out": (rest, whole)})()
-    np.testing.assert_array_equal([rest, whole], np.modf(x))
-    out = np.zeros(9)
-    ready(np.add, (x, 1.0), {"out": out, "where": chosen > 0})()
-    np.testing.assert_array_equal(out, np.where(chosen > 0, x + 1.0, 0))
-
-
-@pytest.mark.parametrize("given_axis", [{}, {"axis": 1}, {"axis": None}, {"axis": (0, 1)}])
-@pytest.mark.parametrize("kept", [{}, {"keepdims": True}, {"keepdims": False, "dtype": "d"}])
-def test_reductions(given_axis, kept, rng):
-    x = rng.standard_normal((4, 5)).astype(np.float32)
-    keywords = {**given_axis, **kept}
-    wanted = np.asarray(np.add.reduce(x, **keywords))
-    out = np.empty_like(wanted)
-    ready(np.add.reduce, (x,), {**keywords, "out": out})()
-    assert out.tobytes() == wanted.tobytes()
-
-
-def test_reductions_of_a_part_and_from_a_start(rng):
-    x = rng.standard_normal((4, 5))
-    out = np.empty(5)
-    for keywords in ({"initial": 3.0}, {"where": x > 0, "initial": 1.0}):
-        ready(np.multiply.reduce, (x,), {"axis": 0, "out": out, **keywords})()
-        np.testing.assert_array_equal(out, np.multiply.reduce(x, axis=0, **keywords))
-
-
-def test_where_the_largest_are(rng):
-    x = rng.standard_normal((4, 5))
-    out = np.empty(4, np.int64)
-    ready(np.argmax, (x,), {"axis": 1, "out": out})()
-    np.testing.assert_array_equal(out, np.argmax(x, axis=1))
-
-
-def test_copies():
-    target, source = np.zeros((2, 3), np.float32), np.arange(3.0)
-    ready(np.copyto, (target, source), {})()
-    np.testing.assert_array_equal(target, [[0, 1, 2]] * 2)
-    ready(np.copyto, (target, 5), {})()
-    assert (target == 5).all()
-    ready(np.copyto, (target, source), {"where": source > 1})()
-    np.testing.assert_array_equal(target, [[5, 5, 2]] * 2)
-    counts = np.zeros(3, np.int64)
-    ready(np.copyto, (counts, source), {"casting": "unsafe"})()
-    np.testing.assert_array_equal(counts, [0, 1, 2])
-    with pytest.raises(TypeError, match="Cannot cast"):
-        ready(np.copyto, (counts, source), {})()
+@pytest.mark.parametrize(
+    ("kind", "source", "named", "wanted"),
+    [
+        ("f", np.arange(3.0), {}, [[0, 1, 2]] * 2),
+        ("f", 5, {}, [[5] * 3] * 2),
+        ("f", np.arange(3.0), {"where": np.arange(3) > 1}, [[7, 7, 2]] * 2),
+        ("i8", np.arange(3.0), {"casting": "unsafe"}, [[0, 1, 2]] * 2),
+        ("i8", np.arange(3.0), {}, None),
+    ],
+)
+def test_copies(kind, source, named, wanted):
+    target = np.full((2, 3), 7, kind)
+    if wanted is None:
+        with pytest.raises(TypeError, match="Cannot cast"):
+            ready(np.copyto, (target, source), named)()
+    else:
+        ready(np.copyto, (target, source), named)()
+        np.testing.assert_array_equal(target, wanted)
 
 
 def test_anything_else_is_called_as_it_is():
