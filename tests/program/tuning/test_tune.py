@@ -36,19 +36,18 @@ TILES = {"compiled"} if has_compiler() else set()
 """The route by tiles that 3×3 kernels have here."""
 
 
+def net_of(*layers):
+    first = Conv2D("first", 8, 3, input_sample_shape=(3, 8, 8))
+    layers = [first, *layers, Flatten("flat"), Dense("out", 5)]
+    return singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=3)
+
+
 def make():
-    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
-    net.add(Conv2D("first", 8, 3, input_sample_shape=(3, 8, 8)))
-    net.add(BatchNormalization("norm"))
-    net.add(Activation("relu"))
-    net.add(Dropout("drop", 0.3))
-    net.add(DepthwiseConv2D("depthwise", 3))
-    net.add(Conv2D("pointwise", 8, 1))
-    net.add(Conv2D("third", 8, 3))
-    net.add(Conv2D("fourth", 8, 3))
-    net.add(Flatten("flat"))
-    net.add(Dense("out", 5))
-    return net
+    return net_of(
+        BatchNormalization("norm"), Activation("relu"), Dropout("drop", 0.3),
+        DepthwiseConv2D("depthwise", 3), Conv2D("pointwise", 8, 1), Conv2D("third", 8, 3),
+        Conv2D("fourth", 8, 3),
+    )  # fmt: skip
 
 
 def batch(size=4, seed=0):
@@ -233,16 +232,11 @@ class SaysPure(Own):
 
 @pytest.mark.parametrize("kind", [Own, SaysPure])
 def test_a_layer_of_ones_own_goes_as_estimated(path, every_route, kind):
-    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
-    net.add(Conv2D("first", 4, 3, input_sample_shape=(3, 8, 8)))
-    net.add(kind("own"))
-    net.add(Flatten("flat"))
-    net.add(Dense("out", 5))
-    report = net.tune_kernels(2)
+    report = net_of(kind("own")).tune_kernels(2)
     assert [(row.case.kernel, row.case.weight, row.calls) for row in report.rows] == [
-        ("forward", (4, 3, 3, 3), 1),
-        ("weights", (4, 3, 3, 3), 1),
-        ("constant", (4, 3, 3, 3), 1),
+        ("forward", (8, 3, 3, 3), 1),
+        ("weights", (8, 3, 3, 3), 1),
+        ("constant", (8, 3, 3, 3), 1),
     ]
     assert report.known == 0
 
@@ -255,12 +249,9 @@ def test_the_report_is_a_table(path, every_route):
     assert len(lines) == len(report.rows) + 2
     assert all(line.count("*") == 1 for line in lines[:-2])
     assert lines[-1].endswith(f"kept in {path}")
-
-
-def test_a_net_without_convolutions_has_nothing_to_measure(path):
-    net = singanet.FeedForwardNet(seed=0)
-    net.add(Dense("out", 5, input_sample_shape=(3,)))
-    report = net.tune_kernels(4)
+    # A net without convolutions has nothing to measure.
+    nothing = singanet.FeedForwardNet([Dense("out", 5, input_sample_shape=(3,))], seed=0)
+    report = nothing.tune_kernels(4)
     assert (report.rows, report.known) == ((), 0)
 
 
@@ -351,46 +342,38 @@ def timed(runs, **seconds):
     return timing.Stopwatch(cpu_ops(), 1).seconds(CASE, met)
 
 
-def test_a_long_kernel_that_is_far_behind_runs_once(runs):
-    assert timed(runs, direct=0.01, winograd=0.02) == pytest.approx(
-        {"direct": 0.01, "winograd": 0.02}
-    )
-    assert (runs["direct"], runs["winograd"]) == (1, 1)
-
-
-def test_two_that_are_close_run_twice(runs):
-    timed(runs, winograd=0.024, direct=0.02, product=0.04)
-    assert (runs["direct"], runs["winograd"], runs["product"]) == (2, 2, 1)
-
-
-def test_another_that_is_slower_than_the_estimate_is_not_run_again(runs):
-    timed(runs, direct=0.02, winograd=0.0215)
-    assert (runs["direct"], runs["winograd"]) == (1, 1)
-    timed(runs, winograd=0.0215, direct=0.02)
-    assert (runs["direct"], runs["winograd"]) == (3, 3)
-
-
-def test_short_ones_run_more_often_and_the_first_run_does_not_count(runs):
-    runs.first = {"direct": 0.003, "winograd": 0.0001}
-    taken = timed(runs, winograd=0.0011, direct=0.001)
-    assert taken == pytest.approx({"direct": 0.001, "winograd": 0.0011})
-    assert 5 <= runs["direct"] == runs["winograd"] <= 12
-
-
-def test_other_data_go_through_the_caches_before_each_run(runs):
-    timed(runs, direct=0.02, winograd=0.024)
-    assert runs[""] == runs["direct"] + runs["winograd"]
+@pytest.mark.parametrize(
+    ("seconds", "ran"),
+    [
+        # One that is far behind runs once, two that are close twice.
+        ({"direct": 0.01, "winograd": 0.02}, [1, 1]),
+        ({"winograd": 0.024, "direct": 0.02, "product": 0.04}, [2, 2, 1]),
+        # Another one that is slower than the estimate is not run again.
+        ({"direct": 0.02, "winograd": 0.0215}, [1, 1]),
+        ({"winograd": 0.0215, "direct": 0.02}, [2, 2]),
+        # Short ones run more often, and the first run does not count.
+        ({"winograd": 0.0011, "direct": 0.001}, None),
+    ],
+)
+def test_how_often_kernels_run_by_their_seconds(runs, seconds, ran):
+    if ran is None:
+        runs.first = {"direct": 0.003, "winograd": 0.0001}
+    taken = timed(runs, **seconds)
+    assert taken == pytest.approx(seconds)
+    found = [runs[route] for route in seconds]
+    assert found == ran if ran else 5 <= found[0] == found[1] <= 12
+    # Other data go through the caches before each run.
+    assert runs[""] == sum(found)
 
 
 def net():
-    made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
-    made.add(Conv2D("first", 8, 3, input_sample_shape=(3, 6, 6)))
-    made.add(BatchNormalization("norm"))
-    made.add(Activation("relu"))
-    made.add(Conv2D("second", 4, 3))
-    made.add(Conv2D("third", 4, 3))
-    made.add(Flatten("flat"))
-    return made
+    return singanet.FeedForwardNet(
+        [
+            Conv2D("first", 8, 3, input_sample_shape=(3, 6, 6)), BatchNormalization("norm"),
+            Activation("relu"), Conv2D("second", 4, 3), Conv2D("third", 4, 3), Flatten("flat"),
+        ],
+        loss=SoftmaxCrossEntropy(), seed=3,
+    )  # fmt: skip
 
 
 def test_operands_lie_as_in_the_net(path):
