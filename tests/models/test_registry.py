@@ -1,8 +1,6 @@
 """The table of ready nets, and nets built from it by name."""
 
-import gc
 import json
-import tracemalloc
 from math import prod
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from singanet import FeedForwardNet
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.models import build, entries, find
-from singanet.optimizer import SGD, Adam
+from singanet.optimizer import Adam
 from tests.program.twins import Twins
 
 
@@ -175,25 +173,3 @@ def test_recorded_steps_are_those_of_the_layers(name, shape, options):
     twins.forward(False, x)
     assert not twins.recorded.programs.refusals
     assert not twins.recorded.programs.notes
-
-
-@pytest.mark.slow
-@forms
-def test_the_memory_of_a_step_is_told_before(name, shape, options):
-    x, y = batch(name, shape, 16)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        net, optimizer = build(name, shape, 3, seed=0, **options), SGD(lr=0.1)
-        for _ in range(2):
-            net.step(x, y, optimizer)
-        gc.collect()
-        tracemalloc.reset_peak()
-        net.step(x, y, optimizer)
-        measured = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    parts = net.memory(16, optimizer).parts
-    told = sum(size for part, size in parts.items() if part not in ("first step", "kernels"))
-    # Beside it are the net's other objects, some kB a layer and a call of the program.
-    assert 0.95 * told <= measured <= 1.05 * told + 12_000 * len(net.nodes())

@@ -1,9 +1,7 @@
 """Errors in recorded steps, what recording leaves behind, and what it takes: as by the layers."""
 
 import copy
-import gc
 import threading
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,9 +10,7 @@ from singanet import FeedForwardNet
 from singanet.errors import CallOrderError, SingaNetError
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.models import build
 from singanet.optimizer import SGD, Adam, ClipByValue, Regularizer
-from singanet.program.cost import CALL_BYTES
 
 from .program_case import ACCUMULATING, CHAIN, WORDS, adam, chain, sgd, word_net
 from .twins import Twins
@@ -210,44 +206,6 @@ def test_an_error_before_backward_changes_no_parameter(where, placed):
         assert moved_of(*pair, before) == (set(), set(), set())
     Trips.fuse.clear()
     twins.train(CHAIN.batches(4), measure=measure)
-
-
-# -- memory ---------------------------------------------------------------------------------
-
-
-@pytest.mark.few(1, full=0)
-@pytest.mark.parametrize(("name", "batch"), [("char_rnn", 8), ("transformer", 8)])
-def test_the_memory_told_is_what_steps_take(name, batch):
-    """Scratch of a step by the layers is not kept for good, or it is told."""
-
-    def trained(batch):
-        net, optimizer = build(name, seed=0), Adam(lr=0.01)
-        x = np.zeros((batch, *net.nodes()[0].layer.in_shapes), np.int64)
-        y = np.zeros(net.forward(False, x).shape[:-1], np.int64)
-        for _ in range(3):
-            net.step(x, y, optimizer)
-        return net, optimizer, x, y
-
-    trained(1)  # imports, caches of kernels, NumPy's pools
-    gc.collect()
-    tracemalloc.start()
-    try:
-        net, optimizer, x, y = trained(batch)
-        gc.collect()
-        tracemalloc.reset_peak()
-        net.step(x, y, optimizer)
-        measured = tracemalloc.get_traced_memory()[1] - x.nbytes - y.nbytes
-    finally:
-        tracemalloc.stop()
-    parts = net.memory(batch, optimizer).parts
-    # This is a later step; and tracemalloc does not see oneDNN's code.
-    told = sum(size for name, size in parts.items() if name not in ("first step", "kernels"))
-    # What is told of the arena is what is ever written; tracemalloc sees what is asked for.
-    unwritten = net.programs.reports()[-1].layout.nbytes - parts["arena"]
-    assert unwritten >= 0
-    # The holes that recording leaves in Python's heap are told, too: 600 of a call's 2,300 bytes.
-    seen = told - parts["program"] * 600 // CALL_BYTES
-    assert 0.95 * seen <= measured <= 1.05 * (told + unwritten) + 600_000
 
 
 # -- passes under way -----------------------------------------------------------------------

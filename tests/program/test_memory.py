@@ -19,9 +19,7 @@ from singanet.ops import numpy_ops
 from singanet.optimizer import SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm
 from singanet.parallel import AllReduce, SingleProcess
 from singanet.program.compile import compiled
-from singanet.program.cost import bytes_of, passes_of, peak_memory
-from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout import plan_arena
+from singanet.program.cost import CALL_BYTES, bytes_of, passes_of, peak_memory
 from singanet.program.replay import replay
 from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
@@ -29,65 +27,96 @@ from singanet.program.trace.layers import own
 from singanet.program.trace.recorder import Recorder
 from singanet.program.trace.sparse_rows import _unwritten
 from singanet.program.trace.tape import Tape
+from tests.models.test_registry import FORMS
 
 BESIDE = 600_000
 """Bytes of a net's other objects: layers, specifications, the plan."""
 
 
-def steps(name, batch, make, count, level="none"):
-    """A net and its optimizer, trained for ``count`` steps."""
-    net, optimizer = build(name, seed=0), make()
+TEXTS = ("char_rnn", "transformer")
+
+
+def steps(name, batch, make, count, level="none", given=(), options=()):
+    """A net, its optimizer and a batch, trained for ``count`` steps."""
+    net, optimizer = build(name, *given, seed=0, **dict(options)), make()
     net.programs.recompute = level
     x = np.zeros((batch, *net.nodes()[0].layer.in_shapes), np.float32)
+    x = x.astype(np.int64) if name in TEXTS else x
+    ahead = {**dict.fromkeys(TEXTS, x.shape[1:]), "unet": x.shape[2:]}.get(name, ())
+    y = np.zeros((batch, *ahead), np.int64)
     for _ in range(count):
-        net.step(x, np.zeros(batch, np.int64), optimizer)
-    return net, optimizer, x
+        net.step(x, y, optimizer)
+    return net, optimizer, x, y
 
 
-def peak_of_a_step(name, batch, make, before, level="none"):
+def peak_of_a_step(name, batch, make, before, *more):
     """Net, optimizer, and the most bytes that all takes in the step after ``before`` others."""
     gc.collect()
     tracemalloc.start()
     try:
-        net, optimizer, x = steps(name, batch, make, before, level)
+        net, optimizer, x, y = steps(name, batch, make, before, *more)
         gc.collect()
         tracemalloc.reset_peak()
-        net.step(x, np.zeros(batch, np.int64), optimizer)
+        net.step(x, y, optimizer)
         return net, optimizer, tracemalloc.get_traced_memory()[1] - x.nbytes
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("name", "batch", "make", "level"),
-    [
-        ("mlp", 512, lambda: SGD(lr=0.1), "none"),
-        *(
-            pytest.param(
-                "lenet", 64, lambda: SGD(lr=0.1, momentum=0.9), level, marks=pytest.mark.slow
-            )
-            for level in ("none", "cheap")
-        ),
-        ("lenet", 32, lambda: SGD(lr=0.1, momentum=0.9), "cheap"),
-        ("lenet", 32, lambda: Adam(lr=0.1), "none"),
-        pytest.param("resnet20", 32, lambda: SGD(lr=0.1), "none", marks=pytest.mark.slow),
-        pytest.param("resnet20", 32, lambda: SGD(lr=0.1), "cheap", marks=pytest.mark.slow),
-    ],
-)
-def test_the_measured_peak_is_within_5_per_cent(name, batch, make, level):
-    steps(name, batch, make, 3, level)  # imports, caches of kernels, NumPy's pools
-    net, optimizer, measured = peak_of_a_step(name, batch, make, 2, level)
+def sgd():
+    return SGD(lr=0.1)
+
+
+def momentum():
+    return SGD(lr=0.1, momentum=0.9)
+
+
+def adam():
+    return Adam(lr=0.01)
+
+
+SLOW = pytest.mark.slow
+PEAKS = [
+    ("mlp", 512, sgd, "none"),
+    ("lenet", 32, momentum, "cheap"),
+    ("lenet", 32, adam, "none"),
+    *((name, 8, adam, "none") for name in TEXTS),
+    *(pytest.param(("lenet", 64, momentum, level), marks=SLOW) for level in ("none", "cheap")),
+    *(pytest.param(("resnet20", 32, sgd, level), marks=SLOW) for level in ("none", "cheap")),
+    *(
+        pytest.param((name, 16, sgd, "none", (shape, 3), options), marks=SLOW)
+        for name, (shape, options, _) in FORMS.items()
+    ),
+]
+
+
+@pytest.mark.few(2, full=2)
+@pytest.mark.parametrize("case", PEAKS, ids=lambda case: f"{case[0]}-{case[3]}")
+def test_the_measured_peak_is_within_5_per_cent(case):
+    """Scratch of a step by the layers is not kept for good, or it is told."""
+    name, batch, make, *more = case
+    of_forms = len(more) > 1
+    if not of_forms:  # imports, caches, NumPy's pools; of forms they are told
+        steps(name, 1 if name in TEXTS else batch, make, 3, *more)
+    net, optimizer, measured = peak_of_a_step(name, batch, make, 2, *more)
     parts = net.memory(batch, optimizer).parts
     # This is a later step; and tracemalloc does not see oneDNN's code, nor LLVM's.
     told = sum(size for name, size in parts.items() if name not in ("first step", "kernels"))
-    assert 0.95 * told <= measured <= 1.05 * told + BESIDE
+    seen, unwritten = told, 0
+    if name in TEXTS or of_forms:
+        # What is told of the arena is what is ever written; tracemalloc sees what is asked for.
+        unwritten = net.programs.reports()[-1].layout.nbytes - parts["arena"]
+        assert unwritten >= 0
+        # The holes that recording leaves in the heap are told, too: 600 of a call's 2,300 bytes.
+        seen = told - parts["program"] * 600 // CALL_BYTES
+    room = max(BESIDE, 12_000 * len(net.nodes())) if of_forms else BESIDE
+    assert 0.95 * seen <= measured <= 1.05 * (told + unwritten) + room
 
 
 def test_it_grows_with_the_batch_and_leaves_the_net_alone(monkeypatch):
     # Each thread has blocks of its own, which do not grow with the batch.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    net, optimizer, _ = steps("lenet", 4, lambda: SGD(lr=0.1, momentum=0.9), 1)
+    net, optimizer, *_ = steps("lenet", 4, momentum, 1)
     before = [value.copy() for value in net.param_values()]
     draws = net.rng.bit_generator.state
     small, large = net.memory(8, optimizer), net.memory(64, optimizer)
@@ -105,10 +134,10 @@ def test_it_grows_with_the_batch_and_leaves_the_net_alone(monkeypatch):
     assert all(map(np.array_equal, before, net.param_values()))
 
 
-@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), lambda: Adam(lr=0.1)])
+@pytest.mark.parametrize("make", [sgd, adam])
 @pytest.mark.few(1, full=0)
 def test_an_optimizer_goes_on_where_it_was(make):
-    net, optimizer, _ = steps("lenet", 2, make, 3)
+    net, optimizer, *_ = steps("lenet", 2, make, 3)
     before = optimizer.state_dict()
     net.memory(2, optimizer)
     net.plan(2, optimizer)
@@ -123,7 +152,7 @@ def test_other_batch_sizes_are_refused(batch):
         build("mlp", seed=0).memory(batch)
 
 
-@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1, momentum=0.9), lambda: Adam(lr=0.1)])
+@pytest.mark.parametrize("make", [momentum, adam])
 def test_state_of_small_parameters_counts_once(make):
     net, optimizer = build("mlp", seed=0), make()
     parts = net.memory(2, optimizer).parts
@@ -133,7 +162,7 @@ def test_state_of_small_parameters_counts_once(make):
     assert 0 < parts["other"] - 4 * (3 * 2) < 200
 
 
-@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), lambda: Adam(lr=0.1)])
+@pytest.mark.parametrize("make", [sgd, adam])
 @pytest.mark.few(1, full=0)
 def test_the_first_step_by_the_layers_is_counted(make):
     batch = 64
@@ -154,7 +183,7 @@ def test_the_first_step_by_the_layers_is_counted(make):
 @pytest.mark.parametrize(
     ("make", "copies"),
     [
-        (lambda: SGD(lr=0.1, momentum=0.9), 1),
+        (momentum, 1),
         (lambda: Adam(lr=0.1), 2),
         (lambda: ClipByGlobalNorm(AdamW(lr=0.1), 1.0), 2),
         (lambda: Accumulator(Adam(lr=0.1), 3), 2),
@@ -304,7 +333,7 @@ def test_what_is_recorded_at_once_leaves_no_holes_in_the_heap(monkeypatch):
     monkeypatch.setattr(
         replay, "recorded", lambda *given: inside.append(bool(heap._inside)) or record(*given)
     )
-    net, _, _ = steps("lenet", 4, lambda: SGD(lr=0.1), 1, "cheap")
+    net, *_ = steps("lenet", 4, sgd, 1, "cheap")
     assert inside == [True]
     assert len(net.programs.reports()) == 1
 
@@ -321,33 +350,17 @@ def test_what_stands_for_weights_in_fewer_bits_takes_no_memory():
 # -- The peak as arena and what lies beside it ------------------------------------------------
 
 
-KERNELS = [Kernel("a", (0, 1), (2,)), Kernel("b", (2,), (3,))]
-
-
-def buffers(batch):
-    return [
-        Buffer(40 * batch, "input"),
-        Buffer(1000, "parameter"),
-        Buffer(100 * batch + 12),
-        Buffer(4, "output"),
-    ]
-
-
-def test_the_parts_add_up():
-    layout = plan_arena(KERNELS, buffers(16))
-    peak = peak_memory(layout.nbytes, [1000], [2000, 8], [5])
-    assert peak.total == layout.nbytes + 1000 + 2008 + 5
+def test_the_parts_add_up_and_the_words_name_what_there_is():
+    peak = peak_memory(5000, [1000], [2000, 8], [5])
+    assert peak.total == 5000 + 1000 + 2008 + 5
     assert dict(peak.parts)["optimizer state"] == 2008
-    assert peak_memory(layout.nbytes, calls=100).total - layout.nbytes == pytest.approx(
-        230_000, rel=0.1
-    )
-
-
-def test_the_words_name_what_there_is():
-    layout = plan_arena(KERNELS, buffers(100_000))
-    text = str(peak_memory(layout.nbytes, [3_000_000], other=[2048]))
-    assert text.endswith("MB arena + 3.0 MB parameters + 2.0 kB other")
+    assert peak_memory(5000, calls=100).total - 5000 == pytest.approx(230_000, rel=0.1)
+    text = str(peak_memory(10_000_000, [3_000_000], other=[2048]))
+    assert text.endswith("10.0 MB arena + 3.0 MB parameters + 2.0 kB other")
     assert str(peak_memory(0)) == "0 B = nothing"
+    # Code for registers of 512 bits is longer.
+    wide, narrow = (peak_memory(0, plans=10, products=True, wide=each) for each in (True, False))
+    assert wide.total > narrow.total > 0
 
 
 def test_what_is_outside_has_a_line_of_its_own():
@@ -358,11 +371,6 @@ def test_what_is_outside_has_a_line_of_its_own():
         "outside of it 47.0 MB of LLVM's file, in pages that the system shares and drops",
     ]
     assert memory.after(5_000_000).outside == memory.outside
-
-
-def test_code_for_registers_of_512_bits_is_longer():
-    wide, narrow = (peak_memory(0, plans=10, products=True, wide=each) for each in (True, False))
-    assert wide.total > narrow.total > 0
 
 
 # -- What lies outside of the arena is what net and optimizer hold, and little else -----------
@@ -413,29 +421,23 @@ def call_of(function, *shapes, dtype=np.float32):
     return tape.calls[-1], tape.tokens
 
 
-def product(xp, a, b):
-    return xp.matmul(a, b)
-
-
 @pytest.mark.parametrize(
-    ("a", "b", "passes"),
+    ("function", "shapes", "passes"),
     [
-        ((1, 500), (500, 20), 1),  # column sums
-        ((400, 8), (8, 8), 1),
-        ((256, 256), (256, 256), 1 + 256**3 // (3 * 256**2) // 8),
-        ((5, 64, 64), (5, 64, 64), 1 + 64 // 3 // 8),
-        ((512, 512), (512,), 1),
+        (np.matmul, ((1, 500), (500, 20)), 1),  # column sums
+        (np.matmul, ((400, 8), (8, 8)), 1),
+        (np.matmul, ((256, 256), (256, 256)), 1 + 256**3 // (3 * 256**2) // 8),
+        (np.matmul, ((5, 64, 64), (5, 64, 64)), 1 + 64 // 3 // 8),
+        (np.matmul, ((512, 512), (512,)), 1),
+        # Everything else is a pass, but products without shapes.
+        (np.exp, ((8, 8),), 1),
+        (lambda a: np.add.reduce(a, 0), ((8, 8),), 1),
+        (lambda a: np.einsum("ij,jk", a, a), ((8, 8),), ...),
     ],
 )
-def test_products_by_their_shapes(a, b, passes):
-    call, _ = call_of(product, a, b)
-    assert passes_of(call) == passes
-
-
-def test_everything_else_is_a_pass_but_products_without_shapes():
-    assert passes_of(call_of(lambda xp, a: xp.exp(a), (8, 8))[0]) == 1
-    assert passes_of(call_of(lambda xp, a: np.add.reduce(a, 0), (8, 8))[0]) == 1
-    assert passes_of(call_of(lambda xp, a: np.einsum("ij,jk", a, a), (8, 8))[0]) > 8
+def test_passes_of_products_by_their_shapes(function, shapes, passes):
+    found = passes_of(call_of(lambda xp, *given: function(*given), *shapes)[0])
+    assert found == passes or (passes is ... and found > 8)
 
 
 def test_bytes_are_those_that_are_touched():
