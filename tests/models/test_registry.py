@@ -139,32 +139,6 @@ def batch(name, shape, size=2):
 
 
 @forms
-def test_the_slope_is_that_of_differences(name, shape, options):
-    net = build(name, shape, 3, seed=3, **options)
-    net.as_type(np.float64)
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal((2, *shape))
-    params = {p.name: p for p in net.params() if not p.is_state}
-    for p in params.values():
-        # Factors of zero put what is behind them on the kink of a relu.
-        p.value += 0.1 * rng.standard_normal(p.shape) * (p.value.ndim == 1)
-    along = {key: rng.standard_normal(p.shape) for key, p in params.items()}
-    length = np.sqrt(sum((v**2).sum() for v in along.values()))
-    y = net._execution_plan().outputs[0]
-    dy = rng.standard_normal(net.forward(False, x).shape)
-    found = net.gradients(y, list(along), x, dy)
-    slope = sum(float((found[key] * v).sum()) for key, v in along.items()) / length
-    starts = {key: p.value.copy() for key, p in params.items()}
-
-    def value(step):
-        for key, p in params.items():
-            p.value[...] = starts[key] + step / length * along[key]
-        return float((net.forward(False, x) * dy).sum())
-
-    assert slope == pytest.approx((value(1e-6) - value(-1e-6)) / 2e-6, rel=1e-5, abs=1e-6)
-
-
-@forms
 def test_recorded_steps_are_those_of_the_layers(name, shape, options):
     twins = Twins(lambda: build(name, shape, 3, seed=0, **options), lambda: Adam(lr=0.01))
     x, y = batch(name, shape)
