@@ -35,36 +35,93 @@ from singanet.ops.narrow import BlockMatrix
 from tests.decoding.nets import MIXES, WORDS, E, T, attention, net_of
 
 
-@pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("cuts", [range(1, T), [5], [1, 8, 9]])
-def test_parts_give_what_the_whole_gives(mix, cuts, rng):
-    net = net_of(*MIXES[mix]())
-    ids = rng.integers(0, WORDS, (3, T))
-    want = net.predict(ids)
-    decoder = net.decoder()
-    for _ in range(2):
-        got = [decoder(part) for part in np.split(ids, list(cuts), axis=1)]
-        np.testing.assert_allclose(np.concatenate(got, axis=1), want, rtol=0, atol=1e-9)
-        assert decoder.steps == T
-        decoder.reset()
+def ids_of(steps=T, words=WORDS, rows=2):
+    return lambda rng: rng.integers(0, words, (rows, steps))
 
 
-@pytest.mark.parametrize("model", ["char_rnn", "transformer"])
-def test_models_of_text_go_by_steps(model, rng):
-    net = build(model, (T,), WORDS, seed=1)
-    ids = rng.integers(0, WORDS, (2, T))
-    decoder = net.decoder()
-    got = np.concatenate([decoder(ids[:, t : t + 1]) for t in range(T)], axis=1)
-    np.testing.assert_allclose(got, net.predict(ids), rtol=0, atol=1e-5)
+def crossed():
+    """A fixed memory is read by cross-attention, and the same symbol twice is self-attention."""
+    memory, ids = Input("memory", (5, 6)), Input("ids", (T,), "int64")
+    encoded = MultiHeadAttention("encoder", 2)(memory)
+    x = attention(rotary=RotaryEmbedding())(Embedding("words", WORDS, E)(ids))
+    x = Add("add")(x, MultiHeadAttention("twice", 2, causal=True)(x, x))
+    x = Activation("tanh", "tanh")(MultiHeadAttention("cross", 2)(x, encoded))
+    net = FeedForwardNet(inputs=[memory, ids], outputs=x, seed=0)
+    net.as_type("float64")
+    return net
 
 
-def test_half_precision_goes_by_steps(rng):
+def of_numbers():
+    x = Input("x", (T, 3))
+    y = GRU("r", 4)(x)
+    return FeedForwardNet(inputs=x, outputs=[y, Activation("a", "tanh")(y)], seed=0)
+
+
+def half():
     net = net_of(*MIXES["both"]())
     net.as_type("float16")
-    ids = rng.integers(0, WORDS, (2, T))
-    decoder = net.decoder()
-    got = np.concatenate([decoder(ids[:, t : t + 1]) for t in range(T)], axis=1)
-    np.testing.assert_allclose(got, net.predict(ids), rtol=0, atol=5e-3)
+    return net
+
+
+def rotating(steps):
+    return net_of(attention(rotary=RotaryEmbedding()), LSTM("r", 4), steps=steps)
+
+
+NETS = {
+    # A net, its sequences, how near parts come, how many steps a decoder is told.
+    **{name: (lambda mix=mix: net_of(*mix()), ids_of(), 1e-9, None) for name, mix in MIXES.items()},
+    **{
+        name: (lambda name=name: build(name, (T,), WORDS, seed=1), ids_of(), 1e-5, None)
+        for name in ("char_rnn", "transformer")
+    },
+    "halves": (half, ids_of(), 5e-3, None),
+    "stateful": (lambda: net_of(GRU("r", E, stateful=2), attention()), ids_of(), 1e-9, None),
+    "undeclared length": (lambda: rotating(None), ids_of(300, rows=1), 1e-9, 300),
+    "numbers": (of_numbers, lambda rng: rng.standard_normal((2, T, 3)).astype("f"), 1e-6, None),
+    "cross-attention": (crossed, ids_of(), 1e-9, None),
+}
+
+
+@pytest.mark.parametrize("cuts", [range(1, T), [5], [1, 8, 9]])
+@pytest.mark.parametrize("name", NETS)
+def test_parts_give_what_the_whole_gives(name, cuts, rng):
+    """Nothing of the net is touched, and what a stateful layer keeps is left alone."""
+    make, draw, near, most = NETS[name]
+    net, given, fixed = make(), draw(rng), {}
+    if name == "cross-attention":
+        fixed = {"memory": rng.standard_normal((2, 5, 6))}
+    want = net.predict({**fixed, "ids": given} if fixed else given)
+    before, draws = [v.copy() for v in net.param_values()], net.rng.bit_generator.state
+    decoder = net.decoder(max_length=most, **({"fixed": fixed} if fixed else {}))
+    for _ in range(2):
+        parts = enumerate(np.split(given, list(cuts), axis=1))
+        parts = [decoder({"ids": part} if k and fixed else part) for k, part in parts]
+        for key in want if isinstance(want, dict) else [...]:
+            joined = np.concatenate([part[key] for part in parts], axis=1)
+            np.testing.assert_allclose(joined, want[key], rtol=0, atol=near)
+        assert decoder.steps == given.shape[1]
+        decoder.reset()
+    assert net.rng.bit_generator.state == draws
+    assert all(map(np.array_equal, before, net.param_values()))
+
+
+def test_rotary_positions_go_beyond_the_declared_length_where_asked(rng):
+    net, longer = (net_of(attention(rotary=RotaryEmbedding()), steps=s) for s in (T, None))
+    ids = rng.integers(0, WORDS, (1, 3 * T))
+    decoder = net.decoder(max_length=3 * T)
+    got = np.concatenate([decoder(ids[:, t : t + 4]) for t in range(0, 3 * T, 4)], axis=1)
+    np.testing.assert_allclose(got, longer.predict(ids), rtol=0, atol=1e-9)
+
+
+def test_recurrent_nets_have_no_limit_and_no_growth(rng):
+    for steps in (4, None):
+        decoder = net_of(LSTM("r", 5), steps=steps).decoder()
+        assert decoder.limit is None
+    decoder(rng.integers(0, WORDS, (3, 1)))
+    kept = decoder.nbytes
+    for _ in range(50):
+        decoder(rng.integers(0, WORDS, (3, 1)))
+    assert decoder.nbytes == kept == 2 * 3 * 5 * 8
 
 
 def test_memory_is_that_of_the_steps_and_stays(rng):
@@ -92,17 +149,6 @@ def test_keys_that_a_window_hides_are_let_go(rng):
         taken.add(decoder.nbytes)
     # Of keys and values twice the window at most.
     assert max(taken) <= 2 * 2 * 8 * E * 8
-
-
-def test_recurrent_nets_have_no_limit_and_no_growth(rng):
-    net = net_of(LSTM("r", 5), steps=4)
-    decoder = net.decoder()
-    assert decoder.limit is None
-    decoder(rng.integers(0, WORDS, (3, 1)))
-    kept = decoder.nbytes
-    for _ in range(50):
-        decoder(rng.integers(0, WORDS, (3, 1)))
-    assert decoder.nbytes == kept == 2 * 3 * 5 * 8
 
 
 def test_a_refused_part_leaves_the_sequences_as_they_were(rng):
@@ -163,32 +209,87 @@ class Total(Layer):
         return dy[:, ::-1].cumsum(axis=1)[:, ::-1], {}
 
 
-@pytest.mark.parametrize(
-    ("layers", "named"),
-    [
-        (lambda: [MultiHeadAttention("att", 2)], "from the MultiHeadAttention 'att' on"),
-        (lambda: [attention(), LSTM("r", 4, bidirectional=True)], "from the LSTM 'r' on"),
-        (
-            lambda: [Permute("p", (2, 1)), Conv1D("c", E, 3), Permute("q", (2, 1))],
-            "from the Permute 'p' on",
-        ),
-        (lambda: [Total("total")], "from the Total 'total' on"),
-        (lambda: [LSTM("r", 4, return_sequences=False), *expanded()], "from the LSTM 'r' on"),
-    ],
-)
-def test_refuses_a_net_whose_parts_give_something_else(layers, named):
-    with pytest.raises(ArgumentError, match=f"net.decoder: expected a causal net.*{named}"):
-        net_of(*layers()).decoder()
+def transposed(layer):
+    return [Permute("p", (2, 1)), layer, Permute("q", (2, 1))]
 
 
-@pytest.mark.parametrize("size", [1e-12, 1e12])
-def test_refuses_other_outputs_however_small(size):
-    layers = [MultiHeadAttention("att", 2), TimeDistributed("last", Dense("d", 3))]
-    net = net_of(*layers)
+def last_alone(end):
+    return FeedForwardNet([Embedding("words", WORDS, E, input_sample_shape=(T,)), end])
+
+
+def scaled(size):
+    net = net_of(MultiHeadAttention("att", 2), TimeDistributed("last", Dense("d", 3)))
     for param in net["last"].params.values():
         param.value[...] *= size
-    with pytest.raises(ArgumentError, match="net.decoder: expected a causal net"):
-        net.decoder()
+    return net
+
+
+class Summing(Dense):
+    """It keeps nothing, but reads the steps of others."""
+
+    order = 1
+
+    def forward(self, ctx, x):
+        return np.cumsum(x[:, :: self.order], 1)[:, :: self.order]
+
+
+class FromTheEnd(Summing):
+    order = -1
+
+
+class Own(FeedForwardNet):
+    def forward(self, flag, x, output=()):
+        return super().forward(flag, x, output)
+
+
+def expanded():
+    return LSTM("r", 4, return_sequences=False), Dense("wide", T * 2), Reshape("steps", (T, 2))
+
+
+CAUSAL = "net.decoder: expected a causal net"
+REFUSED = {
+    "attention": (lambda: net_of(MultiHeadAttention("att", 2)),
+                  f"{CAUSAL}.*from the MultiHeadAttention 'att' on"),
+    "bidirectional": (lambda: net_of(attention(), LSTM("r", 4, bidirectional=True)),
+                      f"{CAUSAL}.*from the LSTM 'r' on"),
+    "convolution": (lambda: net_of(*transposed(Conv1D("c", E, 3))),
+                    f"{CAUSAL}.*from the Permute 'p' on"),
+    "a user's": (lambda: net_of(Total("total")), f"{CAUSAL}.*from the Total 'total' on"),
+    "the last step alone": (lambda: net_of(*expanded()), f"{CAUSAL}.*from the LSTM 'r' on"),
+    # However small other outputs are.
+    **{f"times {size}": (lambda size=size: scaled(size), CAUSAL) for size in (1e-12, 1e12)},
+    # Among alike layers too, of which a single one is tried.
+    **{
+        kind.__name__: (lambda kind=kind, rest=rest: net_of(attention(), kind("s", *rest)), CAUSAL)
+        for kind, *rest in ((Summing, E), (FromTheEnd, E), (Softmax, 1), (Reduce, "mean", 1, True))
+    },
+    "one output": (lambda: last_alone(Flatten("flat")), CAUSAL),
+    "a mean": (lambda: last_alone(Reduce("mean", "mean", 1)), CAUSAL),
+    "no length": (lambda: net_of(attention(), steps=None),
+                  "max_length: expected a maximum number of steps"),
+    "its own": (lambda: Own([Embedding("words", WORDS, E, input_sample_shape=(T,))]),
+                "received a forward of its own"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_nets_whose_parts_give_something_else_are_refused(name):
+    make, words = REFUSED[name]
+    with pytest.raises(ArgumentError, match=words):
+        Decoder(make()) if name == "its own" else make().decoder()
+
+
+def test_arguments_and_changes_that_are_refused(rng):
+    with pytest.raises(ArgumentError, match="max_length: expected an int of at least 1"):
+        rotating(None).decoder(max_length=0)
+    given = {"memory": rng.standard_normal((2, 5, 6)), "ids": rng.integers(0, WORDS, (2, T))}
+    with pytest.raises(ArgumentError, match="at least one input .* that is not fixed"):
+        crossed().decoder(fixed=given)
+    net = net_of(attention())
+    decoder = net.decoder()
+    net.add(Activation("more", "tanh"))
+    with pytest.raises(CallOrderError, match="expected the net as it was"):
+        decoder(np.zeros((1, 1), np.int64))
 
 
 def tries(monkeypatch):
@@ -234,24 +335,6 @@ def test_a_trial_runs_alike_layers_once(monkeypatch, rng):
     np.testing.assert_allclose(got, net.predict(ids), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["sum so far", "sum from the end", "softmax", "mean"])
-def test_a_layer_that_keeps_nothing_but_reads_others_steps_is_refused(kind, monkeypatch):
-    """Among alike ones too, of which a single one is tried."""
-    layers = {
-        "softmax": lambda: Softmax("s", axis=1),
-        "mean": lambda: Reduce("s", "mean", 1, keepdims=True),
-    }
-    if kind not in layers:
-        layer = Dense("s", E, use_bias=False)
-        order = 1 if kind == "sum so far" else -1
-        monkeypatch.setattr(
-            Dense, "forward", lambda self, ctx, x: np.cumsum(x[:, ::order], 1)[:, ::order]
-        )
-        layers[kind] = lambda: layer
-    with pytest.raises(ArgumentError, match="expected a causal net"):
-        net_of(attention(), layers[kind]()).decoder()
-
-
 def test_a_trial_is_short_and_made_once(monkeypatch, rng):
     ran = layers_tried(monkeypatch)
     net = net_of(attention(rotary=RotaryEmbedding()), LSTM("r", 4), steps=None)
@@ -276,107 +359,6 @@ def test_a_trial_is_long_where_layers_may_read_far(monkeypatch):
     with pytest.raises(ArgumentError, match="expected a causal net"):
         net_of(*far, steps=300).decoder()
     assert ran[0] == 256
-
-
-def expanded():
-    return [Dense("wide", T * 2), Reshape("steps", (T, 2))]
-
-
-@pytest.mark.parametrize("end", [lambda: Flatten("flat"), lambda: Reduce("mean", "mean", 1)])
-def test_refuses_one_output_a_sequence(end):
-    net = FeedForwardNet([Embedding("words", WORDS, E, input_sample_shape=(T,)), end()])
-    with pytest.raises(ArgumentError, match=r"net\.decoder: expected a causal net"):
-        net.decoder()
-
-
-def test_lengths_that_nobody_declared(rng):
-    with pytest.raises(ArgumentError, match="max_length: expected a maximum number of steps"):
-        net_of(attention(), steps=None).decoder()
-    net = net_of(attention(), LSTM("r", 4), steps=None)
-    decoder = net.decoder(max_length=300)
-    assert decoder.limit == 300
-    ids = rng.integers(0, WORDS, (1, 300))
-    got = np.concatenate([decoder(ids[:, :150]), decoder(ids[:, 150:])], axis=1)
-    np.testing.assert_allclose(got, net.predict(ids), rtol=0, atol=1e-9)
-    assert net_of(LSTM("r", 4), steps=None).decoder().limit is None
-    with pytest.raises(ArgumentError, match="max_length: expected an int of at least 1"):
-        net.decoder(max_length=0)
-
-
-def test_rotary_positions_go_beyond_the_declared_length_where_asked(rng):
-    net, longer = (net_of(attention(rotary=RotaryEmbedding()), steps=s) for s in (T, None))
-    ids = rng.integers(0, WORDS, (1, 3 * T))
-    decoder = net.decoder(max_length=3 * T)
-    got = np.concatenate([decoder(ids[:, t : t + 4]) for t in range(0, 3 * T, 4)], axis=1)
-    np.testing.assert_allclose(got, longer.predict(ids), rtol=0, atol=1e-9)
-
-
-def test_a_decoder_reads_a_fixed_memory_by_cross_attention(rng):
-    memory, ids = Input("memory", (5, 6)), Input("ids", (T,), "int64")
-    encoded = MultiHeadAttention("encoder", 2)(memory)
-    x = attention(rotary=RotaryEmbedding())(Embedding("words", WORDS, E)(ids))
-    # The same symbol as queries and as values is self-attention, too.
-    x = Add("add")(x, MultiHeadAttention("twice", 2, causal=True)(x, x))
-    x = Activation("tanh", "tanh")(MultiHeadAttention("cross", 2)(x, encoded))
-    net = FeedForwardNet(inputs=[memory, ids], outputs=x, seed=0)
-    net.as_type("float64")
-    given = {"memory": rng.standard_normal((3, 5, 6)), "ids": rng.integers(0, WORDS, (3, T))}
-    decoder = net.decoder(fixed={"memory": given["memory"]})
-    parts = [given["ids"][:, :7], {"ids": given["ids"][:, 7:]}]
-    got = np.concatenate([decoder(part) for part in parts], axis=1)
-    np.testing.assert_allclose(got, net.predict(given), rtol=0, atol=1e-9)
-    with pytest.raises(ArgumentError, match="at least one input .* that is not fixed"):
-        net.decoder(fixed=given)
-
-
-def test_sequences_of_numbers_and_several_outputs(rng):
-    x = Input("x", (T, 3))
-    y = GRU("r", 4)(x)
-    net = FeedForwardNet(inputs=x, outputs=[y, Activation("a", "tanh")(y)], seed=0)
-    given = rng.standard_normal((2, T, 3)).astype(np.float32)
-    want, decoder = net.predict(given), net.decoder()
-    first, second = decoder(given[:, :5]), decoder(given[:, 5:])
-    for name in want:
-        joined = np.concatenate([first[name], second[name]], axis=1)
-        np.testing.assert_allclose(joined, want[name], rtol=0, atol=1e-6)
-
-
-def test_what_a_stateful_layer_keeps_is_left_alone(rng):
-    net = net_of(GRU("r", E, stateful=3), attention())
-    ids = rng.integers(0, WORDS, (3, T))
-    want = net.predict(ids)
-    decoder = net.decoder()
-    kept = [value.copy() for value in net.param_values()]
-    got = np.concatenate([decoder(ids[:, :5]), decoder(ids[:, 5:])], axis=1)
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-9)
-    for value, then in zip(net.param_values(), kept, strict=True):
-        np.testing.assert_array_equal(value, then)
-
-
-def test_the_net_is_not_touched(rng):
-    net = net_of(*MIXES["both"]())
-    state = net.rng.bit_generator.state
-    before = [value.copy() for value in net.param_values()]
-    decoder = net.decoder()
-    decoder(rng.integers(0, WORDS, (2, 3)))
-    assert net.rng.bit_generator.state == state
-    for value, then in zip(net.param_values(), before, strict=True):
-        np.testing.assert_array_equal(value, then)
-
-
-def test_a_net_that_was_changed_or_is_not_alone():
-    net = net_of(attention())
-    decoder = net.decoder()
-    net.add(Activation("more", "tanh"))
-    with pytest.raises(CallOrderError, match="expected the net as it was"):
-        decoder(np.zeros((1, 1), np.int64))
-
-    class Own(FeedForwardNet):
-        def forward(self, flag, x, output=()):
-            return super().forward(flag, x, output)
-
-    with pytest.raises(ArgumentError, match="received a forward of its own"):
-        Decoder(Own([Embedding("words", WORDS, E, input_sample_shape=(T,))]))
 
 
 def test_an_encoder_s_sequences_are_asked_to_be_fixed():
