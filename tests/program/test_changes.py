@@ -9,7 +9,7 @@ import pytest
 from singanet import FeedForwardNet
 from singanet import optimizer as kinds
 from singanet.errors import CallOrderError
-from singanet.layers import Dense
+from singanet.layers import Dense, Dropout, TimeDistributed
 from singanet.loss import Huber, SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, MaxNorm
 from singanet.program.replay.shared_arena import facts, facts_of_feed
@@ -52,7 +52,20 @@ def first(net):
     return net.params()[0]
 
 
-# -- nets: the change, and the words by which a program recorded by hand refuses it ---------------
+# -- nets: the change, and the words by which a program recorded by hand refuses it ---------
+
+
+class Mine(Dropout):
+    """A class that is put in the place of the layer's."""
+
+
+def drop(net):
+    return layer(net, "drop")
+
+
+def read_only(net):
+    first(net).value.flags.writeable = False
+
 
 OF_IMAGES = {
     "freeze": (each(lambda net: net.freeze("flat")), "added or frozen"),
@@ -62,26 +75,56 @@ OF_IMAGES = {
         each(lambda net: setattr(first(net), "value", first(net).value * np.float32(0.5))),
         "array of 'conv/weight' is another",
     ),
-    "rate of dropout": (
-        assign("p", 0.7, lambda net: layer(net, "drop")),
-        "'rate' of layer 'drop' was assigned",
-    ),
+    "tie": (
+        each(lambda net: layer(net, "out").params.update(
+            bias=Dense("other", 5, input_sample_shape=(2,)).params["bias"])),
+        "the parameters of layer 'out' are others"),
+    "rate of dropout": (assign("p", 0.7, drop), "'rate' of layer 'drop' was assigned"),
+    "layer within": (
+        assign("p", 0.5, lambda net: layer(net, "each").layer),
+        "'rate' of layer 'inner' was assigned"),
+    "class": (assign("__class__", lambda: Mine, drop), "'class' of layer 'drop' was assigned"),
+    "list": (
+        each(lambda net: drop(net).mine.append(3)),
+        "a list or dict of a layer or loss has other contents"),
     "loss": (assign("loss", lambda: SoftmaxCrossEntropy(label_smoothing=0.2)), "another loss"),
-    "smoothing": (assign("label_smoothing", 0.3, lambda net: net.loss), "label_smoothing"),
+    "smoothing": (
+        assign("label_smoothing", 0.3, lambda net: net.loss),
+        "'label_smoothing' of the SoftmaxCrossEntropy was assigned"),
     "layer": (assign("trainable", False, lambda net: net.layers[0]), "trainable"),
     "mode": (assign("mode", "tanh", lambda net: layer(net, "relu")), "mode"),
+    "same rate": (assign("p", 0.3, drop), None),
     "write": (each(lambda net: np.multiply(first(net).value, 0.5, out=first(net).value)), None),
     "double": (each(lambda net: net.as_type(np.float64)), None),
     "metric": (assign("metric", None), None),
     "generator": (assign("rng", lambda: np.random.default_rng(77)), None),
     "draws": (each(lambda net: net.rng.random(7)), None),
-}
+}  # fmt: skip
+OTHERS = "'weights' of the MultiLoss are others"
 OF_HEADS = {
-    "weights": assign("weights", lambda: {"kind": 0.25, "size": 2.0}, lambda net: net.loss),
-    "weights in place": each(lambda net: net.loss.weights.update(size=0.0)),
-    "losses": each(lambda net: setattr(net.loss, "losses", {**net.loss.losses, "size": Huber()})),
-    "losses in place": each(lambda net: net.loss.losses.update(size=Huber())),
-    "smoothing": assign("label_smoothing", 0.3, lambda net: net.loss.losses["kind"]),
+    "weights": (
+        assign("weights", lambda: {"kind": 0.25, "size": 2.0}, lambda net: net.loss), "weights"),
+    "weights in place": (each(lambda net: net.loss.weights.update(size=0.0)), OTHERS),
+    "losses": (
+        each(lambda net: setattr(net.loss, "losses", {**net.loss.losses, "size": Huber()})),
+        "losses"),
+    "losses in place": (each(lambda net: net.loss.losses.update(size=Huber())), "losses"),
+    "smoothing": (
+        assign("label_smoothing", 0.3, lambda net: net.loss.losses["kind"]),
+        "'label_smoothing' of the SoftmaxCrossEntropy was assigned"),
+}  # fmt: skip
+
+
+def listed():
+    net = image_net(lambda: TimeDistributed("each", Dropout("inner", 0.1)))
+    drop(net).mine = [1, 2]
+    return net
+
+
+LISTED = dataclasses.replace(IMAGES, make=listed)
+BY_HAND = {
+    **{f"images, {name}": (LISTED, *row) for name, row in OF_IMAGES.items()},
+    **{f"heads, {name}": (HEADS, *row) for name, row in OF_HEADS.items()},
 }
 
 
@@ -101,8 +144,7 @@ def gain(net):
 
 
 CHANGES = {
-    **{f"images, {name}": (IMAGES, change) for name, (change, _) in OF_IMAGES.items()},
-    **{f"heads, {name}": (HEADS, change) for name, change in OF_HEADS.items()},
+    **{name: (net, change) for name, (net, change, _) in BY_HAND.items()},
     "gain": (gained(Gain, False), each(gain)),
     "pure gain": (gained(PureGain, False), each(gain)),
     "nested gain": (gained(Gain, True), each(gain)),
@@ -125,10 +167,11 @@ def test_a_changed_net_goes_on_as_it_is_now(name, placed):
     twins.expect_recorded()
 
 
-def by_hand(rerecord=False):
-    twins = Twins(image_net, adam)
-    x, y = IMAGES.batches(1, 8)[0]
-    return twins, twins.recorded.record(x, y, twins.optimizers[0], rerecord=rerecord)
+def by_hand(rerecord=False, net=IMAGES, rule=adam):
+    twins = Twins(net.make, rule)
+    return twins, twins.recorded.record(
+        *net.batches(1, 8)[0], twins.optimizers[0], rerecord=rerecord
+    )
 
 
 def run(twins, made, x, y, weight=None):
@@ -137,22 +180,67 @@ def run(twins, made, x, y, weight=None):
     twins.expect_equal()
 
 
-@pytest.mark.parametrize("name", [name for name, (_, words) in OF_IMAGES.items() if words])
-def test_a_changed_net_is_refused_by_a_program_of_hand_or_recorded_again(name):
-    change, words = OF_IMAGES[name]
-    for again in (False, True):
-        twins, made = by_hand(rerecord=again)
-        for x, y in IMAGES.batches(2, 8):
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("name", [name for name, (*_, words) in BY_HAND.items() if words])
+def test_a_changed_net_is_refused_by_a_program_of_hand_or_recorded_again(name, again):
+    net, change, words = BY_HAND[name]
+    twins, made = by_hand(again, net)
+    for x, y in net.batches(2, 8):
+        run(twins, made, x, y)
+    twins.both(change)
+    if again:
+        for x, y in net.batches(3, 8):
             run(twins, made, x, y)
-        twins.both(change)
-        if again:
-            for x, y in IMAGES.batches(3, 8):
-                run(twins, made, x, y)
-        else:
-            before = [value.copy() for value in twins.recorded.param_values()]
-            with pytest.raises(CallOrderError, match=words):
-                made.run(x, y)
-            expect_same(before, twins.recorded.param_values())
+    else:
+        expect_refused(twins, made, (x, y), words)
+
+
+def expect_refused(twins, made, batch, words):
+    """At each run until it is undone, and before anything is changed."""
+    before = [value.copy() for value in twins.recorded.param_values()]
+    for _ in range(2):
+        with pytest.raises(CallOrderError, match=words):
+            made.run(*batch)
+        expect_same(before, twins.recorded.param_values())
+
+
+OF_HAND = {
+    "loaded": (lambda net, rule: rule.load_state_dict(rule.state_dict()), "optimizer"),
+    "update": (
+        lambda net, rule: setattr(rule, "update", rule.update), "'update' of the SGD was assigned"),
+    "_rule": (
+        lambda net, rule: setattr(rule, "_rule", rule._rule), "'_rule' of the SGD was assigned"),
+    "coefficient": (
+        lambda net, rule: setattr(rule.regularizer, "coefficient", 0.2),
+        "optimizer"),
+    "read-only": (lambda net, rule: read_only(net), "read-only"),
+    "method of the class": (lambda net, rule: None, "a method of Dropout was replaced"),
+    # Hyper-parameters are asked anew at each step.
+    "hyper-parameters": (lambda net, rule: vars(rule).update(lr=0.2, momentum=0.5), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_HAND)
+def test_changed_optimizers_and_methods_are_refused_by_a_program_of_hand(name, monkeypatch):
+    change, words = OF_HAND[name]
+    twins, made = by_hand(rule=lambda: SGD(0.1, 0.9, regularizer=kinds.L2Regularizer(0.1)))
+    x, y = IMAGES.batches(1, 8)[0]
+    run(twins, made, x, y)
+    twins.both(change)
+    if name == "method of the class":
+        whole = Dropout.forward
+        monkeypatch.setattr(Dropout, "forward", lambda self, ctx, x: whole(self, ctx, x))
+    if words is None:
+        run(twins, made, x, y)
+    else:
+        expect_refused(twins, made, (x, y), words)
+    if name == "read-only":
+        first(twins.recorded).value.flags.writeable = True
+        first(twins.nets[1]).value.flags.writeable = True
+        run(twins, made, x, y)
+    elif name == "method of the class":
+        monkeypatch.undo()
+        run(twins, made, x, y)
 
 
 def test_weights_of_losses_annealed_in_fit(placed, rng):
@@ -247,15 +335,6 @@ def test_settings_changed_between_steps_are_those_of_the_next(name, kind, placed
         twins.expect_recorded()
     changed, kept = (pair.recorded.param_values()[0] for pair in (twins, still))
     assert not np.array_equal(changed, kept)
-
-
-def test_a_loaded_optimizer_is_refused_by_a_program_of_hand():
-    twins, made = by_hand()
-    x, y = IMAGES.batches(1, 8)[0]
-    run(twins, made, x, y)
-    twins.optimizers[0].load_state_dict(twins.optimizers[0].state_dict())
-    with pytest.raises(CallOrderError, match="optimizer"):
-        made.run(x, y)
 
 
 def test_a_regularizer_of_one_parameter(placed):

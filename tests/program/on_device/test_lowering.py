@@ -13,27 +13,13 @@ import singanet
 from singanet.errors import DataError
 from singanet.layers import Activation, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, L2Regularizer
+from singanet.optimizer import SGD, Adam
 from singanet.program.ir import NotRecordableError, gather, scatter, store, take_rows
 from singanet.program.on_device.device_lowering import Launch
 from singanet.program.on_device.device_products import Graphs, product
 from singanet.program.on_device.functions import on_device
 from singanet.testing import strict_device, watch_device
 from singanet.testing.device_like import device_like
-
-
-def falling(step):
-    """A user's own schedule."""
-    return 0.5 / (step + 1)
-
-
-RULES = {
-    "schedule": lambda: SGD(lr=falling),
-    "momentum": lambda: SGD(lr=falling, momentum=0.9),
-    "adam": lambda: Adam(lr=0.05),
-    "clipped": lambda: ClipByGlobalNorm(SGD(lr=0.5), 0.05),
-    "decay": lambda: Adam(lr=falling, regularizer=L2Regularizer(0.1)),
-}
 
 
 def net_there(drops=True):
@@ -50,17 +36,6 @@ def net_there(drops=True):
 def batch(seed):
     rng = np.random.default_rng(seed)
     return rng.standard_normal((6, 5)).astype(np.float32), rng.integers(0, 3, 6)
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_numbers_of_a_step_are_those_of_that_step(name):
-    losses = []
-    for recorded in (True, False):
-        net, rule = net_there(), RULES[name]()
-        net.programs.enabled = recorded
-        losses.append([net.step(*batch(k), rule)[0] for k in range(7)])
-        assert bool(net.programs.reports()) == recorded
-    assert losses[0] == losses[1]
 
 
 def test_numbers_may_stand_still_and_go_on():
@@ -129,16 +104,6 @@ def test_labels_that_are_none_leave_net_and_draws_as_they_were():
         np.testing.assert_array_equal(param.value.get(), value)
     assert {state.step for state in rule.states()} == {3}
     net.step(x, y, rule)
-
-
-def test_predictions_are_arrays_of_their_own():
-    net = net_there(False)
-    x, other = batch(0)[0], batch(1)[0]
-    net.evaluate(x, batch(0)[1])
-    first = [net.predict(x) for _ in range(3)]
-    kept = first[-1].get()
-    net.predict(other)
-    np.testing.assert_array_equal(first[-1].get(), kept)
 
 
 # -- Functions of a device's module in the place of NumPy's, with the same numbers ------------

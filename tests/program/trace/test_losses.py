@@ -229,25 +229,3 @@ def test_a_users_loss_inside_one_of_singanets_is_seen(rng):
     twins = Twins(make, sgd)
     twins.train([(data(rng), {"a": numbers(rng), "b": numbers(rng)}) for _ in range(6)])
     assert any("loss" in note for note in twins.expect_recorded())
-
-
-class Tagged(np.ndarray):
-    """A class of arrays that no program knows."""
-
-
-ODD = {
-    "subclass": ("squared", lambda y, w: (y.view(Tagged), w)),
-    "complex": ("squared", lambda y, w: (y.astype(np.complex64), w)),
-    "list of targets": ("softmax", lambda y, w: (y.tolist(), w)),
-    "list of weights": ("softmax", lambda y, w: (y, w.tolist())),
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_other_things_than_arrays_are_taken_or_refused_alike(name, rng):
-    case, odd = ODD[name]
-    twins = Twins(net_with(case), sgd)
-    for _ in range(4):
-        x, (y, weight) = data(rng), odd(CASES[case][1](rng), np.ones(6, np.float32))
-        weight = weight if "list" in name else None
-        twins.outcomes(lambda net, rule, x=x, y=y, w=weight: net.step(x, y, rule, sample_weight=w))
