@@ -195,6 +195,25 @@ def test_it_is_recorded_as_by_the_layers(name, gpu):
         assert bool(programs.notes) == bool(words)
 
 
+def test_a_pure_layer_reads_an_array_of_its_own(gpu):
+    xp = gpu.ops.xp
+
+    class Fixed(Pure):
+        def setup(self, in_shapes):
+            self.factor = xp.asarray(np.linspace(1, 2, *in_shapes, dtype=np.float32))
+            return super().setup(in_shapes)
+
+        def forward(self, ctx, x):
+            return super().forward(ctx, x) * self.factor
+
+        def backward(self, ctx, dy):
+            return super().backward(ctx, dy * self.factor)
+
+    nets = [make([Fixed], device=gpu, recorded=recorded) for recorded in (True, False)]
+    assert losses_of(nets[0], sgd()) == losses_of(nets[1], sgd())
+    assert nets[0].programs.reports()
+
+
 @pytest.mark.parametrize(("parts", "loss"), [([Expects], SquaredError), ([], Picky)])
 def test_a_refusal_of_numbers_that_nobody_computed_runs_by_the_layers(parts, loss, gpu):
     """Nobody sees an error that no number of theirs has made."""
