@@ -40,28 +40,6 @@ def updates(net):
 SWEEP = ["multiply", "multiply", "add", "subtract"]
 
 
-def joint(net):
-    return [name for name, layer in updates(net) if not layer]
-
-
-def test_one_sweep_for_neighbours_that_have_the_same_numbers():
-    twins = Twins(small, sgd)
-    twins.train(BATCHES)
-    # From the last layer to the first: three/weight alone, two at half the rate, the other three.
-    assert joint(twins.recorded) == 2 * SWEEP
-    assert [layer for _, layer in updates(twins.recorded) if layer] == 4 * ["three"]
-
-
-@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), sgd, lambda: Adam(lr=0.01)])
-def test_a_net_of_small_layers_is_updated_by_one_sweep(make):
-    twins = Twins(even, make)
-    twins.train(BATCHES)
-    found = updates(twins.recorded)
-    assert found
-    assert all(layer == "" for _, layer in found)
-    assert [name for name, _ in found].count("subtract") == 1
-
-
 def test_a_read_only_parameter_is_changed_by_no_sweep():
     net, optimizer = even(), sgd()
     for batch in BATCHES[:4]:
@@ -76,34 +54,70 @@ def test_a_read_only_parameter_is_changed_by_no_sweep():
     np.testing.assert_equal([param.value for param in held], before)
 
 
-def assign(net):
+def assign(net, _=None):
     net.params()[2].value = net.params()[2].value.copy()
 
 
-def regroup(net):
+def regroup(net, _):
     assign(net)
     net._regroup()
 
 
+def update_one(net, rule):
+    rule.update(["one/bias"], [net.params()[1].value], [np.ones(16, np.float32)])
+
+
+def lay(laid):
+    """Let the first parameter lie otherwise."""
+
+    def act(net, _):
+        param = net.params()[0]
+        param.value = laid(param.value)
+
+    return act
+
+
 DONE = {
-    # What is done to the net, and how many sweeps it has then.
-    "freeze": (lambda net: setattr(net["two"], "trainable", False), 2),
-    "assign": (assign, 2),
-    "regroup": (regroup, 1),
-    "add": (lambda net: net.add(Dense("four", 5)), 2),
+    # The net, what is done to it between steps, and how many sweeps it has then.
+    "even": (even, lambda net, rule: None, 1),
+    # From the last layer to the first: three/weight alone, two at half the rate, the other three.
+    "small": (small, lambda net, rule: None, 2),
+    "freeze": (even, lambda net, rule: setattr(net["two"], "trainable", False), 2),
+    "assign": (even, assign, 2),
+    "regroup": (even, regroup, 1),
+    "add": (even, lambda net, rule: net.add(Dense("four", 5)), 2),
+    # At its own count of steps it has numbers of its own, as what is not dense is by itself.
+    "one alone": (even, update_one, 1),
+    "Fortran": (even, lay(np.asfortranarray), 1),
+    "gaps": (even, lay(lambda value: np.repeat(value, 2, 1)[:, ::2]), 1),
+    "state loaded": (even, lambda net, rule: rule.load_state_dict(rule.state_dict()), 1),
 }
 
 
+ALONE = {
+    "small": {"three"}, "assign": {"two"}, "one alone": {"one"}, "Fortran": {"one"}, "gaps": {"one"},
+}  # fmt: skip
+"""The layers with parameters that are updated by themselves."""
+
+
+@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), sgd, lambda: Adam(lr=0.01)])
 @pytest.mark.parametrize("name", DONE)
-def test_what_is_done_to_the_net_between_steps(name):
-    act, sweeps = DONE[name]
-    twins = Twins(even, sgd)
-    twins.train(BATCHES[:1] * 4)
+def test_neighbours_that_have_the_same_numbers_are_updated_by_one_sweep(name, make):
+    net, act, sweeps = DONE[name]
+    twins = Twins(net, (lambda: Adam(lr=0.01)) if name == "one alone" else make)
+    twins.train(BATCHES[:4])
     held = twins.recorded.params()[0].value
-    twins.both(lambda net, _: act(net))
-    twins.train(BATCHES[:1] * 5)
-    assert joint(twins.recorded) == sweeps * SWEEP
-    assert (twins.recorded.params()[0].value is held) == (name != "regroup")
+    twins.both(act)
+    twins.train(BATCHES[:1] * 6)
+    found = updates(twins.recorded)
+    joint = [kernel for kernel, layer in found if not layer]
+    assert joint.count("subtract") == sweeps
+    alone = {layer for _, layer in found if layer}
+    assert alone == ALONE.get(name, set())
+    same = twins.recorded.params()[0].value is held
+    assert same == (name not in ("regroup", "Fortran", "gaps"))
+    twins.optimizers = tuple(map(copy.deepcopy, twins.optimizers))
+    twins.train(BATCHES[:4])
 
 
 def test_large_parameters_are_updated_alone_and_few_wait():
@@ -135,27 +149,6 @@ def test_other_batches_share_the_state_and_stay_recorded():
     assert len(twins.recorded.programs.reports()) == 2
 
 
-def test_an_update_of_one_parameter_alone_parts_it_from_the_others():
-    twins = Twins(small, lambda: Adam(lr=0.01))
-    twins.train(BATCHES[:1] * 4)
-    ones = np.ones(16, np.float32)
-    twins.both(lambda net, rule: rule.update(["one/bias"], [net.params()[1].value], [ones]))
-    twins.train(BATCHES[:1] * 6)
-    # At its own count of steps it has numbers of its own.
-    assert ("multiply", "one") in updates(twins.recorded)
-
-
-def test_state_that_was_saved_loaded_or_copied_goes_on():
-    twins = Twins(small, sgd)
-    twins.train(BATCHES[:4])
-    saved = twins.optimizers[0].state_dict()
-    twins.train(BATCHES[:2])
-    twins.both(lambda _, rule: rule.load_state_dict(saved))
-    twins.train(BATCHES[:4])
-    twins.optimizers = tuple(map(copy.deepcopy, twins.optimizers))
-    twins.train(BATCHES[:4])
-
-
 class Twice(Layer):
     """x a + x b, whose two parameters have one gradient in common."""
 
@@ -180,20 +173,6 @@ def test_a_gradient_of_two_parameters(make):
     twins = Twins(lambda: small(Twice("twice")), make)
     twins.train(BATCHES)
     assert twins.recorded.programs.reports()
-
-
-@pytest.mark.parametrize("kind", ["F", "gaps"])
-def test_parameters_that_are_not_dense_are_updated_alone(kind):
-    def laid():
-        net = small()
-        param = net.params()[0]
-        value = param.value
-        param.value = np.asfortranarray(value) if kind == "F" else np.repeat(value, 2, 1)[:, ::2]
-        return net
-
-    twins = Twins(laid, sgd)
-    twins.train(BATCHES)
-    assert ("multiply", "one") in updates(twins.recorded)
 
 
 # -- Sums in a program, for a reducer that is not the library's: one process that plays two ---
