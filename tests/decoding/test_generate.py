@@ -58,38 +58,28 @@ def test_a_prompt_longer_than_the_limit(rng):
     assert a == b
 
 
-def test_rows_end_where_the_stop_is_drawn(rng):
-    net = model("char_rnn")
-    prompts = rng.integers(0, WORDS, (6, 4))
-    free = net.generate(prompts, 30, seed=1)
-    stop = int(free[0][5])
-    for row, ended in zip(free, net.generate(prompts, 30, seed=1, stop=stop), strict=True):
-        row = row.tolist()
-        end = row.index(stop) + 1 if stop in row else 30
-        assert ended.tolist() == row[:end]
+STOPS = [
+    # Of the rows that are drawn freely; id 0 stops as others do.
+    lambda free: free[0][5],
+    lambda free: [free[0][5:8], free[1][3]],
+    lambda free: 0,
+    lambda free: np.int64(0),
+    lambda free: [0],
+    lambda free: [[0]],
+    lambda free: [5, 0],
+    lambda free: np.array([0, 2]),
+    lambda free: [[0, 0], (8, 0)],
+]
 
 
-def test_rows_end_with_any_of_several_stops(rng):
-    net = model("char_rnn")
-    prompts = rng.integers(0, WORDS, (6, 4))
-    free = [row.tolist() for row in net.generate(prompts, 30, seed=1)]
-    run, one = free[0][5:8], free[1][3]
-    for row, ended in zip(free, net.generate(prompts, 30, seed=1, stop=[run, one]), strict=True):
-        ends = [k for k in range(1, 31) if row[:k][-3:] == run or row[k - 1] == one]
-        assert ended.tolist() == row[: ends[0] if ends else 30]
-
-
-@pytest.mark.parametrize(
-    ("stop", "runs"),
-    [
-        (0, [[0]]), (np.int64(0), [[0]]), ([0], [[0]]), ([[0]], [[0]]), ([5, 0], [[5], [0]]),
-        (np.array([0, 2]), [[0], [2]]), ([[0, 0], (8, 0)], [[0, 0], [8, 0]]),
-    ],
-)  # fmt: skip
-def test_id_0_stops_as_others_do(stop, runs, rng):
+@pytest.mark.parametrize("stop_of", STOPS)
+def test_rows_end_where_a_stop_is_drawn(stop_of, rng):
     net = model("char_rnn")
     prompts = rng.integers(0, WORDS, (40, 4))
     free = [row.tolist() for row in net.generate(prompts, 30, seed=1)]
+    stop = stop_of(free)
+    several = isinstance(stop, (list, np.ndarray))
+    runs = [np.ravel(run).tolist() for run in (stop if several else [stop])]
     stopped = 0
     for row, ended in zip(free, net.generate(prompts, 30, seed=1, stop=stop), strict=True):
         ends = [k for k in range(1, 31) for run in runs if row[:k][-len(run) :] == run]
@@ -98,10 +88,38 @@ def test_id_0_stops_as_others_do(stop, runs, rng):
     assert stopped
 
 
-@pytest.mark.parametrize("stop", [-1, "ab", [[]], [1, [2, -1]], 1.5, [None]])
-def test_stops_that_are_no_ids_are_refused(stop):
-    with pytest.raises(ArgumentError, match="argument stop: expected an id"):
-        model().generate([[1]], 3, stop=stop)
+def unlikely(*end):
+    layers = [Embedding("words", WORDS, 4, input_sample_shape=(5,)), GRU("gru", 3), *end]
+    return FeedForwardNet(layers, seed=0).generate([[1]], 2)
+
+
+REFUSED = [
+    *(
+        (lambda stop=stop: model().generate([[1]], 3, stop=stop), ArgumentError,
+         "argument stop: expected an id")
+        for stop in (-1, "ab", [[]], [1, [2, -1]], 1.5, [None])
+    ),
+    *(
+        (lambda name=name, value=value: Sampling(**{name: value}), ArgumentError, name)
+        for name, value in (("temperature", -1.0), ("temperature", np.nan), ("top_k", 0),
+                            ("top_p", 0.0), ("top_p", 1.1))
+    ),
+    *(
+        (lambda prompts=prompts: model().generate(prompts, 3), DataError,
+         "net.generate, argument prompts")
+        for prompts in ([], [[]], [1, 2], [[0.5]], [np.zeros((2, 2), int)])
+    ),
+    # Outputs that are no probabilities.
+    (unlikely, ArgumentError, "net.generate: expected a net with one output"),
+    (lambda: unlikely(TimeDistributed("steps", Dense("fc", WORDS))), ArgumentError,
+     "net.generate: expected a net with one output"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("act", "error", "words"), REFUSED)
+def test_refusals(act, error, words):
+    with pytest.raises(error, match=words):
+        act()
 
 
 def test_how_probable_each_is(rng):
@@ -184,31 +202,6 @@ def test_at_zero_the_likeliest_is_taken_the_first_of_equal_ones():
     p = np.array([[0.2, 0.5, 0.3], [0.4, 0.2, 0.4]])
     assert Sampling(0).draw(p, np.random.default_rng(0)).tolist() == [1, 0]
     assert Sampling(1.0, top_k=1).draw(p, np.random.default_rng(0)).tolist() == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("given", "what"),
-    [({"temperature": -1.0}, "temperature"), ({"temperature": np.nan}, "temperature"),
-     ({"top_k": 0}, "top_k"), ({"top_p": 0.0}, "top_p"), ({"top_p": 1.1}, "top_p")],
-)  # fmt: skip
-def test_refuses_bad_sampling(given, what):
-    with pytest.raises(ArgumentError, match=what):
-        Sampling(**given)
-
-
-@pytest.mark.parametrize("prompts", [[], [[]], [1, 2], [[0.5]], [np.zeros((2, 2), int)]])
-def test_refuses_what_are_no_prompts(prompts):
-    with pytest.raises(DataError, match="net.generate, argument prompts"):
-        model().generate(prompts, 3)
-
-
-def test_refuses_outputs_that_are_no_probabilities():
-    layers = [Embedding("words", WORDS, 4, input_sample_shape=(5,)), GRU("gru", 3)]
-    for end in ([], [TimeDistributed("steps", Dense("fc", WORDS))]):
-        net = FeedForwardNet([*layers, *end], seed=0)
-        with pytest.raises(ArgumentError, match="net.generate: expected a net with one output"):
-            net.generate([[1]], 2)
-        layers = [Embedding("words", WORDS, 4, input_sample_shape=(5,)), GRU("gru", 3)]
 
 
 def test_any_loop_may_draw(rng):

@@ -35,24 +35,6 @@ def alone(net, text):
     return net.predict(np.array([[*text, *[0] * (T - len(text))]]))[0, len(text) - 1]
 
 
-@pytest.mark.parametrize("mix", MIXES)
-def test_parts_of_any_lengths_give_what_each_gives_alone(mix, rng):
-    net = net_of(*MIXES[mix]())
-    texts = [rng.integers(0, WORDS, n) for n in (3, 7, 1, 7, 4)]
-    decoder = net.decoder()
-    got = decoder.read(texts)
-    close(got, [alone(net, text) for text in texts])
-    assert decoder.lengths.tolist() == [3, 7, 1, 7, 4]
-    assert decoder.steps == 7
-    for _ in range(2):
-        new = rng.integers(0, WORDS, (5, 2))
-        texts = [np.append(text, more) for text, more in zip(texts, new, strict=True)]
-        close(decoder(new)[:, -1], [alone(net, text) for text in texts])
-    if decoder.limit is not None:
-        with pytest.raises(CallOrderError, match="at most 12 steps; received 2 steps after 11"):
-            decoder(new)
-
-
 class EachStep(Layer):
     """A user's layer that computes each step for itself, but says nothing of that."""
 
@@ -212,21 +194,6 @@ def test_a_prefix_is_read_once_and_its_memory_shared(rng):
         [fork(ids[None])[0, 0] for fork, ids in zip(forks, more, strict=True)],
     )
     assert decoder.lengths.tolist() == [40]
-
-
-def test_what_goes_back_leaves_forks_as_they_are(rng):
-    net = net_of(attention(rotary=RotaryEmbedding()))
-    a, b, c = rng.integers(0, WORDS, (3, 5))
-    decoder = net.decoder()
-    decoder(a[None])
-    fork = decoder.fork()
-    decoder.back(3)
-    close(decoder(b[None, :4])[0, -1], alone(net, [*a[:2], *b[:4]]))
-    close(fork(c[None])[0, -1], alone(net, [*a, *c]))
-    fork.back([6])
-    decoder.back(2)
-    close(fork(b[None, :1])[0, -1], alone(net, [*a[:4], b[0]]))
-    close(decoder(c[None, :3])[0, -1], alone(net, [*a[:2], *b[:2], *c[:3]]))
 
 
 def test_states_cannot_be_taken_back_but_forks_can(rng):

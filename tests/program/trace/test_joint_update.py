@@ -95,7 +95,8 @@ DONE = {
 
 
 ALONE = {
-    "small": {"three"}, "assign": {"two"}, "one alone": {"one"}, "Fortran": {"one"}, "gaps": {"one"},
+    "small": {"three"}, "assign": {"two"}, "one alone": {"one"}, "Fortran": {"one"},
+    "gaps": {"one"},
 }  # fmt: skip
 """The layers with parameters that are updated by themselves."""
 
