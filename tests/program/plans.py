@@ -379,6 +379,11 @@ def on_layer(run, action):
     run.steps(action.size, on_layer=chosen(action, clip, without_first))
 
 
+@action()
+def other_batch(run, action):
+    run.steps(3, 1 + action.size)
+
+
 @action(2)
 def measure(run, action):
     """By the layers the gradient is worked out of copies that the loss kept before."""
@@ -502,11 +507,6 @@ def fit(run, action):
         np.testing.assert_allclose(history["kept"], history["plain"], rtol=1e-6)
 
 
-@action()
-def other_batch(run, action):
-    run.steps(3, 1 + action.size)
-
-
 class Mine(np.ndarray):
     """A class of arrays of the user's."""
 
@@ -589,11 +589,6 @@ def refused_walk(run, action):
         assert action.where % 4 == 3 or told[:2] == ("refused", CallOrderError)
 
 
-@change()
-def learning_rate(action, net, optimizer):
-    rule_of(optimizer).lr = 0.01 * action.size
-
-
 def rule_of(optimizer):
     """The rule behind all stages."""
     while not hasattr(optimizer, "lr"):
@@ -617,16 +612,6 @@ def register(action, net, optimizer):
     """Said to the optimizer, and not to the net."""
     for spec in net.param_specs()[:2]:
         optimizer.register(spec.name, dataclasses.replace(spec, lr_mult=0.5 * (action.size - 1)))
-
-
-@change()
-def reload(action, net, optimizer):
-    optimizer.load_state_dict(optimizer.state_dict())
-
-
-@change()
-def patch_update(action, net, optimizer):
-    halve(optimizer)
 
 
 @change(4)
@@ -665,39 +650,49 @@ def patch_pass(run, action):
     run.do(lambda net, _: delattr(net, method))
 
 
-@change(4)
-def freeze(action, net, optimizer):
-    net.freeze(layer_of(action, net).name)
+def assign(action, net, optimizer):
+    param = param_of(action, net)
+    param.value = param.value * np.float32(action.size / 2)
 
 
-@change()
-def unfreeze(action, net, optimizer):
-    net.unfreeze()
+def write(action, net, optimizer):
+    param_of(action, net).value[...] *= np.float32(action.size / 2)
 
 
-@change(4)
 def trainable(action, net, optimizer):
     param = param_of(action, net)
     if not param.is_state and not param.name.endswith("count"):
         param.trainable = not param.trainable
 
 
-@change(4)
 def layer_trainable(action, net, optimizer):
     layer = layer_of(action, net)
     if not isinstance(layer, Counts):
         layer.trainable = not layer.trainable
 
 
-@change(4)
-def assign(action, net, optimizer):
-    param = param_of(action, net)
-    param.value = param.value * np.float32(action.size / 2)
+def load_state(action, net, optimizer):
+    optimizer.load_state_dict(optimizer.state_dict())
 
 
-@change(4)
-def write(action, net, optimizer):
-    param_of(action, net).value[...] *= np.float32(action.size / 2)
+CHANGES = {
+    "learning rate": (1, lambda act, net, rule: setattr(rule_of(rule), "lr", 0.01 * act.size)),
+    "reload": (1, load_state),
+    "patch update": (1, lambda _, net, rule: halve(rule)),
+    "freeze": (4, lambda act, net, rule: net.freeze(layer_of(act, net).name)),
+    "unfreeze": (1, lambda _, net, rule: net.unfreeze()),
+    "trainable": (4, trainable),
+    "layer trainable": (4, layer_trainable),
+    "assign": (4, assign),
+    "write": (4, write),
+    "generator": (1, lambda _, net, rule: setattr(net, "rng", np.random.default_rng(77))),
+    "draws": (1, lambda _, net, rule: net.rng.random(7)),
+    "no metric": (1, lambda _, net, rule: setattr(net, "metric", None)),
+    "other loss": (1, lambda _, net, rule: setattr(net, "loss", type(net.loss)())),
+}
+for name, (variants, function) in CHANGES.items():
+    function.__name__ = name
+    change(variants)(function)
 
 
 @action(12)
@@ -734,20 +729,6 @@ def attribute(action, net, optimizer):
         net.loss.factor = float(action.size)
     elif isinstance(net.loss, SoftmaxCrossEntropy):
         net.loss.label_smoothing = 0.1 * action.size
-
-
-@change(4)
-def of_the_net(action, net, optimizer):
-    """Another generator, draws of the caller's, no metric, another loss."""
-    at = action.where % 4
-    if at == 0:
-        net.rng = np.random.default_rng(77)
-    elif at == 1:
-        net.rng.random(7)
-    elif at == 2:
-        net.metric = None
-    else:
-        net.loss = type(net.loss)()
 
 
 @action(2)
