@@ -256,6 +256,7 @@ def expect_as_by_the_layers(net, rule, rng, *, steps=9, weighted=False, level="n
         twins.step(x, y, sample_weight=weight)
         if number % 3 == 1:
             twins.forward(False, x)
+        if number == 4:
             twins.recorded.memory(6, twins.optimizers[0])
             twins.expect_equal()
         if number == steps // 2:

@@ -71,25 +71,20 @@ OF_IMAGES = {
     "freeze": (each(lambda net: net.freeze("flat")), "added or frozen"),
     "add": (each(lambda net: net.add(Dense("more", 5))), "added or frozen"),
     "fix": (assign("trainable", False, first), "trainable of 'conv/weight' is False"),
-    "replace": (
-        each(lambda net: setattr(first(net), "value", first(net).value * np.float32(0.5))),
-        "array of 'conv/weight' is another",
-    ),
+    "replace": (each(lambda net: setattr(first(net), "value", first(net).value * np.float32(0.5))),
+        "array of 'conv/weight' is another"),
     "tie": (
         each(lambda net: layer(net, "out").params.update(
             bias=Dense("other", 5, input_sample_shape=(2,)).params["bias"])),
         "the parameters of layer 'out' are others"),
     "rate of dropout": (assign("p", 0.7, drop), "'rate' of layer 'drop' was assigned"),
-    "layer within": (
-        assign("p", 0.5, lambda net: layer(net, "each").layer),
+    "layer within": (assign("p", 0.5, lambda net: layer(net, "each").layer),
         "'rate' of layer 'inner' was assigned"),
     "class": (assign("__class__", lambda: Mine, drop), "'class' of layer 'drop' was assigned"),
-    "list": (
-        each(lambda net: drop(net).mine.append(3)),
+    "list": (each(lambda net: drop(net).mine.append(3)),
         "a list or dict of a layer or loss has other contents"),
     "loss": (assign("loss", lambda: SoftmaxCrossEntropy(label_smoothing=0.2)), "another loss"),
-    "smoothing": (
-        assign("label_smoothing", 0.3, lambda net: net.loss),
+    "smoothing": (assign("label_smoothing", 0.3, lambda net: net.loss),
         "'label_smoothing' of the SoftmaxCrossEntropy was assigned"),
     "layer": (assign("trainable", False, lambda net: net.layers[0]), "trainable"),
     "mode": (assign("mode", "tanh", lambda net: layer(net, "relu")), "mode"),
