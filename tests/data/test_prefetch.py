@@ -80,8 +80,7 @@ def test_to_copy_ends_no_iteration(copied):
 
 
 def test_leaving_a_loop_ends_the_thread_and_keeps_the_place():
-    ahead = Prefetch(numbers())
-    expected = rows(numbers())
+    ahead, expected = Prefetch(numbers()), rows(numbers())
     for x, _ in ahead:
         assert x.tolist() == expected[0]
         break
@@ -90,10 +89,8 @@ def test_leaving_a_loop_ends_the_thread_and_keeps_the_place():
 
 
 def test_close_and_a_second_iteration_end_the_first():
-    ahead = Prefetch(numbers())
-    expected = rows(numbers())
-    first = iter(ahead)
-    next(first)
+    ahead, expected = Prefetch(numbers()), rows(numbers())
+    next(first := iter(ahead))
     second = iter(ahead)
     assert next(second)[0].tolist() == expected[1]
     assert list(first) == []
@@ -154,9 +151,6 @@ def test_it_is_ahead_by_its_capacity_and_no_more():
 def test_bad_capacity(capacity):
     with pytest.raises(ArgumentError, match="capacity"):
         Prefetch(numbers(), capacity)
-
-
-def test_what_is_no_loader_is_refused():
     with pytest.raises(ArgumentError, match="a list without state_dict.*GeneratorLoader"):
         Prefetch([(1, 1)])
 

@@ -34,51 +34,33 @@ def test_decode_reads_any_shape_in_order():
     assert text.encode("").shape == (0,)
 
 
-@pytest.mark.parametrize("strange", ["\x00", "B", "z", "\U0001f600"])
-def test_a_character_that_is_not_in_the_vocabulary_is_named(strange):
-    with pytest.raises(UnknownNameError, match="at index 2"):
-        TextDataset("acbac" * 10).encode("ab" + strange)
-
-
-@pytest.mark.parametrize("ids", [[3], [-1], [0.5], [2**40]])
-def test_ids_out_of_range(ids):
-    with pytest.raises(DataError, match="integer ids from 0 to 2"):
-        TextDataset("abc" * 10).decode(np.array(ids))
-
-
-@pytest.mark.parametrize("fraction", [0, 1, -0.1, 2, float("nan")])
-def test_bad_fraction(fraction):
-    with pytest.raises(ArgumentError, match="validation"):
-        TextDataset("abc" * 10, validation=fraction)
-
-
-@pytest.mark.parametrize("text", ["", "a", "abcdefghijklmno"])
-def test_too_short(text):
-    with pytest.raises(DataError, match="longer text"):
-        TextDataset(text)
-
-
-def test_the_shortest_text_that_will_do():
-    assert len(TextDataset("ab" * 10).validation) == 2
-    with pytest.raises(DataError, match="18 to train on, 1 for validation"):
-        TextDataset("a" * 19)
-
-
-def test_bytes_are_not_text():
-    with pytest.raises(DataError, match="bytes"):
-        TextDataset(b"abc" * 30)
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        *((lambda s=s: TextDataset("acbac" * 10).encode("ab" + s), UnknownNameError, "at index 2")
+          for s in ["\x00", "B", "z", "\U0001f600"]),
+        *((lambda i=i: TextDataset("abc" * 10).decode(np.array([i])), DataError, "ids from 0 to 2")
+          for i in [3, -1, 0.5, 2**40]),
+        *((lambda f=f: TextDataset("abc" * 10, validation=f), ArgumentError, "validation")
+          for f in [0, 1, -0.1, 2, float("nan")]),
+        *((lambda t=t: TextDataset(t), DataError, "longer text") for t in ["", "a", "abcdefghijk"]),
+        (lambda: TextDataset("a" * 19), DataError, "18 to train on, 1 for validation"),
+        (lambda: TextDataset(b"abc" * 30), DataError, "bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_or_none_of_its_ids_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+    assert len(TextDataset("ab" * 10).validation) == 2  # the shortest that will do
 
 
 def test_from_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("é\r\nö\rü\n".encode() * 10)
     text = TextDataset.from_file(path)
-    assert text.characters == "\néöü"
-    assert text.name == str(path)
-
-
-def test_from_file_names_the_byte_that_is_not_text(tmp_path):
-    path = tmp_path / "a.txt"
+    assert (text.characters, text.name) == ("\néöü", str(path))
+    with pytest.raises(UnknownNameError, match="'utf-9'"):
+        TextDataset.from_file(path, encoding="utf-9")
     path.write_bytes(b"abc\xff" * 10)
     with pytest.raises(DataError, match=r"a\.txt.*utf-8.*byte 0xff at 3"):
         TextDataset.from_file(path)
@@ -86,13 +68,6 @@ def test_from_file_names_the_byte_that_is_not_text(tmp_path):
     for wrong in (tmp_path, tmp_path / "none.txt"):
         with pytest.raises(DataError, match="check the path"):
             TextDataset.from_file(wrong)
-
-
-def test_unknown_encoding_is_named(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("abc")
-    with pytest.raises(UnknownNameError, match="'utf-9'"):
-        TextDataset.from_file(path, encoding="utf-9")
 
 
 def test_plays():
@@ -110,24 +85,19 @@ def test_a_large_text_takes_a_few_times_its_size(tmp_path):
     lines = "".join(chr(97 + k % 26) for k in range(79)) + "\n"
     file = tmp_path / "long.txt"
     file.write_text(lines * (4 << 20 >> 6), "ascii")
-    size = file.stat().st_size
     tracemalloc.start()
     try:
         made = TextDataset.from_file(file)
-        assert tracemalloc.get_traced_memory()[1] < 8 * size
+        assert tracemalloc.get_traced_memory()[1] < 8 * file.stat().st_size
     finally:
         tracemalloc.stop()
-    assert (
-        made.decode(made.train[-100:]) + made.decode(made.validation[:60])
-        == (lines * 5)[len(made.train) % 80 + 60 : len(made.train) % 80 + 220]
-    )
+    first = len(made.train) % 80 + 60
+    found = made.decode(made.train[-100:]) + made.decode(made.validation[:60])
+    assert found == (lines * 5)[first : first + 160]
 
 
 def test_pieces_of_a_text_are_joined():
-    text = "ab\U0001f600\ud800" * (1 << 17)
-    made = TextDataset(text)
+    made = TextDataset("ab\U0001f600\ud800" * (1 << 17))
     assert made.characters == "ab\ud800\U0001f600"
-    assert (
-        made.train[-(1 << 18) :].tolist()
-        == ([0, 1, 3, 2] * (1 << 17))[len(made.train) - (1 << 18) : len(made.train)]
-    )
+    wanted = np.tile([0, 1, 3, 2], 1 << 17)[: len(made.train)]
+    np.testing.assert_array_equal(made.train[-(1 << 18) :], wanted[-(1 << 18) :])

@@ -88,16 +88,11 @@ def answers_in(source, messages=TOLD):
     return [whole[begin:end] for begin, end in spans]
 
 
-@pytest.mark.parametrize("source", [CHATML, UNMARKED])
-def test_answers_are_what_the_assistant_says_with_its_end(source):
-    assert answers_in(source) == ["Nay, answer me.<|im_end|>", " Bernardo? <|im_end|>"]
-
-
-def test_answers_that_are_told_otherwise_once_another_follows():
-    assert answers_in(THINKING) == [
-        "Nay, answer me.<|im_end|>",
-        "<think>\n\n</think>\n\n Bernardo? <|im_end|>",
-    ]
+def test_answers_are_what_the_assistant_says_with_its_end():
+    for source in (CHATML, UNMARKED):
+        assert answers_in(source) == ["Nay, answer me.<|im_end|>", " Bernardo? <|im_end|>"]
+    thought = "<think>\n\n</think>\n\n Bernardo? <|im_end|>"  # as none follows
+    assert answers_in(THINKING) == ["Nay, answer me.<|im_end|>", thought]
 
 
 @pytest.mark.parametrize("source", LAYOUTS, ids=["llama3", "mistral", "gemma"])
@@ -290,66 +285,48 @@ def test_what_a_template_does_wrong_is_told(source, told):
 GROWN = (
     "{% set n = namespace(v=[1]) %}{% for a in range(40) %}{% set n.v = [n.v, n.v] %}{% endfor %}"
 )
-TOLD_IN_WAYS = ("", "{{ n.v }}", "{{ n.v | tojson }}", "{{ n.v ~ 'a' }}", "{{ n.v == [n.v] }}")
+N, LOOP, END = "{% set n = namespace(s='a') %}", "{% for a in range(99) %}", "{% endfor %}"
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "{{ 'a' * 99999999999 }}",
-        "{{ 99999999999 * 'a' }}",
-        "{{ [0] * 99999999999 }}",
-        "{{ 9 ** 9 ** 9 ** 9 }}",
-        "{{ '%99999999d' % 1 }}",
-        "{{ '%*d' % (99999999, 1) }}",
-        "{{ 'a'.center(99999999999) }}",
-        "{{ 'a' | center(99999999999) }}",
-        "{{ 'a' | indent(99999999999, true) }}",
-        "{{ '{:99999999}'.format(1) }}",
-        "{{ '%99999999d' | format(1) }}",
-        "{{ range(99999999999) | list }}",
-        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
-        "{% set n = namespace(s='a') %}{% for a in range(99) %}{% set n.s = n.s + n.s %}"
-        "{% endfor %}",
-        "{% set n = namespace(s='a') %}{% for a in range(99) %}{% set n.s = n.s ~ n.s %}"
-        "{% endfor %}",
-        "{% set n = namespace(s='a') %}{% for a in range(99) %}"
-        "{% set n.s = n.s.replace('a', 'aa') %}{% endfor %}",
-        "{% set n = namespace(s=9) %}{% for a in range(99) %}{% set n.s = n.s * n.s %}{% endfor %}",
+        *("{{ " + each + " }}" for each in (
+            "'a' * 99999999999", "99999999999 * 'a'", "[0] * 99999999999", "9 ** 9 ** 9 ** 9",
+            "'%99999999d' % 1", "'%*d' % (99999999, 1)", "'a'.center(99999999999)",
+            "'a' | center(99999999999)", "'a' | indent(99999999999, true)",
+            "'{:99999999}'.format(1)", "'%99999999d' | format(1)", "range(99999999999) | list",
+            "lipsum(n=9999)", "'a b ' * 9999 | wordwrap(1)", "'a'.translate({97: 'a' * 99999})",
+            "(1).to_bytes(99999999)", "'a'.encode() * 99999", "{}.fromkeys(range(9999), 1)",
+            "('a' * 9999) | replace('', 'a' * 9999)", "('\n' * 9999) | indent('a' * 9999)",
+            "('\u2028' * 9999) | indent(9999)", "('%(a)s' * 999) % {'a': 'a' * 9999}",
+            "('{0}' * 999).format('a' * 9999)", "[1] | tojson(indent=99999)",
+            "(range(9999) | map('default', 'a') | list) | join('a' * 9999)",
+            "2.5 | round(99999999, 'ceil')",
+        )),
+        *(GROWN + each for each in ("", "{{ n.v }}", "{{ n.v | tojson }}", "{{ n.v ~ 'a' }}",
+                                    "{{ n.v == [n.v] }}")),
+        *(N + LOOP + "{% set n.s = " + each + " %}" + END
+          for each in ("n.s + n.s", "n.s ~ n.s", "n.s.replace('a', 'aa')")),
+        "{% set n = namespace(s=9) %}" + LOOP + "{% set n.s = n.s * n.s %}" + END,
+        "{% for a in range(9999) %}{% for b in range(9999) %}" + END + END,
         "{% macro f(k) %}{% if k %}{{ f(k - 1) + f(k - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-        "{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
-        "{% set x %}{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}{% endset %}",
-        *(GROWN + told for told in TOLD_IN_WAYS),
-        "{{ lipsum(n=9999) }}",
-        "{{ 'a b ' * 9999 | wordwrap(1) }}",
-        "{{ 'a'.translate({97: 'a' * 99999}) }}",
-        "{{ (1).to_bytes(99999999) }}",
-        "{{ 'a'.encode() * 99999 }}",
-        "{{ {}.fromkeys(range(9999), 1) }}",
+        "{% for a in range(99999) %}{{ 'a' * 9999 }}" + END,
+        "{% set x %}{% for a in range(99999) %}{{ 'a' * 9999 }}" + END + "{% endset %}",
         "{% set n = namespace(s=[]) %}{% for a in range(999) %}"
-        "{% set n.s = n.s + ['a' * 9999 ~ a] %}{% endfor %}",
-        "{% for a in range(99999) %}{% if 'a' * 90000 == 'b' %}{% endif %}{% endfor %}",
-        "{% for a in [0] recursive %}{{ loop(range(99999)) if loop.depth == 1 }}{% endfor %}",
-        "{% set x %}{% for a in range(9999) %}" + "a" * 999 + "{% endfor %}{% endset %}",
-        "{% set x = 'a' * 90000 %}{% set y %}{% for a in range(999) %}{{ x }}{% endfor %}"
-        "{% endset %}",
-        "{{ ('a' * 9999) | replace('', 'a' * 9999) }}",
-        "{{ ('\n' * 9999) | indent('a' * 9999) }}",
-        "{{ ('\u2028' * 9999) | indent(9999) }}",
-        "{{ ('%(a)s' * 999) % {'a': 'a' * 9999} }}",
-        "{{ ('{0}' * 999).format('a' * 9999) }}",
-        "{{ (range(9999) | map('default', 'a') | list) | join('a' * 9999) }}",
-        "{{ [1] | tojson(indent=99999) }}",
-        "{{ 2.5 | round(99999999, 'ceil') }}",
+        "{% set n.s = n.s + ['a' * 9999 ~ a] %}" + END,
+        "{% for a in range(99999) %}{% if 'a' * 90000 == 'b' %}{% endif %}" + END,
+        "{% for a in [0] recursive %}{{ loop(range(99999)) if loop.depth == 1 }}" + END,
+        "{% set x %}{% for a in range(9999) %}" + "a" * 999 + END + "{% endset %}",
+        "{% set x = 'a' * 90000 %}{% set y %}" + LOOP + "{{ x }}" + END + "{% endset %}",
         "{% autoescape 'a' * 99999999 %}{% endautoescape %}",
     ],
-)
+)  # fmt: skip
 def test_what_a_template_may_ask_for_is_bounded(monkeypatch, source):
     monkeypatch.setattr(sandbox, "MADE_BYTES", 1 << 20)
     monkeypatch.setattr(sandbox, "MOST_BYTES", 100_000)
-    with pytest.raises(
-        DataError, match="Limit|Overflow|Syntax|more than|No filter|'lipsum' is undefined"
-    ):
+    words = "Limit|Overflow|Syntax|more than|No filter|'lipsum' is undefined"
+    with pytest.raises(DataError, match=words):
         ChatTemplate(source, {}, ()).text(ASKED, False, {})
 
 
