@@ -2,30 +2,18 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet import loss as losses
+from singanet import metric as metrics
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
 from singanet.layers import Activation, Dense, Dummy, Input, Reshape, Softmax
 from singanet.loss import (
     CategoricalCrossEntropy,
-    Dice,
-    KLDivergence,
     MultiLoss,
     SigmoidCrossEntropy,
-    SigmoidFocal,
     SoftmaxCrossEntropy,
     SquaredError,
 )
-from singanet.loss import MeanAbsoluteError as Absolute
-from singanet.metric import (
-    AUC,
-    F1,
-    IOU,
-    Accuracy,
-    BinaryAccuracy,
-    MeanAbsoluteError,
-    PrecisionScore,
-    Recall,
-    RecallScore,
-)
+from singanet.metric import F1, Accuracy, BinaryAccuracy
 from singanet.optimizer import SGD, Adam
 
 
@@ -36,91 +24,73 @@ def net(loss=None, metric=None):
 
 
 def test_what_is_left_out_stays_the_nets_own():
-    loss, metric = SoftmaxCrossEntropy(), Accuracy()
+    loss, metric, other = SoftmaxCrossEntropy(), Accuracy(), SquaredError()
     made = net(loss, metric)
     made.compile(SGD(lr=0.1))
     assert made.loss is loss
     assert made.compiled.metrics == {"accuracy": metric}
-    other = SquaredError()
     made.compile(SGD(lr=0.1), other, [])
     assert made.loss is other
     assert made.metric is None
 
 
 def test_names_of_metrics():
-    made = net(SoftmaxCrossEntropy())
-    first = Accuracy()
-    made.compile(SGD(lr=0.1), metrics=[first, MeanAbsoluteError(), F1(), Accuracy(2), Accuracy(3)])
-    assert list(made.compiled.metrics) == [
-        "accuracy", "mean_absolute_error", "f1", "accuracy_2", "accuracy_3",
-    ]  # fmt: skip
+    made, first = net(SoftmaxCrossEntropy()), Accuracy()
+    given = [first, metrics.MeanAbsoluteError(), F1(), Accuracy(2), Accuracy(3)]
+    made.compile(SGD(lr=0.1), metrics=given)
+    names = "accuracy mean_absolute_error f1 accuracy_2 accuracy_3"
+    assert list(made.compiled.metrics) == names.split()
     assert made.metric is first
-    made.compile(SGD(lr=0.1), metrics={"top 2": Accuracy(2)})
-    assert list(made.compiled.metrics) == ["top 2"]
-    made.compile(SGD(lr=0.1), metrics=Recall())
-    assert list(made.compiled.metrics) == ["recall"]
+    for more, name in (({"top 2": Accuracy(2)}, "top 2"), (metrics.Recall(), "recall")):
+        made.compile(SGD(lr=0.1), metrics=more)
+        assert list(made.compiled.metrics) == [name]
+    with pytest.raises(ArgumentError, match="more than once"):
+        made.compile(SGD(lr=0.1), metrics=[first, first])
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("optimizer", "loss", "more", "words"),
     [
-        ({"optimizer": 0.1}, r"a float; pass optimizer=SGD\(learning_rate=0.1\)"),
-        ({"optimizer": SGD}, r"the class SGD; write SGD\(learning_rate=0.1\), an object"),
-        ({"optimizer": SGD(lr=0.1)}, "the net has none; received None"),
-        ({"optimizer": SGD(lr=0.1), "loss": SquaredError}, "the class SquaredError"),
-        ({"optimizer": SGD(lr=0.1), "loss": {"a": "mse"}}, r"loss=MultiLoss\(\{'a': "),
-        (
-            {"optimizer": SGD(lr=0.1), "loss": ("mse", "mse")},
-            "a tuple of 2; name outputs: loss=MultiLoss",
-        ),
-        ({"optimizer": SGD(lr=0.1), "loss": MeanAbsoluteError()}, "import it from singanet.loss"),
-        ({"optimizer": "sgd", "loss": "mse", "metrics": [Accuracy]}, "the class Accuracy"),
-        (
-            {"optimizer": "sgd", "loss": "mse", "metrics": [Absolute()]},
-            "import it from singanet.metric",
-        ),
-        ({"optimizer": SGD(lr=0.1), "loss": SquaredError(), "metrics": {"loss": F1()}}, "'loss'"),
-        ({"optimizer": SGD(lr=0.1), "loss": SquaredError(), "metrics": {"val_a": F1()}}, "val_a"),
+        (0.1, None, None, r"a float; pass optimizer=SGD\(learning_rate=0.1\)"),
+        (SGD, None, None, r"the class SGD; write SGD\(learning_rate=0.1\), an object"),
+        (SGD(lr=0.1), None, None, "the net has none; received None"),
+        ("sgd", SquaredError, None, "the class SquaredError"),
+        ("sgd", {"a": "mse"}, None, r"loss=MultiLoss\(\{'a': "),
+        ("sgd", ("mse", "mse"), None, "a tuple of 2; name outputs: loss=MultiLoss"),
+        ("sgd", metrics.MeanAbsoluteError(), None, "import it from singanet.loss"),
+        ("sgd", "mse", [Accuracy], "the class Accuracy"),
+        ("sgd", "mse", [losses.MeanAbsoluteError()], "import it from singanet.metric"),
+        ("sgd", "mse", {"loss": F1()}, "'loss'"),
+        ("sgd", "mse", {"val_a": F1()}, "val_a"),
+        ("adamm", "mse", None, "did you mean 'adam'"),
+        ("adam", "softmax_entropy", None, "did you mean 'softmax_cross_entropy'"),
+        ("adam", "mse", ["acuracy"], "did you mean 'accuracy'"),
+        ("clip_norm", "mse", None, "optimizer"),
+        ("adam", "loss", None, "net.compile, loss"),
+        ("adam", "mse", "metric", "net.compile, metrics"),
     ],
 )
-def test_what_is_none_is_refused_and_nothing_changed(given, words):
+def test_what_is_none_is_refused_and_nothing_changed(optimizer, loss, more, words):
     made = net()
-    with pytest.raises(ArgumentError, match=words):
-        made.compile(**given)
+    with pytest.raises((ArgumentError, UnknownNameError), match=words):
+        made.compile(optimizer, loss, more)
     assert (made.loss, made.metric, made.compiled) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (("adamm", "mse"), "did you mean 'adam'"),
-        (("adam", "softmax_entropy"), "did you mean 'softmax_cross_entropy'"),
-        (("adam", "mse", ["acuracy"]), "did you mean 'accuracy'"),
-        (("clip_norm", "mse"), "optimizer"),
-        (("adam", "loss"), "net.compile, loss"),
-        (("adam", "mse", "metric"), "net.compile, metrics"),
-    ],
-)
-def test_unknown_names_are_refused(given, words):
-    made = net()
-    with pytest.raises(UnknownNameError, match=words):
-        made.compile(*given)
-    assert (made.loss, made.metric, made.compiled) == (None, None, None)
+    with pytest.raises(CallOrderError, match="net.compile"):
+        net(SquaredError()).train_on_batch([[1.0] * 5], [[0.0] * 3])
 
 
 def test_names_stand_for_objects():
+    def kinds():
+        return {name: type(metric) for name, metric in made.compiled.metrics.items()}
+
     made = net()
     made.compile("adam", "sparse_categorical_crossentropy", ["accuracy", "AUC"])
     assert type(made.compiled.optimizer) is Adam
     assert made.compiled.optimizer.lr == 0.001
     assert type(made.loss) is CategoricalCrossEntropy
-    assert {k: type(v) for k, v in made.compiled.metrics.items()} == {
-        "accuracy": Accuracy,
-        "auc": AUC,
-    }
+    assert kinds() == {"accuracy": Accuracy, "auc": metrics.AUC}
     made.compile("RMSProp", "binary_crossentropy", ["accuracy", "precision", "f1"])
-    kinds = [type(metric) for metric in made.compiled.metrics.values()]
-    assert kinds == [BinaryAccuracy, PrecisionScore, F1]
+    assert [*kinds().values()] == [BinaryAccuracy, metrics.PrecisionScore, F1]
     assert made.compiled.metrics["precision"].threshold == 0.5
     made.compile("rms_prop", "mse", "precision")
     assert made.compiled.metrics["precision"].threshold is None
@@ -130,21 +100,18 @@ class OwnYesOrNo(SigmoidCrossEntropy):
     """A user's own."""
 
 
-@pytest.mark.parametrize("loss", [Dice, SigmoidFocal, SigmoidCrossEntropy, OwnYesOrNo])
+@pytest.mark.parametrize(
+    "loss", [losses.Dice, losses.SigmoidFocal, SigmoidCrossEntropy, OwnYesOrNo]
+)
 def test_metrics_by_name_under_a_loss_of_yes_or_no_outputs_have_a_threshold(loss):
-    made = net()
-    names = ["accuracy", "f1", "iou", "precision", "recall"]
+    made, names = net(), ["accuracy", "f1", "iou", "precision", "recall"]
     made.compile("sgd", loss(), names)
     x, y = np.ones((4, 5), np.float32), np.array([[0, 0, 0], [1, 1, 0]] * 2, np.float32)
-    threshold = [
-        BinaryAccuracy(),
-        *(kind(threshold=0.5) for kind in (F1, IOU, PrecisionScore, RecallScore)),
-    ]
-    scores = 1 / (1 + np.exp(-made.forward(False, x)))
-    seen = made.evaluate(x, y).logs
-    assert [seen[name] for name in names] == [
-        pytest.approx(metric.evaluate(scores, y)) for metric in threshold
-    ]
+    kinds = F1, metrics.IOU, metrics.PrecisionScore, metrics.RecallScore
+    scores, seen = 1 / (1 + np.exp(-made.forward(False, x))), made.evaluate(x, y).logs
+    threshold = [BinaryAccuracy(), *(kind(threshold=0.5) for kind in kinds)]
+    for name, metric in zip(names, threshold, strict=True):
+        assert seen[name] == pytest.approx(metric.evaluate(scores, y))
 
 
 def test_mse_is_that_of_other_libraries():
@@ -158,7 +125,7 @@ def test_mse_is_that_of_other_libraries():
     ("last", "loss", "words"),
     [
         (Softmax("p"), SoftmaxCrossEntropy(), r"CategoricalCrossEntropy\(\)"),
-        (Softmax("p"), KLDivergence(), "the softmax layer 'p'"),
+        (Softmax("p"), losses.KLDivergence(), "the softmax layer 'p'"),
         (Softmax("p"), SigmoidCrossEntropy(), "takes the sigmoid itself"),
         (Activation("p", "sigmoid"), SigmoidCrossEntropy(), r"BinaryCrossEntropy\(\)"),
     ],
@@ -181,42 +148,21 @@ def test_a_softmax_of_a_softmax_in_one_of_several_outputs():
     with pytest.raises(ArgumentError, match="'b'"):
         made.compile("adam", MultiLoss({"a": SoftmaxCrossEntropy(), "b": SoftmaxCrossEntropy()}))
     made.compile("adam", MultiLoss({"a": SoftmaxCrossEntropy(), "b": CategoricalCrossEntropy()}))
-
-
-def test_layers_inside_the_net_may_be_softmaxes():
-    parts = [Dense("fc", 3, input_sample_shape=(5,)), Softmax("p"), Dense("end", 3)]
-    made = singanet.FeedForwardNet(parts)
-    made.compile("adam", loss := SoftmaxCrossEntropy())
-    assert made.loss is loss
-
-
-def test_one_metric_object_under_two_names():
-    metric = Accuracy()
-    with pytest.raises(ArgumentError, match="more than once"):
-        net(SquaredError()).compile(SGD(lr=0.1), metrics=[metric, metric])
-
-
-def test_single_batches_need_it():
-    with pytest.raises(CallOrderError, match="net.compile"):
-        net(SquaredError()).train_on_batch([[1.0] * 5], [[0.0] * 3])
+    inside = [Dense("fc", 3, input_sample_shape=(5,)), Softmax("p"), Dense("end", 3)]
+    singanet.FeedForwardNet(inside).compile("adam", SoftmaxCrossEntropy())
 
 
 def test_one_loss_for_several_outputs_is_refused_before_anything_changes():
-    x = singanet.Input("x", (4,))
-    outputs = [singanet.layers.Dense("a", 3)(x), singanet.layers.Dense("b", 3)(x)]
-    net = singanet.FeedForwardNet(inputs=x, outputs=outputs, seed=0)
+    x = Input("x", (4,))
+    made = singanet.FeedForwardNet(inputs=x, outputs=[Dense("a", 3)(x), Dense("b", 3)(x)], seed=0)
     with pytest.raises(ArgumentError, match=r"'a', 'b'.*MultiLoss\(\{'a': SquaredError"):
-        net.compile("sgd", singanet.loss.SquaredError())
-    assert net.loss is None
-    assert net.compiled is None
+        made.compile("sgd", SquaredError())
+    assert (made.loss, made.compiled) == (None, None)
 
-    class OfBoth(singanet.loss.SquaredError):
+    class OfBoth(losses.SquaredError):
         """A user's own may take the dict of all outputs."""
 
-    net.compile("sgd", OfBoth())
-
-
-@pytest.mark.parametrize("given", ["mse", [singanet.loss.SquaredError()]])
-def test_of_several_losses_each_is_an_object(given):
-    with pytest.raises(ArgumentError, match="output 'a'.*one loss object"):
-        singanet.loss.MultiLoss({"a": given})
+    made.compile("sgd", OfBoth())
+    for given in ("mse", [SquaredError()]):
+        with pytest.raises(ArgumentError, match="output 'a'.*one loss object"):
+            MultiLoss({"a": given})

@@ -7,22 +7,13 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import FeedForwardNet
+from singanet import FeedForwardNet, metric
 from singanet.data import ArrayLoader
 from singanet.engine.feeds import as_array
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, UnknownNameError
 from singanet.layers import Concat, Dense, Input
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
-from singanet.metric import (
-    F1,
-    IOU,
-    Accuracy,
-    ConfusionMatrix,
-    FBeta,
-    MeanAbsoluteError,
-    PrecisionScore,
-    RecallScore,
-)
+from singanet.metric import F1, Accuracy, ConfusionMatrix, MeanAbsoluteError
 from singanet.optimizer import SGD
 from singanet.training.batches import by_name, input_names, output_names, sample_count
 from singanet.training.callbacks import EarlyStopping
@@ -33,33 +24,32 @@ def sk():
     return pytest.importorskip("sklearn.metrics", reason="compares: pip install '.[peers]'")
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 50, 99])
-def test_in_batches_as_in_one_go(build, data, batch_size):
-    net = build()
+def test_in_batches_as_in_one_go(build, data):
+    net, (x, y) = build(), data
     net.metric = F1()
-    loss, score = net.evaluate(*data)
-    got = net.evaluate(*data, batch_size=batch_size)
-    assert got == (pytest.approx(loss, rel=1e-5), pytest.approx(score))
-    whole = net.predict(data[0])
-    parts = net.predict(data[0], batch_size=batch_size)
-    assert parts.shape == whole.shape
-    np.testing.assert_allclose(parts, whole, atol=1e-6)
+    (loss, score), whole = net.evaluate(x, y), net.predict(x)
+    wanted = (pytest.approx(loss, rel=1e-5), pytest.approx(score))
+    for size in (1, 7, 50, 99):
+        assert net.evaluate(x, y, batch_size=size) == wanted
+        parts = net.predict(x, batch_size=size)
+        assert parts.shape == whole.shape
+        np.testing.assert_allclose(parts, whole, atol=1e-6)
+    # Over a source of batches, too.
+    loader = ArrayLoader(x, y, 16, shuffle=False)
+    assert net.evaluate(loader) == wanted
+    for source in (loader, (x[k : k + 10] for k in range(0, 50, 10))):
+        np.testing.assert_allclose(net.predict(source, batch_size=1), whole, atol=1e-6)
 
 
 def test_32_samples_at_a_time_unless_said_otherwise(build, data, monkeypatch):
-    net = build()
-    x, y = data
-    seen, forward = [], net.forward
+    net, seen = build(), []
+    (x, y), forward = data, net.forward
     monkeypatch.setattr(net, "forward", lambda flag, x: seen.append(len(x)) or forward(flag, x))
     for call in (lambda **size: net.predict(x, **size), lambda **size: net.evaluate(x, y, **size)):
-        for size, wanted in (
-            ({}, [32, 18]),
-            ({"batch_size": None}, [50]),
-            ({"batch_size": 50}, [50]),
-        ):
+        for size in ({}, {"batch_size": None}, {"batch_size": 50}):
             seen.clear()
             call(**size)
-            assert seen == wanted
+            assert seen == ([50] if size else [32, 18])
 
 
 def test_targets_by_the_name_of_an_output(build, data):
@@ -69,16 +59,6 @@ def test_targets_by_the_name_of_an_output(build, data):
     for batch_size in (None, 8):
         with pytest.raises(DataError, match="first axis is the samples"):
             net.evaluate(data[0], 1, batch_size)
-
-
-def test_over_a_source_of_batches(build, data):
-    net = build()
-    loader = ArrayLoader(*data, 16, shuffle=False)
-    loss, score = net.evaluate(*data)
-    assert net.evaluate(loader) == (pytest.approx(loss, rel=1e-5), score)
-    np.testing.assert_allclose(net.predict(loader, batch_size=1), net.predict(data[0]), atol=1e-6)
-    inputs = (data[0][k : k + 10] for k in range(0, 50, 10))
-    np.testing.assert_allclose(net.predict(inputs, batch_size=1), net.predict(data[0]), atol=1e-6)
 
 
 def test_evaluating_does_not_disturb_what_a_metric_gathers(build, data):
@@ -202,12 +182,11 @@ def test_a_saved_model_keeps_which_metric_sees_which_output(outputs, tmp_path):
 
 
 BY_CLASS = {
-    "f1": (lambda: F1(average=None), "f1_score"),
-    "fbeta": (lambda: FBeta(2.0, average=None), "fbeta_score"),
-    "precision": (lambda: PrecisionScore(average=None), "precision_score"),
-    "recall": (lambda: RecallScore(average=None), "recall_score"),
-    "iou": (lambda: IOU(average=None), "jaccard_score"),
-}
+    "f1": (metric.F1, "f1_score"), "fbeta": (partial(metric.FBeta, 2.0), "fbeta_score"),
+    "precision": (metric.PrecisionScore, "precision_score"),
+    "recall": (metric.RecallScore, "recall_score"), "iou": (metric.IOU, "jaccard_score"),
+}  # fmt: skip
+BY_CLASS = {name: (partial(make, average=None), peer) for name, (make, peer) in BY_CLASS.items()}
 
 
 @pytest.mark.parametrize("first", BY_CLASS)
@@ -238,14 +217,6 @@ def test_a_metric_of_one_value_a_class_comes_out_as_an_array(first, sk):
     for got, want in zip([*found, score], [wanted] * len(found) + [of_program], strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12)
     assert make().evaluate(np.zeros((0, 3), np.float32), np.zeros(0, int)) == 0.0
-
-
-def test_the_matrix_of_batches_is_that_of_all(build, data, sk):
-    net = build()
-    net.metric = ConfusionMatrix()
-    wanted = sk.confusion_matrix(data[1], net.predict(data[0]).argmax(1), labels=range(3))
-    for size in (None, 8):
-        assert np.array_equal(net.evaluate(*data, batch_size=size)[1], wanted)
 
 
 def test_train_on_batch_is_a_step(build, data, same):
@@ -299,24 +270,21 @@ def test_a_tensor_that_wants_gradients_is_detached():
 
 def test_lists_stand_for_layers_only_where_there_are_several():
     a, b = np.zeros((2, 3)), np.ones((2, 4))
-    named = by_name("x", [a, b], ["left", "right"], all_of_them=True)
+    every = partial(by_name, "x", all_of_them=True)
+    named = every([a, b], ["left", "right"])
     assert list(named) == ["left", "right"]
     assert named["right"] is b
-    assert by_name("x", [a], ["only"], all_of_them=True) is a
-    assert by_name("x", {"only": a}, ["only"], all_of_them=True) is a
+    assert every([a], ["only"]) is a
+    assert every({"only": a}, ["only"]) is a
     # Two samples of three numbers, not arrays for two layers.
-    assert by_name("x", [a[0], a[1]], ["only"], all_of_them=True).shape == (2, 3)
+    assert every([a[0], a[1]], ["only"]).shape == (2, 3)
     with pytest.raises(ShapeError, match="expected 2 arrays, for 'left', 'right'"):
-        by_name("x", [a], ["left", "right"], all_of_them=True)
-
-
-def test_keys_are_layers():
-    a = np.zeros((2, 3))
+        every([a], ["left", "right"])
     with pytest.raises(UnknownNameError, match="none for 'right'"):
-        by_name("x", {"left": a}, ["left", "right"], all_of_them=True)
-    assert list(by_name("y", {"left": a}, ["left", "right"], all_of_them=False)) == ["left"]
+        every({"left": a}, ["left", "right"])
     with pytest.raises(UnknownNameError, match="did you mean 'left'"):
-        by_name("x", {"lefd": a}, ["left"], all_of_them=True)
+        every({"lefd": a}, ["left"])
+    assert list(by_name("y", {"left": a}, ["left", "right"], all_of_them=False)) == ["left"]
 
 
 def test_every_array_has_the_samples():
@@ -331,7 +299,6 @@ def test_every_array_has_the_samples():
 def test_lists_go_by_the_order_in_which_symbols_were_given():
     a, b = Input("a", (2,)), Input("b", (3,))
     hidden = Dense("hidden", 4)(b)
-    outputs = [Concat("joined", 1)(a, hidden), hidden]
-    net = FeedForwardNet(inputs=[b, a], outputs=outputs)
+    net = FeedForwardNet(inputs=[b, a], outputs=[Concat("joined", 1)(a, hidden), hidden])
     assert input_names(net) == ["b", "a"]
     assert output_names(net) == ["joined", "hidden"]

@@ -143,16 +143,14 @@ def test_targets_may_be_frames_and_series(columns):
 
 
 def test_other_columns_are_refused_and_leave_the_net_as_it_was(columns):
-    frame, y = Own(columns), columns["a"][:, None]
-    net = _net()
+    frame, y, net = Own(columns), columns["a"][:, None], _net()
     with pytest.raises(DataError, match="same number of samples"):
         net.fit(frame, y[:5], verbose=False)
     with pytest.raises(ShapeError, match="expected 3 columns; received a frame of 2"):
         net.fit(Own({name: columns[name] for name in "ab"}), y, verbose=False)
     assert net.columns == {}
     net.fit(frame, y, verbose=False)
-    before = _weights(net)
-    other = Own({"a": columns["a"], "b": columns["b"], "d": columns["c"]})
+    before, other = _weights(net), Own({k: columns[v] for k, v in zip("abd", "abc", strict=True)})
     for use in (net.predict, net.predictor(), lambda x: net.fit(x, y, verbose=False)):
         with pytest.raises(UnknownNameError, match="none called 'c', 'd' besides"):
             use(other)
@@ -160,6 +158,17 @@ def test_other_columns_are_refused_and_leave_the_net_as_it_was(columns):
     net.columns.clear()
     net.fit(other, y, verbose=False)
     assert net.columns == {"fc": ("a", "b", "d")}
+
+
+def test_names_and_kinds_of_columns():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError, match="several called 'a'"):
+        _net().predict(pandas.DataFrame(np.zeros((2, 3)), columns=["a", "b", "a"]))
+    assert _net().predict(pandas.DataFrame(np.zeros((2, 3)))).shape == (2, 1)
+    x = Columns(a=np.array([True, False]), b=np.array([1, 2], np.int8), c=np.array([3, 4], "f4"))
+    want = _net().predict(np.array([[1, 1, 3], [0, 2, 4]], np.float32))
+    np.testing.assert_array_equal(_net().predict(x), want)
+    assert x.rows == 2
 
 
 @pytest.mark.parametrize(
@@ -177,24 +186,6 @@ def test_what_is_no_number_is_refused(column, message):
     frame = Own({"a": column, "b": np.zeros(2), "c": np.zeros(2)})
     with pytest.raises(DataError, match=message):
         _net().predict(frame)
-
-
-def test_two_columns_of_one_name_are_refused():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(np.zeros((2, 3)), columns=["a", "b", "a"])
-    with pytest.raises(DataError, match="several called 'a'"):
-        _net().predict(frame)
-    assert _net().predict(pandas.DataFrame(np.zeros((2, 3)))).shape == (2, 1)
-
-
-def test_kinds_of_numbers_and_columns_of_our_own():
-    x = Columns(
-        a=np.array([True, False]), b=np.array([1, 2], np.int8), c=np.array([3, 4], np.float32)
-    )
-    net = _net()
-    want = net.predict(np.array([[1, 1, 3], [0, 2, 4]], np.float32))
-    np.testing.assert_array_equal(net.predict(x), want)
-    assert x.rows == 2
 
 
 @pytest.mark.parametrize("names", [("city", "age"), ("categorical", "numeric")])
@@ -240,6 +231,10 @@ def net_of(*parts, build=None):
 
 def dense():
     return [Dense("a", 6), Activation("r"), Dropout("d", 0.2), Dense("b", 3)]
+
+
+def convolution():
+    return Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3)
 
 
 X = np.random.default_rng(0).standard_normal((24, 5)).astype(np.float32)
@@ -304,41 +299,31 @@ def test_a_single_batch_and_other_kinds_of_data(same):
 
 
 def test_data_that_are_refused_leave_it_as_it_was(same):
-    told, net = net_of(*dense(), build=(5,)), net_of(*dense())
+    told, net, images = net_of(*dense(), build=(5,)), net_of(*dense()), net_of(*convolution())
     with pytest.raises(DataError, match="same number of samples"):
         net.fit(X[:, :2], Y[:3], verbose=False)
-    for batches, words in (
-        ([], "at least one batch"),
-        ([X], r"\(x, y\)"),
-        ([(X, Y, Y, Y)], "of 4"),
-    ):
+    for batches, words in (([], "at least one batch"), ([X], r"\(x, y\)"), ([(X, Y) * 2], "of 4")):
         with pytest.raises(DataError, match=words):
             net.fit(iter(batches), verbose=False)
         assert net.pending
-    convolution = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
     with pytest.raises(ShapeError):
-        convolution.fit(X, Y, verbose=False)
-    convolution.fit(X.reshape(-1, 1, 5, 1), Y, verbose=False)
+        images.fit(X, Y, verbose=False)
+    images.fit(X.reshape(-1, 1, 5, 1), Y, verbose=False)
     for each in (told, net):
         each.fit(X, Y, batch_size=8, verbose=False)
     same(told, net)
 
 
-def test_a_step_builds_the_net():
-    net = net_of(*dense())
-    net.step(X, Y, SGD(lr=0.1))
-    assert not net.pending
-    images = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
-    with pytest.raises(DataError, match="channels last"):
-        images.step(np.zeros((2, 6, 6, 3)), Y[:2], SGD(lr=0.1))
-    assert images.pending
-
-
-def test_only_training_does():
-    net = net_of(*dense())
+def test_a_step_builds_the_net_and_only_training_does():
+    net, images = net_of(*dense()), net_of(*convolution())
     for call in (net.predict, lambda x: net.evaluate(x, Y)):
         with pytest.raises(CallOrderError, match="known input shape"):
             call(X)
+    net.step(X, Y, SGD(lr=0.1))
+    assert not net.pending
+    with pytest.raises(DataError, match="channels last"):
+        images.step(np.zeros((2, 6, 6, 3)), Y[:2], SGD(lr=0.1))
+    assert images.pending
 
 
 def test_a_notebook_names_its_layers():
@@ -361,8 +346,7 @@ def test_within_a_budget(kind):
 
 @pytest.mark.parametrize("shape", [(28, 28, 1), (20, 30, 3), (9, 9, 4)])
 def test_images_with_channels_last_are_no_maps_of_many_channels(shape):
-    x = np.zeros((6, *shape), np.float32)
-    net = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
+    x, net = np.zeros((6, *shape), np.float32), net_of(*convolution())
     with pytest.raises(DataError, match=r"channels last.*transpose.*input_shape=.* to 'c'"):
         net.fit(x, Y[:6], verbose=False)
     assert net.pending
@@ -370,5 +354,4 @@ def test_images_with_channels_last_are_no_maps_of_many_channels(shape):
     # What is said is taken, and what sees no axes.
     net_of(Conv2D("c", 2, 3, input_sample_shape=shape), Flatten("f"), Dense("d", 3))
     net_of(Flatten("f"), Dense("d", 3)).fit(x, Y[:6], verbose=False)
-    net = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
-    net.fit(np.zeros((6, 8, 16, 4), np.float32), Y[:6], verbose=False)
+    net_of(*convolution()).fit(np.zeros((6, 8, 16, 4), np.float32), Y[:6], verbose=False)

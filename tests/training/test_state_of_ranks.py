@@ -21,6 +21,9 @@ from singanet.testing import communicators
 from singanet.training.callbacks import Callback, ModelCheckpoint
 from singanet.training.course import with_all_rows
 from singanet.training.ranks import FitRanks, ProcessGroup
+from tests.kit.callbacks import at
+from tests.kit.nets import values_of
+from tests.kit.ranks import together
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((22, 6)).astype(np.float32)
@@ -41,24 +44,13 @@ def trained(comm, method, folder, epochs, resume=False, n=22, **more):
         seed=1,
     )
     net.compile(METHODS[method](comm))
-    checkpoint = ModelCheckpoint(folder, monitor=None, every_steps=3)
-    net.fit(
-        X[:n],
-        Y[:n],
-        batch_size=4,
-        epochs=epochs,
-        callbacks=[checkpoint],
-        resume=folder if resume else None,
-        verbose=False,
-        **more,
-    )
-    state = net.compiled.optimizer.state_dict()
-    return state | {param.name: param.value.copy() for param in net.params()}
+    more |= {"callbacks": [ModelCheckpoint(folder, monitor=None, every_steps=3)], "verbose": False}
+    net.fit(X[:n], Y[:n], 4, epochs, resume=folder if resume else None, **more)
+    return net.compiled.optimizer.state_dict() | values_of(net)
 
 
 def ranks_trained(size, *args, **more):
-    with communicators(size) as comms:
-        return comms.run(lambda comm: trained(comm, *args, **more))
+    return together(lambda comm: trained(comm, *args, **more), size)
 
 
 @pytest.mark.parametrize(
@@ -96,25 +88,20 @@ def test_parts_of_micro_batches_are_not_for_another_number_of_ranks(tmp_path):
 
 
 def test_rank_0_holds_one_array_of_another_rank_at_a_time():
-
-    class Asks(Callback):
-        _runs_last = True
-
-        def on_epoch_end(self, epoch, logs):
-            sources, comm = self.session._sources(), self.session.ranks.comm
-            if comm.rank:
-                return
-            own = [each for each in sources if each.name.startswith("rank/")]
-            assert {each.name.split("/")[1] for each in own} == {"1", "2"}
-            for each in own:
-                before = comm.bytes_received
-                each.array()
-                assert comm.bytes_received - before == each.nbytes > 0
+    def ask(session, *_):
+        sources, comm = session._sources(), session.ranks.comm
+        own = [] if comm.rank else [each for each in sources if each.name.startswith("rank/")]
+        assert {each.name.split("/")[1] for each in own} == (set() if comm.rank else {"1", "2"})
+        for each in own:
+            before = comm.bytes_received
+            each.array()
+            assert comm.bytes_received - before == each.nbytes > 0
 
     def work(comm):
         net = singanet.FeedForwardNet([Dense("a", 4, input_sample_shape=(6,))], seed=1)
         net.compile(METHODS["sparse"](comm), SoftmaxCrossEntropy())
-        net.fit(X, Y, batch_size=6, callbacks=[Asks()], verbose=False)
+        asks = at("on_epoch_end", ask, _runs_last=True)
+        net.fit(X, Y, batch_size=6, callbacks=[asks], verbose=False)
 
     with communicators(3) as comms:
         comms.run(work)
@@ -170,28 +157,19 @@ class Longest(Callback):
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (3, 2), (1, 3)])
 def test_a_callback_of_a_user_s_goes_on_with_rows_of_other_ranks(before, after, tmp_path):
     x = np.random.default_rng(0).standard_normal((24, 6)).astype(np.float32)
-    y = np.arange(24) % 3
 
     def train(ranks, epochs, resume, folder):
         def work(comm):
-            net = singanet.FeedForwardNet(
-                [Dense("a", 8, input_sample_shape=(6,)), Dense("b", 3)],
-                loss=SoftmaxCrossEntropy(),
-                seed=1,
-            )
+            layers = [Dense("a", 8, input_sample_shape=(6,)), Dense("b", 3)]
+            net = singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
             net.compile(Sharded(SGD(lr=0.5), comm, level=3, smallest=0))
-            seen, files = Longest(), ModelCheckpoint(folder)
-            net.fit(
-                *(x, y, 12, epochs),
-                shuffle=False,
-                verbose=False,
-                callbacks=[seen, files],
-                resume=folder if resume else None,
-            )
+            seen = Longest()
+            net.fit(x, np.arange(24) % 3, 12, epochs, shuffle=False, verbose=False,
+                    callbacks=[seen, ModelCheckpoint(folder)],
+                    resume=folder if resume else None)  # fmt: skip
             return seen.most
 
-        with communicators(ranks) as comms:
-            every = comms.run(work)
+        every = together(work, ranks)
         return {name: np.concatenate([own[name] for own in every]) for name in every[0]}
 
     whole = train(1, 4, False, tmp_path / "whole")
@@ -277,11 +255,11 @@ class Counted(np.ndarray):
 class Watch:
     """Batches of ``(x, y)``, and how many of their inputs were there as each next one was asked."""
 
-    def __init__(self, count=4):
-        self.count, self.alive, self.seen = count, [], []
+    def __init__(self):
+        self.alive, self.seen = [], []
 
     def __iter__(self):
-        for _ in range(self.count):
+        for _ in range(4):
             self.seen.append(sum(ref() is not None for ref in self.alive))
             x = np.ones((2, 3), np.float32).view(Counted)
             self.alive.append(weakref.ref(x))
@@ -292,34 +270,26 @@ class Watch:
         self.seen.append(sum(ref() is not None for ref in self.alive))
 
     def __len__(self):
-        return self.count
-
-
-class Told(Callback):
-    """A user's callback that holds nothing."""
-
-    def on_batch_end(self, batch, logs):
-        assert logs["loss"] >= 0
+        return 4
 
 
 def compiled():
-    net = singanet.FeedForwardNet(seed=0)
-    net.add(Dense("fc", 1, input_sample_shape=(3,)))
+    net = singanet.FeedForwardNet([Dense("fc", 1, input_sample_shape=(3,))], seed=0)
     net.compile(SGD(lr=0.1), SquaredError())
     return net
 
 
+HOLDS_NOTHING = at("on_batch_end", lambda session, batch, logs: logs["loss"] + 1)
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("given", [{}, {"steps_per_epoch": 3}, {"callbacks": (Told(),)}])
+@pytest.mark.parametrize("given", [{}, {"steps_per_epoch": 3}, {"callbacks": (HOLDS_NOTHING,)}])
 def test_a_fit_lets_go_of_a_batch_before_it_draws_the_next(wrapped, given):
     source = Watch()
     data = GeneratorLoader(lambda epoch: source) if wrapped else source
     compiled().fit(data, epochs=2, verbose=False, **given)
     assert len(source.seen) > 4
     assert max(source.seen) == 0
-
-
-def test_an_evaluation_lets_go_of_a_batch_before_it_draws_the_next():
     source = Watch()
     compiled().evaluate(source)
     assert source.seen == [0] * 5

@@ -6,38 +6,25 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import Executor, FeedForwardNet, Input
+from singanet import Executor, FeedForwardNet, Input, metric
 from singanet.errors import ArgumentError, DataError
 from singanet.layers import Activation, Conv2D, Dense, Dummy, Permute, Softmax, TimeDistributed
 from singanet.loss import (
     CategoricalCrossEntropy,
     Loss,
     MultiLoss,
-    SigmoidCrossEntropy,
     SoftmaxCrossEntropy,
-    SoftmaxFocal,
     SquaredError,
 )
-from singanet.metric import (
-    AUC,
-    F1,
-    IOU,
-    Accuracy,
-    ConfusionMatrix,
-    FBeta,
-    Metric,
-    Perplexity,
-    PrecisionScore,
-    RecallScore,
-)
+from singanet.metric import Accuracy, ConfusionMatrix, Metric, Perplexity
 from singanet.optimizer import SGD
 from singanet.parallel import AllReduce
 from singanet.report import ConfusionLog
 from singanet.report.recording import write_confusion
 from singanet.testing import communicators
-from singanet.training.callbacks import Callback
 from singanet.training.fit import fit
 from singanet.training.options import FitOptions
+from tests.kit.callbacks import at
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((50, 6)).astype(np.float32), RNG.integers(0, 3, 50)
@@ -160,47 +147,54 @@ def test_a_model_file_keeps_what_is_weighted(tmp_path):
     assert wanted["accuracy"] != wanted["weighted_accuracy"]
 
 
-def test_equals_keras():
-    keras = pytest.importorskip("keras")
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
-    model.compile(
-        keras.optimizers.SGD(0.1),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        weighted_metrics=["accuracy"],
-    )
-    net = weighed_net(metrics=Accuracy(), weighted_metrics=Accuracy())
-    for param, value in zip(net.params(), model.get_weights(), strict=True):
+@pytest.fixture
+def keras():
+    return pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+
+
+def beside_keras(keras, shape, outputs, theirs, loss, **more):
+    """A Dense of ours and of Keras with the same values, compiled."""
+    peer = keras.Sequential([keras.Input(shape), keras.layers.Dense(outputs)])
+    peer.compile(keras.optimizers.SGD(0.1), theirs, **{name: ["accuracy"] for name in more})
+    net = FeedForwardNet([Dense("fc", outputs, input_sample_shape=shape)])
+    net.compile(SGD(0.1), loss, **more)
+    for param, value in zip(net.params(), peer.get_weights(), strict=True):
         param.value[...] = value
-    theirs = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
+    return net, peer
+
+
+def expect_weights(net, peer):
+    for param, value in zip(net.params(), peer.get_weights(), strict=True):
+        np.testing.assert_allclose(param.value, value, atol=1e-6)
+
+
+def test_equals_keras(keras):
+    theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    more = {"metrics": Accuracy(), "weighted_metrics": Accuracy()}
+    net, peer = beside_keras(keras, (6,), 3, theirs, SoftmaxCrossEntropy(), **more)
+    theirs = peer.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
     ours = net.evaluate(X, Y, sample_weight=W).logs
-    assert ours["accuracy"] == pytest.approx(theirs["accuracy"])
-    assert ours["weighted_accuracy"] == pytest.approx(theirs["weighted_accuracy"], rel=1e-5)
+    for name in ("accuracy", "weighted_accuracy"):
+        assert ours[name] == pytest.approx(theirs[name], rel=1e-5)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("kind", ["MeanSquaredError", "BinaryCrossentropy", "Huber"])
 @pytest.mark.parametrize("recorded", [False, True])
-def test_weights_of_steps_are_as_in_keras(kind, outputs, recorded):
-    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+def test_weights_of_steps_are_as_in_keras(keras, kind, outputs, recorded):
     rng = np.random.default_rng(2)
     x = rng.standard_normal((8, 5, 4)).astype(np.float32)
     y = rng.integers(0, 2, (8, 5, outputs)).astype(np.float32)
     weight = rng.uniform(0, 2, (8, 5)).astype(np.float32)
     said = {"from_logits": True} if kind == "BinaryCrossentropy" else {}
-    peer = keras.Sequential([keras.Input((5, 4)), keras.layers.Dense(outputs)])
-    peer.compile(keras.optimizers.SGD(0.1), getattr(keras.losses, kind)(**said))
-    loss = {"BinaryCrossentropy": "SigmoidCrossEntropy"}.get(kind, kind)
-    net = FeedForwardNet([Dense("fc", outputs, input_sample_shape=(5, 4))])
-    net.compile(SGD(0.1), getattr(singanet.loss, loss)())
+    ours = {"BinaryCrossentropy": "SigmoidCrossEntropy"}.get(kind, kind)
+    losses = getattr(keras.losses, kind)(**said), getattr(singanet.loss, ours)()
+    net, peer = beside_keras(keras, (5, 4), outputs, *losses)
     net.programs.enabled = recorded
-    for param, value in zip(net.params(), peer.get_weights(), strict=True):
-        param.value[...] = value
     given = {"batch_size": 4, "epochs": 2, "shuffle": False, "sample_weight": weight}
     told = peer.fit(x, y, verbose=0, **given).history["loss"]
     assert net.fit(x, y, verbose=False, **given)["loss"] == pytest.approx(told, rel=1e-5)
-    for param, value in zip(net.params(), peer.get_weights(), strict=True):
-        np.testing.assert_allclose(param.value, value, atol=1e-6)
+    expect_weights(net, peer)
     told = peer.evaluate(x, y, sample_weight=weight, verbose=0)
     for size in (None, 3):
         assert net.evaluate(x, y, size, sample_weight=weight)[0] == pytest.approx(told, rel=1e-5)
@@ -209,20 +203,14 @@ def test_weights_of_steps_are_as_in_keras(kind, outputs, recorded):
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "bool"])
-def test_class_weights_of_yes_and_no_are_as_in_keras(kind):
-    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+def test_class_weights_of_yes_and_no_are_as_in_keras(keras, kind):
     y = (Y[:, None] > 0).astype(kind)
-    peer = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
-    peer.compile(keras.optimizers.SGD(0.1), keras.losses.BinaryCrossentropy(from_logits=True))
-    net = FeedForwardNet([Dense("fc", 1, input_sample_shape=(6,))])
-    net.compile(SGD(0.1), SigmoidCrossEntropy())
-    for param, value in zip(net.params(), peer.get_weights(), strict=True):
-        param.value[...] = value
+    theirs, loss = keras.losses.BinaryCrossentropy(from_logits=True), "sigmoid_cross_entropy"
+    net, peer = beside_keras(keras, (6,), 1, theirs, loss)
     given = {"batch_size": 10, "epochs": 2, "shuffle": False, "class_weight": {0: 0.5, 1: 3.0}}
     peer.fit(X, y, verbose=0, **given)
     net.fit(X, y, verbose=False, **given)
-    for param, value in zip(net.params(), peer.get_weights(), strict=True):
-        np.testing.assert_allclose(param.value, value, atol=1e-6)
+    expect_weights(net, peer)
     with pytest.raises(DataError, match="0 and 1"):
         net.fit(X, y * 0.9, verbose=False, class_weight={1: 2.0})
 
@@ -243,33 +231,41 @@ def of_sequences():
 
 def by_hand(net):
     """Mean of −log softmax at the label, over the positions that have one."""
-    scores = net.forward(False, XS).astype(np.float64)
+    scores, there = net.forward(False, XS).astype(np.float64), LABELS >= 0
     log_p = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
-    there = LABELS >= 0
-    return float(
-        -np.take_along_axis(log_p, np.where(there, LABELS, 0)[..., None], -1)[there].mean()
-    )
+    found = np.take_along_axis(log_p, np.where(there, LABELS, 0)[..., None], -1)
+    return float(-found[there].mean())
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 8])
-def test_padded_sequences_weigh_what_they_count(size):
-    net = of_sequences()
-    expected = by_hand(net)
-    loss, perplexity = net.evaluate(XS, LABELS, batch_size=size)
-    assert loss == pytest.approx(expected, rel=1e-5)
-    assert perplexity == pytest.approx(np.exp(expected), rel=1e-5)
+def expect_losses(net, x, y, wanted):
+    """A fit that changes nothing says the loss ``wanted``, and so does its validation."""
+    net.compile(SGD(lr=0.0))
+    history = net.fit(x, y, batch_size=3, epochs=3, validation_data=(x, y), verbose=False)
+    for name in ("loss", "val_loss"):
+        assert history[name] == pytest.approx([wanted] * 3, rel=1e-5)
+    assert net.evaluate(x, y, batch_size=5)[0] == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_history_and_validation_too(recorded):
+def test_padded_sequences_weigh_what_they_count(recorded):
     net = of_sequences()
     net.programs.enabled = recorded
     expected = by_hand(net)
-    net.compile(SGD(lr=0.0))
-    history = net.fit(XS, LABELS, batch_size=3, epochs=3, validation_split=0.0, verbose=False,
-                      validation_data=(XS, LABELS))  # fmt: skip
-    assert history["loss"] == pytest.approx([expected] * 3, rel=1e-5)
-    assert history["val_loss"] == pytest.approx([expected] * 3, rel=1e-5)
+    expect_losses(net, XS, LABELS, expected)
+    for size in (1, 3, 4, 8):
+        loss, perplexity = net.evaluate(XS, LABELS, batch_size=size)
+        assert loss == pytest.approx(expected, rel=1e-5)
+        assert perplexity == pytest.approx(np.exp(expected), rel=1e-5)
+    for micro_batch in (1, 2, 3):
+        history = fit(net, FitOptions(XS, LABELS, 5, verbose=False).in_parts(micro_batch))
+        assert history["loss"] == pytest.approx([expected], rel=1e-5)
+    # Stopped within an epoch it goes on with what it counted.
+    states = []
+    stop = at("on_batch_end", lambda session, *_: (states.append(session.state()),
+                                                   session.stop("here")))  # fmt: skip
+    net.fit(XS, LABELS, batch_size=3, callbacks=[stop], verbose=False)
+    history = net.fit(XS, LABELS, batch_size=3, resume=states[0], verbose=False)
+    assert history["loss"] == pytest.approx([expected], rel=1e-5)
 
 
 def of_two_outputs():
@@ -294,11 +290,7 @@ def test_each_output_of_several_by_itself(recorded, ignored):
     out = net.forward(False, XS)
     expected = 0.5 * net.loss.losses["kind"].evaluate(False, out["kind"], y["kind"])
     expected += net.loss.losses["size"].evaluate(False, out["size"], y["size"].astype(np.float32))
-    net.compile(SGD(lr=0.0))
-    history = net.fit(XS, y, batch_size=3, epochs=3, validation_data=(XS, y), verbose=False)
-    assert history["loss"] == pytest.approx([expected] * 3, rel=1e-5)
-    assert history["val_loss"] == pytest.approx([expected] * 3, rel=1e-5)
-    assert net.evaluate(XS, y, batch_size=5)[0] == pytest.approx(expected, rel=1e-5)
+    expect_losses(net, XS, y, expected)
     assert {name: part.shape for name, part in net.loss.parts.items()} == {
         "kind": (3,), "size": (3,)
     }  # fmt: skip
@@ -343,17 +335,12 @@ class Uncounted:
 
 @pytest.mark.parametrize("make", [Weighted, Uncounted])
 def test_a_users_own_loss_says_what_it_counted_or_counts_samples(make):
-    net = singanet.FeedForwardNet([Dense("d", 1, input_sample_shape=(3,))], seed=0)
-    net.compile(SGD(lr=0.0), loss=make())
-    x = XS[:, 0]
+    layers = [Dense("d", 1, input_sample_shape=(3,))]
+    net, x = singanet.FeedForwardNet(layers, loss=make(), seed=0), XS[:, 0]
     y = np.stack([x.sum(1), [1, 9, 2, 1, 5, 1, 7, 3]], axis=1).astype(np.float32)
     error = net.forward(False, x)[:, 0] - y[:, 0]
     expected = (error**2 * y[:, 1]).sum() / y[:, 1].sum()
-    if make is Uncounted:
-        expected = (0.5 * error**2).mean()
-    history = net.fit(x, y, batch_size=3, epochs=3, validation_data=(x, y), verbose=False)
-    assert history["loss"] == pytest.approx([expected] * 3, rel=1e-5)
-    assert history["val_loss"] == pytest.approx([expected] * 3, rel=1e-5)
+    expect_losses(net, x, y, (0.5 * error**2).mean() if make is Uncounted else expected)
 
 
 def test_a_subclass_that_adds_a_term_keeps_it():
@@ -366,30 +353,6 @@ def test_a_subclass_that_adds_a_term_keeps_it():
     y = {"kind": abs(LABELS), "size": RNG5.normal(size=(8, 6, 2)).astype(np.float32)}
     expected = net.loss.evaluate(False, net.forward(False, XS), y)
     assert net.evaluate(XS, y, batch_size=4)[0] == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("micro_batch", [1, 2, 3])
-def test_parts_of_a_batch_weigh_by_what_each_counts(micro_batch):
-    net = of_sequences()
-    expected = by_hand(net)
-    net.compile(SGD(lr=0.0))
-    history = fit(net, FitOptions(XS, LABELS, 5, verbose=False).in_parts(micro_batch))
-    assert history["loss"] == pytest.approx([expected], rel=1e-5)
-
-
-def test_a_fit_stopped_within_an_epoch_goes_on_with_what_it_counted():
-    class Stop(Callback):
-        def on_batch_end(self, batch, logs):
-            self.state = self.session.state()
-            self.session.stop("here")
-
-    net = of_sequences()
-    expected = by_hand(net)
-    net.compile(SGD(lr=0.0))
-    stop = Stop()
-    net.fit(XS, LABELS, batch_size=3, callbacks=[stop], verbose=False)
-    history = net.fit(XS, LABELS, batch_size=3, resume=stop.state, verbose=False)
-    assert history["loss"] == pytest.approx([expected], rel=1e-5)
 
 
 @pytest.mark.parametrize("records", [False, True])
@@ -416,7 +379,7 @@ def test_losses_of_several_outputs_are_those_of_the_whole_batch_where_it_comes_i
 
 
 CLASSES = 4
-LOSSES = [SoftmaxCrossEntropy, CategoricalCrossEntropy, SoftmaxFocal]
+LOSSES = [SoftmaxCrossEntropy, CategoricalCrossEntropy, singanet.loss.SoftmaxFocal]
 
 
 def _probabilities(scores):
@@ -444,15 +407,20 @@ def _of_classes(name, **named):
 METRICS = {
     "accuracy": (Accuracy, lambda p, labels: sk().accuracy_score(labels, p.argmax(1))),
     "top": (lambda: Accuracy(2), _top),
-    "f1": (F1, _of_classes("f1", average="macro")),
-    "fbeta": (lambda: FBeta(2.0, "weighted"), _of_classes("fbeta", beta=2, average="weighted")),
-    "precision": (PrecisionScore, _of_classes("precision", average="macro")),
-    "recall": (lambda: RecallScore("micro"), _of_classes("recall", average="micro")),
-    "iou": (IOU, _of_classes("jaccard", average="macro")),
+    "f1": (metric.F1, _of_classes("f1", average="macro")),
+    "fbeta": (
+        lambda: metric.FBeta(2.0, "weighted"),
+        _of_classes("fbeta", beta=2, average="weighted"),
+    ),
+    "precision": (metric.PrecisionScore, _of_classes("precision", average="macro")),
+    "recall": (lambda: metric.RecallScore("micro"), _of_classes("recall", average="micro")),
+    "iou": (metric.IOU, _of_classes("jaccard", average="macro")),
     "perplexity": (Perplexity, lambda p, y: np.exp(-np.log(p[np.arange(len(p)), y]).mean())),
-    "auc": (lambda: AUC(average="macro"), _auc),
+    "auc": (lambda: metric.AUC(average="macro"), _auc),
     "share": (Share, lambda p, labels: float((labels == 0).mean())),
 }
+
+
 MADE = {name: make for name, (make, _) in METRICS.items()}
 
 
@@ -469,13 +437,11 @@ def expected(p, y, ignored=-1, loss=SoftmaxCrossEntropy):
 
 def net_of(kind, loss, ignored=-1):
     ends = [Softmax("softmax", axis=-1)] if loss is CategoricalCrossEntropy else []
-    if kind == "steps":
-        body = [Dense("fc", CLASSES, input_sample_shape=(5, 3))]
-    elif kind == "samples":
-        body = [Dense("fc", CLASSES, input_sample_shape=(3,))]
-    else:
+    if kind == "pixels":
         conv = Conv2D("conv", CLASSES, 3, input_sample_shape=(2, 4, 5))
         body = [conv, Permute("last", (2, 3, 1))]
+    else:
+        body = [Dense("fc", CLASSES, input_sample_shape=SHAPES[kind][0])]
     return FeedForwardNet([*body, *ends], loss=loss(ignore_index=ignored), seed=1)
 
 
@@ -514,9 +480,9 @@ def test_evaluate_and_fit_count_what_the_loss_counts(kind, loss, ignored):
         history = net.fit(
             x, y, batch_size=3, epochs=2, validation_data=(x, y), shuffle=False, verbose=False
         )
-        for at in range(2):
-            expect_metrics({name: history[name][at] for name in METRICS}, wanted)
-            expect_metrics({name: history[f"val_{name}"][at] for name in METRICS}, wanted)
+        for k in range(2):
+            expect_metrics({name: history[name][k] for name in METRICS}, wanted)
+            expect_metrics({name: history[f"val_{name}"][k] for name in METRICS}, wanted)
 
 
 @pytest.mark.parametrize("name", METRICS)
