@@ -317,13 +317,10 @@ def test_streamed_updates_against_numpy():
     rng = np.random.default_rng(1)
     made = FeedForwardNet(
         [
-            Dense("a", 5, input_sample_shape=(3,)),
-            layers.Activation("t", "tanh"),
-            Dense("b", 2),
+            Dense("a", 5, input_sample_shape=(3,)), layers.Activation("t", "tanh"), Dense("b", 2)
         ],
-        loss=SoftmaxCrossEntropy(),
-        seed=1,
-    )
+        loss=SoftmaxCrossEntropy(), seed=1
+    )  # fmt: skip
     w, u, v, t = (param.value.astype(float) for param in made.params())
     for _ in range(30):
         x, y = rng.standard_normal((4, 3)).astype(np.float32), rng.integers(0, 2, 4)
@@ -378,14 +375,11 @@ def test_layers_run_without_python_when_recorded(parts):
     first = copy.deepcopy(parts)
     made = FeedForwardNet(
         [
-            layers.Activation("begin", "tanh", input_sample_shape=(3, 8, 8)),
-            *first,
-            layers.Flatten("flat"),
-            Dense("top", 3),
+            layers.Activation("begin", "tanh", input_sample_shape=(3, 8, 8)), *first,
+            layers.Flatten("flat"), Dense("top", 3)
         ],
-        loss=SoftmaxCrossEntropy(),
-        seed=0,
-    )
+        loss=SoftmaxCrossEntropy(), seed=0
+    )  # fmt: skip
     x = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
     program = made.record(x, np.array([0, 1, 2, 0]), SGD(0.1))
     assert not program.notes
@@ -396,13 +390,8 @@ def test_sources_and_readers_of_layers():
     made = two_inputs()
     sources = {n.name: [source.name for source, _ in n.inputs] for n in made.nodes()}
     assert sources == {
-        "a": [],
-        "b": [],
-        "da": ["a"],
-        "db": ["b"],
-        "both": ["da", "db"],
-        "top": ["both"],
-    }
+        "a": [], "b": [], "da": ["a"], "db": ["b"], "both": ["da", "db"], "top": ["both"]
+    }  # fmt: skip
     assert [n.name for n in made.nodes() for source, _ in n.inputs if source.name == "both"] == [
         "top"
     ]
@@ -511,13 +500,9 @@ def test_dropout_in_evaluation_is_no_kernel():
 # -- all of them ----------------------------------------------------------------------------------
 
 SECTIONS = {
-    "Design card": 28,
-    "000, backward_and_sparse_update": 35,
-    "001, SINGA-505": 21,
-    "002, SINGA-315": 53,
-    "003, gradient pass with mirroring": 39,
-    "004, Hetu executor": 74,
-}
+    "Design card": 28, "000, backward_and_sparse_update": 35, "001, SINGA-505": 21,
+    "002, SINGA-315": 53, "003, gradient pass with mirroring": 39, "004, Hetu executor": 74
+}  # fmt: skip
 """How many items of each of the originals there are."""
 
 

@@ -193,24 +193,18 @@ def test_float_types_by_their_short_names(net, said, meant):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda net, path: net.save_model(path),
-        lambda net, path: net.load(path),
-        lambda net, path: net.offload(path),
-        lambda net, path: net.predictor().save(path),
+        lambda net, path: net.save_model(path), lambda net, path: net.load(path),
+        lambda net, path: net.offload(path), lambda net, path: net.predictor().save(path),
         lambda net, path: net.fit(X, Y, resume=path or 0, verbose=False),
-        lambda net, path: singanet.load_model(path),
-        lambda net, path: singanet.data.load(path),
-        lambda net, path: singanet.data.mnist(path),
-        lambda net, path: singanet.data.cifar10(path),
+        lambda net, path: singanet.load_model(path), lambda net, path: singanet.data.load(path),
+        lambda net, path: singanet.data.mnist(path), lambda net, path: singanet.data.cifar10(path),
         lambda net, path: singanet.data.FolderLoader(path, (1, 8, 8)),
         lambda net, path: singanet.data.TextDataset.from_file(path),
-        lambda net, path: singanet.onnx.load(path),
-        lambda net, path: singanet.onnx.save(net, path),
+        lambda net, path: singanet.onnx.load(path), lambda net, path: singanet.onnx.save(net, path),
         lambda net, path: singanet.keras.load_model(path),
-        lambda net, path: singanet.pretrained.load(path),
-        lambda net, path: ModelCheckpoint(path),
+        lambda net, path: singanet.pretrained.load(path), lambda net, path: ModelCheckpoint(path)
     ],
-)
+)  # fmt: skip
 def test_what_is_no_path(net, call, path):
     with pytest.raises(ArgumentError, match="expected a path, a str or Path; received") as caught:
         call(net, path)

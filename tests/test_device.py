@@ -64,10 +64,8 @@ def test_kernels_asked_for_by_a_wrong_name_are_refused_when_a_net_is_made():
     run = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SINGANET_OPS": "mkl"},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
+        capture_output=True, check=True, text=True
+    )  # fmt: skip
     assert "SINGANET_OPS: expected 'numpy', 'llvm', 'onednn'; received 'mkl'" in run.stdout
 
 

@@ -89,12 +89,9 @@ def test_the_code_of_all_pages_is_well_typed(tmp_path):
     options += ["--disable-error-code=import-untyped", "--cache-dir", str(tmp_path / "cache")]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, *map(str, [*files, wrong])],
-        env={**os.environ, "MYPYPATH": str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
+        env={**os.environ, "MYPYPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert done.stdout + done.stderr == ""
     assert not re.search(
         r"type: ignore|\bcast\(", "".join(file.read_text("utf-8") for file in files)

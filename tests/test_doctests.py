@@ -22,27 +22,18 @@ MODULES = [
     if ">>> " in path.read_text("utf-8")
 ]
 EXTRAS = {
-    "singanet.data.folder_loader": "PIL.Image",
-    "singanet.data.tokens.chat": "tokenizers",
-    "singanet.data.tokens.tokenizer": "tokenizers",
-    "singanet.sklearn": "sklearn",
-}
+    "singanet.data.folder_loader": "PIL.Image", "singanet.data.tokens.chat": "tokenizers",
+    "singanet.data.tokens.tokenizer": "tokenizers", "singanet.sklearn": "sklearn"
+}  # fmt: skip
 """The packages that the examples of a module need."""
 FAMILIES = {
-    layers: layers.Layer,
-    loss: loss.Loss,
-    metric: metric.Metric,
+    layers: layers.Layer, loss: loss.Loss, metric: metric.Metric,
     optimizer: (
-        optimizer.Optimizer,
-        optimizer.Wrapper,
-        optimizer.Regularizer,
-        optimizer.Constraint,
+        optimizer.Optimizer, optimizer.Wrapper, optimizer.Regularizer, optimizer.Constraint
     ),
-    schedules: schedules.Schedule,
-    initializer: initializer.Initializer,
-    data: Described,
-    callbacks: callbacks.Callback,
-}
+    schedules: schedules.Schedule, initializer: initializer.Initializer, data: Described,
+    callbacks: callbacks.Callback
+}  # fmt: skip
 
 ONLY_BASES = {"Constraint", "ElementWise", "Layer", "Schedule", "Wrapper"}
 

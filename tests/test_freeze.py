@@ -75,10 +75,8 @@ def test_layers_before_it_run_as_in_evaluation_and_backward_stops_after_it():
     np.testing.assert_array_equal(outputs["flat"], evaluated)
     items = [(item.layer, item.names) for item in net.backward(np.ones_like(outputs["fc2"]))]
     assert items == [
-        ("fc2", ["fc2/weight", "fc2/bias"]),
-        ("relu", []),
-        ("fc1", ["fc1/weight", "fc1/bias"]),
-    ]
+        ("fc2", ["fc2/weight", "fc2/bias"]), ("relu", []), ("fc1", ["fc1/weight", "fc1/bias"])
+    ]  # fmt: skip
     for name, value in zip(net.param_names(), net.param_values(), strict=True):
         np.testing.assert_array_equal(value, state[name])
 

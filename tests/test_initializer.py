@@ -52,11 +52,9 @@ def test_truncated_normal_stays_within_two_deviations() -> None:
 @pytest.mark.parametrize(
     ("rule", "variance"),
     [
-        (init.GlorotNormal(), 2 / 50),
-        (init.HeNormal(), 2 / 20),
-        (init.LecunNormal(), 1 / 20),
+        (init.GlorotNormal(), 2 / 50), (init.HeNormal(), 2 / 20), (init.LecunNormal(), 1 / 20)
     ],
-)
+)  # fmt: skip
 def test_normal_with_fans(rule: init.Initializer, variance: float) -> None:
     x = draw(rule, fans=(20, 30))
     assert abs(x.var() / variance - 1) < 0.02
@@ -88,19 +86,17 @@ def test_keras_name_of_the_whole_bell() -> None:
 @pytest.mark.parametrize(
     ("rule", "name", "settings"),
     [
-        (init.GlorotTruncated(), "GlorotNormal", {}),
-        (init.HeTruncated(), "HeNormal", {}),
+        (init.GlorotTruncated(), "GlorotNormal", {}), (init.HeTruncated(), "HeNormal", {}),
         (init.LecunTruncated(), "LecunNormal", {}),
         *(
             (init.VarianceScaling(**given), "VarianceScaling", given)
             for given in (
-                {},
-                {"scale": 3.0, "mode": "fan_out", "distribution": "uniform"},
-                {"scale": 0.5, "mode": "fan_avg", "distribution": "truncated_normal"},
+                {}, {"scale": 3.0, "mode": "fan_out", "distribution": "uniform"},
+                {"scale": 0.5, "mode": "fan_avg", "distribution": "truncated_normal"}
             )
-        ),
+        )
     ],
-)
+)  # fmt: skip
 def test_variance_and_ends_are_those_of_keras(
     rule: init.Initializer, name: str, settings: dict[str, Any]
 ) -> None:
@@ -138,12 +134,10 @@ def test_dirac_refuses_other_kernels(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("rule", "shape"),
     [
-        (init.Dirac(), (4, 9)),
-        (init.Dirac((3, 3)), (4, 10)),
-        (init.Dirac((3,)), (9,)),
-        (init.Dirac(groups=3), (4, 2, 3)),
+        (init.Dirac(), (4, 9)), (init.Dirac((3, 3)), (4, 10)), (init.Dirac((3,)), (9,)),
+        (init.Dirac(groups=3), (4, 2, 3))
     ],
-)
+)  # fmt: skip
 def test_dirac_refuses_other_shapes(rule: init.Dirac, shape: tuple[int, ...]) -> None:
     with pytest.raises(ArgumentError, match=r"Dirac: expected filters"):
         draw(rule, shape)
@@ -202,13 +196,10 @@ def test_shapes_without_a_matrix_are_refused(rule: Any, shape: tuple[int, ...]) 
 @pytest.mark.parametrize(
     "rule",
     [
-        init.Uniform(0, 1),
-        init.Gaussian(0, 1),
-        init.TruncatedNormal(0, 1),
-        init.GlorotUniform(),
-        init.Orthogonal(),
+        init.Uniform(0, 1), init.Gaussian(0, 1), init.TruncatedNormal(0, 1), init.GlorotUniform(),
+        init.Orthogonal()
     ],
-)
+)  # fmt: skip
 def test_the_generator_decides_every_draw(rule: init.Initializer) -> None:
     np.testing.assert_array_equal(draw(rule, (7, 5)), draw(rule, (7, 5)))
     other = rule(np.random.default_rng(8), (7, 5), (0, 0))
@@ -223,19 +214,17 @@ def test_the_generator_decides_every_draw(rule: init.Initializer) -> None:
         ({"init": "CONSTANT", "value": 3}, init.Constant(3)),
         ({"init": "constant"}, init.Constant(0.0)),
         ({"init": "xavier", "name": "w"}, init.GlorotUniform()),
-        ({"init": "msra"}, init.HeNormal()),
-        ({"init": "lecun_normal"}, init.LecunNormal()),
-        ({"init": "orthogonal", "gain": 2.0}, init.Orthogonal(2.0)),
-        ({"init": "eye"}, init.Eye()),
+        ({"init": "msra"}, init.HeNormal()), ({"init": "lecun_normal"}, init.LecunNormal()),
+        ({"init": "orthogonal", "gain": 2.0}, init.Orthogonal(2.0)), ({"init": "eye"}, init.Eye()),
         ({"init": "he_truncated"}, init.HeTruncated()),
         (
             {"init": "variance_scaling", "mode": "fan_out", "scale": 2.0},
-            init.VarianceScaling(2.0, "fan_out"),
+            init.VarianceScaling(2.0, "fan_out")
         ),
         ({"init": "dirac", "kernel": [3, 3]}, init.Dirac((3, 3))),
-        ({"init": "truncated_normal", "mean": 0, "std": 1}, init.TruncatedNormal(0, 1)),
+        ({"init": "truncated_normal", "mean": 0, "std": 1}, init.TruncatedNormal(0, 1))
     ],
-)
+)  # fmt: skip
 def test_specs(spec: dict[str, Any], expected: init.Initializer) -> None:
     before = dict(spec)
     made = init.from_spec(spec, "layer 'a'")

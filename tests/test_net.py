@@ -75,10 +75,8 @@ def test_backward_is_a_generator_of_three_item_tuples():
         assert (item.names, item.values, item.grads) == (names, values, grads)
         seen.append((item.layer, names))
     assert seen == [
-        ("fc1", ["fc1/weight", "fc1/bias"]),
-        ("tanh1", []),
-        ("fc0", ["fc0/weight", "fc0/bias"]),
-    ]
+        ("fc1", ["fc1/weight", "fc1/bias"]), ("tanh1", []), ("fc0", ["fc0/weight", "fc0/bias"])
+    ]  # fmt: skip
 
 
 def test_gradients_equal_the_formula():

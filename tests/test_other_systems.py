@@ -112,10 +112,8 @@ def elsewhere(system, code, folder):
     done = subprocess.run(
         [sys.executable, "-c", HIDDEN + code, system, str(folder)],
         env={**os.environ, "PYTHONPATH": str(Path(singanet.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+        capture_output=True, text=True, timeout=120
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -40,10 +40,8 @@ def python(code):
     run = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(Path(singanet.__file__).parents[1])},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
+        capture_output=True, check=True, text=True
+    )  # fmt: skip
     return json.loads(run.stdout)
 
 

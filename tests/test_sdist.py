@@ -68,16 +68,11 @@ def test_its_tests_run_where_it_is_unpacked_and_installed(archive, tmp_path):
     tests = ["test_site.py", "test_package.py", "test_net.py", "test_docs.py", "layers/test_lrn.py"]
     done = subprocess.run(
         [
-            sys.executable,
-            str(script),
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            *(f"tests/{t}" for t in tests),
+            sys.executable, str(script), "-q", "-p", "no:cacheprovider",
+            *(f"tests/{t}" for t in tests)
         ],
         cwd=unpacked,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(target), str(unpacked)])},
-        capture_output=True,
-        text=True,
-    )
+        capture_output=True, text=True
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]

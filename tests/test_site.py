@@ -150,10 +150,8 @@ def test_the_site_is_built_and_has_every_public_name(tmp_path):
     pytest.importorskip("mkdocstrings_handlers.python")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+        cwd=ROOT, capture_output=True, text=True
+    )  # fmt: skip
     assert built.returncode == 0, built.stderr[-3000:]
     pages = [page.read_text("utf-8") for page in (tmp_path / "api").rglob("*.html")]
     shown = {name for page in pages for name in re.findall(r'id="([\w.]+)"', page)}

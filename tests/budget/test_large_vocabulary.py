@@ -35,11 +35,9 @@ SOME = 1 << 17
 """Scores that a perplexity works on at a time."""
 
 RULES = {
-    "sgd": partial(SGD, lr=0.01),
-    "adafactor": partial(Adafactor, lr=0.01),
-    "adamw": partial(AdamW, lr=0.01),
-    "clipped": lambda: ClipByGlobalNorm(AdamW(lr=0.01), 1.0),
-}
+    "sgd": partial(SGD, lr=0.01), "adafactor": partial(Adafactor, lr=0.01),
+    "adamw": partial(AdamW, lr=0.01), "clipped": lambda: ClipByGlobalNorm(AdamW(lr=0.01), 1.0)
+}  # fmt: skip
 
 
 def words_net(tied, loss, metric=None):

@@ -64,12 +64,9 @@ def least_of(error):
 
 @settings(max_examples=6, deadline=None)
 @given(
-    batch=st.integers(1, 5),
-    share=st.floats(0.05, 1.2),
-    norm=st.booleans(),
-    user=st.booleans(),
-    momentum=st.sampled_from([0.0, 0.9]),
-)
+    batch=st.integers(1, 5), share=st.floats(0.05, 1.2), norm=st.booleans(), user=st.booleans(),
+    momentum=st.sampled_from([0.0, 0.9])
+)  # fmt: skip
 def test_a_budget_is_planned_within_or_refused_with_the_smallest(
     batch, share, norm, user, momentum
 ):

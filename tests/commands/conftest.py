@@ -18,12 +18,9 @@ def small(tmp_path_factory):
     data = digits()
     path = tmp_path_factory.mktemp("data") / "small.npz"
     np.savez(
-        path,
-        x_train=data.x_train[:40],
-        y_train=data.y_train[:40],
-        x_test=data.x_test[:20],
+        path, x_train=data.x_train[:40], y_train=data.y_train[:40], x_test=data.x_test[:20],
         y_test=data.y_test[:20],
-    )
+    )  # fmt: skip
     return str(path)
 
 

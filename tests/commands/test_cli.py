@@ -90,12 +90,9 @@ def test_a_mistake_in_a_process_of_its_own_has_status_2_and_no_traceback():
 def test_an_interrupt_ends_with_status_130():
     # Its own session, so that the signal reaches nobody else.
     process = subprocess.Popen(
-        [*RUN, "train", "mlp", "--epochs", "100000"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+        [*RUN, "train", "mlp", "--epochs", "100000"], stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True, start_new_session=True
+    )  # fmt: skip
     try:
         assert process.stderr.readline().startswith("epoch 1/")
         process.send_signal(signal.SIGINT)

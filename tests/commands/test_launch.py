@@ -39,15 +39,13 @@ def test_a_training_that_is_begun_anew_goes_on(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sizes", "ranks"),
     [
-        (["-n", "3"], None, 3),
-        (["-n", "3", "--elastic", "2:4"], (2, 4), 3),
-        (["--elastic", "2:4", "-n3", "--rest", "1"], (2, 4), 3),
-        (["--elastic=2:4"], (2, 4), 4),
+        (["-n", "3"], None, 3), (["-n", "3", "--elastic", "2:4"], (2, 4), 3),
+        (["--elastic", "2:4", "-n3", "--rest", "1"], (2, 4), 3), (["--elastic=2:4"], (2, 4), 4),
         (["--elastic", "2:4", "--hosts", "HOSTS"], (2, 4), 3),
         (["--elastic", "1:2", "--hosts", "HOSTS"], (1, 2), 2),
-        (["--elastic", "4:5", "--hosts", "HOSTS"], (4, 5), 4),
+        (["--elastic", "4:5", "--hosts", "HOSTS"], (4, 5), 4)
     ],
-)
+)  # fmt: skip
 def test_elastic_has_sizes(words, sizes, ranks, monkeypatch, tmp_path):
     given = []
     monkeypatch.setattr(
@@ -72,13 +70,9 @@ def test_the_words_of_a_script_are_its_own():
 def train(*before, out, data):
     """A training by ranks that ``before`` starts; the ended process."""
     return subprocess.run(
-        [*before, *words(out, data)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=100,
+        [*before, *words(out, data)], env=ENVIRONMENT, capture_output=True, text=True, timeout=100,
         check=False,
-    )
+    )  # fmt: skip
 
 
 def words(out, data):

@@ -27,12 +27,10 @@ COMMANDS = {
     "train mlp --lr nan": "--lr: expected a positive number",
     "train mlp --lr 0": "--lr: expected a positive number",
     "train mlp --seed -1": "--seed: expected 0 or more",
-    "train mlp --json no/such/folder/x.json": "--json",
-    "train mlp --json .": "a folder",
+    "train mlp --json no/such/folder/x.json": "--json", "train mlp --json .": "a folder",
     "train mlp --epochz 3": "arguments: --epochz 3; did you mean '--epochs'?",
     "train mlp --batch_size=3": "'--batch-size'?; see singanet train --help",
-    "train": "required: MODEL.*or --from FILE",
-    "train --data {small}": "or --from FILE",
+    "train": "required: MODEL.*or --from FILE", "train --data {small}": "or --from FILE",
     "train mlp --data {small} --clip 0": "--clip: expected a positive number",
     "train mlp --data {small} --clip 1 --clip-by layr": "did you mean 'layer'",
     "train mlp --data {small} --accumulate 0": "--accumulate: expected a positive number",
@@ -81,14 +79,12 @@ COMMANDS = {
     "summary lenet --input-shape 0,8,8": "positive ints",
     "summary lenet --input-shape 8": "sample shape",
     "summary lenet --classes 0": "num_classes: expected an int",
-    "summary mlp --batch-size 0": "batch_size",
-    "summary {run} --classes 3": "only a folder",
+    "summary mlp --batch-size 0": "batch_size", "summary {run} --classes 3": "only a folder",
     "summary {there}/nan.npz": "nan.npz': expected a ready net, a run folder(?!.*'lenet')",
     "bench mlp --rounds 0": "--rounds: expected a positive number",
     "bench mlp --seconds nan": "--seconds: expected a positive number",
     "bench mlp --batch-size 0": "--batch-size: expected a positive number",
-    "bench mlp --data digts": "did you mean 'digits'",
-    "tune lenet": "--batch-size",
+    "bench mlp --data digts": "did you mean 'digits'", "tune lenet": "--batch-size",
     "tune lenet --batch-size none": "invalid int value",
     "tune lenett --batch-size 2": "did you mean 'lenet'",
     "plan mlp --memory-budget 600": "write for example '600MB'",
@@ -97,8 +93,7 @@ COMMANDS = {
     "plan mlp --allow swap": "expected some of 'recompute'",
     "plan {llama} --tokens 65": "--tokens: expected at most 64",
     "plan {llama} --tokens 8 --memory-budget 1kB": "expected at least",
-    "plan {llama} --classes 3": "remove them",
-    "predict {run}": "required: --out",
+    "plan {llama} --classes 3": "remove them", "predict {run}": "required: --out",
     "predict {run} --out {there}/p.txt": "ends in .csv or .npz",
     "predict {run} --out {out}/p.csv": "--out",
     "predict {run} --data {there}/wide.npz --out {there}/p.csv": r"received shape \(3, 1, 4, 5\)",
@@ -108,17 +103,14 @@ COMMANDS = {
         f"{command} {rest}{more}": said
         for command, more in (("evaluate", ""), ("predict", " --out {there}/p.csv"))
         for rest, said in {
-            "{out}": "no such file",
-            "{there}": "add --model",
+            "{out}": "no such file", "{there}": "add --model",
             "{run} --model mpl": "did you mean 'mlp'",
             "{run}/best.npz --model lenet": r"--model[^;]*$",
             "{run} --data {there}/small.npz": r"1, 8, 8\)",
-            "{there}/cut.npz --model mlp": "singanet: ",
+            "{there}/cut.npz --model mlp": "singanet: "
         }.items()
     },
-    "inspect {out}.npz": "",
-    "inspect {there}/text.npz": "",
-    "diff {run}/best.npz {out}.npz": "",
+    "inspect {out}.npz": "", "inspect {there}/text.npz": "", "diff {run}/best.npz {out}.npz": "",
     "convert {run}/best.npz {there}/no/x.npz": "",
     "convert {run}/best.npz {there}/x.npz --model lenet": r"--model[^;]*$",
     "convert {run}/best.npz {there}/x.npz --format zip": "",
@@ -131,8 +123,7 @@ COMMANDS = {
     "convert {run}/best.npz x/": "--format snapshot",
     "convert {run}/best.npz x": "--format snapshot",
     "convert {run}/best.npz {there}": "--format snapshot",
-    "sample {run}": "expected a language model",
-    "generate {out} a": "No such file",
+    "sample {run}": "expected a language model", "generate {out} a": "No such file",
     "generate {bert} a": "expected a causal model",
     "generate {llama} '" + "to be or not " * 40 + "'": "1 to 64 tokens",
     "generate {llama} a --length 0": "--length: expected",
@@ -161,16 +152,12 @@ COMMANDS = {
             "--rank 4": "--rank: expected --method lora",
             "--method lora --rank 999": "expected a rank of at most",
             "--validation-split 0": "--validation-split: expected a share above 0",
-            "--memory-budget 1kB": "expected at least",
-            "--too-long keep": "expected 'refuse'",
-            "--optimizer none": "expected '",
-            "--validation none.txt": "no such file",
+            "--memory-budget 1kB": "expected at least", "--too-long keep": "expected 'refuse'",
+            "--optimizer none": "expected '", "--validation none.txt": "no such file"
         }.items()
     },
-    "launch -n 2": "train MODEL, or a script",
-    "launch -n 0 train mlp": "-n: 0 is less than 1",
-    "launch -n 2 --deadline nan train mlp": "--deadline",
-    "launch train mlp": "-n/--ranks",
+    "launch -n 2": "train MODEL, or a script", "launch -n 0 train mlp": "-n: 0 is less than 1",
+    "launch -n 2 --deadline nan train mlp": "--deadline", "launch train mlp": "-n/--ranks",
     "launch -n 2 evaluate run": "another command",
     "launch -n 2 --servers 2 train mlp": "one of 2 ranks must train",
     "launch --elastic 2:3 --servers 1 train mlp": "not with --servers",
@@ -182,13 +169,12 @@ COMMANDS = {
     "launch -n 5 --elastic 2:4 train mlp": "-n: 5 is not within 2:4",
     "launch -n 1 --elastic 2:4 train mlp": "-n: 1 is not within 2:4",
     "launch --elastic 2:4 --rest -1 train mlp": "--rest",
-    "launch --elastic 2:4 train mlp": "--out RUN_DIR",
-    "launch -n 2 no-such.py": "no such file",
+    "launch --elastic 2:4 train mlp": "--out RUN_DIR", "launch -n 2 no-such.py": "no such file",
     "launch -n 2 train mlp --epoch-count 3": "unrecognized",
     "launch -n 2 --restarts 1 train mlp": "--out RUN_DIR",
     "launch -n 2 train --out nowhere --resume": "nowhere",
-    "launch -n 2 --hosts nowhere train mlp": "nowhere",
-}
+    "launch -n 2 --hosts nowhere train mlp": "nowhere"
+}  # fmt: skip
 
 
 def files_of(folder):
@@ -258,19 +244,14 @@ def test_a_mistake_is_one_line_and_nothing_is_changed(line, places, refused, tmp
         ("class-weight = 3", "a value of type dict"),
         ("model = 'mlp'\nclass-weight = { a = 3 }", "--class-weight"),
         ("model = 'mlp'\nclass-weight = { 0 = 'x' }", "class_weight"),
-        ("shuffle = 0", "a value of type bool"),
-        ("epoch = 3", "did you mean 'epochs'"),
-        ("epochs = '3'", "a value of type int"),
-        ("epochs = true", "a value of type int"),
-        ("resume = 1", "a value of type bool"),
-        ("batch-size = 3\nbatch_size = 4", "once"),
-        ("[train]\nepochs = 3", "'train'"),
-        ('data = "a\\u0000b"', "key 'data'"),
-        ("epochs : 3", "expected TOML"),
-        ("", "required: MODEL"),
-        (b"\xff\xfe\x00", "expected TOML"),
+        ("shuffle = 0", "a value of type bool"), ("epoch = 3", "did you mean 'epochs'"),
+        ("epochs = '3'", "a value of type int"), ("epochs = true", "a value of type int"),
+        ("resume = 1", "a value of type bool"), ("batch-size = 3\nbatch_size = 4", "once"),
+        ("[train]\nepochs = 3", "'train'"), ('data = "a\\u0000b"', "key 'data'"),
+        ("epochs : 3", "expected TOML"), ("", "required: MODEL"),
+        (b"\xff\xfe\x00", "expected TOML")
     ],
-)
+)  # fmt: skip
 def test_a_file_that_says_something_else_is_refused(tmp_path, text, said, refused):
     config = tmp_path / "run.toml"
     config.write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -72,18 +72,13 @@ class Runs:
 
 
 HARMFUL = {
-    "eval": Runs(eval, "1/0"),
-    "exec": Runs(exec, "raise SystemExit"),
-    "subprocess": Runs(subprocess.call, ["false"]),
-    "getattr": Runs(getattr, "", "join"),
-    "class": collections.deque(),
-    "date": datetime.date(2020, 1, 1),
+    "eval": Runs(eval, "1/0"), "exec": Runs(exec, "raise SystemExit"),
+    "subprocess": Runs(subprocess.call, ["false"]), "getattr": Runs(getattr, "", "join"),
+    "class": collections.deque(), "date": datetime.date(2020, 1, 1),
     "numpy function": Runs(np.fromfile, "/etc/passwd"),
-    "object array": np.array([Runs(eval, "1/0")], dtype=object),
-    "text array": np.array(["a"]),
-    "dates": np.array(["2020"], "M8[Y]"),
-    "records": np.array([(1, 2.0)], "i4,f4"),
-}
+    "object array": np.array([Runs(eval, "1/0")], dtype=object), "text array": np.array(["a"]),
+    "dates": np.array(["2020"], "M8[Y]"), "records": np.array([(1, 2.0)], "i4,f4")
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 3, 4, 5])

@@ -156,13 +156,11 @@ def test_any_rows_become_finite_numbers_and_ids_within_their_sizes(learnt, other
         ({"a": [1.0, float("inf")]}, "1 infinite or too large"),
         ({"a": [1, 10**400]}, "1 infinite or too large"),
         ({"a": [1e308, -1e308, 1e308]}, "infinite or too large"),
-        ({"a": [None, NONE]}, "2 rows without a value"),
-        ({"a": []}, "0 rows without a value"),
-        ({"a": [1], "b": [1, 2]}, "the same number of rows"),
-        ({}, "received no column"),
-        ({"numeric": [1]}, "other than 'categorical', 'numeric'"),
+        ({"a": [None, NONE]}, "2 rows without a value"), ({"a": []}, "0 rows without a value"),
+        ({"a": [1], "b": [1, 2]}, "the same number of rows"), ({}, "received no column"),
+        ({"numeric": [1]}, "other than 'categorical', 'numeric'")
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_learnt_is_refused(columns, message):
     with pytest.raises(SingaNetError, match=message):
         Table.of(columns)

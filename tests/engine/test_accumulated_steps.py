@@ -83,12 +83,10 @@ def one_step(made, optimizer, x, y, weight):
 @settings(max_examples=25)
 @given(
     groups=st.lists(st.lists(st.integers(1, 6), min_size=3, max_size=3), min_size=4, max_size=5),
-    ignored=st.sampled_from([0.0, 0.0, 0.4, 0.9]),
-    way=st.sampled_from([own_loop, one_step]),
-    enabled=st.booleans(),
-    clip=st.sampled_from([None, ClipByLayerNorm, ClipByGlobalNorm]),
-    seed=st.integers(0, 99),
-)
+    ignored=st.sampled_from([0.0, 0.0, 0.4, 0.9]), way=st.sampled_from([own_loop, one_step]),
+    enabled=st.booleans(), clip=st.sampled_from([None, ClipByLayerNorm, ClipByGlobalNorm]),
+    seed=st.integers(0, 99)
+)  # fmt: skip
 @example([[5, 5, 3]] * 5, 0.0, one_step, True, None, 0)
 @example([[5, 3, 5]] * 5, 0.0, one_step, True, ClipByGlobalNorm, 0)
 @example([[4, 4, 4]] * 5, 0.6, one_step, True, None, 0)

@@ -32,10 +32,8 @@ def net_of(seed=1):
     """Attention, a gated unit and a Dense; called as in published models."""
     layers = [
         MultiHeadAttention("attention", 2, num_kv_heads=1, input_sample_shape=(5, 8)),
-        GatedUnit("unit", 12, 8),
-        Reduce("mean", "mean", axes=1),
-        Dense("head", 3),
-    ]
+        GatedUnit("unit", 12, 8), Reduce("mean", "mean", axes=1), Dense("head", 3)
+    ]  # fmt: skip
     return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=seed)
 
 

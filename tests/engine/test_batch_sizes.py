@@ -57,19 +57,17 @@ def feed_of(name, first, second):
 
 CALLS = {
     "forward": lambda net, x, y: net.forward(False, x),
-    "training": lambda net, x, y: net.forward(True, x),
-    "predict": lambda net, x, y: net.predict(x),
+    "training": lambda net, x, y: net.forward(True, x), "predict": lambda net, x, y: net.predict(x),
     "evaluate": lambda net, x, y: net.evaluate(x, y),
     "predictor": lambda net, x, y: net.predictor()(x),
     "step": lambda net, x, y: net.step(x, y, SGD(0.1)),
     "by layers": lambda net, x, y: (
-        setattr(net.programs, "enabled", False),
-        CALLS["step"](net, x, y),
+        setattr(net.programs, "enabled", False), CALLS["step"](net, x, y)
     ),
     "train": lambda net, x, y: net.train(x, y),
     "record": lambda net, x, y: net.record(x, y, SGD(0.1)),
-    "gradients": lambda net, x, y: net.gradients("out", ["a"], x),
-}
+    "gradients": lambda net, x, y: net.gradients("out", ["a"], x)
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("sizes", [(4, 1), (1, 4), (4, 3)])

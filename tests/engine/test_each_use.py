@@ -140,12 +140,10 @@ def test_where_it_cannot_be_so_gradients_are_summed(tmp_path):
         for k in range(3):
             watched.step(*batch(k), rule(), lambda item, s=seen: s.extend(item.names))
         found[each] = [
-            trained(two_heads(), rule()),
-            trained(net_of(), Accumulator(rule(), 2)),
-            trained(behind, rule()),
-            trained(decayed, rule()),
-            ([seen.count("table/weight")], {p.name: p.value for p in watched.params()}),
-        ]
+            trained(two_heads(), rule()), trained(net_of(), Accumulator(rule(), 2)),
+            trained(behind, rule()), trained(decayed, rule()),
+            ([seen.count("table/weight")], {p.name: p.value for p in watched.params()})
+        ]  # fmt: skip
     for one, other in zip(*found.values(), strict=True):
         assert one[0] == other[0]
         assert all(np.array_equal(one[1][name], other[1][name]) for name in one[1])

@@ -80,14 +80,12 @@ def expect_alike(one, other, tolerance=2e-5):
 
 
 RULES = {
-    "sgd": lambda: SGD(lr=0.5),
-    "momentum": lambda: SGD(lr=0.1, momentum=0.9),
-    "adam": lambda: Adam(lr=0.01),
-    "adafactor": lambda: Adafactor(lr=0.01),
+    "sgd": lambda: SGD(lr=0.5), "momentum": lambda: SGD(lr=0.1, momentum=0.9),
+    "adam": lambda: Adam(lr=0.01), "adafactor": lambda: Adafactor(lr=0.01),
     "accumulated": lambda: Accumulator(SGD(lr=0.5), 2),
     "clipped": lambda: ClipByGlobalNorm(SGD(lr=0.5), 0.1),
-    "scaled": lambda: ScaledUpdates(SGD(lr=0.5), MixedPrecision(scale=256.0)),
-}
+    "scaled": lambda: ScaledUpdates(SGD(lr=0.5), MixedPrecision(scale=256.0))
+}  # fmt: skip
 
 
 @settings(deadline=None, max_examples=25)
@@ -96,12 +94,10 @@ RULES = {
     how=st.fixed_dictionaries(
         dict.fromkeys(("tied", "bias", "wrapped", "recorded"), st.booleans())
     ),
-    shape=st.sampled_from([None, (BATCH,), (BATCH, STEPS)]),
-    smoothing=st.sampled_from([0.0, 0.2]),
-    ignore=st.sampled_from([None, 3, -100]),
-    reduction=st.sampled_from(["mean", "sum"]),
-    rule=st.sampled_from(["sgd", "clipped", "scaled"]),
-)
+    shape=st.sampled_from([None, (BATCH,), (BATCH, STEPS)]), smoothing=st.sampled_from([0.0, 0.2]),
+    ignore=st.sampled_from([None, 3, -100]), reduction=st.sampled_from(["mean", "sum"]),
+    rule=st.sampled_from(["sgd", "clipped", "scaled"])
+)  # fmt: skip
 def test_a_step_by_blocks_is_the_step(rows, how, shape, smoothing, ignore, reduction, rule):
     weight = None if shape is None else np.random.default_rng(0).random(shape).astype(np.float32)
     found = []
@@ -215,23 +211,18 @@ class _Highest(Metric):
 
 
 METRICS = {
-    "first": Accuracy,
-    "three": lambda: Accuracy(3),
-    "perplexity": Perplexity,
-    "without 3": lambda: Perplexity(ignore_index=3),
-    "own": _Highest,
-}
+    "first": Accuracy, "three": lambda: Accuracy(3), "perplexity": Perplexity,
+    "without 3": lambda: Perplexity(ignore_index=3), "own": _Highest
+}  # fmt: skip
 
 
 @settings(deadline=None, max_examples=6)
 @given(
     rows=st.integers(1, 12),
     names=st.lists(st.sampled_from(sorted(METRICS)), min_size=1, max_size=3, unique=True),
-    recorded=st.booleans(),
-    weighted=st.booleans(),
-    ignore=st.sampled_from([None, 3]),
-    clip=st.sampled_from([None, 0.1]),
-)
+    recorded=st.booleans(), weighted=st.booleans(), ignore=st.sampled_from([None, 3]),
+    clip=st.sampled_from([None, 0.1])
+)  # fmt: skip
 def test_metrics_that_go_by_rows_see_what_they_see_of_all_scores(
     rows, names, recorded, weighted, ignore, clip
 ):

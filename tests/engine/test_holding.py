@@ -215,12 +215,10 @@ class Halved(SGD):
 
 
 RULES = {
-    "SGD": lambda: SGD(lr=0.3, momentum=0.5),
-    "Adam": lambda: Adam(lr=0.01),
-    "Adafactor": lambda: Adafactor(lr=0.01),
-    "clipped": lambda: ClipByGlobalNorm(SGD(lr=0.5), 0.1),
-    "user's": lambda: Halved(lr=0.3),
-}
+    "SGD": lambda: SGD(lr=0.3, momentum=0.5), "Adam": lambda: Adam(lr=0.01),
+    "Adafactor": lambda: Adafactor(lr=0.01), "clipped": lambda: ClipByGlobalNorm(SGD(lr=0.5), 0.1),
+    "user's": lambda: Halved(lr=0.3)
+}  # fmt: skip
 
 
 def losses_of(net, rule, recorded, recompute="none"):

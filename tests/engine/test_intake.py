@@ -46,20 +46,16 @@ KINDS = {
     "every other": lambda a: torch.from_numpy(np.repeat(a, 2, axis=0))[::2],
     "list": lambda a: a.tolist(),
     "list of tensors": lambda a: list(torch.from_numpy(a)) if a.ndim > 1 else a.tolist(),
-    "tuple": lambda a: tuple(a.tolist()),
-    "dlpack": ByDlpack,
-    "array": ByArray,
-    "pandas": lambda a: pd.DataFrame(a) if a.ndim > 1 else pd.Series(a, index=range(5, 11)),
-}
+    "tuple": lambda a: tuple(a.tolist()), "dlpack": ByDlpack, "array": ByArray,
+    "pandas": lambda a: pd.DataFrame(a) if a.ndim > 1 else pd.Series(a, index=range(5, 11))
+}  # fmt: skip
 
 
 def made(seed=0):
     net = FeedForwardNet(
-        [Dense("fc", 3, input_sample_shape=(4,))],
-        loss=SoftmaxCrossEntropy(),
-        metric=Accuracy(),
+        [Dense("fc", 3, input_sample_shape=(4,))], loss=SoftmaxCrossEntropy(), metric=Accuracy(),
         seed=seed,
-    )
+    )  # fmt: skip
     net.compile(SGD(0.1), net.loss, metrics=[Accuracy()])
     return net
 

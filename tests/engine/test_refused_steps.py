@@ -86,14 +86,12 @@ class Rate:
 
 
 OPTIMIZERS = [
-    lambda rate: SGD(rate, momentum=0.9),
-    Adam,
-    lambda rate: Accumulator(Adam(rate), 2),
+    lambda rate: SGD(rate, momentum=0.9), Adam, lambda rate: Accumulator(Adam(rate), 2),
     lambda rate: ClipByGlobalNorm(SGD(rate, momentum=0.9), 0.5),
     lambda rate: optimizer.ClipByLayerNorm(Adam(rate), 0.5),
     lambda rate: optimizer.ClipByRunningNorm(SGD(rate), 0.5),
-    lambda rate: ClipByGlobalNorm(Accumulator(SGD(rate), 2), 0.5),
-]
+    lambda rate: ClipByGlobalNorm(Accumulator(SGD(rate), 2), 0.5)
+]  # fmt: skip
 
 
 class Subject:
@@ -113,12 +111,10 @@ class Subject:
             kind = int(rng.integers(5))
             self.own_layer |= kind == 3
             made = (
-                lambda n: BatchNormalization(n, momentum=0.3),
-                lambda n: Dropout(n, 0.3),
-                lambda n: layers.GaussianNoise(n, 0.3),
-                lambda n: Own(n, self.switch),
-                lambda n: layers.Activation(n, "tanh"),
-            )[kind]
+                lambda n: BatchNormalization(n, momentum=0.3), lambda n: Dropout(n, 0.3),
+                lambda n: layers.GaussianNoise(n, 0.3), lambda n: Own(n, self.switch),
+                lambda n: layers.Activation(n, "tanh")
+            )[kind]  # fmt: skip
             h = made(f"l{k}")(h)
         y = Dense("out", CLASSES)(h)
         loss = OwnLoss(self.switch) if self.own_loss else SoftmaxCrossEntropy()

@@ -59,13 +59,9 @@ def assert_close(one, other, tolerance=1e-5):
 
 @settings(max_examples=12, deadline=None)
 @given(
-    form=st.sampled_from(["csr", "csc", "coo"]),
-    rows=st.integers(1, 9),
-    seed=st.integers(0, 50),
-    transposed=st.booleans(),
-    bias=st.booleans(),
-    dtype=st.sampled_from(["f4", "f8", "i4", "?"]),
-)
+    form=st.sampled_from(["csr", "csc", "coo"]), rows=st.integers(1, 9), seed=st.integers(0, 50),
+    transposed=st.booleans(), bias=st.booleans(), dtype=st.sampled_from(["f4", "f8", "i4", "?"])
+)  # fmt: skip
 def test_steps_are_those_of_the_same_array(form, rows, seed, transposed, bias, dtype):
     made = [net(sparse, transposed=transposed, bias=bias) for sparse in (True, False)]
     optimizers = [SGD(0.2), SGD(0.2)]

@@ -23,14 +23,12 @@ def sigmoid(x):
 
 
 FORMULAS = {
-    "relu": lambda x: np.where(x > 0, x, 0.0),
-    "sigmoid": sigmoid,
+    "relu": lambda x: np.where(x > 0, x, 0.0), "sigmoid": sigmoid,
     "tanh": lambda x: (np.exp(x) - np.exp(-x)) / (np.exp(x) + np.exp(-x)),
     "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
     "elu": lambda x: np.where(x > 0, x, np.exp(x) - 1.0),
     "gelu": lambda x: x * 0.5 * np.vectorize(math.erfc)(-x / math.sqrt(2.0)),
-    "silu": lambda x: x / (1.0 + np.exp(-x)),
-    "softplus": lambda x: np.logaddexp(0.0, x),
+    "silu": lambda x: x / (1.0 + np.exp(-x)), "softplus": lambda x: np.logaddexp(0.0, x),
     "relu6": lambda x: np.clip(x, 0.0, 6.0),
     "hard_sigmoid": lambda x: np.clip(x / 6.0 + 0.5, 0.0, 1.0),
     "hard_swish": lambda x: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0),
@@ -41,8 +39,8 @@ FORMULAS = {
     "softsign": lambda x: x / (1.0 + np.abs(x)),
     "mish": lambda x: x * np.tanh(np.logaddexp(0.0, x)),
     "softcap": lambda x: 30.0 * (1.0 - 2.0 / (np.exp(2.0 * x / 30.0) + 1.0)),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-}
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+}  # fmt: skip
 OF_ALPHA = {
     # A slope above one, where max(x, alpha x) would be wrong.
     ("leaky_relu", 3.0): lambda x: x * np.where(x > 0, 1.0, 3.0),
@@ -81,22 +79,19 @@ CASES = {
     **{f"{mode}, {a}": activated(formula, mode, a) for (mode, a), formula in OF_ALPHA.items()},
     "relu of features": activated(FORMULAS["relu"], "relu", shape=(7,)),
     "PReLU": case(
-        lambda: PReLU("it"),
-        (3, 2, 4),
-        lambda p, x: np.maximum(x, 0) + np.einsum("nchw,c->nchw", np.minimum(x, 0), p["a"]),
+        lambda: PReLU("it"), (3, 2, 4),
+        lambda p, x: np.maximum(x, 0) + np.einsum("nchw,c->nchw", np.minimum(x, 0), p["a"])
     ),
     "PReLU of features": case(
         lambda: PReLU("it"), (5,), lambda p, x: np.maximum(x, 0) + p["a"] * np.minimum(x, 0)
     ),
     "PReLU, shared": case(
-        lambda: PReLU("it", channel_shared=True),
-        (3, 4),
-        lambda p, x: np.maximum(x, 0) + p["a"].item() * np.minimum(x, 0),
+        lambda: PReLU("it", channel_shared=True), (3, 4),
+        lambda p, x: np.maximum(x, 0) + p["a"].item() * np.minimum(x, 0)
     ),
     "Softmax": case(
-        lambda: Softmax("it"),
-        (5,),
-        lambda p, x: np.array([[np.exp(v) / sum(np.exp(row)) for v in row] for row in x]),
+        lambda: Softmax("it"), (5,),
+        lambda p, x: np.array([[np.exp(v) / sum(np.exp(row)) for v in row] for row in x])
     ),
     "Softmax of channels": case(
         lambda: Softmax("it", 1), (3, 2, 4), lambda p, x: exponentials(1, x)
@@ -113,8 +108,8 @@ CASES = {
     "GatedUnit": gated("silu", output_dim=4),
     "GatedUnit, biases": gated("gelu", output_dim=3, use_bias=True),
     "GatedUnit without down": gated("gelu_tanh"),
-    "GatedUnit, sigmoid": gated("sigmoid", output_dim=2),
-}
+    "GatedUnit, sigmoid": gated("sigmoid", output_dim=2)
+}  # fmt: skip
 
 
 @cases(CASES)

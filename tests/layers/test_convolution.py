@@ -244,11 +244,9 @@ def test_a_depthwise_convolution_in_bands(monkeypatch):
     kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     pad=st.one_of(st.none(), st.tuples(st.integers(0, 3), st.integers(0, 3))),
-    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
-    groups=st.integers(1, 3),
-    per_group=st.tuples(st.integers(1, 2), st.integers(1, 3)),
-    seed=st.integers(0, 99),
-)
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)), groups=st.integers(1, 3),
+    per_group=st.tuples(st.integers(1, 2), st.integers(1, 3)), seed=st.integers(0, 99)
+)  # fmt: skip
 def test_any_geometry(size, kernel, stride, pad, dilation, groups, per_group, seed):
     """Forward by the formula; backward as the adjoint: <conv(x), dy> = <x, dx> = <w, dw>."""
     rng = np.random.default_rng(seed)

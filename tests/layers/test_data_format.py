@@ -37,13 +37,11 @@ def test_channels_last_are_channels_first_turned_and_back(make, tmp_path, rng):
         transposed.append(layers.Permute("back", (2, 1)))
     first = FeedForwardNet(
         [
-            Dense("start", 6, input_sample_shape=(7, 6)),
-            *transposed,
-            Flatten("flat"),
-            Dense("out", 3),
+            Dense("start", 6, input_sample_shape=(7, 6)), *transposed, Flatten("flat"),
+            Dense("out", 3)
         ],
         seed=1,
-    )
+    )  # fmt: skip
     for a, b in zip(first.params(), last.params(), strict=True):
         a.value[...] = b.value
     y = rng.normal(size=(2, 3)).astype(np.float32)

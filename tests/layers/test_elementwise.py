@@ -247,12 +247,10 @@ def test_floats_become_indices():
 # -- symbols --------------------------------------------------------------------------------------
 
 FORMULAS = {
-    "sums": lambda a, b: 1.5 + a + b - 2 - (3 - b),
-    "products": lambda a, b: (2 * a * b * -1.0) / 4,
-    "quotients": lambda a, b: a / b + 1 / b,
-    "powers": lambda a, b: (-a) ** 2 - b**-1,
-    "parts": lambda a, b: a[:, 1:, ::-1] * b[:, -1:, :],
-}
+    "sums": lambda a, b: 1.5 + a + b - 2 - (3 - b), "products": lambda a, b: (2 * a * b * -1.0) / 4,
+    "quotients": lambda a, b: a / b + 1 / b, "powers": lambda a, b: (-a) ** 2 - b**-1,
+    "parts": lambda a, b: a[:, 1:, ::-1] * b[:, -1:, :]
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORMULAS)

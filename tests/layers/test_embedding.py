@@ -224,11 +224,9 @@ def test_a_table_tied_to_the_output_has_one_dense_gradient():
     y = net.forward(True, x)
     items = [(item.layer, list(item.names)) for item in net.backward(np.ones_like(y))]
     assert items == [
-        ("scores", ["scores/bias"]),
-        ("middle", ["middle/weight", "middle/bias"]),
-        ("flat", []),
-        ("words", ["words/weight"]),
-    ]
+        ("scores", ["scores/bias"]), ("middle", ["middle/weight", "middle/bias"]), ("flat", []),
+        ("words", ["words/weight"])
+    ]  # fmt: skip
     y = net.forward(True, x)
     assert only(net.backward(np.ones_like(y)))["words/weight"].shape == (6, 3)
 
@@ -322,15 +320,10 @@ def test_a_token_begins_every_sequence():
 @pytest.mark.parametrize(
     ("capacity", "rows", "lines"),
     [
-        (0.1, 1000, 100),
-        (1.0, 1000, 1000),
-        (np.float64(0.5), 7, 3),
-        (1, 1000, 1),
-        (np.int64(40), 1000, 40),
-        (40, 7, 7),
-        (1e-6, 1000, 1),
+        (0.1, 1000, 100), (1.0, 1000, 1000), (np.float64(0.5), 7, 3), (1, 1000, 1),
+        (np.int64(40), 1000, 40), (40, 7, 7), (1e-6, 1000, 1)
     ],
-)
+)  # fmt: skip
 def test_capacity_is_a_fraction_or_as_an_int_a_number(capacity, rows, lines):
     assert Cache(capacity=capacity).lines(rows) == lines
 

@@ -17,11 +17,9 @@ Y = rng.integers(0, 3, 32)
 
 def net():
     parts = [
-        Dense("a", 6, input_sample_shape=(5,)),
-        BatchNormalization("bn"),
-        Act("relu"),
-        Dense("b", 3),
-    ]
+        Dense("a", 6, input_sample_shape=(5,)), BatchNormalization("bn"), Act("relu"),
+        Dense("b", 3)
+    ]  # fmt: skip
     return FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=0)
 
 
@@ -71,15 +69,9 @@ def test_gradients_are_those_of_an_affine_layer():
     }
     h = torch.tensor(X) @ values["a/weight"] + values["a/bias"]
     h = torch.nn.functional.batch_norm(
-        h,
-        values["bn/mean"],
-        values["bn/var"],
-        values["bn/gamma"],
-        values["bn/beta"],
-        False,
-        0.0,
+        h, values["bn/mean"], values["bn/var"], values["bn/gamma"], values["bn/beta"], False, 0.0,
         1e-5,
-    )
+    )  # fmt: skip
     scores = torch.relu(h) @ values["b/weight"] + values["b/bias"]
     torch.nn.functional.cross_entropy(scores, torch.tensor(Y)).backward()
     for name, grad in zip(made.param_names(), grads, strict=True):

@@ -23,16 +23,12 @@ def convolved(synchronized=True):
     return singanet.FeedForwardNet(
         [
             Conv2D("c", 4, 3, input_sample_shape=(3, 5, 5)),
-            BatchNormalization("bn", synchronized=synchronized),
-            Activation("relu"),
-            Flatten("f"),
-            Dense("d", 6),
-            BatchNormalization("bn2", momentum=0.3, synchronized=synchronized),
-            Dense("o", 4),
+            BatchNormalization("bn", synchronized=synchronized), Activation("relu"), Flatten("f"),
+            Dense("d", 6), BatchNormalization("bn2", momentum=0.3, synchronized=synchronized),
+            Dense("o", 4)
         ],
-        loss=SoftmaxCrossEntropy(),
-        seed=0,
-    )
+        loss=SoftmaxCrossEntropy(), seed=0
+    )  # fmt: skip
 
 
 def together(build, optimizer, x, y, cuts, steps=3):
@@ -57,13 +53,10 @@ CHAINS = {
 @pytest.mark.parametrize(
     ("chain", "cuts"),
     [
-        ("plain", (0, 6, 12)),
-        ("plain", (0, 1, 12)),
-        ("plain", (0, 4, 5, 12)),
-        ("global norm", (0, 12, 12)),
-        ("accumulated", (0, 4, 4, 12)),
+        ("plain", (0, 6, 12)), ("plain", (0, 1, 12)), ("plain", (0, 4, 5, 12)),
+        ("global norm", (0, 12, 12)), ("accumulated", (0, 4, 4, 12))
     ],
-)
+)  # fmt: skip
 def test_parameters_and_running_state_are_those_of_one_process(cuts, chain):
     alone = convolved()
     optimizer = CHAINS[chain](lambda rule: rule)
@@ -206,13 +199,11 @@ def test_the_steps_of_sequences_are_shared_too():
         normalization = BatchNormalization("bn", synchronized=True)
         return singanet.FeedForwardNet(
             [
-                TimeDistributed("t", normalization, input_sample_shape=(3, 5)),
-                Flatten("f"),
-                Dense("o", 4),
+                TimeDistributed("t", normalization, input_sample_shape=(3, 5)), Flatten("f"),
+                Dense("o", 4)
             ],
-            loss=SoftmaxCrossEntropy(),
-            seed=0,
-        )
+            loss=SoftmaxCrossEntropy(), seed=0
+        )  # fmt: skip
 
     x = X[:, :, 0]
     alone, optimizer = build(), SGD(lr=0.1, momentum=0.9)

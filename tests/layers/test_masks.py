@@ -39,16 +39,11 @@ def encoder(seed=0):
     return FeedForwardNet(
         [
             Embedding("words", 10, 4, mask_index=0, input_sample_shape=(None,)),
-            Dropout("drop", 0.0),
-            LayerNorm("norm"),
-            LSTM("low", 3, bidirectional=True),
-            Activation("bent", "tanh"),
-            GRU("top", 3, return_sequences=False),
-            Dense("out", 2),
+            Dropout("drop", 0.0), LayerNorm("norm"), LSTM("low", 3, bidirectional=True),
+            Activation("bent", "tanh"), GRU("top", 3, return_sequences=False), Dense("out", 2)
         ],
-        loss=SoftmaxCrossEntropy(),
-        seed=seed,
-    )
+        loss=SoftmaxCrossEntropy(), seed=seed
+    )  # fmt: skip
 
 
 def test_a_list_gives_each_sample_as_if_it_stood_alone_without_padding(tmp_path):

@@ -358,15 +358,9 @@ def test_parameters_have_names_shapes_and_order():
     assert {
         name: value.shape for name, value in zip(layer.params, layer.param_values(), strict=True)
     } == {
-        "query_weight": (6, 6),
-        "query_bias": (6,),
-        "value_weight": (7, 8),
-        "value_bias": (8,),
-        "key_weight": (7, 6),
-        "key_bias": (6,),
-        "output_weight": (8, 6),
-        "output_bias": (6,),
-    }
+        "query_weight": (6, 6), "query_bias": (6,), "value_weight": (7, 8), "value_bias": (8,),
+        "key_weight": (7, 6), "key_bias": (6,), "output_weight": (8, 6), "output_bias": (6,)
+    }  # fmt: skip
 
 
 def test_biases_and_gammas_are_there_by_part():

@@ -217,12 +217,9 @@ def test_pooling_of_volumes_agrees_with_pytorch(dtype, ceil):
 
 
 @given(
-    st.tuples(*[st.integers(1, 4)] * 2),
-    st.one_of(st.none(), st.tuples(*[st.integers(1, 4)] * 2)),
-    st.tuples(*[st.integers(0, 2)] * 2),
-    st.integers(1, 2),
-    *[st.booleans()] * 2,
-)
+    st.tuples(*[st.integers(1, 4)] * 2), st.one_of(st.none(), st.tuples(*[st.integers(1, 4)] * 2)),
+    st.tuples(*[st.integers(0, 2)] * 2), st.integers(1, 2), *[st.booleans()] * 2
+)  # fmt: skip
 @settings(max_examples=20, deadline=None)
 def test_agrees_with_pytorch_whatever_the_window(kernel, stride, pad, dilation, ceil, count):
     pad = tuple(min(p, k // 2) for p, k in zip(pad, kernel, strict=True))

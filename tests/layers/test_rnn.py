@@ -397,11 +397,9 @@ def test_specs_may_stand_for_all_arrays_a_kind_or_one():
         assert all(0 < np.abs(v).max() <= 0.08 for v in layer.param_values())
         assert "name" not in everywhere
     layer = LSTM(
-        "rnn",
-        3,
-        num_stacks=2,
-        param_specs={"bias_h": {"decay_mult": 0.0}, "l1/forward/bias_h": {"lr_mult": 5.0}},
-    )
+        "rnn", 3, num_stacks=2,
+        param_specs={"bias_h": {"decay_mult": 0.0}, "l1/forward/bias_h": {"lr_mult": 5.0}}
+    )  # fmt: skip
     layer.build((4, 2))
     specs = {suffix: param.spec for suffix, param in layer.params.items()}
     assert specs["l0/forward/bias_h"].decay_mult == 0.0

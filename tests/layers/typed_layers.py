@@ -18,23 +18,14 @@ from singanet.layers import (
 )
 
 LAYERS: list[Layer] = [
-    Conv2D("c", 32, 3),
-    Conv2D(32, 3, activation="relu"),
+    Conv2D("c", 32, 3), Conv2D(32, 3, activation="relu"),
     Conv2D(filters=32, kernel_size=3, name="c"),
     Conv2D(32, (3, 3), (1, 1), "valid", kernel_initializer="he_normal", bias_regularizer=1e-4),
     DepthwiseConv2D(3, padding=((0, 1), 1), depthwise_initializer="he_normal"),
     SeparableConv2D(8, 3, 2, "same", pointwise_initializer="he_normal"),
-    MaxPooling2D((2, 2), (2, 2), "same"),
-    MaxPooling2D("p", pool_size=2, strides=1),
-    Dense(10, activation="softmax"),
-    Dense("fc", 10),
-    BatchNormalization(gamma_initializer="zeros", activation="relu"),
-    LayerNorm(-1, epsilon=1e-3),
-    Dropout(0.3),
-    Dropout(name="d", rate=0.3),
-    Embedding(100, 16, embeddings_regularizer=1e-4),
-    Permute((2, 1)),
-    Reshape(shape=(4, -1)),
-    PReLU(alpha_initializer="zeros"),
-    Flatten(),
-]
+    MaxPooling2D((2, 2), (2, 2), "same"), MaxPooling2D("p", pool_size=2, strides=1),
+    Dense(10, activation="softmax"), Dense("fc", 10),
+    BatchNormalization(gamma_initializer="zeros", activation="relu"), LayerNorm(-1, epsilon=1e-3),
+    Dropout(0.3), Dropout(name="d", rate=0.3), Embedding(100, 16, embeddings_regularizer=1e-4),
+    Permute((2, 1)), Reshape(shape=(4, -1)), PReLU(alpha_initializer="zeros"), Flatten()
+]  # fmt: skip

@@ -115,11 +115,9 @@ def some_state():
     """Arrays of a few types and sizes."""
     rng = np.random.default_rng(0)
     return {
-        "conv/weight": rng.standard_normal((3, 8)).astype("f4"),
-        "conv/bias": np.zeros(3, "f4"),
-        "n": np.array(5, "i4"),
-        "b/mean": rng.standard_normal(40),
-    }
+        "conv/weight": rng.standard_normal((3, 8)).astype("f4"), "conv/bias": np.zeros(3, "f4"),
+        "n": np.array(5, "i4"), "b/mean": rng.standard_normal(40)
+    }  # fmt: skip
 
 
 def checkpoints(folder):

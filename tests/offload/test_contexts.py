@@ -165,13 +165,10 @@ class Odd(Layer):
     def forward(self, ctx, x):
         self.log = ["forward"]
         ctx.save(
-            x=x.copy()[:, ::-1],
-            pair=Pair(x.T, {"half": [x[::2, 1:], 7]}),
-            log=self.log,
-            text=np.array(["a", {}], object),
-            masked=np.ma.masked_less(x, 0.5),
+            x=x.copy()[:, ::-1], pair=Pair(x.T, {"half": [x[::2, 1:], 7]}), log=self.log,
+            text=np.array(["a", {}], object), masked=np.ma.masked_less(x, 0.5),
             function=lambda array: array * 2,
-        )
+        )  # fmt: skip
         return x * np.abs(x)
 
     def backward(self, ctx, dy):

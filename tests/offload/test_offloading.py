@@ -72,13 +72,10 @@ def x_y() -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     "rule",
     [
-        lambda: Adam(lr=0.01),
-        lambda: SGD(lr=0.1, momentum=0.9),
-        lambda: Adafactor(lr=0.01),
-        lambda: AdamW(lr=0.01),
-        lambda: GaLore(lr=0.01, rank=16, refresh=2),
+        lambda: Adam(lr=0.01), lambda: SGD(lr=0.1, momentum=0.9), lambda: Adafactor(lr=0.01),
+        lambda: AdamW(lr=0.01), lambda: GaLore(lr=0.01, rank=16, refresh=2)
     ],
-)
+)  # fmt: skip
 def test_steps_are_those_in_memory(tmp_path, x_y, rule):
     twins = Twins(net_of, tmp_path / "net", KEEP, rule)
     for _ in range(3):
@@ -679,10 +676,8 @@ def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):
     (plain, history, precision), (net, found, own) = nets
     assert found == history
     assert (own.scale, own.good, own.skipped) == (
-        precision.scale,
-        precision.good,
-        precision.skipped,
-    )
+        precision.scale, precision.good, precision.skipped
+    )  # fmt: skip
     assert (precision.skipped > 0) == broken
     expect_same(arrays_of(net), arrays_of(plain))
     expect_same(own.masters, precision.masters)

@@ -203,16 +203,12 @@ RULES = {
     "sgd": Rule(opt.SGD, lambda w, gs, lr: momentum(w, gs, lr, 0.0)),
     "momentum": Rule(opt.SGD, momentum, {"momentum": 0.9}),
     "nesterov sgd": Rule(opt.SGD, nesterov, {"momentum": 0.9, "nesterov": True}),
-    "nesterov": Rule(opt.Nesterov, nesterov),
-    "rmsprop": Rule(opt.RMSProp, rmsprop, SQUARES),
+    "nesterov": Rule(opt.Nesterov, nesterov), "rmsprop": Rule(opt.RMSProp, rmsprop, SQUARES),
     "centered": Rule(opt.RMSProp, centered, {**SQUARES, "centered": True, "momentum": 0.7}),
-    "adagrad": Rule(opt.AdaGrad, adagrad, {"epsilon": 0.01}),
-    "adam": Rule(opt.Adam, adam, MOMENTS),
-    "adamw": Rule(opt.AdamW, adamw, MOMENTS, 0.05),
-    "amsgrad": Rule(opt.AMSGrad, amsgrad, MOMENTS),
+    "adagrad": Rule(opt.AdaGrad, adagrad, {"epsilon": 0.01}), "adam": Rule(opt.Adam, adam, MOMENTS),
+    "adamw": Rule(opt.AdamW, adamw, MOMENTS, 0.05), "amsgrad": Rule(opt.AMSGrad, amsgrad, MOMENTS),
     "nadam": Rule(opt.NAdam, nadam, {**MOMENTS, "momentum_decay": 0.1}),
-    "radam": Rule(opt.RAdam, radam, MOMENTS),
-    "adamax": Rule(opt.Adamax, adamax, MOMENTS),
+    "radam": Rule(opt.RAdam, radam, MOMENTS), "adamax": Rule(opt.Adamax, adamax, MOMENTS),
     "adadelta": Rule(opt.Adadelta, adadelta, SQUARES),
     "lion": Rule(opt.Lion, lion, {"beta_1": 0.8, "beta_2": 0.9}, 0.05),
     "lamb": Rule(opt.LAMB, lamb, MOMENTS, 0.05, whole=True),
@@ -223,22 +219,18 @@ RULES = {
     ),
     "factored adam": Rule(opt.FactoredAdam, factored_adam, MOMENTS, 0.05, whole=True),
     "folded sgd": Rule(opt.AccumulatingSGD, momentum, {"every": 1, "momentum": 0.9}),
-    "folded adam": Rule(opt.AccumulatingAdam, adam, {**MOMENTS, "every": 1}),
-}
+    "folded adam": Rule(opt.AccumulatingAdam, adam, {**MOMENTS, "every": 1})
+}  # fmt: skip
 OF_ROWS = [name for name in RULES if not name.startswith("folded")]
 """The rules that take sparse rows; those that gather micro-batches refuse them."""
 
 SCHEDULES = [
     schedules.Constant(0.1),
     schedules.Chained([schedules.Step(0.1, 3), 0.05, schedules.Plateau(0.02)], [4, 7]),
-    schedules.Cosine(0.1, 10, final=0.01),
-    schedules.CosineRestarts(0.1, 3, longer=2, shrink=0.5),
+    schedules.Cosine(0.1, 10, final=0.01), schedules.CosineRestarts(0.1, 3, longer=2, shrink=0.5),
     schedules.Cyclic(0.1, 0.5, 2, 3, shrink=0.5),
-    schedules.Exponential(0.1, 5, 0.5, staircase=True),
-    schedules.MultiStep(0.1, [2, 4], 0.3),
-    schedules.OneCycle(0.1, 10, rise=0.4),
-    schedules.Plateau(0.1, patience=1),
-    schedules.Polynomial(0.1, 10, power=2.0),
-    schedules.Step(0.1, 3),
-    schedules.WarmUp(schedules.Cosine(0.1, 8), 3),
-]
+    schedules.Exponential(0.1, 5, 0.5, staircase=True), schedules.MultiStep(0.1, [2, 4], 0.3),
+    schedules.OneCycle(0.1, 10, rise=0.4), schedules.Plateau(0.1, patience=1),
+    schedules.Polynomial(0.1, 10, power=2.0), schedules.Step(0.1, 3),
+    schedules.WarmUp(schedules.Cosine(0.1, 8), 3)
+]  # fmt: skip

@@ -82,10 +82,8 @@ def test_a_dense_gradient_among_rows_makes_the_mean_dense():
 @settings(deadline=None)
 @given(
     kinds=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=3),
-    mean=st.booleans(),
-    resumed=st.integers(0, 2),
-    seed=st.integers(0, 99),
-)
+    mean=st.booleans(), resumed=st.integers(0, 2), seed=st.integers(0, 99)
+)  # fmt: skip
 def test_rows_and_arrays_in_any_order_are_summed_and_foretold(kinds, mean, resumed, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accumulating, "_AT_A_TIME", 64)

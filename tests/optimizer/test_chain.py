@@ -69,10 +69,8 @@ def test_a_process_alone_has_the_other_stages_and_the_same_rule():
     assert (alone.stages[0].every, alone.stages[1].limit) == (2, inner.limit)
     # Those of all processes still have the reducer between them.
     assert [type(stage) for stage in UpdateChain(outer).stages] == [
-        Accumulator,
-        AllReduce,
-        ClipByValue,
-    ]
+        Accumulator, AllReduce, ClipByValue
+    ]  # fmt: skip
     assert without_reductions(rule) is rule
 
 

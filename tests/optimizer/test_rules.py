@@ -540,15 +540,13 @@ def test_bad_updates_change_nothing(make):
     ("indices", "rows", "error", "text"),
     [
         ([0, 4], (2, 3), DataError, "below 4; received 2 indices from 0 to 4"),
-        ([-1, 2], (2, 3), DataError, "from -1 to 2"),
-        ([2, 1], (2, 3), DataError, "sort them"),
-        ([1, 1], (2, 3), DataError, "sum the rows"),
-        ([1, 2], (3, 3), ShapeError, r"rows \(3, 3\)"),
+        ([-1, 2], (2, 3), DataError, "from -1 to 2"), ([2, 1], (2, 3), DataError, "sort them"),
+        ([1, 1], (2, 3), DataError, "sum the rows"), ([1, 2], (3, 3), ShapeError, r"rows \(3, 3\)"),
         ([1, 2], (2, 2), ShapeError, r"value of shape \(4, 3\)"),
         ([[1], [2]], (2, 3), ShapeError, r"indices \(2, 1\)"),
-        ([0.0, 1.0], (2, 3), ShapeError, "float64"),
+        ([0.0, 1.0], (2, 3), ShapeError, "float64")
     ],
-)
+)  # fmt: skip
 def test_bad_rows(of_rows, indices, rows, error, text):
     value = np.ones((4, 3))
     with pytest.raises(error, match=text):
@@ -582,14 +580,12 @@ NAN = math.nan
     ("name", "kind", "more"),
     [
         *(("momentum", opt.SGD, {"momentum": bad}) for bad in (-0.1, 1.0, "x")),
-        ("momentum", opt.Nesterov, {"momentum": 1.0}),
-        ("momentum", opt.RMSProp, {"momentum": 1.0}),
+        ("momentum", opt.Nesterov, {"momentum": 1.0}), ("momentum", opt.RMSProp, {"momentum": 1.0}),
         ("dampening", opt.SGD, {"momentum": 0.9, "dampening": 1.0}),
         ("dampening", opt.SGD, {"dampening": 0.5}),
         ("dampening", opt.SGD, {"momentum": 0.9, "nesterov": True, "dampening": 0.5}),
         *(("rho", kind, {"rho": 1.0}) for kind in (opt.RMSProp, opt.Adadelta)),
-        ("epsilon", opt.RMSProp, {"epsilon": -1}),
-        ("epsilon", opt.AdaGrad, {"epsilon": NAN}),
+        ("epsilon", opt.RMSProp, {"epsilon": -1}), ("epsilon", opt.AdaGrad, {"epsilon": NAN}),
         *(("epsilon", opt.Adam, {"epsilon": bad}) for bad in (-1e-8, None)),
         *(("beta_1", kind, {"beta_1": bad}) for kind, bad in ((opt.Lion, 1.5), (opt.Adam, 1.0))),
         *(("beta_2", opt.Adam, {"beta_2": bad}) for bad in (-0.1, "x")),
@@ -598,10 +594,9 @@ NAN = math.nan
         ("momentum_decay", opt.NAdam, {"momentum_decay": -1.0}),
         ("beta_2_decay", opt.Adafactor, {"beta2_decay": 0.5}),
         *((name, opt.Adafactor, {name: -1.0}) for name in ("epsilon_1", "epsilon_2")),
-        ("clip_threshold", opt.Adafactor, {"clip": 0.0}),
-        ("gain", opt.GaLore, {"gain": 0.0}),
+        ("clip_threshold", opt.Adafactor, {"clip": 0.0}), ("gain", opt.GaLore, {"gain": 0.0})
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_of_a_rule(name, kind, more):
     with pytest.raises(ArgumentError, match=rf"{kind.__name__}\({name}=\)"):
         kind(lr=0.1, **more)

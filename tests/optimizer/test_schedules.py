@@ -114,12 +114,9 @@ def test_plateau_refuses_other_state():
 
 NAN = math.nan
 BAD = {
-    plans.Constant: [(NAN,), ("1",)],
-    plans.Step: [(1.0, 0), (1.0, 2.5), (1.0, 2, -1.0)],
-    plans.MultiStep: [(1.0, [3, 1]), (1.0, [-1])],
-    plans.Exponential: [(1.0, 1, math.inf)],
-    plans.Cosine: [(1.0, 0)],
-    plans.Polynomial: [(1.0, 4, {"power": -1.0})],
+    plans.Constant: [(NAN,), ("1",)], plans.Step: [(1.0, 0), (1.0, 2.5), (1.0, 2, -1.0)],
+    plans.MultiStep: [(1.0, [3, 1]), (1.0, [-1])], plans.Exponential: [(1.0, 1, math.inf)],
+    plans.Cosine: [(1.0, 0)], plans.Polynomial: [(1.0, 4, {"power": -1.0})],
     plans.WarmUp: [(NAN, 3), (1.0, -1)],
     plans.OneCycle: [(1.0, 1), (1.0, 10, {"rise": 1.5}), (1.0, 10, {"start_div": 0.0})],
     plans.CosineRestarts: [(1.0, 3, {"t_mul": 0}), (1.0, 3, {"m_mul": -1.0})],
@@ -128,8 +125,8 @@ BAD = {
     plans.Plateau: [
         (1.0, {name: bad})
         for name, bad in [("cooldown", -1), ("factor", 2.0), ("patience", -1), ("mode", "best")]
-    ],
-}
+    ]
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "given"), [(kind, g) for kind, all_ in BAD.items() for g in all_])

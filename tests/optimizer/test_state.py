@@ -56,12 +56,10 @@ class Own(SGD):
 
 SOURCES = [*RULES.values()]
 SOURCES += [
-    lambda: Adam(lr=schedules.Plateau(0.1)),
-    lambda: Accumulator(Adam(lr=0.1), 3),
+    lambda: Adam(lr=schedules.Plateau(0.1)), lambda: Accumulator(Adam(lr=0.1), 3),
     lambda: ClipByRunningNorm(Accumulator(SGD(lr=0.1, momentum=0.9), 2), 1.0),
-    lambda: Own(lr=0.1, momentum=0.9),
-    lambda: Accumulator(Own(lr=0.1), 2),
-]
+    lambda: Own(lr=0.1, momentum=0.9), lambda: Accumulator(Own(lr=0.1), 2)
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("make", SOURCES)

@@ -52,11 +52,9 @@ def specs(seed):
     for name in NAMES:
         kind = rng.integers(0, 6)
         yield ParamSpec(
-            name,
-            lr_mult=2.0 if kind == 1 else 1.0,
-            decay_mult=0.0 if kind == 2 else 1.0,
+            name, lr_mult=2.0 if kind == 1 else 1.0, decay_mult=0.0 if kind == 2 else 1.0,
             constraint=ClipNorm(0.5) if kind == 3 else None,
-        )
+        )  # fmt: skip
 
 
 class Pair:

@@ -46,8 +46,7 @@ SOURCES = {
     "endless": forever,
 }
 WAYS = {
-    "plain": {},
-    "Adam": {"optimizer": lambda: Adam(lr=0.01)},
+    "plain": {}, "Adam": {"optimizer": lambda: Adam(lr=0.01)},
     "metrics": {"metrics": lambda: [F1(), ConfusionMatrix(), AUC(average="macro")]},
     "accumulated": {"accumulate": 3, "clip": 0.5},
     "clipped by layers so far": {"clip": 0.1, "clip_by": "running"},
@@ -56,17 +55,15 @@ WAYS = {
     "float16": {"precision": precision, "accumulate": 2, "clip": 0.5, "clip_by": "global"},
     "in order": {"shuffle": False, "drop_last": True},
     "weighted": {"sample_weight": np.linspace(0, 2, 50).astype("f4"), "class_weight": {1: 3.0}},
-    "few steps": {"steps_per_epoch": 3},
-    "around": {"steps_per_epoch": 5},
-    "a budget": {"memory_budget": "1GB"},
-    "by the layers": {"recorded": False},
+    "few steps": {"steps_per_epoch": 3}, "around": {"steps_per_epoch": 5},
+    "a budget": {"memory_budget": "1GB"}, "by the layers": {"recorded": False},
     "a rank of one": {"optimizer": lambda: AllReduce(SGD(lr=0.1), communicators(1).__enter__()[0])},
     "averages": {"callbacks": lambda: [EMA(0.9)]},
     "the best": {"callbacks": lambda: [EarlyStopping(patience=1)]},
     "plateau": {"callbacks": lambda: [ReduceOnPlateau(patience=0)]},
     **{f"from a {name}": {"source": source} for name, source in SOURCES.items()},
-    "from a generator, few steps": {"source": SOURCES["generator"], "steps_per_epoch": 3},
-}
+    "from a generator, few steps": {"source": SOURCES["generator"], "steps_per_epoch": 3}
+}  # fmt: skip
 WAYS["from a endless"]["steps_per_epoch"] = 4
 
 

@@ -345,12 +345,9 @@ def test_it_goes_on_to_the_bit(build, data, same, tmp_path, format):
     options = {"format": format, "every_steps": 2, "asynchronous": True}
     with pytest.raises(KeyError):
         trained(
-            build,
-            data,
-            tmp_path / "part",
-            [Nothing(), raise_at(13, KeyError("power cut"))],
+            build, data, tmp_path / "part", [Nothing(), raise_at(13, KeyError("power cut"))],
             **options,
-        )
+        )  # fmt: skip
     net = build(seed=5, optimizer=adam())
     _, got = trained(
         build, data, tmp_path / "part", [Nothing(), Nothing()], 4, tmp_path / "part", net, **options
@@ -433,11 +430,8 @@ def test_a_signal_and_an_error_wait_for_what_is_in_flight(
     gate = Gate(monkeypatch, steps=99)
     checkpoint = ModelCheckpoint(tmp_path, every_steps=2, asynchronous=True)
     callbacks = [
-        gate,
-        *([] if number is None else [StopOnSignal()]),
-        at("on_batch_begin", end),
-        checkpoint,
-    ]
+        gate, *([] if number is None else [StopOnSignal()]), at("on_batch_begin", end), checkpoint
+    ]  # fmt: skip
     with nullcontext() if number else pytest.raises(KeyboardInterrupt):
         build().fit(*data, batch_size=10, epochs=3, verbose=False, callbacks=callbacks)
     # With the signal the step ends, and its file is written; an interrupt strikes within a step.

@@ -60,16 +60,14 @@ def test_names_of_metrics():
         ("sgd", metrics.MeanAbsoluteError(), None, "import it from singanet.loss"),
         ("sgd", "mse", [Accuracy], "the class Accuracy"),
         ("sgd", "mse", [losses.MeanAbsoluteError()], "import it from singanet.metric"),
-        ("sgd", "mse", {"loss": F1()}, "'loss'"),
-        ("sgd", "mse", {"val_a": F1()}, "val_a"),
+        ("sgd", "mse", {"loss": F1()}, "'loss'"), ("sgd", "mse", {"val_a": F1()}, "val_a"),
         ("adamm", "mse", None, "did you mean 'adam'"),
         ("adam", "softmax_entropy", None, "did you mean 'softmax_cross_entropy'"),
         ("adam", "mse", ["acuracy"], "did you mean 'accuracy'"),
-        ("clip_norm", "mse", None, "optimizer"),
-        ("adam", "loss", None, "net.compile, loss"),
-        ("adam", "mse", "metric", "net.compile, metrics"),
+        ("clip_norm", "mse", None, "optimizer"), ("adam", "loss", None, "net.compile, loss"),
+        ("adam", "mse", "metric", "net.compile, metrics")
     ],
-)
+)  # fmt: skip
 def test_what_is_none_is_refused_and_nothing_changed(optimizer, loss, more, words):
     made = net()
     with pytest.raises((ArgumentError, UnknownNameError), match=words):

@@ -185,15 +185,12 @@ def test_every_form_of_data_trains_alike(build, data, same, form):
     plain.fit(x, y, batch_size=16, epochs=epochs, verbose=False)
     batches = epochs_of(x, y, 0)
     given = {
-        "dict": ({"fc1": x}, {"fc2": y}),
-        "list": ([x], [y]),
-        "lists": (x.tolist(), y.tolist()),
+        "dict": ({"fc1": x}, {"fc2": y}), "list": ([x], [y]), "lists": (x.tolist(), y.tolist()),
         "loader": (ArrayLoader(x, y, 16, seed=0),),
         "prefetch": (Prefetch(ArrayLoader(x, y, 16, seed=0)),),
-        "function": (lambda epoch: iter(epochs_of(x, y, epoch)),),
-        "iterable": (batches,),
-        "weighted": ([(bx, by, np.ones(len(bx))) for bx, by in batches],),
-    }[form]
+        "function": (lambda epoch: iter(epochs_of(x, y, epoch)),), "iterable": (batches,),
+        "weighted": ([(bx, by, np.ones(len(bx))) for bx, by in batches],)
+    }[form]  # fmt: skip
     net.fit(*given, batch_size=16, epochs=epochs, verbose=False)
     if form == "lists":
         # Python floats are float64, which is rounded to the same float32.
@@ -270,12 +267,9 @@ def test_hooks_come_in_order(build, data):
     fit(net, data, at("on_layer_gradients", look), probe, batch_size=50, validation_data=data)
     assert moved == [False] * 6
     layers = [
-        ("fc2", ["fc2/weight", "fc2/bias"], 2, 2),
-        ("drop", [], 0, 0),
-        ("relu", [], 0, 0),
-        ("bn", ["bn/gamma", "bn/beta"], 2, 2),
-        ("fc1", ["fc1/weight", "fc1/bias"], 2, 2),
-    ]
+        ("fc2", ["fc2/weight", "fc2/bias"], 2, 2), ("drop", [], 0, 0), ("relu", [], 0, 0),
+        ("bn", ["bn/gamma", "bn/beta"], 2, 2), ("fc1", ["fc1/weight", "fc1/bias"], 2, 2)
+    ]  # fmt: skip
     logs = ["accuracy", "loss", "lr", "val_accuracy", "val_loss"]
     begun, *batch = "epoch 0 begin", "batch 0 begin", *layers, "batch 0 end ['loss']"
     assert probe.seen == ["train begin", begun, *batch, f"epoch 0 end {logs}", "train end"]
@@ -334,8 +328,7 @@ def test_a_callback_that_raises_is_heard_and_the_net_stays_usable(build, data, h
         ({"x": {"fc": np.zeros((50, 5))}}, UnknownNameError, "did you mean 'fc1'"),
         ({"x": {}}, UnknownNameError, "none for 'fc1'"),
         ({"y": {"fc9": np.zeros(50, int)}}, UnknownNameError, "'fc9'"),
-        ({"x": [[1.0, 2.0], [3.0]]}, DataError, "inhomogeneous"),
-        ({"x": "abc"}, DataError, "str"),
+        ({"x": [[1.0, 2.0], [3.0]]}, DataError, "inhomogeneous"), ({"x": "abc"}, DataError, "str"),
         ({"sample_weight": np.ones(49)}, DataError, "sample_weight: 49"),
         ({"sample_weight": np.ones((50, 1))}, DataError, r"shape \(50, 1\)"),
         ({"class_weight": {0: -1.0}}, ArgumentError, "class_weight"),
@@ -346,8 +339,7 @@ def test_a_callback_that_raises_is_heard_and_the_net_stays_usable(build, data, h
         ({"validation_split": 0.1, "validation_data": (1, 2)}, ArgumentError, "both"),
         ({"validation_data": np.zeros((3, 5))}, ArgumentError, "validation_data"),
         ({"validation_data": (np.zeros((3, 5)), [0, 1])}, DataError, "x: 3, y: 2"),
-        ({"batch_size": 0}, ArgumentError, "batch_size"),
-        ({"epochs": 0}, ArgumentError, "epochs"),
+        ({"batch_size": 0}, ArgumentError, "batch_size"), ({"epochs": 0}, ArgumentError, "epochs"),
         ({"epochs": 2.5}, ArgumentError, "epochs"),
         ({"initial_epoch": -1}, ArgumentError, "initial_epoch"),
         ({"steps_per_epoch": 0}, ArgumentError, "steps_per_epoch"),
@@ -356,9 +348,9 @@ def test_a_callback_that_raises_is_heard_and_the_net_stays_usable(build, data, h
         ({"accumulate": 0}, ArgumentError, "accumulate"),
         ({"callbacks": [Probe]}, ArgumentError, "the class Probe"),
         ({"callbacks": [print]}, ArgumentError, "callbacks"),
-        ({"callbacks": Probe()}, ArgumentError, r"a Probe; write callbacks=\[...\]"),
+        ({"callbacks": Probe()}, ArgumentError, r"a Probe; write callbacks=\[...\]")
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_refused_before_a_step(build, data, same, change, error, words):
     net, untouched = build(), build()
     given = {"x": data[0], "y": data[1], "verbose": False, **change}

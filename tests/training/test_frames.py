@@ -263,16 +263,13 @@ class DrawsAnew:
 
 
 SOURCES = {
-    "array": lambda: (X, Y),
-    "list": lambda: (X.tolist(), Y.tolist()),
-    "dict": lambda: ({"input": X}, Y),
-    "loader": lambda: (ArrayLoader(X, Y, 8, seed=3), None),
+    "array": lambda: (X, Y), "list": lambda: (X.tolist(), Y.tolist()),
+    "dict": lambda: ({"input": X}, Y), "loader": lambda: (ArrayLoader(X, Y, 8, seed=3), None),
     "batches": lambda: ([(X[i : i + 8], Y[i : i + 8]) for i in (0, 8, 16)], None),
     "iterator": lambda: (iter([(X[:12], Y[:12]), (X[12:], Y[12:])]), None),
-    "once": lambda: (Once(), None),
-    "draws anew": lambda: (DrawsAnew(), None),
-    "function": lambda: ((lambda epoch: iter([(X[epoch:], Y[epoch:])])), None),
-}
+    "once": lambda: (Once(), None), "draws anew": lambda: (DrawsAnew(), None),
+    "function": lambda: ((lambda epoch: iter([(X[epoch:], Y[epoch:])])), None)
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -64,9 +64,14 @@ def plain(metrics=(), optimizer=None):
 
 
 def drawing(optimizer=None, synchronized=False):
-    statistics = BatchNormalization("bn", momentum=0.3, synchronized=synchronized)
-    drop = [statistics, Activation("relu"), Dropout("drop", 0.4), Dense("b", 3)]
-    net = net_of(Dense("a", 8, input_sample_shape=(5,)), *drop, seed=3)
+    net = singanet.FeedForwardNet(
+        [
+            Dense("a", 8, input_sample_shape=(5,)),
+            BatchNormalization("bn", momentum=0.3, synchronized=synchronized), Activation("relu"),
+            Dropout("drop", 0.4), Dense("b", 3)
+        ],
+        loss=SoftmaxCrossEntropy(), seed=3
+    )  # fmt: skip
     net.compile(optimizer or SGD(lr=0.1, momentum=0.9), metrics=[Accuracy()])
     return net
 

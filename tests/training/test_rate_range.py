@@ -201,12 +201,10 @@ def test_the_picture_has_both_losses_by_powers_of_ten(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"low": 0.0}, "0 < low < high"),
-        ({"low": 1.0, "high": 0.1}, "received 1.0 and 0.1"),
-        ({"high": math.inf}, "both finite"),
-        ({"steps": 9}, "steps"),
+        ({"low": 0.0}, "0 < low < high"), ({"low": 1.0, "high": 0.1}, "received 1.0 and 0.1"),
+        ({"high": math.inf}, "both finite"), ({"steps": 9}, "steps")
     ],
-)
+)  # fmt: skip
 def test_ranges_that_are_none(build, data, arguments, said):
     with pytest.raises(ArgumentError, match=said):
         build().find_lr(*data, **arguments)

@@ -51,11 +51,8 @@ print(json.dumps(seen))
 def test_twenty_builds_and_fits_keep_resident_memory_flat(first):
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM.replace("WATCHED", str(first))],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=True, text=True
+    )  # fmt: skip
     seen = json.loads(run.stdout)
     # Three to warm up; a net with Adam's state and its copies is 6 MB, so that one kept shows.
     assert max(seen[3:]) - seen[2] < 5 * 2**20

@@ -160,23 +160,20 @@ def changed(state, **about):
         (lambda s: changed(s, format="other"), FileFormatError, "'other'"),
         (lambda s: changed(s, version=99), VersionError, "99"),
         (
-            lambda s: {k: v for k, v in s.items() if k != "net/fc2/weight"},
-            StateMismatchError,
-            r"'fc2/weight': expected shape \(8, 3\).*no such parameter",
+            lambda s: {k: v for k, v in s.items() if k != "net/fc2/weight"}, StateMismatchError,
+            r"'fc2/weight': expected shape \(8, 3\).*no such parameter"
         ),
         (
-            lambda s: {**s, "net/fc2/weight": np.zeros((8, 4))},
-            StateMismatchError,
-            r"'fc2/weight': expected shape \(8, 3\).*received shape \(8, 4\)",
+            lambda s: {**s, "net/fc2/weight": np.zeros((8, 4))}, StateMismatchError,
+            r"'fc2/weight': expected shape \(8, 3\).*received shape \(8, 4\)"
         ),
         (lambda s: {**s, "net/fc3/weight": np.zeros(1)}, StateMismatchError, "fc3/weight"),
         (
             lambda s: {k: v for k, v in s.items() if k != "optimizer/fc1/weight/momentum"},
-            SingaNetError,
-            "fc1/weight",
-        ),
+            SingaNetError, "fc1/weight"
+        )
     ],
-)
+)  # fmt: skip
 def test_a_state_that_does_not_fit_changes_nothing(build, data, same, state, change, error, words):
     net, untouched = build(), build()
     with pytest.raises(error, match=words) as caught:

@@ -69,11 +69,9 @@ def test_fit_and_evaluate_weigh_them_and_no_others(recorded):
     )
     right = net.predict(X).argmax(axis=1) == Y
     wanted = {
-        "accuracy": right.mean(),
-        "weighted_accuracy": np.average(right, None, W),
-        "share": (Y == 0).mean(),
-        "weighted_share": np.average(Y == 0, None, W),
-    }
+        "accuracy": right.mean(), "weighted_accuracy": np.average(right, None, W),
+        "share": (Y == 0).mean(), "weighted_share": np.average(Y == 0, None, W)
+    }  # fmt: skip
     for found in (
         net.evaluate(X, Y, sample_weight=W).logs,
         net.evaluate(X, Y, 7, sample_weight=W).logs,
@@ -406,19 +404,17 @@ def _of_classes(name, **named):
 
 METRICS = {
     "accuracy": (Accuracy, lambda p, labels: sk().accuracy_score(labels, p.argmax(1))),
-    "top": (lambda: Accuracy(2), _top),
-    "f1": (metric.F1, _of_classes("f1", average="macro")),
+    "top": (lambda: Accuracy(2), _top), "f1": (metric.F1, _of_classes("f1", average="macro")),
     "fbeta": (
-        lambda: metric.FBeta(2.0, "weighted"),
-        _of_classes("fbeta", beta=2, average="weighted"),
+        lambda: metric.FBeta(2.0, "weighted"), _of_classes("fbeta", beta=2, average="weighted")
     ),
     "precision": (metric.PrecisionScore, _of_classes("precision", average="macro")),
     "recall": (lambda: metric.RecallScore("micro"), _of_classes("recall", average="micro")),
     "iou": (metric.IOU, _of_classes("jaccard", average="macro")),
     "perplexity": (Perplexity, lambda p, y: np.exp(-np.log(p[np.arange(len(p)), y]).mean())),
     "auc": (lambda: metric.AUC(average="macro"), _auc),
-    "share": (Share, lambda p, labels: float((labels == 0).mean())),
-}
+    "share": (Share, lambda p, labels: float((labels == 0).mean()))
+}  # fmt: skip
 
 
 MADE = {name: make for name, (make, _) in METRICS.items()}
@@ -504,11 +500,9 @@ def test_matrices_of_several_outputs_with_a_mask_and_weights():
     out = Dense("fc", CLASSES)(inp)
     net = FeedForwardNet(inputs=[inp, mask], outputs=[out, mask], seed=0)
     net.compile(
-        SGD(0.0),
-        MultiLoss({"fc": SoftmaxCrossEntropy(ignore_index=-1)}, masks={"fc": "mask"}),
-        {"fc": [Accuracy(), ConfusionMatrix()]},
-        weighted_metrics={"fc": {"weighed": Accuracy()}},
-    )
+        SGD(0.0), MultiLoss({"fc": SoftmaxCrossEntropy(ignore_index=-1)}, masks={"fc": "mask"}),
+        {"fc": [Accuracy(), ConfusionMatrix()]}, weighted_metrics={"fc": {"weighed": Accuracy()}}
+    )  # fmt: skip
     fed, counts = {"x": x, "mask": there.astype(np.float32)}, there & (y >= 0)
     taken = net.predict(fed)["fc"].argmax(-1)
     for size in (None, 3):

@@ -381,13 +381,11 @@ def test_processes_that_share_batches_move_images_as_one_does(processes, drop_la
 @pytest.mark.parametrize(
     ("model", "name", "shape", "classes"),
     [
-        ("lenet", "digits", (1, 8, 8), 10),
-        ("autoencoder", "digits", (1, 8, 8), None),
-        ("unet", "scenes", (1, 32, 32), 11),
-        ("wide_deep", "census", (8, 5), 2),
-        ("char_rnn", "plays", None, 70),
+        ("lenet", "digits", (1, 8, 8), 10), ("autoencoder", "digits", (1, 8, 8), None),
+        ("unet", "scenes", (1, 32, 32), 11), ("wide_deep", "census", (8, 5), 2),
+        ("char_rnn", "plays", None, 70)
     ],
-)
+)  # fmt: skip
 def test_data_that_come_where_none_are_named(model, name, shape, classes):
     task = load_task(find(model), None)
     assert task.name == name

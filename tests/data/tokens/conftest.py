@@ -23,11 +23,9 @@ def trained(text, size=400, special=SPECIAL):
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=special,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+        vocab_size=size, special_tokens=special,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )  # fmt: skip
     backend.train_from_iterator(text.split("\n"), trainer)
     return backend
 
@@ -58,8 +56,6 @@ def tokenizer(folder):
 @pytest.fixture(scope="session")
 def unmarked(folder):
     return Tokenizer(
-        Tokenizer.of(folder).backend,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        Tokenizer.of(folder).backend, eos_token="<|im_end|>", pad_token="<|endoftext|>",
         chat_template=UNMARKED,
-    )
+    )  # fmt: skip

@@ -171,37 +171,35 @@ SOUND = {
     "normalizer": {
         "BertNormalizer": {
             **dict.fromkeys(("clean_text", "handle_chinese_chars", "lowercase"), True),
-            "strip_accents": None,
+            "strip_accents": None
         },
         "Prepend": {"prepend": "\u2581"},
         "Replace": {"pattern": {"String": " "}, "content": "\u2581"},
         "Sequence": {"normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]},
         "Strip": {"strip_left": True, "strip_right": True},
-        "Precompiled": {"precompiled_charsmap": ""},
+        "Precompiled": {"precompiled_charsmap": ""}
     },
     "pre_tokenizer": {
         "ByteLevel": {"add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        "CharDelimiterSplit": {"delimiter": "-"},
-        "Digits": {"individual_digits": True},
+        "CharDelimiterSplit": {"delimiter": "-"}, "Digits": {"individual_digits": True},
         "Metaspace": {"replacement": "\u2581", "prepend_scheme": "always", "split": True},
         "Punctuation": {"behavior": "Isolated"},
         "Sequence": {"pretokenizers": [{"type": "Whitespace"}]},
-        "Split": {"pattern": {"Regex": "a"}, "behavior": "Removed", "invert": False},
+        "Split": {"pattern": {"Regex": "a"}, "behavior": "Removed", "invert": False}
     },
     "post_processor": {
         "BertProcessing": {"sep": ["a", 1], "cls": ["b", 2]},
         "ByteLevel": {"add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "RobertaProcessing": {
-            "sep": ["a", 1],
-            "cls": ["b", 2],
-            **dict.fromkeys(("trim_offsets", "add_prefix_space"), True),
+            "sep": ["a", 1], "cls": ["b", 2],
+            **dict.fromkeys(("trim_offsets", "add_prefix_space"), True)
         },
         "Sequence": {"processors": []},
         "TemplateProcessing": {
             "single": [{"Sequence": {"id": "A", "type_id": 0}}],
             "pair": [{"Sequence": {"id": k, "type_id": 0}} for k in "AB"],
-            "special_tokens": {"a": {"id": "a", "ids": [1], "tokens": ["a"]}},
-        },
+            "special_tokens": {"a": {"id": "a", "ids": [1], "tokens": ["a"]}}
+        }
     },
     "decoder": {
         "BPEDecoder": {"suffix": "</w>"},
@@ -211,9 +209,9 @@ SOUND = {
         "Replace": {"pattern": {"String": "\u2581"}, "content": " "},
         "Sequence": {"decoders": [{"type": "Fuse"}]},
         "Strip": {"content": " ", "start": 1, "stop": 0},
-        "WordPiece": {"prefix": "##", "cleanup": True},
-    },
-}
+        "WordPiece": {"prefix": "##", "cleanup": True}
+    }
+}  # fmt: skip
 TOKEN = {
     "id": 5,
     "content": "<t>",
@@ -221,21 +219,18 @@ TOKEN = {
 }
 MODELS = {
     "BPE": {
-        "vocab": {"a": 0, "b": 1, "ab": 2},
-        "merges": [["a", "b"]],
+        "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]],
         **dict.fromkeys(("unk_token", "dropout"), None),
         **dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), None),
-        **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False),
+        **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
     },
     "Unigram": {"vocab": [["a", 0.0], ["b", -1.0]], "unk_id": 0, "byte_fallback": False},
     "WordPiece": {
-        "vocab": {"a": 0, "##b": 1},
-        "unk_token": "a",
-        "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": 100,
+        "vocab": {"a": 0, "##b": 1}, "unk_token": "a", "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100
     },
-    "WordLevel": {"vocab": {"a": 0, "b": 1}, "unk_token": "a"},
-}
+    "WordLevel": {"vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+}  # fmt: skip
 VOCABULARIES = (
     {}, [], {"a": 0, "b": 0}, {"a": 2**24 - 1}, {"a": 2**24}, {"a": True}, {"a": 1.0}, {"a": "1"},
     {"a": -1}, {"": 0}, {"a" * 4097: 0}, {"\ud800": 0}, {str(k): k for k in range(9999)},

@@ -255,21 +255,18 @@ def part(rng, depth=2):
         "type": rng.choice([*kinds, "Unheard"]),
         rng.choice(["normalizers", "pretokenizers", "processors", "decoders"]): parts,
         **dict.fromkeys(("content", "prepend", "replacement", "prefix", "cleanup"), text),
-        "pattern": some,
-        "behavior": "Isolated",
-        "invert": rng.random() < 0.5,
+        "pattern": some, "behavior": "Isolated", "invert": rng.random() < 0.5,
         "precompiled_charsmap": base64.b64encode(
             rng.choice([4, 8, 1024, 0]).to_bytes(4, "little")
             + rng.randbytes(rng.choice([0, 4, 4096]))
         ).decode(),
         **{name: ["a", rng.choice([1, -1, 2**32 - 1])] for name in ("sep", "cls")},
-        "single": TEMPLATE["single"] * rng.choice([0, 1, 2, 3, 99]),
-        "pair": TEMPLATE["pair"],
+        "single": TEMPLATE["single"] * rng.choice([0, 1, 2, 3, 99]), "pair": TEMPLATE["pair"],
         "special_tokens": rng.choice([MANY, TEMPLATE["special_tokens"], {}]),
         **dict.fromkeys(("trim_offsets", "add_prefix_space", "use_regex", "lowercase"), True),
         **dict.fromkeys(("clean_text", "strip_left", "strip_right", "left", "right"), True),
-        **{name: rng.choice([0, 1, 2**40, -1]) for name in ("start", "stop")},
-    }
+        **{name: rng.choice([0, 1, 2**40, -1]) for name in ("start", "stop")}
+    }  # fmt: skip
 
 
 def tokenizers_by_chance(count, first=0):

@@ -233,11 +233,9 @@ def test_settings_of_word_pieces_are_gone_by(tmp_path, lowercase, accents, chine
     told |= {} if accents is None else {"strip_accents": accents}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))
     peer = tokenizers.BertWordPieceTokenizer(
-        {word: k for k, word in enumerate(words)},
-        lowercase=lowercase,
-        strip_accents=accents,
+        {word: k for k, word in enumerate(words)}, lowercase=lowercase, strip_accents=accents,
         handle_chinese_chars=chinese,
-    )
+    )  # fmt: skip
     line = "Café cafe É 多字 To"
     assert Tokenizer.of(tmp_path).encode(line).tolist() == peer.encode(line).ids
 
@@ -281,17 +279,14 @@ def gguf_values(backend, **more):
     vocabulary, merges = vocabulary_of(backend)
     tokens = sorted(vocabulary, key=vocabulary.get)
     return {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges,
         "tokenizer.ggml.token_type": np.array([3 if t in SPECIAL else 1 for t in tokens], np.int32),
-        "tokenizer.ggml.bos_token_id": np.uint32(1),
-        "tokenizer.ggml.eos_token_id": np.uint32(2),
+        "tokenizer.ggml.bos_token_id": np.uint32(1), "tokenizer.ggml.eos_token_id": np.uint32(2),
         "tokenizer.ggml.padding_token_id": np.uint32(0),
         "tokenizer.chat_template": "{{ messages[0].content }}",
-        **{f"tokenizer.ggml.{name}": value for name, value in more.items()},
-    }
+        **{f"tokenizer.ggml.{name}": value for name, value in more.items()}
+    }  # fmt: skip
 
 
 def test_gguf_metadata(tokenizer, text):
@@ -406,10 +401,8 @@ def test_without_the_extra_the_line_that_installs_it_is_told(folder, missing):
     run = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(Path(singanet.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        capture_output=True, text=True, check=True
+    )  # fmt: skip
     assert f"expected the package {missing}" in run.stdout
     assert "pip install 'singanet[text]'" in run.stdout
 
@@ -455,13 +448,9 @@ def test_tables_of_sentencepiece(tmp_path, rule):
     peer = pytest.importorskip("sentencepiece")
     made = io.BytesIO()
     peer.SentencePieceTrainer.train(
-        sentence_iterator=iter(["to be or not to be that is the question"] * 99),
-        model_writer=made,
-        vocab_size=60,
-        hard_vocab_limit=False,
-        normalization_rule_name=rule,
-        minloglevel=2,
-    )
+        sentence_iterator=iter(["to be or not to be that is the question"] * 99), model_writer=made,
+        vocab_size=60, hard_vocab_limit=False, normalization_rule_name=rule, minloglevel=2
+    )  # fmt: skip
     backend = tokenizers.Tokenizer(tokenizers.models.Unigram([("a", 0.0)], unk_id=0))
     backend.normalizer = tokenizers.normalizers.Precompiled(charsmap_of(made.getvalue()))
     backend.save(str(tmp_path / "tokenizer.json"))

@@ -34,11 +34,9 @@ def residual(blocks, masked=False):
         n, h, y, s = range(len(sizes), len(sizes) + 4)
         sizes += [NORMED, HIDDEN, STREAM, STREAM]
         units += [
-            unit(f"norm{b}", {x}, {n}, {x}),
-            unit(f"up{b}", {n} | mask, {h}, {n} | mask, dear=True),
-            unit(f"down{b}", {h}, {y}, {h}, dear=True),
-            unit(f"sum{b}", {x, y}, {s}, ()),
-        ]
+            unit(f"norm{b}", {x}, {n}, {x}), unit(f"up{b}", {n} | mask, {h}, {n} | mask, dear=True),
+            unit(f"down{b}", {h}, {y}, {h}, dear=True), unit(f"sum{b}", {x, y}, {s}, ())
+        ]  # fmt: skip
         x = s
     return Units(units, sizes)
 

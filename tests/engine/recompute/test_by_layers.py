@@ -68,16 +68,11 @@ def sgd():
 
 
 KINDS = {
-    "dense": lambda name: Dense(name, 6),
-    "norm": BatchNormalization,
-    "relu": Activation,
-    "tanh": lambda name: Activation(name, "tanh"),
-    "drop": lambda name: Dropout(name, 0.4),
-    "gain": lambda name: Gain(name, 1.5),
-    "pure gain": lambda name: PureGain(name, 0.5),
-    "follows": PureFollows,
-    "noisy": Noisy,
-}
+    "dense": lambda name: Dense(name, 6), "norm": BatchNormalization, "relu": Activation,
+    "tanh": lambda name: Activation(name, "tanh"), "drop": lambda name: Dropout(name, 0.4),
+    "gain": lambda name: Gain(name, 1.5), "pure gain": lambda name: PureGain(name, 0.5),
+    "follows": PureFollows, "noisy": Noisy
+}  # fmt: skip
 
 
 def net_of(kinds, wishes=(), seed=1):
@@ -115,11 +110,9 @@ chains = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=9)
 
 @settings(max_examples=25, deadline=None)
 @given(
-    chains,
-    st.sampled_from(("none", *LEVELS)),
-    st.lists(st.sampled_from((None, None, True, False)), max_size=9),
-    st.booleans(),
-)
+    chains, st.sampled_from(("none", *LEVELS)),
+    st.lists(st.sampled_from((None, None, True, False)), max_size=9), st.booleans()
+)  # fmt: skip
 def test_any_net_has_the_same_bits(kinds, level, wishes, recorded):
     twins = twins_at(lambda: net_of(kinds, wishes), level, recorded)
     twins.nets[1].programs.recompute = "none"
@@ -267,12 +260,10 @@ class WritesGlobal(Alike):
 @pytest.mark.parametrize(
     ("kind", "what"),
     [
-        (Counts, "the parameter 'count', which is no state"),
-        (Draws, "the attribute 'calls'"),
-        (Grows, "the attribute 'sums'"),
-        (WritesGlobal, "a generator that others use"),
+        (Counts, "the parameter 'count', which is no state"), (Draws, "the attribute 'calls'"),
+        (Grows, "the attribute 'sums'"), (WritesGlobal, "a generator that others use")
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_forced_layer_with_side_effects_is_refused(kind, what, recorded):
     x = Input("x", (6,))

@@ -245,12 +245,9 @@ def test_a_parameter_that_was_given_another_array(build, data):
 
     net, moves, ema = build(), Moves(), EMA(0.5, keep_at_end=False)
     net.fit(
-        *data,
-        batch_size=10,
-        epochs=2,
-        callbacks=[at("on_batch_begin", assign), ema, moves],
+        *data, batch_size=10, epochs=2, callbacks=[at("on_batch_begin", assign), ema, moves],
         verbose=False,
-    )
+    )  # fmt: skip
     expect_averages(ema, moves, names=["fc1/weight"])
 
 
