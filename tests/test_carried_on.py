@@ -275,10 +275,8 @@ def test_an_extent_that_is_missing_is_told_by_no_other_name(ask):
 
 def two_inputs():
     a, b = Input("a", (3,)), Input("b", (3,))
-    made = layers.Merge("both")(Dense("da", 4)(a), Dense("db", 4)(b))
-    return FeedForwardNet(
-        SoftmaxCrossEntropy(), inputs=[a, b], outputs=Dense("top", 2)(made), seed=0
-    )
+    top = Dense("top", 2)(layers.Merge("both")(Dense("da", 4)(a), Dense("db", 4)(b)))
+    return FeedForwardNet(SoftmaxCrossEntropy(), inputs=[a, b], outputs=top, seed=0)
 
 
 class Kept(dict):
@@ -357,6 +355,9 @@ def test_softmax_backward_is_the_original_s_formula(axis, shape):
         assert item.output_grads["soft"].shape == dy.shape
 
 
+MODES = ("relu", "tanh", "sigmoid", "elu", "gelu", "silu", "softplus", "leaky_relu")
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -364,22 +365,14 @@ def test_softmax_backward_is_the_original_s_formula(axis, shape):
         [layers.LRN("l"), layers.PReLU("r"), layers.Dropout("d", 0.5), layers.AvgPooling2D("p", 2)],
         [layers.Reshape("r", (3, 64)), layers.LSTM("m", 5), layers.L2Norm("n")],
         [layers.Reshape("r", (3, 64)), layers.GRU("m", 5), layers.LayerNorm("n")],
-        [
-            layers.Activation(mode, mode)
-            for mode in ("relu", "tanh", "sigmoid", "elu", "gelu", "silu", "softplus", "leaky_relu")
-        ],
+        [layers.Activation(mode, mode) for mode in MODES],
     ],
     ids=["conv", "norms", "lstm", "gru", "activations"],
 )
 def test_layers_run_without_python_when_recorded(parts):
-    first = copy.deepcopy(parts)
-    made = FeedForwardNet(
-        [
-            layers.Activation("begin", "tanh", input_sample_shape=(3, 8, 8)), *first,
-            layers.Flatten("flat"), Dense("top", 3)
-        ],
-        loss=SoftmaxCrossEntropy(), seed=0
-    )  # fmt: skip
+    first = layers.Activation("begin", "tanh", input_sample_shape=(3, 8, 8))
+    parts = [first, *copy.deepcopy(parts), layers.Flatten("flat"), Dense("top", 3)]
+    made = FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=0)
     x = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
     program = made.record(x, np.array([0, 1, 2, 0]), SGD(0.1))
     assert not program.notes
@@ -388,13 +381,11 @@ def test_layers_run_without_python_when_recorded(parts):
 
 def test_sources_and_readers_of_layers():
     made = two_inputs()
-    sources = {n.name: [source.name for source, _ in n.inputs] for n in made.nodes()}
-    assert sources == {
-        "a": [], "b": [], "da": ["a"], "db": ["b"], "both": ["da", "db"], "top": ["both"]
+    nodes = [(n.name, [source.name for source, _ in n.inputs]) for n in made.nodes()]
+    assert dict(nodes) == {
+        "a": [], "b": [], "da": ["a"], "db": ["b"], "both": ["da", "db"], "top": ["both"],
     }  # fmt: skip
-    assert [n.name for n in made.nodes() for source, _ in n.inputs if source.name == "both"] == [
-        "top"
-    ]
+    assert [name for name, sources in nodes if "both" in sources] == ["top"]
     assert [node.name for node in made.ordered()] == [layer.name for layer in made.layers]
 
 

@@ -32,11 +32,9 @@ X, Y = np.zeros((4, 5), np.float32), np.zeros(4, int)
 
 @pytest.fixture
 def net():
-    made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-    made.add(Dense("hidden", 8, input_sample_shape=(5,)))
-    made.add(Activation("relu"))
-    made.add(Dense("scores", 3))
-    made.compile(SGD(lr=0.1))
+    hidden = Dense("hidden", 8, input_sample_shape=(5,))
+    made = FeedForwardNet([hidden, Activation("relu"), Dense("scores", 3)], seed=0)
+    made.compile(SGD(lr=0.1), SoftmaxCrossEntropy())
     return made
 
 
@@ -46,11 +44,11 @@ def recorded():
     return history
 
 
-def message(caught):
+def message(caught, *words):
     text = str(caught.value)
     assert len(text) < 400
-    assert "\n" not in text
     assert re.fullmatch(r".+: expected .+; received .+; .+", text)
+    assert all(word in text for word in words), text
     return text
 
 
@@ -59,30 +57,21 @@ def test_targets_of_a_wrong_shape(net):
     for call in (net.fit, net.train_on_batch, net.test_on_batch, net.evaluate, net.train):
         with pytest.raises(ShapeError) as caught:
             call(np.zeros((4, 5), np.float32), np.zeros((4, 7), int))
-        text = message(caught)
-        assert "layer 'scores'" in text
-        assert "(4, 3)" in text
-        assert "(4, 7)" in text
+        message(caught, "layer 'scores'", "(4, 3)", "(4, 7)")
 
 
 def test_an_input_of_a_wrong_shape(net):
     """Keras: Input 0 with name 'None' ..."""
     with pytest.raises(ShapeError) as caught:
         net.fit(np.zeros((4, 6), np.float32), np.zeros(4, int), verbose=False)
-    text = message(caught)
-    assert "layer 'hidden'" in text
-    assert "(batch, 5)" in text
-    assert "(4, 6)" in text
+    message(caught, "layer 'hidden'", "(batch, 5)", "(4, 6)")
 
 
 def test_weights_of_a_wrong_shape(net):
     """Keras: prints the whole array."""
     with pytest.raises(ShapeError) as caught:
         net["scores"].params["weight"].value = np.zeros((8, 4), np.float32)
-    text = message(caught)
-    assert "'scores/weight'" in text
-    assert "(8, 3)" in text
-    assert "(8, 4)" in text
+    message(caught, "'scores/weight'", "(8, 3)", "(8, 4)")
 
 
 def test_a_file_that_lacks_a_layer(net, tmp_path):
@@ -93,9 +82,7 @@ def test_a_file_that_lacks_a_layer(net, tmp_path):
     targets = {name: Target(value.shape, value.dtype) for name, value in state.items()}
     with open_state(path) as reader, pytest.raises(StateMismatchError) as caught:
         load_into(reader, targets, lambda name, array: pytest.fail(f"{name} was assigned"))
-    text = message(caught)
-    assert str(path) in text
-    assert "received no scores/weight (8, 3), no scores/bias (3,);" in text
+    message(caught, str(path), "received no scores/weight (8, 3), no scores/bias (3,);")
     table = caught.value.report.table().splitlines()
     assert table[1].split() == ["scores/weight", "(8,", "3)", "-", "missing", "in", "the", "file"]
 
@@ -117,16 +104,9 @@ def test_a_net_without_a_shape_names_the_called_method(method):
         getattr(singanet.FeedForwardNet([Dense("hidden", 8)]), method)("x")
 
 
-def test_a_tuple_of_validation_data_is_named_with_its_length():
-    net = singanet.FeedForwardNet([Dense("hidden", 8)])
-    net.compile("sgd", "mse")
-    with pytest.raises(ArgumentError, match="received a tuple of length 1;"):
-        net.fit(X, np.ones((len(X), 8)), validation_data=(X,), verbose=False)
-
-
 @pytest.mark.parametrize("method", ["step", "train"])
 def test_a_net_without_a_loss_names_the_called_method(method):
-    net = singanet.FeedForwardNet([Dense("hidden", 8, input_shape=(2,))])
+    net = FeedForwardNet([Dense("hidden", 8, input_shape=(2,))])
     more = [SGD(lr=0.1)] if method == "step" else []
     with pytest.raises(CallOrderError, match=f"^net.{method}: expected a net with a loss"):
         getattr(net, method)(np.ones((1, 2)), np.ones((1, 8)), *more)
@@ -400,11 +380,6 @@ WORDS = np.array(["cat", "dog"] * 4)
 def test_what_is_typed_from_elsewhere_meets_advice(net, use, told):
     with pytest.raises(SingaNetError, match=told):
         use(net)
-
-
-def test_numbered_words_train_as_the_advice_says(net):
-    _, y = np.unique(WORDS, return_inverse=True)
-    assert len(net.fit(X, y, verbose=False)["loss"]) == 1
 
 
 def test_a_mask_among_the_outputs_is_advised_and_the_advice_works():

@@ -5,36 +5,20 @@ import re
 import numpy as np
 import pytest
 
+from singanet import layers as nn
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
-from singanet.layers import (
-    Activation,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    Dropout,
-    Dummy,
-    Embedding,
-    Flatten,
-    Input,
-    Merge,
-    TimeDistributed,
-)
+from singanet.layers import Activation, BatchNormalization, Dense, Flatten, Input
 from singanet.layers.layer import Layer
 from singanet.net import FeedForwardNet
 from singanet.testing import check_net_gradients
+from tests.kit.nets import values_of
 
 
 def trunk_and_head(seed=0):
     """conv - bn - drop - flat - fc1 - relu - fc2"""
-    net = FeedForwardNet(seed=seed)
-    net.add(Conv2D("conv", 2, 3, input_sample_shape=(1, 4, 4)))
-    net.add(BatchNormalization("bn"))
-    net.add(Dropout("drop", 0.5))
-    net.add(Flatten("flat"))
-    net.add(Dense("fc1", 5))
-    net.add(Activation("relu"))
-    net.add(Dense("fc2", 3))
-    return net
+    conv = nn.Conv2D("conv", 2, 3, input_sample_shape=(1, 4, 4))
+    trunk = [conv, BatchNormalization("bn"), nn.Dropout("drop", 0.5), Flatten("flat")]
+    return FeedForwardNet([*trunk, Dense("fc1", 5), Activation("relu"), Dense("fc2", 3)], seed=seed)
 
 
 def images(seed=0, n=6):
@@ -63,25 +47,17 @@ class Watch(Layer):
 
 def test_layers_before_it_run_as_in_evaluation_and_backward_stops_after_it():
     net = trunk_and_head()
-    state = {
-        name: value.copy()
-        for name, value in zip(net.param_names(), net.param_values(), strict=True)
-    }
-    evaluated = net.forward(False, images(), output="flat")["flat"]
+    state, evaluated = values_of(net), net.forward(False, images(), output="flat")["flat"]
     net.freeze("fc1")
     assert net.frozen() == ["conv", "bn", "drop", "flat"]
     outputs = net.forward(True, images(), output="flat")
     # Neither dropped out nor normalised by the batch.
     np.testing.assert_array_equal(outputs["flat"], evaluated)
     items = [(item.layer, item.names) for item in net.backward(np.ones_like(outputs["fc2"]))]
-    assert items == [
-        ("fc2", ["fc2/weight", "fc2/bias"]), ("relu", []), ("fc1", ["fc1/weight", "fc1/bias"])
-    ]  # fmt: skip
-    for name, value in zip(net.param_names(), net.param_values(), strict=True):
+    fc1, fc2 = ((fc, [f"{fc}/weight", f"{fc}/bias"]) for fc in ("fc1", "fc2"))
+    assert items == [fc2, ("relu", []), fc1]
+    for name, value in values_of(net).items():
         np.testing.assert_array_equal(value, state[name])
-
-
-def test_the_walk_ends_after_the_layer_itself_when_nothing_else_is_asked():
     net = trunk_and_head()
     net.freeze(net["fc1"])
     y = net.forward(True, images())
@@ -92,15 +68,14 @@ def test_the_gradients_of_what_is_left_are_right():
     net = trunk_and_head()
     net.freeze("fc1")
     grads = train(net)
-    assert grads["conv/weight"] is None
-    assert grads["bn/gamma"] is None
+    assert grads["conv/weight"] is grads["bn/gamma"] is None
     x = net.forward(False, images(), output="flat")["flat"]
-    head = FeedForwardNet(seed=0)
-    head.add(Dense("fc1", 5, W_specs=net["fc1"].params["weight"],
-                   b_specs=net["fc1"].params["bias"], input_sample_shape=(32,)))  # fmt: skip
-    head.add(Activation("relu"))
-    head.add(Dense("fc2", 3, W_specs=net["fc2"].params["weight"],
-                   b_specs=net["fc2"].params["bias"]))  # fmt: skip
+    parts = []
+    for name, units in (("fc1", 5), ("fc2", 3)):
+        weight, bias = net[name].params["weight"], net[name].params["bias"]
+        parts += [Dense(name, units, W_specs=weight, b_specs=bias), Activation(f"r{name}")]
+    parts[0].input_sample_shape = (32,)
+    head = FeedForwardNet(parts[:3], seed=0)
     for names, _, values in head.backward(np.ones_like(head.forward(True, x))):
         for name, value in zip(names, values, strict=True):
             np.testing.assert_array_equal(grads[name], value)
@@ -115,36 +90,30 @@ def train(net, x=None):
     return grads
 
 
-def watched(log, **given):
-    net = FeedForwardNet(seed=0)
-    net.add(Watch("a", log, input_sample_shape=(2,)))
-    net.add(Watch("b", log))
-    net.add(Watch("c", log))
-    return net
+def watched(log):
+    watches = [Watch("a", log, input_sample_shape=(2,)), Watch("b", log), Watch("c", log)]
+    return FeedForwardNet(watches, seed=0)
 
 
-def test_frozen_layers_keep_nothing():
+def untrain(*names):
+    return lambda net: [setattr(net[name], "trainable", False) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("change", "train", "keep"),
+    [
+        (lambda net: net.freeze("c"), [False, False, True], [False, False, True]),
+        # Untrained layers train on; those above trained ones keep what the gradient needs.
+        (untrain("a", "b"), [True, True, True], [False, False, True]),
+        (untrain("b", "c"), [True, True, True], [True, True, True]),
+    ],
+)
+def test_frozen_and_untrained_layers_keep_what_is_needed_alone(change, train, keep):
     log = []
     net = watched(log)
-    net.freeze("c")
+    change(net)
     net.forward(True, np.ones((1, 2)))
-    assert log == [("a", False, False), ("b", False, False), ("c", True, True)]
-
-
-def test_untrained_layers_below_the_trained_ones_train_on_but_keep_nothing():
-    log = []
-    net = watched(log)
-    net["a"].trainable = net["b"].trainable = False
-    net.forward(True, np.ones((1, 2)))
-    assert log == [("a", True, False), ("b", True, False), ("c", True, True)]
-
-
-def test_untrained_layers_above_trained_ones_keep_what_the_gradient_needs():
-    log = []
-    net = watched(log)
-    net["b"].trainable = net["c"].trainable = False
-    net.forward(True, np.ones((1, 2)))
-    assert [keep for _, _, keep in log] == [True, True, True]
+    assert log == [*zip("abc", train, keep, strict=True)]
 
 
 def test_asking_forward_for_a_layer_keeps_the_way_down_to_it():
@@ -162,38 +131,28 @@ def test_a_gradient_at_the_border_needs_nothing_that_was_not_kept():
     net = trunk_and_head()
     net.freeze("fc1")
     y = net.forward(True, images())
-    items = list(net.backward(np.ones_like(y), output="flat"))
-    assert items[-1].output_grads["flat"].shape == (6, 32)
-
-
-@pytest.mark.parametrize("how", ["frozen", "untrained"])
-def test_asking_only_backward_for_what_was_not_kept_is_an_error_that_spends_nothing(how):
-    net = trunk_and_head()
-    if how == "frozen":
-        net.freeze("fc1")
-    else:
-        net["conv"].trainable = net["bn"].trainable = False
-    y = net.forward(True, images())
-    with pytest.raises(CallOrderError, match=r"layer 'bn': .*output of forward too"):
-        net.backward(np.ones_like(y), output="conv")
-    assert len(list(net.backward(np.ones_like(y)))) == 3
-
-
-def test_an_input_gradient_needs_no_announcement_where_nothing_has_parameters():
-    net = FeedForwardNet(seed=0)
-    net.add(Dummy("x", input_sample_shape=(2,)))
-    net.add(Activation("tanh", "tanh"))
-    net.add(Dense("fc", 1))
+    *_, item = net.backward(np.ones_like(y), output="flat")
+    assert item.output_grads["flat"].shape == (6, 32)
+    # Nor announcement, where nothing has parameters.
+    parts = [nn.Dummy("x", input_sample_shape=(2,)), Activation("tanh", "tanh"), Dense("fc", 1)]
+    net = FeedForwardNet(parts, seed=0)
     y = net.forward(True, np.zeros((1, 2)))
     *_, item = net.backward(np.ones_like(y), output="x")
     np.testing.assert_array_equal(item.output_grads["x"], net["fc"].params["weight"].value.T)
 
 
-def test_a_layer_trained_only_since_the_forward_is_an_error():
+@pytest.mark.parametrize("how", ["frozen", "untrained"])
+def test_asking_only_backward_for_what_was_not_kept_is_an_error_that_spends_nothing(how):
     net = trunk_and_head()
-    net["conv"].trainable = net["bn"].trainable = False
+    net.freeze("fc1") if how == "frozen" else untrain("conv", "bn")(net)
     y = net.forward(True, images())
-    net["conv"].trainable = True
+    with pytest.raises(CallOrderError, match=r"layer 'bn': .*output of forward too"):
+        net.backward(np.ones_like(y), output="conv")
+    assert len(list(net.backward(np.ones_like(y)))) == 3
+    net = trunk_and_head()
+    untrain("conv", "bn")(net)
+    y = net.forward(True, images())
+    net["conv"].trainable = True  # since the forward
     with pytest.raises(CallOrderError, match="layer 'conv'|layer 'bn'"):
         net.backward(np.ones_like(y))
 
@@ -208,15 +167,9 @@ def test_unfreeze_undoes_one_or_all():
     net.freeze("fc2")
     net.unfreeze()
     assert net.frozen() == []
-    assert (
-        {n for n, g in train(net).items() if g is None}
-        == {n for n, g in everything.items() if g is None}
-        == {"bn/mean", "bn/var"}
-    )
-
-
-def test_freezing_between_forward_and_backward_concerns_the_next_forward():
-    net = trunk_and_head()
+    for grads in (train(net), everything):
+        assert {n for n, g in grads.items() if g is None} == {"bn/mean", "bn/var"}
+    # Between forward and backward it concerns the next forward.
     y = net.forward(True, images())
     net.freeze("fc2")
     assert len(list(net.backward(np.ones_like(y)))) == 7
@@ -233,10 +186,8 @@ def test_layers_added_later_before_it_are_frozen_too():
 def test_only_layers_from_which_it_can_be_reached_are_frozen(rng):
     # SINGA goes by the order of the layers, which between branches is an accident.
     x = Input("x", (3,))
-    left = Dense("left", 2)(x)
-    right = Dense("right", 2)(x)
-    low = Dense("low", 2)(left)
-    net = FeedForwardNet(inputs=x, outputs=Merge("sum")(low, right), seed=0)
+    low, right = Dense("low", 2)(Dense("left", 2)(x)), Dense("right", 2)(x)
+    net = FeedForwardNet(inputs=x, outputs=nn.Merge("sum")(low, right), seed=0)
     net.freeze("low")
     assert net.frozen() == ["x", "left"]
     grads = train(net, rng.standard_normal((4, 3)))
@@ -245,24 +196,17 @@ def test_only_layers_from_which_it_can_be_reached_are_frozen(rng):
 
 
 def test_a_shared_parameter_is_trained_by_its_unfrozen_uses_alone():
-    net = FeedForwardNet(seed=0)
-    words = Embedding("words", 6, 3, input_sample_shape=(2,))
-    words.get_output_sample_shape()
-    net.add(words)
-    net.add(Flatten("flat"))
-    net.add(Dense("middle", 3))
-    scores = Dense("scores", 6, W_specs=words.params["weight"], W_transpose=True)
-    net.add(scores)
+    words = nn.Embedding("words", 6, 3, input_sample_shape=(2,))
+    net = FeedForwardNet([words, Flatten("flat"), Dense("middle", 3)], seed=0)
+    net.add(Dense("scores", 6, W_specs=words.params["weight"], W_transpose=True))
     x = np.array([[1, 5], [5, 0]])
     net.freeze("middle")
     middle = net.forward(False, x, output="middle")["middle"]
     y = net.forward(True, x)
     dy = np.arange(y.size, dtype=np.float32).reshape(y.shape)
     items = [item for item in net.backward(dy) if item.names]
-    assert [item.names for item in items] == [
-        ["words/weight", "scores/bias"],
-        ["middle/weight", "middle/bias"],
-    ]
+    pairs = [["words/weight", "scores/bias"], ["middle/weight", "middle/bias"]]
+    assert [item.names for item in items] == pairs
     np.testing.assert_allclose(items[0].grads[0], dy.T @ middle, rtol=1e-5)
 
 
@@ -284,15 +228,12 @@ def test_unknown_layers_are_refused():
 
 
 def test_trainable_assigned_before_setup_holds_for_the_parameters_to_come():
-    net = FeedForwardNet(seed=0)
     layer = Dense("fc", 3, input_sample_shape=(2,))
-    layer.trainable = False
-    wrapper = TimeDistributed("steps", Dense("inner", 3), input_sample_shape=(4, 2))
-    wrapper.trainable = False
+    wrapper = nn.TimeDistributed("steps", Dense("inner", 3), input_sample_shape=(4, 2))
+    layer.trainable = wrapper.trainable = False
     norm = BatchNormalization("bn")
     norm.trainable = True
-    net.add(layer)
-    net.add(norm)
+    net = FeedForwardNet([layer, norm], seed=0)
     net.add(wrapper, src=[])
     assert not layer.trainable
     assert not wrapper.trainable
@@ -300,9 +241,7 @@ def test_trainable_assigned_before_setup_holds_for_the_parameters_to_come():
 
 
 def test_numerical_gradients_with_a_frozen_trunk(rng):
-    net = FeedForwardNet(seed=0)
-    net.add(Dense("fc1", 4, input_sample_shape=(3,)))
-    net.add(Activation("tanh", "tanh"))
-    net.add(Dense("fc2", 2))
+    fc1 = Dense("fc1", 4, input_sample_shape=(3,))
+    net = FeedForwardNet([fc1, Activation("tanh", "tanh"), Dense("fc2", 2)], seed=0)
     net["fc1"].trainable = False
     check_net_gradients(net, rng.standard_normal((5, 3)))
