@@ -182,73 +182,50 @@ def only(items):
     return grads
 
 
+def gradient_of(rows, ids, dy):
+    net = FeedForwardNet([Embedding("words", rows, dy.shape[-1], input_sample_shape=(3,))], seed=0)
+    net.forward(True, np.array(ids))
+    return only(net.backward(dy))["words/weight"]
+
+
 def test_the_gradient_holds_each_used_row_once_in_order():
-    net = FeedForwardNet(seed=0)
-    net.add(Embedding("words", 1_000_000, 2, input_sample_shape=(3,)))
-    net.forward(True, np.array([[9, 2, 9], [2, 9, 999_999]]))
     dy = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
-    grad = only(net.backward(dy))["words/weight"]
+    grad = gradient_of(1_000_000, [[9, 2, 9], [2, 9, 999_999]], dy)
     assert isinstance(grad, RowSparse)
     np.testing.assert_array_equal(grad.indices, [2, 9, 999_999])
-    np.testing.assert_array_equal(
-        grad.rows, [dy[0, 1] + dy[1, 0], dy[0, 0] + dy[0, 2] + dy[1, 1], dy[1, 2]]
-    )
+    sums = [dy[0, 1] + dy[1, 0], dy[0, 0] + dy[0, 2] + dy[1, 1], dy[1, 2]]
+    np.testing.assert_array_equal(grad.rows, sums)
     assert grad.nbytes == 3 * (8 + 2 * 4)
-
-
-def test_equal_indices_are_added_in_the_order_in_which_they_stand():
-    # (1e8 + 1) - 1e8 is 0 in float32, any other order of the three gives 1.
-    net = FeedForwardNet(seed=0)
-    net.add(Embedding("words", 5, 1, input_sample_shape=(3,)))
-    net.forward(True, np.array([[4, 4, 4]]))
-    dy = np.array([[[1e8], [1], [-1e8]]], np.float32)
-    assert only(net.backward(dy))["words/weight"].rows.item() == 0.0
-
-
-def tied(use_twice=False):
-    """Two tokens a sample → the scores of all words, with one table on both sides."""
-    net = FeedForwardNet(seed=1)
-    words = Embedding("words", 6, 3, input_sample_shape=(2,))
-    words.get_output_sample_shape()
-    net.add(words)
-    net.add(Flatten("flat"))
-    net.add(Dense("middle", 3))
-    net.add(Dense("scores", 6, W_specs=words.params["weight"], W_transpose=True))
-    return net
+    # Equal indices are added in the order in which they stand: (1e8 + 1) - 1e8 is 0 in float32,
+    # any other order of the three gives 1.
+    grad = gradient_of(5, [[4, 4, 4]], np.array([[[1e8], [1], [-1e8]]], np.float32))
+    assert grad.rows.item() == 0.0
 
 
 def test_a_table_tied_to_the_output_has_one_dense_gradient():
-    net = tied()
-    x = np.array([[1, 5], [5, 0]])
+    words, x = Embedding("words", 6, 3, input_sample_shape=(2,)), np.array([[1, 5], [5, 0]])
+    net = FeedForwardNet([words, Flatten("flat"), Dense("middle", 3)], seed=1)
+    net.add(Dense("scores", 6, W_specs=words.params["weight"], W_transpose=True))
     check_net_gradients(net, x)
     y = net.forward(True, x)
     items = [(item.layer, list(item.names)) for item in net.backward(np.ones_like(y))]
-    assert items == [
-        ("scores", ["scores/bias"]), ("middle", ["middle/weight", "middle/bias"]), ("flat", []),
-        ("words", ["words/weight"])
-    ]  # fmt: skip
+    middle = ("middle", ["middle/weight", "middle/bias"])
+    assert items == [("scores", ["scores/bias"]), middle, ("flat", []), ("words", ["words/weight"])]
     y = net.forward(True, x)
     assert only(net.backward(np.ones_like(y)))["words/weight"].shape == (6, 3)
 
 
-def twice():
-    """One table read by two inputs."""
-    words = Embedding("words", 9, 2)
-    left, right = Input("left", (3,)), Input("right", (3,))
-    total = Merge("sum")(words(left), words(right))
-    return FeedForwardNet(inputs=[left, right], outputs=total, seed=1)
-
-
 def test_a_table_used_twice_keeps_a_sparse_gradient():
-    net = twice()
+    words, left, right = Embedding("words", 9, 2), Input("left", (3,)), Input("right", (3,))
+    total = Merge("sum")(words(left), words(right))
+    net = FeedForwardNet(inputs=[left, right], outputs=total, seed=1)
     feed = {"left": np.array([[1, 2, 1]]), "right": np.array([[8, 1, 0]])}
     check_net_gradients(net, feed)
     net.forward(True, feed)
     dy = np.arange(1, 7, dtype=np.float32).reshape(1, 3, 2)
-    grad = only(net.backward(dy))["words/weight"]
+    grad, (a, b, c) = only(net.backward(dy))["words/weight"], dy[0]
     assert isinstance(grad, RowSparse)
     np.testing.assert_array_equal(grad.indices, [0, 1, 2, 8])
-    a, b, c = dy[0]
     np.testing.assert_array_equal(grad.rows, [c, a + c + b, b, a])
 
 
@@ -268,19 +245,13 @@ def test_integers_pass_an_input_and_layers_that_only_move_them():
 
 
 def test_no_gradient_reaches_the_indices():
-    net = FeedForwardNet(seed=0)
-    net.add(Dummy("tokens", input_sample_shape=(2, 2)))
-    net.add(Flatten("flat"))
-    net.add(Embedding("words", 7, 3))
-    net.forward(True, np.zeros((1, 2, 2), np.int64))
+    tokens = Dummy("tokens", input_sample_shape=(2, 2))
+    net = FeedForwardNet([tokens, Flatten("flat"), Embedding("words", 7, 3)], seed=0)
+    x = np.array([[[1, 4], [0, 6]]])
+    net.forward(True, x)
     items = list(net.backward(np.ones((1, 4, 3), np.float32), output=["tokens", "words"]))
     assert items[-1].output_grads["tokens"] is None
     assert items[-1].output_grads["words"].shape == (1, 4, 3)
-
-
-def test_indices_in_the_other_byte_order():
-    net = FeedForwardNet([Embedding("table", 5, 2, input_sample_shape=(3,))], seed=0)
-    x = np.array([[1, 4, 0]])
     np.testing.assert_array_equal(net.predict(x.astype(x.dtype.newbyteorder("S"))), net.predict(x))
 
 

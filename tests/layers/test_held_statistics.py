@@ -16,10 +16,8 @@ Y = rng.integers(0, 3, 32)
 
 
 def net():
-    parts = [
-        Dense("a", 6, input_sample_shape=(5,)), BatchNormalization("bn"), Act("relu"),
-        Dense("b", 3)
-    ]  # fmt: skip
+    first, norm = Dense("a", 6, input_sample_shape=(5,)), BatchNormalization("bn")
+    parts = [first, norm, Act("relu"), Dense("b", 3)]
     return FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=0)
 
 
@@ -32,7 +30,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_statistics_stand_still_and_are_used(recorded):
+def test_statistics_stand_still_and_are_used(recorded, tmp_path):
     made = net()
     made.programs.enabled = recorded
     made["bn"].trainable = False
@@ -41,6 +39,10 @@ def test_statistics_stand_still_and_are_used(recorded):
     made.fit(X, Y, epochs=3, batch_size=8, verbose=False)
     assert same(statistics(made), before)
     assert np.array_equal(made.forward(True, X), made.forward(False, X))
+    made.save_model(tmp_path / "m.singanet")
+    loaded = singanet.load_model(tmp_path / "m.singanet")
+    loaded.fit(X, Y, epochs=1, verbose=False)
+    assert same(statistics(loaded), before)
 
 
 def test_assignments_after_recording_are_seen():
@@ -64,32 +66,25 @@ def test_gradients_are_those_of_an_affine_layer():
         made.step(X, Y, SGD(lr=0.1))
     made["bn"].trainable = False
     grads, _ = made.train(X, Y)
-    values = {
-        p.name: torch.tensor(p.value.copy(), requires_grad=not p.is_state) for p in made.params()
-    }
-    h = torch.tensor(X) @ values["a/weight"] + values["a/bias"]
-    h = torch.nn.functional.batch_norm(
-        h, values["bn/mean"], values["bn/var"], values["bn/gamma"], values["bn/beta"], False, 0.0,
-        1e-5,
-    )  # fmt: skip
-    scores = torch.relu(h) @ values["b/weight"] + values["b/bias"]
+    leaves = {p.name: torch.tensor(p.value, requires_grad=not p.is_state) for p in made.params()}
+    h = torch.tensor(X) @ leaves["a/weight"] + leaves["a/bias"]
+    norm = [leaves[f"bn/{name}"] for name in ("mean", "var", "gamma", "beta")]
+    h = torch.nn.functional.batch_norm(h, *norm, False, 0.0, 1e-5)
+    scores = torch.relu(h) @ leaves["b/weight"] + leaves["b/bias"]
     torch.nn.functional.cross_entropy(scores, torch.tensor(Y)).backward()
     for name, grad in zip(made.param_names(), grads, strict=True):
         if name.startswith("bn/"):
             assert grad is None
         else:
-            np.testing.assert_allclose(grad, values[name].grad.numpy(), rtol=1e-3, atol=1e-6)
+            np.testing.assert_allclose(grad, leaves[name].grad.numpy(), rtol=1e-3, atol=1e-6)
 
 
 def test_a_nested_base_stands_still_in_the_net_around():
-    base = FeedForwardNet(
-        [Conv2D("c", 4, 3, input_sample_shape=(2, 6, 6)), BatchNormalization("bn"), Flatten("f")],
-        name="base",
-    )
+    conv = Conv2D("c", 4, 3, input_sample_shape=(2, 6, 6))
+    base = FeedForwardNet([conv, BatchNormalization("bn"), Flatten("f")], name="base")
     made = FeedForwardNet([base, Dense("top", 3)], loss=SoftmaxCrossEntropy(), seed=0)
     x = rng.normal(size=(8, 2, 6, 6)).astype(np.float32)
-    for _ in range(3):
-        made.step(x, Y[:8], SGD(lr=0.1))
+    made.step(x, Y[:8], SGD(lr=0.1))
     base.trainable = False
     features = base.predict(x)
     for _ in range(3):
@@ -99,17 +94,6 @@ def test_a_nested_base_stands_still_in_the_net_around():
     before = statistics(base)
     made.step(x, Y[:8], SGD(lr=0.1))
     assert not same(statistics(base), before)
-
-
-def test_it_is_part_of_a_saved_net(tmp_path):
-    made = net()
-    made["bn"].trainable = False
-    made.compile(SGD(lr=0.1))
-    made.save_model(tmp_path / "m.singanet")
-    loaded = singanet.load_model(tmp_path / "m.singanet")
-    before = statistics(loaded)
-    loaded.fit(X, Y, epochs=1, verbose=False)
-    assert same(statistics(loaded), before)
 
 
 class Counter(Layer):
@@ -133,9 +117,8 @@ class Counter(Layer):
 def test_a_users_layer_is_told_by_its_context():
     counter = Counter("count")
     counter.trainable = False
-    made = FeedForwardNet(
-        [Dense("a", 3, input_sample_shape=(5,)), counter], loss=SoftmaxCrossEntropy(), seed=0
-    )
+    parts = [Dense("a", 3, input_sample_shape=(5,)), counter]
+    made = FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=0)
     for _ in range(3):
         made.step(X, Y, SGD(lr=0.1))
     assert counter.params["seen"].value == 0

@@ -12,26 +12,27 @@ from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.ops import ops_for
 from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm, MixedPrecision
 from singanet.parallel import AllReduce
-from singanet.testing import communicators
+from tests.kit.nets import values_of
+from tests.kit.ranks import expect_near_values, together
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((12, 3, 5, 5)).astype(np.float32) + 2
 Y = RNG.integers(0, 4, 12)
 
 
-def convolved(synchronized=True):
-    return singanet.FeedForwardNet(
-        [
-            Conv2D("c", 4, 3, input_sample_shape=(3, 5, 5)),
-            BatchNormalization("bn", synchronized=synchronized), Activation("relu"), Flatten("f"),
-            Dense("d", 6), BatchNormalization("bn2", momentum=0.3, synchronized=synchronized),
-            Dense("o", 4)
-        ],
-        loss=SoftmaxCrossEntropy(), seed=0
-    )  # fmt: skip
+def convolved(synchronized=True, loss=None):
+    more = {"synchronized": synchronized}
+    parts = [Conv2D("c", 4, 3, input_sample_shape=(3, 5, 5)), BatchNormalization("bn", **more)]
+    parts += [Activation("relu"), Flatten("f"), Dense("d", 6)]
+    parts += [BatchNormalization("bn2", momentum=0.3, **more), Dense("o", 4)]
+    return singanet.FeedForwardNet(parts, loss=loss or SoftmaxCrossEntropy(), seed=0)
 
 
-def together(build, optimizer, x, y, cuts, steps=3):
+def ignoring():
+    return convolved(loss=SoftmaxCrossEntropy(ignore_index=-1))
+
+
+def on_ranks(build, optimizer, x, y, cuts, steps=3):
     def work(comm):
         net, chain = build(), optimizer(lambda rule: AllReduce(rule, comm))
         own = slice(cuts[comm.rank], cuts[comm.rank + 1])
@@ -39,8 +40,16 @@ def together(build, optimizer, x, y, cuts, steps=3):
             net.step(x[own], y[own], chain)
         return net
 
-    with communicators(len(cuts) - 1) as comms:
-        return comms.run(work)
+    return together(work, len(cuts) - 1)
+
+
+def expect_as_alone(build, chain, x, y, cuts, steps=4):
+    """Check that nets of ranks have the values of one process with the whole batch."""
+    alone, optimizer = build(), chain(lambda rule: rule)
+    for _ in range(steps):
+        alone.step(x, y, optimizer)
+    for net in on_ranks(build, chain, x, y, cuts, steps):
+        expect_near_values(values_of(net), values_of(alone), 2e-4, 2e-5)
 
 
 CHAINS = {
@@ -52,58 +61,30 @@ CHAINS = {
 
 @pytest.mark.parametrize(
     ("chain", "cuts"),
-    [
-        ("plain", (0, 6, 12)), ("plain", (0, 1, 12)), ("plain", (0, 4, 5, 12)),
-        ("global norm", (0, 12, 12)), ("accumulated", (0, 4, 4, 12))
-    ],
+    [("plain", (0, 6, 12)), ("plain", (0, 1, 12)), ("plain", (0, 4, 5, 12)),
+     ("global norm", (0, 12, 12)), ("accumulated", (0, 4, 4, 12))],
 )  # fmt: skip
 def test_parameters_and_running_state_are_those_of_one_process(cuts, chain):
-    alone = convolved()
-    optimizer = CHAINS[chain](lambda rule: rule)
-    for _ in range(4):
-        alone.step(X, Y, optimizer)
-    for net in together(convolved, CHAINS[chain], X, Y, cuts, 4):
-        for name, a, b in zip(
-            net.param_names(), net.param_values(), alone.param_values(), strict=True
-        ):
-            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5, err_msg=name)
+    expect_as_alone(convolved, CHAINS[chain], X, Y, cuts)
 
 
-def test_what_others_losses_owe_to_samples_without_a_label_that_counts():
-    y = np.where(np.arange(12) < 5, -1, Y)
+IGNORED = np.where(np.arange(12) < 5, -1, Y)
 
-    def build():
-        net = convolved()
-        net.loss = SoftmaxCrossEntropy(ignore_index=-1)
-        return net
 
-    for name, chain in CHAINS.items():
-        alone, optimizer = build(), chain(lambda rule: rule)
-        for _ in range(4):
-            alone.step(X, y, optimizer)
-        for net in together(build, chain, X, y, (0, 5, 12), 4):
-            for param, one in zip(net.params(), alone.params(), strict=True):
-                np.testing.assert_allclose(
-                    param.value, one.value, rtol=2e-4, atol=2e-5, err_msg=f"{name} {param.name}"
-                )
+@pytest.mark.parametrize("chain", CHAINS)
+def test_what_others_losses_owe_to_samples_without_a_label_that_counts(chain):
+    expect_as_alone(ignoring, CHAINS[chain], X, IGNORED, (0, 5, 12))
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_loop_of_ones_own_tells_what_its_loss_counts(told):
-    y = np.where(np.arange(12) < 5, -1, Y)
-
-    def build():
-        net = convolved()
-        net.loss = SoftmaxCrossEntropy(ignore_index=-1)
-        return net
-
     def work(comm):
-        net, own = build(), slice(0, 5) if comm.rank == 0 else slice(5, 12)
+        net, own = ignoring(), slice(0, 5) if comm.rank == 0 else slice(5, 12)
         optimizer = AllReduce(SGD(lr=0.1), comm)
         optimizer.meet(net)
         out = net.forward(True, X[own])
-        net.loss.forward(True, out, y[own])
-        count, share = net.loss.count(out, y[own]), 1.0
+        net.loss.forward(True, out, IGNORED[own])
+        count, share = net.loss.count(out, IGNORED[own]), 1.0
         if told:
             share, count = optimizer.shares(len(out), {"o": count})["o"], len(out)
         optimizer.begin(count)
@@ -112,18 +93,14 @@ def test_a_loop_of_ones_own_tells_what_its_loss_counts(told):
         optimizer.end()
         return net
 
-    with communicators(2) as comms:
-        if not told:
-            with pytest.raises(CallOrderError, match="optimizer.shares"):
-                comms.run(work)
-            return
-        alone = build()
-        alone.step(X, y, SGD(lr=0.1))
-        for net in comms.run(work):
-            for param, one in zip(net.params(), alone.params(), strict=True):
-                np.testing.assert_allclose(
-                    param.value, one.value, rtol=2e-4, atol=2e-5, err_msg=param.name
-                )
+    if not told:
+        with pytest.raises(CallOrderError, match="optimizer.shares"):
+            together(work)
+        return
+    alone = ignoring()
+    alone.step(X, IGNORED, SGD(lr=0.1))
+    for net in together(work):
+        expect_near_values(values_of(net), values_of(alone), 2e-4, 2e-5)
 
 
 @pytest.mark.parametrize("clipped", [False, True])
@@ -132,8 +109,7 @@ def test_all_ranks_skip_a_step_of_which_gradients_of_one_are_not_finite(recorded
     x, y = X.astype(np.float16), np.eye(4, dtype=np.float32)[Y]
 
     def build():
-        net = convolved()
-        net.loss = SquaredError()
+        net = convolved(loss=SquaredError())
         net.compile(SGD(lr=0.1), mixed_precision=MixedPrecision(scale=2.0**10))
         net.programs.enabled = recorded
         return net
@@ -150,12 +126,11 @@ def test_all_ranks_skip_a_step_of_which_gradients_of_one_are_not_finite(recorded
             seen.append([param.value.copy() for param in net.params()])
         return seen, net.compiled.precision.skipped
 
-    with communicators(2) as comms:
-        for seen, skipped in comms.run(work):
-            assert skipped == 1
-            for before, after, later in zip(*seen[1:], strict=True):
-                np.testing.assert_array_equal(after, before)
-                assert not np.array_equal(later, after)
+    for seen, skipped in together(work):
+        assert skipped == 1
+        for before, after, later in zip(*seen[1:], strict=True):
+            np.testing.assert_array_equal(after, before)
+            assert not np.array_equal(later, after)
 
 
 def test_gradients_of_inputs_are_right_numerically():
@@ -189,40 +164,27 @@ def test_gradients_of_inputs_are_right_numerically():
         dx, _ = layer.backward(ctx, (out - targets) / np.float32(len(part)))
         return dx * len(part) / len(x)
 
-    with communicators(2) as comms:
-        found = np.concatenate(comms.run(layerwise))
+    found = np.concatenate(together(layerwise))
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
 
 
 def test_the_steps_of_sequences_are_shared_too():
     def build():
-        normalization = BatchNormalization("bn", synchronized=True)
-        return singanet.FeedForwardNet(
-            [
-                TimeDistributed("t", normalization, input_sample_shape=(3, 5)), Flatten("f"),
-                Dense("o", 4)
-            ],
-            loss=SoftmaxCrossEntropy(), seed=0
-        )  # fmt: skip
+        norm = BatchNormalization("bn", synchronized=True)
+        parts = [TimeDistributed("t", norm, input_sample_shape=(3, 5)), Flatten("f")]
+        parts += [Dense("o", 4)]
+        return singanet.FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=0)
 
-    x = X[:, :, 0]
-    alone, optimizer = build(), SGD(lr=0.1, momentum=0.9)
-    for _ in range(3):
-        alone.step(x, Y, optimizer)
-    for net in together(build, CHAINS["plain"], x, Y, (0, 5, 12)):
-        for name, value, one in zip(
-            net.param_names(), net.param_values(), alone.param_values(), strict=True
-        ):
-            np.testing.assert_allclose(value, one, rtol=2e-4, atol=2e-5, err_msg=name)
+    expect_as_alone(build, CHAINS["plain"], X[:, :, 0], Y, (0, 5, 12), 3)
 
 
 def test_one_value_a_channel_on_all_ranks_is_refused_on_all():
     with pytest.raises(DataError, match="bn2"):
-        together(convolved, CHAINS["plain"], X[:1], Y[:1], (0, 0, 1), 1)
+        on_ranks(convolved, CHAINS["plain"], X[:1], Y[:1], (0, 0, 1), 1)
 
 
 def test_without_it_each_rank_has_statistics_of_its_own():
-    first, second = together(lambda: convolved(False), CHAINS["plain"], X, Y, (0, 6, 12))
+    first, second = on_ranks(lambda: convolved(False), CHAINS["plain"], X, Y, (0, 6, 12))
     assert not np.array_equal(first["bn"].params["mean"].value, second["bn"].params["mean"].value)
 
 

@@ -31,18 +31,6 @@ from singanet.types import RowSparse
 from tests.kit.layers import case, cases
 
 
-def test_whether_a_layer_runs_again_is_said_by_a_flag_or_left_open():
-    layer = Dense("d", 3)
-    assert layer.recompute is None
-    for flag in (True, False, None):
-        layer.recompute = flag
-        assert layer.recompute is flag
-    for other in (0, 1, "cheap"):
-        with pytest.raises(ArgumentError, match="'d', recompute: expected True, False or None"):
-            layer.recompute = other
-    assert layer.recompute is None
-
-
 @pytest.mark.parametrize(
     "kinds",
     [
@@ -94,13 +82,33 @@ def test_values_that_nobody_has_read_are_drawn_by_the_net():
 
 
 def test_a_net_that_gives_another_shape_is_refused_by_name():
-    net = FeedForwardNet(seed=0)
-    net.add(Dense("first", 5, input_sample_shape=(4,)))
+    net = FeedForwardNet([Dense("first", 5, input_sample_shape=(4,))], seed=0)
     layer = Dense("second", 2, input_sample_shape=(3,))
     with pytest.raises(ShapeError, match=r"layer 'second': expected input sample shape \(3,\)"):
         net.add(layer)
     assert list(layer.params) == ["weight", "bias"]
     assert "second" not in net
+    layer(Input("a", (3,)))
+    with pytest.raises(ShapeError, match=r"layer 'second'.*\(3,\).*\(4,\)"):
+        layer(Input("b", (4,)))
+
+
+def test_what_is_drawn_wrongly_is_refused():
+    a, b = Input("a", (2,)), Input("b", (2,))
+    assert Merge("m1")([a, b]).shape == Merge("m2")(a, b).shape == (2,)
+    y, fc = Merge("m")(a, b), Dense("fc", 2)
+    for draw, error, words in (
+        (lambda: fc(np.zeros((2, 3))), ArgumentError, "layer 'fc': expected symbols.*ndarray"),
+        (lambda: fc(), ArgumentError, "at least one symbol"),
+        (lambda: FeedForwardNet(inputs=a, outputs=y), GraphError,
+         r"inputs=\[a, b\].*inputs=\[a\]"),
+        (lambda: FeedForwardNet(inputs=[a, b], outputs=Dense("fc", 1)(a)), GraphError,
+         r"inputs=\[a\].*inputs=\[a, b\]"),
+        (lambda: FeedForwardNet(inputs=a, outputs=Dense("fc", 2)(fc(a))), GraphError,
+         "layer 'fc'"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            draw()
 
 
 class Later(Layer):
@@ -158,11 +166,6 @@ def test_a_layer_with_several_outputs_returns_a_tuple():
     assert y.tolist() == [[2, 3, 4, 0, 1]]
 
 
-def test_inputs_may_stand_in_a_list_or_as_arguments():
-    a, b = Input("a", (2,)), Input("b", (2,))
-    assert Merge("m1")([a, b]).shape == Merge("m2")(a, b).shape == (2,)
-
-
 def test_a_layer_called_twice_shares_its_parameters():
     left, right = Input("left", (3,)), Input("right", (3,))
     fc = Dense("fc", 2)
@@ -177,43 +180,6 @@ def test_a_layer_called_twice_shares_its_parameters():
     by_hand = x["left"].T @ dy[:, :2] + x["right"].T @ dy[:, 2:]
     np.testing.assert_allclose(items[0].grads[0], by_hand, rtol=1e-5)
     check_net_gradients(net, x)
-
-
-def test_a_shared_layer_refuses_another_shape():
-    fc = Dense("fc", 2)
-    fc(Input("a", (3,)))
-    with pytest.raises(ShapeError, match=r"layer 'fc'.*\(3,\).*\(4,\)"):
-        fc(Input("b", (4,)))
-
-
-def test_several_outputs_come_as_a_dict():
-    x = Input("x", (3,))
-    net = FeedForwardNet(inputs=x, outputs=[Dense("a", 2)(x), Dense("b", 1)(x)])
-    y = net.forward(True, np.ones((2, 3), np.float32))
-    assert {name: part.shape for name, part in y.items()} == {"a": (2, 2), "b": (2, 1)}
-
-
-def test_arrays_are_refused():
-    with pytest.raises(ArgumentError, match="layer 'fc': expected symbols.*ndarray"):
-        Dense("fc", 2)(np.zeros((2, 3)))
-    with pytest.raises(ArgumentError, match="at least one symbol"):
-        Dense("fc", 2)()
-
-
-def test_inputs_must_be_exactly_those_needed():
-    a, b = Input("a", (2,)), Input("b", (2,))
-    y = Merge("m")(a, b)
-    with pytest.raises(GraphError, match=r"inputs=\[a, b\].*inputs=\[a\]"):
-        FeedForwardNet(inputs=a, outputs=y)
-    with pytest.raises(GraphError, match=r"inputs=\[a\].*inputs=\[a, b\]"):
-        FeedForwardNet(inputs=[a, b], outputs=Dense("fc", 1)(a))
-
-
-def test_two_layers_of_one_name_are_refused():
-    x = Input("x", (2,))
-    y = Dense("fc", 2)(Dense("fc", 2)(x))
-    with pytest.raises(GraphError, match="layer 'fc'"):
-        FeedForwardNet(inputs=x, outputs=y)
 
 
 class Chosen(Layer):
@@ -309,6 +275,10 @@ def test_parameters_are_the_layers_own():
     assert wrapper.get_output_sample_shape() == (4, 3)
     assert wrapper.param_names() == ["fc/weight", "fc/bias"]
     assert wrapper.params["weight"] is layer.params["weight"]
+    drops = TimeDistributed("steps", Dropout("drop"), input_sample_shape=(2, 50))
+    drops.get_output_sample_shape()
+    _, y = LayerCase().run(drops, np.ones((1, 2, 50), np.float32), train=True)
+    assert (y[0, 0] != y[0, 1]).any()
 
 
 def test_a_layer_shared_with_the_net_is_trained_once(rng):
@@ -337,13 +307,6 @@ def test_indices_reach_a_wrapped_embedding():
     assert isinstance(item.grads[0], RowSparse)
     assert item.grads[0].indices.tolist() == [2**24 + 1]
     assert item.grads[0].rows.tolist() == [[6.0]]
-
-
-def test_random_draws_differ_from_step_to_step():
-    layer = TimeDistributed("steps", Dropout("drop"), input_sample_shape=(2, 50))
-    layer.get_output_sample_shape()
-    _, y = LayerCase().run(layer, np.ones((1, 2, 50), np.float32), train=True)
-    assert (y[0, 0] != y[0, 1]).any()
 
 
 def test_refuses_what_it_cannot_wrap():

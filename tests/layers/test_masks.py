@@ -3,28 +3,20 @@
 import numpy as np
 import pytest
 
+from singanet import layers as nn
 from singanet import load_model
 from singanet.errors import ArgumentError, GraphError
 from singanet.executor import Executor
 from singanet.layers import (
     GRU,
     LSTM,
-    Activation,
-    Add,
     Concat,
-    Conv1D,
     Dense,
     Dropout,
     Embedding,
-    Flatten,
     Input,
-    LayerNorm,
     Masking,
-    Merge,
     MultiHeadAttention,
-    PReLU,
-    Reduce,
-    SinusoidalPosition,
 )
 from singanet.loss import CTC, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import LabelErrorRate, MeanAbsoluteError
@@ -36,14 +28,11 @@ TOKENS = np.array([[3, 4, 5, 0, 0, 0], [1, 0, 2, 7, 8, 9], [6, 5, 0, 0, 0, 0]])
 
 def encoder(seed=0):
     """A list that begins a mask, keeps it, and ends it."""
-    return FeedForwardNet(
-        [
-            Embedding("words", 10, 4, mask_index=0, input_sample_shape=(None,)),
-            Dropout("drop", 0.0), LayerNorm("norm"), LSTM("low", 3, bidirectional=True),
-            Activation("bent", "tanh"), GRU("top", 3, return_sequences=False), Dense("out", 2)
-        ],
-        loss=SoftmaxCrossEntropy(), seed=seed
-    )  # fmt: skip
+    words = Embedding("words", 10, 4, mask_index=0, input_sample_shape=(None,))
+    parts = [words, Dropout("drop", 0.0), nn.LayerNorm("norm")]
+    parts += [LSTM("low", 3, bidirectional=True), nn.Activation("bent", "tanh")]
+    parts += [GRU("top", 3, return_sequences=False), Dense("out", 2)]
+    return FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=seed)
 
 
 def test_a_list_gives_each_sample_as_if_it_stood_alone_without_padding(tmp_path):
@@ -63,10 +52,10 @@ def test_a_list_gives_each_sample_as_if_it_stood_alone_without_padding(tmp_path)
 
 def test_attention_pooling_and_joins_see_the_steps_that_are_there():
     tokens = Input("tokens", (None,), dtype="int64")
-    x = SinusoidalPosition("places")(Embedding("words", 10, 4, mask_index=0)(tokens))
-    seen = Merge("sum")(x, MultiHeadAttention("look", 2, mask="boolean")(x))
+    x = nn.SinusoidalPosition("places")(Embedding("words", 10, 4, mask_index=0)(tokens))
+    seen = nn.Merge("sum")(x, MultiHeadAttention("look", 2, mask="boolean")(x))
     assert seen.mask is x.mask
-    pooled = [Reduce(mode, mode, axes=1)(seen) for mode in ("mean", "max")]
+    pooled = [nn.Reduce(mode, mode, axes=1)(seen) for mode in ("mean", "max")]
     assert all(each.mask is None for each in pooled)
     net = FeedForwardNet(inputs=tokens, outputs=pooled, seed=0)
     padded = np.array([[3, 4, 5, 0, 0, 0], [1, 2, 7, 8, 9, 0]])
@@ -120,7 +109,7 @@ def test_a_list_may_begin_with_a_mask_of_features():
 
 @pytest.mark.parametrize("made", ["list", "symbols"])
 def test_layers_that_would_mix_steps_refuse_a_mask(made):
-    for layer in (Flatten("flat"), Conv1D("conv", 3, 2), LSTM("back", 3, go_backwards=True)):
+    for layer in (nn.Flatten("flat"), nn.Conv1D("conv", 3, 2), LSTM("back", 3, go_backwards=True)):
         first = Embedding("words", 10, 4, mask_index=0, input_sample_shape=(6,))
         tokens = Input("tokens", (6,), dtype="int64")
         with pytest.raises(GraphError, match=f"{layer.name}.*expected inputs without a mask"):
@@ -146,7 +135,7 @@ def test_a_mask_at_the_end_is_for_the_loss_or_is_taken_off():
 @pytest.mark.parametrize("axis", [2, -1])
 def test_features_that_are_joined_keep_the_mask_of_their_steps_and_steps_that_are_joined_none(axis):
     x = Masking("there")(Input("x", (6, 3)))
-    wide = Concat("wide", axis)([PReLU("bent")(x), Dense("more", 2)(x), Input("z", (6, 1))])
+    wide = Concat("wide", axis)([nn.PReLU("bent")(x), Dense("more", 2)(x), Input("z", (6, 1))])
     assert wide.mask is x.mask
     last = GRU("last", 3, return_sequences=False)(wide)
     net = FeedForwardNet(inputs=[x, wide.call.inputs[2]], outputs=last, seed=0)
@@ -166,7 +155,7 @@ def test_features_that_are_joined_keep_the_mask_of_their_steps_and_steps_that_ar
 def test_two_masks_are_not_guessed_at():
     a, b = (Masking(f"{n}_there")(Input(n, (3, 2))) for n in "ab")
     with pytest.raises(GraphError, match="one mask"):
-        Add("sum")(a, b)
+        nn.Add("sum")(a, b)
 
 
 @pytest.mark.parametrize("kind", ["squares", "ctc"])

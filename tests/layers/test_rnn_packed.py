@@ -35,17 +35,11 @@ def test_size(layer, features, size):
 @pytest.mark.parametrize("mode", ["lstm", "gru", "tanh", "relu"])
 @pytest.mark.parametrize("input_mode", ["linear", "skip"])
 def test_reading_and_writing_is_exact(mode, input_mode, rng):
-    layer = built(
-        RNN("r", 3, mode, dropout=0.0, num_layers=2, input_mode=input_mode, bidirectional=True),
-        features=3,
-    )
+    more = {"dropout": 0.0, "num_layers": 2, "input_mode": input_mode, "bidirectional": True}
+    layer, other = (built(RNN(name, 3, mode, **more), features=3) for name in "ro")
     file = rng.standard_normal(layer._packed_size()).astype(np.float32)
     layer.unpack(file)
     np.testing.assert_array_equal(layer.pack(), file)
-    other = built(
-        RNN("o", 3, mode, dropout=0.0, num_layers=2, input_mode=input_mode, bidirectional=True),
-        features=3,
-    )
     other.unpack(layer.pack())
     for suffix, param in layer.params.items():
         np.testing.assert_array_equal(other.params[suffix].value, param.value)
@@ -54,18 +48,14 @@ def test_reading_and_writing_is_exact(mode, input_mode, rng):
 def test_layout_matrices_of_each_run_first_and_then_the_biases():
     layer = built(GRU("r", 2, bidirectional=True), features=3)
     layer.unpack(np.arange(layer._packed_size(), dtype=np.float32))
-    gates = layer.gates()
+    gates, three, two = layer.gates(), np.arange(6).reshape(2, 3), np.arange(4).reshape(2, 2)
     # Forward: three input matrices of 2 rows and 3 columns, then three of 2 by 2; then backward.
-    np.testing.assert_array_equal(gates["l0/forward/r/weight_x"].T, np.arange(6).reshape(2, 3))
-    np.testing.assert_array_equal(
-        gates["l0/forward/n/weight_h"].T, 18 + 8 + np.arange(4).reshape(2, 2)
-    )
-    np.testing.assert_array_equal(
-        gates["l0/backward/z/weight_x"].T, 30 + 6 + np.arange(6).reshape(2, 3)
-    )
-    np.testing.assert_array_equal(gates["l0/forward/r/bias_x"], [60, 61])
-    np.testing.assert_array_equal(gates["l0/forward/n/bias_h"], [70, 71])
-    np.testing.assert_array_equal(gates["l0/backward/n/bias_h"], [82, 83])
+    for name, wanted in (
+        ("forward/r/weight_x", three), ("forward/n/weight_h", 18 + 8 + two),
+        ("backward/z/weight_x", 30 + 6 + three), ("forward/r/bias_x", [60, 61]),
+        ("forward/n/bias_h", [70, 71]), ("backward/n/bias_h", [82, 83]),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(gates[f"l0/{name}"].T, wanted)
 
 
 def test_all_weights_a_tenth_is_elman_with_two_biases_of_a_tenth():
