@@ -27,20 +27,46 @@ def range_of(curve):
     return RateRange(np.geomspace(1e-4, 1.0, len(curve)).tolist(), curve)
 
 
-@pytest.mark.parametrize("make", [SGD, Adam, lambda lr: SGD(lr=lr, momentum=0.9, nesterov=True)])
-def test_everything_is_as_it_was_to_the_bit(build, data, same, make):
-    tried, other = build(optimizer=make(lr=0.05)), build(optimizer=make(lr=0.05))
-    for net in (tried, other):
+class Sums(ElementWise):
+    """A rule of a user's own."""
+
+    slots = ("sum",)
+
+    def _scalars(self, state, rate):
+        return (rate,)
+
+    def _rule(self, xp, w, g, arrays, s, *numbers):
+        arrays[0] += g
+        w -= numbers[0] * arrays[0]
+
+
+RULES = {
+    "SGD": SGD, "Adam": Adam, "nesterov": lambda lr: SGD(lr=lr, momentum=0.9, nesterov=True),
+    "own": Sums, "blocks": lambda lr: BlockCoordinate(SGD(lr=lr), steps=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "precision"),
+    [*((name, None) for name in RULES), ("SGD", "float16"), ("SGD", "bfloat16")],
+)
+def test_everything_is_as_it_was_to_the_bit(build, data, same, rule, precision):
+    nets = build(), build()
+    for net in nets:
+        try:
+            net.compile(RULES[rule](lr=0.05), mixed_precision=precision)
+        except BackendError as error:
+            pytest.skip(str(error))
         net.fit(*data, batch_size=10, epochs=2, verbose=False)
-    before = state_of(tried.compiled.optimizer)
+    tried, optimizer = nets[0], nets[0].compiled.optimizer
+    before, rate = state_of(optimizer), getattr(optimizer, "lr", None)
     found = tried.find_lr(*data, batch_size=10, steps=30)
-    assert tried.compiled.optimizer.lr == 0.05
-    assert tried.compiled.epochs == 2
-    assert equal(state_of(tried.compiled.optimizer), before)
-    same(tried, other)
-    histories = [net.fit(*data, batch_size=10, epochs=2, verbose=False) for net in (tried, other)]
+    assert (getattr(optimizer, "lr", None), tried.compiled.epochs) == (rate, 2)
+    assert equal(state_of(optimizer), before)
+    same(*nets)
+    histories = [net.fit(*data, batch_size=10, epochs=2, verbose=False) for net in nets]
     assert histories[0] == histories[1]
-    same(tried, other)
+    same(*nets)
     assert len(found.rates) == len(found.losses) > 3
 
 
@@ -70,21 +96,6 @@ def test_losses_are_those_of_a_loop_by_hand():
         w -= rate * (w - 3)
 
 
-@pytest.mark.parametrize("mixed_precision", ["float16", "bfloat16"])
-def test_mixed_precision_goes_on_alike(build, data, same, mixed_precision):
-    tried, other = build(), build()
-    for net in (tried, other):
-        try:
-            net.compile(SGD(lr=0.1, momentum=0.9), mixed_precision=mixed_precision)
-        except BackendError as error:
-            pytest.skip(str(error))
-        net.fit(*data, batch_size=10, verbose=False)
-    tried.find_lr(*data, batch_size=10, steps=12, high=1e4)
-    for net in (tried, other):
-        net.fit(*data, batch_size=10, verbose=False)
-    same(tried, other)
-
-
 def test_a_loader_stands_where_it_stood(build, data):
     loader = ArrayLoader(*data, batch_size=10, seed=3)
     iterator = iter(loader)
@@ -97,17 +108,12 @@ def test_a_loader_stands_where_it_stood(build, data):
         build().find_lr(iter([data]))
 
 
-def test_columns_of_a_frame_are_not_remembered(build, data):
+def test_a_schedule_comes_back_and_columns_of_a_frame_are_not_remembered(build, data):
     frame = pytest.importorskip("pandas").DataFrame(data[0], columns=list("abcde"))
-    net = build()
-    assert net.find_lr(frame, data[1], batch_size=10, steps=12).losses
-    assert net.intake.columns == {}
-
-
-def test_a_schedule_comes_back(build, data):
     schedule = Exponential(0.1, 10, 0.5)
     net = build(optimizer=SGD(lr=schedule))
-    net.find_lr(*data, batch_size=10, steps=12)
+    assert net.find_lr(frame, data[1], batch_size=10, steps=12).losses
+    assert net.intake.columns == {}
     assert net.compiled.optimizer.lr is schedule
 
 
@@ -130,27 +136,6 @@ def test_an_interrupt_leaves_all_as_it_was(build, data, same):
     tried.compiled.optimizer.failing = False
     same(tried, other)
     assert equal(tried.compiled.optimizer.state_dict(), other.compiled.optimizer.state_dict())
-
-
-def test_a_rule_of_ones_own_and_blocks_come_back(build, data, same):
-    class Sums(ElementWise):
-        slots = ("sum",)
-
-        def _scalars(self, state, rate):
-            return (rate,)
-
-        def _rule(self, xp, w, g, arrays, s, *numbers):
-            arrays[0] += g
-            w -= numbers[0] * arrays[0]
-
-    for make in (lambda: Sums(lr=0.1), lambda: BlockCoordinate(SGD(lr=0.1), steps=2)):
-        tried, other = build(optimizer=make()), build(optimizer=make())
-        for net in (tried, other):
-            net.fit(*data, batch_size=10, verbose=False)
-        tried.find_lr(*data, batch_size=10, steps=12)
-        for net in (tried, other):
-            net.fit(*data, batch_size=10, verbose=False)
-        same(tried, other)
 
 
 def test_the_suggestion_is_a_tenth_of_where_the_loss_is_lowest():
@@ -210,16 +195,13 @@ def test_ranges_that_are_none(build, data, arguments, said):
         build().find_lr(*data, **arguments)
 
 
-def test_before_compile_and_without_a_rate(data):
+def test_before_compile_without_a_rate_and_what_the_fit_refuses(build, data, same):
     net = FeedForwardNet([Dense("fc", 3, input_sample_shape=(5,))])
     with pytest.raises(CallOrderError, match=r"net\.compile"):
         net.find_lr(*data)
     net.compile(SGD(lr=None), SoftmaxCrossEntropy())
     with pytest.raises(ArgumentError, match=r"find_lr: expected an optimizer with a learning rate"):
         net.find_lr(*data)
-
-
-def test_what_the_fit_refuses_is_refused(build, data, same):
     net, other = build(), build()
     with pytest.raises(Exception, match="samples"):
         net.find_lr(data[0], data[1][:7])

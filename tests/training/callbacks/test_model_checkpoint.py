@@ -72,10 +72,8 @@ def test_every_so_many_steps_and_minutes(build, data, tmp_path, options, expecte
 def test_a_file_by_the_minute_is_gone_on_from(build, data, tmp_path):
     whole, resumed, clock = build(), build(), iter(range(0, 10**6, 50))
     whole.fit(*data, batch_size=10, epochs=3, verbose=False)
-    checkpoint = ModelCheckpoint(
-        tmp_path, None, every_epochs=9, every_minutes=1, clock=lambda: next(clock)
-    )
-    callbacks = [checkpoint, raise_at(7, KeyError("power cut"))]
+    often = {"every_epochs": 9, "every_minutes": 1, "clock": lambda: next(clock)}
+    callbacks = [ModelCheckpoint(tmp_path, None, **often), raise_at(7, KeyError("power cut"))]
     with pytest.raises(KeyError):
         build().fit(*data, batch_size=10, epochs=3, callbacks=callbacks, verbose=False)
     assert names(tmp_path) == ["step.npz"]
@@ -83,7 +81,13 @@ def test_a_file_by_the_minute_is_gone_on_from(build, data, tmp_path):
     assert bytes_of(whole) == bytes_of(resumed)
 
 
-def test_a_stop_within_an_epoch_leaves_a_file(build, data, tmp_path):
+def test_a_stop_within_an_epoch_leaves_a_file_and_a_fit_that_fails_at_once_none(
+    build, data, tmp_path
+):
+    with pytest.raises(singanet.errors.ShapeError):
+        checkpoint = ModelCheckpoint(tmp_path)
+        build().fit(data[0], np.zeros((40, 2), int), callbacks=[checkpoint], verbose=False)
+    assert names(tmp_path) == []
     callbacks = [ModelCheckpoint(tmp_path), stop_at(6)]
     build().fit(*data, batch_size=10, epochs=5, callbacks=callbacks, verbose=False)
     assert names(tmp_path) == ["best.npz", "epoch-0001.npz", "stopped.npz"]
@@ -92,44 +96,32 @@ def test_a_stop_within_an_epoch_leaves_a_file(build, data, tmp_path):
 @pytest.mark.parametrize(
     ("step", "options", "ends"),
     [
-        (6, {"every_steps": 4}, 8),
-        (8, {"every_steps": 4}, 8),
-        (6, {}, 8),
-        (6, {"every_epochs": 2}, 8),
+        (6, {"every_steps": 4}, 8), (8, {"every_steps": 4}, 8), (6, {}, 8),
+        (6, {"every_epochs": 2}, 8), (10, {"every_steps": 5}, 10),
         (6, {"every_steps": 3, "asynchronous": True, "format": "sharded"}, 6),
-        (10, {"every_steps": 5}, 10),
         # What ends by itself then needs nobody to go on.
-        (13, {"every_epochs": 2}, None),
-        (13, {}, None),
+        (13, {"every_epochs": 2}, None), (13, {}, None),
     ],
-)
+)  # fmt: skip
 def test_a_fit_that_is_asked_to_ends_where_a_file_is_written(
     build, data, tmp_path, monkeypatch, step, options, ends
 ):
-    leaving = Leaving()
+    def fit(*callbacks, **more):
+        net = build()
+        with nullcontext() if callbacks[:1] != (asks,) or ends is None else raises:
+            net.fit(*data, batch_size=10, epochs=4, verbose=False, callbacks=callbacks, **more)
+        return net
+
+    leaving, raises = Leaving(), pytest.raises(KeyboardInterrupt, match="launcher")
     asks = at("on_batch_begin", lambda session, _: session.step + 1 == step and leaving.ask())
     monkeypatch.setattr(keeping, "LEAVING", leaving)
-    straight, net = build(), build()
-    straight.fit(*data, batch_size=10, epochs=4, verbose=False)
-    checkpoint = ModelCheckpoint(tmp_path, None, **options)
-    with nullcontext() if ends is None else pytest.raises(KeyboardInterrupt, match="launcher"):
-        net.fit(*data, batch_size=10, epochs=4, verbose=False,
-                callbacks=[asks, checkpoint])  # fmt: skip
+    net = fit(asks, ModelCheckpoint(tmp_path, None, **options))
     assert leaving.begun == (ends is not None)
     assert json.loads(bytes(read_training(tmp_path)["session"]))["step"] == (ends or 16)
     if ends is not None:
         monkeypatch.setattr(keeping, "LEAVING", Leaving())
-        net = build()
-        net.fit(*data, batch_size=10, epochs=4, verbose=False, resume=tmp_path,
-                callbacks=[Callback(), ModelCheckpoint(tmp_path / "second", None)])  # fmt: skip
-    assert bytes_of(net) == bytes_of(straight)
-
-
-def test_a_fit_that_fails_at_once_writes_nothing(build, data, tmp_path):
-    y = np.zeros((40, 2), int)
-    with pytest.raises(singanet.errors.ShapeError):
-        build().fit(data[0], y, callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
-    assert names(tmp_path) == []
+        net = fit(Callback(), ModelCheckpoint(tmp_path / "second", None), resume=tmp_path)
+    assert bytes_of(net) == bytes_of(fit())
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(build, data, tmp_path):
