@@ -17,7 +17,6 @@ from singanet.optimizer import (
     ClipByRunningNorm,
     ClipByValue,
     ClipNorm,
-    Constraint,
     L1Regularizer,
     L2Constraint,
     L2Regularizer,
@@ -71,7 +70,7 @@ def test_singas_constraint():
     np.testing.assert_allclose(arrived, expected)
     zero = np.zeros(3)
     np.testing.assert_array_equal(L2Constraint(0.02).apply(0, zero, zero), zero)
-    np.testing.assert_array_equal(Constraint(1.0).apply(0, g, g), g)
+    np.testing.assert_array_equal(opt.Constraint(1.0).apply(0, g, g), g)
 
 
 @pytest.mark.parametrize("size", [0.5, 3.0])

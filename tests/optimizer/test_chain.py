@@ -7,21 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from singanet import optimizer as opt
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.optimizer import (
     SGD,
-    AccumulatingSGD,
     Accumulator,
-    Adafactor,
     Adam,
     ClipByGlobalNorm,
     ClipByLayerNorm,
-    ClipByRunningNorm,
     ClipByValue,
     MixedPrecision,
-    Wrapper,
-    clip_by_global_norm,
 )
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.chain import UpdateChain, without_reductions
@@ -82,7 +78,7 @@ def test_the_bytes_of_state_before_and_after_the_first_update():
     plain, scaled = UpdateChain(adam), UpdateChain(ScaledUpdates(adam, MixedPrecision()))
     assert plain.slots_of(param) == dict.fromkeys(adam.slots, ((3, 4), np.dtype(np.float16)))
     assert (plain.state_bytes(param), scaled.state_bytes(param)) == (2 * 2 * 12, 2 * 4 * 12)
-    rows = UpdateChain(Adafactor(lr=0.1)).slots_of(param)
+    rows = UpdateChain(opt.Adafactor(lr=0.1)).slots_of(param)
     assert [shape for shape, _ in rows.values()] == [(3,), (4,), (0,)]
     assert UpdateChain(Written()).slots_of(param) == {}
     param.trainable = False
@@ -97,7 +93,7 @@ def test_the_bytes_of_state_before_and_after_the_first_update():
 
 
 def test_the_case_is_that_of_every_stage_and_of_the_rule():
-    optimizer = ClipByValue(Accumulator(AccumulatingSGD(2, lr=0.1), 3), 1.0)
+    optimizer = ClipByValue(Accumulator(opt.AccumulatingSGD(2, lr=0.1), 3), 1.0)
     cases = []
     for _ in range(15):
         cases.append(UpdateChain(optimizer).case())
@@ -110,17 +106,23 @@ def test_the_case_is_that_of_every_stage_and_of_the_rule():
     assert UpdateChain(SGD(lr=0.1)).case() == ((),)
 
 
-def test_only_means_are_weighed():
-    mean, plain_sum = Accumulator(SGD(lr=1.0), 2), Accumulator(SGD(lr=1.0), 2, mean=False)
+def test_only_means_are_weighed_and_what_needs_all_gradients():
+    rule = SGD(lr=1.0)
+    mean, plain_sum = Accumulator(rule, 2), Accumulator(rule, 2, mean=False)
     assert UpdateChain(ClipByValue(mean, 1.0))._weighs
     assert not UpdateChain(plain_sum)._weighs
-    assert not UpdateChain(SGD(lr=1.0))._weighs
+    assert not UpdateChain(rule)._weighs
+    assert not UpdateChain(rule)._holds_all
+    assert not UpdateChain(Accumulator(ClipByLayerNorm(rule, 1.0), 2))._holds_all
+    assert UpdateChain(Accumulator(ClipByGlobalNorm(rule, 1.0), 2))._holds_all
+    assert UpdateChain(ScaledUpdates(rule, MixedPrecision()))._holds_all
+    assert not UpdateChain(rule).knows_norm()
 
 
 def test_the_updates_of_a_step():
     order = []
 
-    class Ends(Wrapper):
+    class Ends(opt.Wrapper):
         def __init__(self, optimizer, name):
             super().__init__(optimizer)
             self._name = name
@@ -205,7 +207,7 @@ def test_the_norm_is_that_of_the_mean_of_micro_batches():
     np.testing.assert_allclose(np.concatenate(values), [-0.6, -0.8])
 
 
-@pytest.mark.parametrize("around", [ClipByValue, ClipByLayerNorm, ClipByRunningNorm])
+@pytest.mark.parametrize("around", [ClipByValue, ClipByLayerNorm, opt.ClipByRunningNorm])
 def test_clipping_by_all_gradients_goes_outside_of_other_clipping(around):
     clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
     with pytest.raises(ArgumentError, match=f"{around.__name__} around it"):
@@ -227,15 +229,6 @@ def test_what_only_hands_on_may_stand_around_it():
         assert not any(stage._reads_gradients and not stage._holds_all for stage in found.gathering)
 
 
-def test_what_needs_all_gradients():
-    rule = SGD(lr=1.0)
-    assert not UpdateChain(rule)._holds_all
-    assert not UpdateChain(Accumulator(ClipByLayerNorm(rule, 1.0), 2))._holds_all
-    assert UpdateChain(Accumulator(ClipByGlobalNorm(rule, 1.0), 2))._holds_all
-    assert UpdateChain(ScaledUpdates(rule, MixedPrecision()))._holds_all
-    assert not UpdateChain(rule).knows_norm()
-
-
 @pytest.mark.parametrize("scale", [1.0, -2.0, 0.25])
 @pytest.mark.parametrize("limit", [0.5, 5.0, 100.0])
 def test_two_passes_of_the_callers_own(scale, limit):
@@ -253,7 +246,7 @@ def test_two_passes_of_the_callers_own(scale, limit):
         calls.append("pass")
         return iter(given)
 
-    norm = clip_by_global_norm(SGD(lr=1.0), limit, passes, scale, rehearsal)
+    norm = opt.clip_by_global_norm(SGD(lr=1.0), limit, passes, scale, rehearsal)
     assert norm == pytest.approx(5.0 * abs(scale))
     assert calls == ["rehearsed", "pass", "undone", "pass"]
     factor = scale * min(1.0, limit / norm)
@@ -264,5 +257,5 @@ def test_two_passes_of_the_callers_own(scale, limit):
 def test_a_norm_that_is_no_number_changes_nothing():
     given = items([1.0], [np.inf])
     with pytest.raises(ArgumentError, match="finite norm"):
-        clip_by_global_norm(SGD(lr=1.0), 1.0, lambda: given)
+        opt.clip_by_global_norm(SGD(lr=1.0), 1.0, lambda: given)
     assert not given[0][1][0].any()

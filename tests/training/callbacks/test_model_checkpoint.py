@@ -84,9 +84,9 @@ def test_a_file_by_the_minute_is_gone_on_from(build, data, tmp_path):
 def test_a_stop_within_an_epoch_leaves_a_file_and_a_fit_that_fails_at_once_none(
     build, data, tmp_path
 ):
+    x, y = data[0], np.zeros((40, 2), int)
     with pytest.raises(singanet.errors.ShapeError):
-        checkpoint = ModelCheckpoint(tmp_path)
-        build().fit(data[0], np.zeros((40, 2), int), callbacks=[checkpoint], verbose=False)
+        build().fit(x, y, callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
     assert names(tmp_path) == []
     callbacks = [ModelCheckpoint(tmp_path), stop_at(6)]
     build().fit(*data, batch_size=10, epochs=5, callbacks=callbacks, verbose=False)
