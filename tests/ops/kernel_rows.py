@@ -53,6 +53,8 @@ def mapped(function, value):
         return replace(
             value, skips=mapped(function, value.skips), drop=mapped(function, value.drop)
         )
+    if isinstance(value, Attention):
+        return replace(value, added=mapped(function, value.added))
     if isinstance(value, (list, tuple)):
         parts = [mapped(function, part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -501,15 +503,22 @@ def weights_of(q, k, case):
         seen &= keys <= case.first + np.arange(q.shape[2])[:, None]
     if case.lengths is not None:
         seen &= keys < case.lengths[:, None, None, None]
+    if case.seen is not None:
+        seen &= case.seen > 0
+    scores = scores if case.added is None else scores + case.added
     e = np.where(seen, np.exp(scores), 0.0)
     return e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
 
 
+BITS = np.random.default_rng(0).integers(0, 2, (3, 1, 5, 6))
+MASKS = {"seen": [None, BITS, BITS[:, :, :1]], "added": [None, np.where(BITS, 0.5, -np.inf)]}
 CASES = [
-    Attention(0.5, causal, lengths=lengths)
+    Attention(0.5, causal, 2 * causal, lengths=lengths, seen=seen, added=added)
     for causal in (False, True)
     for lengths in (None, np.array([6, 0, 2]))
+    for seen, added in product(*MASKS.values())
 ]
+PLAIN_CASES = [case for case in CASES if case.seen is case.added is None]
 ROWS = [
     Row("add_all", lambda draw, count, *shape: ([draw(*shape) for _ in range(count)],),
         [(2, 3, 4), (3, 1), (5, 2, 1, 7)], lambda arrays: sum(arrays[1:], arrays[0]),
@@ -558,11 +567,12 @@ ROWS = [
     Row("column_sums", lambda draw, n: (draw(n, 7),), [(0,), (1,), (33,)], lambda x: x.sum(0)),
     Row("attention_weights",
         lambda draw, case, tq, tk: (draw(3, 2, tq, 4), draw(3, 2, tk, 4), case),
-        [*((case, 5, 6) for case in CASES), (CASES[0], 0, 3), (CASES[1], 3, 0), (CASES[2], 0, 0)],
+        [*((case, 5, 6) for case in CASES),
+         *zip(PLAIN_CASES, (0, 3, 0), (3, 0, 0), strict=False)],
         weights_of,
         lambda ops, a, y, dy: list(zip(a, ops.attention_backward(dy.copy(), y, *a[:2], 0.5),
                                        strict=False)),
-        large=[(CASES[0], 70, 65), (CASES[2], 64, 65)]),
+        large=[(PLAIN_CASES[0], 70, 65), (PLAIN_CASES[2], 64, 65)]),
     Row("rotate", lambda draw, d, m, inter: (draw(2, 3, 5, d), draw(5, m), draw(5, m), inter),
         [(8, 4, False), (8, 4, True), (7, 2, False), (2, 1, True)], rotated),
     Row("activation", lambda draw, mode, *shape: (mode, 3 * draw(*shape), SLOPE),

@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 from singanet.ops import NumpyOps, numpy_ops
 from singanet.ops.kernel import by_cost, in_order, kernels
 from singanet.ops.llvm import LlvmOps
+from singanet.ops.llvm import kernels as kernels_of_llvm
 from singanet.ops.numpy import linear, normalise, pointwise, pool, windows
 from singanet.ops.numpy.conv import im2col
-from singanet.ops.onednn import OneDnnOps
+from singanet.ops.onednn import OneDnnOps, attending, eltwise, products
+from singanet.ops.onednn import normalise as normalise_of_onednn
+from singanet.ops.onednn import pool as pool_of_onednn
 from singanet.ops.window import Window
 from singanet.testing.layer_case import laid_out
 from tests.ops.kernel_rows import ROWS, flat, mapped, recurrent_results
@@ -64,18 +67,24 @@ def both(ops, row, args, dy=None):
     return found, row.back(ops, args, made, dy) if row.back and dy is not None else []
 
 
-@pytest.fixture(params=[None, (1, 3), (1000, 2)], ids=["at once", "pieces", "some pieces"])
-def pieces(request, monkeypatch):
-    """NumPy's kernels at once in one thread, and in pieces by several."""
-    scratch, count = request.param or (None, 1)
-    monkeypatch.setattr(linear, "LEAST", 1)
-    monkeypatch.setattr(linear, "default_threads", lambda: count)
+def in_pieces(patch, scratch, threads):
+    """Let NumPy's kernels compute in pieces of some bytes by several threads, or at once."""
+    patch.setattr(linear, "LEAST", 1)
+    patch.setattr(linear, "default_threads", lambda: threads)
     if scratch:
-        monkeypatch.setattr(windows, "SCRATCH_BYTES", scratch)
-        monkeypatch.setattr(linear, "_PRODUCT_BYTES", scratch)
-        monkeypatch.setattr(im2col, "_SMALL", scratch)
+        patch.setattr(windows, "SCRATCH_BYTES", scratch)
+        patch.setattr(linear, "_PRODUCT_BYTES", scratch)
+        patch.setattr(im2col, "_SMALL", scratch)
         for module in (normalise, pointwise, pool):
-            monkeypatch.setattr(module, "_BLOCK_BYTES", scratch)
+            patch.setattr(module, "_BLOCK_BYTES", scratch)
+
+
+PIECES = [(None, 1), (1, 3), (1000, 2)]
+
+
+@pytest.fixture(params=PIECES, ids=["at once", "pieces", "some pieces"])
+def pieces(request, monkeypatch):
+    in_pieces(monkeypatch, *request.param)
 
 
 @EVERY
@@ -160,8 +169,26 @@ def compiled_rows(rows):
     return pytest.mark.parametrize(("backend", "row"), names, ids=ids)
 
 
+@pytest.fixture
+def eager(monkeypatch):
+    """Compiled backends take every size: the least sizes of their own kernels are 1."""
+    for module in (
+        attending,
+        eltwise,
+        kernels_of_llvm,
+        normalise_of_onednn,
+        pool_of_onednn,
+        products,
+    ):
+        for name, least in [*vars(module).items()]:
+            if "LEAST" in name and "FACTOR" not in name:
+                ones = dict.fromkeys(least, 1) if isinstance(least, dict) else 1
+                monkeypatch.setattr(module, name, ones)
+    monkeypatch.setattr(products, "_FEW", 1)
+
+
 @compiled_rows(ROWS)
-def test_compiled_of_any_size(backend, row, request):
+def test_compiled_of_any_size(backend, row, request, eager):
     for size in row.sizes:
         expect_near(request.getfixturevalue(backend), row, size, "f4", laid=(0, 3))
 
@@ -217,14 +244,17 @@ def test_compiled_of_their_sizes(backend, row, request, counted):
     dilation=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     per_group=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     groups=st.sampled_from([1, 2, 3, 4, 6, 8]),
+    part=st.sampled_from(PIECES),
 )
-def test_any_convolution(backend, request, kernel, stride, pads, dilation, per_group, groups):
+def test_any_convolution(backend, request, kernel, stride, pads, dilation, per_group, groups, part):
     window = Window(kernel, stride, pads, dilation)
     sides = tuple(max(extent, 5) for extent in window.extent)
     row = next(row for row in ROWS if row.name == "conv2d")
     size = 2, sides, per_group[0] * groups, per_group[1] * groups, window, groups
     if backend == "numpy":
-        expect_exact(row, size)
+        with pytest.MonkeyPatch.context() as patch:
+            in_pieces(patch, *part)
+            expect_exact(row, size)
     else:
         expect_near(request.getfixturevalue(backend), row, size, "f4", laid=(0, 3))
 

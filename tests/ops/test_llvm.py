@@ -328,38 +328,6 @@ def test_tiles_of_processors_with_few_registers(monkeypatch):
 # -- Plans and threads ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("x", [image(3, 24, 11, 9), image(60, 7, 6, 7), draw(1100, 10), draw(1, 5)])
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("relu", [False, True])
-def test_batch_normalization_of_any_layout(ops, compiles, monkeypatch, x, fixed, relu):
-    dy, (gamma, beta, mean) = draw(*x.shape, seed=1), draw(3, x.shape[1], seed=2)
-    var, used, run = abs(draw(x.shape[1], seed=3)) + 0.5, [], ops.runs
-
-    def note(build, *rest, **named):
-        used.append(build.__name__)
-        return run(build, *rest, **named)
-
-    monkeypatch.setattr(ops, "runs", note)
-    given_ = (gamma, beta, mean, var, 1e-3, relu) if fixed else (gamma, beta, 1e-3, relu)
-    name = "batch_norm" if fixed else "batch_norm_train"
-    made, wanted = (getattr(o, name)(x, *given_) for o in (ops, numpy_ops))
-    count = 2 if fixed else 4
-    for one, other in zip(made[:count], wanted, strict=False):
-        assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, atol=2e-5)
-    if relu and x.size > 5:
-        assert made[-1] is beta, "the mask is beta, of which NumPy's kernel has no use"
-    mean, inverse = (mean, made[1]) if fixed else (made[1], made[3])
-    back = dy, x, gamma, mean, inverse, fixed
-    found = ops.batch_norm_backward(*back, *made[count:])
-    for one, other in zip(
-        found, numpy_ops.batch_norm_backward(*back, *wanted[count:]), strict=True
-    ):
-        np.testing.assert_allclose(one, other, atol=2e-4)
-    steps = [f"_{name}", "_batch_norm_backward"]
-    assert [name for name in used if name != "_reorder"] == ([] if x.size == 5 else steps)
-
-
 @several_cores
 def test_threads_share_batch_normalization_to_the_same_bits(monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())

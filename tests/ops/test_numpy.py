@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.ops import NumpyOps, threads
 from singanet.ops import numpy_ops as ops
@@ -19,7 +18,7 @@ from singanet.ops.interface import ACTIVATIONS
 from singanet.ops.numpy import linear, normalise, pointwise, pool, windows
 from singanet.ops.numpy.conv import depthwise, im2col, winograd
 from singanet.ops.numpy.conv.im2col import laid_out, rows_product, summed_product
-from singanet.ops.numpy.windows import blocks, meetings
+from singanet.ops.numpy.windows import blocks
 from singanet.ops.window import Window
 from singanet.types import RowSparse
 from tests.ops.kernel_rows import GEOMETRIES, NONE, PLAIN, SAME, convolved
@@ -57,66 +56,6 @@ def test_out_size_counts_the_windows_that_fit(window, size):
     # If no window fits the formula may go below zero, which the layers refuse.
     found = [max(side, 0) for side in window._out_size(*size)]
     assert found == [len(starts(window, axis, size[axis])) for axis in (0, 1)]
-
-
-def some_rows(data, out):
-    top = data.draw(st.integers(0, out[0] - 1))
-    return slice(top, data.draw(st.integers(top + 1, out[0])))
-
-
-@given(window=WINDOWS, size=SIDES, data=st.data())
-def test_meetings_name_every_pixel_of_every_window_once(window, size, data):
-    out = window._out_size(*size)
-    if min(out) < 1:
-        return
-    rows, want = some_rows(data, out), set()
-    for i, first in enumerate(starts(window, 0, size[0])):
-        for j, left in enumerate(starts(window, 1, size[1])):
-            for a, b in np.ndindex(window.kernel):
-                p, q = first + a * window.dilation[0], left + b * window.dilation[1]
-                if i in range(rows.start, rows.stop) and 0 <= p < size[0] and 0 <= q < size[1]:
-                    want.add((a * window.kernel[1] + b, p, q, i - rows.start, j))
-    found = []
-    pixel = np.arange(size[0] * size[1]).reshape(1, *size)
-    output = np.arange((rows.stop - rows.start) * out[1]).reshape(1, -1, out[1])
-    for k, pixels, outputs in meetings(window, size, out, rows):
-        for p, o in zip(pixel[pixels].ravel(), output[outputs].ravel(), strict=True):
-            found.append((k, p // size[1], p % size[1], o // out[1], o % out[1]))
-    assert len(found) == len(set(found))
-    assert set(found) == want
-
-
-@given(window=WINDOWS, size=SIDES, data=st.data())
-def test_bands_are_rows_of_the_padded_image(window, size, data):
-    out = window._out_size(*size)
-    if min(out) < 1:
-        return
-    rows = some_rows(data, out)
-    x = 1.0 + np.arange(2 * 3 * size[0] * size[1], dtype=float).reshape(2, 3, *size)
-    whole = np.pad(x, ((0, 0), (0, 0), *window.pads), constant_values=-5.0).transpose(0, 2, 3, 1)
-    np.testing.assert_array_equal(windows.padded(ops, x, window.pads, -5.0), whole)
-    first = rows.start * window.stride[0]
-    last = (rows.stop - 1) * window.stride[0] + window.extent[0]
-    band = windows.band(ops, x, window, rows, -5.0)
-    np.testing.assert_array_equal(band, whole[:, first:last])
-    assert band.flags.c_contiguous
-
-
-@given(window=WINDOWS, size=SIDES, groups=st.integers(1, 3), channels=st.integers(1, 5))
-def test_columns_are_the_windows(window, size, groups, channels):
-    out = window._out_size(*size)
-    if min(out) < 1:
-        return
-    shape = (2, groups * channels, *size)
-    x = np.arange(np.prod(shape), dtype=float).reshape(shape)
-    full = windows.band(ops, x, window, slice(0, out[0]))
-    split = windows.band_by_group(ops, x, replace(window, groups=groups), slice(0, out[0]))
-    views = sliding_window_view(full.transpose(0, 3, 1, 2), window.extent, axis=(2, 3))
-    views = views[:, :, :: window.stride[0], :: window.stride[1],
-                  :: window.dilation[0], :: window.dilation[1]]  # fmt: skip
-    views = views.reshape(2, groups, channels, *views.shape[2:])
-    want = views.transpose(1, 0, 3, 4, 5, 6, 2).reshape(groups, 2 * out[0] * out[1], -1)
-    np.testing.assert_array_equal(windows.as_columns(ops, split, window, out), want)
 
 
 @given(

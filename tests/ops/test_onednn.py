@@ -195,30 +195,6 @@ def every_size(monkeypatch):
         monkeypatch.setattr(products, name, 1)
 
 
-@pytest.mark.parametrize(
-    ("m", "k", "n"), [(5, 7, 3), (1, 64, 33), (40, 1, 17), (32, 48, 1), (1, 1, 1)]
-)
-@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
-def test_products_in_every_order(ops, only_onednn, every_size, m, k, n, transposed):
-    only_onednn("matmul", "affine", *(["add_matmul"] if k > 1 and m + n > 2 else []))
-    a = draw(k, m).T if transposed[0] else draw(m, k)
-    b = draw(n, k, seed=1).T if transposed[1] else draw(k, n, seed=1)
-    exact = a.astype(np.float64) @ b.astype(np.float64)
-    near = {"rtol": 0, "atol": 1e-5 * abs(exact).max()}
-    np.testing.assert_allclose(ops.matmul(a, b), exact, **near)
-    out = np.full((m, n), np.nan, np.float32)
-    assert ops.matmul(a, b, out=out) is out
-    np.testing.assert_allclose(out, exact, **near)
-    bias = draw(n, seed=2)
-    np.testing.assert_allclose(
-        ops.affine(a, b, bias), exact + bias, rtol=0, atol=2e-5 * (1 + abs(exact).max())
-    )
-    y = draw(m, n, seed=2)
-    total = y + exact
-    assert ops.add_matmul(y, a, b) is y
-    np.testing.assert_allclose(y, total, rtol=0, atol=1e-5 * max(abs(total).max(), 1))
-
-
 def test_other_products_are_numpys(ops, every_size, plans):
     a, b = draw(6, 8), draw(8, 10, seed=1)
     exact = a.astype(np.float64) @ b.astype(np.float64)
