@@ -1,10 +1,11 @@
-"""The interface of kernels: backends are tables of it, and who writes with kernels loads none."""
+"""The interface of kernels: backends, routes, and the modules that a user of kernels loads."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,33 +13,30 @@ import pytest
 import singanet
 from singanet.device import Device
 from singanet.ops import NumpyOps, Ops, numpy_ops
-from singanet.ops.interface import ACTIVATIONS
-from singanet.ops.kernel import kernel, kernels, kernels_by_cost
+from singanet.ops.kernel import (
+    NEVER,
+    Route,
+    by_cost,
+    cheapest,
+    in_order,
+    kernel,
+    kernels,
+    kernels_by_cost,
+)
 from singanet.ops.onednn import OneDnnOps
 
 SURROUNDINGS = {
-    "as_one",
-    "lanes",
-    "team",
-    "settings",
-    "remarks",
-    "trim",
-    "pass_on_nan",
-    "prepared_held",
-    "has_sweep",
-    "sweep",
-}
-"""Methods of a backend that are no kernels."""
+    "as_one", "lanes", "team", "settings", "remarks", "trim", "pass_on_nan", "prepared_held",
+    "has_sweep", "sweep",
+}  # fmt: skip
+"""Methods of a backend that are not kernels."""
 
 PACKAGE = Path(singanet.__file__).parent
 
 
 def of_interface():
-    return {
-        name
-        for name, member in vars(Ops).items()
-        if inspect.isfunction(member) and not name.startswith("_")
-    }
+    public = {name: member for name, member in vars(Ops).items() if name[0] != "_"}
+    return {name for name, member in public.items() if inspect.isfunction(member)}
 
 
 @pytest.mark.parametrize("backend", [NumpyOps, OneDnnOps])
@@ -53,25 +51,16 @@ def test_a_backend_has_every_kernel_and_declares_what_half_precision_means(backe
         assert ours == theirs, name
 
 
-def test_helpers_are_no_kernels():
-    """What is public is of the interface, but for how many lanes there are."""
+def test_public_methods_are_of_the_interface():
     public = {name for name in dir(NumpyOps) if not name.startswith("_")}
     methods = {name for name in public if callable(getattr(NumpyOps, name))}
     assert methods == of_interface() | {"lane_count"}
 
 
-def test_every_kernel_says_what_it_does():
+def test_kernels_have_docstrings_and_backends_few_base_classes():
     assert [name for name in of_interface() if not getattr(Ops, name).__doc__] == []
-
-
-def test_nothing_is_chosen_by_the_order_of_base_classes():
-    assert len(NumpyOps.__mro__) <= 5
-    assert len(OneDnnOps.__mro__) <= 5
-
-
-def test_the_shared_instance_works_on_numpy():
-    assert numpy_ops.xp is np
-    assert numpy_ops.name == "numpy"
+    assert max(len(NumpyOps.__mro__), len(OneDnnOps.__mro__)) <= 5
+    assert (numpy_ops.xp, numpy_ops.name) == (np, "numpy")
 
 
 def test_the_kernels_with_routes_to_measure_are_convolutions():
@@ -81,19 +70,8 @@ def test_the_kernels_with_routes_to_measure_are_convolutions():
     assert kernels_by_cost(NumpyOps) == []
 
 
-@pytest.mark.parametrize("mode", ACTIVATIONS)
-def test_backward_is_given_what_activations_name(mode):
-    x = np.linspace(-2.0, 2.0, 9)
-    y = numpy_ops.activation(mode, x)
-    kept = {"x": x, "y": y}[ACTIVATIONS[mode]]
-    slopes = numpy_ops.activation_backward(mode, np.ones(9), kept)
-    wanted = numpy_ops.activation(mode, x + 1e-6) - numpy_ops.activation(mode, x - 1e-6)
-    away = np.abs(x) > 0.1
-    np.testing.assert_allclose(slopes[away], wanted[away] / 2e-6, rtol=1e-6, atol=1e-8)
-
-
 class Own(NumpyOps):
-    """A user's kernels: one overridden by a method, one that is new."""
+    """A user's kernels: an overridden and a new one."""
 
     name = "own"
 
@@ -169,3 +147,72 @@ def test_a_layer_file_needs_few_modules():
     assert "singanet.ops.interface" in needed
     backends = ("singanet.ops.numpy", "singanet.ops.onednn")
     assert not any(name.startswith(backends) for name in needed)
+
+
+@kernel(half="native")
+def last(ops, x, *, twice=False):
+    """What every route does."""
+    return f"last {x}{x if twice else ''}"
+
+
+def says(name, fits, cost=1.0):
+    """A route that tells its name."""
+    return Route(name, lambda ops, x: f"{name} {x}", lambda ops, x: fits(x), lambda ops, x: cost)
+
+
+def too_late(name, fits, cost=1.0):
+    """A route that finds out only when it runs that it cannot."""
+    return Route(name, lambda ops, x: None, lambda ops, x: fits(x), lambda ops, x: cost)
+
+
+even = says("even", lambda x: x % 2 == 0)
+
+
+def test_the_first_route_that_fits_is_taken():
+    late, low = too_late("late", lambda x: x > 10), says("low", lambda x: x < 3)
+    made = in_order(late, even, low, last=last)
+    found = [made(None, x) for x in (1, 2, 5, 11, 12)]
+    assert found == ["low 1", "even 2", "last 5", "last 11", "even 12"]
+    assert [in_order(even, last=last)(None, x) for x in (4, 5)] == ["even 4", "last 5"]
+    assert in_order(too_late("late", lambda x: True), last=last)(None, 4) == "last 4"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_kernel_is_what_its_last_route_is(count):
+    routes = [says("no", lambda x: False)] * count
+    made = in_order(*routes, last=last)
+    assert made.half == "native"
+    assert made.__doc__ == "What every route does."
+    assert inspect.signature(made) == inspect.signature(last)
+    assert made.routes == tuple(routes)
+    options = Route("no", last, lambda ops, x, twice=False: False)
+    assert in_order(*[options] * count, last=last)(None, 2, twice=True) == "last 22"
+
+
+def table(*routes, limit=9):
+    """A kernel for numbers up to a limit, and what its chooser is asked."""
+    asked = []
+
+    def choose(ops, case, estimates):
+        asked.append((case, dict(estimates)))
+        return cheapest(estimates)
+
+    made = by_cost(*routes, case=lambda ops, x: x if x <= limit else None, last=last)
+    ops = SimpleNamespace(chooser=SimpleNamespace(version=0, choose=choose))
+    return lambda x: made(ops, x), asked
+
+
+def test_of_routes_that_fit_the_chooser_takes_one():
+    call, asked = table(says("dear", lambda x: True, 2.0), says("cheap", lambda x: x > 1, 0.5))
+    assert [call(x) for x in (5, 1, 10)] == ["cheap 5", "dear 1", "last 10"]
+    # With one route there is nothing to choose, and none serves above the limit.
+    assert asked == [(5, {"dear": 2.0, "cheap": 0.5})]
+
+
+def test_the_next_cheapest_stands_in_but_none_that_only_measuring_could_choose():
+    late = too_late("late", lambda x: True, 0.5)
+    never = says("never", lambda x: True, NEVER)
+    call, asked = table(late, says("dear", lambda x: x > 1, 2.0), never)
+    assert [call(5), call(1)] == ["dear 5", "last 1"]
+    assert asked[0] == (5, {"late": 0.5, "dear": 2.0, "never": NEVER})
+    assert np.isinf(NEVER)

@@ -1,14 +1,16 @@
-"""Factors of bfloat16: what is multiplied is rounded, and nothing else.
+"""Products of factors rounded to bfloat16, and nets that train by them.
 
-A processor with both kinds of products takes the one of float32 where oneDNN holds it for the
-faster, so what is made is the product of rounded factors or that of the factors as they are.
+A processor with both kinds of products may use the one of float32 if oneDNN expects it to be
+faster; a result is the product of rounded factors or of the factors as they are.
 """
+
+from __future__ import annotations
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from singanet import FeedForwardNet
@@ -20,31 +22,18 @@ from singanet.ops.costs import BUILT_IN, Case, Costs
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.conv import product
-from singanet.ops.onednn.products import narrowed
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 
 
-@pytest.fixture
-def narrow():
-    ops = cpu().ops
-    library = ops.library() if isinstance(ops, OneDnnBase) else None
-    if library is None:
-        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp")
-    if not library.bfloat16:
-        pytest.skip("this processor does not multiply bfloat16")
-    return narrowed(ops, "test")
-
-
 def rounded(array):
-    """To the nearest bfloat16, ties to even, as float64."""
+    """Round to the nearest bfloat16, ties to even, as float64."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     up = ((bits >> 16) & 1) + np.uint32(0x7FFF)
     return ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
 
 
 def convolved(x, weight, stride, pad):
-    """By its definition, in float64."""
     x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
     kernel = weight.shape[2:]
     windows = np.lib.stride_tricks.sliding_window_view(x, kernel, (2, 3))[:, :, ::stride, ::stride]
@@ -52,17 +41,14 @@ def convolved(x, weight, stride, pad):
 
 
 def expect_product(made, product, terms, *factors):
-    """``made`` is ``product(*factors)``, of the factors rounded or as they are.
-
-    A sum of k ``terms`` in float32 is off by about √k·2⁻²⁴ of the sum of their magnitudes.
-    """
+    """Check a product within the error √k·2⁻²⁴ of a sum of k ``terms`` in float32."""
     assert made.dtype == np.float32
     bound = 4 * np.sqrt(terms) * 2.0**-24 * product(*(np.abs(rounded(f)) for f in factors))
     exact = [product(*(kind(f) for f in factors)) for kind in (rounded, np.float64)]
     assert min(np.max(np.abs(made - sums) - bound) for sums in exact) <= 0
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(1, 3),
     st.integers(1, 40),
@@ -71,16 +57,12 @@ def expect_product(made, product, terms, *factors):
     st.integers(1, 2),
     st.integers(0, 2**31),
 )
-def test_convolutions_round_their_factors(n, c, f, size, stride, seed):
-    ops = cpu().ops
-    if not isinstance(ops, OneDnnBase) or not ops.library().bfloat16:
-        pytest.skip("no products of bfloat16 here")
-    ops, rng = narrowed(ops, "test"), np.random.default_rng(seed)
-    pad = size // 2
+def test_convolutions_round_their_factors(narrow, n, c, f, size, stride, seed):
+    rng, pad = np.random.default_rng(seed), size // 2
     window = Window((size, size), (stride, stride), ((pad, pad), (pad, pad)))
     x = rng.standard_normal((n, 8, 9, c), np.float32).transpose(0, 3, 1, 2)
     weight = rng.standard_normal((f, c, size, size), np.float32)
-    made = ops.conv2d(x, weight, None, window)
+    made = narrow.conv2d(x, weight, None, window)
     expect_product(made, lambda x, w: convolved(x, w, stride, pad), c * size**2, x, weight)
 
 
@@ -123,28 +105,27 @@ def test_weights_of_small_images_have_their_gradient_by_a_product(narrow, rng, s
 
 
 def weights_gradient(x, dy, stride):
-    """By its definition, for windows of 3 x 3 with a border of 1."""
+    """The definition, for windows of 3 x 3 with a border of 1."""
     full = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     h, w = dy.shape[2:]
-    return np.stack(
-        [
-            np.einsum("nfhw,nchw->fc", dy, full[:, :, i::stride, j::stride][:, :, :h, :w])
-            for i in range(3)
-            for j in range(3)
-        ],
-        axis=-1,
-    ).reshape(dy.shape[1], x.shape[1], 3, 3)
+    parts = [np.einsum("nfhw,nchw->fc", dy, full[:, :, i::stride, j::stride][:, :, :h, :w])
+             for i in range(3) for j in range(3)]  # fmt: skip
+    return np.stack(parts, axis=-1).reshape(dy.shape[1], x.shape[1], 3, 3)
+
+
+@pytest.fixture
+def default_narrow():
+    ops = cpu().ops
+    if not isinstance(ops, OneDnnBase) or not ops.library().bfloat16:
+        pytest.skip("nets do not multiply bfloat16 here")
 
 
 def small_net():
-    return FeedForwardNet(
-        [Conv2D("conv", 16, 3, input_sample_shape=(8, 16, 16)), Flatten("flat"), Dense("fc", 10)],
-        loss=SoftmaxCrossEntropy(),
-        seed=3,
-    )
+    layers = [Conv2D("conv", 16, 3, input_sample_shape=(8, 16, 16)), Flatten("flat")]
+    return FeedForwardNet([*layers, Dense("fc", 10)], loss=SoftmaxCrossEntropy(), seed=3)
 
 
-def test_a_net_steps_beside_its_float32_twin_and_goes_back(narrow, rng):
+def test_a_net_steps_beside_its_float32_twin_and_goes_back(default_narrow, rng):
     x = rng.standard_normal((32, 8, 16, 16), np.float32)
     y = rng.integers(0, 10, 32)
     nets = [small_net(), small_net()]
@@ -162,7 +143,7 @@ def test_a_net_steps_beside_its_float32_twin_and_goes_back(narrow, rng):
     np.testing.assert_array_equal(nets[0].forward(False, x), nets[1].forward(False, x))
 
 
-def test_a_predictor_keeps_the_factors_of_its_net(narrow, rng):
+def test_a_predictor_keeps_the_factors_of_its_net(default_narrow, rng):
     net, x = small_net(), rng.standard_normal((32, 8, 16, 16), np.float32)
     exact = net.predictor()(x)
     net.as_type("float32_fast")
@@ -172,7 +153,7 @@ def test_a_predictor_keeps_the_factors_of_its_net(narrow, rng):
     np.testing.assert_allclose(coarse, exact, atol=0.02)
 
 
-def test_recurrent_kernels_stay_near(narrow, rng):
+def test_recurrent_kernels_stay_near(default_narrow, rng):
     net = FeedForwardNet([LSTM("lstm", 64, input_sample_shape=(20, 64))], seed=1)
     x = rng.standard_normal((32, 20, 64), np.float32)
     exact = net.forward(False, x)
@@ -183,20 +164,19 @@ def test_recurrent_kernels_stay_near(narrow, rng):
 def test_kernels_without_such_products_are_refused_and_the_net_is_as_it_was():
     net = small_net()
     net.device = Device("cpu", numpy_ops)
-    for act in (
-        lambda: net.as_type("float32_fast"),
-        lambda: net.compile(SGD(lr=0.1), mixed_precision="bfloat16"),
-        lambda: net.compile(SGD(lr=0.1), mixed_precision="float32_fast"),
-    ):
-        with pytest.raises(BackendError, match="received kernels of numpy"):
-            act()
+    words = "received kernels of numpy"
+    with pytest.raises(BackendError, match=words):
+        net.as_type("float32_fast")
+    for kind in ("bfloat16", "float32_fast"):
+        with pytest.raises(BackendError, match=words):
+            net.compile(SGD(lr=0.1), mixed_precision=kind)
     assert net.compiled is None
     net.compile(SGD(lr=0.1), mixed_precision="auto")
     assert net.device.ops is numpy_ops
 
 
 @pytest.mark.parametrize("narrow_speed", [0.01, 0.02])
-def test_auto_asks_for_bfloat16_where_it_is_faster(narrow, monkeypatch, narrow_speed):
+def test_auto_asks_for_bfloat16_if_it_is_faster(default_narrow, monkeypatch, narrow_speed):
     known = BUILT_IN._replace(direct=0.02, narrow=narrow_speed)
     monkeypatch.setattr(OneDnnBase, "speeds", lambda self: known)
     net = small_net()
@@ -211,7 +191,7 @@ def test_auto_asks_for_bfloat16_where_it_is_faster(narrow, monkeypatch, narrow_s
     ("narrow_direct", "tiles", "taken"),
     [(0.002, 0.5, "direct"), (0.012, 0.5, "compiled"), (0.012, 0.7, "direct")],
 )
-def test_tiles_of_float32_are_taken_where_they_are_cheaper(narrow, narrow_direct, tiles, taken):
+def test_tiles_of_float32_are_taken_if_they_are_cheaper(narrow_direct, tiles, taken):
     known = BUILT_IN._replace(direct=0.02, narrow_direct=narrow_direct)
     ops = SimpleNamespace(speeds=lambda: known, narrow=True)
     estimates = {"compiled": tiles, "numpy": 0.01, "direct": 1.0}
