@@ -1,6 +1,6 @@
 """Element-wise kernels and softmax at the ends of their types, against formulas in float64.
 
-Short arrays and long ones, for which backends go other ways.
+Backends use other kernels for long arrays than for short ones.
 """
 
 from __future__ import annotations
@@ -19,28 +19,8 @@ from singanet.ops.onednn import OneDnnOps, find_library
 
 INF, NAN = math.inf, math.nan
 SIDE = [
-    1e38,
-    1e4,
-    150,
-    100,
-    95,
-    90,
-    88,
-    87,
-    50,
-    30,
-    17,
-    14,
-    10,
-    6,
-    3,
-    1,
-    0.1,
-    1e-2,
-    1e-5,
-    1e-8,
-    1e-30,
-]
+    1e38, 1e4, 150, 100, 95, 90, 88, 87, 50, 30, 17, 14, 10, 6, 3, 1, 0.1, 1e-2, 1e-5, 1e-8, 1e-30
+]  # fmt: skip
 POINTS = [-INF, *(-x for x in SIDE), -0.0, 0.0, *reversed(SIDE), INF, NAN]
 SLOPE = 0.3
 MANY = (1 << 18) // len(POINTS)
@@ -76,40 +56,12 @@ def at_ends(x: float, below: float, above: float, between: float) -> float:
     return NAN if math.isnan(x) else below if x == -INF else above if x == INF else between
 
 
-# (function, derivative) of a finite x, and the limits of both below and above.
-FORMULAS: dict[str, tuple[Any, Any, tuple[float, float], tuple[float, float]]] = {
-    "relu": (lambda x: max(x, 0.0), lambda x: float(x > 0), (0, INF), (0, 1)),
-    "sigmoid": (logistic, lambda x: logistic(x) * logistic(-x), (0, 1), (0, 0)),
-    "tanh": (math.tanh, lambda x: 4 * logistic(2 * x) * logistic(-2 * x), (-1, 1), (0, 0)),
-    "leaky_relu": (
-        lambda x: x if x > 0 else SLOPE * x,
-        lambda x: 1.0 if x > 0 else SLOPE,
-        (-INF, INF),
-        (SLOPE, 1),
-    ),
-    "elu": (
-        lambda x: x if x > 0 else SLOPE * math.expm1(x),
-        lambda x: 1.0 if x > 0 else SLOPE * math.exp(x),
-        (-SLOPE, INF),
-        (0, 1),
-    ),
-    "gelu": (lambda x: x * phi(x), lambda x: phi(x) + x * density(x), (0, INF), (0, 1)),
-    "silu": (
-        lambda x: x * logistic(x),
-        lambda x: logistic(x) * (1 + x * logistic(-x)),
-        (0, INF),
-        (0, 1),
-    ),
-    "softplus": (lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))), logistic, (0, INF), (0, 1)),
-}
-
-
 def hard(x: float) -> float:
     return min(max(x + 3, 0.0), 6.0) / 6
 
 
-def mish_gate(x: float) -> float:
-    return math.tanh(max(x, 0.0) + math.log1p(math.exp(-abs(x))))
+def soft(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 def tanh_gate(x: float) -> float:
@@ -123,42 +75,36 @@ def tanh_slope(x: float) -> float:
 
 ALPHA, LAMBDA = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
-FORMULAS |= {
+# Function and derivative of a finite x, and the limits of both below and above.
+FORMULAS: dict[str, tuple[Any, Any, tuple[float, float], tuple[float, float]]] = {
+    "relu": (lambda x: max(x, 0.0), lambda x: float(x > 0), (0, INF), (0, 1)),
+    "sigmoid": (logistic, lambda x: logistic(x) * logistic(-x), (0, 1), (0, 0)),
+    "tanh": (math.tanh, lambda x: 4 * logistic(2 * x) * logistic(-2 * x), (-1, 1), (0, 0)),
+    "leaky_relu": (lambda x: x if x > 0 else SLOPE * x, lambda x: 1.0 if x > 0 else SLOPE,
+                   (-INF, INF), (SLOPE, 1)),
+    "elu": (lambda x: x if x > 0 else SLOPE * math.expm1(x),
+            lambda x: 1.0 if x > 0 else SLOPE * math.exp(x), (-SLOPE, INF), (0, 1)),
+    "gelu": (lambda x: x * phi(x), lambda x: phi(x) + x * density(x), (0, INF), (0, 1)),
+    "silu": (lambda x: x * logistic(x), lambda x: logistic(x) * (1 + x * logistic(-x)),
+             (0, INF), (0, 1)),
+    "softplus": (soft, logistic, (0, INF), (0, 1)),
     "relu6": (lambda x: min(max(x, 0.0), 6.0), lambda x: float(0 < x < 6), (0, 6), (0, 0)),
     "hard_sigmoid": (hard, lambda x: (abs(x) < 3) / 6, (0, 1), (0, 0)),
-    "hard_swish": (
-        lambda x: x * hard(x),
-        lambda x: float(x >= 3) if abs(x) >= 3 else x / 3 + 0.5,
-        (0, INF),
-        (0, 1),
-    ),
-    "selu": (
-        lambda x: LAMBDA * (x if x > 0 else ALPHA * math.expm1(x)),
-        lambda x: LAMBDA * (1.0 if x > 0 else ALPHA * math.exp(x)),
-        (-LAMBDA * ALPHA, INF),
-        (0, LAMBDA),
-    ),
-    "celu": (
-        lambda x: x if x > 0 else SLOPE * math.expm1(x / SLOPE),
-        lambda x: 1.0 if x > 0 else math.exp(x / SLOPE),
-        (-SLOPE, INF),
-        (0, 1),
-    ),
+    "hard_swish": (lambda x: x * hard(x), lambda x: float(x >= 3) if abs(x) >= 3 else x / 3 + 0.5,
+                   (0, INF), (0, 1)),
+    "selu": (lambda x: LAMBDA * (x if x > 0 else ALPHA * math.expm1(x)),
+             lambda x: LAMBDA * (1.0 if x > 0 else ALPHA * math.exp(x)),
+             (-LAMBDA * ALPHA, INF), (0, LAMBDA)),
+    "celu": (lambda x: x if x > 0 else SLOPE * math.expm1(x / SLOPE),
+             lambda x: 1.0 if x > 0 else math.exp(x / SLOPE), (-SLOPE, INF), (0, 1)),
     "softsign": (lambda x: x / (1 + abs(x)), lambda x: (1 + abs(x)) ** -2.0, (-1, 1), (0, 0)),
-    "mish": (
-        lambda x: x * mish_gate(x),
-        lambda x: mish_gate(x) + x * (1 - mish_gate(x) ** 2) * logistic(x),
-        (0, INF),
-        (0, 1),
-    ),
+    "mish": (lambda x: x * math.tanh(soft(x)),
+             lambda x: math.tanh(soft(x)) + x * (1 - math.tanh(soft(x)) ** 2) * logistic(x),
+             (0, INF), (0, 1)),
     "gelu_tanh": (lambda x: x * tanh_gate(x), tanh_slope, (0, INF), (0, 1)),
-    "softcap": (
-        lambda x: SLOPE * math.tanh(x / SLOPE),
-        lambda x: 1 - math.tanh(x / SLOPE) ** 2,
-        (-SLOPE, SLOPE),
-        (0, 0),
-    ),
-}
+    "softcap": (lambda x: SLOPE * math.tanh(x / SLOPE), lambda x: 1 - math.tanh(x / SLOPE) ** 2,
+                (-SLOPE, SLOPE), (0, 0)),
+}  # fmt: skip
 
 
 def wanted(mode: str, x: Any) -> tuple[Any, Any]:
@@ -170,7 +116,7 @@ def wanted(mode: str, x: Any) -> tuple[Any, Any]:
 
 
 def close(found: Any, expected: Any, kind: str, beside: Any) -> None:
-    """Equal to some last bits of the result, or of ``beside`` where the formula takes it off."""
+    """Check up to some last bits of the result, or of ``beside`` that the formula subtracts."""
     info = np.finfo(kind)
     with np.errstate(over="ignore"):
         expected = expected.astype(kind).astype("f8")
@@ -190,7 +136,7 @@ def test_activations(ops: Any, kind: str, mode: str, many: int) -> None:
     with np.errstate(over="ignore"):
         short = np.array(POINTS).astype(kind)
     if ops.name == "onednn" and mode == "relu":
-        # Of which a NaN is told in the first element of its sample: docs/cpu.md.
+        # It writes a NaN into the first element of its sample: docs/cpu.md.
         short = short[:-1]
     y, slope = wanted(mode, short.astype("f8"))
     x = np.tile(short, many)[None]
@@ -219,7 +165,6 @@ def test_sigmoid(ops: Any, kind: str, many: int) -> None:
 @pytest.mark.parametrize("mode", ["gelu", "softplus", "silu"])
 @on_backends
 def test_the_slope_at_zero_has_no_sign(ops: Any, kind: str, mode: str) -> None:
-    """That of gelu at +0 was -0.5."""
     x = np.array([[0.0, -0.0]] * 20000, kind)
     np.testing.assert_allclose(ops.activation_backward(mode, np.ones_like(x), x), 0.5, rtol=1e-3)
 
@@ -257,9 +202,9 @@ def test_sigmoid_cross_entropy(ops: Any, kind: str, y: float, many: int) -> None
         short = np.array(POINTS).astype(kind)
 
     def loss(x: float) -> float:
-        soft = math.log1p(math.exp(-abs(x))) if math.isfinite(x) else NAN if x != x else 0.0
+        near = math.log1p(math.exp(-abs(x))) if math.isfinite(x) else NAN if x != x else 0.0
         share = 1 - y if x > 0 else y
-        return soft + (abs(x) * share if share else 0.0)
+        return near + (abs(x) * share if share else 0.0)
 
     expected = np.array([loss(x) for x in short.astype("f8").tolist()])
     x = np.tile(short, many)[None]
