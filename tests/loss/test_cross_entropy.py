@@ -25,7 +25,6 @@ from singanet.optimizer import SGD
 from tests.kit.losses import beside_torch
 
 rng = np.random.default_rng(1)
-draws = np.random.default_rng(0)
 
 
 def formula(x, t):
@@ -93,12 +92,6 @@ def test_uniform_scores_give_singas_values():
         np.testing.assert_allclose(loss.backward(), dx, atol=1e-7)
 
 
-def test_singas_single_output_net():
-    x = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
-    mean = SoftmaxCrossEntropy().evaluate(False, x, np.zeros(3, int))
-    assert mean * 3 == pytest.approx(-math.log(1 / (1 + math.e)) - 2 * math.log(0.5), rel=1e-6)
-
-
 def test_scores_that_would_overflow():
     x = np.array([[1e4, 0.0], [-1e4, 0.0]], np.float32)
     loss = SoftmaxCrossEntropy()
@@ -107,21 +100,17 @@ def test_scores_that_would_overflow():
 
 
 def test_ignored_positions_cost_nothing():
-    x = rng.normal(size=(3, 4, 5))
-    y = rng.integers(0, 5, (3, 4))
-    y[0, 1:] = -1
-    y[2] = -1
-    loss = SoftmaxCrossEntropy(ignore_index=-1)
-    values = loss.forward(True, x, y)
-    counted = y != -1
-    each = formula(x[counted], np.eye(5)[y[counted]])
-    assert values.mean() == pytest.approx(each.mean())
+    x, y = rng.normal(size=(3, 4, 5)), rng.integers(0, 5, (3, 4))
+    y[0, 1:], y[2] = -1, -1
+    loss, total = (SoftmaxCrossEntropy(ignore_index=-1, reduction=kind) for kind in ("mean", "sum"))
+    values, counted = loss.forward(True, x, y), y != -1
+    hot = np.eye(5)[y[counted]]
+    assert values.mean() == pytest.approx(formula(x[counted], hot).mean())
     assert values[2] == 0
     dx = loss.backward()
     assert not dx[~counted].any()
     p = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
-    np.testing.assert_allclose(dx[counted], (p[counted] - np.eye(5)[y[counted]]) / counted.sum())
-    total = SoftmaxCrossEntropy(ignore_index=-1, reduction="sum")
+    np.testing.assert_allclose(dx[counted], (p[counted] - hot) / counted.sum())
     total.forward(True, x, y)
     np.testing.assert_allclose(total.backward(), dx * counted.sum())
 
@@ -142,16 +131,10 @@ def test_of_steps_that_are_there_those_with_another_label_count(soft):
     np.testing.assert_allclose(dx[counted], (p - targets)[counted] / counted.sum())
 
 
-def test_everything_ignored():
-    loss = SoftmaxCrossEntropy(ignore_index=0)
-    assert loss.evaluate(True, rng.normal(size=(2, 3)), np.zeros(2, int)) == 0.0
-    np.testing.assert_array_equal(loss.backward(), np.zeros((2, 3)))
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("soft", [False, True])
 def test_class_weights_are_those_of_pytorch(smoothing, soft):
-    """Summed: its mean divides by the weights, ours by positions."""
+    """As a sum, since its mean divides by the weights, and ours by positions."""
     torch = pytest.importorskip("torch")
     x, weight = rng.normal(size=(7, 5)), np.array([0.5, 0.0, 3.0, 1.0, 2.0])
     y = rng.dirichlet(np.ones(5), 7) if soft else np.array([0, 1, 2, 3, 4, 2, 1])
@@ -171,10 +154,8 @@ def test_class_weights_are_those_of_pytorch(smoothing, soft):
 
 def test_ignored_rows_may_hold_anything_whatever_the_weights():
     x = np.array([[1.0, 2.0], [np.nan, np.inf]])
-    for loss in (
-        SoftmaxCrossEntropy(ignore_index=-1, class_weight=[1, 2]),
-        SoftmaxFocal(ignore_index=-1),
-    ):
+    weighted = SoftmaxCrossEntropy(ignore_index=-1, class_weight=[1, 2])
+    for loss in (weighted, SoftmaxFocal(ignore_index=-1)):
         assert np.isfinite(loss.forward(True, x, np.array([1, -1]))).all()
         dx = loss.backward()
         assert np.isfinite(dx[0]).all()
@@ -199,6 +180,9 @@ def test_focal_at_the_ends():
     loss = SoftmaxFocal()
     np.testing.assert_array_equal(loss.forward(True, x, np.array([0, 0, 1])), [0, 1e4, 0])
     assert np.isfinite(loss.backward()).all()
+    everything = SoftmaxCrossEntropy(ignore_index=0)
+    assert everything.evaluate(True, rng.normal(size=(2, 3)), np.zeros(2, int)) == 0.0
+    np.testing.assert_array_equal(everything.backward(), np.zeros((2, 3)))
 
 
 def test_a_score_that_is_no_number_shows_in_its_sample_alone():
@@ -213,10 +197,10 @@ def test_a_score_that_is_no_number_shows_in_its_sample_alone():
     np.testing.assert_allclose(dx[2], [0, 1 / 3 - 1, 1 / 3, 1 / 3], rtol=1e-6)
 
 
-def test_large_scores_are_exact():
-    x = np.array([1e4, -1e4, 1e4, -1e4], np.float32)
-    y = np.array([1, 0, 0, 1])
-    loss = SigmoidCrossEntropy(reduction="sum")
+@pytest.mark.parametrize("make", [SigmoidCrossEntropy, lambda **more: SigmoidFocal(0.5, **more)])
+def test_large_scores_are_exact(make):
+    x, y = np.array([1e4, -1e4, 1e4, -1e4], np.float32), np.array([1, 0, 0, 1])
+    loss = make(reduction="sum")
     np.testing.assert_array_equal(loss.forward(True, x, y), [0, 0, 1e4, 1e4])
     np.testing.assert_allclose(loss.backward(), [0, 0, 1, -1], atol=1e-37)
     weighted = SigmoidCrossEntropy(pos_weight=2.0)
@@ -226,14 +210,11 @@ def test_large_scores_are_exact():
 def test_smoothing_and_focus_are_those_of_keras():
     keras = pytest.importorskip("keras")
     x, y = rng.normal(size=(4, 3)) * 4, rng.integers(0, 2, (4, 3))
+    focal = {"gamma": 2.0, "alpha": 0.3, "apply_class_balancing": True}
     pairs = [
         (SigmoidCrossEntropy(label_smoothing=0.2), "BinaryCrossentropy", {"label_smoothing": 0.2}),
         (SigmoidFocal(1.5), "BinaryFocalCrossentropy", {"gamma": 1.5}),
-        (
-            SigmoidFocal(2.0, 0.3),
-            "BinaryFocalCrossentropy",
-            {"gamma": 2.0, "alpha": 0.3, "apply_class_balancing": True},
-        ),
+        (SigmoidFocal(2.0, 0.3), "BinaryFocalCrossentropy", focal),
     ]
     for ours, name, more in pairs:
         theirs = getattr(keras.losses, name)(from_logits=True, dtype="float64", **more)
@@ -242,24 +223,6 @@ def test_smoothing_and_focus_are_those_of_keras():
     p = 1 / (1 + np.exp(-x))
     smoothed = BinaryCrossEntropy(label_smoothing=0.2).evaluate(False, p, y)
     assert smoothed == pytest.approx(pairs[0][0].evaluate(False, x, y))
-
-
-def test_focus_at_the_ends():
-    x = np.array([1e4, -1e4, 1e4, -1e4], np.float32)
-    loss = SigmoidFocal(0.5, reduction="sum")
-    found = loss.forward(True, x, np.array([1, 0, 0, 1]))
-    np.testing.assert_array_equal(found, [0, 0, 1e4, 1e4])
-    np.testing.assert_allclose(loss.backward(), [0, 0, 1, -1], atol=1e-37)
-
-
-@pytest.mark.parametrize("weights", [(None, None), (3.0, None), (2.0, [1.0, 0.5, 0.0])])
-def test_agrees_with_the_loss_of_scores(weights):
-    scores, y = draws.normal(size=(4, 3)), draws.random((4, 3))
-    p = 1 / (1 + np.exp(-scores))
-    ours, other = BinaryCrossEntropy(*weights), SigmoidCrossEntropy(*weights)
-    np.testing.assert_allclose(ours.forward(True, p, y), other.forward(True, scores, y))
-    np.testing.assert_allclose(ours.backward() * p * (1 - p), other.backward(), atol=1e-15)
-    assert ours.link(p) is p
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

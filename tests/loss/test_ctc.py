@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import groupby, product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss import CTC
 
 
-def drawn(dtype: str = "float64", seed: int = 0) -> tuple[Any, Any, Any, Any]:
+def drawn(dtype="float64", seed=0):
     """Scores of 12 frames and 5 classes, labels with repetitions, how many of both."""
     rng = np.random.default_rng(seed)
     x = (2 * rng.standard_normal((4, 12, 5))).astype(dtype)
@@ -24,13 +23,13 @@ def drawn(dtype: str = "float64", seed: int = 0) -> tuple[Any, Any, Any, Any]:
     return x, y, frames, labels
 
 
-def log_softmax(x: Any) -> Any:
+def log_softmax(x):
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
-def probabilities(x: Any, blank: int = 0) -> dict[tuple[int, ...], float]:
+def probabilities(x, blank=0):
     """Of every label sequence of one sample, summed over all paths."""
-    found: dict[tuple[int, ...], float] = defaultdict(float)
+    found = defaultdict(float)
     p = np.exp(log_softmax(x))
     for path in product(range(x.shape[1]), repeat=len(x)):
         labels = tuple(k for k, _ in groupby(path) if k != blank)
@@ -41,7 +40,7 @@ def probabilities(x: Any, blank: int = 0) -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("blank", [0, 4])
-def test_losses_and_gradients_equal_pytorch(dtype: str, reduction: str, blank: int) -> None:
+def test_losses_and_gradients_equal_pytorch(dtype, reduction, blank):
     torch = pytest.importorskip("torch")
     x, y, frames, labels = drawn(dtype)
     if blank:
@@ -65,7 +64,7 @@ def test_losses_and_gradients_equal_pytorch(dtype: str, reduction: str, blank: i
     np.testing.assert_allclose(loss.backward(), leaf.grad.numpy(), atol=tolerance)
 
 
-def test_without_division_by_labels_it_is_that_of_keras() -> None:
+def test_without_division_by_labels_it_is_that_of_keras():
     keras = pytest.importorskip("keras", reason="Keras is not installed: the peers extra")
     x, y, _, _ = drawn("float32")
     y = np.where(y < 0, 0, y)
@@ -73,7 +72,7 @@ def test_without_division_by_labels_it_is_that_of_keras() -> None:
     assert got == pytest.approx(float(keras.losses.CTC()(y, x)), rel=1e-5)
 
 
-def test_it_is_the_sum_over_all_paths_in_frames_anywhere() -> None:
+def test_it_is_the_sum_over_all_paths_in_frames_anywhere():
     x, there = np.random.default_rng(1).standard_normal((3, 6, 3)), np.ones((3, 6))
     there[1, [0, 3]] = 0
     there[2, 2:] = 0
@@ -84,7 +83,7 @@ def test_it_is_the_sum_over_all_paths_in_frames_anywhere() -> None:
         assert losses[k] == pytest.approx(-np.log(wanted), rel=1e-12)
 
 
-def test_the_gradient_is_the_numerical_one() -> None:
+def test_the_gradient_is_the_numerical_one():
     x, y, frames, _ = drawn()
     mask, loss, weight = np.arange(12) < frames[:, None], CTC(), np.array([1.0, 2.0, 0.5, 0.0])
     loss.forward(True, x, y, weight, mask)
@@ -98,7 +97,7 @@ def test_the_gradient_is_the_numerical_one() -> None:
 
 
 @pytest.mark.parametrize("free", [False, True])
-def test_labels_that_frames_cannot_hold_cost_inf_or_nothing(free: bool) -> None:
+def test_labels_that_frames_cannot_hold_cost_inf_or_nothing(free):
     x = np.random.default_rng(3).standard_normal((2, 3, 4))
     y = np.array([[1, 1], [1, 2]])
     loss = CTC(zero_infinity=free)
@@ -112,7 +111,7 @@ def test_labels_that_frames_cannot_hold_cost_inf_or_nothing(free: bool) -> None:
         assert dx[1].any()
 
 
-def test_long_sequences_stay_finite_in_float32() -> None:
+def test_long_sequences_stay_finite_in_float32():
     x = np.random.default_rng(4).standard_normal((2, 600, 6)).astype(np.float32) * 20
     y = np.tile([1, 2, 2, 3], (2, 30))
     loss = CTC()
@@ -131,12 +130,12 @@ def test_long_sequences_stay_finite_in_float32() -> None:
         ([[1.0, 2.0]], "integer labels"),
     ],
 )
-def test_refuses_other_labels(y: Any, words: str) -> None:
+def test_refuses_other_labels(y, words):
     with pytest.raises(DataError, match=words):
         CTC().forward(False, np.zeros((1, 4, 5)), np.array(y))
 
 
-def test_refuses_other_scores_and_arguments() -> None:
+def test_refuses_other_scores_and_arguments():
     with pytest.raises(ShapeError, match="a row of scores for every frame"):
         CTC(blank=5).forward(False, np.zeros((1, 4, 5)), np.array([[1]]))
     with pytest.raises(ShapeError, match="CTC, mask"):
@@ -148,7 +147,7 @@ def test_refuses_other_scores_and_arguments() -> None:
 # -- decoding ---------------------------------------------------------------------------------
 
 
-def test_greedy_is_the_best_path_joined() -> None:
+def test_greedy_is_the_best_path_joined():
     best = np.array([[0, 1, 1, 0, 1, 2], [2, 2, 2, 0, 0, 3]])
     x = np.where(np.arange(4) == best[:, :, None], 1.0, 0.0)
     assert CTC().greedy(x) == [[1, 1, 2], [2, 3]]
@@ -157,7 +156,7 @@ def test_greedy_is_the_best_path_joined() -> None:
 
 
 @pytest.mark.parametrize("blank", [0, 2])
-def test_a_wide_beam_is_an_enumeration_of_all_paths(blank: int) -> None:
+def test_a_wide_beam_is_an_enumeration_of_all_paths(blank):
     x = 1.5 * np.random.default_rng(5).standard_normal((3, 5, 3))
     mask = np.arange(5) < np.array([[5], [4], [0]])
     for k, found in enumerate(CTC(blank).beam(x, 1000, mask)):
@@ -168,7 +167,7 @@ def test_a_wide_beam_is_an_enumeration_of_all_paths(blank: int) -> None:
             assert np.exp(log) == pytest.approx(wanted[tuple(labels)], abs=1e-12)
 
 
-def test_a_beam_finds_what_the_best_path_misses() -> None:
+def test_a_beam_finds_what_the_best_path_misses():
     # Blank is the likeliest in each frame, yet the paths with a label are likelier together.
     x = np.log(np.tile([0.6, 0.4], (1, 2, 1)))
     assert CTC().greedy(x) == [[]]

@@ -16,9 +16,12 @@ from singanet.testing import LayerCase
 CLASSES, FEATURES, STEPS = 11, 5, 4
 
 
+def net_of(layer, *inputs):
+    return FeedForwardNet(inputs=list(inputs), outputs=layer(*inputs), seed=0)
+
+
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    """Of three rows or so."""
+def _blocks_of_about_three_rows(monkeypatch):
     monkeypatch.setattr(head_loss, "BLOCK", 3 * CLASSES * 4)
     monkeypatch.setattr(head_loss, "FEWEST_ROWS", 1)
 
@@ -43,7 +46,7 @@ class TestHeadLoss(LayerCase):
 
 
 class TestTurned(TestHeadLoss):
-    """A table of words as the matrix, each row of which is one's, of single rows of features."""
+    """A transposed weight, as of an embedding, and single rows of features."""
 
     in_shapes = [(FEATURES,), (1,)]
 
@@ -70,15 +73,10 @@ def test_it_is_torchs_cross_entropy(smoothing, ignore, weighted):
     y = rng.integers(0, CLASSES, (6, STEPS))
     y[0, 1:] = 2
     w = rng.random(6).astype(np.float32)
-    features, labels, weights = (
-        Input("x", x.shape[1:]),
-        Input("y", (STEPS,), "int64"),
-        Input("w", ()),
-    )
+    features, labels = Input("x", x.shape[1:]), Input("y", (STEPS,), "int64")
     fc = TimeDistributed("scores", Dense("fc", CLASSES))
     layer = HeadLoss("loss", fc, SoftmaxCrossEntropy(smoothing, ignore))
-    given_ = [features, labels, *[weights] * weighted]
-    net = FeedForwardNet(inputs=given_, outputs=layer(*given_), seed=0)
+    net = net_of(layer, features, labels, *[Input("w", ())] * weighted)
     feed = {"x": x, "y": y, **({"w": w} if weighted else {})}
     losses = net.forward(True, feed)
     grads = {}
@@ -90,12 +88,9 @@ def test_it_is_torchs_cross_entropy(smoothing, ignore, weighted):
     scores = torch.tensor(x) @ weight + bias
     kept = {} if ignore is None else {"ignore_index": ignore}
     each = torch.nn.functional.cross_entropy(
-        scores.reshape(-1, CLASSES),
-        torch.tensor(y.reshape(-1)),
-        label_smoothing=smoothing,
-        reduction="none",
-        **kept,
-    ).reshape(y.shape)
+        scores.reshape(-1, CLASSES), torch.tensor(y.reshape(-1)), label_smoothing=smoothing,
+        reduction="none", **kept,
+    ).reshape(y.shape)  # fmt: skip
     count = y.size if ignore is None else int((y != ignore).sum())
     wanted = (each * torch.tensor(w[:, None] if weighted else np.float32(1))).sum() / count
     wanted.backward()
@@ -149,7 +144,7 @@ def test_a_row_that_is_ignored_may_hold_no_number():
     x[1] = np.nan
     features, labels = Input("x", (FEATURES,)), Input("y", (), "int64")
     layer = HeadLoss("loss", Dense("fc", CLASSES), SoftmaxCrossEntropy(ignore_index=-1))
-    net = FeedForwardNet(inputs=[features, labels], outputs=layer(features, labels), seed=0)
+    net = net_of(layer, features, labels)
     losses = net.forward(True, {"x": x, "y": np.array([0, -1, 3])})
     assert losses[1] == 0
     grads = [g for _, _, some in net.backward(np.full(3, 1 / 3, np.float32)) for g in some]
@@ -174,7 +169,7 @@ def test_a_head_that_a_net_has_is_shared_and_predicts():
 def test_it_is_saved_with_its_head_and_has_no_form_in_onnx(tmp_path):
     features, labels = Input("x", (FEATURES,)), Input("y", (), "int64")
     layer = HeadLoss("loss", Dense("fc", CLASSES), SoftmaxCrossEntropy(0.1, ignore_index=-1))
-    net = FeedForwardNet(inputs=[features, labels], outputs=layer(features, labels), seed=0)
+    net = net_of(layer, features, labels)
     net.save_model(tmp_path / "net.singanet")
     again = load_model(tmp_path / "net.singanet")
     feed = {"x": np.ones((2, FEATURES), np.float32), "y": np.array([1, -1])}
@@ -183,27 +178,22 @@ def test_it_is_saved_with_its_head_and_has_no_form_in_onnx(tmp_path):
         onnx.save(net, tmp_path / "net.onnx")
 
 
-def test_what_is_no_head_and_no_such_loss_is_refused():
+def test_other_heads_losses_and_labels_are_refused():
     with pytest.raises(ArgumentError, match="a Dense layer"):
         HeadLoss("loss", Softmax("s"))
     for loss in (SquaredError(), SoftmaxCrossEntropy(class_weight=[1, 2])):
         with pytest.raises(ArgumentError, match="without class_weight"):
             HeadLoss("loss", Dense("fc", 2), loss)
-
-
-def test_labels_and_weights_that_do_not_fit_are_refused():
     features, labels = Input("x", (FEATURES,)), Input("y", (), "int64")
     with pytest.raises(ShapeError, match="labels of sample shape"):
         HeadLoss("loss", Dense("fc", CLASSES))(features, Input("more", (3,), "int64"))
-    drawn = HeadLoss("loss", Dense("fc", CLASSES))(features, labels)
-    net = FeedForwardNet(inputs=[features, labels], outputs=drawn)
+    net = net_of(HeadLoss("loss", Dense("fc", CLASSES)), features, labels)
     y = np.array([0, CLASSES, 1])
     with pytest.raises(DataError, match=f"label {CLASSES} at index 1"):
         net.forward(True, {"x": np.ones((3, FEATURES), np.float32), "y": y})
 
 
 def test_scores_of_a_block_fit_into_its_memory(monkeypatch):
-    """Of rows as many as fit, but for a few; blocks of about equal size are all rows."""
     monkeypatch.setattr(head_loss, "BLOCK", 3 << 24)
     monkeypatch.setattr(head_loss, "FEWEST_ROWS", 128)
     for classes, itemsize, rows in ((100, 4, 125_829), (1000, 8, 6291), (50_000, 4, 251)):

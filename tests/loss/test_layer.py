@@ -1,4 +1,4 @@
-"""Losses as layers: their gradients, and what their symbols refuse."""
+"""Losses as layers, and in float16."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, Input
+from singanet import loss as losses
 from singanet.errors import ArgumentError, CallOrderError, GraphError, ShapeError
 from singanet.layers import Add, Dense, StopGradient
 from singanet.loss import Hinge, Huber, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
@@ -78,6 +79,8 @@ def test_two_of_one_class_stand_in_one_net():
 def test_symbols_of_losses_refuse_what_would_train_wrongly():
     x, y = Input("x", (2,)), Input("y", (2,))
 
+    nested = FeedForwardNet([Dense("u", 2, input_sample_shape=(2,))], name="n")
+
     class DoubledError(SquaredError):
         def backward(self):
             return super().backward() * 2
@@ -86,16 +89,70 @@ def test_symbols_of_losses_refuse_what_would_train_wrongly():
         (ArgumentError, "mean", lambda: SquaredError("sum")(x, y)),
         (CallOrderError, "compute and gradient", lambda: DoubledError()(x, y)),
         (GraphError, "StopGradient", lambda: SquaredError()(x, Dense("t", 2)(x))),
-        (
-            GraphError,
-            "StopGradient",
-            lambda: SquaredError()(
-                x, FeedForwardNet([Dense("u", 2, input_sample_shape=(2,))], name="n")(x)
-            ),
-        ),
+        (GraphError, "StopGradient", lambda: SquaredError()(x, nested(x))),
         (ArgumentError, "symbols", lambda: SquaredError()(np.ones((1, 2)), np.ones((1, 2)))),
         (ShapeError, "one weight a sample", lambda: SquaredError()(x, y, Input("w", (3,)))),
     ):
         with pytest.raises(kind, match=words):
             make()
     SquaredError()(x, StopGradient("s")(Dense("v", 2)(x)), name="fine")
+
+
+# -- float16 --------------------------------------------------------------------------------------
+
+HALVES = np.random.default_rng(0)
+PIXELS = (2, 1, 200, 200)
+# More elements than float16 can count.
+LARGE = (HALVES.standard_normal(PIXELS) * 20000).clip(-60000, 60000)
+SCORES = HALVES.standard_normal((4, 5)) * 300
+CHANCES = HALVES.random(PIXELS)
+SHARES = np.full((3, 5), 0.2)
+LABELS = HALVES.integers(0, 5, 4)
+YES = HALVES.integers(0, 2, PIXELS)
+VECTORS, TARGETS = HALVES.standard_normal((2, 3, 500)).clip(-3, 3) * 20000
+
+HALF = {
+    "BinaryCrossEntropy": (CHANCES, YES),
+    "CategoricalCrossEntropy": (SHARES, LABELS[:3]),
+    "CosineSimilarity": (VECTORS, TARGETS),
+    "CTC": (HALVES.standard_normal((2, 9, 5)) * 9, np.array([[1, 2], [3, 3]])),
+    "Dice": (CHANCES, YES),
+    "GaussianNLL": (HALVES.standard_normal((3, 400)), HALVES.standard_normal((3, 200))),
+    "Hinge": (LARGE, 2 * YES - 1),
+    "Huber": (LARGE, -LARGE / 3),
+    "KLDivergence": (SHARES, SHARES),
+    "MeanAbsoluteError": (LARGE, -LARGE / 3),
+    "MeanSquaredError": (LARGE, -LARGE / 3),
+    "Poisson": (CHANCES + 1, 100 * YES),
+    "SigmoidCrossEntropy": (LARGE, YES),
+    "SigmoidFocal": (LARGE / 1000, YES),
+    "SmoothL1": (LARGE, -LARGE / 3),
+    "SoftmaxCrossEntropy": (SCORES, LABELS),
+    "SoftmaxFocal": (SCORES / 100, LABELS),
+    "SquaredError": (LARGE, -LARGE / 3),
+    "TripletMargin": (HALVES.standard_normal((3, 3, 500)) * 900,
+        np.array([1, -1, 1])),
+}  # fmt: skip
+
+
+def test_every_loss_has_a_case_of_float16():
+    assert {*HALF} == {*losses.__all__} - {"Loss", "MultiLoss", "HeadLoss"}
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_float16_is_computed_in_float32(name, reduction):
+    make, (x, y) = getattr(losses, name), HALF[name]
+    x = x.astype(np.float16)
+    y = y.astype(np.float16) if y.dtype.kind == "f" else y
+    one, other = make(reduction=reduction), make(reduction=reduction)
+    found = one.forward(True, x, y)
+    wide = y.astype(np.float32) if y.dtype.kind == "f" else y
+    exact = other.forward(True, x.astype(np.float32), wide)
+    assert found.dtype == np.float32
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(found, exact)
+    dx = one.backward()
+    assert dx.dtype == np.float16
+    np.testing.assert_array_equal(dx, other.backward().astype(np.float16))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -19,11 +19,11 @@ X = {"kind": rng.normal(size=(4, 3)), "size": rng.normal(size=(4, 2))}
 Y = {"kind": np.array([0, 1, 2, 0]), "size": rng.normal(size=(4, 2))}
 
 
-def make() -> MultiLoss:
+def make():
     return MultiLoss({"kind": SoftmaxCrossEntropy(), "size": SquaredError()}, {"size": 0.25})
 
 
-def test_weighted_sum_and_gradients() -> None:
+def test_weighted_sum_and_gradients():
     loss, kind, size = make(), SoftmaxCrossEntropy(), SquaredError()
     values = loss.forward(True, X, Y)
     a, b = kind.forward(True, X["kind"], Y["kind"]), size.forward(True, X["size"], Y["size"])
@@ -36,7 +36,7 @@ def test_weighted_sum_and_gradients() -> None:
     np.testing.assert_allclose(dx["size"], 0.25 * size.backward())
 
 
-def test_gradients_are_slopes_with_sample_weights() -> None:
+def test_gradients_are_slopes_with_sample_weights():
     loss, weight, h = make(), np.array([0.0, 1.0, 2.0, 3.0]), 1e-6
     loss.forward(True, X, Y, sample_weight=weight)
     dx = loss.backward()
@@ -48,9 +48,9 @@ def test_gradients_are_slopes_with_sample_weights() -> None:
 
 
 @pytest.mark.parametrize("kind", ["squares", "labels", "ignoring", "ctc"])
-def test_a_mask_among_the_outputs_says_which_steps_count_in_fit(kind: str) -> None:
+def test_a_mask_among_the_outputs_says_which_steps_count_in_fit(kind):
     rng = np.random.default_rng(1)
-    loss: Any = {"squares": SquaredError(), "labels": SoftmaxCrossEntropy(), "ctc": CTC(),
+    loss = {"squares": SquaredError(), "labels": SoftmaxCrossEntropy(), "ctc": CTC(),
                  "ignoring": SoftmaxCrossEntropy(ignore_index=2)}[kind]  # fmt: skip
     labels = rng.integers(1, 5, (5, 6))
     y = {"squares": rng.standard_normal((5, 6, 5)), "ctc": labels[:, :1]}.get(kind, labels)
@@ -60,7 +60,7 @@ def test_a_mask_among_the_outputs_says_which_steps_count_in_fit(kind: str) -> No
     out = TimeDistributed("out", Dense("fc", 5))(inputs[0])
     both = MultiLoss({"out": loss}, masks={"out": "there"})
     net = FeedForwardNet(inputs=inputs, outputs=[out, inputs[1]], loss=both, seed=0)
-    metric: Any = MeanAbsoluteError() if kind == "squares" else Accuracy()
+    metric = MeanAbsoluteError() if kind == "squares" else Accuracy()
     metric = LabelErrorRate() if kind == "ctc" else metric
     metrics = {"out": [metric]}
     net.compile(SGD(lr=0.0), both, metrics=metrics)
@@ -83,65 +83,54 @@ def test_a_mask_among_the_outputs_says_which_steps_count_in_fit(kind: str) -> No
     assert history["loss"] == pytest.approx([wanted] * 3)
 
 
-def test_a_mask_is_of_an_output_with_a_loss_and_is_there() -> None:
+def test_a_mask_is_of_an_output_with_a_loss_and_is_there():
     with pytest.raises(UnknownNameError, match="masks"):
         MultiLoss({"kind": SquaredError()}, masks={"kin": "steps"})
     with pytest.raises(UnknownNameError, match="outputs of .*steps"):
         MultiLoss({"size": SquaredError()}, masks={"size": "steps"}).forward(True, X, Y)
 
 
-def test_link_by_output() -> None:
-    out = make().link({**X, "other": X["size"]})
-    np.testing.assert_allclose(out["kind"], SoftmaxCrossEntropy().link(X["kind"]))
-    assert out["size"] is X["size"]
-    assert out["other"] is X["size"]
-
-
-def test_order_of_calls() -> None:
+def test_order_of_calls():
     loss = make()
-    with pytest.raises(CallOrderError):
-        loss.backward()
     loss.forward(True, X, Y)
-    loss.forward(False, X, Y)
+    loss.forward(False, X, Y)  # does not replace the first
     loss.backward()
-    loss.forward(False, X, Y)
-    with pytest.raises(CallOrderError):
-        loss.backward()
-    loss.forward(True, X, Y)
-    with pytest.raises(DataError):
-        loss.forward(True, X, {**Y, "kind": np.array([0, 1, 2, 9])})
-    with pytest.raises(CallOrderError):
-        loss.backward()
-    loss.forward(True, X, Y)
-    loss.backward()
-    with pytest.raises(CallOrderError):
-        loss.backward()
+    for before in (
+        lambda: None,
+        lambda: loss.forward(False, X, Y),
+        lambda: loss.forward(True, X, {**Y, "kind": np.array([0, 1, 2, 9])}),
+        lambda: (loss.forward(True, X, Y), loss.backward()),
+    ):
+        with suppress(DataError):
+            before()
+        with pytest.raises(CallOrderError):
+            loss.backward()
 
 
-def test_bad_dicts() -> None:
-    loss = make()
-    cases: list[tuple[Any, Any, Any, str]] = [
+def test_bad_dicts():
+    for error, x, y, text in (
         (UnknownNameError, {"kind": X["kind"]}, Y, "outputs of 'kind', 'size'.*'size'"),
         (UnknownNameError, X, {"size": Y["size"]}, "targets of 'kind', 'size'.*'kind'"),
         (UnknownNameError, X, {**Y, "sise": Y["size"]}, "did you mean 'size'"),
         (ArgumentError, X["kind"], Y, "dict of outputs.*ndarray"),
         (ArgumentError, X, Y["kind"], "dict of targets"),
-    ]
-    for error, x, y, text in cases:
+    ):
         with pytest.raises(error, match=text):
-            loss.forward(True, x, y)
+            make().forward(True, x, y)
+    out = make().link({**X, "other": X["size"]})
+    np.testing.assert_allclose(out["kind"], SoftmaxCrossEntropy().link(X["kind"]))
+    assert out["size"] is out["other"] is X["size"]
 
 
-def test_bad_arguments() -> None:
-    shared = SquaredError()
-    with pytest.raises(ArgumentError, match="2 names for 1 losses"):
-        MultiLoss({"a": shared, "b": shared})
-    with pytest.raises(ArgumentError, match="one or more"):
-        MultiLoss({})
-    with pytest.raises(UnknownNameError, match="did you mean 'kind'"):
-        MultiLoss({"kind": shared}, {"kid": 1.0})
-    with pytest.raises(ArgumentError, match="finite number"):
-        MultiLoss({"kind": shared}, {"kind": float("nan")})
+@pytest.mark.parametrize(
+    ("names", "weights", "error", "words"),
+    [("ab", None, ArgumentError, "2 names for 1 losses"), ("", None, ArgumentError, "one or more"),
+     (["kind"], {"kid": 1.0}, UnknownNameError, "did you mean 'kind'"),
+     (["kind"], {"kind": float("nan")}, ArgumentError, "finite number")],
+)  # fmt: skip
+def test_bad_arguments(names, weights, error, words):
+    with pytest.raises(error, match=words):
+        MultiLoss(dict.fromkeys(names, SquaredError()), weights)
 
 
 class CountedLoss(SquaredError):  # noqa: N818
