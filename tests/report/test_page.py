@@ -61,17 +61,12 @@ def test_the_page_stands_alone_and_shows_every_part(fit, tmp_path):
     ]
 
 
-def test_what_was_not_recorded_is_said(tmp_path):
+def test_a_page_of_a_history_alone_in_another_place(tmp_path):
     (tmp_path / "history.csv").write_text("epoch,loss\n0,1.5\n")
-    html = page(read_run(tmp_path))
+    html = write_report(tmp_path, tmp_path / "page.html").read_text("utf-8")
     assert headings(html) == SECTIONS
     assert html.count("not recorded in this run") == 5
     read_html(without_images(html))
-
-
-def test_another_place_for_the_page(tmp_path):
-    (tmp_path / "history.csv").write_text("epoch,loss\n0,1.5\n")
-    assert write_report(tmp_path, tmp_path / "page.html") == tmp_path / "page.html"
     assert not (tmp_path / "report.html").exists()
     with pytest.raises(FileAccessError, match="missing"):
         write_report(tmp_path, tmp_path / "missing" / "page.html")
@@ -85,13 +80,16 @@ def test_names_and_values_cannot_smuggle_markup(tmp_path):
     net.add(Dense(evil, 2, input_sample_shape=(2,)))
     norms = {"gradient_norm": 1.0, "gradient_norm_max": 1.0, "weight_norm": 1.0}
     layers = {"epoch": 0, "parameters": {f"{evil}/weight": norms}}
-    (run / "summary.txt").write_text(net.summary())
-    (run / "net.svg").write_text(f"<svg xmlns='http://www.w3.org/2000/svg'>{evil}</svg>")
-    (run / "layers.jsonl").write_text(json.dumps(layers) + "\n")
-    (run / "config.json").write_text(json.dumps({evil: evil, "<i>": {"<u>": ["<a>"]}}))
-    (run / "figures.json").write_text(json.dumps({evil: evil}))
-    (run / "confusion.json").write_text(json.dumps({"labels": [evil], "counts": [[1]]}))
-    (run / "history.csv").write_text(f"epoch,{evil}\n0,1.5\n")
+    for name, text in (
+        ("summary.txt", net.summary()),
+        ("net.svg", f"<svg xmlns='http://www.w3.org/2000/svg'>{evil}</svg>"),
+        ("layers.jsonl", json.dumps(layers) + "\n"),
+        ("config.json", json.dumps({evil: evil, "<i>": {"<u>": ["<a>"]}})),
+        ("figures.json", json.dumps({evil: evil})),
+        ("confusion.json", json.dumps({"labels": [evil], "counts": [[1]]})),
+        ("history.csv", f"epoch,{evil}\n0,1.5\n"),
+    ):
+        (run / name).write_text(text)
     html = write_report(run).read_text(encoding="utf-8")
     reader = read_html(without_images(html))
     assert not {"i", "u", "a", "b"} & set(reader.tags)
@@ -118,6 +116,7 @@ RED = re.compile(r'class="red">(.*?)<')
 
 def test_date_machine_and_duration_are_on_the_page(fit, tmp_path):
     fit(recorders(tmp_path), epochs=1)
+    assert write_report(tmp_path).read_bytes() == write_report(tmp_path).read_bytes()
     machine = json.loads((tmp_path / "machine.json").read_text("utf-8"))
     outcome = json.loads((tmp_path / "outcome.json").read_text("utf-8"))
     (tmp_path / "outcome.json").write_text(json.dumps(outcome | {"seconds": 3723.4}))
@@ -214,11 +213,6 @@ def test_values_are_written_for_reading():
     assert found.rows == told
 
 
-def test_the_same_run_gives_the_same_page(fit, tmp_path):
-    fit(recorders(tmp_path), epochs=1)
-    assert write_report(tmp_path).read_bytes() == write_report(tmp_path).read_bytes()
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_loss_that_is_no_number_any_more_is_in_the_result(fit, net, tmp_path):
     net.compile(singanet.optimizer.SGD(lr=1e38), singanet.loss.SoftmaxCrossEntropy())
@@ -232,8 +226,18 @@ def test_a_loss_that_is_no_number_any_more_is_in_the_result(fit, net, tmp_path):
 REFRESH = '<meta http-equiv="refresh" content="3">'
 
 
+class Passing(Callback):
+    """Lets the clock pass some seconds at every step."""
+
+    def __init__(self, clock, seconds=1.0):
+        self.clock, self.seconds = clock, seconds
+
+    def on_batch_begin(self, batch):
+        self.clock[0] += self.seconds
+
+
 class Looking(Callback):
-    """Reads the page after every step and epoch, as a browser might at any time."""
+    """Reads the page after every step and epoch."""
 
     _runs_last = True
 
@@ -254,19 +258,15 @@ class Looking(Callback):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass when they are told to."""
+    """The seconds of the page's clock."""
     now = [0.0]
     monkeypatch.setattr(pages.time, "perf_counter", lambda: now[0])
     return now
 
 
 def test_the_page_is_rewritten_while_it_trains_and_stays_at_the_end(fit, tmp_path, clock):
-    class Passing(Callback):
-        def on_batch_begin(self, batch):
-            clock[0] += 1.0
-
     looking = Looking(tmp_path / "report.html")
-    fit([Passing(), *recorders(tmp_path, live=True), looking], epochs=4)
+    fit([Passing(clock), *recorders(tmp_path, live=True), looking], epochs=4)
     # 16 steps of a second: one page after the first, then one every three seconds.
     assert len(looking.pages) == 6
     for html in looking.pages:
@@ -285,15 +285,11 @@ def test_the_page_is_rewritten_while_it_trains_and_stays_at_the_end(fit, tmp_pat
 
 @pytest.mark.full
 def test_an_epoch_longer_than_the_one_before_is_no_more_than_all_of_it(net, data, tmp_path, clock):
-    class Passing(Callback):
-        def on_batch_begin(self, batch):
-            clock[0] += 10.0
-
     looking, lengths = Looking(tmp_path / "report.html"), (2, 4)
     net.fit(
         lambda epoch: [(data[0][:8], data[1][:8])] * lengths[epoch],
         epochs=2,
-        callbacks=[Passing(), *recorders(tmp_path, live=True), looking],
+        callbacks=[Passing(clock, 10.0), *recorders(tmp_path, live=True), looking],
         verbose=False,
     )
     told = [re.search(r"steps of it</th><td>(\d+)(?: of (\d+))?<", html) for html in looking.pages]
@@ -324,12 +320,8 @@ def test_pages_that_take_long_come_rarely(fit, tmp_path, clock, monkeypatch):
         written.append(clock[0])
         clock[0] += 2.0
 
-    class Passing(Callback):
-        def on_batch_begin(self, batch):
-            clock[0] += 1.0
-
     monkeypatch.setattr(pages, "write_page", slow)
-    fit([Passing(), *recorders(tmp_path, live=True)], epochs=25)
+    fit([Passing(clock), *recorders(tmp_path, live=True)], epochs=25)
     # 100 steps: two seconds of writing each may be a twentieth of the time.
     assert len(written) == 3 + 1  # and the one that stays
 

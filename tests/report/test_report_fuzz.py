@@ -1,4 +1,4 @@
-"""Run folders from strangers: a page, or an error of ours, in little time."""
+"""Damaged and hostile run folders give a page or an error of the library, in little time."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def run_dir(fit, tmp_path):
 
 
 def places(value, path=()):
-    """Where the values of a JSON text stand."""
+    """Yield the paths of the values in a JSON text."""
     yield path
     if isinstance(value, (dict, list)):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
@@ -50,7 +50,7 @@ def replaced(value, path, new):
 
 
 def spoilt(raw, name, draw):
-    """``raw`` with another value in it where it is JSON, or with other bytes."""
+    """Return ``raw`` with another JSON value or other bytes in it."""
     if draw.random() < 0.6 and name.endswith((".json", ".jsonl")):
         lines = raw.decode().splitlines() if name.endswith("l") else [raw.decode()]
         at = draw.randrange(len(lines))
@@ -71,7 +71,7 @@ def drawn_once(monkeypatch):
 
 
 def fuzz(folder, count, seed):
-    """Try ``count`` spoilt folders; how many were refused."""
+    """Try damaged folders, and return the number of refused ones."""
     draw, refused = random.Random(seed), 0
     whole = {name: (folder / name).read_bytes() for name in WRITTEN}
     whole_folder = folder.parent / "whole"
@@ -92,8 +92,7 @@ def fuzz(folder, count, seed):
 
 
 def test_a_spoilt_file_gives_a_page_or_an_error_of_ours(run_dir, drawn_once):
-    refused = fuzz(run_dir, 120, seed=0)
-    assert 20 < refused < 112
+    assert 10 < fuzz(run_dir, 60, seed=0) < 56
 
 
 @pytest.mark.slow
@@ -103,6 +102,8 @@ def test_many_spoilt_files(run_dir, drawn_once):
 
 DEEP = b"[" * 100_000
 NAMES = ",".join(f'"p{k}":{{}}' for k in range(2_000))
+WIDE = b'{"epoch": 0, "parameters": {%s}}\n' % NAMES.encode()
+WIDE += b'{"epoch": 1, "parameters": {}}\n' * 2_000
 
 
 @pytest.mark.parametrize(
@@ -117,11 +118,7 @@ NAMES = ",".join(f'"p{k}":{{}}' for k in range(2_000))
         ("layers.jsonl", b'{"epoch": -1, "parameters": {}}\n'),
         ("layers.jsonl", b'{"epoch": 0, "parameters": {"a": 1}}\n'),
         ("layers.jsonl", b'{"epoch": 0, "parameters": {"a": {"weight_norm": "1"}}}\n'),
-        (
-            "layers.jsonl",
-            b'{"epoch": 0, "parameters": {%s}}\n' % NAMES.encode()
-            + b'{"epoch": 1, "parameters": {}}\n' * 2_000,
-        ),
+        ("layers.jsonl", WIDE),
         ("memory.jsonl", b'{"seconds": "x"}\n'),
         ("memory.jsonl", b'{"seconds": 1, "peak": []}\n'),
         ("memory.jsonl", b'{"seconds": 1' + b"0" * 400 + b"}\n"),
@@ -138,7 +135,6 @@ NAMES = ",".join(f'"p{k}":{{}}' for k in range(2_000))
 )
 def test_what_is_hostile_is_refused_soon(run_dir, name, raw):
     (run_dir / name).write_bytes(raw)
-    # Of this process alone, whatever else the machine does.
     start = time.process_time()
     with pytest.raises(DataError, match=name.replace(".", r"\.")):
         write_report(run_dir)
