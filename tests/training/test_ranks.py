@@ -152,6 +152,13 @@ def on(size, work):
     return on_ranks(work, size)
 
 
+def alike(size, work):
+    """What ``work(comm)`` returns on each of the ranks."""
+    first, *others = on_ranks(work, size)
+    assert all(each == first for each in others)
+    return first
+
+
 def fit(net, *callbacks, x=X, y=Y, **given):
     return net.fit(x, y, callbacks=callbacks, verbose=False, **given)
 
@@ -191,10 +198,7 @@ def test_arrays_are_shared_and_all_numbers_are_those_of_one_process(size, option
         for name, values in alone.items():
             np.testing.assert_allclose(history[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
         np.testing.assert_allclose(told.losses, heard.losses, rtol=1e-4, atol=1e-6)
-        assert own.keys() == logs.keys()
-        for name, value in logs.items():
-            assert own[name] == pytest.approx(value, rel=1e-4)
-        assert dict(history).keys() == dict(every[0][0]).keys()
+        assert own == pytest.approx(logs, rel=1e-4)
         assert history == every[0][0]
         assert bytes_of(trained) == bytes_of(every[0][1])
     expect_near_values(values_of(every[0][1]), values_of(net), 1e-3, 1e-5)
@@ -294,8 +298,7 @@ def test_a_loader_says_whose_it_is(wrap):
             fit(plain(optimizer=reduced(comm)), x=lambda epoch: iter([]), y=None)
         return net.evaluate(lambda epoch: own).loss
 
-    first, second = on(2, work)
-    assert first == second
+    alike(2, work)
 
 
 def test_a_users_own_loader_may_give_ranks_what_they_like():
@@ -338,18 +341,19 @@ def test_parts_of_a_loaders_batch_may_be_empty(samples, batch, size):
 
 
 METRICS = {
-    "multi": (lambda: [Accuracy(2), F1(), F1("weighted"), Perplexity(), Confident()], Y),
-    "yes": (lambda: [BinaryAccuracy(), AUC(), F1(threshold=0.4)], YES),
-    "real": (lambda: [R2(), RootMeanSquaredError(), "mae"], X[:, :2] * 3 + 100),
-}
+    "multi": (
+        lambda: [Accuracy(2), F1(), F1("weighted"), Perplexity(), Confident()],
+        SoftmaxCrossEntropy, 3, Y,
+    ),
+    "yes": (lambda: [BinaryAccuracy(), AUC(), F1(threshold=0.4)], SigmoidCrossEntropy, 1, YES),
+    "real": (lambda: [R2(), RootMeanSquaredError(), "mae"], SquaredError, 2, X[:, :2] * 3 + 100),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", METRICS)
 @pytest.mark.parametrize("size", [2, 3])
 def test_metrics_are_exact_over_ranks(kind, size):
-    made, y = METRICS[kind]
-    loss = {"multi": SoftmaxCrossEntropy, "yes": SigmoidCrossEntropy, "real": SquaredError}[kind]
-    outputs = 3 if kind == "multi" else y.shape[1]
+    made, loss, outputs, y = METRICS[kind]
 
     def work(optimizer):
         net = net_of(Dense("a", outputs, input_sample_shape=(5,)), loss=loss())
@@ -363,9 +367,8 @@ def test_metrics_are_exact_over_ranks(kind, size):
         for logs, expected in zip(own, alone, strict=True):
             assert logs.keys() == expected.keys()
             for name, value in expected.items():
-                assert logs[name] == pytest.approx(
-                    value, rel=1e-6 if name in ("loss", "perplexity") else 1e-9, nan_ok=True
-                ), name
+                near = 1e-6 if name in ("loss", "perplexity") else 1e-9
+                assert logs[name] == pytest.approx(value, rel=near, nan_ok=True), name
 
 
 @pytest.mark.parametrize("metric", [Secret, Worse])
@@ -408,11 +411,9 @@ def test_an_end_on_one_rank_is_one_after_the_same_step_on_all(rank, hook, way, t
             assert way != "interrupt"
         return len(heard.losses), stopped, bytes_of(net)
 
-    first, *others = on(3, work)
-    begin = 6 if way == "stop" else 5
+    first, begin = alike(3, work), 6 if way == "stop" else 5
     expected = {"epoch_begin": begin, "batch_begin": 2, "batch_end": 2, "epoch_end": 10}[hook]
     assert first[:2] == (expected, None if way == "interrupt" else "enough")
-    assert all(each == first for each in others)
     # What was saved is where all of them stood.
     newest = max(tmp_path.glob("*.npz"), key=os.path.getmtime)
     assert json.loads(bytes(np.load(newest)["session"]))["step"] == expected
@@ -483,8 +484,7 @@ def test_early_stopping_plateaus_and_averages_are_alike_on_all_ranks():
         averages = {name: value.tobytes() for name, value in ema.averages.items()}
         return history, history.stopped, bytes_of(net), averages
 
-    first, *others = on(3, work)
-    assert all(each == first for each in others)
+    alike(3, work)
 
 
 def test_only_rank_0_prints_and_writes(tmp_path, capsys):
@@ -657,9 +657,7 @@ def test_only_rank_0_reads_what_is_resumed(tmp_path):
         return fit(plain(optimizer=reduced(comm)), files, epochs=epochs, **given)
 
     on(2, lambda comm: work(comm, 1))
-    first, second = on(2, work)
-    assert first == second
-    assert first.epochs == [0, 1]
+    assert alike(2, work).epochs == [0, 1]
 
     def missing(comm):
         expected = singanet.errors.FileAccessError if comm.rank == 0 else RankError
@@ -710,8 +708,7 @@ def test_schedules_of_ones_own_and_scales_that_differ_are_no_difference(lr):
         mixed.compiled.precision.scale = 2.0 ** (10 + comm.rank)
         return fit(net)["loss"], fit(mixed)["loss"]
 
-    first, second = on(2, work)
-    assert first == second
+    alike(2, work)
 
 
 def test_rates_are_those_of_rank_0():
@@ -736,8 +733,7 @@ def test_rates_are_those_of_rank_0():
             found.append(bytes_of(net))
         return found
 
-    first, second = on(2, work)
-    assert first == second
+    alike(2, work)
 
 
 def test_a_rank_without_samples_warns_of_nothing():
@@ -747,6 +743,4 @@ def test_a_rank_without_samples_warns_of_nothing():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        first, *others = on(3, work)
-    assert np.isfinite(first).all()
-    assert all(each == first for each in others)
+        assert np.isfinite(alike(3, work)).all()
