@@ -1,5 +1,6 @@
 """Whole models of Keras, there and back: every layer of the table, models in models, ready nets."""
 
+import h5py
 import numpy as np
 import pytest
 
@@ -76,6 +77,14 @@ CALLS = {
         2, 3, value_dim=4, dropout=0.1)(x, x)),
     "causal attention": (STEPS, lambda: lambda x: kl.MultiHeadAttention(2, 3, use_bias=False)(
         x, kl.Dense(5)(x), use_causal_mask=True)),
+    "LSTM": (STEPS, lambda: kl.LSTM(3, return_sequences=True)),
+    "GRU": (STEPS, lambda: kl.GRU(3, return_sequences=True)),
+    "SimpleRNN": (STEPS, lambda: kl.SimpleRNN(3, return_sequences=True)),
+    "both ways": (STEPS, lambda: kl.Bidirectional(kl.LSTM(3, return_sequences=True))),
+    "both ways, GRU": (STEPS, lambda: kl.Bidirectional(kl.GRU(3, return_sequences=True))),
+    "Conv2D in groups": (IMAGE, lambda: kl.Conv2D(
+        6, (3, 2), padding="same", groups=2, use_bias=False)),
+    "DepthwiseConv2D": (IMAGE, lambda: kl.DepthwiseConv2D(3, depth_multiplier=2)),
     "GRU without bias": (STEPS, lambda: kl.GRU(4, use_bias=False, go_backwards=True)),
     "PReLU of steps": (STEPS, lambda: kl.PReLU("ones", shared_axes=[1])),
     "Reshape": (IMAGE, lambda: [kl.Reshape((8, 36)), kl.Reshape((4, 6, 12))]),
@@ -146,11 +155,40 @@ def expect_as_there(model, path, x):
     same(load_model(path).forward(False, x), model.predict(x, verbose=0))
 
 
+# What files of weights alone have no form for, or another number of arrays.
+WHOLE_ALONE = ("TimeDistributed", "TimeDistributed norm", "Normalization", "a model twice",
+               "a model of models")  # fmt: skip
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_every_layer_there_and_back(name, tmp_path):
     shape, make = CALLS[name]
     x = keras.Input(shape)
-    there_and_back(drawn(keras.Model(x, through(make(), x))), shape, tmp_path)
+    model = drawn(keras.Model(x, through(make(), x)))
+    there_and_back(model, shape, tmp_path)
+    if model.weights and name not in WHOLE_ALONE:
+        weights_there_and_back(model, tmp_path)
+
+
+def weights_there_and_back(model, folder):
+    """Files of weights, Keras' legacy ones too: they come here and go back bit for bit."""
+    legacy = pytest.importorskip("keras.src.legacy.saving.legacy_h5_format")
+    net, before = load_model(folder / "m.keras"), model.get_weights()
+    wanted = [value.copy() for value in net.param_values()]
+    model.save_weights(folder / "w.weights.h5")
+    with h5py.File(folder / "w.h5", "w") as file:
+        legacy.save_weights_to_hdf5_group(file, model)
+    for name, format in (("w.weights.h5", None), ("w.h5", "keras-legacy")):
+        for param in net.params():
+            param.value[...] = 0
+        assert net.load(folder / name).complete
+        for value, old in zip(net.param_values(), wanted, strict=True):
+            np.testing.assert_array_equal(value, old)
+        net.save(folder / f"again-{name}", format=format)
+        model.set_weights([np.zeros_like(weight) for weight in before])
+        model.load_weights(folder / f"again-{name}")
+        for old, new in zip(before, model.get_weights(), strict=True):
+            assert old.tobytes() == new.tobytes()
 
 
 def there_and_back(model, shape, folder, count=3, last=0):
