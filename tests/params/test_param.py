@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import singanet
+from singanet import FeedForwardNet
 from singanet.checkpoint.gguf_blocks import quarters
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
 from singanet.initializer import Constant, Gaussian, GlorotUniform, HeNormal, Uniform
@@ -20,6 +21,7 @@ from singanet.ops import ops_for
 from singanet.params.grads import add_gradients, dense_gradient
 from singanet.params.narrow import fed_back, fitted
 from singanet.params.param import Param, ParamSpec, make_param
+from singanet.testing.device_like import device_like
 from singanet.types import RowSparse
 
 
@@ -52,41 +54,35 @@ def test_values_depend_on_seed_and_name_alone():
     assert (value("a", 1) != value("a", 2)).all()
 
 
-def test_the_value_is_one_live_array():
-    param = make()
-    param.value[0, 0] = 9.0
-    assert param.value[0, 0] == 9.0
-    assert param.value is param.value
-
-
-def test_a_value_of_another_shape_is_refused():
-    param = make()
-    with pytest.raises(ShapeError, match=r"'fc/weight': expected shape \(2, 3\).*\(3, 2\)"):
-        param.value = np.zeros((3, 2))
-    assert param.value.shape == (2, 3)
-
-
-@pytest.mark.parametrize("name", ["", 3, None])
-def test_a_bad_name_is_refused(name):
-    with pytest.raises(ArgumentError, match="a parameter name"):
-        make({"name": name})
-
-
-def test_an_unknown_key_is_refused():
-    with pytest.raises(UnknownNameError, match="'decay_mul'; did you mean 'decay_mult'"):
-        make({"decay_mul": 1.0})
-
-
-def test_an_unknown_initializer_is_refused():
-    with pytest.raises(UnknownNameError, match="gausian"):
-        make({"init": "gausian", "mean": 0, "std": 1})
+@pytest.mark.parametrize(
+    ("specs", "error", "words"),
+    [
+        *(({"name": name}, ArgumentError, "a parameter name") for name in ("", 3, None)),
+        ({"decay_mul": 1.0}, UnknownNameError, "'decay_mul'; did you mean 'decay_mult'"),
+        ({"init": "gausian", "mean": 0, "std": 1}, UnknownNameError, "gausian"),
+        # Names that no file holds, before training.
+        *(({"name": name}, ArgumentError, None)
+          for name in ("a\ud800", "a\tb", "a\n", "x" * 4097, "é" * 2049, "a//b", "../a")),
+    ],
+)  # fmt: skip
+def test_refused_specs(specs, error, words):
+    with pytest.raises(error, match=words):
+        make(specs)
+    if not words:
+        for named in (lambda name: Dense(name, 3), lambda name: FeedForwardNet(name=name)):
+            with pytest.raises(error):
+                named(specs["name"])
 
 
 def test_a_value_of_another_type_becomes_the_parameters_own():
     """A float64 array stayed one, and the net computed in it from there on."""
     param = make()
+    with pytest.raises(ShapeError, match=r"'fc/weight': expected shape \(2, 3\).*\(3, 2\)"):
+        param.value = np.zeros((3, 2))
     param.value = np.full((2, 3), 0.1)
     assert param.value.dtype == np.float32
+    param.value[0, 0] = 9.0
+    assert param.value[0, 0] == 9.0
     param.value = np.ones((2, 3), int)
     assert param.value.dtype == np.float32
     own = np.zeros((2, 3), np.float32)
@@ -117,16 +113,6 @@ def test_large_parameters_are_drawn_piece_by_piece_to_the_same_numbers(rule):
     assert peak < value.nbytes + (20 << 20)
     rng = np.random.default_rng([0, zlib.crc32(b"fc/weight")])
     np.testing.assert_array_equal(value, rule(rng, shape, shape).astype(np.float32), strict=True)
-
-
-@pytest.mark.parametrize("name", ["a\ud800", "a\tb", "a\n", "x" * 4097, "é" * 2049, "a//b", "../a"])
-def test_names_that_no_file_holds_are_refused_before_training(name):
-    with pytest.raises(ArgumentError):
-        Dense(name, 3)
-    with pytest.raises(ArgumentError):
-        make({"name": name})
-    with pytest.raises(ArgumentError):
-        singanet.FeedForwardNet(name=name)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
@@ -182,24 +168,20 @@ def test_sums_equal_those_of_dense_gradients_and_change_neither(a, b):
         assert not np.shares_memory(total, SOME["dense"])
 
 
-def test_the_sum_of_sparse_gradients_has_each_row_once_in_order():
-    total = add_gradients(ops, SOME["sparse"], SOME["other"])
-    np.testing.assert_array_equal(total.indices, [0, 1, 4])
-    np.testing.assert_array_equal(total.rows, [[10, 20], [31, 42], [3, 4]])
-
-
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), max_size=20))
 def test_sum_rows_equals_a_loop(pairs):
+    """Each row once, in order; of a device's arrays as well."""
     indices = np.array([index for index, _ in pairs], np.uint8)
     rows = np.array([[value, -value] for _, value in pairs], np.float32).reshape(-1, 2)
     expected = {}
     for index, value in pairs:
         expected[index] = expected.get(index, 0) + value
-    found, sums = ops.sum_rows(indices, rows)
-    assert found.dtype == np.int64
-    assert found.tolist() == sorted(expected)
-    assert sums.dtype == np.float32
-    assert sums.tolist() == [[expected[index], -expected[index]] for index in sorted(expected)]
+    for xp in (np, device_like):
+        given = xp.asarray(indices), xp.asarray(rows)
+        found, sums = ops_for(given[1]).sum_rows(*given)
+        assert (found.dtype, sums.dtype) == (np.int64, np.float32)
+        assert found.tolist() == sorted(expected)
+        assert sums.tolist() == [[expected[index], -expected[index]] for index in sorted(expected)]
 
 
 def test_dense_form(xp):
@@ -209,14 +191,6 @@ def test_dense_form(xp):
     host = made.get() if hasattr(made, "get") else made
     np.testing.assert_array_equal(host, dense(SOME["sparse"]))
     assert dense_gradient(kernels, made, SHAPE) is made
-
-
-def test_sum_rows_on_the_device(xp):
-    indices = xp.asarray(np.array([3, 0, 3, 3]))
-    rows = xp.asarray(np.array([[1.0], [2], [4], [8]]))
-    found, sums = ops_for(rows).sum_rows(indices, rows)
-    assert found.tolist() == [0, 3]
-    assert sums.tolist() == [[2.0], [13.0]]
 
 
 def numbers(blocks):
@@ -257,11 +231,20 @@ def test_equal_numbers_and_those_on_a_line_are_kept():
     np.testing.assert_allclose(numbers(fitted(values)), values, atol=1e-6)
 
 
-def test_inputs_that_have_nothing_in_common_are_fitted_each_by_itself():
+def both(values, moments):
+    """By what inputs have in common, and each by itself."""
+    alone = fitted(np.ascontiguousarray(values.T).reshape(-1, 32))
+    shape = values.shape[::-1]
+    return [numbers(each).reshape(shape).T for each in (fed_back(values, moments), alone)]
+
+
+def test_inputs_that_have_nothing_in_common_or_have_been_nothing_are_fitted_by_themselves():
     values = np.random.default_rng(1).standard_normal((96, 7)).astype(np.float32)
-    made = numbers(fed_back(values, np.eye(96, dtype=np.float32))).reshape(7, 96).T
-    wanted = numbers(fitted(np.ascontiguousarray(values.T).reshape(-1, 32))).reshape(7, 96).T
-    np.testing.assert_allclose(made, wanted, atol=1e-5)
+    nothing = np.zeros((96, 96), np.float32)
+    for moments in (np.eye(96, dtype=np.float32), nothing):
+        np.testing.assert_allclose(*both(values, moments), atol=1e-5)
+    nothing[3, 3] = 1e8
+    assert np.isfinite(both(values, nothing)[0]).all()
 
 
 @pytest.mark.parametrize("rank", [8, 40])
@@ -270,16 +253,5 @@ def test_products_are_nearer_where_inputs_go_together(rank):
     x = rng.standard_normal((400, rank)) @ rng.standard_normal((rank, 96))
     x += 0.1 * rng.standard_normal(x.shape)
     values = rng.standard_normal((96, 20)).astype(np.float32)
-    made = numbers(fed_back(values, (x.T @ x).astype(np.float32))).reshape(20, 96).T
-    plain = numbers(fitted(np.ascontiguousarray(values.T).reshape(-1, 32))).reshape(20, 96).T
+    made, plain = both(values, (x.T @ x).astype(np.float32))
     assert np.linalg.norm(x @ (made - values)) < 0.6 * np.linalg.norm(x @ (plain - values))
-
-
-def test_inputs_that_have_been_nothing_do_no_harm():
-    values = np.random.default_rng(3).standard_normal((64, 5)).astype(np.float32)
-    moments = np.zeros((64, 64), np.float32)
-    made = numbers(fed_back(values, moments)).reshape(5, 64).T
-    wanted = numbers(fitted(np.ascontiguousarray(values.T).reshape(-1, 32))).reshape(5, 64).T
-    np.testing.assert_allclose(made, wanted, atol=1e-5)
-    moments[3, 3] = 1e8
-    assert np.isfinite(numbers(fed_back(values, moments))).all()

@@ -12,7 +12,6 @@ from singanet.errors import CallOrderError
 from singanet.initializer import Gaussian
 from singanet.layers import Activation, Dense
 from singanet.loss import SquaredError
-from singanet.optimizer import SGD
 from singanet.params.param import Param, ParamSpec
 from singanet.params.storage import Memory, ParamStorage
 
@@ -116,19 +115,6 @@ def test_two_names_of_a_parameter_stay_one(copied):
     assert first.spec == ParamSpec("w", lr_mult=2.0)
     first.storage = Memory(np.ones((3, 2), np.float32))
     assert second.value.all()
-
-
-def test_arrays_of_one_bucket_stay_neighbours_in_a_copy():
-    net = make()
-    net.step(X, np.zeros((5, 3), np.float32), SGD(0.1))
-    (bucket,) = net.buckets()
-    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        (theirs,) = other.buckets()
-        assert theirs.names == bucket.names
-        assert not np.shares_memory(theirs.array, bucket.array)
-        np.testing.assert_array_equal(theirs.array, bucket.array)
-        theirs.array[...] += 1.0
-        np.testing.assert_array_equal(other.params()[0].value, net.params()[0].value + 1)
 
 
 def test_a_shallow_copy_has_the_array_until_one_of_both_gets_another():
