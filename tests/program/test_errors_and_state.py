@@ -57,14 +57,14 @@ def test_optimizers_that_refuse_rows_do_so_at_every_step(kind, how, placed):
 
 
 class BreakingRegularizer(Regularizer):
-    """Adds nothing; raises when the fuse says so and the parameter has its shape."""
+    """Adds nothing; raises at a parameter of ``size`` numbers once the fuse was lit."""
 
-    def __init__(self, fuse):
+    def __init__(self, size):
         super().__init__(0.1)
-        self.fuse = fuse
+        self.fuse, self.size = {}, size
 
     def add(self, xp, value, grad, coefficient, out):
-        if "error" in self.fuse and value.size == self.fuse["size"]:
+        if "error" in self.fuse and value.size == self.size:
             raise self.fuse.pop("error")
         xp.add(grad, 0 * value, out=out)
 
@@ -72,8 +72,8 @@ class BreakingRegularizer(Regularizer):
 class BreakingRate:
     """A schedule that raises at the third call after the fuse was lit."""
 
-    def __init__(self, fuse):
-        self.fuse = fuse
+    def __init__(self):
+        self.fuse = {}
 
     def __call__(self, step):
         if "error" in self.fuse:
@@ -115,18 +115,47 @@ def moved_of(net, optimizer, before):
     return moved, counted, slots
 
 
-def expect_consistent(twins, light, error=RuntimeError):
-    """After ``light(net, rule, error)`` a step raises in both, and they go on.
+def of_layer(net, rule):
+    return net["breaks"].fuse
 
-    The recorded net then stands before the step, or as by the layers.
-    """
+
+def regularized(size):
+    return lambda: Adam(lr=0.02, regularizer=BreakingRegularizer(size))
+
+
+ERRORS = {
+    # Settings of the biases, the rule, and the fuse of what raises in the backward part.
+    **{rule.__name__: (None, rule, of_layer) for rule in (sgd, adam, clipped)},
+    # Biases with settings of their own wait with the weights, and are updated by themselves.
+    **{
+        f"{rule.__name__}, biases apart": ({"lr_mult": 2.0}, rule, of_layer)
+        for rule in (sgd, clipped)
+    },
+    **{
+        f"regularizer of {size}": (None, regularized(size), lambda net, r: r.regularizer.fuse)
+        for size in (6 * 3000, 3, 5 * 6)
+    },
+    "schedule": (None, lambda: Adam(BreakingRate()), lambda net, rule: rule.lr.fuse),
+}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("level", ["none", "cheap"])
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_in_the_backward_part_leave_a_state_from_which_nets_go_on(
+    name, level, error, placed
+):
+    """The recorded net then stands before the step, or as by the layers."""
+    of_biases, make, fuse_of = ERRORS[name]
+    twins = Twins(lambda: placed(mixed_net(of_biases)), make)
+    twins.recorded.programs.recompute = level
     twins.train(CHAIN.batches(4))
-    twins.both(lambda net, rule: light(net, rule, error("on purpose")))
+    twins.both(lambda net, rule: fuse_of(net, rule).update(error=error("on purpose")))
     x, y = CHAIN.batches(1, seed=9)[0]
     seen = []
     for net, rule in zip(twins.nets, twins.optimizers, strict=True):
         old = state_of(net, rule)
-        with pytest.raises((RuntimeError, KeyboardInterrupt), match="on purpose"):
+        with pytest.raises(error, match="on purpose"):
             net.step(x, y, rule)
         moved, counted, slots = moved_of(net, rule, old)
         assert moved == counted == slots
@@ -140,41 +169,6 @@ def expect_consistent(twins, light, error=RuntimeError):
     state = twins.optimizers[0].state_dict()
     counts = {int(array) for key, array in state.items() if key.endswith("/step")}
     assert max(counts) - min(counts) <= 1
-
-
-def in_layer(net, rule, error):
-    net["breaks"].fuse["error"] = error
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("make", [sgd, adam, clipped])
-@pytest.mark.parametrize("level", ["none", "cheap"])
-def test_an_error_of_a_layer_in_backward(error, make, level, placed):
-    twins = Twins(lambda: placed(mixed_net()), make)
-    twins.recorded.programs.recompute = level
-    expect_consistent(twins, in_layer, error)
-
-
-@pytest.mark.parametrize("make", [sgd, clipped])
-def test_an_error_between_updates_that_waited_and_those_that_did_not(make, placed):
-    """Biases with settings of their own wait with the weights, and are updated by themselves."""
-    expect_consistent(Twins(lambda: placed(mixed_net({"lr_mult": 2.0})), make), in_layer)
-
-
-@pytest.mark.parametrize("size", [6 * 3000, 3, 5 * 6])
-def test_an_error_of_a_regularizer(size, placed):
-    def light(net, rule, error):
-        rule.regularizer.fuse |= {"size": size, "error": error}
-
-    rule = lambda: Adam(lr=0.02, regularizer=BreakingRegularizer({}))  # noqa: E731
-    expect_consistent(Twins(lambda: placed(mixed_net()), rule), light)
-
-
-def test_an_error_of_a_schedule(placed):
-    def light(net, rule, error):
-        rule.lr.fuse["error"] = error
-
-    expect_consistent(Twins(lambda: placed(mixed_net()), lambda: Adam(BreakingRate({}))), light)
 
 
 @pytest.mark.parametrize("where", ["forward", "loss", "measure"])
