@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import random
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import singanet
 from singanet import Input
+from singanet.engine.recompute.units import dropped_alone
 from singanet.errors import ArgumentError
 from singanet.layers import (
     Activation,
@@ -23,9 +25,9 @@ from singanet.layers import (
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm
+from singanet.program import recompute
 from tests.charts import HERE
 from tests.program import plans
-from tests.program.dropping import drop_all
 from tests.program.twins import Twins
 
 
@@ -223,6 +225,37 @@ def test_memory_is_predicted_with_what_is_dropped():
 
 
 # -- whatever can be dropped is dropped -----------------------------------------------------
+
+
+def drop_all(monkeypatch, seed=0):
+    """Let programs that recompute run units again by chance; how many of them, in all."""
+    counts = {"dropped": 0, "again": 0}
+    draw = random.Random(seed)
+
+    def at_random(units, *_, **__):
+        may = [k for k, unit in enumerate(units.units) if unit.again]
+        dropped = {k for k in may if draw.random() < (0.9, 0.5, 0.7, 0.3)[seed % 4]}
+        ops = dropped_alone(units, dropped)
+        counts["dropped"] += len(dropped)
+        counts["again"] += len(ops) - 2 * len(units)
+        return ops
+
+    class Anyhow(recompute.Choice):
+        def plans(self, level, reached):
+            # One order each, though it is asked twice: for the calls and for the table.
+            known = {}
+
+            def plan(units, plans):
+                if id(units) not in known:
+                    known[id(units)] = units, at_random(units)
+                return known[id(units)][1]
+
+            yield plan, "by chance"
+
+    monkeypatch.setattr(recompute, "Choice", Anyhow)
+    monkeypatch.setattr(recompute, "worth", lambda made, kept: True)
+    return counts
+
 
 NODES = {
     "vectors": ("dense", "layer norm", "tanh", "batch norm", "dropout", "relu", "shared"),

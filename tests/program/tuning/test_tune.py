@@ -21,7 +21,7 @@ from singanet.layers import (
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import costs, cpu_ops, numpy_ops
 from singanet.ops.casts import has_compiler
-from singanet.ops.costs import ROUTES, Case
+from singanet.ops.costs import ROUTES, Case, Costs
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
@@ -34,6 +34,18 @@ USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 
 TILES = {"compiled"} if has_compiler() else set()
 """The route by tiles that 3×3 kernels have here."""
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """Where choices are kept; none are known."""
+    ops = cpu_ops()
+    if not isinstance(ops, OneDnnOps) or ops.runtime() is None:
+        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp")
+    named = tmp_path / "routes.json"
+    monkeypatch.setenv("SINGANET_ROUTES", str(named))
+    monkeypatch.setattr(ops, "chooser", Costs())
+    return named
 
 
 def net_of(*layers):
