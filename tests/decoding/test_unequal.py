@@ -103,7 +103,6 @@ class Course:
         self.decoder, self.texts, self.most = decoder, texts, most
 
     def read(self, parts, level):
-        """Further ids of each; what the net expects then."""
         self.texts = [text + part for text, part in zip(self.texts, parts, strict=True)]
         self.most = [max(m, len(text)) for m, text in zip(self.most, self.texts, strict=True)]
         if level:
@@ -111,17 +110,14 @@ class Course:
         return self.decoder.read([np.array(part) for part in parts])
 
     def rows(self, rows):
-        """Some of them, by themselves."""
         some = [[of[n] for n in rows] for of in (self.texts, self.most)]
         return Course(self.decoder.fork(rows), *some)
 
     def back(self, less):
-        """Without so many of the last."""
         self.decoder.back(less)
         self.texts = [text[: len(text) - k] for text, k in zip(self.texts, less, strict=True)]
 
     def with_(self, other):
-        """Both side by side."""
         decoder = Decoder.joined([self.decoder, other.decoder])
         return Course(decoder, self.texts + other.texts, self.most + other.most)
 

@@ -73,7 +73,6 @@ class Question:
         return self.net.hessian_vector_product(self.ys, self.xs, self.feed, self.vectors, self.dys)
 
     def by_differences(self):
-        """Central differences of the gradients."""
         params = {p.name: p for p in self.net.params() if p.name in self.vectors}
         before = {name: p.value.copy() for name, p in params.items()}
         ends = []
@@ -461,8 +460,6 @@ def test_a_users_layer_that_is_pure_is_differentiated_and_another_refused():
 
 
 class Looking(loss.MeanSquaredError):
-    """A loss that looks at its outputs."""
-
     def compute(self, ops, x, y):
         assert float(x.max()) < 1e9
         return super().compute(ops, x, y)

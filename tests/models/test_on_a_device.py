@@ -33,7 +33,6 @@ KINDS, COUNT = 3, 12
 
 
 def data(name, shape, rng):
-    """Inputs and targets of the host."""
     entry = find(name)
     if name in ("char_rnn", "transformer"):
         ids = rng.integers(0, KINDS, (COUNT, *entry.input_shape))

@@ -99,7 +99,6 @@ class Plain:
 
 
 def dense(grad: Any, shape: Any) -> Any:
-    """A gradient as an array of float32 at least."""
     if not isinstance(grad, tuple):
         return grad.astype(np.promote_types(grad.dtype, np.float32))
     indices, rows = grad

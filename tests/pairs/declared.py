@@ -76,7 +76,6 @@ class Apart:
 
 
 def each_with(feature: str, *others: str) -> tuple[tuple[str, str], ...]:
-    """The pairs of ``feature`` with each of the others."""
     return tuple((feature, other) for other in others)
 
 
@@ -176,7 +175,6 @@ def table() -> str:
 
 
 def page_with_table(page: str) -> str:
-    """``page`` with the table as it is now."""
     before, rest = page.split(BEGIN)
     return before + BEGIN + table() + END + rest.split(END)[1]
 

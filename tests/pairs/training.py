@@ -143,13 +143,11 @@ class Case:
 
     @property
     def servers(self) -> int:
-        """Ranks that serve."""
         rows = "cached embeddings" in self and bool(SUMS & self.on)
         return int("parameter server" in self or rows)
 
     @property
     def workers(self) -> int:
-        """Ranks that train."""
         return (2 if SUMS & self.on else 1) * (2 if "pipeline" in self else 1)
 
 
@@ -157,7 +155,6 @@ class Case:
 
 
 def inputs(case: Case) -> dict[str, Symbol]:
-    """What the net reads, by name."""
     found = {"x": Input("x", (COLUMNS,), sparse="sparse inputs" in case)}
     if case.tables:
         found["ids"] = Input("ids", (2,))
@@ -169,7 +166,6 @@ def inputs(case: Case) -> dict[str, Symbol]:
 
 
 def outputs(case: Case, given: dict[str, Symbol], masked: bool = True) -> list[Symbol]:
-    """Scores of classes, and numbers where there are several outputs."""
     parts = [Dense("a", 8)(given["x"])]
     if case.tables:
         cache = Cache("lru", 0.5, 0, 0) if "cached embeddings" in case else None
@@ -193,7 +189,6 @@ def outputs(case: Case, given: dict[str, Symbol], masked: bool = True) -> list[S
 
 
 def loss_of(case: Case) -> Any:
-    """That of all outputs."""
     if "several outputs" in case.shape:
         return MultiLoss({"kinds": SoftmaxCrossEntropy(), "numbers": SquaredError()})
     return SoftmaxCrossEntropy()
@@ -237,7 +232,6 @@ def adapted(case: Case) -> list[str]:
 
 
 def data(case: Case) -> tuple[dict[str, Any], Any]:
-    """Inputs by name and targets of all samples."""
     rng = np.random.default_rng(1)
     count = SAMPLES
     x = rng.standard_normal((count, COLUMNS)).astype(np.float32)
@@ -264,7 +258,6 @@ def data(case: Case) -> tuple[dict[str, Any], Any]:
 
 
 def part_of(data: Any, rows: Any) -> Any:
-    """Some of the samples."""
     if isinstance(data, dict):
         return {name: each[rows] for name, each in data.items()}
     return data[rows]
@@ -280,7 +273,6 @@ def rule_of(case: Case) -> Any:
 
 
 def reduced(case: Case, rule: Any, comm: Any, servers: Any) -> Any:
-    """``rule`` behind what sums its gradients over ranks."""
     if case.on >= HYBRID or {"all-reduce", "cached embeddings"} <= case.on:
         return parallel.Hybrid(rule, comm, servers=servers)
     if "PowerSGD" in case:
@@ -301,7 +293,6 @@ def reduced(case: Case, rule: Any, comm: Any, servers: Any) -> Any:
 
 
 def batches(case: Case) -> list[slice]:
-    """The samples of each step."""
     starts = [*range(0, SAMPLES, BATCH)] * case.epochs
     return [slice(first, min(first + BATCH, SAMPLES)) for first in starts]
 
@@ -322,15 +313,12 @@ class Outcome:
 
 
 class Watches(Callback):
-    """Sees the net while it trains."""
-
     missing = ""
 
     def __init__(self, case: Case) -> None:
         self.case = case
 
     def on_batch_end(self, batch, logs):
-        """Look at what has to be so during the fit."""
         self.missing = missing(self.case, self.session.net)
 
 
@@ -473,7 +461,6 @@ def by_executor(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
 
 
 def outcome(net: Any, losses: Any, found: str, comm: Any) -> Outcome:
-    """What is left, once all ranks are there."""
     values = {param.name: param.peek().copy() for param in net.params()}
     if comm is not None:
         comm.barrier("the values")
@@ -503,7 +490,6 @@ def scaling() -> MixedPrecision:
 
 
 def measures(case: Case, folder: Path) -> dict[str, Any]:
-    """What a budget may be kept by."""
     if "offload" in case:
         return {"allow": (), "offload_folder": folder}
     return {"allow": ("micro-batches",) if "micro-batches" in case else ("recompute",)}
@@ -538,7 +524,6 @@ def taking_measures(way: int = 1) -> Iterator[None]:
 
 @contextmanager
 def by_blocks() -> Iterator[None]:
-    """Inside, scores are made for two or three rows at a time."""
     before = head_loss.BLOCK, head_loss.FEWEST_ROWS
     head_loss.BLOCK, head_loss.FEWEST_ROWS = 2 * KINDS * 8, 1
     try:

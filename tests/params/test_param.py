@@ -139,7 +139,6 @@ SHAPE = (5, 2)
 
 
 def dense(grad):
-    """By a loop over rows."""
     if not isinstance(grad, RowSparse):
         return grad
     total = np.zeros(SHAPE)

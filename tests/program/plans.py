@@ -162,7 +162,6 @@ OPTIMIZERS = {
 
 
 def built(plan):
-    """The net of ``plan``."""
     x = Input("x", (3,) if plan.values == "words" else SHAPES[plan.values])
     values = [Embedding("table", 7, 4)(x) if plan.values == "words" else x]
     weighted, shared = WEIGHTED[plan.values], None
@@ -289,13 +288,11 @@ class Run(Twins):
 
 
 def taken(item):
-    """A copy of an item of a walk."""
     grads = [tuple(g) if isinstance(g, tuple) else g.copy() for g in item.grads]
     return item.layer, list(item.names), grads, dict(item.output_grads)
 
 
 def some(walk, count):
-    """Copies of the first items."""
     return [taken(item) for item, _ in zip(walk, range(count), strict=False)]
 
 
@@ -429,7 +426,6 @@ def forward_twice(run, action):
 
 @action(5)
 def pause(run, action):
-    """A walk goes on after something else."""
     x, dy, batch = run.data.inputs(), run.data.gradient(), run.data.batch()
     between = chosen(
         action,
@@ -590,7 +586,6 @@ def refused_walk(run, action):
 
 
 def rule_of(optimizer):
-    """The rule behind all stages."""
     while not hasattr(optimizer, "lr"):
         optimizer = optimizer.optimizer
     return optimizer
@@ -634,7 +629,6 @@ def patch_layer(action, net, optimizer):
 
 @action(2)
 def patch_pass(run, action):
-    """A pass of the net's instance, and back."""
     method, at = chosen(action, ("forward", 1), ("backward", 0))
 
     def patch(net, _):
@@ -770,7 +764,6 @@ def copied(run, action):
 
 @action()
 def copied_under_way(run, action):
-    """Copied or refused between forward and backward; the pass under way goes on."""
     x, dy = run.data.inputs(), run.data.gradient()
 
     def act(net, _):
@@ -787,7 +780,6 @@ def copied_under_way(run, action):
 
 @action()
 def outlived(run, action):
-    """A walk goes on when its net is gone."""
     nets = list(copies_of(run.nets))
     batches = [(run.data.inputs(), run.data.gradient()) for _ in range(4)]
     found = []

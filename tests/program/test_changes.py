@@ -40,7 +40,6 @@ def param(net, name):
 
 
 def each(change):
-    """A change of both nets of a pair."""
     return lambda net, optimizer: change(net)
 
 
@@ -124,8 +123,6 @@ BY_HAND = {
 
 
 def gained(kind, nested):
-    """A net with a layer of the user's, and with a loss of the user's."""
-
     def make():
         inner = FeedForwardNet([Dense("d", 6), kind("gain")], name="inner")
         return chain(lambda: inner if nested else kind("gain"), loss=Weighed)

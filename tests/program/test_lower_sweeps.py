@@ -96,8 +96,6 @@ class WithoutScales(Sweeping):
 
 
 def in_lanes(base, count):
-    """Kernels that share work in so many lanes."""
-
     class InLanes(base):
         def lanes(self, samples, multiplications):
             cuts = [samples * k // count for k in range(count + 1)]
@@ -231,8 +229,6 @@ def test_nets_in_several_threads_are_as_alone():
 
 
 class Drawn(ElementWise):
-    """A rule of whatever arithmetic."""
-
     slots = ("one", "two")
 
     def __init__(self, program):

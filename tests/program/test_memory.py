@@ -37,7 +37,6 @@ TEXTS = ("char_rnn", "transformer")
 
 
 def steps(name, batch, make, count, level="none", given=(), options=()):
-    """A net, its optimizer and a batch, trained for ``count`` steps."""
     net, optimizer = build(name, *given, seed=0, **dict(options)), make()
     net.programs.recompute = level
     x = np.zeros((batch, *net.nodes()[0].layer.in_shapes), np.float32)

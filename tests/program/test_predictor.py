@@ -116,7 +116,6 @@ def normalised_twice():
 
 
 def nested():
-    """Nets in nets that share parameters."""
     tower = FeedForwardNet(
         [Conv2D("c", 4, 3, input_sample_shape=(3, 6, 6)), BatchNormalization("n")], name="tower"
     )
@@ -880,8 +879,6 @@ def test_places_that_do_not_fit_are_refused():
 
 
 class Looks(Layer):
-    """A user's layer whose result depends on a look at values."""
-
     def setup(self, in_shape):
         return in_shape
 

@@ -142,7 +142,6 @@ def test_loss_that_cannot_be_recorded_is_said_to_be_a_python_step():
 
 
 def test_nets_interleaved_do_not_meet(rng):
-    """Two of them share an optimizer."""
     pairs = [Twins(image_net, adam), Twins(residual_net, adam), Twins(image_net, adam)]
     pairs[2].optimizers = pairs[0].optimizers
     for number, (x, y) in enumerate(BATCHES[:6]):

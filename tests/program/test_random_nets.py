@@ -127,8 +127,6 @@ def test_each_part_and_action_is_as_by_the_layers(name, kernels, level):
 
 
 class There(Run):
-    """A recorded net and its twin by the layers, both on the device."""
-
     def __init__(self, plan):
         # What computes with NumPy does so on the host alone.
         plan = replace(plan, optimizer="sgd") if plan.optimizer == "keeps" else plan
@@ -142,8 +140,6 @@ class There(Run):
 
 
 class Way(Run):
-    """A net that is carried out in a way, and its twin by the layers in memory."""
-
     def __init__(self, plan, way, half, clipped, scale, folder):
         super().__init__(replace(plan, actions=()))
         optimizers = list(self.optimizers)
@@ -198,8 +194,6 @@ def budgets(draw):
 
 
 class Budget(Run):
-    """A net that is fitted within a budget, and its twin by the layers in memory."""
-
     def __init__(self, plan, allowed, way, folder):
         super().__init__(plan)
         self.allowed, self.way, self.folder = allowed, way, folder

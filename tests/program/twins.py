@@ -31,7 +31,6 @@ class Twins:
         return [act(*pair) for pair in zip(self.nets, self.optimizers, strict=True)]
 
     def step(self, x, y, **options):
-        """One training step each, which has to give the same."""
         one, two = self.both(lambda net, optimizer: net.step(x, y, optimizer, **options))
         # A loss that is no number is the same in both.
         np.testing.assert_equal(one, two)
@@ -39,7 +38,6 @@ class Twins:
         return one
 
     def train(self, batches, **options):
-        """A step for each of ``batches``."""
         for x, y in batches:
             self.step(x, y, **options)
 
@@ -66,8 +64,6 @@ class Twins:
         self.expect_equal()
 
     def fit(self, x, y, batch_size=4, epochs=1, *, compiled=None, **options):
-        """A fit each, with the same history; the histories."""
-
         def act(net, optimizer):
             net.compile(optimizer, **(compiled() if compiled else {}))
             return dict(net.fit(x, y, batch_size, epochs, verbose=False, **options))
@@ -78,13 +74,11 @@ class Twins:
         return one, two
 
     def forward(self, flag, x, output=()):
-        """A forward pass each, which has to give the same; the outputs."""
         outs = self.both(lambda net, _: net.forward(flag, x, output))
         expect_same(*outs)
         return outs
 
     def walk(self, dy, output=()):
-        """A walk back each, which has to yield the same; its items."""
         walks = self.both(lambda net, _: net.backward(dy, output))
         items = []
         for one, two in zip(*walks, strict=True):
@@ -125,7 +119,6 @@ class Twins:
 
 
 def expect_items_same(one, two):
-    """Two items of a backward walk are the same to the bit."""
     assert (one.names, one.layer) == (two.names, two.layer)
     expect_same(one.grads, two.grads)
     expect_same(one.output_grads, two.output_grads)

@@ -115,8 +115,6 @@ class Weighed(SquaredError):  # noqa: N818
 
 
 class Pulled(Regularizer):
-    """Pulls a parameter towards ``centre``."""
-
     def __init__(self, coefficient, centre=0.0):
         super().__init__(coefficient)
         self.centre = centre

@@ -296,7 +296,6 @@ class Calls:
         self.noted[:1] = count
 
     def run(self):
-        """The names in the order of the calls, and what was launched."""
         self.noted.fill(0)
         with watch_device() as watch:
             self.graphs()

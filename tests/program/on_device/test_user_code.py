@@ -120,8 +120,6 @@ class Picky(Smooth):
 
 
 class Halves(Wrapper):
-    """Halves its gradients."""
-
     def update(self, names, values, grads, scale=1.0):
         self.optimizer.update(names, values, [grad * np.float32(0.5) for grad in grads], scale)
 

@@ -36,7 +36,6 @@ class Recorded:
         return [call.name for call in self.tape.calls]
 
     def operand(self, name):
-        """What the call ``name`` reads first."""
         (ref,) = (call.arguments[0] for call in self.tape.calls if call.name == name)
         assert isinstance(ref, Ref)
         return self.tape.outside[ref]

@@ -63,7 +63,6 @@ def arena(program):
 
 
 def train(twins, level, steps=4):
-    """Steps of both of the twins, of which the first one records at ``level``."""
     twins.recorded.programs.recompute = level
     for k in range(steps):
         twins.step(*batch_of(twins.recorded, seed=k))
@@ -270,7 +269,6 @@ DONE = tuple(plans.Action(kind) for kind in ("loop", "pause", "train"))
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", NODES)
 def test_plans_that_drop_all_they_can(name, seed, monkeypatch):
-    """In steps and in loops of the caller, which update between the yields."""
     counts = drop_all(monkeypatch, seed)
     nodes = (*map(plans.Node, NODES[name]), plans.Node("add", 0, 3))
     values = name.partition(",")[0]

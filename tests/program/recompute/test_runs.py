@@ -19,8 +19,6 @@ from singanet.program.trace.tape import Tape
 
 
 class Draws:
-    """Other numbers at each call."""
-
     def __init__(self):
         self.count = 0
 
@@ -71,7 +69,6 @@ def by_blocks(xp, a, b):
 
 
 def two(xp, a, b):
-    """Two results at once."""
     whole, rest = xp.modf(a)
     return xp.add(rest, xp.multiply(whole, b))
 

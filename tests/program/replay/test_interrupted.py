@@ -172,8 +172,6 @@ def test_an_interrupt_in_leaving_a_recording_leaves_none_open():
 
 
 class Own(Adam):
-    """A rule of a user's own, whose update is a Python step of a program."""
-
     strike = False
 
     def apply_rule(self, update):
