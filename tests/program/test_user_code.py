@@ -29,7 +29,16 @@ from singanet.types import RowSparse
 
 from .program_case import CHAIN, IMAGES, Net, adam, chain, image_net, of, sgd, vectors
 from .twins import Twins, expect_same
-from .user_parts import Alike, ClippedNet, InPlace, KeepsGradients, PureTwice, ScaledNet, times
+from .user_parts import (
+    Alike,
+    ClippedNet,
+    Draws,
+    InPlace,
+    KeepsGradients,
+    PureTwice,
+    ScaledNet,
+    times,
+)
 
 REAL = Net(lambda: chain(loss=SquaredError), of(5), of(3))
 
@@ -176,21 +185,6 @@ class Counts(Doubles):
         return dy * self.factor, {}
 
 
-class DrawsByItself(Doubles):
-    """Noise of its own, not from the net's generator."""
-
-    def __init__(self, name):
-        super().__init__(name)
-        self.source = np.random.RandomState(5)
-
-    def forward(self, ctx, x):
-        ctx.save(mask=self.source.random_sample(x.shape) < 0.5)
-        return x * ctx.saved["mask"] if ctx.keep else x
-
-    def backward(self, ctx, dy):
-        return (dy * ctx.saved["mask"]).astype(dy.dtype), {}
-
-
 class Branches(Doubles):
     """Python that looks at values."""
 
@@ -255,7 +249,7 @@ OWN = {
     "table": (Table, None),
     "impure table": (type("ImpureTable", (Table,), {"pure": False}), IMPURE),
     "counts": (Counts, IMPURE),
-    "draws by itself": (DrawsByItself, IMPURE),
+    "draws by itself": (Draws, IMPURE),
     "branches": (Branches, IMPURE),
     "lies and branches": (
         type("Lies", (Branches,), {"pure": True}), "__bool__, which looks at values"),

@@ -1,7 +1,9 @@
 """The report of a program: figures that add up, tables, data, HTML."""
 
 import json
+import re
 import time
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ from singanet.models import build
 from singanet.optimizer import SGD
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout import plan_arena
-from singanet.program.report import ProgramReport
-from tests.charts import HERE, groups
+from singanet.program.report import PHASES, ProgramReport
+from tests.charts import HERE, NEEDED, SVG, groups, texts
 from tests.html_check import read_html
 from tests.program.steps import at_random, residual
 from tests.program.test_layout import check
@@ -89,12 +91,6 @@ def test_levels_are_those_of_singa():
     assert talk[-2].startswith("---")
 
 
-@pytest.mark.parametrize("level", [-1, 4, "2", None])
-def test_other_levels_are_refused(level):
-    with pytest.raises(ArgumentError, match="a level from 0 to 3"):
-        report().table(level)
-
-
 def test_without_times_there_is_no_column_of_them():
     made = report(None)
     assert "ms" not in made.table(2).split()
@@ -138,17 +134,14 @@ def test_what_is_held_at_the_peak_is_what_is_live_there():
     assert made.layout.lower_bound - inputs - rounding <= held <= made.layout.lower_bound
 
 
-def test_seconds_of_other_kernels_are_refused():
-    with pytest.raises(ArgumentError, match="seconds of each of 6 kernels; received 5"):
-        report(SECONDS[:5])
-
-
 def test_an_empty_program():
     made = ProgramReport((), (), plan_arena((), ()), ())
     assert made.peak_kernel is None
     assert "0 kernels" in str(made)
     assert made.saved == 0.0
     assert made.as_dict()["phases"] == {}
+    assert repr(report()) == "<ProgramReport: 6 kernels, arena 6.0 MB>"
+    assert not HERE or boxes(made.plot()) == {}
 
 
 def test_notebooks_show_the_phases_and_names_stay_text():
@@ -160,10 +153,6 @@ def test_notebooks_show_the_phases_and_names_stay_text():
     assert reader.tags == ["pre"]
     assert "".join(reader.text) == made.table(1)
     assert evil in made.table(1)
-
-
-def test_lists_of_reports_stay_readable():
-    assert repr(report()) == "<ProgramReport: 6 kernels, arena 6.0 MB>"
 
 
 # -- The trace file, held against the rules of the Trace Event Format -------------------------
@@ -204,6 +193,10 @@ def test_kernels_follow_one_another_in_microseconds():
     assert events[0]["ts"] == 0
     assert [event["ts"] for event in events[1:]] == pytest.approx(ends[:-1])
     assert ends[-1] == pytest.approx(1e6 * sum(SECONDS))
+    # The bytes are counted beside.
+    made = report()
+    counted = [event["args"]["live"] for event in read(made.trace()) if event["ph"] == "C"]
+    assert counted == list(made.live_bytes)
 
 
 @pytest.mark.parametrize(
@@ -222,28 +215,35 @@ def test_every_kernel_lies_in_the_lane_of_its_phase_or_layer(kind, order):
         assert names[event["tid"]] == (getattr(kernel, kind) or "(no layer)")
 
 
-def test_the_bytes_are_counted_beside():
-    made = report()
-    counted = [event["args"]["live"] for event in read(made.trace()) if event["ph"] == "C"]
-    assert counted == list(made.live_bytes)
+REFUSED = [
+    *((lambda path, level=level: report().table(level), ArgumentError, "a level from 0 to 3")
+      for level in (-1, 4, "2", None)),
+    (lambda path: report(SECONDS[:5]), ArgumentError, "seconds of each of 6 kernels; received 5"),
+    (lambda path: report().trace(path / "trace.json", lanes="kernel"), ArgumentError,
+     r"lanes='phase'.*received 'kernel'"),
+    (lambda path: report(None).trace(path / "trace.json"), CallOrderError,
+     "measure the program first"),
+    (lambda path: report().trace(path / "missing" / "trace.json"), FileAccessError, "missing"),
+    *((lambda path, name=name: report().plot(path / name), error, words)
+      for name, error, words in [
+        ("missing/arena.svg", FileAccessError, "missing"), ("arena.pdf", ArgumentError, r"\.svg"),
+      ] if HERE),
+]  # fmt: skip
 
 
-def test_the_file_is_the_text(tmp_path):
-    text = report().trace(tmp_path / "trace.json")
-    assert (tmp_path / "trace.json").read_text(encoding="utf-8") == text
-
-
-def test_other_lanes_and_missing_times_are_refused(tmp_path):
-    with pytest.raises(ArgumentError, match=r"lanes='phase'.*received 'kernel'"):
-        report().trace(tmp_path / "trace.json", lanes="kernel")
-    with pytest.raises(CallOrderError, match="measure the program first"):
-        report(None).trace(tmp_path / "trace.json")
+@pytest.mark.parametrize(("act", "error", "words"), REFUSED)
+def test_refusals_write_nothing(act, error, words, tmp_path):
+    with pytest.raises(error, match=words):
+        act(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(FileAccessError, match="missing"):
-        report().trace(tmp_path / "missing" / "trace.json")
+def test_files_are_the_texts(tmp_path):
+    text = report().trace(tmp_path / "trace.json")
+    assert (tmp_path / "trace.json").read_text(encoding="utf-8") == text
+    if HERE:
+        svg = report().plot(tmp_path / "arena.svg")
+        assert (tmp_path / "arena.svg").read_text(encoding="utf-8") == svg
 
 
 # -- Reports of real nets: layouts without overlap, layers and phases that are the net's ------
@@ -302,3 +302,80 @@ def test_figures_traces_and_pictures_of_a_real_program(tmp_path):
     assert len(events) == figures["kernels"]
     if HERE:
         assert len(groups(report.plot(tmp_path / "arena.svg"), "forward")) > 5
+
+
+# -- The picture of the arena: a rectangle where and when each buffer lies ------------------
+
+
+def boxes(svg):
+    """Name → (left, top, width, height, phase) of every buffer's rectangle."""
+    found = {}
+    for phase in ("input", *PHASES):
+        for name, group in groups(svg, phase).items():
+            corners = re.findall(r"[ML] (\S+) (\S+)", group.find(f"{SVG}path").get("d"))
+            xs, ys = ([float(pair[k]) for pair in corners] for k in (0, 1))
+            place = (min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))
+            number, _, label = name.partition(" ")
+            found[label or number] = (*place, phase)
+    return found
+
+
+@NEEDED
+def test_every_buffer_of_the_arena_is_shown_for_as_long_as_it_is_needed():
+    found = boxes(report().plot())
+    # Parameters are not in the arena.
+    assert set(found) == {"x", "y", "relu", "loss", "dy", "dw"}
+    wide = found["x"][2] / 4  # needed by kernels 0 to 3
+    assert found["y"][2] == pytest.approx(2 * wide, abs=0.02)
+    assert found["dw"][2] == pytest.approx(3 * wide, abs=0.02)
+    assert found["dw"][3] == pytest.approx(3 * found["x"][3], abs=0.02)
+    assert found["y"][1] == found["relu"][1]  # in place
+    assert found["dw"][0] == pytest.approx(found["x"][0] + 3 * wide, abs=0.02)
+    phases = {name: box[4] for name, box in found.items()}
+    assert phases["x"] == "input"
+    assert phases["relu"] == "forward"
+    assert phases["dy"] == "loss"
+    assert phases["dw"] == "backward"
+    assert {"x", "y", "relu", "dy", "dw"} <= {*texts(report().plot())}  # those that are large
+
+
+@NEEDED
+def test_rectangles_of_nothing_but_pairs_in_place_overlap():
+    kernels, buffers = residual((1, 1), 8, 64, 2)
+    made = ProgramReport(kernels, buffers, plan_arena(kernels, buffers))
+    # On a grid of kernels: half a kernel in from both sides, so that touching is no overlap.
+    found = sorted(boxes(made.plot()).values())
+    assert len(found) > 50
+    tight = [(x + 0.3, y + 0.02, x + w - 0.3, y + h - 0.02) for x, y, w, h, _ in found]
+    pairs = len(made.layout.in_place)
+    meets = sum(
+        a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+        for i, a in enumerate(tight)
+        for b in tight[i + 1 :]
+    )
+    assert 0 < meets <= pairs
+
+
+@NEEDED
+def test_the_phases_are_named():
+    words = texts(report().plot())
+    for phase in ("input", "forward", "loss", "backward", "communication", "update"):
+        assert phase in words
+    assert any("arena of 6." in text for text in words)
+
+
+@NEEDED
+def test_the_line_shows_the_bytes_needed():
+    (line,) = groups(report().plot(), "needed").values()
+    heights = re.findall(r"[ML] \S+ (\S+)", line.find(f"{SVG}path").get("d"))
+    assert len({*heights}) == 1 + len({*report().live_bytes})  # from the ground and back
+
+
+@NEEDED
+def test_labels_cannot_smuggle_markup():
+    buffers = [Buffer(64, "input"), Buffer(64, label="<script>x</script>")]
+    kernels = [Kernel("k", (0,), (1,), "</svg>")]
+    svg = ProgramReport(kernels, buffers, plan_arena(kernels, buffers)).plot()
+    root = ElementTree.fromstring(svg)
+    assert not list(root.iter(f"{SVG}script"))
+    assert "<script>x</script>" in boxes(svg)
