@@ -5,30 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet
+from singanet import FeedForwardNet, layers
 from singanet.decoding import Decoder, trial
 from singanet.engine.feeds import check_feed
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
-from singanet.layers import (
-    GRU,
-    LSTM,
-    Activation,
-    Add,
-    Conv1D,
-    Dense,
-    Embedding,
-    Flatten,
-    Input,
-    Layer,
-    MultiHeadAttention,
-    Permute,
-    PositionEmbedding,
-    Reduce,
-    Reshape,
-    RotaryEmbedding,
-    Softmax,
-    TimeDistributed,
-)
+from singanet.layers import LSTM, Dense, Embedding, Input, MultiHeadAttention, RotaryEmbedding
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.ops.narrow import BlockMatrix
@@ -44,8 +25,8 @@ def crossed():
     memory, ids = Input("memory", (5, 6)), Input("ids", (T,), "int64")
     encoded = MultiHeadAttention("encoder", 2)(memory)
     x = attention(rotary=RotaryEmbedding())(Embedding("words", WORDS, E)(ids))
-    x = Add("add")(x, MultiHeadAttention("twice", 2, causal=True)(x, x))
-    x = Activation("tanh", "tanh")(MultiHeadAttention("cross", 2)(x, encoded))
+    x = layers.Add("add")(x, MultiHeadAttention("twice", 2, causal=True)(x, x))
+    x = layers.Activation("tanh", "tanh")(MultiHeadAttention("cross", 2)(x, encoded))
     net = FeedForwardNet(inputs=[memory, ids], outputs=x, seed=0)
     net.as_type("float64")
     return net
@@ -53,8 +34,8 @@ def crossed():
 
 def of_numbers():
     x = Input("x", (T, 3))
-    y = GRU("r", 4)(x)
-    return FeedForwardNet(inputs=x, outputs=[y, Activation("a", "tanh")(y)], seed=0)
+    y = layers.GRU("r", 4)(x)
+    return FeedForwardNet(inputs=x, outputs=[y, layers.Activation("a", "tanh")(y)], seed=0)
 
 
 def half():
@@ -75,7 +56,7 @@ NETS = {
         for name in ("char_rnn", "transformer")
     },
     "halves": (half, ids_of(), 5e-3, None),
-    "stateful": (lambda: net_of(GRU("r", E, stateful=2), attention()), ids_of(), 1e-9, None),
+    "stateful": (lambda: net_of(layers.GRU("r", E, stateful=2), attention()), ids_of(), 1e-9, None),
     "undeclared length": (lambda: rotating(None), ids_of(300, rows=1), 1e-9, 300),
     "numbers": (of_numbers, lambda rng: rng.standard_normal((2, T, 3)).astype("f"), 1e-6, None),
     "cross-attention": (crossed, ids_of(), 1e-9, None),
@@ -169,7 +150,7 @@ def test_a_refused_part_leaves_the_sequences_as_they_were(rng):
 
 
 def test_an_error_halfway_through_the_net_changes_nothing(rng):
-    class Fragile(Layer):
+    class Fragile(layers.Layer):
         fails = False
 
         def setup(self, in_shapes):
@@ -184,7 +165,7 @@ def test_an_error_halfway_through_the_net_changes_nothing(rng):
             return dy, {}
 
     fragile = Fragile("fragile")
-    net = net_of(GRU("r", E), attention("one"), fragile, attention("two"))
+    net = net_of(layers.GRU("r", E), attention("one"), fragile, attention("two"))
     ids = rng.integers(0, WORDS, (2, T))
     want = net.predict(ids)
     decoder = net.decoder()
@@ -196,7 +177,7 @@ def test_an_error_halfway_through_the_net_changes_nothing(rng):
     np.testing.assert_allclose(decoder(ids[:, 3:]), want[:, 3:], rtol=0, atol=1e-9)
 
 
-class Total(Layer):
+class Total(layers.Layer):
     """A user's layer that sums over the steps, and knows nothing of parts."""
 
     def setup(self, in_shapes):
@@ -210,7 +191,7 @@ class Total(Layer):
 
 
 def transposed(layer):
-    return [Permute("p", (2, 1)), layer, Permute("q", (2, 1))]
+    return [layers.Permute("p", (2, 1)), layer, layers.Permute("q", (2, 1))]
 
 
 def last_alone(end):
@@ -218,7 +199,7 @@ def last_alone(end):
 
 
 def scaled(size):
-    net = net_of(MultiHeadAttention("att", 2), TimeDistributed("last", Dense("d", 3)))
+    net = net_of(MultiHeadAttention("att", 2), layers.TimeDistributed("last", Dense("d", 3)))
     for param in net["last"].params.values():
         param.value[...] *= size
     return net
@@ -243,7 +224,11 @@ class Own(FeedForwardNet):
 
 
 def expanded():
-    return LSTM("r", 4, return_sequences=False), Dense("wide", T * 2), Reshape("steps", (T, 2))
+    return (
+        LSTM("r", 4, return_sequences=False),
+        Dense("wide", T * 2),
+        layers.Reshape("steps", (T, 2)),
+    )
 
 
 CAUSAL = "net.decoder: expected a causal net"
@@ -252,7 +237,7 @@ REFUSED = {
                   f"{CAUSAL}.*from the MultiHeadAttention 'att' on"),
     "bidirectional": (lambda: net_of(attention(), LSTM("r", 4, bidirectional=True)),
                       f"{CAUSAL}.*from the LSTM 'r' on"),
-    "convolution": (lambda: net_of(*transposed(Conv1D("c", E, 3))),
+    "convolution": (lambda: net_of(*transposed(layers.Conv1D("c", E, 3))),
                     f"{CAUSAL}.*from the Permute 'p' on"),
     "a user's": (lambda: net_of(Total("total")), f"{CAUSAL}.*from the Total 'total' on"),
     "the last step alone": (lambda: net_of(*expanded()), f"{CAUSAL}.*from the LSTM 'r' on"),
@@ -261,10 +246,12 @@ REFUSED = {
     # Among alike layers too, of which a single one is tried.
     **{
         kind.__name__: (lambda kind=kind, rest=rest: net_of(attention(), kind("s", *rest)), CAUSAL)
-        for kind, *rest in ((Summing, E), (FromTheEnd, E), (Softmax, 1), (Reduce, "mean", 1, True))
+        for kind, *rest in (
+            (Summing, E), (FromTheEnd, E), (layers.Softmax, 1), (layers.Reduce, "mean", 1, True),
+        )
     },
-    "one output": (lambda: last_alone(Flatten("flat")), CAUSAL),
-    "a mean": (lambda: last_alone(Reduce("mean", "mean", 1)), CAUSAL),
+    "one output": (lambda: last_alone(layers.Flatten("flat")), CAUSAL),
+    "a mean": (lambda: last_alone(layers.Reduce("mean", "mean", 1)), CAUSAL),
     "no length": (lambda: net_of(attention(), steps=None),
                   "max_length: expected a maximum number of steps"),
     "its own": (lambda: Own([Embedding("words", WORDS, E, input_sample_shape=(T,))]),
@@ -287,7 +274,7 @@ def test_arguments_and_changes_that_are_refused(rng):
         crossed().decoder(fixed=given)
     net = net_of(attention())
     decoder = net.decoder()
-    net.add(Activation("more", "tanh"))
+    net.add(layers.Activation("more", "tanh"))
     with pytest.raises(CallOrderError, match="expected the net as it was"):
         decoder(np.zeros((1, 1), np.int64))
 
@@ -322,7 +309,7 @@ def test_a_trial_runs_alike_layers_once(monkeypatch, rng):
     blocks = [
         layer
         for k in range(6)
-        for layer in (attention(f"att{k}"), Dense(f"d{k}", E), Activation(f"a{k}", "tanh"))
+        for layer in (attention(f"att{k}"), Dense(f"d{k}", E), layers.Activation(f"a{k}", "tanh"))
     ]
     net = net_of(*blocks)
     decoder = net.decoder()
@@ -355,7 +342,11 @@ def test_a_trial_is_short_and_made_once(monkeypatch, rng):
 
 def test_a_trial_is_long_where_layers_may_read_far(monkeypatch):
     ran = tries(monkeypatch)
-    far = [Permute("p", (2, 1)), Conv1D("c", E, 3, pad=40, dilation=40), Permute("q", (2, 1))]
+    far = [
+        layers.Permute("p", (2, 1)),
+        layers.Conv1D("c", E, 3, pad=40, dilation=40),
+        layers.Permute("q", (2, 1)),
+    ]
     with pytest.raises(ArgumentError, match="expected a causal net"):
         net_of(*far, steps=300).decoder()
     assert ran[0] == 256
@@ -364,7 +355,7 @@ def test_a_trial_is_long_where_layers_may_read_far(monkeypatch):
 def test_an_encoder_s_sequences_are_asked_to_be_fixed():
     """Its positions were counted, and nothing was said of ``fixed``."""
     source, target = (Input(name, (None,), dtype="int64") for name in ("source", "target"))
-    memory = PositionEmbedding("before", 6)(Embedding("read", 11, 8)(source))
+    memory = layers.PositionEmbedding("before", 6)(Embedding("read", 11, 8)(source))
     written = MultiHeadAttention("cross", 2)(Embedding("write", 11, 8)(target), memory)
     net = FeedForwardNet(inputs=[source, target], outputs=Dense("scores", 11)(written), seed=0)
     with pytest.raises(

@@ -5,19 +5,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from singanet import layers
 from singanet.decoding import Decoder
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
-from singanet.layers import (
-    GRU,
-    Add,
-    Dense,
-    Dropout,
-    Embedding,
-    Input,
-    Layer,
-    MultiHeadAttention,
-    RotaryEmbedding,
-)
+from singanet.layers import Add, Dense, Embedding, Input, Layer, MultiHeadAttention, RotaryEmbedding
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.net import FeedForwardNet
 from tests.decoding.nets import MIXES, WORDS, E, T, attention, net_of
@@ -48,7 +39,7 @@ class EachStep(Layer):
         return 2 * dy, []
 
 
-@pytest.mark.parametrize(("end", "steps"), [(None, 1), (EachStep, 6), (Dropout, 1)])
+@pytest.mark.parametrize(("end", "steps"), [(None, 1), (EachStep, 6), (layers.Dropout, 1)])
 def test_behind_the_last_memory_only_the_last_step_is_computed(end, steps, monkeypatch, rng):
     """The head of a net is its largest product; a user's layer is given all steps."""
     x = Input("ids", (T,), "int64")
@@ -193,7 +184,7 @@ def test_a_prefix_is_read_once_and_its_memory_shared(rng):
 
 
 def test_states_cannot_be_taken_back_but_forks_can(rng):
-    net = net_of(GRU("r", E), attention())
+    net = net_of(layers.GRU("r", E), attention())
     ids = rng.integers(0, WORDS, (1, 6))
     decoder = net.decoder()
     assert not decoder._goes_back(1)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from singanet import FeedForwardNet, Input, models
+from singanet import FeedForwardNet, Input, layers, models
 from singanet.device import Device
 from singanet.engine.backward import ones
 from singanet.errors import (
@@ -15,23 +15,7 @@ from singanet.errors import (
     ShapeError,
     UnknownNameError,
 )
-from singanet.layers import (
-    LSTM,
-    Activation,
-    Add,
-    BatchNormalization,
-    Concat,
-    Conv2D,
-    Dense,
-    Dropout,
-    Dummy,
-    Embedding,
-    Flatten,
-    Layer,
-    Multiply,
-    Split,
-    StopGradient,
-)
+from singanet.layers import Activation, Add, BatchNormalization, Dense, Split, StopGradient
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.ops import ops_for
 from singanet.testing.device_like import DeviceArray, device_like
@@ -41,7 +25,7 @@ from tests.models.test_registry import FORMS
 RNG = np.random.default_rng
 
 
-class Cube(Layer):
+class Cube(layers.Layer):
     """A user's layer, which no program records."""
 
     calls = 0
@@ -64,7 +48,7 @@ def chain(**given):
     return FeedForwardNet(
         [
             Dense("a", 5, input_sample_shape=(4,)), Activation("relu", "relu"),
-            BatchNormalization("bn"), Dropout("drop", 0.4), Dense("b", 3),
+            BatchNormalization("bn"), layers.Dropout("drop", 0.4), Dense("b", 3),
         ],
         loss=SoftmaxCrossEntropy(),
         seed=1,
@@ -114,7 +98,7 @@ def test_ready_nets_agree_with_differences(name, given, options, near):
         # Factors of zero put what is behind them on the kink of a relu.
         p.value += 0.1 * rng.standard_normal(p.shape) * (p.value.ndim == 1)
     # What is fed to a layer that is no `Input` has a name of its own.
-    fed = {k if net.layers[0].__class__ is Dummy else f"{k}/input": k for k in inputs}
+    fed = {k if net.layers[0].__class__ is layers.Dummy else f"{k}/input": k for k in inputs}
     along = {name: rng.standard_normal(feed[key].shape) for name, key in fed.items()}
     along |= {key: rng.standard_normal(p.shape) for key, p in params.items()}
     # Of length one, so that few units come over their kinks.
@@ -219,7 +203,7 @@ def built(nodes):
             "relu": lambda n=name, x=one: Activation(n, "relu")(x),
             "norm": lambda n=name, x=one: BatchNormalization(n)(x),
             "add": lambda n=name, x=one, y=two: Add(n)(x, y),
-            "multiply": lambda n=name, x=one, y=two: Multiply(n)(x, y),
+            "multiply": lambda n=name, x=one, y=two: layers.Multiply(n)(x, y),
             "stop": lambda n=name, x=one: StopGradient(n)(x),
             "cube": lambda n=name, x=one: Cube(n)(x),
             "shared": lambda n=name, x=one: Activation(n, "tanh")(shared(x)),
@@ -321,11 +305,11 @@ def test_random_graphs_are_as_by_layers_and_as_by_torch(drawn):
 
 
 def convolutions(**given):
-    layers = [
-        Conv2D("c1", 8, 3, input_sample_shape=(3, 9, 9), pad=1), BatchNormalization("bn"),
-        Activation("r", "relu"), Conv2D("c2", 4, 3), Flatten("f"),
+    parts = [
+        layers.Conv2D("c1", 8, 3, input_sample_shape=(3, 9, 9), pad=1), BatchNormalization("bn"),
+        Activation("r", "relu"), layers.Conv2D("c2", 4, 3), layers.Flatten("f"),
     ]  # fmt: skip
-    return FeedForwardNet(layers, seed=0, **given)
+    return FeedForwardNet(parts, seed=0, **given)
 
 
 ASKED = {
@@ -444,7 +428,7 @@ def test_a_users_loss_runs_in_python():
 
 
 def test_dropout_in_training_has_the_draw_of_its_forward():
-    net = FeedForwardNet([Dropout("drop", 0.5, input_sample_shape=(4,))], seed=0)
+    net = FeedForwardNet([layers.Dropout("drop", 0.5, input_sample_shape=(4,))], seed=0)
     x = np.ones((50, 4), np.float32)
     for _ in range(3):
         state = net.rng.bit_generator.state
@@ -492,7 +476,7 @@ def test_a_y_that_is_named_twice_counts_twice_and_one_x_once():
 def test_one_output_of_several():
     x = Input("x", (4,))
     parts = Split("s", 2)(x)
-    net = FeedForwardNet(inputs=x, outputs=Concat("c", 1)(*parts), seed=0)
+    net = FeedForwardNet(inputs=x, outputs=layers.Concat("c", 1)(*parts), seed=0)
     for _ in range(3):
         found = net.gradients("c", [("s", 1), "s", "x"], X, np.tile(np.arange(8.0), (6, 1)))
         np.testing.assert_array_equal(found["s", 1][0], np.arange(4.0, 8.0))
@@ -506,7 +490,9 @@ def test_one_output_of_several():
 
 def test_tables_of_rows_are_dense_arrays_and_row_sparse_in_a_stream():
     words = Input("words", (5,))
-    net = FeedForwardNet(inputs=words, outputs=LSTM("l", 3)(Embedding("e", 11, 4)(words)), seed=0)
+    net = FeedForwardNet(
+        inputs=words, outputs=layers.LSTM("l", 3)(layers.Embedding("e", 11, 4)(words)), seed=0
+    )
     feed = {"words": RNG(0).integers(0, 11, (2, 5))}
     for _ in range(3):
         found = net.gradients("l", ["e/weight", "e"], feed)
@@ -527,15 +513,15 @@ def test_streams_hand_out_layer_by_layer_and_let_parameters_change():
     xs = ["b/weight", "a/weight", "input"]
     for _ in range(3):
         expected = other.gradients("loss", xs, FEED)
-        layers = []
+        parts = []
         for item in net.iter_gradients("loss", xs, FEED):
-            layers.append(item.layer)
+            parts.append(item.layer)
             for name, value, grad in zip(*item, strict=True):
                 np.testing.assert_array_equal(grad, expected[name])
                 value -= 0.1 * grad
             for name, grad in item.output_grads.items():
                 np.testing.assert_array_equal(grad, expected[name])
-        assert layers == ["b", "a", "a/input"]
+        assert parts == ["b", "a", "a/input"]
         for param in other.params():
             if param.name in expected:
                 param.value -= 0.1 * expected[param.name]
@@ -580,7 +566,10 @@ def test_a_stop_keeps_gradients_and_contexts_from_what_lies_below():
     below = Dense("below", 4)(x)
     stopped = StopGradient("stop")(below)
     net = FeedForwardNet(
-        inputs=x, outputs=Multiply("y")(Dense("side", 4)(x), stopped), loss=SquaredError(), seed=0
+        inputs=x,
+        outputs=layers.Multiply("y")(Dense("side", 4)(x), stopped),
+        loss=SquaredError(),
+        seed=0,
     )
     with pytest.raises(ArgumentError, match="'below' of xs.*'stop'"):
         net.gradients("y", "below", X)

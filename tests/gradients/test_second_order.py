@@ -10,20 +10,7 @@ import pytest
 
 from singanet import FeedForwardNet, Input, layers, loss
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
-from singanet.layers import (
-    LSTM,
-    Activation,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    Embedding,
-    Flatten,
-    Layer,
-    LayerNorm,
-    MaxPooling2D,
-    MultiHeadAttention,
-    Split,
-)
+from singanet.layers import LSTM, Activation, Dense, Embedding, Flatten, MultiHeadAttention, Split
 from singanet.ops.interface import ACTIVATIONS
 from tests.layer_catalogue import CATALOGUE, inputs_of, net_of
 
@@ -145,15 +132,15 @@ def dense(loss=loss.SoftmaxCrossEntropy):
 
 def conv_net(activation="relu"):
     parts = [
-        Conv2D("c", 4, 3, input_sample_shape=(2, 6, 6)), BatchNormalization("n"),
-        Activation("r", activation), MaxPooling2D("p", 2, 2), Flatten("f"), Dense("d", 3),
+        layers.Conv2D("c", 4, 3, input_sample_shape=(2, 6, 6)), layers.BatchNormalization("n"),
+        Activation("r", activation), layers.MaxPooling2D("p", 2, 2), Flatten("f"), Dense("d", 3),
     ]  # fmt: skip
     return FeedForwardNet(parts, loss=loss.SoftmaxCrossEntropy(), seed=0)
 
 
 def attention():
     first = MultiHeadAttention("m", 2, causal=True, input_sample_shape=(4, 6))
-    parts = [first, LayerNorm("n"), Flatten("f"), Dense("b", 3)]
+    parts = [first, layers.LayerNorm("n"), Flatten("f"), Dense("b", 3)]
     return FeedForwardNet(parts, loss=loss.SoftmaxCrossEntropy(), seed=0)
 
 
@@ -430,7 +417,7 @@ def test_the_hessian_is_symmetric_and_linear_in_the_vector():
     expect_close(both, {x: 2 * hu[x] + hv[x] for x in xs}, 1e-13)
 
 
-class Doubled(Layer):
+class Doubled(layers.Layer):
     """A user's layer: y = 2 x³, pure where it says so."""
 
     def setup(self, in_shapes):

@@ -21,25 +21,11 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 import singanet
-from singanet import Input
+from singanet import Input, layers
 from singanet import optimizer as kinds
 from singanet.device import Device
 from singanet.errors import CallOrderError, SingaNetError
-from singanet.layers import (
-    GRU,
-    LSTM,
-    Activation,
-    Add,
-    BatchNormalization,
-    Concat,
-    Conv2D,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    LayerNorm,
-    PReLU,
-)
+from singanet.layers import LSTM, Activation, BatchNormalization, Concat, Conv2D, Dense, Dropout
 from singanet.loss import Huber, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.ops import numpy_ops, ops_for
@@ -95,14 +81,14 @@ EVERYWHERE = {
 WEIGHTED = {
     "vectors": {
         "dense": lambda name: Dense(name, 4),
-        "layer norm": LayerNorm,
+        "layer norm": layers.LayerNorm,
         "batch norm": BatchNormalization,
-        "prelu": PReLU,
+        "prelu": layers.PReLU,
     },
     "images": {"conv": lambda name: Conv2D(name, 2, 3), "batch norm": BatchNormalization},
     "words": {
         "lstm": lambda name: LSTM(name, 4, return_sequences=True),
-        "gru": lambda name: GRU(name, 4, return_sequences=True),
+        "gru": lambda name: layers.GRU(name, 4, return_sequences=True),
     },
 }
 JOINS = ("add", "concat", "shared", "nested")
@@ -163,14 +149,14 @@ OPTIMIZERS = {
 
 def built(plan):
     x = Input("x", (3,) if plan.values == "words" else SHAPES[plan.values])
-    values = [Embedding("table", 7, 4)(x) if plan.values == "words" else x]
+    values = [layers.Embedding("table", 7, 4)(x) if plan.values == "words" else x]
     weighted, shared = WEIGHTED[plan.values], None
     first = next(iter(weighted.values()))
     for k, node in enumerate(plan.nodes):
         name = f"{k} {node.kind}"
         value, other = (values[-1 - at % len(values)] for at in (node.of, node.other))
         if node.kind == "add":
-            made = Add(name)(value, other)
+            made = layers.Add(name)(value, other)
         elif node.kind == "concat":
             made = joined(plan.values, name, value, other)
         elif node.kind == "shared" and shared is not None:
@@ -187,7 +173,7 @@ def built(plan):
     if plan.values == "words":
         last = LSTM("end", 4, return_sequences=False)(last)
     elif plan.values == "images":
-        last = Flatten("flat")(last)
+        last = layers.Flatten("flat")(last)
     loss, metric = LOSSES[plan.loss](), METRICS[plan.metric]()
     net = NETS[plan.net](loss, metric, inputs=x, outputs=Dense("out", 3)(last), seed=5)
     if plan.kernels == "numpy":
@@ -200,7 +186,7 @@ def joined(values, name, one, two):
     if values == "images":
         return Conv2D(f"{name} back", 2, 1)(Concat(name, 1)([one, two]))
     if values == "words":
-        return GRU(f"{name} back", 4, return_sequences=True)(Concat(name, 2)([one, two]))
+        return layers.GRU(f"{name} back", 4, return_sequences=True)(Concat(name, 2)([one, two]))
     return Dense(f"{name} back", 4)(Concat(name, 1)([one, two]))
 
 
@@ -704,10 +690,10 @@ def tie(action, net, optimizer):
     for layer in net.layers:
         for suffix, param in layer.params.items():
             found.setdefault((suffix, param.shape), []).append(layer)
-    pairs = [(suffix, layers) for (suffix, _), layers in found.items() if len(layers) > 1]
+    pairs = [(suffix, parts) for (suffix, _), parts in found.items() if len(parts) > 1]
     if pairs:
-        suffix, layers = chosen(action, *pairs)
-        layers[1].params[suffix] = layers[0].params[suffix]
+        suffix, parts = chosen(action, *pairs)
+        parts[1].params[suffix] = parts[0].params[suffix]
 
 
 @change()

@@ -5,19 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet import FeedForwardNet
+from singanet import FeedForwardNet, layers
 from singanet.device import cpu
-from singanet.layers import (
-    Activation,
-    AvgPooling2D,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    Flatten,
-    Layer,
-    MaxPooling2D,
-    Merge,
-)
+from singanet.layers import Activation, BatchNormalization, Conv2D, Layer, MaxPooling2D, Merge
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.optimizer import SGD
@@ -65,7 +55,7 @@ def chain(kinds, precision, own=None):
         elif kind == "own":
             net.add(own)
         elif kind in ("max", "mean"):
-            pooling = MaxPooling2D if kind == "max" else AvgPooling2D
+            pooling = MaxPooling2D if kind == "max" else layers.AvgPooling2D
             net.add(pooling(f"pool{number}", 3, 1, border_mode="same"))
         else:
             side = net.add(BatchNormalization(f"side{number}"), before)
@@ -73,8 +63,8 @@ def chain(kinds, precision, own=None):
             net.add(Activation(f"relu{number}"))
         net.add(Conv2D(f"conv{number}", 32, 3, use_bias=False))
     net.add(BatchNormalization("last"))
-    net.add(Flatten("flat"))
-    net.add(Dense("fc", 10))
+    net.add(layers.Flatten("flat"))
+    net.add(layers.Dense("fc", 10))
     if precision != "float32":
         device = net.device._narrowed("tests", stores=precision == "bfloat16")
         net._run_on(device, net.dtype)

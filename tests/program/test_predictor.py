@@ -12,26 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import singanet
-from singanet import FeedForwardNet, Input, models
+from singanet import FeedForwardNet, Input, layers, models
 from singanet.errors import ArgumentError, ShapeError, SingaNetError, UnknownNameError
-from singanet.layers import (
-    LSTM,
-    Activation,
-    Add,
-    BatchNormalization,
-    Concat,
-    Conv2D,
-    Dense,
-    DepthwiseConv2D,
-    Dropout,
-    Embedding,
-    Flatten,
-    GlobalAvgPooling1D,
-    GlobalAvgPooling2D,
-    Layer,
-    MaxPooling2D,
-    Permute,
-)
+from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Embedding
 from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
@@ -43,9 +26,9 @@ from tests.interrupts import struck_at
 # -- nets -----------------------------------------------------------------------------------
 
 
-def drawn(*layers, loss=None, **graph):
+def drawn(*made_of, loss=None, **graph):
     """A net whose running statistics and scales are as after a training."""
-    net = FeedForwardNet([*layers] or None, loss=loss, **{"seed": 1, **graph})
+    net = FeedForwardNet([*made_of] or None, loss=loss, **{"seed": 1, **graph})
     stir(net)
     return net
 
@@ -60,8 +43,8 @@ def stir(net):
 
 
 def small_net(loss=None):
-    layers = [Dense("one", 8, input_sample_shape=(5,)), Activation("relu"), Dense("two", 3)]
-    return FeedForwardNet(layers, loss=loss or SoftmaxCrossEntropy(), seed=1)
+    made_of = [Dense("one", 8, input_sample_shape=(5,)), Activation("relu"), Dense("two", 3)]
+    return FeedForwardNet(made_of, loss=loss or SoftmaxCrossEntropy(), seed=1)
 
 
 def image_net(kind="float32"):
@@ -75,8 +58,8 @@ def image_net(kind="float32"):
     h = Add("s2")([right, left])
     h = Activation("a3")(Conv2D("c5", 32, 3, stride=2)(h))
     h = Activation("a4", "tanh")(Conv2D("c6", 8, 3)(h))
-    h = MaxPooling2D("p", 2, 2)(BatchNormalization("n5")(h))
-    y = Dense("out", 4)(Flatten("f")(h))
+    h = layers.MaxPooling2D("p", 2, 2)(BatchNormalization("n5")(h))
+    y = Dense("out", 4)(layers.Flatten("f")(h))
     net = FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=y, seed=2)
     net.as_type(kind)
     stir(net)
@@ -87,16 +70,16 @@ def reflected():
     """Folded into the convolution, the shift of the norm would pad with zeros."""
     x = Input("x", (3, 12, 12))
     h = BatchNormalization("n")(Conv2D("c", 4, 3, padding_mode="reflect")(x))
-    y = Dense("out", 4)(Flatten("f")(Activation("a")(h)))
+    y = Dense("out", 4)(layers.Flatten("f")(Activation("a")(h)))
     return drawn(loss=SoftmaxCrossEntropy(), inputs=x, outputs=y)
 
 
 def depthwise(channels, multiplier):
     shape = (channels, 12, 12)
     return drawn(
-        DepthwiseConv2D("d1", 3, depth_multiplier=multiplier, input_sample_shape=shape),
+        layers.DepthwiseConv2D("d1", 3, depth_multiplier=multiplier, input_sample_shape=shape),
         BatchNormalization("n1"), Activation("a1"),
-        DepthwiseConv2D("d2", 3, 2, use_bias=False), BatchNormalization("n2"),
+        layers.DepthwiseConv2D("d2", 3, 2, use_bias=False), BatchNormalization("n2"),
     )  # fmt: skip
 
 
@@ -127,9 +110,9 @@ def means(shape):
     """Means of all positions of C-ordered and of other arrays."""
     x = Input("x", shape)
     if len(shape) == 3:
-        pool, other = GlobalAvgPooling2D, Conv2D("c", 8, 3)(x)
+        pool, other = layers.GlobalAvgPooling2D, Conv2D("c", 8, 3)(x)
     else:
-        pool, other = GlobalAvgPooling1D, Permute("p", (2, 1))(x)
+        pool, other = layers.GlobalAvgPooling1D, layers.Permute("p", (2, 1))(x)
     return drawn(inputs=x, outputs=[pool("plain")(x), pool("other")(other)])
 
 
@@ -150,10 +133,10 @@ def sums(again):
 def several():
     x = Input("x", (3, 6, 6))
     h = Conv2D("c", 4, 3)(x)
-    return drawn(inputs=x, outputs=[h, Concat("j", 1)([BatchNormalization("n")(h), h])])
+    return drawn(inputs=x, outputs=[h, layers.Concat("j", 1)([BatchNormalization("n")(h), h])])
 
 
-class Doubled(Layer):
+class Doubled(layers.Layer):
     """Not said to be pure: its Python runs at each call, and counts them."""
 
     calls = 0
@@ -210,7 +193,7 @@ def ready(name):
 
 
 WORDS = [Embedding("words", 11, 4, input_sample_shape=(5,)),
-         LSTM("lstm", 6, return_sequences=False), Dense("out", 3)]  # fmt: skip
+         layers.LSTM("lstm", 6, return_sequences=False), Dense("out", 3)]  # fmt: skip
 READY = ("resnet20", "preresnet20", "mobilenet", "googlenet")
 NETS = {
     "small": small_net,
@@ -452,9 +435,9 @@ def chains(draw):
             if kind == "conv":
                 layer = Conv2D(f"c{k}", 16, draw(st.sampled_from([1, 3])), use_bias=biased)
             else:
-                layer = DepthwiseConv2D(f"d{k}", 3, use_bias=biased)
+                layer = layers.DepthwiseConv2D(f"d{k}", 3, use_bias=biased)
         elif kind in ("norm", "drop"):
-            layer = BatchNormalization(f"n{k}") if kind == "norm" else Dropout(f"o{k}", 0.5)
+            layer = BatchNormalization(f"n{k}") if kind == "norm" else layers.Dropout(f"o{k}", 0.5)
         else:
             layer = Activation(f"a{k}", draw(st.sampled_from(["relu", "tanh"])))
         other = made[draw(st.integers(1, len(made) - 1))] if kind == "sum" and made[2:] else None
@@ -479,9 +462,9 @@ def test_any_net_predicts_as_its_layers_do(net, batch):
     st.integers(1, 5),
 )
 @settings(max_examples=25, deadline=None)
-def test_products_do_the_relu_after_them(layers, batch):
+def test_products_do_the_relu_after_them(made_of, batch):
     made = []
-    for k, (size, bias, relu) in enumerate(layers):
+    for k, (size, bias, relu) in enumerate(made_of):
         first = {"input_sample_shape": (7,)} if k == 0 else {}
         made.append(Dense(f"d{k}", size, use_bias=bias, **first))
         made += [Activation(f"a{k}")] if relu else []
@@ -521,7 +504,7 @@ def test_one_kernel_does_several_layers():
 def test_outputs_come_in_the_order_of_their_layers():
     """Whatever is folded: a normalisation is done at the place of its convolution, the first."""
     x = Input("x", (3, 6, 6))
-    deep, relu = DepthwiseConv2D("d", 3)(x), Activation("a")(x)
+    deep, relu = layers.DepthwiseConv2D("d", 3)(x), Activation("a")(x)
     net = drawn(inputs=x, outputs=[relu, BatchNormalization("n")(deep)])
     given = images()[:, :, :6, :6]
     assert list(net.predictor()(given)) == ["a", "n"]
@@ -616,8 +599,8 @@ def test_the_net_is_let_go():
 def test_weights_are_held_about_once():
     net = drawn(
         Conv2D("c1", 64, 3, input_sample_shape=(32, 8, 8)), BatchNormalization("n1"),
-        Activation("a1"), Conv2D("c2", 200, 1), Flatten("f"), Dense("d1", 300), Activation("a2"),
-        Dense("d2", 100, W_transpose=True), loss=SoftmaxCrossEntropy(),
+        Activation("a1"), Conv2D("c2", 200, 1), layers.Flatten("f"), Dense("d1", 300),
+        Activation("a2"), Dense("d2", 100, W_transpose=True), loss=SoftmaxCrossEntropy(),
     )  # fmt: skip
     x = fed(net, 64)
     weights = sum(value.nbytes for value in net.param_values())
@@ -740,7 +723,7 @@ def test_several_inputs_and_bad_ones():
 
 def test_an_input_of_any_extent():
     first = Embedding("e", 9, 4, input_sample_shape=(None,))
-    net = FeedForwardNet([first, LSTM("l", 5, return_sequences=False)], seed=1)
+    net = FeedForwardNet([first, layers.LSTM("l", 5, return_sequences=False)], seed=1)
     predictor = net.predictor()
     assert predictor.inputs == {"e": (-1,)}
     for length in (2, 5, 3, 2):
@@ -878,7 +861,7 @@ def test_places_that_do_not_fit_are_refused():
         branches(x, out=dict([next(iter(branches(x).items()))]))
 
 
-class Looks(Layer):
+class Looks(layers.Layer):
     def setup(self, in_shape):
         return in_shape
 

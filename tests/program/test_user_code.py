@@ -5,23 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet, Input
-from singanet.layers import (
-    Activation,
-    AvgPooling2D,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    Flatten,
-    GlobalAvgPooling2D,
-    GroupNorm,
-    Layer,
-    LayerNorm,
-    Softmax,
-    Split,
-    TimeDistributed,
-    Traits,
-)
+from singanet import FeedForwardNet, Input, layers
+from singanet.layers import Conv2D, Dense, Flatten, Layer, Softmax, Split, TimeDistributed, Traits
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.optimizer import Adam
@@ -139,8 +124,8 @@ def test_a_layer_may_write_into_its_input_and_gradient(placed):
     """After a dense layer whose output nobody else reads."""
 
     def make():
-        layers = [Dense("one", 5, input_sample_shape=(5,)), InPlace("square"), Dense("out", 3)]
-        return placed(FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=2))
+        parts = [Dense("one", 5, input_sample_shape=(5,)), InPlace("square"), Dense("out", 3)]
+        return placed(FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=2))
 
     Twins(make, sgd).train(CHAIN.batches(6))
 
@@ -358,8 +343,8 @@ class Rows(Layer):
 
 def test_a_layer_whose_rows_are_others_each_time(rng):
     def make():
-        layers = [Rows("rows", input_sample_shape=(4,)), Flatten("flat"), Dense("out", 2)]
-        return FeedForwardNet(layers, loss=SquaredError(), seed=4)
+        parts = [Rows("rows", input_sample_shape=(4,)), Flatten("flat"), Dense("out", 2)]
+        return FeedForwardNet(parts, loss=SquaredError(), seed=4)
 
     twins = Twins(make, lambda: Adam(lr=0.01))
     for _ in range(6):
@@ -406,7 +391,7 @@ def test_layers_of_several_inputs_and_outputs(several, rng):
     def make():
         x = Input("x", (5,))
         a, b = several("halves")(Dense("in", 6)(x))
-        out = Dense("out", 3)(Mixes("mixes")([Activation("tanh", "tanh")(a), b]))
+        out = Dense("out", 3)(Mixes("mixes")([layers.Activation("tanh", "tanh")(a), b]))
         return FeedForwardNet(SquaredError(), inputs=x, outputs=out, seed=4)
 
     twins = Twins(make, adam)
@@ -463,8 +448,9 @@ def test_a_layer_that_cannot_be_copied_keeps_the_net_from_recording():
 @pytest.mark.parametrize(
     "layer",
     [
-        LayerNorm, BatchNormalization, lambda name: GroupNorm(name, 2), Softmax, GlobalAvgPooling2D,
-        lambda name: AvgPooling2D(name, 2), lambda name: Conv2D(name, 4, 3),
+        layers.LayerNorm, layers.BatchNormalization, lambda name: layers.GroupNorm(name, 2),
+        Softmax, layers.GlobalAvgPooling2D,
+        lambda name: layers.AvgPooling2D(name, 2), lambda name: Conv2D(name, 4, 3),
     ],
 )  # fmt: skip
 def test_layers_of_float16_are_recorded_as_they_run(layer, rng):

@@ -9,19 +9,10 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import Input
+from singanet import Input, layers
 from singanet.engine.recompute.units import dropped_alone
 from singanet.errors import ArgumentError
-from singanet.layers import (
-    Activation,
-    Add,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    Dropout,
-    Flatten,
-    Layer,
-)
+from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm
@@ -42,7 +33,7 @@ def residual_images(blocks=4):
     for k in range(blocks):
         y = BatchNormalization(f"norm{k}")(Conv2D(f"conv{k}", 4, 3)(h))
         y = Dropout(f"drop{k}", 0.3)(Activation(f"act{k}")(y))
-        h = Activation(f"out{k}")(Add(f"sum{k}")([y, h]))
+        h = Activation(f"out{k}")(layers.Add(f"sum{k}")([y, h]))
     outputs = Dense("dense", 5)(Flatten("flat")(h))
     return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=outputs, seed=3)
 

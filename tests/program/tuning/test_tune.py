@@ -7,17 +7,9 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet import layers
 from singanet.errors import ArgumentError, BackendError, FileAccessError
-from singanet.layers import (
-    Activation,
-    BatchNormalization,
-    Conv2D,
-    Dense,
-    DepthwiseConv2D,
-    Dropout,
-    Flatten,
-    Layer,
-)
+from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import costs, cpu_ops, numpy_ops
 from singanet.ops.casts import has_compiler
@@ -48,16 +40,16 @@ def path(tmp_path, monkeypatch):
     return named
 
 
-def net_of(*layers):
+def net_of(*parts):
     first = Conv2D("first", 8, 3, input_sample_shape=(3, 8, 8))
-    layers = [first, *layers, Flatten("flat"), Dense("out", 5)]
-    return singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=3)
+    parts = [first, *parts, Flatten("flat"), Dense("out", 5)]
+    return singanet.FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=3)
 
 
 def make():
     return net_of(
         BatchNormalization("norm"), Activation("relu"), Dropout("drop", 0.3),
-        DepthwiseConv2D("depthwise", 3), Conv2D("pointwise", 8, 1), Conv2D("third", 8, 3),
+        layers.DepthwiseConv2D("depthwise", 3), Conv2D("pointwise", 8, 1), Conv2D("third", 8, 3),
         Conv2D("fourth", 8, 3),
     )  # fmt: skip
 
