@@ -28,45 +28,32 @@ def test_each_entry_tells_the_count_of_its_usual_form(entry, count):
     assert trained == entry.parameters
 
 
-def test_shape_and_classes_are_the_usual_ones_unless_given():
+def test_shape_classes_options_and_seed_are_the_usual_ones_unless_given():
     assert build("lenet").layers[0].in_shapes == (1, 28, 28)
     net = build("lenet", (3, 9, 7), 4)
     assert net.predict(np.zeros((2, 3, 9, 7), np.float32)).shape == (2, 4)
+    nets = [build("mlp", (4,), 2, seed, hidden=(5,)) for seed in (1, 1, 2)]
+    assert [v.shape for v in nets[0].param_values()] == [(4, 5), (5,), (5, 2), (2,)]
+    one, same, other = (net.param_values()[0] for net in nets)
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).all()
 
 
-def test_the_same_seed_builds_the_same_net():
-    def values(seed):
-        return np.concatenate([v.ravel() for v in build("mlp", (4,), 2, seed).param_values()])
-
-    np.testing.assert_array_equal(values(1), values(1))
-    assert (values(1) != values(2)).any()
-
-
-def test_options_reach_the_family():
-    net = build("mlp", (4,), 2, hidden=(5,))
-    assert [v.shape for v in net.param_values()] == [(4, 5), (5,), (5, 2), (2,)]
-
-
-def test_a_name_close_to_a_known_one_is_suggested():
-    with pytest.raises(UnknownNameError, match="did you mean 'lenet'"):
-        build("lennet")
-
-
-def test_an_unknown_option_is_refused_by_name():
-    with pytest.raises(UnknownNameError, match=r"model 'mlp': .*'hidden'.*did you mean 'hidden'"):
-        build("mlp", (4,), 2, hiden=(5,))
-
-
-@pytest.mark.parametrize("shape", [(), (0, 8, 8), (-1,), (2.0, 3), (True, 3), 5, "abc"])
-def test_a_shape_that_is_not_positive_ints_is_refused(shape):
-    with pytest.raises(ArgumentError, match=r"model 'mlp', argument input_shape"):
-        build("mlp", shape, 2)
-
-
-@pytest.mark.parametrize("classes", [0, -3, 2.0, True, "10"])
-def test_a_number_of_classes_that_is_not_positive_is_refused(classes):
-    with pytest.raises(ArgumentError, match=r"model 'mlp', argument num_classes"):
-        build("mlp", (4,), classes)
+@pytest.mark.parametrize(
+    ("given", "options", "error", "words"),
+    [
+        (("lennet",), {}, UnknownNameError, "did you mean 'lenet'"),
+        (("mlp", (4,), 2), {"hiden": (5,)}, UnknownNameError,
+         r"model 'mlp': .*'hidden'.*did you mean 'hidden'"),
+        *((("mlp", shape, 2), {}, ArgumentError, "model 'mlp', argument input_shape")
+          for shape in ((), (0, 8, 8), (-1,), (2.0, 3), (True, 3), 5, "abc")),
+        *((("mlp", (4,), classes), {}, ArgumentError, "model 'mlp', argument num_classes")
+          for classes in (0, -3, 2.0, True, "10")),
+    ],
+)  # fmt: skip
+def test_what_makes_no_net_is_refused(given, options, error, words):
+    with pytest.raises(error, match=words):
+        build(*given, **options)
 
 
 def small_form(entry):
