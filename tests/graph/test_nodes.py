@@ -311,10 +311,9 @@ def nested():
 
 
 def offloaded(net):
-    folder = tempfile.TemporaryDirectory()
-    net._folder = folder
-    net.offload(folder.name, 1 << 20)
-    return net.upto("large")
+    with tempfile.TemporaryDirectory() as folder:
+        net.offload(folder, 1 << 20)
+        net.upto("large")
 
 
 def drawn(net):

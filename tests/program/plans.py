@@ -811,6 +811,7 @@ def cleared(run, action):
 # -- drawing --------------------------------------------------------------------------------
 
 FEW = st.integers(0, 3)
+LEVELS = ("cheap", "blocks", "sqrt", "optimal")
 HOW = {
     "derandomize": True,
     "deadline": None,
@@ -833,7 +834,7 @@ def plans(draw):
         draw(st.sampled_from(sorted(LOSSES))),
         draw(st.sampled_from(sorted(METRICS))),
         draw(st.sampled_from(sorted(OPTIMIZERS))),
-        draw(st.sampled_from(("none", "none", "cheap"))),
+        draw(st.sampled_from(("none", "none", "none", *LEVELS))),
         draw(st.sampled_from(("default", "numpy"))),
         tuple(draw(st.lists(action, min_size=1, max_size=5))),
     )

@@ -29,6 +29,7 @@ from .plans import (
     EVERYWHERE,
     HOW,
     JOINS,
+    LEVELS,
     LOSSES,
     METRICS,
     NETS,
@@ -47,6 +48,8 @@ from .plans import (
 
 NODES = tuple(map(Node, ("tanh", "dense", "dropout", "gain", "probe")))
 PLAIN = Plan("vectors", (*NODES, Node("relu", 2), Node("add", 0, 1)))
+DEEP = ("dense", "tanh", "dense", "follows", "tanh", "dense", "counts", "tanh", "dense", "tanh")
+DEEP = (*map(Node, DEEP), Node("dense"), Node("tanh"))
 OWN = ("probe", "follows", "counts", "draws")
 NORMALISED = {
     values: (*map(Node, kinds), Node("add", 0, 2))
@@ -89,6 +92,12 @@ PLANS = {
         }.items()
         for where in wheres
     },
+    # What runs forward again moves running state and counts once a step.
+    **{
+        f"{level}, {name}": replace(PLAIN, nodes=DEEP, recompute=level, optimizer=name)
+        for level in LEVELS
+        for name in ("momentum", "clip global", "mean of global")
+    },
     "words that are none": replace(PLAIN, values="words", actions=(Action("refused step", 2),)),
     "told what was registered": replace(
         PLAIN, optimizer="sgd", actions=(Action("register"), Action("told", 2))
@@ -114,6 +123,7 @@ PLANS = {
 def test_each_part_and_action_is_as_by_the_layers(name, kernels, level):
     plan = PLANS[name]
     actions = plan.actions or (USUAL if plan.nodes == PLAIN.nodes else USUAL[:2])
+    level = level if plan.recompute == "none" else plan.recompute
     plan = replace(plan, kernels=kernels, recompute=level, actions=actions)
     run = Run(plan)
     with np.errstate(all="ignore"):
