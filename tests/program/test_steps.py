@@ -123,17 +123,6 @@ def test_recorded_penalties_follow_their_schedule():
     np.testing.assert_allclose(made.param_values()[0], wanted, rtol=1e-5)
 
 
-def test_the_decay_of_one_parameter_is_not_taken_for_the_next_one():
-    twins = Twins(IMAGES.make, lambda: kinds.Lion(lr=0.01, weight_decay=0.5))
-    bias = twins.recorded.param_names().index("wide/bias")
-    for x, y in IMAGES.batches(3, 8):
-        before = twins.recorded.param_values()[bias].copy()
-        twins.step(x, y)
-        # Without decay every element moves by the rate, or by nothing.
-        moved = np.abs(twins.recorded.param_values()[bias] - before)
-        assert ((moved < 1e-8) | (np.abs(moved - 0.01) < 1e-6)).all()
-
-
 def test_a_plateau_that_lowers_the_rate_is_seen():
     twins = Twins(IMAGES.make, lambda: SGD(lr=schedules.Plateau(0.1, patience=1)))
     for x, y in IMAGES.batches(6, 8):

@@ -93,9 +93,6 @@ def test_a_norm_said_by_the_caller_is_that_of_the_step():
         twins.step(*BATCHES[k])
 
 
-# -- formulas -------------------------------------------------------------------------------
-
-
 def norm_of(grads):
     return np.sqrt(sum(np.sum(g.astype(float) ** 2) for g in grads))
 
@@ -108,35 +105,6 @@ def moved(values, grads, factor):
 def expect_near(one, two):
     for a, b in zip(one.param_values(), two.param_values(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("kind", "limit"),
-    [(kinds.ClipByGlobalNorm, 0.1), *((kinds.ClipByLayerNorm, at) for at in (0.01, 0.1, 10.0))],
-)
-def test_recorded_clipping_follows_its_formula(kind, limit):
-    clipped, plain, optimizer = net(), net(), kind(SGD(lr=1.0), limit)
-    for x, y in BATCHES[:6]:
-        grads, values = plain.train(x, y)[0], plain.param_values()
-        many = len(grads) if kind is kinds.ClipByGlobalNorm else 2
-        for i in range(0, len(grads), many):
-            norm = norm_of(grads[i : i + many])
-            assert norm > 0.1 or many == 2
-            moved(values[i : i + many], grads[i : i + many], min(1.0, limit / norm))
-        clipped.step(x, y, optimizer)
-        expect_near(clipped, plain)
-    assert clipped.programs.reports()
-
-
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_accumulated_steps_are_a_step_of_the_mean(every):
-    gathered, plain = net(), net()
-    accumulator, rule = Accumulator(SGD(lr=0.1), every), SGD(lr=0.1)
-    for k in range(0, 6 * every, every):
-        for part in BATCHES[k : k + every]:
-            gathered.step(*part, accumulator)
-        plain.step(*map(np.concatenate, zip(*BATCHES[k : k + every], strict=True)), rule)
-    expect_near(gathered, plain)
 
 
 # -- stages of users ------------------------------------------------------------------------
