@@ -120,35 +120,22 @@ def there(*shape):
 
 
 @pytest.mark.parametrize(
-    ("reduce", "wanted"),
+    "named",
     [
-        (np.add.reduce, np.sum),
-        (np.multiply.reduce, np.prod),
-        (np.maximum.reduce, np.max),
-        (np.minimum.reduce, np.min),
+        {}, {"axis": None, "dtype": None, "keepdims": False, "where": True}, {"axis": 1},
+        {"axis": (0, 1)}, {"axis": 0, "keepdims": True},
     ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "kind", [np.add, np.multiply, np.maximum, np.minimum, np.logical_or, np.logical_and]
 )
-def test_reductions_are_of_the_first_axis_unless_they_are_told(reduce, wanted):
-    x = there(3, 4)
-    for axis, shape in ((None, ()), (1, (3,)), ((0, 1), ())):
-        out = device_like.empty(shape)
-        lowered(reduce, x, axis, dtype=None, out=out, keepdims=False, where=True)
-        np.testing.assert_array_equal(out.get(), wanted(x.get(), axis))
-    out = device_like.empty(4)
-    lowered(reduce, x, out=out)
-    np.testing.assert_array_equal(out.get(), wanted(x.get(), 0))
-    kept = device_like.empty((1, 4))
-    lowered(reduce, x, 0, out=kept, keepdims=True)
-    np.testing.assert_array_equal(kept.get(), wanted(x.get(), 0, keepdims=True))
-
-
-def test_truths_are_reduced_too():
-    x = there(3, 4) > 0
-    out = device_like.empty(4, bool)
-    lowered(np.logical_or.reduce, x, 0, dtype=bool, out=out)
-    np.testing.assert_array_equal(out.get(), x.get().any(0))
-    lowered(np.logical_and.reduce, x, 0, out=out)
-    np.testing.assert_array_equal(out.get(), x.get().all(0))
+def test_reductions_are_of_the_first_axis_unless_they_are_told(kind, named):
+    truths = kind in (np.logical_or, np.logical_and)
+    x = there(3, 4) > 0 if truths else there(3, 4)
+    wanted = np.asarray(kind.reduce(x.get(), **named))
+    out = device_like.empty(wanted.shape, wanted.dtype)
+    lowered(kind.reduce, x, **({"dtype": bool} if truths and not named else {}), **named, out=out)
+    np.testing.assert_array_equal(out.get(), wanted)
 
 
 def test_functions_that_fill_nothing_are_stored():
