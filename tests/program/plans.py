@@ -24,7 +24,7 @@ import singanet
 from singanet import Input, layers
 from singanet import optimizer as kinds
 from singanet.device import Device
-from singanet.errors import CallOrderError, SingaNetError
+from singanet.errors import ArgumentError, CallOrderError, SingaNetError
 from singanet.layers import LSTM, Activation, BatchNormalization, Concat, Conv2D, Dense, Dropout
 from singanet.loss import Huber, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
@@ -410,7 +410,13 @@ def forward_twice(run, action):
     run.loop(update)
 
 
-@action(5)
+def told_by(net, x):
+    """The kind of what a predictor tells of them, for nets that have one."""
+    with contextlib.suppress(ArgumentError):
+        return type(net.predictor()(x))
+
+
+@action(6)
 def pause(run, action):
     x, dy, batch = run.data.inputs(), run.data.gradient(), run.data.batch()
     between = chosen(
@@ -419,6 +425,7 @@ def pause(run, action):
         lambda net, optimizer: net.forward(True, batch[0]),
         lambda net, optimizer: net.forward(False, batch[0]),
         lambda net, optimizer: net.forward(True, batch[0][:2]),
+        lambda net, optimizer: told_by(net, batch[0]),
         lambda net, optimizer: [
             [net.forward(True, batch[0])],
             [(taken(item), optimizer.update(*item))[0] for item in net.backward(dy[::-1])],
@@ -783,18 +790,20 @@ def outlived(run, action):
     expect_same(*found)
 
 
-@action(3)
+@action(4)
 def told(run, action):
     """What looks at the recorded net alone leaves it as it is."""
     net, optimizer = run.recorded, run.optimizers[0]
     x, y = run.data.batch()
     # What the user replaced or overrides is refused.
-    with contextlib.suppress(CallOrderError):
-        if action.where % 3 == 0:
+    with contextlib.suppress(CallOrderError, ArgumentError):
+        if action.where % 4 == 0:
             net.memory(3, optimizer)
             net.memory(3)
+        elif action.where % 4 == 1:
+            net.predictor()(x)
         else:
-            net.record(*((x,) if action.where % 3 == 1 else (x, y, optimizer)))
+            net.record(*((x,) if action.where % 4 == 2 else (x, y, optimizer)))
     run.expect_equal()
 
 

@@ -563,21 +563,6 @@ def test_nets_that_cannot_be_copied_or_predict_by_themselves_are_refused():
 # -- what is shared, which is nothing -------------------------------------------------------
 
 
-def test_recorded_steps_and_a_forward_under_way_go_on():
-    nets, y = (small_net(), small_net()), np.arange(4) % 3
-    sgds = [SGD(lr=0.1, momentum=0.9) for _ in nets]
-    for k in range(6):
-        if k == 3:
-            nets[0].predictor()(rows())
-        for net, sgd in zip(nets, sgds, strict=True):
-            net.step(rows(seed=k), y, sgd)
-    for one, two in zip(*(net.param_values() for net in nets), strict=True):
-        np.testing.assert_array_equal(one, two)
-    out = nets[0].forward(True, rows())
-    nets[0].predictor()(rows())
-    assert len(list(nets[0].backward(np.ones_like(out)))) == 3
-
-
 def test_the_net_is_let_go():
     net = image_net()
     net.compile(Adam(lr=0.1), metrics=Accuracy())

@@ -100,13 +100,13 @@ PLANS = {
     },
     "words that are none": replace(PLAIN, values="words", actions=(Action("refused step", 2),)),
     "told what was registered": replace(
-        PLAIN, optimizer="sgd", actions=(Action("register"), Action("told", 2))
+        PLAIN, optimizer="sgd", actions=(Action("register"), Action("told", 3))
     ),
     **{
         f"{kind}, {node}": replace(PLAIN, nodes=(Node("dense"), Node(node)), actions=actions)
         for node in ("follows", "counts", "draws")
         for kind, actions in {
-            "told": [Action("told", k) for k in range(3)],
+            "told": [Action("told", k) for k in range(4)],
             "between": [Action("between", k, 3) for k in range(6)],
             "asked": [Action("asked", k) for k in range(3)],
         }.items()
