@@ -133,7 +133,7 @@ def test_src_takes_layers_names_tuples_and_lists():
     assert len(y["s"]) == 2
 
 
-@pytest.mark.parametrize("depth", [5000])
+@pytest.mark.parametrize("depth", [3000])
 def test_a_graph_as_deep_as_this_needs_no_recursion(depth):
     net = FeedForwardNet()
     net.add(Dense("d0", 1, input_sample_shape=(1,)))

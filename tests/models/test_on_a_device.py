@@ -80,7 +80,7 @@ NAMES = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.few(3, full=6)
+@pytest.mark.few(2, full=4)
 @NAMES
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_ready_net_trains_there_as_on_the_cpu(name, recorded, gpu, tmp_path):
@@ -89,7 +89,7 @@ def test_a_ready_net_trains_there_as_on_the_cpu(name, recorded, gpu, tmp_path):
         np.testing.assert_allclose(found, told, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.few(3, full=6)
+@pytest.mark.few(2, full=4)
 @NAMES
 @pytest.mark.parametrize("rule", [SGD, Adam])
 def test_a_recorded_step_asks_the_device_for_its_launches_alone(name, rule):

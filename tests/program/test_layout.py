@@ -203,12 +203,12 @@ def least_of_all(intervals):
 def test_most_tiny_cases_are_solved_to_the_optimum():
     draw = np.random.default_rng(0)
     exact = 0
-    for _ in range(60):
+    for _ in range(40):
         first = draw.integers(0, 6, 6)
         last, size = first + draw.integers(0, 4, 6), 64 * draw.integers(1, 9, 6)
         intervals = Intervals(first, last, size)
         exact += smallest(intervals, 0, STRATEGIES)[1] == least_of_all(intervals)
-    assert exact >= 57
+    assert exact >= 38
 
 
 def test_other_strategies_can_be_tried():

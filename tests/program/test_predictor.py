@@ -287,8 +287,8 @@ def samples(x, chosen):
 # -- the contract ---------------------------------------------------------------------------
 
 
-LARGE = {"mobilenet", "googlenet"}
-EACH = [pytest.param(n, marks=[pytest.mark.full] if n in LARGE else []) for n in NETS]
+LARGE = {"mobilenet": pytest.mark.full, "googlenet": pytest.mark.slow}
+EACH = [pytest.param(n, marks=LARGE.get(n, ())) for n in NETS]
 # Without the Python of users that takes NumPy's arrays alone.
 THERE = [name for name in NETS if name not in {*READY, "assigned", "users' layer"}]
 

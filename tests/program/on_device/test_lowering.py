@@ -412,7 +412,7 @@ def made(calls, memory):
     return pairs
 
 
-@settings(max_examples=300)
+@settings(max_examples=15 * settings().max_examples)
 @given(programs(), st.integers(0, 99))
 def test_groups_leave_what_their_calls_leave(calls, seed):
     rng = np.random.default_rng(seed)
