@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import tracemalloc
 from functools import partial
 from typing import NamedTuple
@@ -13,24 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import singanet
+from singanet import layers as nn
 from singanet.errors import FileAccessError
-from singanet.layers import (
-    Activation,
-    Add,
-    BatchNormalization,
-    Concat,
-    Conv2D,
-    Dense,
-    Dropout,
-    Flatten,
-    Input,
-    Layer,
-    MaxPooling2D,
-)
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout, Layer
 from singanet.layers.context import Context
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.offload.contexts import OffloadedContexts
-from singanet.offload.generation import PlacedFile
 from singanet.ops.numpy import NumpyOps
 from singanet.optimizer import SGD, Adam
 from tests.offload.twins import Twins, arrays_of, expect_same
@@ -53,14 +40,14 @@ def batch(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def image_net() -> singanet.FeedForwardNet:
     """One convolution in three places, with skips, dropout and statistics of the batch."""
-    x = Input("x", (3, 16, 16))
-    first, shared = Conv2D("c0", 8, 3, pad=1)(x), Conv2D("shared", 8, 3, pad=1)
+    x = nn.Input("x", (3, 16, 16))
+    first, shared = nn.Conv2D("c0", 8, 3, pad=1)(x), nn.Conv2D("shared", 8, 3, pad=1)
     at = Activation("r0")(first)
     for k in range(3):
         y = Dropout(f"d{k}", 0.3)(BatchNormalization(f"b{k}")(shared(at)))
-        at = Activation(f"r{k + 1}")(Add(f"a{k}")(y, at))
-    parts = [MaxPooling2D(f"p{k}", 2, 2)(each) for k, each in enumerate((at, first))]
-    out = Dense("top", 10)(Flatten("flat")(Concat("both", axis=1)(*parts)))
+        at = Activation(f"r{k + 1}")(nn.Add(f"a{k}")(y, at))
+    parts = [nn.MaxPooling2D(f"p{k}", 2, 2)(each) for k, each in enumerate((at, first))]
+    out = Dense("top", 10)(nn.Flatten("flat")(nn.Concat("both", axis=1)(*parts)))
     return singanet.FeedForwardNet(inputs=x, outputs=out, loss=SoftmaxCrossEntropy(), seed=1)
 
 
@@ -97,17 +84,16 @@ def test_steps_are_those_in_memory(tmp_path, monkeypatch, name):
     twins.step(*batch)
 
 
-@pytest.mark.parametrize("extra", [{"clip": 0.5, "clip_by": "global", "accumulate": 2}])
-def test_fits_are_those_in_memory(tmp_path, extra):
-    x, y = batch()
-    plain, net = dense_net(), dense_net()
-    for each in (plain, net):
+def test_a_fit_is_that_in_memory(tmp_path):
+    nets = dense_net(), dense_net()
+    for each in nets:
         each.compile(Adam(lr=0.01))
-    net.offload(tmp_path / "net", KEEP, activations=True)
-    found, wanted = (each.fit(x, y, 64, 1, verbose=False, **extra) for each in (net, plain))
+    nets[1].offload(tmp_path / "net", KEEP, activations=True)
+    more = {"clip": 0.5, "clip_by": "global", "accumulate": 2}
+    wanted, found = (each.fit(*batch(), 64, 1, verbose=False, **more) for each in nets)
     assert found == wanted
-    expect_same(arrays_of(net), arrays_of(plain))
-    assert net.executor.shelf.peak <= KEEP
+    expect_same(arrays_of(nets[1]), arrays_of(nets[0]))
+    assert nets[1].executor.shelf.peak <= KEEP
 
 
 def test_most_of_the_activations_are_not_in_memory(tmp_path):
@@ -124,10 +110,9 @@ def test_most_of_the_activations_are_not_in_memory(tmp_path):
         finally:
             tracemalloc.stop()
         assert net.executor.shelf.peak <= 500_000
-    activation = x.nbytes
-    assert peaks[0] > 2 * DEPTH * activation
+    assert peaks[0] > 2 * DEPTH * x.nbytes
     # What is kept, and what the layer at work has and makes.
-    assert peaks[1] < 500_000 + 8 * activation
+    assert peaks[1] < 500_000 + 8 * x.nbytes
 
 
 def test_gradients_and_own_loops_are_those_in_memory(tmp_path):
@@ -203,48 +188,25 @@ class InPlace(Layer):
 
 @pytest.mark.parametrize("kind", [Odd, InPlace])
 def test_layers_of_the_users_own(tmp_path, kind):
-    x, y = batch()
-
     def make():
         return dense_net([Activation("s", "sigmoid"), kind("own"), Dense("last", WIDTH)])
 
     twins = Twins(make, tmp_path / "net", 400_000, activations=True)
     # In a program such a layer has arrays of its own.
     twins.plain.programs.enabled, twins.plain.programs.at_once = kind is InPlace, True
-    for _ in range(2):
-        twins.step(x, y)
+    twins.step(*batch(), times=2)
     twins.expect_same()
 
 
 @pytest.mark.parametrize("at", range(0, 60, 20))
 def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, at):
-    x, y = batch()
     twins = Twins(dense_net, tmp_path / "net", 400_000, activations=True)
-    net, draws = twins.net, twins.net.rng.bit_generator
-    twins.step(x, y)
-    state = draws.state
-    writes = iter(range(1000))
-    real = PlacedFile.write
-
-    def full(self, offset, data):
-        if next(writes) >= at:
-            raise FileAccessError("file", expected="a place", received="no space", advice="free")
-        real(self, offset, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PlacedFile, "write", full)
-        with pytest.raises(FileAccessError):
-            net.step(x, y, twins.there)
-    twins.expect_same()
-    assert net.rng.bit_generator.state == state
-    twins.step(x, y)
-    twins.expect_same()
-    assert is_clean(net, tmp_path / "net")
+    twins.expect_a_full_disk_undoes_a_step(batch(), at, monkeypatch)
+    assert is_clean(twins.net, tmp_path / "net")
 
 
 def test_a_forward_of_ones_own_that_fails_changes_nothing(tmp_path, monkeypatch):
-    x, _ = batch()
-    net = dense_net()
+    (x, _), net = batch(), dense_net()
     net.offload(tmp_path / "net", 400_000, activations=True)
     before, draws = arrays_of(net), net.rng.bit_generator.state
 
@@ -258,19 +220,6 @@ def test_a_forward_of_ones_own_that_fails_changes_nothing(tmp_path, monkeypatch)
     expect_same(arrays_of(net), before)
     assert net.rng.bit_generator.state == draws
     assert net.forward(True, x).shape == x.shape
-
-
-def test_a_vanished_folder_is_told_and_loses_nothing(tmp_path):
-    x, y = batch()
-    twins = Twins(dense_net, tmp_path / "net", KEEP, activations=True)
-    twins.step(x, y)
-    shutil.rmtree(tmp_path / "net")
-    with pytest.raises(FileAccessError, match="net"):
-        twins.net.step(x, y, twins.there)
-    expect_same(arrays_of(twins.net), arrays_of(twins.plain))
-    (tmp_path / "net").mkdir()
-    twins.net.onload()
-    twins.step(x, y)
 
 
 @pytest.fixture(scope="module")

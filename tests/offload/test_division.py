@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet import optimizer as opt
 from singanet.errors import ArgumentError, FileAccessError
 from singanet.layers import Dense, Embedding, Input
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.offload import contexts
 from singanet.offload.generation import PlacedFile
-from singanet.optimizer import (
-    LAMB,
-    SGD,
-    Accumulator,
-    Adam,
-    AdamW,
-    ClipByGlobalNorm,
-    ClipNorm,
-    L2Regularizer,
-)
+from singanet.optimizer import LAMB, SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm, ClipNorm
 from tests.offload.twins import Twins, arrays_of, expect_same
 
 WORDS, WIDTH, STEPS = 500, 48, 7
@@ -55,7 +47,7 @@ RULES = {
     "momentum": lambda: SGD(lr=lambda step: 0.1 / (1 + step), momentum=0.9, nesterov=True),
     "adamw": lambda: AdamW(lr=0.01, weight_decay=0.1),
     "decoupled": lambda: SGD(lr=0.01, momentum=0.9, weight_decay=0.1, decoupled=True),
-    "decay": lambda: Adam(lr=0.01, regularizer=L2Regularizer(0.1)),
+    "decay": lambda: Adam(lr=0.01, regularizer=opt.L2Regularizer(0.1)),
     "clipped": lambda: ClipByGlobalNorm(Adam(lr=0.01), 0.1),
 }
 

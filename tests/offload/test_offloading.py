@@ -18,90 +18,54 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet import errors
+from singanet import optimizer as opt
 from singanet.engine.plan import run_step
-from singanet.errors import (
-    ArgumentError,
-    CallOrderError,
-    DataError,
-    FileAccessError,
-    FileFormatError,
-    StateMismatchError,
-)
+from singanet.errors import ArgumentError, CallOrderError, FileAccessError
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SquaredError
 from singanet.offload.generation import PlacedFile
 from singanet.offload.shelf import OffloadStore, Room
-from singanet.optimizer import (
-    SGD,
-    Accumulator,
-    Adafactor,
-    Adam,
-    AdamW,
-    AMSGrad,
-    GaLore,
-    MixedPrecision,
-)
+from singanet.optimizer import SGD, Adam
 from singanet.parallel import AllReduce, LocalSGD
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint
 from tests.keeping import WAYS, keeping_net
-from tests.offload.twins import Twins, arrays_of, expect_same
-
-WIDTH, DEPTH, KEEP = 160, 4, 700_000
-"""A layer has 102 kB, 307 kB with the state of Adam: two are in memory at a time."""
-
-
-def net_of(seed: int = 3) -> singanet.FeedForwardNet:
-    first = Dense("fc0", WIDTH, input_sample_shape=(WIDTH,))
-    rest = [Dense(f"fc{k}", WIDTH) for k in range(1, DEPTH)]
-    extra = [BatchNormalization("norm"), Dropout("drop", 0.2), Activation("relu")]
-    return singanet.FeedForwardNet([first, *extra, *rest], loss=SquaredError(), seed=seed)
-
-
-def batch(seed: int = 0, samples: int = 4) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    x, y = rng.standard_normal((2, samples, WIDTH), np.float32)
-    return x, y
+from tests.offload.twins import DEPTH, KEEP, WIDTH, Twins, arrays_of, batch, expect_same, net_of
 
 
 @pytest.fixture
-def x_y() -> tuple[np.ndarray, np.ndarray]:
+def x_y():
     return batch()
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        lambda: Adam(lr=0.01), lambda: SGD(lr=0.1, momentum=0.9), lambda: Adafactor(lr=0.01),
-        lambda: AdamW(lr=0.01), lambda: GaLore(lr=0.01, rank=16, refresh=2)
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("rule", [
+    lambda: Adam(lr=0.01), lambda: SGD(lr=0.1, momentum=0.9), lambda: opt.Adafactor(lr=0.01),
+    lambda: opt.AdamW(lr=0.01), lambda: opt.GaLore(lr=0.01, rank=16, refresh=2),
+])  # fmt: skip
 def test_steps_are_those_in_memory(tmp_path, x_y, rule):
     twins = Twins(net_of, tmp_path / "net", KEEP, rule)
-    for _ in range(3):
-        twins.step(*x_y)
+    twins.step(*x_y, times=3)
     assert twins.net.executor.shelf.peak <= KEEP
     twins.expect_same()
     np.testing.assert_array_equal(twins.net.predict(x_y[0]), twins.plain.predict(x_y[0]))
     twins.net.onload()
-    for _ in range(3):  # recorded, too
-        twins.step(*x_y)
+    twins.step(*x_y, times=3)  # recorded, too
     twins.expect_same()
 
 
 @pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
 def test_fit_evaluate_and_checkpoints_are_those_in_memory(tmp_path, extra):
-    x, y = batch(samples=16)
-    nets = [net_of(), net_of()]
+    data, nets = batch(samples=16), [net_of(), net_of()]
     for k, net in enumerate(nets):
         net.compile(Adam(lr=0.01))
         if k:
             net.offload(tmp_path / "net", KEEP)
         keeps = [ModelCheckpoint(tmp_path / f"{k}")]
-        nets[k].history = net.fit(x, y, 4, 2, callbacks=keeps, verbose=False, **extra)
+        net.told = net.fit(*data, 4, 2, callbacks=keeps, verbose=False, **extra)
     plain, net = nets
-    assert net.history == plain.history
-    assert net.evaluate(x, y).logs == plain.evaluate(x, y).logs
+    assert net.told == plain.told
+    assert net.evaluate(*data).logs == plain.evaluate(*data).logs
     saved = [dict(np.load(tmp_path / f"{k}" / "epoch-0002.npz")) for k in (0, 1)]
     expect_same({**saved[1], "session": 0}, {**saved[0], "session": 0})
 
@@ -138,7 +102,7 @@ def test_ranks_that_sum_gradients_train_as_in_memory(tmp_path, way):
 
 LEFT_OPEN = """
 import sys, time
-from tests.offload.test_offloading import KEEP, batch, net_of
+from tests.offload.twins import KEEP, batch, net_of
 net, (x, y) = net_of(), batch()
 net.offload(sys.argv[1], KEEP)
 walk = net.backward(net.forward(True, x) - y)
@@ -147,40 +111,39 @@ time.sleep(0.5)  # until the folder's thread has nothing to do
 """
 
 
+ROOT = Path(__file__).parents[2]
+
+
 def test_a_walk_that_is_left_open_lets_the_process_end(tmp_path):
     call = [sys.executable, "-c", LEFT_OPEN, str(tmp_path / "net")]
-    subprocess.run(call, check=True, timeout=60, cwd=Path(__file__).parents[2])
+    subprocess.run(call, check=True, timeout=60, cwd=ROOT)
 
 
 def test_own_loops_may_update_values_in_place(tmp_path, x_y):
     twins = Twins(net_of, tmp_path / "net", KEEP)
-    plain, net = twins.plain, twins.net
     for _ in range(2):
         for each, rule in twins.each():
-            out = each.forward(True, x_y[0])
-            for names, values, grads in each.backward(out - x_y[1]):
+            for names, values, grads in each.backward(each.forward(True, x_y[0]) - x_y[1]):
                 rule.update(names, values, grads)
                 for value in values:
                     value -= 1e-3
-    expect_same(arrays_of(net), arrays_of(plain))
-    assert net.executor.shelf.peak <= KEEP
-    for each in (plain, net):  # broken off after a layer
+    twins.expect_same()
+    assert twins.net.executor.shelf.peak <= KEEP
+    for each, _ in twins.each():  # broken off after a layer
         walk = each.backward(each.forward(True, x_y[0]) - x_y[1])
-        for _, values, grads in walk:
-            values[0] -= grads[0]
-            break
+        _, values, grads = next(walk)
+        values[0] -= grads[0]
         walk.close()
-    expect_same(arrays_of(net), arrays_of(plain))
+    twins.expect_same()
 
 
 def test_gradients_are_those_in_memory(tmp_path, x_y):
     plain, net = net_of(), net_of()
     net.offload(tmp_path / "net", KEEP)
+    wanted = ["fc0/weight", "fc2", "input"]
     feed = {"input": x_y[0], "targets": x_y[1]}
-    wanted = plain.gradients("loss", ["fc0/weight", "fc2", "input"], feed)
-    expect_same(net.gradients("loss", ["fc0/weight", "fc2", "input"], feed), wanted)
-    found, _ = net.train(*x_y)
-    for one, other in zip(found, plain.train(*x_y)[0], strict=True):
+    expect_same(*(each.gradients("loss", wanted, feed) for each in (net, plain)))
+    for one, other in zip(net.train(*x_y)[0], plain.train(*x_y)[0], strict=True):
         assert one is other is None or np.array_equal(one, other)
 
 
@@ -210,11 +173,8 @@ def test_shared_frozen_and_added_parameters(tmp_path, x_y):
 @pytest.mark.parametrize("way", ["predict", "loop", "gradients"])
 @pytest.mark.parametrize("stepped", [False, True])
 def test_layers_that_are_added_go_to_the_folder_before_any_pass(tmp_path, x_y, way, stepped):
-    plain, net = net_of(), net_of()
-    net.offload(tmp_path / "net", KEEP)
-    made, added = [], {"top/weight", "top/bias"}
-    for each in (plain, net):
-        rule = Adam(lr=0.01)
+    twins, made, added = Twins(net_of, tmp_path / "net", KEEP), [], {"top/weight", "top/bias"}
+    for each, rule in twins.each():
         if stepped:
             each.step(*x_y, rule)
         each.add(Dense("top", WIDTH))
@@ -231,24 +191,23 @@ def test_layers_that_are_added_go_to_the_folder_before_any_pass(tmp_path, x_y, w
             made.append(dict(enumerate(each.gradients("loss", ["top/weight", "fc0/weight"], feed))))
         assert added <= {param.name for param in each.params()}
     expect_same(*made)
-    assert not net.layers[-1].params["weight"].storage.in_memory
-    expect_same(arrays_of(net), arrays_of(plain))
+    assert not twins.net.layers[-1].params["weight"].storage.in_memory
+    twins.expect_same()
 
 
 def test_values_may_be_changed_between_steps(tmp_path, x_y):
     twins = Twins(net_of, tmp_path / "net", KEEP)
-    plain, net = twins.plain, twins.net
     for each, rule in twins.each():
         each.step(*x_y, rule)
         each.layers[0].params["weight"].value[...] *= 0.5
         each.layers[-1].params["weight"].value = np.ones((WIDTH, WIDTH), np.float32)
         held = each.layers[0].params["weight"].value
         each.step(*x_y, rule)
-    expect_same(arrays_of(net), arrays_of(plain))
+    twins.expect_same()
     with pytest.raises(ValueError, match="read-only"):  # no longer the net's: nothing gets lost
         held[0] = 0
-    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        expect_same(arrays_of(copied), arrays_of(plain))
+    for copied in (copy.deepcopy(twins.net), pickle.loads(pickle.dumps(twins.net))):
+        expect_same(arrays_of(copied), arrays_of(twins.plain))
         assert copied.step(*x_y, SGD(lr=0.1))
 
 
@@ -284,7 +243,7 @@ def test_what_a_hook_changes_is_kept_and_what_nobody_changes_is_not_written(tmp_
     net.offload(tmp_path / "net", KEEP)
     latest = tmp_path / "net" / "latest"
     for each in (plain, net):
-        gathering = Accumulator(SGD(lr=0.1), 3)
+        gathering = opt.Accumulator(SGD(lr=0.1), 3)
         each.step(*x_y, gathering, halve)
         before = latest.read_text("ascii")
         each.step(*x_y, gathering)
@@ -332,30 +291,20 @@ def test_files_are_read_and_written_one_array_at_a_time(tmp_path, suffix):
 def test_a_net_is_filled_in_the_folder(tmp_path):
     net = net_of()
     net.offload(tmp_path / "net", KEEP)
-    assert all(
-        not param.storage.in_memory
-        for layer in net.layers[4:]
-        for name, param in layer.params.items()
-        if name == "weight"
-    )
+    assert not any(layer.params["weight"].storage.in_memory for layer in net.layers[4:])
     expect_same(arrays_of(net), arrays_of(net_of()))
     assert not net.executor.notes[0].startswith("recorded")
 
 
 def test_going_on_from_the_folder(tmp_path, x_y):
-    plain, rule = net_of(), Adam(lr=0.01)
-    first = net_of()
-    first.offload(tmp_path / "net", KEEP)
-    mine = Adam(lr=0.01)
-    for _ in range(2):
-        plain.step(*x_y, rule)
-        first.step(*x_y, mine)
-    first.executor.end()
-    net, other = net_of(seed=3), Adam(lr=0.01)
-    net.offload(tmp_path / "net", KEEP, optimizer=other, resume=True)
-    for _ in range(2):
-        assert net.step(*x_y, other) == plain.step(*x_y, rule)
-    expect_same(arrays_of(net), arrays_of(plain))
+    twins, folder = Twins(net_of, tmp_path / "net", KEEP), tmp_path / "net"
+    twins.step(*x_y, times=2)
+    twins.net.executor.end()
+    net = twins.net = net_of()
+    twins.there = Adam(lr=0.01)
+    net.offload(folder, KEEP, optimizer=twins.there, resume=True)
+    twins.step(*x_y, times=2)
+    twins.expect_same()
     net.onload()
     wrong = net_of()
     before = arrays_of(wrong)
@@ -363,24 +312,22 @@ def test_going_on_from_the_folder(tmp_path, x_y):
     for optimizer, match in [
         (None, f"{of_adam}.*; received none;"),
         (SGD(lr=0.1, momentum=0.9), f"{of_adam}.*; received a SGD;"),
-        (AMSGrad(lr=0.01), "earlier training: the folder has no 'optimizer/fc0/.*a AMSGrad;"),
+        (opt.AMSGrad(lr=0.01), "earlier training: the folder has no 'optimizer/fc0/.*a AMSGrad;"),
     ]:
-        with pytest.raises(DataError, match=match):
-            wrong.offload(tmp_path / "net", KEEP, optimizer=optimizer, resume=True)
+        with pytest.raises(errors.DataError, match=match):
+            wrong.offload(folder, KEEP, optimizer=optimizer, resume=True)
     narrow = singanet.FeedForwardNet([Dense("fc0", 3, input_sample_shape=(WIDTH,))])
-    with pytest.raises(StateMismatchError, match="fc0/weight"):
-        narrow.offload(tmp_path / "net", resume=True)
+    with pytest.raises(errors.StateMismatchError, match="fc0/weight"):
+        narrow.offload(folder, resume=True)
     expect_same(arrays_of(wrong), before)
-    last = net_of()
-    last.offload(tmp_path / "net", KEEP, optimizer=Adam(lr=0.01), resume=True)
+    net_of().offload(folder, KEEP, optimizer=Adam(lr=0.01), resume=True)
 
 
 KILLED = """
 import sys
-sys.path.insert(0, sys.argv[2])
-from test_offloading import net_of, batch, KEEP
 import singanet.offload.contexts
 from singanet.optimizer import Adam
+from tests.offload.twins import KEEP, batch, net_of
 singanet.offload.contexts.SMALL = 0
 net, rule, x_y = net_of(), Adam(lr=0.01), batch()
 net.offload(sys.argv[1], KEEP, activations=True)
@@ -392,8 +339,8 @@ while True:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal")
 def test_a_killed_process_loses_at_most_a_step(tmp_path, x_y):
-    call = [sys.executable, "-c", KILLED, str(tmp_path / "net"), str(Path(__file__).parent)]
-    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as process:
+    call = [sys.executable, "-c", KILLED, str(tmp_path / "net")]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         # Killed wherever its steps are once it was found to hold the files.
         line = process.stdout.readline()
         with pytest.raises(FileAccessError, match=f"process {process.pid}"):
@@ -416,31 +363,16 @@ def test_a_killed_process_loses_at_most_a_step(tmp_path, x_y):
 @pytest.mark.parametrize("at", range(0, 26, 5))
 def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, x_y, at):
     twins = Twins(net_of, tmp_path / "net", KEEP)
-    twins.step(*x_y)
-    draws = twins.net.rng.bit_generator.state
-    writes = iter(range(1000))
-    real = PlacedFile.write
-
-    def full(self, offset, data):
-        if next(writes) >= at:
-            raise FileAccessError("file", expected="a place", received="no space", advice="free")
-        real(self, offset, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PlacedFile, "write", full)
-        with pytest.raises(FileAccessError):
-            twins.net.step(*x_y, twins.there)
-    twins.expect_same()
-    assert twins.net.rng.bit_generator.state == draws
-    twins.step(*x_y)
-    twins.expect_same()
+    twins.expect_a_full_disk_undoes_a_step(x_y, at, monkeypatch)
 
 
-def test_a_vanished_folder_is_told_and_loses_nothing(tmp_path, x_y):
-    twins = Twins(net_of, tmp_path / "net", KEEP)
+@pytest.mark.parametrize("activations", [False, True])
+def test_a_vanished_folder_is_told_and_loses_nothing(tmp_path, activations):
+    x_y = batch(samples=256 if activations else 4)
+    twins = Twins(net_of, tmp_path / "net", KEEP, activations=activations)
     twins.step(*x_y)
     shutil.rmtree(tmp_path / "net")
-    with pytest.raises(FileAccessError, match="latest"):
+    with pytest.raises(FileAccessError, match="net" if activations else "latest"):
         twins.net.step(*x_y, twins.there)
     expect_same(arrays_of(twins.net), arrays_of(twins.plain))
     (tmp_path / "net").mkdir()
@@ -464,18 +396,17 @@ def test_a_disk_that_is_full_from_the_start(tmp_path, monkeypatch):
     expect_same(arrays_of(net), before)
 
 
-def test_folders_that_cannot_be(tmp_path, monkeypatch):
-    net = net_of()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(FileAccessError, match=r"notes\.txt"):
-        net.offload(tmp_path / "mine")
-    with pytest.raises(FileAccessError):
-        net.offload(tmp_path / "mine" / "notes.txt")
-    with pytest.raises(FileAccessError):
-        net.offload(tmp_path / "a" / "b")
-    with pytest.raises(FileAccessError, match="received none"):
-        net.offload(tmp_path / "no", resume=True)
+def test_folders_that_cannot_be(tmp_path):
+    net, mine = net_of(), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    for folder, options, match in [
+        (mine, {}, r"notes\.txt"), (mine / "notes.txt", {}, "mine"),
+        (tmp_path / "a" / "b", {}, "a"),
+        (tmp_path / "no", {"resume": True}, "received none"),
+    ]:  # fmt: skip
+        with pytest.raises(FileAccessError, match=match):
+            net.offload(folder, **options)
     if os.getuid():
         (tmp_path / "closed").mkdir(mode=0o500)
         with pytest.raises(FileAccessError):
@@ -488,32 +419,33 @@ def test_folders_that_cannot_be(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] in (["mine"], ["mine", "closed"])
     with pytest.raises(CallOrderError):
         net.onload()
-    net.offload(tmp_path / "new", 110_000)
+
+
+def test_calls_that_an_offloaded_net_takes_and_files_that_are_none_of_its(tmp_path, x_y):
+    net, other, folder = net_of(), net_of(), tmp_path / "new"
+    net.offload(folder, 110_000)
     with pytest.raises(ArgumentError, match="keep"):
-        net.step(*batch(), Adam(lr=0.1))
-    net.step(*batch(), SGD(lr=0.1))
-    other = net_of()
-    with pytest.raises(FileAccessError, match="resume=True"):
-        other.offload(tmp_path / "new")
-    with pytest.raises(FileAccessError, match="no other training"):
-        other.offload(tmp_path / "new", resume=True)
+        net.step(*x_y, Adam(lr=0.1))
+    net.step(*x_y, SGD(lr=0.1))
+    for options, match in [({}, "resume=True"), ({"resume": True}, "no other training")]:
+        with pytest.raises(FileAccessError, match=match):
+            other.offload(folder, **options)
     for call in (lambda: net.as_type("float64"), lambda: net.memory(4)):
         with pytest.raises(CallOrderError):
             call()
-    np.testing.assert_allclose(
-        net.predictor()(batch()[0]), net.predict(batch()[0]), rtol=1e-5, atol=1e-5
-    )
+    found, wanted = net.predictor()(x_y[0]), net.predict(x_y[0])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     assert net.dtype == np.float32
     net.onload()
-    (tmp_path / "new" / "latest").write_text("../notes")
-    with pytest.raises(FileFormatError, match="latest"):
-        other.offload(tmp_path / "new", resume=True)
-    (tmp_path / "new" / "latest").write_text("a.safetensors")
+    (folder / "latest").write_text("../notes")
+    with pytest.raises(errors.FileFormatError, match="latest"):
+        other.offload(folder, resume=True)
+    (folder / "latest").write_text("a.safetensors")
     for content in (b"no such thing", b"", bytes(16), b"\x01" + bytes(7)):
-        (tmp_path / "new" / "a.safetensors").write_bytes(content)
-        with pytest.raises(FileFormatError):
-            other.offload(tmp_path / "new", resume=True)
-    assert (tmp_path / "new" / "b.safetensors").exists()
+        (folder / "a.safetensors").write_bytes(content)
+        with pytest.raises(errors.FileFormatError):
+            other.offload(folder, resume=True)
+    assert (folder / "b.safetensors").exists()
 
 
 LARGE = """
@@ -576,8 +508,7 @@ class Foreign:
 @pytest.mark.parametrize("rule", [lambda: Plain(lr=1.0), Foreign])
 def test_an_optimizer_of_the_users_own(tmp_path, x_y, rule):
     twins = Twins(net_of, tmp_path / "net", KEEP, rule)
-    for _ in range(3):
-        twins.step(*x_y)
+    twins.step(*x_y, times=3)
     expect_same(arrays_of(twins.net), arrays_of(twins.plain))
 
 
@@ -585,8 +516,7 @@ def test_an_optimizer_of_the_users_own(tmp_path, x_y, rule):
 @pytest.mark.parametrize("way", WAYS)
 def test_layers_may_keep_arrays(tmp_path, x_y, way, keep):
     twins = Twins(partial(keeping_net, WIDTH, way), tmp_path / "net", keep)
-    for _ in range(3):
-        twins.step(*x_y)
+    twins.step(*x_y, times=3)
     twins.expect_same()
 
 
@@ -614,13 +544,11 @@ def test_layers_may_not_write_on_arrays(tmp_path, x_y):
 def test_layers_that_run_again(tmp_path, x_y):
     def make():
         net = net_of()
-        net.programs.recompute = "cheap"
-        net.layers[4].recompute = True
+        net.programs.recompute, net.layers[4].recompute = "cheap", True
         return net
 
     twins = Twins(make, tmp_path / "net", KEEP)
-    for _ in range(3):
-        twins.step(*x_y)
+    twins.step(*x_y, times=3)
     twins.expect_same()
 
 
@@ -643,18 +571,19 @@ def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch)
 
 @pytest.mark.parametrize("level", ["layers", "sqrt"])
 def test_own_loops_over_layers_that_run_again_have_two_layers_at_most(tmp_path, x_y, level):
-    plain, net = net_of(), net_of()
-    for each in (plain, net):
-        each.programs.recompute = "none" if level == "layers" else level
-        for layer in each.layers[1:] if level == "layers" else ():
+    def make():
+        net = net_of()
+        net.programs.recompute = "none" if level == "layers" else level
+        for layer in net.layers[1:] if level == "layers" else ():
             layer.recompute = True
-    net.offload(tmp_path / "net", 250_000)
-    rule = SGD(lr=0.01)
-    for each in (plain, net):
+        return net
+
+    twins = Twins(make, tmp_path / "net", 250_000, lambda: SGD(lr=0.01))
+    for each, rule in twins.each():
         for item in each.backward(each.forward(True, x_y[0]) - x_y[1]):
             rule.update(*item)
-    expect_same(arrays_of(net), arrays_of(plain))
-    assert net.executor.shelf.peak <= 250_000
+    twins.expect_same()
+    assert twins.net.executor.shelf.peak <= 250_000
 
 
 @pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
@@ -666,7 +595,7 @@ def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):
         layers = [Dense("a", wide, input_sample_shape=(wide,)), BatchNormalization("norm")]
         layers += [Dropout("drop", 0.2), Activation("relu"), Dense("b", wide)]
         net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=1)
-        precision = MixedPrecision(scale=2.0**18 if broken else 2.0**8)
+        precision = opt.MixedPrecision(scale=2.0**18 if broken else 2.0**8)
         net.compile(Adam(lr=0.01), mixed_precision=precision)
         if k:
             net.offload(tmp_path / "net", 1_500_000)
@@ -675,9 +604,8 @@ def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):
         nets.append((net, history, precision))
     (plain, history, precision), (net, found, own) = nets
     assert found == history
-    assert (own.scale, own.good, own.skipped) == (
-        precision.scale, precision.good, precision.skipped
-    )  # fmt: skip
+    for what in ("scale", "good", "skipped"):
+        assert getattr(own, what) == getattr(precision, what)
     assert (precision.skipped > 0) == broken
     expect_same(arrays_of(net), arrays_of(plain))
     expect_same(own.masters, precision.masters)

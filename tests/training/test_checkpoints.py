@@ -1,5 +1,6 @@
 """Checkpoints that ranks write together, and those that are written while steps go on."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 import singanet
 from singanet.checkpoint import convert, formats, open_state, sharded, write_state
+from singanet.checkpoint.entry import sources_of
 from singanet.errors import ArgumentError, FileAccessError, FileFormatError, SingaNetError
 from singanet.layers import BatchNormalization, Dense, Dropout
 from singanet.loss import SquaredError
@@ -62,22 +64,22 @@ def whole(path):
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.few(2)
 def test_it_has_what_the_file_of_rank_0_has_and_goes_on_to_the_bit(level, tmp_path):
-    wrap = cut(level) if level else AllReduce
-    made = together(lambda c: fit(c, wrap, 4, tmp_path / "whole", more=[EMA(0.5)]), 3)
-    together(lambda c: fit(c, wrap, 2, tmp_path / "one", format="safetensors", more=[EMA(0.5)]), 3)
-    together(lambda c: fit(c, wrap, 2, tmp_path / "many", more=[EMA(0.5)]), 3)
+    wrap, many = cut(level) if level else AllReduce, tmp_path / "many"
+
+    def run(epochs, *more):
+        return together(lambda c: fit(c, wrap, epochs, *more, more=[EMA(0.5)]), 3)
+
+    made = run(4, tmp_path / "whole")
+    run(2, tmp_path / "one", None, "safetensors")
+    run(2, many)
     for name in ("epoch-0002", "best"):
-        one = whole(tmp_path / "one" / f"{name}.safetensors")
-        many = whole(tmp_path / "many" / (name + INDEX))
-        assert one.keys() == many.keys()
-        expect_same_values(
-            [{k: v for k, v in each.items() if k != "session"} for each in (one, many)]
-        )
-    again = together(lambda c: fit(c, wrap, 4, tmp_path / "many", tmp_path / "many",
-                                   more=[EMA(0.5)]), 3)  # fmt: skip
+        pair = [whole(tmp_path / "one" / f"{name}.safetensors"), whole(many / (name + INDEX))]
+        assert [each.pop("session") for each in pair]
+        expect_same_values(pair)
+    again = run(4, many, many)
     expect_same_values([made[0], again[0], again[2]])
     # Of three checkpoints the last two stay, with nothing of the first.
-    left = {path.name.split(".")[0].split("-0000")[0] for path in (tmp_path / "many").iterdir()}
+    left = {path.name.split(".")[0].split("-0000")[0] for path in many.iterdir()}
     assert left == {"epoch-0003", "epoch-0004", "best"}
 
 
@@ -85,22 +87,19 @@ def test_it_has_what_the_file_of_rank_0_has_and_goes_on_to_the_bit(level, tmp_pa
 @pytest.mark.parametrize("level", [2, 3])
 @pytest.mark.few(2)
 def test_any_number_of_ranks_takes_it(level, first, then, tmp_path):
-    wrap = cut(level)
-    together(lambda c: fit(c, wrap, 2, tmp_path), first)
+    together(lambda c: fit(c, cut(level), 2, tmp_path), first)
     saved = whole(tmp_path / f"epoch-0002{INDEX}")
 
-    class Sees(Callback):
-        def on_batch_begin(self, batch, logs=None):
-            net, rule = self.session.net, self.session.optimizer
-            if self.session.step == 8:
-                own = {**values_of(net), **rule.state_dict()}
-                trained = [p.name for p in net.params() if not p.is_state]
-                for name in trained:
-                    np.testing.assert_array_equal(own[name], saved[f"net/{name}"])
-                    slot = f"{name}/mean" if f"{name}/mean" in own else f"{name}/step"
-                    np.testing.assert_array_equal(own[slot], saved[f"optimizer/{slot}"])
+    def look(session, _):
+        if session.step == 8:
+            own = {**values_of(session.net), **session.optimizer.state_dict()}
+            for name in (p.name for p in session.net.params() if not p.is_state):
+                np.testing.assert_array_equal(own[name], saved[f"net/{name}"])
+                slot = f"{name}/mean" if f"{name}/mean" in own else f"{name}/step"
+                np.testing.assert_array_equal(own[slot], saved[f"optimizer/{slot}"])
 
-    again = together(lambda c: fit(c, wrap, 3, tmp_path / "then", tmp_path, more=[Sees()]), then)
+    more = [at("on_batch_begin", look)]
+    again = together(lambda c: fit(c, cut(level), 3, tmp_path / "then", tmp_path, more=more), then)
     expect_same_values(again)
 
 
@@ -125,26 +124,22 @@ def test_it_becomes_one_file_array_by_array(tmp_path):
         np.testing.assert_array_equal(np.concatenate(pieces), reader.read("net/b/weight"))
 
 
+def full(*arguments):
+    raise FileAccessError("index", expected="room", received="a full disk", advice="none")
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("when", ["part", "index"])
 def test_a_rank_that_cannot_write_leaves_the_state_before(rank, when, tmp_path, monkeypatch):
-    sources = {"w": np.arange(6.0).reshape(6, 1)}
+    rows, path = np.arange(6.0).reshape(6, 1), tmp_path / f"state{INDEX}"
 
     def written(comm, value, failing):
-        from singanet.checkpoint.entry import sources_of
-
-        rows = slice(3 * comm.rank, 3 * comm.rank + 3)
-        own = sources_of({"w": sources["w"][rows] + value}, "test")
+        start = 3 * comm.rank
+        own = sources_of({"w": rows[start : start + 3] + value}, "test")
         if failing and when == "part" and comm.rank == rank:
-            bad = sources_of({"w": np.ones(2)}, "test")
-
-            def fetch():
-                raise FileAccessError("f", expected="room", received="a full disk", advice="none")
-
-            own = [type(bad[0])("w", (3, 1), bad[0].dtype, fetch)]
+            own = [type(own[0])("w", (3, 1), own[0].dtype, full)]
         try:
-            path = tmp_path / f"state{INDEX}"
-            file = sharded.RanksFile(path, own, comm, {"w": 3 * comm.rank})
+            file = sharded.RanksFile(path, own, comm, {"w": start})
             file.write()
             file.finish()
         except SingaNetError as error:
@@ -152,67 +147,57 @@ def test_a_rank_that_cannot_write_leaves_the_state_before(rank, when, tmp_path, 
         return ""
 
     assert together(lambda comm: written(comm, 0, False)) == ["", ""]
-    kept = sorted(path.name for path in tmp_path.iterdir())
+    kept = sorted(each.name for each in tmp_path.iterdir())
     if when == "index":
-        monkeypatch.setattr(sharded, "write_index", _full)
+        monkeypatch.setattr(sharded, "write_index", full)
     told = together(lambda comm: written(comm, 1, True))
     assert all("a full disk" in each for each in told)
-    assert sorted(path.name for path in tmp_path.iterdir()) == kept
-    np.testing.assert_array_equal(whole(tmp_path / f"state{INDEX}")["w"], sources["w"])
+    assert sorted(each.name for each in tmp_path.iterdir()) == kept
+    np.testing.assert_array_equal(whole(path)["w"], rows)
     monkeypatch.undo()
     assert together(lambda comm: written(comm, 2, False)) == ["", ""]
-    np.testing.assert_array_equal(whole(tmp_path / f"state{INDEX}")["w"], sources["w"] + 2)
+    np.testing.assert_array_equal(whole(path)["w"], rows + 2)
     assert len([*tmp_path.iterdir()]) == len(kept)
-
-
-def _full(*arguments):
-    raise FileAccessError("index", expected="room", received="a full disk", advice="none")
 
 
 def test_rows_that_do_not_go_together_are_refused(tmp_path):
     index = tmp_path / f"m{INDEX}"
-    for k, array in enumerate((np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))):
-        write_state(tmp_path / f"m-{k}.safetensors", {"w": array})
-    index.write_text('{"weight_map": {"w": ["m-0.safetensors", "m-1.safetensors"]}}')
-    with pytest.raises(FileFormatError, match="rows of one array"):
-        open_state(index)
-    index.write_text('{"weight_map": {"w": ["m-0.safetensors", "m-0.safetensors"]}}')
-    with pytest.raises(FileFormatError, match="once"):
-        open_state(index)
-    index.write_text('{"weight_map": {"w": []}}')
-    with pytest.raises(SingaNetError):
-        open_state(index)
+    for k in (0, 1):
+        write_state(tmp_path / f"m-{k}.safetensors", {"w": np.ones((2, 3 + k), np.float32)})
+    for files, error, match in [
+        (["m-0.safetensors", "m-1.safetensors"], FileFormatError, "rows of one array"),
+        (["m-0.safetensors"] * 2, FileFormatError, "once"), ([], SingaNetError, None),
+    ]:  # fmt: skip
+        index.write_text(json.dumps({"weight_map": {"w": files}}))
+        with pytest.raises(error, match=match):
+            open_state(index)
 
 
 @pytest.mark.parametrize("level", [1, 3])
 def test_what_micro_batches_have_gathered_is_each_ranks_own(level, tmp_path):
-    def work(comm, epochs, resume=None):
+    def work(comm, resume=None):
         net = dense_net()
-        rule = ClipByLayerNorm(Adam(lr=0.01), 0.1)
-        net.compile(Accumulator(cut(level)(rule, comm), 3))
-        net.fit(X, Y, 8, epochs, shuffle=False, verbose=False, resume=resume,
+        net.compile(Accumulator(cut(level)(ClipByLayerNorm(Adam(lr=0.01), 0.1), comm), 3))
+        net.fit(X, Y, 8, 3, shuffle=False, verbose=False, resume=resume,
                 callbacks=[ModelCheckpoint(tmp_path, None, format="sharded")])  # fmt: skip
         return values_of(net)
 
-    expected = together(lambda comm: work(comm, 3))
+    expected = together(work)
     for path in tmp_path.glob("epoch-0003*"):
         path.unlink()
     # Four batches an epoch, three of them an update.
-    again = together(lambda comm: work(comm, 3, tmp_path))
-    expect_same_values([*expected, *again])
+    expect_same_values([*expected, *together(lambda comm: work(comm, tmp_path))])
 
 
 def test_one_process_writes_it_alone(tmp_path):
-    net = dense_net()
-    net.compile(Adam(lr=0.01))
-    net.fit(
-        X, Y, 8, 1, verbose=False, callbacks=[ModelCheckpoint(tmp_path, None, format="sharded")]
-    )
+    net, other = dense_net(), dense_net()
+    for each in (net, other):
+        each.compile(Adam(lr=0.01))
+    keeps = ModelCheckpoint(tmp_path, None, format="sharded")
+    net.fit(X, Y, 8, 1, verbose=False, callbacks=[keeps])
     found = whole(tmp_path / f"epoch-0001{INDEX}")
     expect_same_values([found, {f"net/{k}": v for k, v in values_of(net).items()}])
     with communicators(1):
-        other = dense_net()
-        other.compile(Adam(lr=0.01))
         other.fit(X, Y, 8, 1, verbose=False, resume=tmp_path)
     expect_same_values([values_of(net), values_of(other)])
 
@@ -225,10 +210,7 @@ def expect_same_files(here, there):
     names = [sorted(p.name for p in folder.iterdir()) for folder in (here, there)]
     assert names[0] == names[1]
     for name in names[0]:
-        left, right = whole(here / name), whole(there / name)
-        assert left.keys() == right.keys()
-        for key, value in left.items():
-            np.testing.assert_array_equal(value, right[key], err_msg=f"{name}: {key}")
+        expect_same_values([whole(here / name), whole(there / name)])
 
 
 class OffloadStore(ParamStorage):
@@ -238,16 +220,9 @@ class OffloadStore(ParamStorage):
 
     def __init__(self, array):
         self.kept = np.array(array)
+        self.read = self.lend = lambda: self.kept
 
-    @property
-    def dtype(self):
-        return self.kept.dtype
-
-    def read(self):
-        return self.kept
-
-    def lend(self):
-        return self.kept
+    dtype = property(lambda self: self.kept.dtype)
 
     def write(self, array):
         self.kept[...] = array
@@ -311,6 +286,10 @@ def trained(build, data, folder, more=(), epochs=4, resume=None, net=None, **opt
     return net, history
 
 
+class Nothing(Callback):
+    """Stands where `Gate` does."""
+
+
 @pytest.mark.parametrize("format", ["npz", "safetensors", "hdf5", "sharded"])
 @pytest.mark.few(2)
 def test_files_are_those_of_the_step_at_which_they_were_asked_for(
@@ -321,37 +300,26 @@ def test_files_are_those_of_the_step_at_which_they_were_asked_for(
     gate = Gate(monkeypatch)
     back, heard = trained(build, data, tmp_path / "back", [gate], asynchronous=True, **more)
     assert said == heard
-    assert gate.threads == {"checkpoint"}
-    assert gate.most == 1
+    assert (gate.threads, gate.most) == ({"checkpoint"}, 1)
     assert max(gate.later) >= 2
     same(fore, back)
     if format != "sharded":
         expect_same_files(tmp_path / "fore", tmp_path / "back")
         return
     for name in ("best", "step", "epoch-0003", "epoch-0004"):
-        left, right = (whole(tmp_path / side / f"{name}{INDEX}") for side in ("fore", "back"))
-        assert left.keys() == right.keys()
-        assert all(np.array_equal(left[key], right[key]) for key in left)
-
-
-class Nothing(Callback):
-    """Stands where `Gate` does."""
+        expect_same_values([whole(tmp_path / side / f"{name}{INDEX}") for side in ("fore", "back")])
 
 
 @pytest.mark.parametrize("format", ["npz", "sharded"])
 @pytest.mark.few(1)
-def test_it_goes_on_to_the_bit(build, data, same, tmp_path, format):
+def test_it_goes_on_to_the_bit(build, data, tmp_path, format):
     expected, history = trained(build, data, tmp_path / "whole")
-    options = {"format": format, "every_steps": 2, "asynchronous": True}
+    options, part = {"format": format, "every_steps": 2, "asynchronous": True}, tmp_path / "part"
+    stop = raise_at(13, KeyError("power cut"))
     with pytest.raises(KeyError):
-        trained(
-            build, data, tmp_path / "part", [Nothing(), raise_at(13, KeyError("power cut"))],
-            **options,
-        )  # fmt: skip
+        trained(build, data, part, [Nothing(), stop], **options)
     net = build(seed=5, optimizer=adam())
-    _, got = trained(
-        build, data, tmp_path / "part", [Nothing(), Nothing()], 4, tmp_path / "part", net, **options
-    )
+    _, got = trained(build, data, part, [Nothing(), Nothing()], 4, part, net, **options)
     assert bytes_of(expected) == bytes_of(net)
     assert got == history
 
@@ -359,19 +327,16 @@ def test_it_goes_on_to_the_bit(build, data, same, tmp_path, format):
 def test_a_storage_of_ones_own_is_copied(build, data, tmp_path, monkeypatch):
     found, gate = [], Gate(monkeypatch)
     gate.open.set()
-    for asynchronous in (False, True):
+    for way in (False, True):
         net = build(optimizer=adam())
         net.predict(data[0])
         for param in net.params():
             if not param.is_state:
                 param.storage = OffloadStore(param.value)
-        trained(
-            build, data, tmp_path / str(asynchronous), [gate], net=net, asynchronous=asynchronous
-        )
-        found.append(whole(tmp_path / str(asynchronous) / "epoch-0003.npz"))
+        trained(build, data, tmp_path / str(way), [gate], net=net, asynchronous=way)
+        found.append(whole(tmp_path / str(way) / "epoch-0003.npz"))
     assert max(gate.later) >= 2
-    for name, value in found[0].items():
-        np.testing.assert_array_equal(value, found[1][name], err_msg=name)
+    expect_same_values(found)
 
 
 @pytest.mark.parametrize(
@@ -487,32 +452,20 @@ def test_ranks_write_by_themselves_and_talk_in_one_thread(level, format, tmp_pat
         return talk(self, *arguments, **options)
 
     monkeypatch.setattr(FakeCommunicator, "all_gather", all_gather)
-    wrap = cut(level) if level else AllReduce
-    more = {"format": format, "steps": 3}
-    made = [
-        together(lambda c, f=f: on_ranks(c, wrap, f, tmp_path / f[0], more), 3)
-        for f in (("fore", False), ("back", True))
-    ]
+    wrap, sides = cut(level) if level else AllReduce, (tmp_path / "fore", tmp_path / "back")
+
+    def run(comm, side):
+        return fit(comm, wrap, 2, side, None, format, [EMA(0.5)], 3, side.name == "back")
+
+    made = [together(lambda c, side=side: run(c, side), 3) for side in sides]
     assert speakers
     assert "checkpoint" not in speakers
-    for fore, back in zip(*made, strict=True):
-        for name, value in fore.items():
-            np.testing.assert_array_equal(value, back[name], err_msg=name)
+    for pair in zip(*made, strict=True):
+        expect_same_values(pair)
     suffix = SUFFIXES.get(format, f".{format}")
     for name in ("best", "step", "epoch-0001", "epoch-0002"):
-        left, right = (whole(tmp_path / side / f"{name}{suffix}") for side in ("fore", "back"))
-        assert left.keys() == right.keys()
-        for key, value in left.items():
-            np.testing.assert_array_equal(value, right[key], err_msg=key)
-    left = [len([*(tmp_path / side).iterdir()]) for side in ("fore", "back")]
-    assert left[0] == left[1]
-
-
-def on_ranks(comm, wrap, way, folder, more):
-    return fit(
-        comm, wrap, 2, folder, more=[EMA(0.5)], asynchronous=way[1],
-        **more,
-    )  # fmt: skip
+        expect_same_values([whole(side / f"{name}{suffix}") for side in sides])
+    assert len({len([*side.iterdir()]) for side in sides}) == 1
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -528,8 +481,7 @@ def test_a_rank_that_cannot_write_tells_all(rank, tmp_path, monkeypatch):
 
     def work(comm):
         try:
-            fit(comm, lambda rule, c: Sharded(rule, c, 2, smallest=100), 4, tmp_path,
-                         asynchronous=True)  # fmt: skip
+            fit(comm, cut(2), 4, tmp_path, asynchronous=True)
         except SingaNetError as error:
             return str(error)
         return ""
@@ -543,11 +495,9 @@ def test_a_rank_that_cannot_write_tells_all(rank, tmp_path, monkeypatch):
 
 
 KILLED = """
-import sys, time
+import sys
 import numpy as np
 import singanet
-from singanet.layers import Dense
-from singanet.loss import SquaredError
 from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.optimizer import Adam
@@ -567,42 +517,35 @@ net.fit(x, x, batch_size=8, epochs=1000, verbose=False, callbacks=[Tells(),
 """
 
 
+def killed(folder, format, steps, more=0.0):
+    """The state that is left of a process killed ``more`` seconds after so many steps."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(folder), format],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    for _ in range(steps):
+        process.stdout.readline()
+    time.sleep(more)
+    process.kill()
+    process.communicate()
+    return whole(folder / f"step{SUFFIXES.get(format, f'.{format}')}")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal")
 @pytest.mark.parametrize("format", ["npz", "safetensors", "sharded"])
 def test_a_kill_at_any_moment_leaves_a_whole_state(tmp_path, format):
     rng = np.random.default_rng(7)
     for turn in range(8):
-        folder = tmp_path / str(turn)
-        process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(folder), format],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        assert process.stdout is not None
-        for _ in range(4 + turn):
-            process.stdout.readline()
-        time.sleep(float(rng.uniform(0, 0.05)))
-        process.kill()
-        process.communicate()
-        state = whole(folder / f"step{SUFFIXES.get(format, f'.{format}')}")
+        state = killed(tmp_path / str(turn), format, 4 + turn, float(rng.uniform(0, 0.05)))
         assert np.isfinite(state["net/a/weight"]).all()
         assert bytes(state["session"]).startswith(b'{"version"')
 
 
 @pytest.mark.slow
 def test_the_states_that_kills_leave_are_of_their_steps(tmp_path):
-    import json
-
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path / "run"), "npz"],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert process.stdout is not None
-    for _ in range(9):
-        process.stdout.readline()
-    process.kill()
-    process.communicate()
-    state = whole(tmp_path / "run" / "step.npz")
+    state = killed(tmp_path / "run", "npz", 9)
     step = json.loads(bytes(state["session"]))["step"]
     code = (
         KILLED.replace("epochs=1000", f"epochs={-(-step // 8)}")
@@ -614,6 +557,6 @@ def test_the_states_that_kills_leave_are_of_their_steps(tmp_path):
         stdout=subprocess.DEVNULL, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     again = whole(tmp_path / "again" / "step.npz")
-    for name in state:
-        if name != "session":
-            np.testing.assert_array_equal(state[name], again[name], err_msg=name)
+    for each in (state, again):
+        del each["session"]
+    expect_same_values([state, again])
