@@ -1,21 +1,103 @@
-"""Pictures of nets: what they show, where they go, what is refused."""
+"""Pictures of nets: the layout, the contents and the files."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from singanet import FeedForwardNet, Input
 from singanet.errors import ArgumentError, BackendError, CallOrderError, FileAccessError
 from singanet.layers import Activation, Add, Concat, Conv2D, Dense, Flatten, Slice
 from singanet.models import build
-from tests.charts import NEEDED
+from singanet.picture import place
+from tests.charts import NEEDED, SVG
 from tests.html_check import read_html
 
-SVG = "{http://www.w3.org/2000/svg}"
+
+@st.composite
+def graphs(draw):
+    count = draw(st.integers(1, 14))
+    pairs = list(itertools.combinations(range(count), 2))
+    edges = draw(st.lists(st.sampled_from(pairs), max_size=25, unique=True)) if pairs else []
+    extent = st.floats(20, 200)
+    return draw(st.lists(st.tuples(extent, extent), min_size=count, max_size=count)), edges
+
+
+@given(graphs())
+def test_no_two_boxes_overlap_and_all_lie_in_the_picture(graph):
+    sizes, edges = graph
+    layout = place(sizes, edges)
+    boxes = [(x, y, x + w, y + h) for (x, y), (w, h) in zip(layout.corners, sizes, strict=True)]
+    for a, b in itertools.combinations(boxes, 2):
+        apart_x = a[2] < b[0] or b[2] < a[0]
+        assert apart_x or a[3] < b[1] or b[3] < a[1]
+    for left, top, right, bottom in boxes:
+        assert left >= 0
+        assert top >= 0
+        assert right <= layout.width
+        assert bottom <= layout.height
+
+
+@given(graphs())
+def test_edges_run_downwards_from_box_to_box_around_the_others(graph):
+    sizes, edges = graph
+    layout = place(sizes, edges)
+    for (source, target), route in zip(edges, layout.routes, strict=True):
+        assert route[0][1] == pytest.approx(layout.corners[source][1] + sizes[source][1])
+        assert route[-1][1] == pytest.approx(layout.corners[target][1])
+        heights = [y for _, y in route]
+        assert heights == sorted(heights)
+        for end, node in ((route[0], source), (route[-1], target)):
+            left = layout.corners[node][0]
+            assert left <= end[0] <= left + sizes[node][0]
+        for x, y in route[1:-1]:
+            for (left, top), (width, height) in zip(layout.corners, sizes, strict=True):
+                assert not (left < x < left + width and top < y < top + height)
+
+
+def test_a_chain_is_a_straight_column():
+    layout = place([(100, 40), (160, 40), (60, 50)], [(0, 1), (1, 2)])
+    assert len({round(x, 6) for route in layout.routes for x, _ in route}) == 1
+
+
+def test_branches_stand_evenly_beside_the_middle():
+    layout = place([(80, 40)] * 5, [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4)])
+    x = [corner[0] for corner in layout.corners]
+    assert x[0] == pytest.approx(x[2])
+    assert x[4] == pytest.approx(x[2])
+    assert x[2] - x[1] == pytest.approx(x[3] - x[2])
+
+
+def test_a_line_that_passes_layers_by_leaves_them_straight():
+    # 0 → 1 → 2 → 3 → 4 and 0 → 4
+    layout = place([(80, 40)] * 5, [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)])
+    x = [corner[0] for corner in layout.corners]
+    assert max(x[1:4]) - min(x[1:4]) < 0.5
+    assert abs(x[0] - x[1]) < 20
+
+
+def test_the_order_along_a_row_avoids_crossings():
+    # Two chains whose nodes come interleaved and swapped.
+    layout = place([(60, 30)] * 6, [(0, 3), (1, 2), (2, 5), (3, 4)])
+    x = [corner[0] for corner in layout.corners]
+    assert (x[0] < x[1]) == (x[3] < x[2]) == (x[4] < x[5])
+
+
+def test_an_input_stands_just_above_the_layer_that_reads_it():
+    layout = place([(60, 30)] * 4, [(0, 1), (1, 3), (2, 3)])
+    assert layout.corners[2][1] == layout.corners[1][1]
+
+
+def test_deep_nets_need_no_recursion():
+    count = 3000
+    layout = place([(60, 30)] * count, [(k, k + 1) for k in range(count - 1)])
+    assert layout.height > 60 * count
 
 
 def siamese():
@@ -102,12 +184,6 @@ def test_a_net_that_is_not_built_shows_its_layers():
     assert {"table", "svg"} <= {*read_html(net._repr_html_()).tags}
 
 
-def test_long_names_are_cut():
-    net = FeedForwardNet(seed=0)
-    net.add(Dense("n" * 300, 3, input_sample_shape=(2,)))
-    assert "n" * 43 + "…" in texts(net.plot())
-
-
 def test_the_file_is_the_text(tmp_path):
     net = siamese()
     svg = net.plot(tmp_path / "net.SVG")
@@ -146,20 +222,14 @@ def test_png_without_a_renderer_names_the_extra(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["net.pdf", "net", "net.svg.gz"])
-def test_other_suffixes_are_refused(tmp_path, name):
+def test_other_suffixes_places_and_empty_nets_are_refused(tmp_path, name):
     with pytest.raises(ArgumentError, match=r"expected a file name that ends in \.svg or \.png"):
         siamese().plot(tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(FileAccessError, match=r"missing.*make the folder"):
         siamese().plot(tmp_path / "missing" / "net.svg")
-
-
-def test_an_empty_net_cannot_be_drawn():
     with pytest.raises(CallOrderError, match="an empty net"):
         FeedForwardNet().plot()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_notebooks_show_table_and_picture():
@@ -169,8 +239,10 @@ def test_notebooks_show_table_and_picture():
     assert read_html(FeedForwardNet()._repr_html_()).text == ["a net without layers"]
 
 
-def test_names_cannot_smuggle_markup():
+def test_names_are_cut_and_cannot_smuggle_markup():
     evil = '<script>alert("x")</script>&amp;'
+    net = FeedForwardNet([Dense("n" * 300, 3, input_sample_shape=(2,))])
+    assert "n" * 43 + "…" in texts(net.plot())
     net = FeedForwardNet(seed=0)
     net.add(Dense(evil, 3, input_sample_shape=(2,)))
     net.add(Dense("'><img src=x onerror=y>", 3))

@@ -1,11 +1,15 @@
-"""What a step costs: bytes by buffer, and multiply-adds."""
+"""The summary of a net: its table, the bytes of a step, and multiply-adds."""
 
+from __future__ import annotations
+
+import re
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet, Input, device
+from singanet import FeedForwardNet, Input, device, models
+from singanet.errors import ArgumentError, CallOrderError
 from singanet.layers import (
     LSTM,
     RNN,
@@ -31,19 +35,153 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.ops import ops_for
 from singanet.optimizer import SGD
-from singanet.summary import layer_rows, measure, multiply_adds
+from singanet.summary import Folded, Row, folded, layer_rows, measure, multiply_adds
+from singanet.testing import strict_device
+
+
+def test_the_columns_and_totals_with_a_batch_size():
+    net = FeedForwardNet(seed=0)
+    net.add(Dense("fc1", 64, input_sample_shape=(20,)))
+    net.add(Dense("fc2", 10))
+    lines = net.summary(batch_size=128, width=0).splitlines()
+    titles = "name,layer,output shape,parameters,size,status,kept bytes,multiply-adds,from"
+    assert re.split(r"  +", lines[0]) == titles.split(",")
+    assert " ".join(lines[3].split()) == "fc2 Dense (10,) 650 2.6 kB trained 256 640 fc1"
+    assert lines[4] == "1,994 parameters (8.0 kB): 1,994 trained"
+    assert lines[5] == "1,920 multiply-adds a sample"
+    assert lines[6] == "256 bytes a sample kept for backward"
+    found = re.fullmatch(
+        r"a training step of 128 samples, at its peak at layer '(\w+)': ([\d.]+) kB = "
+        r"([\d.]+) kB parameters \+ ([\d.]+) kB inputs \+ ([\d.]+) kB activations and gradients",
+        lines[7],
+    )
+    assert found is not None
+    layer, total, *parts = found.groups()
+    assert layer in ("fc1", "fc2")
+    assert float(total) == pytest.approx(sum(map(float, parts)), abs=0.2)
+    assert float(parts[1]) == pytest.approx(128 * 20 * 4 / 1000, abs=0.05)
+
+
+def test_without_a_batch_size_no_layer_runs():
+    class NeverRun(Layer):
+        def setup(self, in_shape):
+            return in_shape
+
+    net = FeedForwardNet(seed=0)
+    net.add(NeverRun("own", input_sample_shape=(3,)))
+    assert "own" in net.summary()
+
+
+def test_open_axes_are_any_and_close_with_an_extent():
+    words = Input("words", (None, 3))
+    net = FeedForwardNet(inputs=words, outputs=LSTM("lstm", 4)(words), seed=0)
+    assert "(any, 4)" in net.summary()
+    assert "at least 0 multiply-adds" in net.summary()
+    matrices = 3 * 16 + 4 * 16
+    assert f"{7 * matrices:,} multiply-adds a sample" in net.summary(batch_size=2, extent=7)
+    with pytest.raises(ArgumentError, match=r"layer 'words': expected extent.*extent=100"):
+        net.summary(batch_size=2)
+
+
+def test_shared_parameters_are_counted_once_and_said():
+    x = Input("x", (4,))
+    both = Dense("twin", 4)
+    net = FeedForwardNet(inputs=x, outputs=Add("sum")(both(x), both(both(x))), seed=0)
+    text = net.summary(width=0)
+    assert text.count("20  ") == 1
+    assert re.search(r"^twin@2 +Dense \(shares twin\) +\(4,\) +0 +16 +", text, re.M)
+    assert "20 parameters (80 B): 20 trained" in text
+
+
+def test_equal_blocks_of_a_large_net_are_one():
+    net = models.build("vit_tiny", (3, 32, 32), 10, seed=0)
+    text = net.summary(width=0)
+    (title,) = re.findall("^.*×.*$", text, re.M)
+    assert title == "12 × block1 to block12, each"
+    assert len(re.findall("^  …", text, re.M)) == 10  # the first block, by the ends of its names
+    assert re.search(r"^norm .* block12_dense_add$", text, re.M)
+    whole = net.summary(width=0, fold=False)
+    assert whole.count("MultiHeadAttention") == 12
+    assert whole.splitlines()[-2:] == text.splitlines()[-2:]
+
+
+def chain(kinds, readers=()):
+    """Rows that read each other in turn, and others by number as ``readers`` say."""
+    made = [
+        Row(f"l{k}", kind, [(4,)], 20, 20, 16, [f"l{k - 1}"] if k else [])
+        for k, kind in enumerate(kinds)
+    ]
+    for k, source in readers:
+        made[k].sources.append(f"l{source}")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kinds", "readers", "blocks"),
+    [
+        ("x" + "abc" * 12, (), [(12, 3)]),
+        ("x" + "ab" * 3 + "q" + "cd" * 15, (), [(3, 2), (15, 2)]),
+        # A block of blocks, and blocks that all read the first row.
+        ("x" + "abbbbbbc" * 5, (), [(5, 8)]),
+        ("x" + "abc" * 12, [(k, 0) for k in range(2, 37, 3)], [(12, 3)]),
+        # A row behind them reads the fourth, so that the others are not equal to it.
+        ("x" + "abc" * 12 + "z", [(37, 12)], [(4, 3), (8, 3)]),
+        # Each reads the block before the last: two together read the two before.
+        ("x" + "abc" * 12, [(k, k - 6) for k in range(7, 37, 3)], [(5, 6)]),
+        ("abcdefghijklmnopqrstuvwxyzABCDEFGH", (), []),
+        ("x" + "abc" * 9, (), []),  # a screen
+    ],
+)
+def test_blocks_are_equal_in_what_they_show_and_read(kinds, readers, blocks):
+    found = [part for part in folded(chain(kinds, readers)) if isinstance(part, Folded)]
+    assert [(b.count, len(b.rows) // b.count) for b in found] == blocks
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 150, 300])
+@pytest.mark.parametrize("model", ["resnet20", "vit_tiny"])
+def test_rows_fit_the_terminal_and_are_not_broken(model, width, monkeypatch):
+    net = models.build(model, seed=0)
+    whole = net.summary(width=0).splitlines()[:-2]
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = net.summary().splitlines()
+    assert max(map(len, lines)) <= width
+    # A line a row, whose name has its beginning and its end.
+    for line, row in zip(lines, whole, strict=False):
+        name, short = (re.split(r"  +", each.strip(" …"))[0] for each in (row, line))
+        assert name.startswith(short.partition("…")[0])
+    assert ("parameters" in lines[0]) == (width >= 40)
+    assert ("status" in lines[0]) == (width >= 80)
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"batch_size": 1.5}, {"extent": -1}])
+def test_bad_numbers_and_empty_nets_are_refused(arguments):
+    net = FeedForwardNet(seed=0)
+    with pytest.raises(CallOrderError, match="an empty net"):
+        net.summary()
+    net.add(Dense("fc", 2, input_sample_shape=(3,)))
+    with pytest.raises(ArgumentError, match=rf"net.summary, {next(iter(arguments))}: expected"):
+        net.summary(**arguments)
+
+
+def test_the_lines_of_a_recorded_step_and_of_its_peak_on_a_device():
+    net = FeedForwardNet([Dense("fc1", 64, input_sample_shape=(20,)), Dense("fc2", 10)], seed=0)
+    (line,) = [line for line in net.summary(128, width=0).splitlines() if "recorded" in line]
+    first, *_ = str(net.memory(128)).splitlines()
+    assert line == f"recorded, as steps are from the second on: {first}"
+    here = net.summary(4)
+    net.to_device(strict_device())
+    for each in (here, net.summary(4)):
+        assert "a training step of 4 samples, at its peak" in each
+
 
 SCRATCH = 6 << 20
 """What kernels may take for a moment: blocks of 2 MB, and the small arrays around them."""
 
 
 def mlp():
-    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-    net.add(Dense("fc1", 64, input_sample_shape=(20,)))
-    net.add(Activation("relu1"))
-    net.add(Dropout("drop", 0.5))
-    net.add(Dense("fc2", 10))
-    return net
+    first = [Dense("fc1", 64, input_sample_shape=(20,)), Activation("relu1")]
+    layers = [*first, Dropout("drop", 0.5), Dense("fc2", 10)]
+    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
 
 
 def test_each_buffer_is_counted_at_the_first_layer_that_keeps_it():
@@ -69,21 +207,22 @@ def test_the_same_is_counted_on_a_device(xp):
     assert there.peak(32)[0] == pytest.approx(here.peak(32)[0], rel=0.05)
 
 
+def three(middle):
+    layers = [Dense("a", 8, input_sample_shape=(4,)), middle, Dense("out", 2)]
+    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
+
+
 def moments(net, size):
-    """The layers at work in a step of 2 samples or 3, and the bytes that are held then."""
+    """The layers at work in a step of 2 samples or 3, with the live bytes."""
     step = {2: (found := measure(net)).small, 3: found.large}[size]
     ops = step.units.kept()
-    return list(
-        zip((step.units.units[op.unit].name for op in ops), step.units.live(ops), strict=True)
-    )
+    names = (step.units.units[op.unit].name for op in ops)
+    return list(zip(names, step.units.live(ops), strict=True))
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_moments_of_a_step_add_up_by_hand(size):
-    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-    net.add(Dense("a", 8, input_sample_shape=(4,)))
-    net.add(Activation("t", "tanh"))
-    net.add(Dense("out", 2))
+    net = three(Activation("t", "tanh"))
     wide, narrow = 4 * 8 * size, 4 * 2 * size
     assert moments(net, size) == [
         ("a", wide),
@@ -112,13 +251,8 @@ def test_a_gradient_in_memory_that_is_kept_counts_once():
             ctx.saved["slope"] *= dy
             return ctx.saved["slope"], {}
 
-    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-    net.add(Dense("a", 8, input_sample_shape=(4,)))
-    net.add(Keeps("keeps"))
-    net.add(Dense("out", 2))
-    wide = 4 * 8 * 2
-    # Its slope, with its gradient in it, and the one that came.
-    assert dict(moments(net, 2))["keeps"] == 2 * wide
+    # The slope, which becomes the gradient, and the gradient of the output.
+    assert dict(moments(three(Keeps("keeps")), 2))["keeps"] == 2 * 4 * 8 * 2
 
 
 def test_what_two_layers_keep_is_counted_once():
@@ -279,27 +413,18 @@ def test_ones_under_weights_of_one_add_up_to_the_count(layer):
     assert row.multiply_adds == total
 
 
-def test_a_separable_convolution_costs_its_two_steps():
+def test_counts_by_hand():
+    """A separable convolution costs its two steps, and padding counts like the image."""
     steps = count(DepthwiseConv2D("d", 3, 2, depth_multiplier=2), (3, 6, 5))
     steps += count(Conv2D("p", 4, 1), (6, 3, 3))
     assert count(SeparableConv2D("s", 4, 3, 2, depth_multiplier=2), (3, 6, 5)) == steps
-
-
-def test_padding_is_counted_like_the_image():
     assert count(Conv2D("c", 2, 3, border_mode="same"), (1, 4, 4)) == 4 * 4 * 2 * 9
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_a_matrix_product_has_three_extents(transposed):
-    a = (5, 2, 4) if transposed else (5, 4, 2)
-    assert count(MatMul("m", transpose_a=transposed), a, (5, 2, 3)) == 5 * 4 * 2 * 3
-
-
-def test_a_recurrent_layer_multiplies_by_every_matrix_at_every_step():
+    for transposed, a in ((True, (5, 2, 4)), (False, (5, 4, 2))):
+        assert count(MatMul("m", transpose_a=transposed), a, (5, 2, 3)) == 5 * 4 * 2 * 3
     layer = RNN("r", 4, "lstm", num_stacks=2, bidirectional=True)
-    first = 2 * 4 * (3 * 4 + 4 * 4)
-    second = 2 * 4 * (8 * 4 + 4 * 4)
+    first, second = 2 * 4 * (3 * 4 + 4 * 4), 2 * 4 * (8 * 4 + 4 * 4)
     assert count(layer, (7, 3)) == 7 * (first + second)
+    assert count(RNN("r", 4), (-1, 3)) is None
 
 
 def test_attention_projects_and_then_meets_every_pair():
@@ -331,7 +456,3 @@ def test_a_users_own_layer_answers_itself_or_is_unknown():
     lines = net.summary(width=0).splitlines()
     assert lines[3].split() == ["own", "Own", "(5,)", "0", "?", "fc"]
     assert lines[-1] == "at least 20 multiply-adds a sample"
-
-
-def test_axes_of_any_extent_leave_it_unknown():
-    assert count(RNN("r", 4), (-1, 3)) is None
