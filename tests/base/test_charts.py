@@ -61,8 +61,8 @@ def test_a_long_line_keeps_its_ends_and_its_peaks():
     assert heights[1] - heights[0] > 0.5 * (heights[-1] - heights[0])
     short = lines(drawn({"loss": values[:5]}))["loss"]
     assert (found[0][0], found[-1][0]) == (short[0][0], short[-1][0])
-    # Of many lines each has fewer points.
-    many = lines(drawn({f"run {k}": values for k in range(64)}, legend=False))
+    # Each of many lines has fewer points.
+    many = lines(drawn({f"run {k}": values[:200] for k in range(64)}, legend=False))
     assert {len(line) for line in many.values()} == {100}
 
 
@@ -201,16 +201,11 @@ def test_cells_are_coloured_by_powers_of_ten():
     assert found[0, 0].tolist() == found[1, 2].tolist()
     assert found[1, 0, 3] == 0
     assert found[1, 1].tolist() == [180, 35, 24, 255]
-    assert {"a/w", "b/w", "epoch 1", "epoch 3"} <= {
-        *texts(heat_map("test", ["epoch 1", "2", "epoch 3"], rows))
-    }
-
-
-@NEEDED
-@pytest.mark.parametrize("rows", [{"a": [2.0], "b": [2.0]}, {"a": [0.0]}, {"a": [5e-324, 1e299]}])
-def test_a_map_of_equal_values_or_of_none(rows):
-    svg = heat_map("test", ["1", "2"][: len(rows["a"])], rows)
-    assert "nan" not in "".join(texts(svg))
+    shown = texts(heat_map("test", ["epoch 1", "2", "epoch 3"], rows))
+    assert {"a/w", "b/w", "epoch 1", "epoch 3"} <= {*shown}
+    for values in ({"a": [2.0], "b": [2.0]}, {"a": [0.0]}, {"a": [5e-324, 1e299]}):
+        svg = heat_map("test", ["1", "2"][: len(values["a"])], values)
+        assert "nan" not in "".join(texts(svg))
 
 
 @NEEDED
@@ -262,9 +257,7 @@ def test_colours_are_literal_with_rules_for_dark_pages_apart(name):
     assert "var(" not in "".join(styles) + rules
     if "@media" in rules:
         known = re.findall(r'\*="((?:fill|stroke): #\w{6})"', rules)
-        of_theme = {
-            each for style in styles for each in re.findall(r"(?:fill|stroke): #\w+", style)
-        }
+        of_theme = {*re.findall(r"(?:fill|stroke): #\w+", " ".join(styles))}
         assert of_theme
         assert of_theme <= {*known}
     # Sizes are attributes: "auto" is a height of nothing for some.
