@@ -1,4 +1,4 @@
-"""Which kernels serve NumPy arrays: by name, unasked, and where the library is missing or bad."""
+"""The choice of kernels for NumPy arrays: by name, by default, and without a sound library."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from singanet.ops import backends, casts, numpy_ops, selection
 from singanet.ops.llvm import LlvmOps
 from singanet.ops.onednn import OneDnnOps, library
 from singanet.ops.window import Window
+
+FOUND = library.find_library
 
 
 @pytest.fixture
@@ -48,12 +50,6 @@ def test_where_there_is_no_onednn(nothing_found, monkeypatch, compiles, processo
     assert selection.choose().name == expected
 
 
-def test_missing_by_name(nothing_found, monkeypatch):
-    monkeypatch.setenv("SINGANET_OPS", "onednn")
-    with pytest.raises(BackendError, match=r"pip install onednn-cpu-gomp"):
-        selection.choose()
-
-
 @pytest.mark.parametrize("release", ["0.50.0", "0.44.1", ""])
 def test_llvm_by_name(nothing_found, monkeypatch, release):
     monkeypatch.setenv("SINGANET_OPS", "llvm")
@@ -69,23 +65,23 @@ def test_llvm_by_name(nothing_found, monkeypatch, release):
     assert (missing.name, missing.available) == ("llvm", False)
 
 
-def test_unknown_name(monkeypatch):
-    monkeypatch.setenv("SINGANET_OPS", "onednm")
-    with pytest.raises(UnknownNameError, match="did you mean 'onednn'"):
-        selection.choose()
-
-
-def test_a_file_that_is_no_library(nothing_found, monkeypatch, bad_file):
-    monkeypatch.setattr(library, "find_library", lambda: bad_file)
-    monkeypatch.setenv("SINGANET_OPS", "onednn")
-    with pytest.raises(BackendError, match="libdnnl.so.3.*a library that can be loaded"):
-        selection.choose()
-
-
-def test_a_path_is_a_name(monkeypatch, bad_file):
-    monkeypatch.delenv("SINGANET_OPS", raising=False)
-    monkeypatch.setenv("SINGANET_ONEDNN", bad_file)
-    with pytest.raises(BackendError, match="SINGANET_ONEDNN name another"):
+@pytest.mark.parametrize(
+    ("variable", "value", "error", "words"),
+    [("SINGANET_OPS", "onednn", BackendError, r"pip install onednn-cpu-gomp"),
+     ("SINGANET_OPS", "onednm", UnknownNameError, "did you mean 'onednn'"),
+     ("SINGANET_ONEDNN", "bad file", BackendError, "SINGANET_ONEDNN name another"),
+     ("found", "bad file", BackendError, "libdnnl.so.3.*a library that can be loaded")],
+)  # fmt: skip
+def test_a_wrong_name_or_file_is_refused(
+    nothing_found, monkeypatch, bad_file, variable, value, error, words
+):
+    if variable == "found":
+        monkeypatch.setattr(library, "find_library", lambda: bad_file)
+        variable, value = "SINGANET_OPS", "onednn"
+    monkeypatch.setenv(variable, bad_file if value == "bad file" else value)
+    if variable == "SINGANET_ONEDNN":
+        monkeypatch.setattr(library, "find_library", FOUND)
+    with pytest.raises(error, match=words):
         selection.choose()
 
 
@@ -104,29 +100,6 @@ def test_a_bad_library_that_nobody_named_leaves_numpys_kernels(
     assert "libdnnl.so.3" in str(kernels.failure)
 
 
-def fake(monkeypatch, major, runtime):
-    found = SimpleNamespace(major=major, minor=6, patch=3, cpu_runtime=runtime)
-
-    class Fake:
-        def __init__(self, path):
-            self.dnnl_version = lambda: SimpleNamespace(contents=found)
-
-    class Function:
-        def __init__(self, call):
-            self.call = call
-
-        def __call__(self):
-            return self.call()
-
-    def load(path):
-        made = Fake(path)
-        made.dnnl_version = Function(made.dnnl_version)
-        return made
-
-    monkeypatch.setattr(library.ctypes, "CDLL", load)
-    library.load_library.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("major", "runtime", "message"),
     [
@@ -137,7 +110,16 @@ def fake(monkeypatch, major, runtime):
     ],
 )
 def test_libraries_of_another_kind(monkeypatch, major, runtime, message):
-    fake(monkeypatch, major, runtime)
+    class Version:
+        """A function of a library: its result type may be set."""
+
+        def __call__(self):
+            found = SimpleNamespace(major=major, minor=6, patch=3, cpu_runtime=runtime)
+            return SimpleNamespace(contents=found)
+
+    made = SimpleNamespace(dnnl_version=Version())
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda path: made)
+    library.load_library.cache_clear()
     with pytest.raises(BackendError, match=message):
         library.load_library("/somewhere/libdnnl.so.3")
 
@@ -157,14 +139,11 @@ def test_places_to_look(monkeypatch, tmp_path):
     assert library.find_library() == "/anything"
 
 
-def test_backends_tell_what_is_missing(nothing_found):
+def test_backends_report_a_missing_or_bad_library(nothing_found, monkeypatch, bad_file):
     there, _, missing = backends()
     assert (there.name, there.available, there.version) == ("numpy", True, np.__version__)
     assert (missing.name, missing.available) == ("onednn", False)
     assert "pip install" in missing.detail
-
-
-def test_backends_tell_what_is_wrong(nothing_found, monkeypatch, bad_file):
     monkeypatch.setattr(library, "find_library", lambda: bad_file)
     *_, broken = backends()
     assert not broken.available

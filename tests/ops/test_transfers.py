@@ -1,4 +1,4 @@
-"""Copies between host and device beside its kernels, and batches that come by them."""
+"""Copies between host and device, and batches that are copied ahead."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def test_a_copy_comes_behind_the_kernels_that_were_started():
 
 
 def test_a_copy_that_nobody_waits_for_is_a_race():
-    """What strict arrays find where the two waits of a copy are left out."""
     xp = strict_device().ops.xp
     far, stream = xp.zeros(5), xp.cuda.Stream(non_blocking=True)
     with pytest.raises(DeviceUseError), stream:
@@ -56,14 +55,9 @@ def test_a_copy_that_nobody_waits_for_is_a_race():
 
 @pytest.mark.parametrize(
     "given",
-    [
-        np.arange(12, dtype=">f4").reshape(3, 4),
-        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-        np.arange(20)[::-2],
-        np.zeros((0, 3), np.float16),
-        np.array([True, False]),
-    ],
-)
+    [np.arange(12, dtype=">f4").reshape(3, 4), np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+     np.arange(20)[::-2], np.zeros((0, 3), np.float16), np.array([True, False])],
+)  # fmt: skip
 def test_a_carrier_brings_arrays_as_they_are(given, gpu):
     carry = gpu.carrier()
     x, rest = carry(({"x": given}, [given, "words", None]))
@@ -72,14 +66,11 @@ def test_a_carrier_brings_arrays_as_they_are(given, gpu):
         assert isinstance(far, gpu.ops.xp.ndarray)
         assert far.dtype == given.dtype.newbyteorder("=")
         np.testing.assert_array_equal(far.get(), given)
+    batch = np.ones(3), {"y": np.ones(2)}
+    assert singanet.device.cpu().carrier()(batch) is batch
     words = np.array(["a", "b"])
     assert carry(words) is words
     assert carry(x["x"]) is x["x"]
-
-
-def test_on_the_cpu_batches_stay_as_they_are():
-    batch = np.ones(3), {"y": np.ones(2)}
-    assert singanet.device.cpu().carrier()(batch) is batch
 
 
 def net_on(device):
@@ -95,10 +86,13 @@ def fitted(net, loader, **options):
     return net.fit(loader, epochs=3, verbose=False, **options)["loss"]
 
 
-def test_a_fit_on_batches_that_come_ahead(gpu):
+def data():
     rng = np.random.default_rng(1)
-    x, y = rng.standard_normal((40, 6)).astype(np.float32), rng.integers(0, 3, 40)
-    ahead, plain = net_on(gpu), net_on(gpu)
+    return rng.standard_normal((40, 6)).astype(np.float32), rng.integers(0, 3, 40)
+
+
+def test_a_fit_on_batches_that_come_ahead(gpu):
+    (x, y), ahead, plain = data(), net_on(gpu), net_on(gpu)
     loader = Prefetch(ArrayLoader(x, y, 8, seed=1), each=gpu.carrier())
     assert fitted(ahead, loader) == fitted(plain, ArrayLoader(x, y, 8, seed=1))
     for one, two in zip(ahead.param_values(), plain.param_values(), strict=True):
@@ -117,9 +111,7 @@ def test_copies_within_an_epoch_bring_batches_by_themselves(copied, gpu):
 
 
 def test_the_thread_alone_brings_batches_over():
-    rng = np.random.default_rng(1)
-    x, y = rng.standard_normal((40, 6)).astype(np.float32), rng.integers(0, 3, 40)
-    device = strict_device()
+    (x, y), device = data(), strict_device()
     net = net_on(device)
     loader = Prefetch(ArrayLoader(x, y, 8, seed=1), each=device.carrier())
     fitted(net, loader)
