@@ -36,13 +36,23 @@ def close(ours, theirs):
     np.testing.assert_allclose(ours, theirs, 1e-4, 1e-5)
 
 
-def both(ours=(), theirs=(), shape=(5,)):
-    """Nets of one Dense behind ``ours`` and ``theirs``, with the same weights."""
-    there = keras.Sequential([keras.Input(shape), *theirs, kl.Dense(2)])
-    here = FeedForwardNet([*ours, Dense(2)])
-    here.build(shape)
+def same_weights(here, there):
     for param, value in zip(here.params(), there.get_weights(), strict=True):
         param.value[...] = value
+    return here, there
+
+
+def both(ours=(), theirs=(), shape=(5,)):
+    """Nets of one Dense behind ``ours`` and ``theirs``, with the same weights."""
+    here = FeedForwardNet([*ours, Dense(2)])
+    here.build(shape)
+    return same_weights(here, keras.Sequential([keras.Input(shape), *theirs, kl.Dense(2)]))
+
+
+def compiled(here, there, rate=0.1, constraint=None, **more):
+    """Both with SGD and the squared error, ours with ``constraint`` and theirs with ``more``."""
+    here.compile(SGD(rate, constraint=constraint), MeanSquaredError())
+    there.compile(keras.optimizers.SGD(rate, **more), "mse")
     return here, there
 
 
@@ -115,16 +125,16 @@ def check_names():
 
 @what("images N H W C")
 def check_images():
-    x = np.random.default_rng(0).normal(size=(2, 6, 5, 3)).astype(np.float32)
-    theirs = kl.Conv2D(4, 3)
-    there = theirs(x)
-    ours = Conv2D("c", 4, 3, padding="valid")
-    start = Input((3, 6, 5))
+    x, theirs = (
+        np.random.default_rng(0).normal(size=(2, 6, 5, 3)).astype(np.float32),
+        kl.Conv2D(4, 3),
+    )
+    there, (kernel, bias) = theirs(x).detach().numpy(), theirs.get_weights()
+    start, ours = Input((3, 6, 5)), Conv2D("c", 4, 3, padding="valid")
     net = FeedForwardNet(inputs=start, outputs=ours(start))
-    kernel, bias = theirs.get_weights()
     ours.params["weight"].value[...] = kernel.transpose(3, 2, 0, 1).reshape(4, -1)
     ours.params["bias"].value[...] = bias
-    close(net.forward(False, x.transpose(0, 3, 1, 2)), there.detach().numpy().transpose(0, 3, 1, 2))
+    close(net.forward(False, x.transpose(0, 3, 1, 2)), there.transpose(0, 3, 1, 2))
 
 
 @what('`Dense(10, activation="relu")`')
@@ -147,46 +157,33 @@ def check_strides():
 def check_initial_weights():
     theirs = kl.Dense(400, kernel_initializer="he_normal")
     theirs.build((None, 300))
-    start = Input((300,))
-    net = FeedForwardNet(
-        inputs=start, outputs=Dense(400, kernel_initializer="he_truncated")(start), seed=0
-    )
-    there, here = theirs.get_weights()[0], net.params()[0].value
+    ours = Dense(400, kernel_initializer="he_truncated", input_shape=(300,))
+    there, here = theirs.get_weights()[0], FeedForwardNet([ours], seed=0).params()[0].value
     np.testing.assert_allclose([here.std(), here.max()], [there.std(), there.max()], 0.02)
 
 
 @what("`kernel_regularizer=L2(1e-4)`")
 def check_penalties():
-    there = keras.Sequential(
-        [keras.Input((5,)), kl.Dense(2, kernel_regularizer=keras.regularizers.L2(0.05))]
-    )
+    theirs = kl.Dense(2, kernel_regularizer=keras.regularizers.L2(0.05))
     here = FeedForwardNet([Dense(2, kernel_regularizer=0.1, input_shape=(5,))])
-    for param, value in zip(here.params(), there.get_weights(), strict=True):
-        param.value[...] = value
-    here.compile(SGD(0.1), MeanSquaredError())
-    there.compile(keras.optimizers.SGD(0.1), "mse")
-    trained_alike(here, there)
+    there = keras.Sequential([keras.Input((5,)), theirs])
+    trained_alike(*compiled(*same_weights(here, there)))
 
 
 @what("`layer.trainable = False`")
 def check_frozen():
-    here, there = both(
-        [Dense(3), layers.BatchNormalization(momentum=0.01, epsilon=1e-3)],
-        [kl.Dense(3), kl.BatchNormalization()],
-    )
+    norm = layers.BatchNormalization(momentum=0.01, epsilon=1e-3)
+    here, there = both([Dense(3), norm], [kl.Dense(3), kl.BatchNormalization()])
     for ours, theirs in ((here.layers[-2], there.layers[1]), (here.layers[-3], there.layers[0])):
         ours.trainable = theirs.trainable = False
-    here.compile(SGD(0.1), MeanSquaredError())
-    there.compile(keras.optimizers.SGD(0.1), "mse")
-    trained_alike(here, there)
+    trained_alike(*compiled(here, there))
     net = FeedForwardNet([Dense("a", 3, input_shape=(5,)), Dense("b", 3), Dense("c", 2)])
     net.freeze("c")
     net.compile(SGD(0.1), MeanSquaredError())
     before = [p.value.copy() for p in net.params()]
     net.fit(X, Y, verbose=False)
-    assert [(p.value == b).all() for p, b in zip(net.params(), before, strict=True)] == [
-        *[True] * 4, *[False] * 2,
-    ]  # fmt: skip
+    still = [(p.value == b).all() for p, b in zip(net.params(), before, strict=True)]
+    assert still == [True] * 4 + [False] * 2
 
 
 @what("`a + b`, `a * 2`")
@@ -230,101 +227,85 @@ def check_losses_by_name():
     here, there = both([], [])
     here.add(Softmax("softmax"))
     there.add(kl.Softmax())
-    here.compile("adam", "sparse_categorical_crossentropy", metrics=[Accuracy()])
-    there.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    fit = {"batch_size": 24, "epochs": 2, "shuffle": False}
-    here.fit(X, LABELS, **fit, verbose=False)
-    there.fit(X, LABELS, **fit, verbose=0)
+    fit = {"batch_size": 24, "epochs": 2, "shuffle": False, "verbose": 0}
+    for net, metrics in ((here, [Accuracy()]), (there, ["accuracy"])):
+        net.compile("adam", "sparse_categorical_crossentropy", metrics=metrics)
+        net.fit(X, LABELS, **fit)
     close(here.predict(X), there.predict(X, verbose=0))
 
 
 @what("`fit(sample_weight=)` of shape")
 def check_sample_weights():
-    x = np.random.default_rng(0).normal(size=(12, 4, 5)).astype(np.float32)
-    y = np.random.default_rng(1).normal(size=(12, 4, 2)).astype(np.float32)
-    weight = np.random.default_rng(2).uniform(size=(12, 4)).astype(np.float32)
+    draw = np.random.default_rng(0)
+    x, y = (draw.normal(size=(12, 4, n)).astype(np.float32) for n in (5, 2))
+    weight = draw.uniform(size=(12, 4)).astype(np.float32)
     here, there = both(shape=(4, 5))
     here.compile(SGD(0.1), MeanSquaredError(), weighted_metrics=["mae"])
     there.compile(keras.optimizers.SGD(0.1), "mse", weighted_metrics=["mae"])
-    fit = {"batch_size": 4, "epochs": 2, "shuffle": False, "sample_weight": weight}
-    here.fit(x, y, **fit, verbose=False)
-    there.fit(x, y, **fit, verbose=0)
+    fit = {"batch_size": 4, "epochs": 2, "shuffle": False, "sample_weight": weight, "verbose": 0}
+    here.fit(x, y, **fit)
+    there.fit(x, y, **fit)
     close(here.params()[0].value, there.get_weights()[0])
     found = there.evaluate(x, y, sample_weight=weight, return_dict=True, verbose=0)
     logs = here.evaluate(x, y, sample_weight=weight).logs
-    close(logs["loss"], found["loss"])
-    close([v for k, v in logs.items() if k != "loss"], [found["mae"]])
+    close(logs.pop("loss"), found["loss"])
+    close([*logs.values()], [found["mae"]])
 
 
 @what("`clipvalue`, `global_clipnorm`")
 def check_clips():
-    for how, name in (("value", "clipvalue"), ("global", "global_clipnorm")):
-        here, there = both()
-        here.compile(SGD(0.5), MeanSquaredError())
-        there.compile(keras.optimizers.SGD(0.5, **{name: 0.1}), "mse")
-        trained_alike(here, there, {"clip": 0.1, "clip_by": how})
-    here, there = both()
-    here.compile(SGD(0.5), MeanSquaredError())
-    there.compile(keras.optimizers.SGD(0.5, gradient_accumulation_steps=3), "mse")
-    trained_alike(here, there, {"accumulate": 3})
+    for name, how in (
+        ("clipvalue", {"clip": 0.1, "clip_by": "value"}),
+        ("global_clipnorm", {"clip": 0.1, "clip_by": "global"}),
+        ("gradient_accumulation_steps", {"accumulate": 3}),
+    ):
+        trained_alike(*compiled(*both(), 0.5, **{name: 0.1 if "clip" in how else 3}), how)
 
 
 @what("`clipnorm`, of each parameter")
 def check_clipnorm():
-    here, there = both()
-    here.compile(SGD(0.5, constraint=ClipNorm(0.1)), MeanSquaredError())
-    there.compile(keras.optimizers.SGD(0.5, clipnorm=0.1), "mse")
-    trained_alike(here, there)
+    trained_alike(*compiled(*both(), 0.5, ClipNorm(0.1), clipnorm=0.1))
 
 
 @what("`keras.mixed_precision.")
 def check_mixed_precision():
     there = keras.Sequential([keras.Input((5,)), kl.Dense(2, dtype="mixed_float16")])
-    here, _ = both()
-    for param, value in zip(here.params(), there.get_weights(), strict=True):
-        param.value[...] = value
+    here, _ = same_weights(both()[0], there)
     here.compile(SGD(0.1), MeanSquaredError(), mixed_precision="float16")
     there.compile(keras.optimizers.SGD(0.1), "mse")
-    fit = {"batch_size": 8, "epochs": 2, "shuffle": False}
     # So small that no loss scale lets a gradient overflow.
-    here.fit(X / 9, Y / 9, **fit, verbose=False)
-    there.fit(X / 9, Y / 9, **fit, verbose=0)
-    np.testing.assert_allclose(here.params()[0].value, there.get_weights()[0], atol=5e-3)
-    assert here.params()[0].value.dtype == np.float16
-    assert there.get_weights()[0].dtype == np.float32
+    for net in (here, there):
+        net.fit(X / 9, Y / 9, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    ours, theirs = here.params()[0].value, there.get_weights()[0]
+    np.testing.assert_allclose(ours, theirs, atol=5e-3)
+    assert (ours.dtype, theirs.dtype) == (np.float16, np.float32)
 
 
 @what("`optimizer.get_config()`")
 def check_rules_as_data():
-    rule = Adam(singanet.optimizer.schedules.Cosine(0.1, 10))
+    rule, own = Adam(singanet.optimizer.schedules.Cosine(0.1, 10)), keras.optimizers
     again = Optimizer.from_config(rule.to_config())
-    there = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 10))
-    theirs = keras.optimizers.Adam.from_config(there.get_config())
+    there = own.Adam(own.schedules.CosineDecay(0.1, 10))
     assert again.to_config() == rule.to_config()
-    close(again.lr(0), theirs.learning_rate)
+    close(again.lr(0), own.Adam.from_config(there.get_config()).learning_rate)
 
 
 @what("`model.fit(..., validation_split")
 def check_fits():
-    here, there = both()
-    here.compile(SGD(0.1), MeanSquaredError())
-    there.compile(keras.optimizers.SGD(0.1), "mse")
     seen = [], []
 
     class Ours(callbacks.Callback):
         def on_epoch_end(self, epoch, logs):
             seen[0].append(epoch)
 
-    class Theirs(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            seen[1].append(epoch)
-
-    fit = {"batch_size": 4, "epochs": 2, "shuffle": False, "validation_split": 0.25}
-    mine = here.fit(X, Y, **fit, callbacks=[Ours()], verbose=False)
-    theirs = there.fit(X, Y, **fit, callbacks=[Theirs()], verbose=0).history
+    theirs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen[1].append(epoch))
+    fit = {"batch_size": 4, "epochs": 2, "shuffle": False, "validation_split": 0.25, "verbose": 0}
+    here, there = compiled(*both())
+    mine = here.fit(X, Y, **fit, callbacks=[Ours()])
+    wanted = there.fit(X, Y, **fit, callbacks=[theirs]).history
     for key in ("loss", "val_loss"):
-        close(mine[key], theirs[key])
-    assert seen[0] == seen[1]
+        close(mine[key], wanted[key])
+    assert seen[0] == seen[1] == [0, 1]
     assert mine["lr"] == [0.1, 0.1]
 
 
@@ -353,13 +334,10 @@ def check_resumed(folder):
 
 @what("`model.evaluate(x, y, return_dict=True)`")
 def check_evaluated():
-    l2 = keras.regularizers.L2(0.5)
-    there = keras.Sequential([keras.Input((5,)), kl.Dense(2, kernel_regularizer=l2)])
+    theirs = kl.Dense(2, kernel_regularizer=keras.regularizers.L2(0.5))
     here = FeedForwardNet([Dense(2, kernel_regularizer=1.0, input_shape=(5,))])
-    for param, value in zip(here.params(), there.get_weights(), strict=True):
-        param.value[...] = value
-    here.compile(SGD(0.1), MeanSquaredError())
-    there.compile("sgd", "mse")
+    there = keras.Sequential([keras.Input((5,)), theirs])
+    here, there = compiled(*same_weights(here, there))
     found = there.evaluate(X, Y, return_dict=True, verbose=0)["loss"]
     penalty = 0.5 * (there.get_weights()[0] ** 2).sum()
     close(here.evaluate(X, Y).logs["loss"] + penalty, found)
@@ -465,15 +443,8 @@ def check_programs_without_an_update():
     assert all((p.value == b).all() for p, b in zip(executor.net.params(), before, strict=True))
 
 
-ROWS = [
-    line
-    for line in (PAGES / "keras.md")
-    .read_text("utf-8")
-    .partition("## Names in Keras and here\n")[2]
-    .partition("\n## ")[0]
-    .splitlines()
-    if line.startswith("| ") and not line.startswith("| Keras |")
-]
+TABLE = (PAGES / "keras.md").read_text("utf-8").partition("\n## Names in Keras and here\n")[2]
+ROWS = [line for line in TABLE.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
 
 
 @pytest.mark.parametrize("line", ROWS, ids=lambda line: line[2:40])

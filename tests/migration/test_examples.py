@@ -1,9 +1,12 @@
-"""Examples of keras.io beside their ports in the guide: changed lines, and what both predict."""
+"""Examples of keras.io and of PyTorch beside their ports: changed lines, and the same numbers."""
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 from difflib import SequenceMatcher
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,7 +14,19 @@ import pytest
 import singanet
 from tests.migration.rows import PAGES
 
-keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+
+def changed(theirs, ours):
+    """How many lines of ``theirs`` are others, gone or new in ``ours``."""
+    parts = SequenceMatcher(None, theirs, ours, autojunk=False).get_opcodes()
+    return sum(max(b - a, d - c) for kind, a, b, c, d in parts if kind != "equal")
+
+
+def run(code, names):
+    exec(compile(code, "page", "exec"), names)  # noqa: S102 - the guide's code is the project's own
+    return names
+
+
+# -- Keras ----------------------------------------------------------------------------------------
 
 ORIGINALS = {
     "mnist_convnet": """
@@ -186,7 +201,7 @@ model.evaluate(x_test, y_test, verbose=1)
 }
 """As Keras 3 has them, without imports; Apache License 2.0, the authors of Keras."""
 
-PAGE = (PAGES / "keras-examples.md").read_text("utf-8")
+KERAS_PAGE = (PAGES / "keras-examples.md").read_text("utf-8")
 SAMPLES = {
     "mnist_convnet": (28, 28, 1),
     "bidirectional_lstm_imdb": (40,),
@@ -194,9 +209,9 @@ SAMPLES = {
 }
 
 
-def blocks():
+def ports():
     """The code of the page by heading."""
-    return dict(re.findall(r"^## `?(\w+)`?\n.*?^```python\n(.*?)^```$", PAGE, re.M | re.S))
+    return dict(re.findall(r"^## `?(\w+)`?\n.*?^```python\n(.*?)^```$", KERAS_PAGE, re.M | re.S))
 
 
 def lines(code):
@@ -214,37 +229,28 @@ def lines(code):
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
-def test_so_many_lines_had_to_change(name):
-    there, here = lines(ORIGINALS[name]), lines(blocks()[name])
-    parts = SequenceMatcher(None, there, here, autojunk=False).get_opcodes()
-    changed = sum(max(b - a, d - c) for kind, a, b, c, d in parts if kind != "equal")
-    assert f"| `{name}` | {len(there)} | {changed} |" in PAGE
-
-
-def run(code, namespace):
-    """Run code of a page, or of this file."""
-    exec(compile(code, "page", "exec"), namespace)  # noqa: S102
+def test_so_many_lines_of_keras_had_to_change(name):
+    there, here = lines(ORIGINALS[name]), lines(ports()[name])
+    assert f"| `{name}` | {len(there)} | {changed(there, here)} |" in KERAS_PAGE
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_with_the_same_weights_both_predict_the_same(name, tmp_path, monkeypatch):
     """Their nets, neither of them trained."""
-    namespace = {"__name__": "__page__"}
-    run(blocks()["Data"], namespace)
+    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+    names = run(ports()["Data"], {"__name__": "__page__"})
     nothing = lambda *args, **kwargs: (0.0, 0.0)  # noqa: E731
     for method in ("fit", "evaluate", "summary"):
         monkeypatch.setattr(keras.Model, method, nothing)
     monkeypatch.setattr(singanet.FeedForwardNet, "fit", nothing)
     # The originals' data are those of the page.
-    monkeypatch.setattr(keras.datasets.mnist, "load_data", namespace["load_mnist"])
-    monkeypatch.setattr(keras.datasets.imdb, "load_data", namespace["load_imdb"])
-    there = {**namespace, "keras": keras, "layers": keras.layers}
-    run(ORIGINALS[name], there)
-    run(blocks()[name], namespace)
-    model, net = there["model"], namespace["model"]
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", names["load_mnist"])
+    monkeypatch.setattr(keras.datasets.imdb, "load_data", names["load_imdb"])
+    model = run(ORIGINALS[name], {**names, "keras": keras, "layers": keras.layers})["model"]
+    net = run(ports()[name], names)["model"]
     model.save_weights(tmp_path / "w.weights.h5")
     if not net.param_names():
-        net.build(namespace["x_train"].shape[1:])
+        net.build(names["x_train"].shape[1:])
     report = net.load(str(tmp_path / "w.weights.h5"))
     assert report.complete, report.summary()
     rng = np.random.default_rng(0)
@@ -253,3 +259,115 @@ def test_with_the_same_weights_both_predict_the_same(name, tmp_path, monkeypatch
         x = rng.integers(0, 20000, (3, 40)).astype(np.int32)
     own = np.moveaxis(x, -1, 1) if x.ndim == 4 else x
     np.testing.assert_allclose(net.predict(own), model.predict(x, verbose=0), 1e-4, 1e-5)
+
+
+# -- PyTorch --------------------------------------------------------------------------------------
+
+PAGE = {
+    name: (PAGES / f"pytorch-{name}.md").read_text("utf-8") for name in ("language-model", "vae")
+}
+CODE = {"language-model": slice(1, None), "vae": slice(None)}
+"""The blocks that take the place of theirs: what makes the text does not."""
+
+
+def blocks(name, kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE[name], re.M | re.S)
+
+
+class Plain(ast.NodeTransformer):
+    """Code without imports and types."""
+
+    def visit_Import(self, node):
+        return None
+
+    visit_ImportFrom = visit_Import  # noqa: N815 - of the base
+
+    def visit_FunctionDef(self, node):
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node):
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node):
+        return ast.Assign([node.target], node.value, lineno=0)
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_the_page_tells_how_many_lines_change(name):
+    codes = blocks(name, "text")[0], "\n".join(blocks(name, "python")[CODE[name]])
+    plain = (ast.unparse(Plain().visit(ast.parse(code))).splitlines() for code in codes)
+    theirs, ours = ([line for line in code if line.strip()] for code in plain)
+    told = f"Of {len(theirs)} lines beside imports {changed(theirs, ours)} change"
+    assert told in PAGE[name]
+
+
+@pytest.fixture
+def theirs(monkeypatch, tmp_path):
+    """The namespace of their code: a module, which `torch.save` finds classes in."""
+    pytest.importorskip("torch", reason="compares with PyTorch: pip install '.[peers]'")
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("their_example")
+    monkeypatch.setitem(sys.modules, "their_example", module)
+    return vars(module)
+
+
+def numbers(text):
+    return [float(number) for number in re.findall(r"loss: (\d+\.\d+)", text)]
+
+
+def carried(net, weights, names):
+    """``net`` has their ``weights``, by ``names`` from ours to theirs."""
+    for param in net.params():
+        if not param.is_state:
+            value = weights[names(param.name)].detach().numpy()
+            param.value[...] = value if "encoder" in param.name else value.T
+
+
+def of_rnn(name):
+    layer, _, suffix = name.partition("/")
+    if layer != "rnn":
+        return f"{layer}.{suffix}"
+    stack, _, kind = suffix.split("/")
+    return f"rnn.{kind[:-1]}{'ih' if kind[-1] == 'x' else 'hh'}_{stack}"
+
+
+def test_the_language_model_learns_as_theirs(theirs):
+    kinds = (blocks("language-model", kind) for kind in ("python", "text"))
+    # Without dropout, which each draws by a generator of its own.
+    (make, *ours), (there,) = ([b.replace("= 0.2, ", "= 0.0, ") for b in each] for each in kinds)
+    made, cut, training = there.partition("def repackage_hidden")
+    here = run(make, {"__name__": "page"})
+    run(made, theirs)
+    run(ours[0], here)
+    carried(here["net"], theirs["model"].state_dict(), of_rnn)
+    run(cut + training, theirs)
+    run(ours[1], here)
+    for name in ("best_val_loss", "test_loss", "lr"):
+        assert here[name] == pytest.approx(theirs[name], rel=1e-3), name
+
+
+def test_the_autoencoder_learns_as_theirs(theirs, monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+
+    def noise(*size):
+        return torch.tensor(rng.standard_normal(size, np.float32))
+
+    monkeypatch.setattr(torch, "randn", noise)
+    monkeypatch.setattr(torch, "randn_like", lambda std: noise(*std.shape))
+    made, cut, training = blocks("vae", "text")[0].partition("def train(epoch)")
+    ours = blocks("vae", "python")
+    run(made, theirs)
+    here = run(ours[0], {"__name__": "page"})
+    there = theirs["model"].state_dict()
+    carried(here["executor"].net, there, lambda name: name.replace("/", "."))
+    run(cut + training, theirs)
+    told = numbers(capsys.readouterr().out)
+    here["rng"] = rng = np.random.default_rng(0)
+    run(ours[1], here)
+    assert numbers(capsys.readouterr().out) == pytest.approx(told, rel=1e-3)
+    assert len(told) == 6
+    assert here["sample"].shape == (64, 64)
+    assert 0 < here["sample"].min() < here["sample"].max() < 1
