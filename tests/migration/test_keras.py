@@ -1110,8 +1110,10 @@ def run(heading, theirs, number, seeds, same, folder):
 
 
 @pytest.mark.parametrize("heading", GUIDE.rows)
-def test_each_row_has_a_case_that_sets_all_its_arguments(heading):
+def test_each_row_has_a_case_and_each_argument_its_place(heading):
     assert GUIDE.wrong_cases(heading) == []
+    assert GUIDE.wrong_rows(heading) == [], "write the rows of docs/migration/keras.md by hand"
+    assert [*GUIDE.rows] == [place for place, _ in BASES]
 
 
 def test_the_guide_lists_the_defaults_that_differ():

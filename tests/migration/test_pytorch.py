@@ -11,15 +11,32 @@ from singanet import FeedForwardNet, Input, layers, loss, optimizer
 from singanet.errors import SingaNetError
 from singanet.optimizer import schedules
 from singanet.types import RowSparse
-from tests.migration.rows import PAGES
-from tests.migration.test_tables import guide_of
+from tests.migration.rows import PAGES, Guide, parameters
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch: pip install '.[peers]'")
 from torch import nn  # noqa: E402
 
 NN, OPTIM = "torch.nn", "torch.optim"
 RATES, INIT = "torch.optim.lr_scheduler", "torch.nn.init"
-GUIDE = guide_of("pytorch.md")
+
+
+def signature(kind):
+    """PyTorch's recurrent modules hand their arguments on to their base."""
+    if kind in (nn.RNN, nn.LSTM, nn.GRU):
+        base = parameters(nn.RNNBase)
+        own = {"nonlinearity": "tanh"} if kind is nn.RNN else {}
+        return {name: default for name, default in base.items() if name != "mode"} | own
+    return parameters(kind)
+
+
+def room(heading, found):
+    functions = heading == INIT
+    return {
+        n: f for n, f in vars(found).items() if functions and re.fullmatch(r"[a-z]\w*[a-z]_", n)
+    }
+
+
+GUIDE = Guide("pytorch.md", torch, signature, room)
 row = GUIDE.case
 BOTH = [True, False]
 
@@ -1345,8 +1362,10 @@ def test_the_name_of_a_class_of_theirs_tells_ours(heading, room):
 
 
 @pytest.mark.parametrize("heading", GUIDE.rows)
-def test_each_row_has_a_case(heading):
+def test_each_row_has_a_case_and_each_argument_its_place(heading):
     assert GUIDE.wrong_cases(heading) == []
+    assert GUIDE.wrong_rows(heading) == [], "write the rows of docs/migration/pytorch.md by hand"
+    assert {*GUIDE.rows} == {NN, OPTIM, RATES, INIT}
     gone = [s for s in CHECKS if not any(line.startswith(f"| {s}") for line in WHAT)]
     assert gone == []
 
