@@ -1,7 +1,6 @@
 """A recorded step takes things for granted that change: it goes on as a step by the layers does."""
 
 import dataclasses
-import threading
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from singanet.loss import Huber, SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, MaxNorm
 from singanet.program.replay.shared_arena import facts, facts_of_feed
 from singanet.training.callbacks import Callback
+from tests.kit.threads import in_threads
 
 from .program_case import (
     CHAIN,
@@ -366,9 +366,7 @@ def test_facts_that_arrays_have_in_common():
 def test_another_thread_has_programs_of_its_own():
     twins, data = Twins(chain, sgd), CHAIN.batches(4)
     twins.train(data)
-    thread = threading.Thread(target=twins.train, args=(data,))
-    thread.start()
-    thread.join()
+    in_threads(lambda: twins.train(data))
     assert len(twins.recorded.programs.reports()) == 2
     twins.train(data)
 

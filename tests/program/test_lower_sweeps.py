@@ -23,6 +23,7 @@ from singanet.program import lower_sweeps, lowering
 from singanet.program.ir import Call, Ref
 from singanet.program.lower_sweeps import ready
 from singanet.training import Callback
+from tests.kit.threads import in_threads
 from tests.program.program_case import Net, below, of
 from tests.program.twins import Twins
 from tests.program.user_parts import KeepsGradients
@@ -219,11 +220,7 @@ def test_nets_in_several_threads_are_as_alone():
             net.step(*batch, optimizer)
         made[k] = b"".join(param.value.tobytes() for param in net.params())
 
-    threads = [threading.Thread(target=trained, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[partial(trained, k) for k in range(4)])
     trained("alone")
     assert len(set(made.values())) == 1
     assert len(made) == 5

@@ -22,6 +22,7 @@ from singanet.program.prediction.compiled import CAPACITY
 from singanet.program.prediction.constant import ConstantArray, numbered, order_of
 from singanet.testing import strict_device
 from tests.interrupts import struck_at
+from tests.kit.threads import in_threads
 
 # -- nets -----------------------------------------------------------------------------------
 
@@ -716,24 +717,6 @@ def test_an_input_of_any_extent():
         close(predictor(x), by_layers(net, x))
 
 
-def in_threads(*works):
-    """Run ``works`` in a thread each; their errors."""
-    failures = []
-
-    def run(work):
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - the test expects none
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return failures
-
-
 def test_threads_predict_side_by_side():
     net = image_net()
     predictor, wanted = net.predictor(), {n: by_layers(net, images(n)) for n in (1, 2, 3)}
@@ -743,7 +726,7 @@ def test_threads_predict_side_by_side():
             n = 1 + (k + turn) % 3
             close(predictor(images(n)), wanted[n])
 
-    assert not in_threads(*(lambda k=k: predict(k) for k in range(4)))
+    in_threads(*(lambda k=k: predict(k) for k in range(4)))
     # A thread's programs go with it.
     gc.collect()
     assert predictor.reports() == []
@@ -765,7 +748,7 @@ def test_training_in_another_thread_goes_on():
         finally:
             stop.set()
 
-    assert not in_threads(train, predict)
+    in_threads(train, predict)
 
 
 def test_repr_tells_shapes_and_memory():
@@ -820,7 +803,7 @@ def test_it_shares_nothing_with_the_net_there_and_threads_have_their_own(tmp_pat
     before, found = predictor(x).get(), []
     net.step(x, np.arange(3), SGD(lr=0.5))
     assert np.abs(net.predict(x).get() - before).max() > 1e-3
-    assert not in_threads(*[lambda: found.append(predictor(x).get())] * 3)
+    in_threads(*[lambda: found.append(predictor(x).get())] * 3)
     for made in (*found, predictor(x).get()):
         np.testing.assert_array_equal(made, before)
     # Its file and copies predict on the CPU.

@@ -24,6 +24,7 @@ from singanet.optimizer import SGD, Accumulator, Adam, ClipByValue, Regularizer
 from singanet.program.programs import Programs
 from singanet.testing import strict_device
 from singanet.testing.device_like import device_like
+from tests.kit.threads import in_threads
 
 from .program_case import (
     ACCUMULATING,
@@ -120,18 +121,8 @@ def test_another_shape_is_recorded_again_where_asked():
 
 def test_another_thread_is_refused():
     _, made = by_hand()
-    caught = []
-
-    def work():
-        try:
-            made.run(X, Y)
-        except CallOrderError as error:
-            caught.append(str(error))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert "another thread" in caught[0]
+    with pytest.raises(CallOrderError, match="another thread"):
+        in_threads(lambda: made.run(X, Y))
 
 
 def test_timed_runs_are_steps_whose_kernels_are_measured():
@@ -188,27 +179,21 @@ def test_threads_have_programs_of_their_own():
     assert net.param_values()
     twin.programs.enabled = False
     wanted = [twin.forward(False, x) for x, _ in BATCHES]
-    wrong, together = [], threading.Barrier(3)
+    together = threading.Barrier(3)
 
     def work():
         together.wait()
         for _ in range(10):
             for (x, _), out in zip(BATCHES, wanted, strict=True):
-                if not np.array_equal(net.forward(False, x), out):
-                    wrong.append(out)
+                np.testing.assert_array_equal(net.forward(False, x), out)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
     # Threads take turns at nearly every instruction.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[work] * 3)
     finally:
         sys.setswitchinterval(interval)
-    assert wrong == []
     assert len(net.programs.reports()) == 3
 
 

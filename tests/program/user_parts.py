@@ -277,10 +277,3 @@ class ScaledNet(FeedForwardNet):
 
     def forward(self, flag, x, output=()):
         return super().forward(flag, times(0.5, x), output)
-
-
-def expect_kept(seen):
-    """Every array of ``seen`` is still what the copy beside it tells."""
-    assert seen
-    for array, copy in seen:
-        np.testing.assert_array_equal(array, copy)

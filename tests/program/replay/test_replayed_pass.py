@@ -15,6 +15,7 @@ from singanet.loss import SquaredError
 from singanet.optimizer import SGD
 from singanet.program.replay import replay as recorded
 from singanet.program.replay.shared_arena import LONGEST, WORTH, SharedArena, WarmUpPolicy
+from tests.kit.threads import in_threads
 from tests.program.program_case import IMAGES, image_net, sgd, vectors
 from tests.program.twins import Twins, expect_items_same, expect_same
 
@@ -240,11 +241,7 @@ def test_threads_never_share():
             meet.wait()
             arena.give_back(mine)
 
-    workers = [threading.Thread(target=take) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(*[take] * 4)
     rounds = [taken[k : k + 4] for k in range(0, len(taken), 4)]
     assert all(len({id(array) for array in one}) == 4 for one in rounds)
 

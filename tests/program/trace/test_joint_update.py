@@ -37,9 +37,6 @@ def updates(net):
     return [(k.name, k.layer) for k in max(found, key=len)]
 
 
-SWEEP = ["multiply", "multiply", "add", "subtract"]
-
-
 def test_a_read_only_parameter_is_changed_by_no_sweep():
     net, optimizer = even(), sgd()
     for batch in BATCHES[:4]:
