@@ -7,24 +7,16 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet import optimizer as opt
 from singanet.checkpoint import write_state
 from singanet.data import ArrayLoader
 from singanet.device import Device, cuda
 from singanet.errors import ArgumentError, CallOrderError, DataError, StateMismatchError
-from singanet.layers import Activation, BatchNormalization, Dense, Embedding, Flatten
+from singanet.layers import Activation, BatchNormalization, Dense
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.ops import ops_for
-from singanet.optimizer import (
-    SGD,
-    Accumulator,
-    Adam,
-    ClipByGlobalNorm,
-    ClipByValue,
-    ClipNorm,
-    MaxNorm,
-    MixedPrecision,
-)
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, MixedPrecision
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, StopOnNaN
 from singanet.training.session import training_state
@@ -46,18 +38,13 @@ def dense(grad, shape):
 def unstreamed(net, batches, limit, every=1, lr=0.1):
     """Plain SGD on the whole list of gradients, clipped by its norm; returns the norms."""
     norms, gathered = [], []
-    params = net.params()
     for x, y in batches:
-        grads, _ = net.train(x, y)
-        pairs = [
-            (p, dense(g, p.shape)) for p, g in zip(params, grads, strict=True) if g is not None
-        ]
-        gathered.append(pairs)
+        pairs = zip(net.params(), net.train(x, y)[0], strict=True)
+        gathered.append([(p, dense(g, p.shape)) for p, g in pairs if g is not None])
         if len(gathered) < every:
             continue
-        means = [
-            (parts[0][0], sum(g for _, g in parts) / every) for parts in zip(*gathered, strict=True)
-        ]
+        columns = zip(*gathered, strict=True)
+        means = [(parts[0][0], sum(g for _, g in parts) / every) for parts in columns]
         gathered = []
         norms.append(float(np.sqrt(sum((g**2).sum() for _, g in means))))
         for param, g in means:
@@ -72,9 +59,9 @@ def close(net, other):
 
 def weight_of_one(optimizer, **precision):
     """A net that multiplies by 1."""
-    net = singanet.FeedForwardNet(SquaredError(), seed=0)
-    net.add(Dense("fc", 1, use_bias=False, input_sample_shape=(1,)))
-    net["fc"].params["weight"].value = np.ones((1, 1), np.float32)
+    layer = Dense("fc", 1, use_bias=False, input_sample_shape=(1,))
+    net = singanet.FeedForwardNet([layer], loss=SquaredError(), seed=0)
+    layer.params["weight"].value = np.ones((1, 1), np.float32)
     net.compile(optimizer, mixed_precision=MixedPrecision(**precision))
     return net
 
@@ -101,7 +88,7 @@ def test_a_batch_by_itself_is_clipped_too(build, data, rng):
     close(net, other)
     # Other clipping may stand inside.
     net, other = build(), build()
-    net.compile(ClipByValue(SGD(lr=0.1), 1e9), metrics=[Accuracy()])
+    net.compile(opt.ClipByValue(SGD(lr=0.1), 1e9), metrics=[Accuracy()])
     net.fit(*data, batch_size=10, shuffle=False, clip=0.2, clip_by="global", verbose=False)
     unstreamed(other, ArrayLoader(*data, 10, shuffle=False), 0.2)
     close(net, other)
@@ -117,10 +104,8 @@ def test_a_batch_by_itself_is_clipped_too(build, data, rng):
 @pytest.mark.parametrize("recorded", [True, False])
 def test_no_two_layers_gradients_are_held(recorded):
     """Six layers of 4 MB gradients each: all together would take 24 MB."""
-    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-    net.add(Dense("fc0", 1000, input_sample_shape=(1000,)))
-    for k in range(1, 6):
-        net.add(Dense(f"fc{k}", 1000))
+    layers = [Dense(f"fc{k}", 1000, input_sample_shape=(1000,)) for k in range(6)]
+    net = singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
     net.compile(ClipByGlobalNorm(SGD(lr=0.01), 0.1))
     net.programs.enabled = recorded
     x, y = np.ones((4, 1000), np.float32), np.arange(4)
@@ -154,18 +139,16 @@ def test_an_update_without_a_norm_is_refused():
 
 
 def test_a_preview_changes_nothing(rng):
-    def gradients(k):
-        return [np.random.default_rng(k).standard_normal(3)]
-
+    grads = [np.random.default_rng(k).standard_normal(3) for k in range(4)]
     one, other = Accumulator(SGD(lr=1.0), 2), Accumulator(SGD(lr=1.0), 2)
     a, b = np.zeros(3), np.zeros(3)
-    for k in range(4):
-        due = one.preview(["w"], [a], gradients(k))
-        one.update(["w"], [a], gradients(k))
-        other.update(["w"], [b], gradients(k))
+    for k, grad in enumerate(grads):
+        due = one.preview(["w"], [a], [grad.copy()])
+        one.update(["w"], [a], [grad.copy()])
+        other.update(["w"], [b], [grad.copy()])
         assert np.array_equal(a, b)
         if k % 2:
-            np.testing.assert_allclose(due[0], (gradients(k - 1)[0] + gradients(k)[0]) / 2)
+            np.testing.assert_allclose(due[0], (grads[k - 1] + grad) / 2)
         else:
             assert due == [None]
 
@@ -175,12 +158,9 @@ def half(build):
     """The small net of these tests, compiled for mixed precision."""
 
     def make(optimizer=None, **arguments):
-        net = build()
-        net.compile(
-            optimizer or SGD(lr=0.1, momentum=0.9),
-            metrics=[Accuracy()],
-            mixed_precision=MixedPrecision(**arguments),
-        )
+        net, optimizer = build(), optimizer or SGD(lr=0.1, momentum=0.9)
+        precision = MixedPrecision(**arguments)
+        net.compile(optimizer, metrics=[Accuracy()], mixed_precision=precision)
         return net
 
     return make
@@ -188,10 +168,9 @@ def half(build):
 
 def plain(rng, steps=6):
     """A net without random draws, and enough data for so many steps of 8."""
-    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=1)
-    net.add(Dense("fc1", 16, input_sample_shape=(6,)))
-    net.add(Activation("tanh", "tanh"))
-    net.add(Dense("fc2", 3))
+    layers = [Dense("fc1", 16, input_sample_shape=(6,)), Activation("tanh", "tanh")]
+    made = {"loss": SoftmaxCrossEntropy(), "metric": Accuracy(), "seed": 1}
+    net = singanet.FeedForwardNet([*layers, Dense("fc2", 3)], **made)
     x = rng.standard_normal((8 * steps, 6)).astype(np.float32)
     return net, x, (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
 
@@ -201,12 +180,10 @@ def plain(rng, steps=6):
     "arguments", [{}, {"accumulate": 2}, {"clip": 0.1, "clip_by": "global"}, {"clip": 0.05}]
 )
 def test_it_follows_float32_within_its_resolution(rng, optimizer, arguments):
-    net, x, y = plain(rng)
-    other, _, _ = plain(rng)
+    (net, x, y), (other, _, _) = plain(rng), plain(rng)
     net.compile(optimizer(), mixed_precision="float16")
     other.compile(optimizer())
-    a = net.fit(x, y, 8, epochs=5, verbose=False, **arguments)
-    b = other.fit(x, y, 8, epochs=5, verbose=False, **arguments)
+    a, b = (each.fit(x, y, 8, epochs=5, verbose=False, **arguments) for each in (net, other))
     assert {str(value.dtype) for value in net.param_values()} == {"float16"}
     # float16 has 11 bits: 5e-4 a rounding, some of which add up over 30 steps.
     np.testing.assert_allclose(a["loss"], b["loss"], rtol=5e-3)
@@ -260,29 +237,25 @@ def test_it_learns_as_well(rng):
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5"])
 def test_a_checkpoint_file_holds_the_masters(half, data, same, tmp_path, suffix):
-    path = tmp_path / f"state.{suffix}"
-    whole, other = half(), half()
-    write = at(
-        "on_epoch_end",
-        lambda session, epoch, _: epoch or write_state(path, training_state(session)),
-        _runs_last=True,
-    )
-    whole.fit(*data, batch_size=10, epochs=2, callbacks=[write], verbose=False)
-    given = {"callbacks": [Callback()], "resume": path, "verbose": False}
-    other.fit(*data, batch_size=10, epochs=2, **given)
+    path, whole, other = tmp_path / f"state.{suffix}", half(), half()
+
+    def keep(session, epoch, _):
+        if epoch == 0:
+            write_state(path, training_state(session))
+
+    write, given = at("on_epoch_end", keep, _runs_last=True), {"batch_size": 10, "epochs": 2}
+    whole.fit(*data, callbacks=[write], verbose=False, **given)
+    other.fit(*data, callbacks=[Callback()], resume=path, verbose=False, **given)
     same(whole, other)
 
 
 def test_a_state_of_the_other_kind_is_refused(half, build, data, same):
-    class Keep(Callback):
-        def on_train_end(self):
-            self.state = self.session.state()
-
     for make, other in ((half, build), (build, half)):
-        keep, net, untouched = Keep(), other(), other()
+        kept, net, untouched = [], other(), other()
+        keep = at("on_train_end", lambda session, kept=kept: kept.append(session.state()))
         make().fit(*data, callbacks=[keep], verbose=False)
         with pytest.raises(StateMismatchError, match=r"(in|without) mixed precision"):
-            net.fit(*data, epochs=2, callbacks=[Keep()], resume=keep.state, verbose=False)
+            net.fit(*data, epochs=2, callbacks=[keep], resume=kept[0], verbose=False)
         same(net, untouched)
 
 
@@ -307,7 +280,7 @@ def test_averages_and_restored_weights_go_with_it(half, data):
 
 def test_constraints_and_regularizers_act_on_the_masters(rng):
     net, x, y = plain(rng)
-    optimizer = SGD(lr=0.5, regularizer=0.01, constraint=MaxNorm(0.5))
+    optimizer = SGD(lr=0.5, regularizer=0.01, constraint=opt.MaxNorm(0.5))
     net.compile(optimizer, mixed_precision="float16")
     net.fit(x, y, 8, verbose=False)
     for key, array in net.compiled.precision.state_dict().items():
@@ -316,27 +289,21 @@ def test_constraints_and_regularizers_act_on_the_masters(rng):
 
 
 def test_row_sparse_gradients(rng):
-    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-    net.add(Embedding("words", 9, 4, input_sample_shape=(5,)))
-    net.add(Flatten("flat"))
-    net.add(Dense("fc", 2))
-    net.compile(SGD(lr=0.1, constraint=ClipNorm(1.0)), mixed_precision="float16")
-    x = rng.integers(0, 4, (16, 5))
-    before = net["words"].params["weight"].value.copy()
+    net = words_net(9, 4, 5, 2, seed=0)
+    net.compile(SGD(lr=0.1, constraint=opt.ClipNorm(1.0)), mixed_precision="float16")
+    x, weight = rng.integers(0, 4, (16, 5)), net["e"].params["weight"]
+    before = weight.value.copy()
     net.fit(x, rng.integers(0, 2, 16), verbose=False)
-    changed = (net["words"].params["weight"].value != before).any(axis=1)
+    changed = (weight.value != before).any(axis=1)
     np.testing.assert_array_equal(changed, np.isin(np.arange(9), x))
 
 
 def test_running_statistics_survive_an_overflow_in_forward():
-    net = singanet.FeedForwardNet(SquaredError(), seed=0)
-    net.add(Dense("fc", 3, input_sample_shape=(2,)))
-    net.add(BatchNormalization("bn"))
-    net.add(Dense("out", 1))
+    layers = [Dense("fc", 3, input_sample_shape=(2,)), BatchNormalization("bn"), Dense("out", 1)]
+    net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=0)
     net.compile(SGD(lr=0.1), mixed_precision="float16")
-    x = np.full((4, 2), 1e30, np.float32)
     before = [value.copy() for value in net.param_values()]
-    net.train_on_batch(x, np.zeros((4, 1), np.float32))
+    net.train_on_batch(np.full((4, 2), 1e30, np.float32), np.zeros((4, 1), np.float32))
     assert all(map(np.array_equal, before, net.param_values()))
     assert net.compiled.precision.skipped == 1
 
@@ -353,18 +320,12 @@ def test_what_no_scale_can_mend_ends_in_an_error_that_names_the_layer(half, data
 
 
 def test_batches_come_in_the_order_of_float32(half, build, data):
-    class See(Callback):
-        def __init__(self):
-            self.seen = []
-
-        def on_batch_begin(self, batch):
-            self.seen.append(self.session.inputs.copy())
-
-    sees = See(), See()
-    for net, see in zip((half(), build()), sees, strict=True):
+    seen = [], []
+    for net, kept in zip((half(), build()), seen, strict=True):
+        see = at("on_batch_begin", lambda session, _, kept=kept: kept.append(session.inputs.copy()))
         net.fit(*data, batch_size=10, callbacks=[see], verbose=False)
-    assert all(map(np.array_equal, sees[0].seen, sees[1].seen))
-    assert len(sees[0].seen) == len(list(ArrayLoader(*data, 10)))
+    assert all(map(np.array_equal, *seen))
+    assert len(seen[0]) == len(seen[1]) == len(list(ArrayLoader(*data, 10)))
 
 
 def test_float16_without_it_is_refused_with_what_to_do(build, data):
@@ -388,13 +349,11 @@ def test_other_types_are_refused_and_leave_the_net(build, given):
     assert {str(value.dtype) for value in net.param_values()} == {"float32"}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"scale": 0}, {"growth": 0.5}, {"backoff": 1.0}, {"growth_interval": 0}, {"scale": "x"}],
-)
-def test_numbers_out_of_range_are_refused(change):
-    with pytest.raises(ArgumentError, match="MixedPrecision"):
-        MixedPrecision(**change)
+def test_numbers_out_of_range_are_refused():
+    for change in ({"scale": 0}, {"growth": 0.5}, {"backoff": 1.0}, {"growth_interval": 0},
+                   {"scale": "x"}):  # fmt: skip
+        with pytest.raises(ArgumentError, match="MixedPrecision"):
+            MixedPrecision(**change)
     made = MixedPrecision(scale=128.0, growth_interval=5)
     other = MixedPrecision.from_config(json.loads(json.dumps(made.to_config())))
     with pytest.raises(DataError, match="'scale'"):

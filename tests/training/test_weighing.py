@@ -9,13 +9,7 @@ import singanet
 from singanet import Executor, FeedForwardNet, Input, metric
 from singanet.errors import ArgumentError, DataError
 from singanet.layers import Activation, Conv2D, Dense, Dummy, Permute, Softmax, TimeDistributed
-from singanet.loss import (
-    CategoricalCrossEntropy,
-    Loss,
-    MultiLoss,
-    SoftmaxCrossEntropy,
-    SquaredError,
-)
+from singanet.loss import CategoricalCrossEntropy, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, ConfusionMatrix, Metric, Perplexity
 from singanet.optimizer import SGD
 from singanet.parallel import AllReduce
@@ -140,8 +134,8 @@ def test_a_model_file_keeps_what_is_weighted(tmp_path):
     net = weighed_net(metrics="accuracy", weighted_metrics=["accuracy"])
     net.save_model(tmp_path / "net.singanet")
     again = singanet.load_model(tmp_path / "net.singanet")
-    wanted = net.evaluate(X, Y, sample_weight=W).logs
-    assert again.evaluate(X, Y, sample_weight=W).logs == pytest.approx(wanted)
+    wanted, found = (each.evaluate(X, Y, sample_weight=W).logs for each in (net, again))
+    assert found == pytest.approx(wanted)
     assert wanted["accuracy"] != wanted["weighted_accuracy"]
 
 
@@ -170,10 +164,10 @@ def test_equals_keras(keras):
     theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     more = {"metrics": Accuracy(), "weighted_metrics": Accuracy()}
     net, peer = beside_keras(keras, (6,), 3, theirs, SoftmaxCrossEntropy(), **more)
-    theirs = peer.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
+    wanted = peer.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
     ours = net.evaluate(X, Y, sample_weight=W).logs
     for name in ("accuracy", "weighted_accuracy"):
-        assert ours[name] == pytest.approx(theirs[name], rel=1e-5)
+        assert ours[name] == pytest.approx(wanted[name], rel=1e-5)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -269,11 +263,10 @@ def test_padded_sequences_weigh_what_they_count(recorded):
 def of_two_outputs():
     net = singanet.FeedForwardNet(seed=0)
     net.add(Activation("in", input_sample_shape=(6, 3)))
-    net.add(TimeDistributed("kind", Dense("dense", 4)), "in")
-    net.add(TimeDistributed("size", Dense("real", 2)), "in")
-    net.loss = MultiLoss(
-        {"kind": SoftmaxCrossEntropy(ignore_index=-1), "size": SquaredError()}, {"kind": 0.5}
-    )
+    for name, width in (("kind", 4), ("size", 2)):
+        net.add(TimeDistributed(name, Dense(f"dense of {name}", width)), "in")
+    parts = {"kind": SoftmaxCrossEntropy(ignore_index=-1), "size": SquaredError()}
+    net.loss = MultiLoss(parts, {"kind": 0.5})
     return net
 
 
@@ -285,16 +278,16 @@ def test_each_output_of_several_by_itself(recorded, ignored):
     if not ignored:
         net.loss = MultiLoss({"kind": SoftmaxCrossEntropy(), "size": SquaredError()}, {"kind": 0.5})
     y = {"kind": LABELS if ignored else abs(LABELS), "size": RNG5.normal(size=(8, 6, 2))}
-    out = net.forward(False, XS)
-    expected = 0.5 * net.loss.losses["kind"].evaluate(False, out["kind"], y["kind"])
-    expected += net.loss.losses["size"].evaluate(False, out["size"], y["size"].astype(np.float32))
+    out, losses = net.forward(False, XS), net.loss.losses
+    expected = 0.5 * losses["kind"].evaluate(False, out["kind"], y["kind"])
+    expected += losses["size"].evaluate(False, out["size"], y["size"].astype(np.float32))
     expect_losses(net, XS, y, expected)
-    assert {name: part.shape for name, part in net.loss.parts.items()} == {
-        "kind": (3,), "size": (3,)
-    }  # fmt: skip
+    assert {name: part.shape for name, part in net.loss.parts.items()} == dict.fromkeys(
+        losses, (3,)
+    )
 
 
-class Weighted(Loss):
+class Weighted(singanet.loss.Loss):
     """Squared error whose targets hold a weight beside each value; a mean by weight."""
 
     def count(self, x, y):
@@ -355,14 +348,13 @@ def test_a_subclass_that_adds_a_term_keeps_it():
 
 @pytest.mark.parametrize("records", [False, True])
 def test_losses_of_several_outputs_are_those_of_the_whole_batch_where_it_comes_in_parts(records):
-    RNG5 = np.random.default_rng(0)
-    x = RNG5.standard_normal((40, 6), np.float32)
-    y = {"a": RNG5.integers(0, 3, 40), "b": RNG5.standard_normal((40, 2), np.float32)}
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 6), np.float32)
+    y = {"a": rng.integers(0, 3, 40), "b": rng.standard_normal((40, 2), np.float32)}
 
     def trained(micro_batch):
-        net = singanet.FeedForwardNet(
-            loss=MultiLoss({"a": SoftmaxCrossEntropy(), "b": SquaredError()}, {"b": 0.5}), seed=0
-        )
+        loss = MultiLoss({"a": SoftmaxCrossEntropy(), "b": SquaredError()}, {"b": 0.5})
+        net = singanet.FeedForwardNet(loss=loss, seed=0)
         first = net.add(Dense("first", 8, input_sample_shape=(6,)))
         net.add(Dense("a", 3), src=first)
         net.add(Dense("b", 2), src=first)
@@ -381,12 +373,11 @@ LOSSES = [SoftmaxCrossEntropy, CategoricalCrossEntropy, singanet.loss.SoftmaxFoc
 
 
 def _probabilities(scores):
-    p = np.exp(scores - scores.max(1, keepdims=True))
+    p = np.exp(scores - scores.max(-1, keepdims=True)).reshape(-1, scores.shape[-1])
     return p / p.sum(1, keepdims=True)
 
 
 def sk():
-    """Scikit-learn's metrics, which tests compare with."""
     return pytest.importorskip("sklearn.metrics", reason="compares: pip install '.[peers]'")
 
 
@@ -467,18 +458,16 @@ def test_evaluate_and_fit_count_what_the_loss_counts(kind, loss, ignored):
     net = net_of(kind, loss, ignored)
     net.compile(SGD(0.0), net.loss, {name: make() for name, make in MADE.items()})
     wanted = expected(net.predict(x), y, ignored, loss)
-    expect_metrics(net.evaluate(x, y).logs, wanted)
-    expect_metrics(net.evaluate(x, y, batch_size=3).logs, wanted)
-    expect_metrics(net.test_on_batch(x, y), wanted)
-    expect_metrics(net.train_on_batch(x, y), wanted)
+    for size in (None, 3):
+        expect_metrics(net.evaluate(x, y, batch_size=size).logs, wanted)
+    for call in (net.test_on_batch, net.train_on_batch):
+        expect_metrics(call(x, y), wanted)
+    given = {"batch_size": 3, "epochs": 2, "validation_data": (x, y), "shuffle": False}
     for recorded in (False, True):
         net.programs.enabled = recorded
-        history = net.fit(
-            x, y, batch_size=3, epochs=2, validation_data=(x, y), shuffle=False, verbose=False
-        )
-        for k in range(2):
-            expect_metrics({name: history[name][k] for name in METRICS}, wanted)
-            expect_metrics({name: history[f"val_{name}"][k] for name in METRICS}, wanted)
+        history = net.fit(x, y, verbose=False, **given)
+        for k, side in ((k, side) for k in range(2) for side in ("", "val_")):
+            expect_metrics({name: history[f"{side}{name}"][k] for name in METRICS}, wanted)
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -523,11 +512,7 @@ def test_in_a_program_of_an_executor(name):
     executor = Executor({"train": [scores, loss, MADE[name]()(scores, labels)]}, seed=0)
     for _ in range(3):
         made, _, found = executor.run("train", {"x": x, "labels": y})
-        assert found == pytest.approx(expected(_probabilities_of(made), y)[name], abs=1e-5)
-
-
-def _probabilities_of(scores):
-    return _probabilities(scores.reshape(-1, CLASSES))
+        assert found == pytest.approx(expected(_probabilities(made), y)[name], abs=1e-5)
 
 
 def test_a_head_in_blocks(monkeypatch):
@@ -537,7 +522,7 @@ def test_a_head_in_blocks(monkeypatch):
     names = ["accuracy", "top", "perplexity"]
     net = net_of("steps", SoftmaxCrossEntropy)
     net.compile(SGD(0.0), net.loss, {name: MADE[name]() for name in names})
-    wanted = expected(_probabilities_of(net.forward(False, x)), y)
+    wanted = expected(_probabilities(net.forward(False, x)), y)
     assert isinstance(net.layers[0], Dense)
     expect_metrics(net.evaluate(x, y).logs, wanted, names)
     expect_metrics(net.evaluate(x, y, batch_size=3).logs, wanted, names)
