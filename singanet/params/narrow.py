@@ -428,7 +428,9 @@ class WatchedWeights(NarrowWeights):
         self.moments: Array = self.matrix.xp.zeros((inputs, inputs), np.float32)
 
     def _add(self, x: Array) -> None:
-        self.moments += x.T @ x
+        # Moments beyond float32 are not finite, and so not used.
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.moments += x.T @ x
 
     def _lend(self) -> Array:
         return self.before.lend()

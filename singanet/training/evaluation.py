@@ -392,12 +392,17 @@ def _by_rows(net: Net, dtype: str, data: Any, batch_size: int | None) -> dict[st
             received="NaN or infinity",
             advice="look at numpy.isfinite(data)",
         )
+    executor: Any = net.executor
+    enabled = executor.enabled
     try:
+        # A recording may run a product once more, of which the rows would count twice.
+        executor.enabled = False
         while watch(net, "net.quantize", _MOMENTS):
             for part in parts:
                 net.forward(False, part)
             errors |= hold_blocks(net, dtype, "net.quantize", of=is_watched)
     finally:
+        executor.enabled = enabled
         unwatch(net)
     return errors
 
