@@ -18,7 +18,6 @@ from shared_pieces import share_pieces
 import singanet
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout import STRATEGIES, Layout, Strategy, plan_arena
-from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.recorder import Recorder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -42,7 +41,7 @@ def recorded(name: str, batch: int) -> Case:
     net = singanet.models.build(name, seed=0)
     first = net.nodes()[0]
     x, y = np.zeros((batch, *first.layer.in_shapes), np.float32), np.zeros(batch, np.int64)
-    recorder = Recorder(net, AbstractEvaluator())
+    recorder = Recorder(net)
     recorder.step({first.name: x}, y, None, singanet.optimizer.SGD(lr=0.1, momentum=0.9))
     recording = recorder.recording()
     return recording.kernels, recording.buffers

@@ -27,7 +27,8 @@ def apart(x: Any, feed: Iterable[Any]) -> Any:
     shared = type(x) is np.ndarray and any(
         isinstance(given, np.ndarray) and np.may_share_memory(x, given) for given in feed
     )
-    return x.copy() if shared else x
+    # Laid out as it is, as a program copies it.
+    return x.copy(order="K") if shared else x
 
 
 class _Entries(dict[str, Any]):

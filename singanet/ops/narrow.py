@@ -277,11 +277,11 @@ class HalvesMatrix(NarrowMatrix):
 
     @classmethod
     def of(cls, array: Array) -> HalvesMatrix | None:
-        """Wrap a large float16 matrix of NumPy, transposed if in Fortran order; None for others.
+        """Wrap a large float16 matrix of the CPU, transposed if in Fortran order; None for others.
 
         A float32 copy of a small array takes no time.
         """
-        if not isinstance(array, np.ndarray) or array.ndim != 2 or array.size < _IN_CACHE:
+        if array.ndim != 2 or array.size < _IN_CACHE:
             return None
         if array.dtype != cls.dtype or not (array.flags.c_contiguous or array.flags.f_contiguous):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,10 +47,10 @@ def ops_for(array: Array) -> Ops:
         return _chosen or cpu_ops()
     module = kind.__module__.partition(".")[0]
     if module not in _by_module:
-        if isinstance(array, np.ndarray):
-            # An array class may name its own kernels.
-            named: Ops = getattr(kind, "kernels", cpu_ops)()
-            return named
+        # An array class may name its own kernels.
+        named: Callable[[], Ops] | None = getattr(kind, "kernels", None)
+        if named is not None or isinstance(array, np.ndarray):
+            return cpu_ops() if named is None else named()
         add_array_module(module, module_of(array))
     return _by_module[module]
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from singanet.program.cost import work_of
-from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
+from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of, without_unread
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout import Layout, plan_arena
 from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.narrow import narrowed
-from singanet.program.trace.evaluator import without_unread
 from singanet.program.trace.recorder import Recorder, no_collections
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.updates import with_gradients_joined
@@ -253,7 +252,7 @@ def keep_parameters(draft: Draft) -> list[Call]:
 def lower_sweeps(draft: Draft) -> list[Call]:
     """With arithmetic of large arrays by the backend's kernels."""
     ops = draft.tape.backend
-    if not ops or draft.tape.far is not None:
+    if not ops or draft.tape.lowering is not ON_HOST:
         return draft.calls
     return with_sweeps_lowered(draft.calls, draft.tape.tokens, ops)
 

@@ -5,8 +5,9 @@ Each fills an array that is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from singanet.types import Array, Shape
 
 def map_arrays(value: Any, change: Callable[[Array], Any]) -> Any:
     """``value`` with every array in it, also in tuples, lists and dicts, changed."""
-    return map_leaves(value, np.ndarray, change, "__cuda_array_interface__")
+    return map_leaves(value, np.ndarray, change, "__array_function__")
 
 
 def map_leaves(
@@ -234,3 +235,24 @@ def zeros_in(order: Order, shape: Shape, dtype: np.dtype[Any]) -> Array:
 def output_slots(plan: Plan) -> list[int]:
     """The slots of the plan's outputs, in their order."""
     return [slot for name in plan.outputs for slot in plan.by_name[name].out_slots]
+
+
+def without_unread(
+    calls: Sequence[Call],
+    tokens: Sequence[Token],
+    moves: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+) -> list[Call]:
+    """``calls`` without those whose results are in the program's memory and not read later.
+
+    Layers in evaluation make arrays that only a backward would read. What ``moves`` is read in the
+    memory where it will lie.
+    """
+    needed: set[int] = set()
+    kept = []
+    for call in reversed(calls):
+        outside = any(tokens[token].held is not None for token in call.writes)
+        writes = [*call.writes, *(moves[token][0] for token in call.writes if token in moves)]
+        if call.function is None or call.barrier or outside or not needed.isdisjoint(writes):
+            needed.update(call.reads)
+            kept.append(call)
+    return kept[::-1]

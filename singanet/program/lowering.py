@@ -120,6 +120,9 @@ class Lowering(Protocol):
     def array(self, ref: Ref, memory: Array, start: int) -> Array:
         """The array at ``ref`` in ``memory``, in which its token begins at ``start``."""
 
+    def view(self, root: Array, ref: Ref) -> Array:
+        """The array at ``ref`` in the memory of ``root``, an array from outside."""
+
     def outside(self, outside: Mapping[Ref, Array]) -> Mapping[Ref, Array]:
         """The arrays of the backend for those that lie ``outside`` of a recording's arena."""
 
@@ -151,6 +154,26 @@ class Lowering(Protocol):
         """Copy the caller's ``value`` to ``target``."""
 
 
+class _Memory:
+    """Memory of ``base`` as NumPy's interface describes it, which keeps ``base`` alive."""
+
+    def __init__(self, base: Array, interface: Mapping[str, Any]) -> None:
+        self.__array_interface__, self.base = dict(interface), base
+
+
+def view_of(root: Array, ref: Ref) -> Array:
+    """Return the array of NumPy's at ``ref`` in the memory of ``root``."""
+    start, is_readonly = root.__array_interface__["data"]
+    interface = {
+        "data": (start + ref.offset, is_readonly),
+        "shape": ref.shape,
+        "strides": ref.strides,
+        "typestr": ref.dtype.str,
+        "version": 3,
+    }
+    return np.asarray(_Memory(root, interface))
+
+
 class OnHost:
     """ReadyCalls of NumPy and of the CPU's kernels."""
 
@@ -165,6 +188,9 @@ class OnHost:
 
     def array(self, ref: Ref, memory: Array, start: int) -> Array:
         return ref.array(memory, start)
+
+    def view(self, root: Array, ref: Ref) -> Array:
+        return view_of(root, ref)
 
     def outside(self, outside: Mapping[Ref, Array]) -> Mapping[Ref, Array]:
         """As `Lowering`: themselves."""

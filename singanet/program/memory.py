@@ -32,6 +32,7 @@ from singanet.optimizer.state import check_type
 from singanet.program.compile import Compiler, Recording
 from singanet.program.cost import CALL_BYTES, peak_memory, plan_bytes, work_of
 from singanet.program.ir import Call, NotRecordableError, Token
+from singanet.program.lowering import ON_HOST
 from singanet.program.programs import programs_of
 from singanet.program.recompute import MemoryTarget, Recompute
 from singanet.program.report import ProgramReport
@@ -275,7 +276,7 @@ class Rehearsal:
         self._recorder, self._at_once = recorder, at_once
         self._turns, self._walks = turns, walks
         # What recording takes, and Python's objects, is no memory of a device.
-        self._on_host = tape.far is None
+        self._on_host = tape.lowering is ON_HOST
         with no_collections():
             self._compiler = Compiler(tape, recorder.finish(), recomputes)
 
@@ -284,7 +285,7 @@ class Rehearsal:
         tape, turns, walks = self._recorder.tape, self._turns, self._walks
         by_layers = tape.most_live
         # Of arrays that hold no values malloc writes some pages alone.
-        recording = by_layers if tape.evaluator.computes else min(by_layers, _REHEARSED)
+        recording = by_layers if self._recorder.saw_values else min(by_layers, _REHEARSED)
         with no_collections():
             made = self._compiler.at(level)
         memory = _memory(self._recorder, made, self._at_once, turns, walks)
@@ -369,7 +370,7 @@ def _memory(
     floats = [value for param, value in recorder.params if param.name not in recorder.held]
     params = {id(value): value.nbytes for value in floats} | recorder.held.sizes()
     # That of small parameters lies side by side.
-    roots = [root_of(tape.near(array)) for n in recorder.numbers for array in n.arrays]
+    roots = [root_of(array) for n in recorder.numbers for array in n.arrays]
     state = {id(root): root.nbytes for root in roots}
     used = {token for call in recording.calls for token in (*call.reads, *call.writes)}
     tokens = [tape.tokens[token] for token in sorted(used)]
@@ -377,8 +378,7 @@ def _memory(
     held = {id(token.held): token.nbytes for token in tokens}
     # Weights that lie in another order are known by their memory.
     lying = [*(value for _, value in recorder.params), *recorder.held.arrays]
-    values = [tape.near(value) for value in lying]
-    own = {*params, *state, *map(id, values), *(id(root_of(value)) for value in values)}
+    own = {*params, *state, *map(id, lying), *(id(root_of(value)) for value in lying)}
     other = [size for key, size in held.items() if key not in own]
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
@@ -386,7 +386,7 @@ def _memory(
     # Functions that LLVM compiled are counted where that was done.
     bindings, plans, wide = len(recording.bound), len(recording.recipes), recording.is_wide
     # Python's objects are no memory of a device.
-    calls = 0 if tape.far is not None else _calls(recording, turns, walks)
+    calls = 0 if tape.lowering is not ON_HOST else _calls(recording, turns, walks)
     arena = _arena_bytes(recording, tape.tokens)
     # When the step by the layers takes most, neither all state nor all plans are made.
     later = plans * (1 - tape.calls_by_then / max(1, len(tape.calls)))
@@ -401,6 +401,6 @@ def _memory(
         plans,
         bindings + (turns - 1) * bindings // walks,
         recording.is_recurrent,
-        once_bytes() if tape.far is None and recording.is_compiled else 0,
+        once_bytes() if tape.lowering is ON_HOST and recording.is_compiled else 0,
         wide,
     )

@@ -186,7 +186,7 @@ class Carried:
         for at, call in enumerate(tape.calls):
             self._last.update(dict.fromkeys((*call.reads, *call.writes), at))
         for array, vector in seeds:
-            self._tangent_at(tape.ref(tape.near(array)))[...] = vector
+            self._tangent_at(tape.ref(array))[...] = vector
 
     def run(self) -> Iterator[Call]:
         """Make the calls; yields each mark, when all before it are done."""

@@ -30,11 +30,10 @@ from singanet.program.lower_sweeps import Ready
 from singanet.program.prediction.compiled import ConstantNet
 from singanet.program.programs import programs_of
 from singanet.program.replay.replay import Bound
-from singanet.program.trace.evaluator import AbstractEvaluator
+from singanet.program.trace.abstract import hollow
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.program.trace.tape import Tape, recording_on
-from singanet.program.trace.traced import Traced, plain
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ class _Marking:
             case = self._chooser.case
             if case is not None:
                 if case not in self._given:
-                    self._given[case] = name, map_arrays((arguments, options), _room_for)
+                    self._given[case] = name, map_arrays((arguments, options), hollow)
                 for call in self._tape.calls[first:]:
                     self._runs[id(call)] = case, first
             return made
@@ -231,18 +230,13 @@ class _Alone:
         route: str,
         memory: Callable[[str, int], Array],
     ) -> None:
-        tape = Tape(AbstractEvaluator())
+        tape = Tape()
         kernels: Any = recording_kernels(ops, tape)
         tape.ops = kernels
         kernels.chooser = OneRoute(case, route)
 
-        def entered(array: Array) -> Array:
-            made = _room_for(array)
-            tape.adopt(made)
-            return made.view(Traced)
-
         with recording_on(tape), np.errstate(all="ignore"):
-            arguments, options = map_arrays(operands, entered)
+            arguments, options = map_arrays(operands, tape.like)
             given = arrays_in((arguments, options))
             self._mark(tape, "feed", given, given)
             constant = {tape.ref(given[1]).token} if case and case.kernel == "constant" else set()
@@ -273,12 +267,6 @@ class _Alone:
     def __call__(self) -> None:
         for call in self._calls:
             call()
-
-
-def _room_for(array: Array) -> Array:
-    """An array that lies as this does."""
-    made: Array = np.empty_like(plain(array), subok=False)
-    return made
 
 
 @dataclass(frozen=True)

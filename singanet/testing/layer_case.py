@@ -171,6 +171,26 @@ def _expect_same(one: Any, two: Any) -> None:
         else:
             np.testing.assert_array_equal(a, b)
             assert a.dtype == b.dtype
+            assert not a.size or _axes(a) == _axes(b)
+
+
+def _axes(array: Any) -> list[int]:
+    """Return the axes of several elements from the outermost in memory; views may have gaps."""
+    axes = [axis for axis, size in enumerate(array.shape) if size > 1]
+    return sorted(axes, key=lambda axis: -abs(array.strides[axis]))
+
+
+def _channels_last(array: Any) -> Any:
+    """Return ``array`` with the axes behind the batch in reverse order in memory."""
+    axes = (0, *range(array.ndim)[:0:-1]) if array.ndim else ()
+    return np.ascontiguousarray(array.transpose(axes)).transpose(axes)
+
+
+def _time_first(array: Any) -> Any:
+    """Return ``array`` with its first two axes swapped in memory."""
+    if array.ndim < 2:
+        return array
+    return np.ascontiguousarray(array.swapaxes(0, 1)).swapaxes(0, 1)
 
 
 def run_checks(case: Any, xp: Any, left_out: Sequence[str] = ()) -> None:
@@ -517,14 +537,18 @@ class LayerCase:
             assert param.value is array
 
     def check_a_recorded_program_equals_the_layer(self, xp: Any = np) -> None:
-        """Compare a loop over recorded programs with layers, in NumPy whatever ``xp`` is."""
-        pair = RecordedPair([self.built(np, np.float32) for _ in range(2)])
-        for seed in range(4):
-            x = self.inputs(np, np.float32, seed=seed)
-            pair.train(x, partial(self.gradient_like, seed=seed))
-            pair.evaluate(x)
-        # A caller's loop walks a layer that is a Python step by layers.
-        assert pair.programs() == (1 if pair.in_python() else 2)
+        """Compare a loop over recorded programs with layers, for inputs of three memory orders.
+
+        It is in NumPy whatever ``xp`` is.
+        """
+        for ordered in (np.asarray, _channels_last, _time_first):
+            pair = RecordedPair([self.built(np, np.float32) for _ in range(2)])
+            for seed in range(4 if ordered is np.asarray else 2):
+                x = map_parts(ordered, self.inputs(np, np.float32, seed=seed))
+                pair.train(x, partial(self.gradient_like, seed=seed))
+                pair.evaluate(x)
+            # A caller's loop walks a layer that is a Python step by layers.
+            assert pair.programs() == (1 if pair.in_python() else 2)
 
     def check_a_recorded_step_equals_the_layers(self, xp: Any = np) -> None:
         """Compare recorded training steps with layers, in NumPy whatever ``xp`` is."""

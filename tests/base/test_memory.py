@@ -22,7 +22,6 @@ import singanet
 from singanet.base import heap
 from singanet.base.heap import LentMemory, address, steps
 from singanet.base.kinds import resident_bytes, union
-from singanet.program.trace.traced import Traced
 from tests.keeping import WAYS
 
 PACKAGE = Path(singanet.__file__).parent
@@ -35,7 +34,7 @@ WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
 READ_ONLY = WHOLE.copy()
 READ_ONLY.flags.writeable = False
 ARRAYS = [
-    WHOLE, WHOLE.view(Traced), WHOLE[1:3], WHOLE[:, 2:], WHOLE.T, WHOLE[::-1], READ_ONLY,
+    WHOLE, WHOLE[1:3], WHOLE[:, 2:], WHOLE.T, WHOLE[::-1], READ_ONLY,
     np.broadcast_to(WHOLE[0], (3, 6)), np.float32(2) + np.zeros((), np.float32)[...],
     np.zeros(3, bool), np.zeros(3, np.float16), np.zeros(3, "M8[s]"),
     np.zeros(3, [("a", "f4"), ("b", "i8")]),

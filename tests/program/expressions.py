@@ -4,23 +4,19 @@ import numpy as np
 
 from singanet.ops import numpy_ops
 from singanet.program.compile import compile_tape
-from singanet.program.ir import NotRecordableError, map_arrays
+from singanet.program.ir import map_arrays
 from singanet.program.layout import ALIGNMENT
 from singanet.program.replay.replay import Bound
-from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own
 from singanet.program.trace.tape import Tape
 
 
 class Expression:
-    """``function(xp, *arrays)`` recorded on ``arrays``; calling it replays it on others.
+    """``function(xp, *arrays)`` recorded on ``arrays``; calling it replays it on others."""
 
-    ``abstract`` records without computing anything.
-    """
-
-    def __init__(self, function, arrays, abstract=False):
-        self.tape = Tape(AbstractEvaluator() if abstract else ConcreteEvaluator())
+    def __init__(self, function, arrays):
+        self.tape = Tape()
         self.tape.ops = recording_kernels(numpy_ops, self.tape)
         with np.errstate(all="ignore"), self.tape:
             given = own(self.tape, list(arrays))
@@ -49,26 +45,17 @@ class Expression:
         return [array.copy() for array in bound.outputs.arrays]
 
 
-def expect_replays(function, *batches, abstract=(False, True)):
+def expect_replays(function, *batches):
     """Recorded on the first of ``batches``, it gives on each what NumPy does, to the bit."""
-    for lies in abstract:
-        try:
-            replay = Expression(function, batches[0], lies)
-        except NotRecordableError:
-            raise
-        except Exception:
-            # As `rehearse` has it: it needs values.
-            if not lies:
-                raise
-            continue
-        for batch in (*batches[1:], batches[0]):
-            with np.errstate(all="ignore"):
-                expected = function(np, *(array.copy("K") for array in batch))
-            wanted = list(expected) if isinstance(expected, (list, tuple)) else [expected]
-            found = replay(*batch)
-            assert len(found) == len(wanted)
-            for one, two in zip(found, wanted, strict=True):
-                two = np.asarray(two)
-                assert (one.shape, one.dtype) == (two.shape, two.dtype)
-                np.testing.assert_array_equal(one, two)
-                assert one.tobytes() == two.tobytes()
+    replay = Expression(function, batches[0])
+    for batch in (*batches[1:], batches[0]):
+        with np.errstate(all="ignore"):
+            expected = function(np, *(array.copy("K") for array in batch))
+        wanted = list(expected) if isinstance(expected, (list, tuple)) else [expected]
+        found = replay(*batch)
+        assert len(found) == len(wanted)
+        for one, two in zip(found, wanted, strict=True):
+            two = np.asarray(two)
+            assert (one.shape, one.dtype) == (two.shape, two.dtype)
+            np.testing.assert_array_equal(one, two)
+            assert one.tobytes() == two.tobytes()

@@ -22,7 +22,6 @@ from singanet.program.compile import compiled
 from singanet.program.cost import CALL_BYTES, bytes_of, passes_of, peak_memory
 from singanet.program.layout import ALIGNMENT
 from singanet.program.replay import replay
-from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own
 from singanet.program.trace.recorder import Recorder
@@ -383,7 +382,7 @@ def recorded(name, momentum, batch=2):
     x = np.zeros((batch, *first.layer.in_shapes), np.float32)
     y, optimizer = np.zeros(batch, np.int64), SGD(lr=0.1, momentum=momentum)
     net.step(x, y, optimizer)
-    recorder = Recorder(net, AbstractEvaluator())
+    recorder = Recorder(net)
     recorder.step({first.name: x}, y, None, optimizer)
     return net, compiled(recorder)
 
@@ -415,7 +414,7 @@ def test_constants_lie_as_the_kernels_met_them():
 
 def call_of(function, *shapes, dtype=np.float32):
     """The last call that ``function`` makes on arrays of these shapes, and its tape."""
-    tape = Tape(ConcreteEvaluator())
+    tape = Tape()
     tape.ops = recording_kernels(numpy_ops, tape)
     with tape:
         function(tape.ops.xp, *own(tape, [np.ones(shape, dtype) for shape in shapes]))

@@ -14,10 +14,9 @@ from singanet.engine.backward import root_of
 from singanet.ops.transfers import compiles_for_cuda
 from singanet.program.ir import Call, Ref, Token, filled_by, map_leaves
 from singanet.program.lower_sweeps import Ready
-from singanet.program.lowering import Launches
+from singanet.program.lowering import Launches, view_of
 from singanet.program.on_device.device_products import (
     WORKSPACE,
-    DeviceArrays,
     Graphs,
     cublas,
     has_cublas,
@@ -35,16 +34,14 @@ from singanet.types import Array
 
 
 class OnDevice:
-    """A `Lowering` for the arrays of ``xp``, of which ``far`` are met in a recording.
+    """A `Lowering` for the arrays of ``xp``.
 
     It is that of ``tokens``, of which constants are made for those that are ``folded``. What lies
     on the host is copied once, to ``constants``, which programs of the same ones may share.
     """
 
-    def __init__(
-        self, xp: Any, far: DeviceArrays, tokens: Sequence[Token], folded: Collection[int]
-    ) -> None:
-        self._far, self._tokens, self._folded = far, tokens, folded
+    def __init__(self, xp: Any, tokens: Sequence[Token], folded: Collection[int]) -> None:
+        self._tokens, self._folded = tokens, folded
         self._xp = xp
         self.constants: dict[int, tuple[Array, Any]] = {}
         self._numbers = _Numbers(xp)
@@ -67,6 +64,10 @@ class OnDevice:
         kind: Any = self._xp.ndarray
         return kind(ref.shape, ref.dtype, memory.data + (start + ref.offset), ref.strides)
 
+    def view(self, root: Any, ref: Ref) -> Any:
+        """As `Lowering`: of the device's arrays and of the host's."""
+        return view_of(root, ref) if type(root) is np.ndarray else self.array(ref, root, 0)
+
     def outside(self, outside: Mapping[Ref, Array]) -> dict[Ref, Array]:
         """As `Lowering`: the net's own arrays, and copies of what lies on the host."""
         numbers = {ref: near for ref, near in outside.items() if self._is_number(ref, near)}
@@ -77,18 +78,17 @@ class OnDevice:
     def _is_number(self, ref: Ref, near: Array) -> bool:
         """Whether it is a number of the host that may be another at each replay."""
         changes = not self._tokens[ref.token].constant and ref.token not in self._folded
-        return changes and not ref.shape and self._far.far(root_of(near)) is None
+        return changes and not ref.shape and type(near) is np.ndarray
 
     def _outside(self, ref: Ref, near: Array) -> Any:
+        if type(near) is not np.ndarray:
+            return near
         root = root_of(near)
-        far = self._far.far(root)
         offset = address(near) - address(root) if near.size else 0
-        if far is None:
-            known = self.constants.get(id(root))
-            if known is None:
-                known = self.constants[id(root)] = root, self._xp.asarray(_bytes(root))
-            far = known[1]
-        return self.array(Ref(ref.token, offset, near.shape, near.strides, near.dtype), far, 0)
+        known = self.constants.get(id(root))
+        if known is None:
+            known = self.constants[id(root)] = root, self._xp.asarray(_bytes(root))
+        return self.array(Ref(ref.token, offset, *ref[2:]), known[1], 0)
 
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> Replayed:
         ready = [self._ready(call, array_of) for call in calls]

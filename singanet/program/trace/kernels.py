@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +26,10 @@ from singanet.program.ir import (
     picked,
     take_rows,
 )
+from singanet.program.lowering import ON_HOST
 from singanet.program.narrow import PlannedKernel, bind_to
+from singanet.program.trace.abstract import recording, taken
+from singanet.program.trace.numbers import StepScalar
 from singanet.program.trace.sparse_rows import (
     record_add_rows,
     record_add_to_rows,
@@ -36,12 +39,19 @@ from singanet.program.trace.sparse_rows import (
     source_of,
 )
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, filled, new, plain, recording
 from singanet.types import Array, RowSparse, Shape
+
+
+def _as_strided(array: Any, shape: Any = None, strides: Any = None, **_: Any) -> Any:
+    """As NumPy's ``as_strided``."""
+    array = recording().place(array)
+    return array.viewed(tuple(shape), tuple(strides))
 
 
 class TracingModule:
     """The module that kernels see as ``xp``; functions that make no array are NumPy's own."""
+
+    lib = SimpleNamespace(stride_tricks=SimpleNamespace(as_strided=_as_strided))
 
     def __init__(self, tape: Tape, name: str = "numpy") -> None:
         self._tape = tape
@@ -54,53 +64,51 @@ class TracingModule:
 
     def empty(self, shape: Any, dtype: Any = float, order: Any = "C") -> Any:
         """As NumPy's."""
-        return filled(recording(), np.empty(shape, dtype, order), None)
+        return _filled(None, shape, dtype, order)
 
     def zeros(self, shape: Any, dtype: Any = float, order: Any = "C") -> Any:
         """As NumPy's."""
-        return filled(recording(), np.zeros(shape, dtype, order), 0)
+        return _filled(0, shape, dtype, order)
 
     def ones(self, shape: Any, dtype: Any = None, order: Any = "C") -> Any:
         """As NumPy's."""
-        kind = float if dtype is None else dtype
-        return filled(recording(), self._tape.evaluator.full(shape, 1, kind, order), 1)
+        return _filled(1, shape, float if dtype is None else dtype, order)
 
     def full(self, shape: Any, value: Any, dtype: Any = None, order: Any = "C") -> Any:
-        """As NumPy's, for a value known beforehand."""
-        array = self._tape.evaluator.full(shape, plain(value), dtype, order)
-        return filled(recording(), array, value)
+        """As NumPy's."""
+        if dtype is None:
+            known = value.value if isinstance(value, StepScalar) else value
+            dtype = known.dtype if hasattr(known, "dtype") else np.asarray(known).dtype
+        return _filled(value, shape, dtype, order)
 
     def empty_like(self, array: Any, *args: Any, **kwargs: Any) -> Any:
         """As NumPy's."""
-        return filled(recording(), np.empty_like(plain(array), *args, **kwargs), None)
+        return recording().filled_like(None, array, *args, **kwargs)
 
     def zeros_like(self, array: Any, *args: Any, **kwargs: Any) -> Any:
         """As NumPy's."""
-        return filled(recording(), np.zeros_like(plain(array), *args, **kwargs), 0)
+        return recording().filled_like(0, array, *args, **kwargs)
 
     def ones_like(self, array: Any, *args: Any, **kwargs: Any) -> Any:
         """As NumPy's."""
-        return filled(recording(), np.ones_like(plain(array), *args, **kwargs), 1)
+        return recording().filled_like(1, array, *args, **kwargs)
 
     def arange(self, *args: Any, **kwargs: Any) -> Any:
         """As NumPy's, a constant of the program."""
-        return self._constant(np.arange(*args, **kwargs))
+        return self._tape.hold(np.arange(*args, **kwargs), constant=True)
 
     def asarray(self, value: Any, dtype: Any = None) -> Any:
         """As NumPy's; what is no array yet becomes a constant of the program."""
-        value = self._tape.near(value)
-        if isinstance(value, Traced):
-            return value if dtype is None else value.astype(dtype, copy=False)
-        if isinstance(value, np.ndarray) and (dtype is None or value.dtype == dtype):
-            return value.view(Traced)
-        return self._constant(np.array(value, dtype))
+        if not hasattr(type(value), "__array_function__"):
+            return self._tape.hold(np.array(value, dtype), constant=True)
+        array = self._tape.place(value)
+        return array if dtype is None else array.astype(dtype, copy=False)
 
     def array(self, value: Any, dtype: Any = None, order: Any = "K") -> Any:
         """As NumPy's."""
-        value = self._tape.near(value)
-        if not isinstance(value, np.ndarray):
-            return self._constant(np.array(value, dtype, order=order))
-        array = value.view(Traced)
+        if not hasattr(type(value), "__array_function__"):
+            return self._tape.hold(np.array(value, dtype, order=order), constant=True)
+        array = self._tape.place(value)
         return array.astype(array.dtype if dtype is None else dtype, order)
 
     def ascontiguousarray(self, value: Any, dtype: Any = None) -> Any:
@@ -110,9 +118,11 @@ class TracingModule:
             return array
         return array._copied(array.dtype, "C", "contiguous")
 
-    def _constant(self, array: Any) -> Any:
-        self._tape.hold(array, constant=True)
-        return array.view(Traced)
+
+def _filled(value: Any, shape: Any, dtype: Any, order: Any) -> Any:
+    shape = (int(shape),) if hasattr(shape, "__index__") else tuple(shape)
+    axes = tuple(range(len(shape))[::-1]) if order == "F" else None
+    return recording().filled(value, shape, dtype, axes)
 
 
 class RecordingKernels(NumpyOps):
@@ -121,12 +131,10 @@ class RecordingKernels(NumpyOps):
     def uniform(self, rng: Any, shape: Shape) -> Array:
         """Draws, again at each replay, from the generator that the net has then."""
         tape = recording()
-        draws: Array = np.empty(shape, np.float32)
-        tape.evaluator.run(rng.fill, draws)
-        tape.adopt(draws)
+        draws: Any = tape.new(shape, np.float32)
         tape.add(rng.fill, (), {}, (draws,), "first", name="uniform").barrier = True
         tape.draws = True
-        return draws.view(Traced)
+        return draws
 
     def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
         """Each lane's calls as such; calls of lanes within a lane belong to the outer lane."""
@@ -158,10 +166,8 @@ class RecordingKernels(NumpyOps):
         if tape.apart:
             function(self, self.xp.empty(*working), *made, *read)
             return
-        room: Array = np.empty(*working)
-        tape.adopt_working(room)
+        room = tape.working(*working)
         call = partial(filled_by, function, tape.backend, len(made))
-        tape.evaluator.run(call, *made, room, *read)
         name = getattr(function, "func", function).__module__.rpartition(".")[2]
         written = tape.add(call, tuple(read), {}, (*made, room), "first", name=name)
         written.passes = passes_for(adds, sum(ref.size for ref in arrays_in([read, *made])))
@@ -178,7 +184,6 @@ class RecordingKernels(NumpyOps):
         if plan is None:
             return False
         tape = recording()
-        tape.evaluator.run(runtime.run, plan, arrays)
         written = library.written(build, key, passes) if tape.watched else {}
         call = record_plan(tape, plan, arrays, build.__name__.strip("_"), passes, written)
         if library.narrow and getattr(plan, "open", ()):
@@ -191,7 +196,6 @@ class RecordingKernels(NumpyOps):
         """Looked for at each replay, by one call."""
         tape, library = recording(), cast("Any", self)
         look = library.repair_nan
-        tape.evaluator.run(look, y, repair, seen)
         tape.add(look, (repair, seen), {}, (y,), "first", changes=True, name="look for NaN")
 
     def room(
@@ -203,35 +207,32 @@ class RecordingKernels(NumpyOps):
             made: Array = library.room(build, key, operand, first, passes)
             return made
         size = kernels.runtime().plan(build, key, first.size * passes).sizes[operand]
-        room: Array = np.empty(size, np.uint8)
-        tape.adopt_room(room)
-        return room.view(Traced)
+        room: Any = tape.room(size)
+        return room
 
     def gather_rows(self, table: Array | NarrowMatrix, indices: Array) -> Array:
         """Of indices that were checked: NumPy need not look at them, nor keep what it fills."""
         if isinstance(table, NarrowMatrix):
             return _record_picked(table, indices)
-        rows = recording().evaluator.gathered(plain(table), plain(indices))
-        return new(rows, take_rows, (table, indices), "last", "take")
+        tape = recording()
+        made: Any = taken(tape.place(table), tape.place(indices), take_rows)
+        return made
 
     def multiply_held(self, x: Array, held: NarrowMatrix, *, out: Array | None = None) -> Array:
         """One call: what is held is no array of kernels."""
         tape = recording()
-        y = np.empty((len(x), held.shape[1]), np.float32) if out is None else out
+        y: Any = tape.new((len(x), held.shape[1]), np.float32) if out is None else out
         call: Any = partial(multiplied, tape.backend)
         read: tuple[Any, Any] = x, held
         if isinstance(held, HalvesMatrix):
             # Its memory is an array of the program's.
             call, read = partial(multiplied_halves, tape.backend, held.transposed), (x, held.values)
-        tape.evaluator.run(call, *read, y)
-        if out is None:
-            tape.adopt(y)
         written = tape.add(call, read, {}, (y,), "last", name="multiply held")
         written.passes = passes_for(len(x) * held.size, x.size + y.size + held.nbytes // 4)
         # Memory is told before anything runs.
         function = tape.backend.prepared_held(x, held)
         written.plans = () if function is None else (function,)
-        return y.view(Traced)
+        return y
 
     def sum_rows(
         self, indices: Array, rows: Array, runs: Callable[[Array], Runs] | None = None
@@ -271,7 +272,6 @@ class RecordingKernels(NumpyOps):
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""
         tape = recording()
-        tape.evaluator.run(function, array)
         look = Look(function, tape.refine)
         call = tape.add(look, (array,), {}, (), "hidden", name="check")
         call.barrier = True
@@ -283,21 +283,18 @@ class RecordingKernels(NumpyOps):
     ) -> Array:
         """Ask now, where values are needed, and at each replay."""
         tape = recording()
-        rows: Array = np.empty(shape, dtype)
-        tape.evaluator.run(function, indices, rows)
-        tape.adopt(rows)
-        if tape.far is not None:
+        rows: Any = tape.new(shape, dtype)
+        if tape.lowering is not ON_HOST:
             function = partial(_through_host, function)
         tape.add(function, (indices,), {}, (rows,), "last", name="look up").barrier = True
-        return rows.view(Traced)
+        return rows
 
 
 def _record_picked(table: NarrowMatrix, indices: Array) -> Array:
     tape = recording()
-    rows = np.empty((*indices.shape, table.shape[1]), np.float32)
-    call = partial(picked, tape.backend)
-    tape.evaluator.run(call, table, indices, rows)
-    return new(rows, call, (table, indices), "last", "take")
+    rows: Any = tape.new((*indices.shape, table.shape[1]), np.float32)
+    tape.add(partial(picked, tape.backend), (table, indices), {}, (rows,), "last", name="take")
+    return rows
 
 
 def _through_host(function: Callable[[Array, Array], None], indices: Any, out: Any) -> None:
@@ -351,12 +348,12 @@ def record_plan(
 
     ``written`` are the bytes of operands that it does not write as a whole; scratch comes last.
     """
-    working: list[Array] = []
+    working: list[Any] = []
     if plan.scratch:
-        working = [np.empty(plan.scratch + PAGE, np.uint8)]
-        tape.adopt_working(working[0], written.get(len(arrays)))
+        scratch = plan.scratch + PAGE
+        working = [tape.working((scratch,), np.uint8, written.get(len(arrays)))]
     for number in written.keys() & {*range(len(arrays))}:
-        tape.write(arrays[number], written[number])
+        tape.write(tape.place(arrays[number]), written[number])
     places, room = tuple(map(tape.ref, arrays)), list(map(tape.ref, working))
     reads = tuple([places[k] for k in plan.reads])
     writes = [*[places[k] for k in plan.writes], *room]
@@ -370,7 +367,7 @@ def record_plan(
 def recording_kernels(ops: Ops, tape: Tape) -> Ops:
     """The kernels ``ops``, which write what they do on ``tape``."""
     # Over arrays of NumPy, which stand for those of a device: only these know the module's name.
-    made = copy.copy(ops if tape.far is None else numpy_ops)
+    made = copy.copy(ops if tape.lowering is ON_HOST else numpy_ops)
     made.__class__ = _recording_class(type(ops))
     made.xp = TracingModule(tape, ops.xp.__name__)
     tape.stores = getattr(ops, "stores", False)

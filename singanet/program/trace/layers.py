@@ -26,7 +26,6 @@ from singanet.program.ir import Call, NotRecordableError, Ref, map_arrays
 from singanet.program.trace.foreign_code import arrays_of, is_own, is_pure, no_draws, stand_in
 from singanet.program.trace.sparse_rows import RowsSource, live_rows
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, plain, traced
 from singanet.types import Array, RowSparse
 
 if TYPE_CHECKING:
@@ -82,22 +81,6 @@ class Recorded(Protocol):
     step: NodeStep
     net: Net
     own: bool
-
-
-@contextmanager
-def unseen_values(tape: Tape, what: str) -> Iterator[None]:
-    """A block of Python on what ``tape`` has `shown` of ``what``.
-
-    Numbers that stand for a device's may well be refused: the error comes again by the layers if it
-    is one. Raises `NotRecordableError`.
-    """
-    try:
-        yield
-    except Exception as error:
-        if tape.far is None:
-            raise
-        why = f"{what}, tried on ones in the place of values: {error}"
-        raise NotRecordableError(why) from error
 
 
 class PythonPass:
@@ -239,11 +222,11 @@ class TracedStep(NodeStep):
             if isinstance(param.storage, NarrowWeights)
         ]
         if not held:
-            return {key: traced(tape, value) for key, value in super().params().items()}
+            return {key: tape.place(value) for key, value in super().params().items()}
         if self.foreign or not self.recorded.layer.matrices().keys() >= {*held}:
             raise NotRecordableError(f"layer {self.name!r} reads whole what is held in fewer bits")
         return {
-            suffix: param.factor() if suffix in held else traced(tape, param.value)
+            suffix: param.factor() if suffix in held else tape.place(param.value)
             for suffix, param in self.layer.params.items()
         }
 
@@ -264,7 +247,7 @@ class TracedLayer:
         self.reasons: list[str] = []
         self.stand_in: Any = self.layer if self.own else stand_in(self.layer)
         arrays = [] if self.own else arrays_of(self.stand_in, net.device.ops.xp.ndarray)
-        self._constants = frozenset(id(root_of(tape.near(array))) for array in arrays)
+        self._constants = frozenset(id(root_of(array)) for array in arrays)
         self._python: dict[int, PythonPass] = {}
         # An error of a user's own comes again where its Python runs, if it is one.
         self._refusals: Any = NotRecordableError if self.own else Exception
@@ -289,31 +272,22 @@ class TracedLayer:
         if not self.pure:
             return self._forward_in_python(ctx, x, "a class that does not say that it is pure")
         mark = len(self.tape.calls)
-        draws = self.net.rng.bit_generator.state
-        state = [
-            (p, p.value.copy()) for p in self.params.values() if p.is_state and not p.is_constant
-        ]
         try:
             with self._strictly():
-                y = self._traced(self.stand_in.forward(ctx, x))
+                y = self._placed(self.stand_in.forward(ctx, x))
                 self._try_out(mark, ctx, x, (y, ctx.saved), self._tried_forward)
                 return y
         except self._refusals as error:
-            del self.tape.calls[mark:]
-            self.net.rng.bit_generator.state = draws
-            for param, before in state:
-                param.value[...] = before
+            self.tape.delete_from(mark)
             ctx.saved.clear()
             return self._forward_in_python(ctx, x, str(error))
 
     def _forward_in_python(self, ctx: Context, x: Any, why: str) -> Any:
         if not self.own and self.layer.recompute:
             raise NotRecordableError(f"layer {self.name!r}, {why}, is to be recomputed")
-        if not self.own:
-            self.tape.expect_values()
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
-        with no_draws(self.layer), unseen_values(self.tape, f"layer {self.name!r}"):
+        with no_draws(self.layer):
             outs = own(self.tape, run.made(self.stand_in, self.tape.shown(x)))
         kept = {} if run.context is None else run.context.saved
         # Copies of what it reads, and what it keeps for its way back, lie outside of the arena.
@@ -331,28 +305,26 @@ class TracedLayer:
             try:
                 with self._strictly():
                     dx, grads = self.stand_in.backward(ctx, dy)
-                    made = self._traced(dx), self._traced(dict(grads))
+                    made = self._placed(dx), self._placed(dict(grads))
                     self._try_out(mark, ctx, (ctx.saved, dy), made, self._tried_backward)
                     return made
             except self._refusals as error:
-                del self.tape.calls[mark:]
-                if not self.own:
-                    self.tape.expect_values()
+                self.tape.delete_from(mark)
                 run = PythonPass(self, ctx)
                 self.reasons.append(f"backward: {error}")
         run.needs_input_grad = ctx.needs_input_grad
         saved = {} if run.context is not None else ctx.saved
-        with no_draws(self.layer), unseen_values(self.tape, f"layer {self.name!r}"):
+        with no_draws(self.layer):
             dx, grads = run.gradients(self.stand_in, *self.tape.shown((saved, dy)))
-        outs = own(self.tape, (dx, {key: g for key, g in grads.items() if not is_sparse(g)}))
+        dense = {key: grad for key, grad in grads.items() if not is_sparse(grad)}
+        outs = own(self.tape, (dx, dense))
         # What a forward in Python has kept of its inputs lies in the arena, until now.
         self._step(run.backward, (saved, run.inputs, dy), outs)
         run.inputs = ()
         for key, grad in grads.items():
             if is_sparse(grad):
                 source = RowsSource(partial(run.sparse_now, key), partial(run.sparse_look, key))
-                form = RowSparse(*map_arrays(tuple(grad), self.tape.like))
-                outs[1][key] = live_rows(form, source, self.tape)
+                outs[1][key] = live_rows(grad, source, self.tape)
         return outs
 
     def _try_out(self, mark: int, ctx: Context, given: Any, made: Any, run: Any) -> None:
@@ -397,12 +369,9 @@ class TracedLayer:
         finally:
             self.tape.allowed = None
 
-    def _traced(self, made: Any) -> Any:
-        """The layer's outputs, as arrays whose later readers are noted."""
-        if self.own:
-            return made
-        # Unknown ones are refused.
-        return map_arrays(made, lambda array: self.tape.ref(array) and array.view(Traced))
+    def _placed(self, made: Any) -> Any:
+        """The layer's outputs, as abstract arrays. Unknown ones are refused."""
+        return made if self.own else map_arrays(made, self.tape.place)
 
     def _enter(self, phase: Any) -> None:
         self.tape.layer, self.tape.phase, self.tape.lane = self.name, phase, None
@@ -426,14 +395,11 @@ def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
 
 
 def own(tape: Tape, values: Any) -> Any:
-    """Copies of the arrays in ``values`` that the tape knows."""
+    """Places of the program's memory, laid out as copies of the arrays in ``values``."""
 
-    def adopted(array: Array) -> Array:
-        given = plain(array)
-        like = tape.like(given)
-        # Of a device's nobody has the values here.
-        fresh = given.copy(order="K") if like is given else like
-        tape.adopt(fresh)
-        return fresh.view(Traced)
+    def placed(array: Any) -> Any:
+        made = tape.like(array)
+        tape.fed.append((made.ref, array))
+        return made
 
-    return map_arrays(values, adopted)
+    return map_arrays(values, placed)

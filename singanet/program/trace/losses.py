@@ -35,10 +35,9 @@ from singanet.params.param import Param
 from singanet.program.guard import is_as_shipped
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.trace.foreign_code import expect_unpatched, is_own, no_draws, stand_in
-from singanet.program.trace.layers import copied, copy_into, own, unseen_values
+from singanet.program.trace.layers import copied, copy_into, own
 from singanet.program.trace.reduced_updates import ReducedUpdates
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, traced
 from singanet.program.trace.updates import Updates
 from singanet.types import Array
 
@@ -86,7 +85,7 @@ class LossStep:
         try:
             dy = self._kernels(tape, outputs, y, weight, looks)
         except NotRecordableError as error:
-            del tape.calls[mark:]
+            tape.delete_from(mark)
             self.note = f"loss: {error}"
             dy = self._in_python(tape, outputs, looks)
         finally:
@@ -125,7 +124,7 @@ class LossStep:
             try:
                 return Counts.of(self.loss, widened(outputs), y).weight
             except NotRecordableError:
-                del tape.calls[mark:]
+                tape.delete_from(mark)
         return partial(self._tell_weight, updates.chain)
 
     def _tells(self, updates: Any) -> bool:
@@ -148,7 +147,7 @@ class LossStep:
         tape.layer, tape.phase = "loss", "loss"
         filled = list(factors.values())
         tape.add(share, (), {}, filled, "hidden", name="weigh").barrier = True
-        return {name: grad * factors[name].view(Traced) for name, grad in dy.items()}
+        return {name: grad * tape.hold(factors[name]) for name, grad in dy.items()}
 
     def _read(self, total: Array, parts: dict[str, Array]) -> None:
         # As NumPy's mean: the quotient in float64, rounded to the type of the losses.
@@ -169,8 +168,7 @@ class LossStep:
 
     def _in_python(self, tape: Tape, outputs: Any, looks: bool) -> dict[str, Any]:
         expect_unpatched(self.loss)
-        tape.expect_values()
-        with no_draws(self.loss), unseen_values(tape, "loss"):
+        with no_draws(self.loss):
             dy = self._gradient(stand_in(self.loss), tape.shown(outputs), looks)
         made: dict[str, Any] = own(tape, self._by_name(dy))
         filled = arrays_in(made)
@@ -314,7 +312,7 @@ class RecordedStep:
         draws: list[Any] = []
         net, tape = self.net, self._tape
         params = self._recorder.params
-        state = [traced(tape, value) for param, value in params if param.is_state]
+        state = [tape.hold(value) for param, value in params if param.is_state]
         before = []
         for value in state:
             before.append(value.copy())
@@ -337,7 +335,7 @@ class RecordedStep:
     def walked(self, again: bool) -> Iterator[LayerGradients]:
         items = self._walked(again)
         scaled = self._updates.chain.scaled is not None
-        return _traced(self._tape, items) if again or scaled else items
+        return _placed(self._tape, items) if again or scaled else items
 
     def _walked(self, again: bool) -> Iterator[LayerGradients]:
         recorder, updates, tape = self._recorder, self._updates, self._tape
@@ -392,9 +390,9 @@ class RehearsedStep(RecordedStep):
         return self._recorder.walked_by_zeros(self._given)
 
 
-def _traced(tape: Tape, items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
-    """``items``, traced."""
+def _placed(tape: Tape, items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
+    """``items`` with the places of their values."""
     for item in items:
-        values: list[Array] = [traced(tape, value) for value in item.values]
+        values: list[Any] = [*map(tape.place, item.values)]
         yield LayerGradients(item.names, values, item.grads, item.layer)
         del item

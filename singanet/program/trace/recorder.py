@@ -15,7 +15,6 @@ from singanet.engine.backward import BackwardWalk, arrays_in
 from singanet.engine.fusion import fused
 from singanet.engine.plan import Plan
 from singanet.engine.step import tell
-from singanet.errors import SingaNetError
 from singanet.layers.layer import Layer
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reduction
@@ -31,8 +30,7 @@ from singanet.program.ir import (
     zeros_in,
 )
 from singanet.program.on_device.device_lowering import OnDevice
-from singanet.program.on_device.device_products import DeviceArrays
-from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator, Draws
+from singanet.program.trace.abstract import hollow
 from singanet.program.trace.foreign_code import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
@@ -46,8 +44,8 @@ from singanet.program.trace.losses import (
 from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
 from singanet.program.trace.sparse_rows import NarrowParameters, sources
 from singanet.program.trace.tape import Tape, recording_on
-from singanet.program.trace.traced import plain
 from singanet.program.trace.updates import Member, Numbers, Updates
+from singanet.program.trace.values import Draws
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -66,14 +64,12 @@ class Recorder:
     ``plan``, if given, is the part of the net's plan that is rehearsed.
     """
 
-    def __init__(self, net: Net, evaluator: ConcreteEvaluator, plan: Plan | None = None) -> None:
-        self.tape = Tape(evaluator)
+    def __init__(self, net: Net, plan: Plan | None = None) -> None:
+        self.tape = Tape()
         xp = net.device.ops.xp
         self._arrays: type = xp.ndarray
         if xp is not np:
-            tape = self.tape
-            tape.far = DeviceArrays(xp)
-            tape.lowering = OnDevice(xp, tape.far, tape.tokens, tape.folded)
+            self.tape.lowering = OnDevice(xp, self.tape.tokens, self.tape.folded)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops
         # The net has its programs, which must not keep it alive in turn.
@@ -90,7 +86,7 @@ class Recorder:
         self.members: list[list[Member]] = []
         self.loss: LossStep | None = None
         self.reduction: Reduction | None = None
-        self.of_loss = False
+        self.of_loss = self.saw_values = False
         self.notes: list[str] = []
         self.guard = Guard(net)
         params = net.params()
@@ -185,7 +181,7 @@ class Recorder:
     def _no_gradient(self, y: Array) -> Array:
         """Zeros of the form of the output ``y``: also of whole numbers, which nobody asks for."""
         dtype = y.dtype if y.dtype.kind == "f" else self.net.dtype
-        return np.zeros_like(plain(y), dtype, order="K", subok=False)
+        return hollow(self.tape.like(y, dtype), 0)
 
     def passes(self, feed: Mapping[str, Any], orders: Mapping[int, Order]) -> None:
         """A forward pass in training and the walk back, which hands out every layer's gradients.
@@ -290,7 +286,9 @@ class Recorder:
         # A step of two passes has met each layer twice.
         self.notes = list(dict.fromkeys(self.notes))
         # Its kernels know the tape: neither is needed now, and no collector need come for them.
-        self.tape.ops = None
+        self.saw_values = self.tape.values is not None
+        self.tape.ops = self.tape.values = None
+        self.tape.fed.clear()
         return frozenset((*(id(value) for _, value in self.params), *self.held.sizes()))
 
     def _expect_unpatched(self) -> None:
@@ -352,27 +350,16 @@ class Recorder:
 
 
 def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = None) -> Recorder:
-    """Let ``record`` write down what it wants of ``net``, running kernels only if it has to.
+    """Let ``record`` write down what it wants of ``net``.
 
     ``plan`` is a part of the net's, None for all of it.
 
     Raises `NotRecordableError`, and what the net refuses.
     """
     with no_collections():
-        recorder = Recorder(net, AbstractEvaluator(), plan)
-        try:
-            with small_pages(), recorder.held.standing_in():
-                record(recorder)
-        except (NotRecordableError, SingaNetError):
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is comes again with values, or does not
-            if recorder.tape.far is not None:
-                # There are none here of what lies on a device.
-                raise NotRecordableError(f"values on a device: {error}") from None
-            # A layer asked for values, or stumbled over those that are not there.
-            recorder = Recorder(net, ConcreteEvaluator(), plan)
-            with recorder.held.standing_in():
-                record(recorder)
+        recorder = Recorder(net, plan)
+        with small_pages(), recorder.held.standing_in():
+            record(recorder)
     return recorder
 
 

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from singanet.base.heap import address
-from singanet.engine.backward import root_of
 from singanet.errors import one_of
 from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.hyper import Scale, is_one, on_host
@@ -27,10 +25,11 @@ from singanet.params.param import Param
 from singanet.params.storage import is_served
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError
+from singanet.program.lowering import ON_HOST
 from singanet.program.trace.layers import is_sparse
+from singanet.program.trace.numbers import StepScalar, number_now
 from singanet.program.trace.sparse_rows import NarrowParameters, RowsSource, live_rows, source_of
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import StepScalar, Traced, number_now, plain, traced
 from singanet.program.trace.traced_stages import TracedStages, expect_recordable, watch_case
 from singanet.program.trace.updates import Updates
 from singanet.types import Array, RowSparse
@@ -127,7 +126,7 @@ class ReducedUpdates:
             raise NotRecordableError(
                 "the optimizer waits for gradients that this step does not give"
             )
-        if tape.far is None:
+        if tape.lowering is ON_HOST:
             # On a device looks would part what is launched together.
             tape.carry_on = reduction.test
         self.numbers, self.members = self._inner.numbers, self._inner.members
@@ -190,7 +189,7 @@ class ReducedUpdates:
         names, grads = list(item.names), list(item.grads)
         if self._outer.stages and any(map(is_sparse, grads)) and self._outer.read_gradients:
             raise NotRecordableError("rows of a table that are gathered before they are reduced")
-        values: list[Any] = [traced(self.tape, value) for value in item.values]
+        values: list[Any] = [*map(self.tape.place, item.values)]
         self._outer.hand(names, values, grads, 1.0, self._give)
 
     def _give(self, names: Any, values: Any, grads: Any, scale: Any) -> None:
@@ -270,7 +269,8 @@ class WrittenReduction(Reduction):
         return self._scalars[name]
 
     def value(self, name: str) -> Array:
-        return traced(self.tape, self._made.value(name))
+        place: Any = self.tape.place(self._made.value(name))
+        return place
 
     def like(self, name: str) -> Array:
         return self._made.like(name)
@@ -280,23 +280,22 @@ class WrittenReduction(Reduction):
 
     def room(self, names: Sequence[str]) -> Array | None:
         room = super().room(names)
-        if room is not None:
-            self.tape.adopt(room)
-        return room
+        place: Any = None if room is None else self.tape.like(room)
+        return place
 
     def lay(self, part: Array, grad: Array) -> None:
         """As `Reduction`. Raises `NotRecordableError` for a gradient of another shape."""
         if grad.shape != part.shape:
             raise NotRecordableError("a gradient of another shape")
         # One that a stage has summed is its own.
-        source = self.tape.near(plain(grad))
-        start = address(part) - address(root_of(part))
-        np.copyto(part.view(Traced), grad)
+        source: Any = self.tape.place(grad)
+        target: Any = self.tape.place(part)
+        np.copyto(target, source)
         copy, ref = self.tape.calls[-1], self.tape.ref(source)
         token = self.tape.tokens[ref.token]
         alone = token.held is None and token.writes and token.nbytes == source.nbytes
         if alone and source.flags.c_contiguous and source.dtype == part.dtype:
-            self._copies.append((copy, ref.token, start))
+            self._copies.append((copy, ref.token, target.offset))
 
     def open(self, kind: RoundKind) -> None:
         self.call("open", self._made.open, kind)
@@ -321,7 +320,7 @@ class WrittenReduction(Reduction):
             now: dict[str, Any] = {name: of and of.now() for name, of in sources.items()}
             told = buffer if copy is None else copy.tell(buffer)
             self._made.start(names, told, [*map(number_now, scales)], now)
-            if self.tape.far is not None:
+            if self.tape.lowering is not ON_HOST:
                 # The host has no other turn while kernels run.
                 self._made.test()
 
@@ -347,7 +346,7 @@ class WrittenReduction(Reduction):
 
     def _copy_of(self, names: Sequence[str], buffer: Array | None) -> HostCopy | None:
         """What others see of the ``buffer`` of an entry; None for that itself."""
-        if buffer is None or self.tape.far is None:
+        if buffer is None or self.tape.lowering is ON_HOST:
             return None
         like = next(self.like(name) for name in names if not self.is_rows(name))
         if not on_host(self._made.module(like)):
@@ -359,19 +358,18 @@ class WrittenReduction(Reduction):
         like = self.like(name)
         nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
         source = RowsSource(lambda: found.pop(name) or nothing, lambda: found[name] or nothing)
-        return live_rows(RowSparse(*map(np.copy, nothing)), source, self.tape)
+        return live_rows(nothing, source, self.tape)
 
     def joined(self, total: Any) -> Any:
         """As `Reducer.joined`, of a number that a kernel makes."""
-        made = np.empty(())
-        self.tape.adopt(made)
-        np.copyto(made.view(Traced), total)
+        place: Any = self.tape.new((), np.float64)
+        np.copyto(place, total)
 
         def join(made: Array) -> None:
             made[...] = self._join(made[()])
 
-        self.call("join", join, buffer=made)
-        return made.view(Traced)
+        self.call("join", join, buffer=place)
+        return place
 
     def end(self) -> None:
         """Once all is recorded, let its kernels see the numbers that are known after a sum."""
@@ -430,14 +428,14 @@ class RecordedShardPlan(ShardPlan):
             return None
         cut = partial(self._made.part, name)
         own = RowsSource(lambda: cut(source.look()), lambda: cut(source.look()), source.nbytes)
-        return live_rows(RowSparse(*map(np.copy, array)), own, self._written.tape)
+        return live_rows(array, own, self._written.tape)
 
     def pass_over(self, names: Sequence[str]) -> None:
         if names:
             self._written.call("pass over", partial(self._made.pass_over, list(names)))
 
     def tell(self, names: Sequence[str], targets: Sequence[Array], grads: Sequence[Any]) -> None:
-        arrays = [plain(target) for target in targets]
+        arrays = [*targets]
         sources = [source_of(grad) for grad in grads]
 
         def tell(*arrays: Array) -> None:

@@ -17,9 +17,13 @@ from singanet.ops.interface import Runs
 from singanet.params.narrow import NarrowWeights, standing_in
 from singanet.params.param import Param
 from singanet.program.ir import NotRecordableError
+from singanet.program.lowering import ON_HOST
+from singanet.program.trace.abstract import AbstractArray
+from singanet.program.trace.numbers import number_now
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, number_now
 from singanet.types import Array, RowSparse, Shape
+
+_LIVE = "rows of a table that are others at each step"
 
 
 class RowsSource:
@@ -34,22 +38,25 @@ class RowsSource:
         self.now, self.look, self.nbytes = now, look, nbytes
 
 
-class LiveIndices(Traced):
+class LiveIndices(AbstractArray):
     """Indices that are others at each replay; ``source`` has them and their rows.
 
     No kernel may be recorded on them.
     """
 
+    __slots__ = ("source",)
     source: RowsSource
 
 
 def live_rows(grad: RowSparse, source: RowsSource, tape: Tape) -> RowSparse:
-    """``grad`` as rows that no recorded kernel may read."""
-    for array in grad:
-        tape.hold(array, poison="rows of a table that are others at each step")
-    indices = grad.indices.view(LiveIndices)
-    indices.source = source
-    return RowSparse(indices, grad.rows.view(Traced))
+    """Rows of the types of ``grad`` that no recorded kernel may read."""
+    indices, rows = (tape.poisoned(array, _LIVE) for array in grad)
+    made: Any = LiveIndices(
+        indices.region, indices.offset, indices.shape, indices.strides, indices.dtype
+    )
+    made.source = source
+    of_rows: Any = rows
+    return RowSparse(made, of_rows)
 
 
 def record_sum_rows(
@@ -112,10 +119,9 @@ def record_of_rows(tape: Tape, function: Callable[[Array], Array], source: RowsS
     def fill(number: Array) -> None:
         number[...] = function(source.look().rows)
 
-    number: Array = np.zeros((), np.float64)
-    tape.adopt(number)
+    number: Any = tape.new((), np.float64)
     tape.add(fill, (), {}, (number,), "first", name="of rows").barrier = True
-    return number.view(Traced)
+    return number
 
 
 def _made(
@@ -140,7 +146,7 @@ def _made(
 
 def _kernels(tape: Tape) -> Ops:
     """Those that work on rows at a replay."""
-    kernels: Ops = numpy_ops if tape.far is None else tape.backend
+    kernels: Ops = numpy_ops if tape.lowering is ON_HOST else tape.backend
     return kernels
 
 

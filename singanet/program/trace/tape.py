@@ -1,10 +1,8 @@
-"""The tape: kernel calls as they are made, on memory that is known by number."""
+"""The tape: kernel calls in their order, on memory that is known by number."""
 
 from __future__ import annotations
 
 import math
-import threading
-import weakref
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,43 +13,33 @@ import numpy as np
 
 from singanet.base.heap import address
 from singanet.base.kinds import Ranges, resident_bytes, union
-from singanet.engine.backward import base_of, root_of
+from singanet.engine.backward import root_of
 from singanet.errors import SingaNetError
 from singanet.ops.narrow import NarrowMatrix
 from singanet.params.storage import place_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token, map_arrays
 from singanet.program.lowering import ON_HOST, Lowering
-from singanet.program.on_device.device_products import DeviceArrays
-from singanet.program.trace.evaluator import ConcreteEvaluator
+from singanet.program.trace.abstract import (
+    AbstractArray,
+    ArrayRegion,
+    copy_order,
+    current_tape,
+    set_tape,
+)
+from singanet.program.trace.numbers import StepScalar
+from singanet.program.trace.strides import packed
+from singanet.program.trace.values import Values
 from singanet.types import Array
 
 Place = Literal["out", "first", "last", "hidden"]
 
 
-_active = threading.local()
-
-
-class _Root(weakref.ref[Any]):
-    """An array that owns its memory, for as long as it lives, and the token of that memory."""
-
-    __slots__ = ("key", "nbytes", "start", "token")
-    key: int
-    token: int
-    nbytes: int
-    start: int | None
-
-
 class _Part(NamedTuple):
-    """A parameter in a bucket: the addresses where it begins and ends, and its token."""
+    """A parameter in a bucket: its first byte there, the byte behind its last, and its region."""
 
     start: int
     end: int
-    token: int
-
-
-def current_tape() -> Tape | None:
-    """The tape on which this thread is recording, if it is."""
-    return getattr(_active, "tape", None)
+    region: ArrayRegion
 
 
 @contextmanager
@@ -63,22 +51,20 @@ def recording_on(tape: Tape) -> Iterator[None]:
             yield
     finally:
         # Once more, as an interrupt may strike where `Tape.__exit__` begins.
-        _active.tape = before
+        set_tape(before)
 
 
 class Tape:
     """Calls in the order in which they were made, and the memory they read and write."""
 
-    def __init__(self, evaluator: ConcreteEvaluator) -> None:
-        self.evaluator = evaluator
+    def __init__(self) -> None:
         self.calls: list[Call] = []
         self.tokens: list[Token] = []
         self.layer = ""
         self.lane: tuple[int, int] | None = None
         self.allowed: frozenset[int] | None = None
         self.phase: Phase = "forward"
-        # Where the net is on a device, its arrays that were met; what makes the calls ready.
-        self.far: DeviceArrays | None = None
+        # What makes the calls ready.
         self.lowering: Lowering = ON_HOST
         # The kernels that write what they do on this tape, and those themselves.
         self.ops: Any = None
@@ -96,17 +82,19 @@ class Tape:
         self.carry_on: Callable[[], None] | None = None
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
-        self.scalars: list[Any] = []
+        self.scalars: list[StepScalar] = []
         # By layer whether it is asked to be recomputed, or not to be.
         self.wishes: dict[str, bool | None] = {}
         # By the token of a bucket the parameters in it, which calls read and write.
         self._parts: dict[int, list[_Part]] = {}
-        # By the id of an array; parameters in buckets are kept alive by their tokens.
-        self._known: dict[int, _Root | _Part] = {}
-        self._forget = _forgetting(self)
+        # By the id of an array from outside, which is kept alive, its place here.
+        self._placed: dict[int, tuple[Any, AbstractArray]] = {}
+        self._roots: dict[int, ArrayRegion] = {}
         # What the step takes by the layers: as many bytes of new arrays live at a time, beside the
         # memory that all kernels so far have worked in, which stays as large as it has become.
         self.live = self.most_live = self._working = 0
+        # The tokens of which no array is left, so that no later call reads them.
+        self.gone: set[int] = set()
         # The same beside what the optimizer's state that is made on the way has grown to, and how
         # many calls were made by then.
         self.grown = self.most_grown = self.calls_by_then = 0
@@ -116,50 +104,88 @@ class Tape:
         self._workspace, self._worked = 0, Ranges()
         # What layers in Python hold of their own at each replay.
         self.beside = 0
-        # Programs have tens of thousands of places, most of them met often: each is one object.
-        self._same: dict[Any, Any] = {}
+        # What the caller fills, and its values; those of all arrays, if Python had to see some.
+        self.fed: list[tuple[Ref, Any]] = []
+        self.values: Values | None = None
 
     def __enter__(self) -> Tape:
         if current_tape() is not None:
             raise NotRecordableError("a recording within a recording")
-        _active.tape = self
+        set_tape(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _active.tape = None
+        set_tape(None)
 
     # -- memory -----------------------------------------------------------------------------
 
-    def adopt(self, array: Array, fill: Any = None) -> None:
-        """Know the memory of the new ``array`` by a number; it is planned from now on."""
-        self._more(self._enter(array, Token(array.nbytes, fill=fill)), array.nbytes)
+    def new(
+        self, shape: Any, dtype: Any, order: tuple[int, ...] | None = None, fill: Any = None
+    ) -> AbstractArray:
+        """Return a new array of planned memory; ``order`` lists its axes from the outermost."""
+        made = self._entered(shape, dtype, order, Token(0, fill=fill))
+        self._more(made.region, made.nbytes)
+        return made
 
-    def adopt_room(self, array: Array) -> None:
-        """As `adopt`, of memory that takes as much as `write` tells."""
-        self._enter(array, Token(array.nbytes, written=()))
+    def room(self, size: int) -> AbstractArray:
+        """As `new`, of bytes that take as much memory as `write` tells."""
+        return self._entered((size,), np.uint8, None, Token(0, written=()))
 
-    def write(self, array: Array, ranges: Ranges) -> None:
-        """Count those bytes of an array of `adopt_room` as written from now on."""
-        known: Any = self._known_as(root_of(array))
-        token = self.tokens[known.token]
-        token.written = union((*(token.written or ()), *ranges))
-        self._more(known, resident_bytes(token.written, token.nbytes) - known.nbytes)
-
-    def adopt_working(self, array: Array, written: Ranges | None = None) -> None:
-        """As `adopt`, of memory in which a kernel works, and which it leaves to the next."""
-        self._enter(array, Token(array.nbytes, written=written))
-        more = ((0, array.nbytes),) if written is None else written
-        if array.nbytes > self._workspace:
-            self._workspace, self._worked = array.nbytes, more
+    def working(self, shape: Any, dtype: Any, written: Ranges | None = None) -> AbstractArray:
+        """As `new`, of memory in which a kernel works, and which it leaves to the next."""
+        made = self._entered(shape, dtype, None, Token(0, written=written))
+        more = ((0, made.nbytes),) if written is None else written
+        if made.nbytes > self._workspace:
+            self._workspace, self._worked = made.nbytes, more
         else:
             self._worked = union((*self._worked, *more))
         now = resident_bytes(self._worked, self._workspace)
         if now > self._working:
             self._working = now
             self._count()
+        return made
 
-    def _more(self, known: _Root, nbytes: int) -> None:
-        known.nbytes += nbytes
+    def like(self, array: Any, dtype: Any = None) -> AbstractArray:
+        """Return a new array that is laid out as a copy of ``array``."""
+        kind = array.dtype if dtype is None else dtype
+        return self.new(array.shape, kind, copy_order(array, "K"))
+
+    def filled(self, value: Any, shape: Any, dtype: Any = float, order: Any = None) -> Any:
+        """Return a new array of equal values; of None, values that nobody reads."""
+        made = self.new(shape, dtype, order, fill=value)
+        if value is not None:
+            self.add(np.copyto, (value,), {}, (made,), "first", name="fill")
+            self.tokens[made.region.number].writes = 0
+        return made
+
+    def filled_like(
+        self, value: Any, array: Any, dtype: Any = None, order: Any = "K", subok: bool = True,
+        shape: Any = None,
+    ) -> Any:  # fmt: skip
+        """As `filled`, laid out as NumPy's ``full_like`` does."""
+        kind = array.dtype if dtype is None else dtype
+        if shape is None or shape == array.shape:
+            return self.filled(value, array.shape, kind, copy_order(array, order))
+        return self.filled(value, shape, kind)
+
+    def _entered(
+        self, shape: Any, dtype: Any, order: tuple[int, ...] | None, token: Token
+    ) -> AbstractArray:
+        kind = np.dtype(dtype)
+        shape = (int(shape),) if hasattr(shape, "__index__") else tuple(shape)
+        region = ArrayRegion(len(self.tokens), self)
+        self.tokens.append(token)
+        token.nbytes = math.prod(shape) * kind.itemsize
+        return AbstractArray(region, 0, shape, packed(shape, kind.itemsize, order), kind)
+
+    def write(self, array: AbstractArray, ranges: Ranges) -> None:
+        """Count those bytes of an array of `room` as written from now on."""
+        token = self.tokens[array.region.number]
+        token.written = union((*(token.written or ()), *ranges))
+        self._more(array.region, resident_bytes(token.written, token.nbytes) - array.region.live)
+
+    def _more(self, region: ArrayRegion, nbytes: int) -> None:
+        region.live += nbytes
         self.live += nbytes
         if nbytes > 0:
             self._count()
@@ -176,25 +202,6 @@ class Tape:
         if now + self.grown > self.most_grown:
             self.most_grown, self.calls_by_then = now + self.grown, len(self.calls)
 
-    def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
-        """Know ``array`` as memory from outside of the program."""
-        placed = place_of(array)
-        array = self.near(array)
-        root = root_of(array)
-        if placed is None:
-            self._enter(root, Token(root.nbytes, root, constant, poison=poison))
-            return
-        known = self._known_as(root)
-        # Its memory is that of its parts.
-        bucket = self._enter(root, Token(0, root)).token if known is None else known.token
-        start = address(array)
-        parts = self._parts.setdefault(bucket, [])
-        if all(part.start != start for part in _overlapping(parts, start, start + array.nbytes)):
-            part = _Part(start, start + array.nbytes, len(self.tokens))
-            insort(parts, part)
-            self._known[id(array)] = part
-            self.tokens.append(Token(array.nbytes, array, constant, poison=poison))
-
     def lend(self, nbytes: int) -> None:
         """Count arrays that the layers would be lent for a moment."""
         self.live += nbytes
@@ -208,102 +215,76 @@ class Tape:
         yield
         self.most_live, self.most_grown, self.calls_by_then = before
 
-    def _enter(self, root: Array, token: Token) -> _Root:
-        known = _Root(root, self._forget)
-        known.key, known.token, known.nbytes = id(root), len(self.tokens), 0
-        known.start = None
-        self._known[known.key] = known
-        self.tokens.append(token)
-        return known
+    def poisoned(self, array: Any, why: str) -> AbstractArray:
+        """Return a place laid out as ``array`` that no kernel may read, and ``why``."""
+        return self._entered(array.shape, array.dtype, None, Token(0, poison=why))
 
-    def _known_as(self, array: Any) -> _Root | _Part | None:
-        """What is known of this very object.
+    # -- memory from outside ------------------------------------------------------------------
 
-        One that has gone may have had its id, where an interrupt ended what was to forget it.
-        """
-        known = self._known.get(id(array))
-        return known if type(known) is not _Root or known() is array else None
+    def hold(self, array: Any, constant: bool = False, poison: str = "") -> AbstractArray:
+        """Return the place of ``array``, whose memory is outside of the program."""
+        found = self._placed.get(id(array))
+        if found is None:
+            found = self._placed[id(array)] = array, self._held(array, constant, poison)
+        return found[1]
 
-    def near(self, array: Array) -> Array:
-        """``array``, or what stands for it where it is a device's."""
-        return array if self.far is None else self.far.near(array)
+    def place(self, array: Any) -> AbstractArray:
+        """As `hold`, for an array that a call reads or fills; an abstract one is its own place."""
+        if type(array) is AbstractArray or isinstance(array, AbstractArray):
+            return array
+        found = self._placed.get(id(array))
+        if found is not None:
+            return found[1]
+        if self.allowed is not None and not {*self._roots, *self.allowed} & {id(root_of(array))}:
+            raise NotRecordableError("an array that no kernel is known to have made")
+        return self.hold(array)
 
-    def like(self, array: Array) -> Array:
-        """``array``, or a new one of NumPy's that lies as it does where it is a device's."""
-        return array if self.far is None else self.far.like(array)
-
-    def expect_values(self) -> None:
-        """Refuse to go on where numbers are to be `shown` and are not there.
-
-        Raises `NeedsValuesError`.
-        """
-        if self.far is None:
-            self.evaluator.expect_values()
-
-    def shown(self, values: Any) -> Any:
-        """Arrays in ``values`` as Python sees them that is no kernel: with their numbers.
-
-        Of a device's nobody has these while it records: others of their form stand there.
-        """
-        far = self.far
-        return map_arrays(values, _untraced if far is None else far.shown)
-
-    def knows(self, array: Array) -> bool:
-        """Whether the memory of ``array`` has a number."""
-        return self._known_as(root_of(array)) is not None
-
-    def ref(self, array: Array) -> Ref:
-        """``array`` as a place in numbered memory; what was not met before is held from outside."""
-        # Mostly a view of what a kernel has made, or of a parameter.
-        owner: Any = array if array.base is None else array.base
-        known = self._known_as(owner)
-        if known is None:
-            known, owner = self._owner(array)
-        number = known.token
-        if number in self._parts:
-            parts = self._parts_in(number, array)
+    def _held(self, array: Any, constant: bool, poison: str) -> AbstractArray:
+        root, placed = root_of(array), place_of(array)
+        region = self._roots.get(id(root))
+        if region is None:
+            # The memory of a bucket is that of its parts.
+            nbytes = root.nbytes if placed is None else 0
+            region = self._roots[id(root)] = ArrayRegion(len(self.tokens))
+            self.tokens.append(Token(nbytes, root, constant, poison=poison))
+        offset = 0
+        if array is not root and array.size:
+            offset = address(array) - address(root)
+        if placed is not None:
+            parts = self._parts.setdefault(region.number, [])
+            if all(
+                part.start != offset for part in _overlapping(parts, offset, offset + array.nbytes)
+            ):
+                own = ArrayRegion(len(self.tokens))
+                self.tokens.append(Token(array.nbytes, array, constant, poison=poison))
+                insort(
+                    parts, _Part(offset, offset + array.nbytes, own), key=lambda part: part.start
+                )
+        place = AbstractArray(region, offset, array.shape, array.strides, array.dtype)
+        if region.number in self._parts:
+            parts = self._parts_in(place.ref)
             if len(parts) == 1:
-                known = parts[0]
-                number = known.token
-        token = self.tokens[number]
+                place.region, place.offset = parts[0].region, offset - parts[0].start
+                place._ref = None
+        return place
+
+    def _parts_in(self, ref: Ref) -> list[_Part]:
+        """The parameters in a bucket of which the array at ``ref`` has elements."""
+        steps = [(size - 1) * step for size, step in zip(ref.shape, ref.strides, strict=True)]
+        low = ref.offset + sum(step for step in steps if step < 0)
+        high = ref.offset + sum(step for step in steps if step > 0) + ref.dtype.itemsize
+        return _overlapping(self._parts[ref.token], low, high)
+
+    def ref(self, array: Any) -> Ref:
+        """``array`` as a place in numbered memory; what was not met before is held from outside."""
+        own = array if type(array) is AbstractArray else self.place(array)
+        ref = own._ref or own.ref
+        token = self.tokens[ref.token]
         if token.poison:
             raise NotRecordableError(token.poison)
-        # Addresses are slow to ask for, and mostly it is the whole memory.
-        offset = 0
-        if (array.nbytes != token.nbytes or not _is_dense(array)) and array.size:
-            if known.start is None:
-                known.start = address(owner)
-            offset = address(array) - known.start
-        place = number, offset, array.shape, array.strides, array.dtype
-        ref: Ref | None = self._same.get(place)
-        if ref is None:
-            once: Callable[[Any, Any], Any] = self._same.setdefault
-            ref = Ref(number, offset, once(place[2], place[2]), once(place[3], place[3]), place[4])
-            self._same[ref] = ref
         if token.held is not None and ref not in self.outside:
-            self.outside[ref] = array.view(np.ndarray)
+            self.outside[ref] = self.lowering.view(token.held, ref)
         return ref
-
-    def _owner(self, array: Any) -> tuple[_Root | _Part, Any]:
-        """The first of ``array``, its base, the base of that, ... that is known."""
-        while (known := self._known_as(array)) is None:
-            base = base_of(array)
-            if base is not None:
-                array = base
-                continue
-            if self.allowed is not None and id(array) not in self.allowed:
-                raise NotRecordableError("an array that no kernel is known to have made")
-            self.hold(array)
-        return known, array
-
-    def _parts_in(self, bucket: int, array: Array) -> list[_Part]:
-        """The parameters in ``bucket`` of which ``array`` has elements."""
-        start, end = address(array), 0
-        if array.flags.c_contiguous:
-            end = start + array.nbytes
-        else:
-            start, end = np.lib.array_utils.byte_bounds(array)
-        return _overlapping(self._parts[bucket], start, end)
 
     def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         """The tokens of ``refs``, each once, with the parts of buckets."""
@@ -312,9 +293,19 @@ class Tape:
         if buckets and not buckets.keys().isdisjoint(tokens):
             for ref in refs:
                 if ref.token in buckets:
-                    parts = self._parts_in(ref.token, self.outside[ref])
-                    tokens += [part.token for part in parts]
+                    tokens += [part.region.number for part in self._parts_in(ref)]
         return tuple(tokens) if len(tokens) < 2 else tuple(dict.fromkeys(tokens))
+
+    # -- values -----------------------------------------------------------------------------
+
+    def shown(self, values: Any) -> Any:
+        """Return ``values`` with copies in the place of abstract arrays, as Python sees them."""
+        if self.values is None:
+            self.values = Values()
+        for ref, array in self.fed:
+            self.lowering.fill(self.values.array(self, ref), array)
+        self.fed.clear()
+        return self.values.of(self, values)
 
     # -- calls ------------------------------------------------------------------------------
 
@@ -323,7 +314,7 @@ class Tape:
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
-        outs: Sequence[Array | Ref],
+        outs: Sequence[Any],
         place: Place = "out",
         *,
         changes: bool = False,
@@ -350,8 +341,8 @@ class Tape:
         elif not changes:
             # What is filled stands among the arguments, for the function to find it.
             read = [ref for ref in read if ref not in filled]
-        pairs: list[tuple[int, int]] = []
-        if elementwise and len(filled) == 1 and not partly:
+        pairs: Sequence[tuple[int, int]] = ()
+        if elementwise and not partly and len(filled) == 1:
             pairs = self._shared(read, filled[0])
         call = Call(
             function,
@@ -369,25 +360,35 @@ class Tape:
         self.calls.append(call)
         return call
 
+    def delete_from(self, mark: int) -> None:
+        """Delete the calls from ``mark`` on."""
+        del self.calls[mark:]
+        if self.values is not None:
+            self.values.go_back(mark)
+
     def _read(self, value: Any, read: list[Ref]) -> Any:
         """``value`` with refs in the place of arrays, which are added to ``read``."""
-        if self.far is not None:
-            value = self.far.near(value)
-        if isinstance(value, np.ndarray):
+        if type(value) is AbstractArray:
             value = self.ref(value)
         if type(value) is Ref:
             read.append(value)
             return value
-        if isinstance(value, (tuple, list, dict)):
-            return map_arrays(value, lambda array: self._read(array, read))
+        if isinstance(value, (float, int, str)) or value is None:
+            return value
         if isinstance(value, NarrowMatrix):
             # It is read as it is: what changes its memory comes before or after.
-            read += [self.ref(self.near(array)) for array in value.arrays]
-        return value
+            read += [self.ref(array) for array in value.arrays]
+            return value
 
-    def _written(self, filled: Array | Ref, changes: bool, partly: list[Ref]) -> Ref:
+        def placed(array: Any) -> Any:
+            read.append(self.ref(array))
+            return read[-1]
+
+        return map_arrays(value, placed)
+
+    def _written(self, filled: Any, changes: bool, partly: list[Ref]) -> Ref:
         """The place that is filled; in ``partly`` too, where some of its memory stays."""
-        ref = filled if isinstance(filled, Ref) else self.ref(self.near(filled))
+        ref = filled if type(filled) is Ref else self.ref(filled)
         token = self.tokens[ref.token]
         if token.constant:
             raise NotRecordableError("a constant that is changed")
@@ -409,34 +410,6 @@ class Tape:
             and ref.dtype.itemsize == dtype.itemsize
             and tokens[ref.token].nbytes == nbytes
         ]
-
-
-def _untraced(array: Array) -> Array:
-    return array.view(np.ndarray)
-
-
-def _is_dense(array: Array) -> bool:
-    """Whether its elements lie without gaps, in C order, its reverse, or channels last."""
-    flags = array.flags
-    return flags.forc or (array.ndim == 4 and array.transpose(0, 2, 3, 1).flags.c_contiguous)
-
-
-def _forgetting(tape: Tape) -> Callable[[Any], None]:
-    """A callback by which ``tape`` forgets an array that has gone."""
-    # Weakly: the tape must go when its recording is done, not when the collector comes.
-    mine = weakref.ref(tape)
-
-    def forget(gone: Any) -> None:
-        tape = mine()
-        if tape is None:
-            return
-        tape.live -= gone.nbytes
-        known: Any = tape._known.get(gone.key)
-        # Another array may have got this id since.
-        if known is gone:
-            del tape._known[gone.key]
-
-    return forget
 
 
 def _overlapping(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from singanet.base.elsewhere import is_library
-from singanet.base.heap import address
 from singanet.optimizer.chain import UpdateChain, is_own_schedule
 from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
@@ -20,9 +19,7 @@ from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param
 from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError, map_arrays
-from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, plain, traced
 from singanet.types import Array
 
 Hand = Callable[[Any, Any, Any, Any], None]
@@ -79,23 +76,17 @@ class TracedStages:
 
         Raises `NotRecordableError` for an array of a device that no stage has told of.
         """
-        near = plain(value)
         settled = self.settled.get(name)
-        if settled is not None:
-            stands = self.tape.near(settled)
-            if stands.shape == near.shape and address(stands) == address(near):
-                return settled
-        if self.tape.far is not None:
-            raise NotRecordableError(f"an array of its own for {name!r} on a device")
-        return near
+        place, own = self.tape.ref(value), None if settled is None else self.tape.ref(settled)
+        if settled is not None and own is not None and own[:3] == place[:3]:
+            return settled
+        if place not in self.tape.outside:
+            raise NotRecordableError(f"an array of its own for {name!r}")
+        return self.tape.outside[place]
 
     def hand(self, names: Any, values: Any, grads: Any, scale: Scale, to: Hand) -> None:
-        """Let the gradients of a layer go through all stages, ``to`` whoever comes behind.
-
-        Nothing is computed, since what stages gather is theirs, so that nothing is to be undone.
-        """
-        with self._abstract():
-            self._handed(0, to, names, values, grads, scale)
+        """Let the gradients of a layer go through all stages, ``to`` whoever comes behind."""
+        self._handed(0, to, names, values, grads, scale)
 
     def _handed(
         self, depth: int, to: Hand, names: Any, values: Any, grads: Any, scale: Any
@@ -144,7 +135,7 @@ class TracedStages:
             if not one._is_together():
                 why = "its parameters are at different micro-batches"
             weight, share = np.ones(()), np.ones(())
-            one.weigh(weight.view(Traced), share.view(Traced))
+            one.weigh(self.tape.hold(weight), self.tape.hold(share))
             numbers.append((stage, weight, share))
 
         def tell(outputs: Any) -> None:
@@ -165,22 +156,12 @@ class TracedStages:
         """Write down the ends of the stages, as Python steps if ``in_python``."""
         ending = [k for k, stage in enumerate(self.stages) if type(stage).end is not Wrapper.end]
         self.tape.layer, self.tape.phase = "", "update"
-        with self._abstract():
-            for k in ending:
-                if in_python:
-                    end = self.stages[k].end
-                    self.tape.add(end, (), {}, (), "hidden", name="python step").barrier = True
-                else:
-                    self.traced[k].end()
-
-    @contextmanager
-    def _abstract(self) -> Iterator[None]:
-        """Write kernels down without running them."""
-        does, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
-        try:
-            yield
-        finally:
-            self.tape.evaluator = does
+        for k in ending:
+            if in_python:
+                end = self.stages[k].end
+                self.tape.add(end, (), {}, (), "hidden", name="python step").barrier = True
+            else:
+                self.traced[k].end()
 
     @property
     def ends(self) -> bool:
@@ -254,7 +235,7 @@ def _traced(tape: Tape, stage: Wrapper) -> Wrapper:
     made: Wrapper = object.__new__(type(stage))
     for name, value in vars(stage).items():
         state = name != "optimizer"
-        vars(made)[name] = map_arrays(value, lambda a: traced(tape, a)) if state else value
+        vars(made)[name] = map_arrays(value, tape.place) if state else value
     return made
 
 

@@ -10,12 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from singanet.base.elsewhere import is_library
-from singanet.base.heap import address
 from singanet.base.processes import done_whole
-from singanet.engine.backward import root_of
 from singanet.errors import SingaNetError
 from singanet.optimizer.chain import (
     TwoPasses,
@@ -37,12 +33,11 @@ from singanet.params.storage import Place, place_of
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError, Ref
 from singanet.program.join_lanes import moved, relocated
-from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.foreign_code import is_own
 from singanet.program.trace.layers import is_sparse
+from singanet.program.trace.numbers import StepScalar, number_now
 from singanet.program.trace.sparse_rows import NarrowParameters, RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import StepScalar, number_now, plain, traced
 from singanet.program.trace.traced_stages import TracedStages, refusal, schedules_held, watch_case
 from singanet.types import Array, RowSparse
 
@@ -166,7 +161,7 @@ class PendingUpdate(NamedTuple):
     layer: str
     state: ParamState
     value: Array
-    grad: Array
+    grad: Any
     scale: Any = 1.0
     place: Place | None = None
     summed: bool = False
@@ -196,9 +191,9 @@ class PendingUpdate(NamedTuple):
     def precedes(self, other: PendingUpdate) -> bool:
         """Whether ``other`` comes next in the bucket, its state too, and has the same numbers."""
         scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
+        mine, theirs = self.grad, other.grad
         beside = not self.summed or (
-            root_of(self.grad) is root_of(other.grad)
-            and address(self.grad) + self.grad.nbytes == address(other.grad)
+            mine.region is theirs.region and mine.offset + mine.nbytes == theirs.offset
         )
         return (
             scales and beside and are_neighbours(self.place, self.state, other.place, other.state)
@@ -221,26 +216,22 @@ def joint_update(
     assert last is not None
     value = first.bucket[first.start : last.stop]
     if summed:
-        grads = onwards(run[0].grad, value.size, root_of(run[0].grad))
+        first_grad = run[0].grad
+        grads = first_grad.viewed((value.size,), (value.itemsize,))
     else:
-        grads = np.empty_like(tape.near(value))
-        tape.adopt(grads)
+        grads = tape.like(value)
     numbers = Numbers(rule, [waiting.state for waiting in run])
-    mark, known, evaluator = len(tape.calls), len(tape.scalars), tape.evaluator
-    # Nothing but what the rule calls is wanted.
-    tape.evaluator = AbstractEvaluator()
+    mark, known = len(tape.calls), len(tape.scalars)
     try:
         slots = [onwards(array, value.size, array.base) for array in numbers.state.arrays]
-        near: list[Array] = [traced(tape, array) for array in (value, grads, *slots)]
+        near: list[Any] = [tape.place(array) for array in (value, grads, *slots)]
         w, g, *arrays = near
         scale = run[0].scale
         rule.apply_rule(ParamUpdate(numbers.state, w, g, arrays, *numbers.read(), scale))
     except NotRecordableError:
-        del tape.calls[mark:]
+        tape.delete_from(mark)
         del tape.scalars[known:]
         raise
-    finally:
-        tape.evaluator = evaluator
     numbers.scalars = tape.scalars[known:]
     joint, moves, start = tape.ref(grads).token, {}, 0
     for token, waiting in zip(tokens, () if summed else run, strict=True):
@@ -410,13 +401,13 @@ class Updates:
         stages = self._traced
         mark, known, ruled = len(self.tape.calls), len(self.tape.scalars), len(self.numbers)
         waiting, moves, before = list(self._waiting), dict(self._moves), stages.state()
-        views: list[Array] = [traced(self.tape, value) for value in values]
-        # Of views nobody knows in which bucket they lie.
+        views: list[Any] = [*map(self.tape.place, values)]
+        # Of places nobody knows in which bucket they lie.
         self._untraced = {id(view): value for view, value in zip(views, values, strict=True)}
         try:
             stages.hand(names, views, grads, scale, self._rule)
         except NotRecordableError as error:
-            del self.tape.calls[mark:]
+            self.tape.delete_from(mark)
             del self.tape.scalars[known:]
             del self.numbers[ruled:], self.members[ruled:]
             self._waiting, self._moves = waiting, moves
@@ -510,7 +501,8 @@ class Updates:
         tape = self.tape
         calls, scalars, numbers = len(tape.calls), len(tape.scalars), len(self.numbers)
         recorded = self._kernels(name, value, grad, scale) is None
-        del tape.calls[calls:], tape.scalars[scalars:]
+        tape.delete_from(calls)
+        del tape.scalars[scalars:]
         del self.numbers[numbers:], self.members[numbers:]
         return recorded
 
@@ -556,19 +548,16 @@ class Updates:
             self._in_one_call(numbers, value, grad, scale)
             self._add(numbers, [waiting], waited)
             return None
-        evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             with self._blocks():
-                arrays: list[Array] = [traced(self.tape, array) for array in numbers.arrays]
-                given = traced(self.tape, value), grad, arrays
-                update = ParamUpdate(numbers.state, *given, *numbers.read(), scale)
+                arrays: list[Any] = [*map(self.tape.place, numbers.arrays)]
+                place: Any = self.tape.place(value)
+                update = ParamUpdate(numbers.state, place, grad, arrays, *numbers.read(), scale)
                 self.rule.apply_rule(update)
         except NotRecordableError as error:
-            del self.tape.calls[mark:]
+            self.tape.delete_from(mark)
             del self.tape.scalars[known:]
             return str(error)
-        finally:
-            self.tape.evaluator = evaluator
         numbers.scalars = self.tape.scalars[known:]
         self._add(numbers, [waiting], waited)
         return None
@@ -652,7 +641,7 @@ class Updates:
             self.guard.part(part)
         try:
             # Which rows there are only a replay knows.
-            none = RowSparse(*(plain(part)[:0] for part in grad)) if is_sparse(grad) else grad
+            none = RowSparse(*(part[:0] for part in grad)) if is_sparse(grad) else grad
             check_fit("", state.name, value, none, state.shape)
         except SingaNetError as error:
             return str(error)

@@ -12,7 +12,6 @@ from singanet.program.ir import map_arrays
 from singanet.program.layout import ALIGNMENT
 from singanet.program.recompute import CannotRepeatError, traced_units, with_runs
 from singanet.program.replay.replay import Bound
-from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own
 from singanet.program.trace.tape import Tape
@@ -102,7 +101,7 @@ class Walk:
     """Steps on a tape, a layer each, those from ``back`` on backward through some of the layers."""
 
     def __init__(self, steps, back):
-        self.tape = Tape(ConcreteEvaluator())
+        self.tape = Tape()
         self.tape.ops = ops = recording_kernels(numpy_ops, self.tape)
         self.source = Draws()
         layers = [*range(back), *sorted((s[1] % max(back, 1) for s in steps[back:]), reverse=True)]

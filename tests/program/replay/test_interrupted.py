@@ -139,21 +139,6 @@ def test_parameters_take_no_step_or_the_whole_step(monkeypatch, rule, again):
         signal.signal(signal.SIGINT, old)
 
 
-def test_an_interrupt_in_forgetting_an_array_leaves_the_program_right(monkeypatch):
-    """As a step is recorded: the next array may get the id of one that has gone."""
-    gone = []
-    # Python drops what strikes there, and the recording goes on.
-    monkeypatch.setattr(tape, "_forgetting", lambda mine: gone.append)
-    net, twin = small(True), small(False)
-    optimizers = Adam(0.01), Adam(0.01)
-    for _ in range(4):
-        net.step(X, Y, optimizers[0])
-        twin.step(X, Y, optimizers[1])
-    assert len(gone) > 5
-    for a, b in zip(net.param_values(), twin.param_values(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
-
-
 def test_an_interrupt_in_leaving_a_recording_leaves_none_open():
     def trace(frame, event, argument):
         if frame.f_code is tape.Tape.__exit__.__code__:

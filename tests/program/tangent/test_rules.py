@@ -8,7 +8,6 @@ from singanet.layers import Dense
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.on_device.device_lowering import OnDevice
-from singanet.program.on_device.device_products import DeviceArrays
 from singanet.program.tangent import _PARTIALS, is_constant, rule_of
 
 STEP = 1e-6
@@ -93,7 +92,7 @@ def test_rules_agree_on_the_arrays_of_a_device(name, gpu):
 
     wanted = rule_of(function)(function, arguments, keywords, tangent)
     there = map_arrays(arguments, xp.asarray)
-    lowered = OnDevice(xp, DeviceArrays(xp), [], ()).returning(function, keywords)
+    lowered = OnDevice(xp, [], ()).returning(function, keywords)
     found = rule_of(function)(lowered[0], there, lowered[1], tangent)
     np.testing.assert_allclose(found.get(), wanted, rtol=1e-12, atol=1e-14)
 
@@ -101,7 +100,7 @@ def test_rules_agree_on_the_arrays_of_a_device(name, gpu):
 @pytest.mark.parametrize("function", [np.add.accumulate, np.add.reduceat])
 def test_what_a_device_has_no_form_of_is_refused(function, gpu):
     with pytest.raises(NotRecordableError, match=r"add\.\w+ on a device"):
-        OnDevice(gpu.ops.xp, DeviceArrays(gpu.ops.xp), [], ()).returning(function, {})
+        OnDevice(gpu.ops.xp, [], ()).returning(function, {})
 
 
 def test_of_equal_ones_the_largest_has_the_mean_tangent():

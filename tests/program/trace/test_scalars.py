@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from singanet.program.ir import NotRecordableError
-from singanet.program.trace.evaluator import ConcreteEvaluator
+from singanet.program.trace.numbers import StepScalar
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import StepScalar
 
 
 class Source:
@@ -59,7 +58,7 @@ def test_it_is_no_number_for_a_shortcut():
 
 def test_one_without_an_array_of_floats_is_refused():
     with (
-        Tape(ConcreteEvaluator()),
+        Tape(),
         pytest.raises(NotRecordableError, match="without an array of floats"),
     ):
         np.multiply(StepScalar(lambda: 2.0), 3.0)
