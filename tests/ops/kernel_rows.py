@@ -169,12 +169,10 @@ CONVOLUTIONS += [(2, (3, 5, 4), 3, 4, Window((2, 3, 1), (1, 2, 1), ((1, 0), (1, 
                                               (1, 1, 1)))]  # fmt: skip
 ONEDNNS = [(16, 32, 1), (20, 50, 1), (6, 4, 2), (5, 3, 1), (1, 8, 1), (8, 8, 8), (4, 12, 4)]
 LARGE_CONVOLUTIONS = [
-    (3, (9, 8), channels, outputs, window, groups)
-    for window, (channels, outputs, groups) in product(
-        [GEOMETRIES[k] for k in (0, 1, 3, 4, 5)], ONEDNNS
-    )
+    (3, (9, 8), channels, outputs, GEOMETRIES[k], groups)
+    for k, (channels, outputs, groups) in zip((0, 1, 3, 4, 5) * 3, ONEDNNS * 2, strict=False)
 ]
-LARGE_CONVOLUTIONS += [(2, (28, 28), 128, 128, PLAIN), (8, (40, 40), 48, 48, PLAIN)]
+LARGE_CONVOLUTIONS += [(2, (28, 28), 64, 64, PLAIN)]
 ENDINGS = [(False, False), (True, False), (False, True), (True, True)]
 CONSTANTS = [
     (2, (7, 9), 5, 8, PLAIN, 1),
@@ -612,7 +610,7 @@ ROWS = [
         lambda x, y: -y * np.log(logistic(x)) - (1 - y) * np.log(logistic(-x))),
     Row("conv2d", convolution, CONVOLUTIONS, convolved, convolution_back, True, LARGE_CONVOLUTIONS),
     Row("conv2d_constant", constant_given, CONSTANTS, constant,
-        large=[(2, (28, 28), 128, 128, PLAIN, 1, *ending) for ending in ENDINGS]),
+        large=[(2, (28, 28), 64, 64, PLAIN, 1, *ending) for ending in ENDINGS]),
     Row("depthwise_conv2d",
         lambda draw, n, size, c, m, window: (
             draw(n, c, *size), draw(c, m, *window.kernel), draw(c * m), window),
