@@ -443,27 +443,6 @@ def test_wherever_it_is_interrupted_no_part_is_at_work_afterwards():
     assert line > 20
 
 
-def test_errors_of_workers_come_out_when_all_are_done():
-    done, begun = [], threading.Event()
-
-    def fail():
-        # A part that no thread has begun is called off.
-        assert begun.wait(60)
-        raise ZeroDivisionError
-
-    def late():
-        begun.set()
-        time.sleep(0.05)
-        done.append(1)
-
-    with pytest.raises(ZeroDivisionError):
-        side_by_side([[fail], [late]])
-    assert done == [1]
-    with pytest.raises(ZeroDivisionError):
-        side_by_side([[late], [fail, late]])
-    assert done == [1, 1]
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_a_forked_child_has_threads_of_its_own():
     side_by_side([[int], [int]])
@@ -531,28 +510,23 @@ def counts(kind, count="all", **variables):
     return before, after
 
 
+ALL = {"OPENBLAS_NUM_THREADS": str(threads.cores())}
+
+
 @SEVERAL_CORES
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_thread_from_the_first_kernel_on(kind):
-    before, after = counts(kind)
+@pytest.mark.parametrize(
+    ("kind", "count", "variables", "becomes_one"),
+    [*((kind, "all", {}, True) for kind in KINDS),
+     # Beside a single thread, and if the user has set a number, BLAS keeps its own.
+     *((kind, "1", {}, False) for kind in KINDS[::2]),
+     *((kind, "all", ALL, False) for kind in KINDS[::2])],
+)  # fmt: skip
+def test_blas_has_one_thread_beside_several(kind, count, variables, becomes_one):
+    before, after = counts(kind, count, **variables)
     assert max(before) > 1
-    assert after == [1] * len(before)
-
-
-@SEVERAL_CORES
-@pytest.mark.parametrize("kind", ["softmax", "numpy"])
-def test_beside_a_single_thread_it_keeps_its_own(kind):
-    before, after = counts(kind, "1")
-    assert max(before) > 1
-    assert after == before
-
-
-@SEVERAL_CORES
-@pytest.mark.parametrize("kind", ["softmax", "numpy"])
-def test_what_the_user_chose_stands(kind):
-    before, after = counts(kind, OPENBLAS_NUM_THREADS=str(threads.cores()))
-    assert before == [threads.cores()] * len(before)
-    assert after == before
+    if variables:
+        assert before == [threads.cores()] * len(before)
+    assert after == ([1] * len(before) if becomes_one else before)
 
 
 AMX, WIDE = {"amx-tile", "amx-bf16"}, {"avx512f", "avx512bf16", "avx10.1-512"}

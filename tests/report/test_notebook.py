@@ -67,7 +67,7 @@ SHOWN = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("make", SHOWN.values(), ids=SHOWN)
 def test_objects_show_themselves(make, monkeypatch):
     shown = make()
