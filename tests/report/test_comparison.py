@@ -48,7 +48,7 @@ SVG_IN_PAGE = re.compile(r"<svg.*?</svg>", re.S)
 
 
 def bare(html):
-    """The page without its one script, its charts and its links, which are looked at here."""
+    """Check the script, the charts and the links of a page, and return it without them."""
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.S)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in unescape(html)
@@ -67,7 +67,7 @@ def text_of(markup):
 
 
 def table(html):
-    """The cells by run, in the order of the table, and by title; the marks of the run too."""
+    """Return the cells of each run by title, in the order of the table, and its marks."""
     shown = html.split("<h2>Runs</h2>")[1].split("</table>")[0]
     head, body = shown.split("<tbody>")
     titles = [text_of(each) for each in re.findall(r"<th.*?</th>", head)]
@@ -90,7 +90,7 @@ def column(html, title):
 
 
 def charts(html):
-    """Of every chart the points of its lines by the names of the runs, and the runs with marks."""
+    """Return for each chart the points of its lines by run, and the runs with marks."""
     names = {row["run"]: name for name, row in table(html).items()}
     found = {}
     figure = re.compile(r'<figure aria-label="(.*?) by epoch">(<svg.*?</svg>)', re.S)
@@ -141,18 +141,18 @@ def test_what_one_run_has_not_measured_is_said(run, tmp_path):
     drawn = charts(html)
     assert list(drawn) == ["loss", "shared", "error"]
     assert {name: len(points) for name, points in drawn["loss"][0].items()} == {"a": 2}
-    assert re.findall(r"<figcaption>(.*?)</figcaption>", html) == [
-        "not measured by b",
-        "not measured by a",
-    ]
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", html)
+    assert captions == ["not measured by b", "not measured by a"]
     assert column(html, "loss, last epoch") == {"a": "0.5", "b": "–"}
     assert column(html, "test_accuracy") == {"a": "–", "b": "0.5"}
+    html = page_of([run("c", config={"lr": 1}), run("d", config={"lr": 1})], tmp_path)
+    assert "no run has recorded any epoch" in html
+    assert "All 1 settings are the same." in html
+    assert not any(column(html, "best").values())
 
 
 def test_a_failed_run_is_beside_the_others_and_hides_none(run, tmp_path):
-    good = [
-        run(name, f"epoch,loss\n0,2\n1,{last}\n2,nan\n") for name, last in (("a", 1), ("b", 0.5))
-    ]
+    good = [run(n, f"epoch,loss\n0,2\n1,{last}\n2,nan\n") for n, last in (("a", 1), ("b", 0.5))]
     alone = charts(page_of(good, tmp_path))["loss"][0]
     lost = run("lost", "epoch,loss\n0,3\n1,1e20\n2,nan\n")
     none = run("none", outcome={"epochs": 0, "of": 3, "error": "ValueError: bad"})
@@ -165,51 +165,26 @@ def test_a_failed_run_is_beside_the_others_and_hides_none(run, tmp_path):
     assert heights[1] / heights[0] == pytest.approx(1.5 / 2.5, abs=0.05)
     assert drawn["lost"][1][1] < min(y for _, y in drawn["a"])  # it leaves at the top
     assert list(table(html)) == ["b", "a", "lost", "none"]
-    assert table(html)["lost"]["red"] == [
-        "3 epochs, with a loss that is not finite from epoch 3 on; the training is running, or was"
-        " killed",
-        "NaN",
-    ]
+    end = "from epoch 3 on; the training is running, or was killed"
+    assert table(html)["lost"]["red"] == [f"3 epochs, with a loss that is not finite {end}", "NaN"]
     assert table(html)["none"]["red"] == ["0 epochs of 3; ended with an error: ValueError: bad"]
 
 
-def test_runs_without_any_measure_say_so(run, tmp_path):
-    html = page_of([run("c", config={"lr": 1}), run("d", config={"lr": 1})], tmp_path)
-    assert "no run has recorded any epoch" in html
-    assert "All 1 settings are the same." in html
-    assert not any(column(html, "best").values())
-
-
 def test_settings_are_told_apart_by_all_their_digits_and_types(run, tmp_path):
-    folders = [
-        run("a", config={"lr": 0.12345678, "nested": {"x": 1}, "same": [1, 2], "only": None}),
-        run("b", config={"lr": 0.12345679, "nested": {"x": True}, "same": [1, 2]}),
-        run("c", "epoch,loss\n0,1\n"),
-    ]
+    a, b = (SGD(lr=Step(rate, 5)).to_config() for rate in (0.05, 0.1))
+    one = {"lr": 0.12345678, "nested": {"x": 1}, "same": [1, 2], "only": None, "optimizer": a}
+    two = {"lr": 0.12345679, "nested": {"x": True}, "same": [1, 2], "optimizer": b}
+    folders = [run("a", config=one), run("b", config=two), run("c", "epoch,loss\n0,1\n")]
     html = page_of(folders[:2], tmp_path)
     assert column(html, "lr") == {"a": "0.12345678", "b": "0.12345679"}
     assert column(html, "nested.x") == {"a": "1", "b": "True"}
+    shown = {"a": "SGD(lr=Step(0.05, 5))", "b": "SGD(lr=Step(0.1, 5))"}
+    assert column(html, "optimizer") == shown
     assert column(html, "only") == {"a": "–", "b": "not set"}
     assert "1 other setting is the same." in html
     html = page_of(folders, tmp_path)
     assert column(html, "lr") == {"c": "–", "a": "0.12345678", "b": "0.12345679"}
     assert "No settings were recorded by c." in html
-
-
-def test_optimizers_are_as_a_user_writes_them(run, tmp_path):
-    rates = (0.05, 0.1)
-    folders = [run(f"r{r}", config={"optimizer": SGD(lr=Step(r, 5)).to_config()}) for r in rates]
-    found = column(page_of(folders, tmp_path), "optimizer")
-    assert found == {f"r{rate}": f"SGD(lr=Step({rate}, 5))" for rate in rates}
-
-
-def test_runs_are_named_by_what_tells_their_paths_apart(run, tmp_path):
-    run("x/run"), run("y/run"), run("other")
-    assert names_of([tmp_path / n for n in ("x/run", "y/run", "other")]) == [
-        str(Path("x/run")),
-        str(Path("y/run")),
-        "other",
-    ]
 
 
 def test_a_damaged_run_has_a_row_with_the_error(run, tmp_path):
@@ -241,13 +216,10 @@ def links(html):
 
 
 def test_a_folder_of_hundreds_of_runs(run, tmp_path):
+    outcome = {"epochs": 2, "of": 2, "monitor": "val_accuracy", "best_epoch": 1}
     for k in range(120):
-        accuracy = (k * 37 % 120) / 120
-        run(
-            f"runs/sweep {k % 2}/r{k}",
-            f"epoch,loss,val_accuracy\n0,1,0\n1,0.5,{accuracy}\n",
-            outcome={"epochs": 2, "of": 2, "monitor": "val_accuracy", "best_epoch": 1},
-        )
+        history = f"epoch,loss,val_accuracy\n0,1,0\n1,0.5,{(k * 37 % 120) / 120}\n"
+        run(f"runs/sweep {k % 2}/r{k}", history, outcome=outcome)
     # A published model, and a link, are not runs.
     (tmp_path / "runs" / "model").mkdir()
     (tmp_path / "runs" / "model" / "config.json").write_text("{}")
@@ -277,14 +249,9 @@ def test_a_folder_of_hundreds_of_runs(run, tmp_path):
 
 @pytest.mark.parametrize(("better", "best"), [("max", "b"), ("min", "a"), (None, None)])
 def test_the_best_run_is_marked_if_its_direction_is_known(run, tmp_path, better, best):
-    folders = [
-        run(
-            name,
-            f"epoch,val_score\n0,{value}\n",
-            outcome={"monitor": "val_score", "best_epoch": 0, "better": better},
-        )
-        for name, value in (("a", 0.25), ("b", 0.75))
-    ]
+    outcome = {"monitor": "val_score", "best_epoch": 0, "better": better}
+    folders = [run(name, f"epoch,val_score\n0,{value}\n", outcome=outcome)
+               for name, value in (("a", 0.25), ("b", 0.75))]  # fmt: skip
     html = page_of(folders, tmp_path)
     marked = [name for name, is_best in column(html, "best").items() if is_best]
     assert marked == [best] * (best is not None)
@@ -323,6 +290,9 @@ def test_none_or_one_twice(run, tmp_path):
         write_comparison([folders[0], folders[1], folders[1] / ".." / "r0"])
     with pytest.raises(ArgumentError, match=r"r0' twice"):
         write_comparison([folders[0], tmp_path])
+    run("x/run"), run("y/run"), run("other")
+    names = [str(Path("x/run")), str(Path("y/run")), "other"]
+    assert names_of([tmp_path / name for name in names]) == names
 
 
 def test_names_and_values_cannot_smuggle_markup(run, tmp_path):
