@@ -232,7 +232,7 @@ def ranks(name, work):
     return (served if name in ("hybrid", "servers") else together)(work)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", REDUCERS)
 def test_ranks_go_on_to_the_bit(tmp_path, name):
     """In place after other steps at another rate, and anew before the first run."""

@@ -395,6 +395,7 @@ def test_processes_that_each_keep_a_part_are_one(seed):
     check(draw_sharded(seed))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("ranks", [(1, 2), (1, 3), (2, 1), (3, 2), (2, 3), (4, 1)])
 def test_averages_in_slices_go_on_in_those_of_other_ranks(ranks):
     given = draw_sharded(164)
