@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from singanet.parallel import Pipeline
 from singanet.parallel.server import ServerRanks, serve
 from singanet.testing import communicators
 from tests.kit.nets import values_of
@@ -22,6 +23,19 @@ def served(work, workers=2, servers=1, **options):
         return work(part, ranks) if comm.rank < workers else serve(ranks)
 
     return together(one, workers + servers, **options)[:workers]
+
+
+def on_stages(train, make, stages=None, micro=4, size=2, **more):
+    """What ``train(net, pipeline)`` returns on each rank of a net on stages; the values then."""
+
+    def work(comm):
+        net = make()
+        pipeline = Pipeline(net, stages, micro, comm=comm, **more)
+        told = train(net, pipeline)
+        pipeline.gather()
+        return told, values_of(net)
+
+    return together(work, size)
 
 
 def expect_same_bits(nets):

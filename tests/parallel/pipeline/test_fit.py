@@ -14,7 +14,7 @@ from singanet.parallel.pipeline import partition
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from tests.kit.nets import values_of
-from tests.kit.ranks import expect_near_values, expect_same_values, together
+from tests.kit.ranks import expect_near_values, expect_same_values, on_stages, together
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((50, 6)).astype(np.float32), RNG.integers(0, 3, 50)
@@ -37,16 +37,6 @@ def fit(net, rule, epochs=3, samples=50, **said):
     return net.fit(X[:samples], Y[:samples], 16, epochs, verbose=False, **said)
 
 
-def on_stages(comm, train, net=None, stages=("b",), micro=4, replicas=1):
-    """What ``train`` returns of a net on stages, and its values at the end."""
-    net = make() if net is None else net
-    stages = stages if isinstance(stages, str) else [*stages]
-    pipeline = parallel.Pipeline(net, stages, micro, comm=comm, replicas=replicas)
-    told = train(net, pipeline)
-    pipeline.gather()
-    return told, values_of(net)
-
-
 def reduced(rule, pipeline):
     return parallel.AllReduce(rule, pipeline.replicas)
 
@@ -66,7 +56,7 @@ def test_a_fit_is_that_of_one_process(replicas):
 
     alone = make()
     told, evaluated = train(alone)
-    made = together(lambda comm: on_stages(comm, train, replicas=replicas), 2 * replicas)
+    made = on_stages(train, make, ["b"], size=2 * replicas, replicas=replicas)
     for (history, logs), values in made:
         expect_same_history(history, told)
         assert history["bytes_sent"][0] > 0
@@ -87,10 +77,8 @@ def test_rank_0_writes_the_whole_training_which_goes_on_to_the_bit(replicas, tmp
             rule = reduced(SGD(lr=0.1, momentum=0.9), pipeline)
             return fit(net, rule, samples=48, callbacks=callbacks(), resume=resume)
 
-        return together(
-            lambda comm: on_stages(comm, train, make(BatchNormalization("n")), replicas=replicas),
-            2 * replicas,
-        )
+        normed = lambda: make(BatchNormalization("n"))  # noqa: E731
+        return on_stages(train, normed, ["b"], size=2 * replicas, replicas=replicas)
 
     whole = run()
     ended = run(lambda: [Ends(), ModelCheckpoint(tmp_path, None)])
@@ -139,12 +127,12 @@ def test_the_cut_is_that_of_the_checkpoint(tmp_path, monkeypatch):
             net.fit(X, Y, 16, 3, callbacks=saves, resume=resume, verbose=False)
             return cut, dict(pipeline.places)
 
-        def work(comm):
+        def timed():
             drops = [Dropout("d0", 0.4), Slow("early"), Dense("m", 6), Dropout("d1", 0.4)]
-            return on_stages(comm, train, make(*drops, Slow("late")), stages, 2)
+            return make(*drops, Slow("late"))
 
         Slow.slow = slow
-        return together(work)
+        return on_stages(train, timed, stages, 2)
 
     ((cut, told), whole), _ = run(("early",))
     assert cut == told
@@ -183,7 +171,7 @@ def test_a_stage_that_trains_nothing_knows_when_the_norm_is_due(frozen, when):
 
     alone = make()
     train(alone)
-    for _, values in together(lambda comm: on_stages(comm, train, micro=2)):
+    for _, values in on_stages(train, make, ["b"], 2):
         expect_near_values(values, values_of(alone), 1e-4, 1e-6)
 
 
@@ -198,7 +186,7 @@ def test_the_rate_told_is_that_of_what_is_trained(frozen):
         return net.fit(X, Y, 16, 3, verbose=False)["lr"]
 
     told = train(make())
-    assert [lr for lr, _ in together(lambda comm: on_stages(comm, train, micro=2))] == [told] * 2
+    assert [lr for lr, _ in on_stages(train, make, ["b"], 2)] == [told] * 2
     assert told[0] > told[2]
 
 

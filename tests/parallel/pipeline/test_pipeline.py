@@ -20,7 +20,7 @@ from singanet.optimizer.mixed_precision import MixedPrecision, ScaledUpdates
 from singanet.parallel.pipeline import partition
 from singanet.training.callbacks import EMA
 from tests.kit.nets import values_of
-from tests.kit.ranks import expect_near_values, together
+from tests.kit.ranks import expect_near_values, on_stages, together
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((11, 6)).astype(np.float32), RNG.integers(0, 4, 11)
@@ -136,19 +136,16 @@ def test_training_is_that_of_accumulation_in_one_process(cuts, micro, samples, n
         for part in np.array_split(np.arange(samples), count):
             alone.step(X[part], Y[part], gathers)
 
-    def work(comm):
-        net, own = chain(), SGD(lr=0.1, momentum=0.9)
-        pipeline = parallel.Pipeline(net, sorted(cuts), micro, name, comm=comm)
-        losses = [net.step(X[:samples], Y[:samples], own)[0] for _ in range(3)]
-        pipeline.gather()
-        return losses, net, pipeline
+    def train(net, pipeline):
+        own = SGD(lr=0.1, momentum=0.9)
+        return [net.step(X[:samples], Y[:samples], own)[0] for _ in range(3)], pipeline
 
     # The mean is made before the rule here and within it there: the same bits for powers of two.
     exact = samples % count == 0 and count in (1, 2, 4, 8)
-    runs = together(work, ranks)
-    for losses, net, pipeline in runs:
-        assert losses == runs[0][0]
-        expect_near_values(values_of(net), values_of(alone), *((0, 0) if exact else (1e-5, 1e-7)))
+    runs = on_stages(train, chain, sorted(cuts), micro, ranks, schedule=name)
+    for (losses, pipeline), values in runs:
+        assert losses == runs[0][0][0]
+        expect_near_values(values, values_of(alone), *((0, 0) if exact else (1e-5, 1e-7)))
         bound = count if name == "gpipe" else min(ranks - pipeline.stage, count)
         assert pipeline.alive == bound
 
@@ -209,25 +206,21 @@ def expect_one_process(setting, schedule):
     told = stepped(whole, setting, setting.rule())
     outputs, first = whole.forward(False, setting.x), isinstance(setting.y, np.ndarray)
 
-    def work(comm):
-        net = setting.make()
-        pipeline = parallel.Pipeline(
-            net, setting.stages, setting.micro, schedule, comm=comm, replicas=setting.rows
-        )
+    def train(net, pipeline):
         rule, part = setting.rule(), slice(None)
         if setting.rows > 1:
             rule = parallel.AllReduce(rule, pipeline.replicas)
             part = slice(pipeline.replica, None, setting.rows)
         losses = stepped(net, setting, rule, part)
-        found = net.forward(False, setting.x) if first else outputs
-        pipeline.gather()
-        return losses, found, net
+        return losses, net.forward(False, setting.x) if first else outputs
 
     rtol, atol = setting.near
-    for losses, found, net in together(work, setting.ranks):
+    more = {"schedule": schedule, "replicas": setting.rows}
+    made = on_stages(train, setting.make, setting.stages, setting.micro, setting.ranks, **more)
+    for (losses, found), values in made:
         if setting.rows == 1:
             np.testing.assert_allclose(losses, told, rtol=rtol)
-        expect_near_values(values_of(net), values_of(whole), rtol, atol)
+        expect_near_values(values, values_of(whole), rtol, atol)
         if first:
             np.testing.assert_allclose(found, outputs, rtol=100 * rtol, atol=100 * atol)
     return values_of(whole)
@@ -264,24 +257,18 @@ def test_a_random_net_trains_as_in_one_process(seed):
 
 
 def test_frozen_layers_and_evaluation():
-    def train(net):
+    def train(net, pipeline=None):
         net.freeze("b")
         before = net.forward(False, X, output=["a2", "c"])
-        told = net.step(X, Y, SGD(lr=0.1), measure=lambda out, y: Accuracy().evaluate(out, y))
-        return before, told, net
+        measure = lambda out, y: Accuracy().evaluate(out, y)  # noqa: E731
+        return before, net.step(X, Y, SGD(lr=0.1), measure=measure)
 
-    def work(comm):
-        net = chain()
-        pipeline = parallel.Pipeline(net, ["b", "c"], 4, comm=comm)
-        made = train(net)
-        pipeline.gather()
-        return made
-
-    before, told, alone = train(chain())
-    for outputs, numbers, net in together(work, 3):
+    alone = chain()
+    before, told = train(alone)
+    for (outputs, numbers), values in on_stages(train, chain, ["b", "c"], size=3):
         expect_near_values(outputs, before, 1e-5, 1e-6)
         assert numbers == pytest.approx(told)
-        expect_near_values(values_of(net), values_of(alone), 1e-5, 1e-6)
+        expect_near_values(values, values_of(alone), 1e-5, 1e-6)
 
 
 def test_running_state_moves_by_micro_batches_on_each_stage():
@@ -289,17 +276,10 @@ def test_running_state_moves_by_micro_batches_on_each_stage():
         made = [Dense("a", 8, input_sample_shape=(6,)), layers.BatchNormalization("n")]
         return net_of([*made, layers.Dropout("o", 0.5), layers.Dropout("two", 0.5), Dense("d", 4)])
 
-    def work(comm):
-        net = make()
-        pipeline = parallel.Pipeline(net, ["two"], 2, comm=comm)
-        net.step(X, Y, SGD(lr=0.0))
-        pipeline.gather()
-        return values_of(net)
-
     alone, gathers = make(), Accumulator(SGD(lr=0.0), 2)
     for part in np.array_split(np.arange(len(Y)), 2):
         alone.step(X[part], Y[part], gathers)
-    for found in together(work):
+    for _, found in on_stages(lambda net, _: net.step(X, Y, SGD(lr=0.0)), make, ["two"], 2):
         expect_near_values(found, values_of(alone), 1e-6, 0)
 
 
@@ -312,22 +292,21 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
         net = chain()
         rule = Adam(lr=0.01) if clip is None else ClipByGlobalNorm(Adam(lr=0.01), clip)
         net.compile(rule, mixed_precision=MixedPrecision())
-        return net, net.compiled.scaled(net.compiled.optimizer), net.compiled.precision
+        return net
 
-    def work(comm):
-        net, _, precision = compiled()
-        pipeline = parallel.Pipeline(net, ["b", "d"], comm=comm, micro_batches=3)
-        optimizer, losses = net.compiled.scaled(net.compiled.optimizer), []
+    def train(net, pipeline):
+        precision, losses = net.compiled.precision, []
+        optimizer = net.compiled.scaled(net.compiled.optimizer)
         for k in range(4):
             # What is scaled by more than float16 holds is infinite.
             precision.scale = 2.0**40 if k == broken else 2.0**15
             with np.errstate(over="ignore", invalid="ignore"):
                 losses.append(net.step(X, Y, optimizer)[0])
-        pipeline.gather()
-        return losses, net, precision.skipped
+        return losses, precision.skipped
 
-    alone, optimizer, precision = compiled()
-    scaled, losses = ScaledUpdates(Accumulator(optimizer.optimizer, 3), precision), []
+    alone, losses = compiled(), []
+    precision = alone.compiled.precision
+    scaled = ScaledUpdates(Accumulator(alone.compiled.optimizer, 3), precision)
     for k in range(4):
         if k == broken:
             precision.skipped += 1
@@ -335,33 +314,26 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
         parts = [(X[part], Y[part]) for part in np.array_split(np.arange(len(Y)), 3)]
         told = [len(y) * alone.step(x, y, scaled)[0] for x, y in parts]
         losses.append(sum(told) / len(Y))
-    for seen, net, skipped in together(work, 3):
+    for (seen, skipped), values in on_stages(train, compiled, ["b", "d"], 3, 3):
         assert [loss for k, loss in enumerate(seen) if k != broken] == losses
         assert skipped == precision.skipped
-        assert {value.dtype for value in net.param_values()} == {np.dtype(np.float16)}
-        expect_near_values(values_of(net), values_of(alone), 0, 0)
+        assert {value.dtype for value in values.values()} == {np.dtype(np.float16)}
+        expect_near_values(values, values_of(alone), 0, 0)
 
 
 def test_averages_of_a_table_of_two_stages_are_those_of_one_process():
     """The stage that does not update it has its average, too."""
 
-    def fitted(net):
+    def fitted(net, pipeline=None):
         net.compile(SGD(lr=0.3))
         said = {"batch_size": 6, "shuffle": False, "epochs": 2, "verbose": False}
         net.fit(IDS, Y, callbacks=[EMA(0.5)], **said)
         return net.forward(False, IDS)
 
-    def work(comm):
-        net = tied()
-        pipeline = parallel.Pipeline(net, micro_batches=2, comm=comm)
-        outputs = fitted(net)
-        pipeline.gather()
-        return net, outputs
-
     whole = tied()
     wanted = fitted(whole)
-    for net, outputs in together(work):
-        expect_near_values(values_of(net), values_of(whole), 1e-5, 1e-6)
+    for outputs, values in on_stages(fitted, tied, None, 2):
+        expect_near_values(values, values_of(whole), 1e-5, 1e-6)
         np.testing.assert_allclose(outputs, wanted, rtol=1e-4, atol=1e-6)
 
 
