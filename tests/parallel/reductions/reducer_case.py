@@ -125,8 +125,7 @@ class ReducerCase:
         for records in (range(size), (1,)) if self.recorded else ():
             recorded = self.trained(name, size, records)
             for (one, *_), (two, programs, _) in zip(by_layers, recorded, strict=True):
-                assert one.keys() == two.keys()
-                expect_same_values([one, two])
+                np.testing.assert_equal(two, one)
                 self.expect_refusals(setting, programs)
                 assert setting.told == "?" or all(setting.told in n for n in programs.notes)
             programs = [programs for _, programs, _ in recorded if programs.reports()]
@@ -140,8 +139,7 @@ class ReducerCase:
                 if setting.norm:
                     expect_near_values(two, one, 1e-5, 1e-6)
                 else:
-                    assert one.keys() == two.keys()
-                    expect_same_values([one, two])
+                    np.testing.assert_equal(two, one)
         if self.exact and setting.near and name not in self.inexact:
             self.expect_one_process(name, size, by_layers)
 
@@ -257,9 +255,7 @@ class ReducerCase:
                 self.run(lambda comm, wrap: work(comm, wrap, False))
             return
         by_layers, recorded = (self.run(lambda c, w, r=r: work(c, w, r)) for r in (False, True))
-        for one, two in zip(by_layers, recorded, strict=True):
-            assert one.keys() == two.keys()
-            expect_same_values([one, two])
+        np.testing.assert_equal(recorded, by_layers)
         if self.bits_of and clip_by in (None, "value"):
             wanted = self.run(lambda comm, wrap: work(comm, wrap, False), kind=self.bits_of)
             for one, two in zip(wanted, by_layers, strict=True):
@@ -292,9 +288,7 @@ class ReducerCase:
         self.run(lambda c, w: fit(c, w, 2, "half"))
         again = partial(self.run, lambda c, w: fit(c, w, 4, "rest", tmp_path / "half"), then)
         if then == 2:
-            for one, two in zip(whole, again(), strict=True):
-                assert one.keys() == two.keys()
-                expect_same_values([one, two])
+            np.testing.assert_equal(again(), whole)
             return
         if self.unsent:
             with pytest.warns(RuntimeWarning, match=self.unsent):
