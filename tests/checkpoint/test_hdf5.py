@@ -60,12 +60,10 @@ def test_h5py_reads_what_we_write(path):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"compression": "gzip", "shuffle": True, "fletcher32": True},
-        {"compression": "lzf"},
+        {}, {"compression": "gzip", "shuffle": True, "fletcher32": True}, {"compression": "lzf"},
         {"chunks": (7, 11)},
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("code", ["f4", ">f4", "f8", "i2", "?", "f2"])
 def test_we_read_what_h5py_writes(path, rng, options, code):
     array = rng.integers(0, 2, (60, 50)).astype(code)

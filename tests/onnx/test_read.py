@@ -74,18 +74,14 @@ def test_arrays_beside_it_are_read_and_none_elsewhere(tmp_path):
 @pytest.mark.parametrize(
     "tensor",
     [
-        {"dims": [1 << 20, 1 << 20]},
-        {"dims": [-3, -2]},
-        {"dims": [2, 1 << 62]},
-        {"float_data": np.arange(5.0)},
-        {"raw_data": bytes(20), "float_data": []},
+        {"dims": [1 << 20, 1 << 20]}, {"dims": [-3, -2]}, {"dims": [2, 1 << 62]},
+        {"float_data": np.arange(5.0)}, {"raw_data": bytes(20), "float_data": []},
         {"float_data": [], "double_data": np.arange(6.0)},
         {"float_data": [], "int32_data": range(6), "data_type": 99},
-        {"data_type": TensorProto.DataType.STRING},
-        {"data_type": TensorProto.DataType.COMPLEX64},
+        {"data_type": TensorProto.DataType.STRING}, {"data_type": TensorProto.DataType.COMPLEX64},
         {"segment": b"\x08\x01"},
     ],
-)
+)  # fmt: skip
 def test_arrays_that_are_not_what_they_say(tensor, tmp_path):
     refused(model(**tensor), tmp_path)
 

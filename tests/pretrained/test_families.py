@@ -183,14 +183,10 @@ def test_recorded_steps_are_those_of_the_layers(model, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        "llama",
-        "llama tied, biases",
-        "gpt2 untied",
-        "bert for classes",
-        "roberta for classes",
+        "llama", "llama tied, biases", "gpt2 untied", "bert for classes", "roberta for classes",
         "t5 1.1",
     ],
-)
+)  # fmt: skip
 def test_losses_of_adamw_are_those_of_torch(name, tmp_path):
     """Of few words each step names some, and weight decay and momentum move all."""
     model = make(name).double()

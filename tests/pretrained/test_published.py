@@ -153,21 +153,14 @@ VIT = {
     "patch_size": 16, "qkv_bias": True,
 }  # fmt: skip
 PUBLISHED = {
-    "SmolLM2-135M": (SMOLLM2, 134_515_008),
-    "Llama-3.2-1B": (LLAMA_32, 1_235_814_400),
-    "Qwen2.5-0.5B": (QWEN25, 494_032_768),
-    "Qwen3-0.6B": (QWEN3, 596_049_920),
-    "gemma-2-2b": (GEMMA2, 2_614_341_888),
-    "gemma-3-1b-it": (GEMMA3, 999_885_952),
-    "Phi-3-mini-4k": (PHI3, 3_821_079_552),
-    "Mistral-7B-v0.1": (MISTRAL, 7_241_732_096),
-    "gpt2": (GPT2, 124_439_808),
-    "bert-base-uncased": (BERT, 109_514_298),
-    "roberta-base": (ROBERTA, 124_697_433),
-    "distilbert-base-uncased": (DISTILBERT, 66_985_530),
-    "flan-t5-small": (FLAN_T5, 76_961_152),
-    "vit-base-patch16-224": (VIT, 86_567_656),
-}
+    "SmolLM2-135M": (SMOLLM2, 134_515_008), "Llama-3.2-1B": (LLAMA_32, 1_235_814_400),
+    "Qwen2.5-0.5B": (QWEN25, 494_032_768), "Qwen3-0.6B": (QWEN3, 596_049_920),
+    "gemma-2-2b": (GEMMA2, 2_614_341_888), "gemma-3-1b-it": (GEMMA3, 999_885_952),
+    "Phi-3-mini-4k": (PHI3, 3_821_079_552), "Mistral-7B-v0.1": (MISTRAL, 7_241_732_096),
+    "gpt2": (GPT2, 124_439_808), "bert-base-uncased": (BERT, 109_514_298),
+    "roberta-base": (ROBERTA, 124_697_433), "distilbert-base-uncased": (DISTILBERT, 66_985_530),
+    "flan-t5-small": (FLAN_T5, 76_961_152), "vit-base-patch16-224": (VIT, 86_567_656),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

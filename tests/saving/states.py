@@ -96,17 +96,12 @@ CALLBACKS = {
 FILES = ("npz", "safetensors", "hdf5", "snapshot", "pickle", "sharded", "gguf", "keras", "torch")
 
 WAYS_OUT = {
-    "weights": ("in place", "anew", "process"),
-    "model": ("anew", "process"),
-    "state_dict": ("in place", "anew", "process"),
-    "pickle": ("anew", "process"),
-    "deepcopy": ("anew",),
-    "predictor": ("anew", "process"),
-    "checkpoint": ("in place", "anew", "process"),
-    "executor": ("in place", "anew", "process"),
-    "executor pickle": ("anew", "process"),
-    "executor deepcopy": ("anew",),
-}
+    "weights": ("in place", "anew", "process"), "model": ("anew", "process"),
+    "state_dict": ("in place", "anew", "process"), "pickle": ("anew", "process"),
+    "deepcopy": ("anew",), "predictor": ("anew", "process"),
+    "checkpoint": ("in place", "anew", "process"), "executor": ("in place", "anew", "process"),
+    "executor pickle": ("anew", "process"), "executor deepcopy": ("anew",),
+}  # fmt: skip
 """The ways in of each way out."""
 
 
