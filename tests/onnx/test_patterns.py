@@ -27,11 +27,14 @@ LIKE = {
 
 
 class Graph:
-    """Nodes, arrays and names of a graph; with a ``chance`` something is not as usual."""
+    """Nodes, arrays and names of a graph.
 
-    def __init__(self, rng, chance=0.0):
+    With a ``chance`` something is not as usual, or the choice of the number ``forced`` alone.
+    """
+
+    def __init__(self, rng, chance=0.0, forced=None):
         self.rng, self.nodes, self.arrays, self.count = rng, [], {}, 0
-        self.chance, self.missed, self.inner = chance, [], []
+        self.chance, self.forced, self.asked, self.missed, self.inner = chance, forced, 0, [], []
 
     def new(self, op, *inputs, **attributes):
         self.count += 1
@@ -50,10 +53,11 @@ class Graph:
 
     def misses(self, what):
         """Whether here the pattern is missed, by ``what``."""
-        if self.rng.random() < self.chance:
+        self.asked += 1
+        missed = self.asked == self.forced if self.forced else self.rng.random() < self.chance
+        if missed:
             self.missed.append(what)
-            return True
-        return False
+        return missed
 
     def any_of(self, usual, *others):
         """One of the others where the pattern is missed."""
@@ -371,6 +375,26 @@ def some_of(kind, seeds, tmp_path, monkeypatch):
         kinds.append(made)
     assert {True, False} <= set(kinds)
     assert kind != "heads" or kinds.count(None) < len(kinds) / 10
+
+
+@pytest.mark.parametrize("kind", PATTERNS)
+def test_a_single_choice_that_is_missed(kind, tmp_path, monkeypatch):
+    for seed in range(8):
+        g, forced = Graph(np.random.default_rng(seed), forced=1), 1
+        while forced <= g.asked + 1:  # the last one misses nothing
+            g = Graph(np.random.default_rng(seed), forced=forced)
+            y = PATTERNS[kind](g, "x")
+            g.nodes.append(node("Identity", [y], ["y"]))
+            try:
+                path = tmp_path / f"{seed}-{forced}.onnx"
+                made = expect_as_the_operators(kind, g, seed, path, monkeypatch)
+                assert made or g.missed
+            except FileFormatError:
+                assert g.missed
+            except AssertionError as error:
+                raise AssertionError(f"{seed}, {forced}: {g.missed}") from error
+            forced += 1
+        assert not g.missed
 
 
 @pytest.mark.parametrize("kind", ["heads", "patterns"])
