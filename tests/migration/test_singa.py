@@ -26,11 +26,14 @@ def row(*starts):
 
 
 def lenet():
+    parts = [
+        layers.Conv2D("conv", 4, 3, W_specs=W, input_sample_shape=(1, 8, 8)),
+        layers.MaxPooling2D("pool", 3, 2), layers.Flatten("flat"),
+        layers.Dense("ip", 10, W_specs=W),
+    ]  # fmt: skip
     net = FeedForwardNet(loss.SoftmaxCrossEntropy(), metric.Accuracy(), seed=0)
-    net.add(layers.Conv2D("conv", 4, 3, W_specs=W, input_sample_shape=(1, 8, 8)))
-    net.add(layers.MaxPooling2D("pool", 3, 2))
-    net.add(layers.Flatten("flat"))
-    net.add(layers.Dense("ip", 10, W_specs=W))
+    for part in parts:
+        net.add(part)
     rng = np.random.default_rng(0)
     return net, rng.normal(size=(6, 1, 8, 8)).astype("f"), rng.integers(0, 10, 6)
 
@@ -134,11 +137,9 @@ def loops(tmp_path):
 
 @row("`MaxPooling2D('pool', 3)`, stride 2 by default")
 def pooling(tmp_path):
-    shapes = [
-        layers.MaxPooling2D("pool", 3, *stride, input_sample_shape=(1, 9, 9)).window.stride
-        for stride in ([], [2])
-    ]
-    assert shapes == [(3, 3), (2, 2)]
+    for stride, found in (([], (3, 3)), ([2], (2, 2))):
+        pool = layers.MaxPooling2D("pool", 3, *stride, input_sample_shape=(1, 9, 9))
+        assert pool.window.stride == found
 
 
 @row("`forward(..., freeze=layer)` of 1.2")
