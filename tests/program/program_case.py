@@ -40,34 +40,29 @@ def vectors(rng, *shape):
 
 def chain(*parts, loss=SoftmaxCrossEntropy, metric=None, kind=FeedForwardNet):
     """Dense layers of 6, 7 and 3 units, with the layers that ``parts`` make before the last."""
-    net = kind(loss(), None if metric is None else metric(), seed=2)
-    net.add(Dense("one", 6, input_sample_shape=(5,)))
-    net.add(Activation("tanh", "tanh"))
-    net.add(Dense("two", 7))
-    net.add(Activation("relu"))
-    for part in parts:
-        net.add(part())
-    net.add(Dense("out", 3))
-    return net
+    layers = [
+        Dense("one", 6, input_sample_shape=(5,)), Activation("tanh", "tanh"), Dense("two", 7),
+        Activation("relu"), *(part() for part in parts), Dense("out", 3),
+    ]  # fmt: skip
+    return kind(layers, loss=loss(), metric=None if metric is None else metric(), seed=2)
 
 
 def image_net(*parts, depth=1):
     """Convolutions, a dropout and classes; with a depth of four, "cheap" drops something."""
-    net = FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=3)
+    layers = []
     for k in range(depth):
         more = {"input_sample_shape": (2, 6, 6)} if k == 0 else {}
-        net.add(Conv2D(f"conv{k or ''}", 4, 3, W_specs={"lr_mult": 2.0, "decay_mult": 0.5}, **more))
-        net.add(BatchNormalization(f"norm{k or ''}"))
-        net.add(Activation(f"relu{k or ''}"))
-    net.add(MaxPooling2D("pool", 2, 2))
-    net.add(Dropout("drop", 0.3))
-    for part in parts:
-        net.add(part())
-    net.add(Flatten("flat"))
-    # More elements than a block of the optimizers.
-    net.add(Dense("wide", 300, b_specs={"decay_mult": 0.0}))
-    net.add(Dense("out", 5))
-    return net
+        specs = {"lr_mult": 2.0, "decay_mult": 0.5}
+        layers += [
+            Conv2D(f"conv{k or ''}", 4, 3, W_specs=specs, **more),
+            BatchNormalization(f"norm{k or ''}"), Activation(f"relu{k or ''}"),
+        ]  # fmt: skip
+    layers += [
+        MaxPooling2D("pool", 2, 2), Dropout("drop", 0.3), *(part() for part in parts),
+        # More elements than a block of the optimizers.
+        Flatten("flat"), Dense("wide", 300, b_specs={"decay_mult": 0.0}), Dense("out", 5),
+    ]  # fmt: skip
+    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), metric=Accuracy(), seed=3)
 
 
 def residual_net():
@@ -81,21 +76,15 @@ def residual_net():
 
 
 def word_net(*parts):
-    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=1)
-    net.add(Embedding("words", 11, 4, input_sample_shape=(5,)))
-    for part in parts:
-        net.add(part())
-    net.add(Flatten("flat"))
-    net.add(Dense("out", 3))
-    return net
+    words = Embedding("words", 11, 4, input_sample_shape=(5,))
+    layers = [words, *(part() for part in parts), Flatten("flat"), Dense("out", 3)]
+    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
 
 
 def recurrent_net():
-    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=1)
-    net.add(Embedding("words", 11, 4, input_sample_shape=(5,)))
-    net.add(LSTM("rnn", 6, num_stacks=2, bidirectional=True, return_sequences=False))
-    net.add(Dense("out", 3))
-    return net
+    words = Embedding("words", 11, 4, input_sample_shape=(5,))
+    rnn = LSTM("rnn", 6, num_stacks=2, bidirectional=True, return_sequences=False)
+    return FeedForwardNet([words, rnn, Dense("out", 3)], loss=SoftmaxCrossEntropy(), seed=1)
 
 
 def tied_net(again=True):
